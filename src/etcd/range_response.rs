@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use prost::encoding::{WireType, encoded_len_varint};
 use proto::etcdserverpb as pb;
-use store::{Found, Pair, Pairs, Revision};
+use store::{KeyValueRef, RangeSummary, RangeVisitor, Revision};
 use tonic::Status;
 
 use crate::grpc_frame::{PREFIX, told_length};
@@ -78,7 +78,7 @@ impl<'a> RangeResponseWriter<'a> {
     ///
     /// # Errors
     /// It is larger than gRPC can say.
-    pub(crate) fn end(mut self, found: &Found) -> Result<Pieces, Status> {
+    pub(crate) fn end(mut self, found: &RangeSummary) -> Result<Pieces, Status> {
         let tail = pb::RangeResponse {
             more: found.more,
             count: i64::try_from(found.count).unwrap_or(i64::MAX),
@@ -123,7 +123,7 @@ fn merged(pieces: Pieces, larger: &[(usize, Bytes)], bytes: usize) -> Bytes {
     out.freeze()
 }
 
-impl Pairs for RangeResponseWriter<'_> {
+impl RangeVisitor for RangeResponseWriter<'_> {
     fn begin(&mut self, revision: Revision) {
         let head = pb::RangeResponse { header: self.etcd.header(revision), ..Default::default() };
         self.open.reserve(FIRST);
@@ -131,7 +131,7 @@ impl Pairs for RangeResponseWriter<'_> {
         head.encode_raw(&mut self.open);
     }
 
-    fn pair(&mut self, pair: Pair<'_>) {
+    fn visit(&mut self, pair: KeyValueRef<'_>) {
         let length = pair_length(&pair);
         let copied = pair.value.len() <= COPIED_MAX;
         let within = if copied { length } else { length - pair.value.len() };
@@ -162,12 +162,12 @@ impl Pairs for RangeResponseWriter<'_> {
     }
 }
 
-fn pair_numbers(pair: &Pair<'_>) -> [(u8, i64); 3] {
+fn pair_numbers(pair: &KeyValueRef<'_>) -> [(u8, i64); 3] {
     [(2, pair.create_revision.0), (3, pair.mod_revision.0), (4, pair.version)]
 }
 
 /// Bytes of an `mvccpb.KeyValue`: what is zero or empty is left out, as by every encoder.
-fn pair_length(pair: &Pair<'_>) -> usize {
+fn pair_length(pair: &KeyValueRef<'_>) -> usize {
     let bytes = |value: &[u8]| match value.len() {
         0 => 0,
         length => 1 + encoded_len_varint(length as u64) + length,
@@ -311,11 +311,11 @@ mod tests {
             (short.collect(), false),
             (mixed.collect(), false),
         ] {
-            let found = Found { count: pairs.len(), more };
+            let found = RangeSummary { count: pairs.len(), more };
             let mut listing = RangeResponseWriter::new(&etcd);
             listing.begin(Revision(300));
             for pair in &pairs {
-                listing.pair(Pair::of(pair));
+                listing.visit(KeyValueRef::of(pair));
             }
             let pieces = listing.end(&found).unwrap();
             let (length, count) = (pieces.len(), pairs.len() as i64);

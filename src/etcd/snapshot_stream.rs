@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::tasks::blocking;
 use futures::{Stream, stream};
 use proto::etcdserverpb::SnapshotResponse;
-use store::Saved;
+use store::SavedSnapshot;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
@@ -22,7 +22,7 @@ const SUM: u64 = 32;
 /// A snapshot that is being sent.
 struct Sending {
     file: Arc<File>,
-    saved: Saved,
+    saved: SavedSnapshot,
     sent: u64,
     _place: OwnedSemaphorePermit,
 }

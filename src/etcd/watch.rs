@@ -18,7 +18,7 @@ use futures::{StreamExt, stream};
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::watch_create_request::FilterType;
 use proto::etcdserverpb::watch_request::RequestUnion;
-use store::{GroupBatch, GroupItem, KeyRange, Revision, StoreError, WatchGroup, Watching};
+use store::{GroupBatch, GroupItem, KeyRange, Revision, StoreError, WatchGroup, WatchGuard};
 use tokio::sync::mpsc;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService, StreamingService};
@@ -139,7 +139,7 @@ struct Running {
     quiet: bool,
     /// To be told as soon as it has everything up to this revision.
     due: Option<i64>,
-    watching: Watching,
+    watching: WatchGuard,
 }
 
 impl Running {

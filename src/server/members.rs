@@ -16,7 +16,8 @@ use bytes::Bytes;
 use cluster::certs::ServerCerts;
 use cluster::peers::{self, Answer, Answers, Calls};
 use store::{
-    Backend, CallError, Conversation, Lane, MAX_MESSAGE_BYTES, Members, Peer, Seat, Transport,
+    Backend, CallError, Lane, MAX_MESSAGE_BYTES, MemberOptions, Members, Peer, PeerConnection,
+    Transport,
 };
 use tokio::net::TcpListener;
 
@@ -55,11 +56,11 @@ struct Here(Arc<Members>, Arc<Place>, PathBuf);
 
 impl Answers for Here {
     fn connected(&self) -> Arc<dyn Answer> {
-        Arc::new(Peering(self.0.conversation(), Arc::clone(&self.1), self.2.clone()))
+        Arc::new(Peering(self.0.accept_connection(), Arc::clone(&self.1), self.2.clone()))
     }
 }
 
-struct Peering(Conversation, Arc<Place>, PathBuf);
+struct Peering(PeerConnection, Arc<Place>, PathBuf);
 
 #[async_trait]
 impl Answer for Peering {
@@ -84,14 +85,14 @@ pub(crate) fn seat(
     certs: &ServerCerts,
     joins: bool,
     tasks: &Tasks,
-) -> Result<(Seat, Arc<Calls>), Refusal> {
+) -> Result<(MemberOptions, Arc<Calls>), Refusal> {
     let ca = certs.peer_ca().bundle();
     let tls =
         tls::client(&ca, Some(Arc::clone(&certs.peer)), &["h2"]).map_err(|e| DATA_DIR.refuse(e))?;
     let calls = Arc::new(Calls::new(tls, MAX_MESSAGE_BYTES, tasks.clone()));
     let address = SocketAddr::new(config.advertise, config.peer_port).to_string();
     let transport = Arc::new(Way(Arc::clone(&calls)));
-    Ok((Seat { address, transport, join: joins }, calls))
+    Ok((MemberOptions { address, transport, join: joins }, calls))
 }
 
 /// The listener for other members, bound once there are or may be some: a server alone has none.

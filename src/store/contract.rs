@@ -23,14 +23,14 @@ pub use key::{KeyRange, KeyValue, Revision};
 pub use kv::Kv;
 pub use lease::{Lease, Leases};
 pub(crate) use lease::{MAX_TTL, MIN_TTL};
-pub use maintenance::{Alarm, KvHash, Maintenance, Saved, StoreSize};
-pub use range::{Found, Pair, Pairs, RangeRequest, RangeResponse};
+pub use maintenance::{Alarm, KvHash, Maintenance, SavedSnapshot, StoreSize};
+pub use range::{KeyValueRef, RangeRequest, RangeResponse, RangeSummary, RangeVisitor};
 pub use stats::{BOUNDS, Histogram, KeyStats, LeaseStats, Stats, StoreStats};
 pub use txn::{
     Compare, Durability, MAX_REQUEST_BYTES, Op, OpResponse, Ordering, Target, Txn, TxnResponse,
 };
 pub use watch::Watch;
-pub use watch_group::{GroupBatch, GroupItem, WatchGroup, Watching};
+pub use watch_group::{GroupBatch, GroupItem, WatchGroup, WatchGuard};
 
 /// A store. Every method may be called from any task; a call whose future is dropped may or may
 /// not have taken effect.

@@ -29,10 +29,11 @@ pub use external::endpoint::Endpoint;
 pub use external::open::{copy_etcd, open_external};
 pub use local::memory::{open_memory, open_memory_with};
 pub use log::{OpenError, advise_dontneed};
-pub use open::{Config, DEFAULT_QUOTA_BYTES, Opening, open, open_member};
+pub use open::{Config, DEFAULT_QUOTA_BYTES, OpenFuture, open, open_member};
 pub use raft::{
-    CallError, Conversation, Lane, MAX_MESSAGE_BYTES, Members, Peer, Seat, Transport, to_promote,
+    CallError, Lane, MAX_MESSAGE_BYTES, MemberOptions, Members, Peer, PeerConnection, Transport,
+    to_promote,
 };
 pub use reset::{Reset, ResetError, has_store, migrate, reset, store_id};
-pub use snapshot::{Facts, SnapshotError, inspect, inspect_bytes};
+pub use snapshot::{SnapshotError, SnapshotInfo, inspect, inspect_bytes};
 pub use store_record::{LogPosition, StoreRecord, StoreRecordFile};

@@ -36,7 +36,7 @@ mod writer;
 
 pub(crate) use address::Address;
 pub(crate) use checkpoint::{
-    Description, INCOMING, checkpoint_name, read as read_checkpoint, write as write_checkpoint,
+    CheckpointHeader, INCOMING, checkpoint_name, read as read_checkpoint, write as write_checkpoint,
 };
 pub(crate) use command_codec::{decode_alarm, decode_profile, encode_alarm, encode_profile};
 pub(crate) use entries::Entries;
@@ -57,7 +57,7 @@ pub(crate) use types::{
     Applied, Batch, Entry, LogId, Membership, Outcomes, Payload, Reply, StoredMembership, Types,
     Vote, behind, entry_bytes,
 };
-pub(crate) use values::{Full, keep_in_checkpoint, keep_in_segment};
+pub(crate) use values::{FullSegments, map_checkpoint_values, map_segment_values};
 pub(crate) use work::DiskWork;
 pub(crate) use writer::{BATCH_BYTES, JOBS_MAX, Job, LAZY_SYNC, Status, Writer};
 

@@ -15,15 +15,15 @@ mod read;
 mod state;
 mod txn;
 
-pub(crate) use cluster_data::{Facts, LEASE_OVERHEAD, cost};
+pub(crate) use cluster_data::{ClusterData, LEASE_OVERHEAD, cost};
 pub(crate) use command::Command;
-pub(crate) use exchange::{Finding, exchange_all, exchange_written};
+pub(crate) use exchange::{FileValue, replace_all_values, replace_written_values};
 pub(crate) use file_values::Source;
 pub(crate) use hash::Hashing;
 pub(crate) use history::Version;
 pub(crate) use import::Import;
 pub(crate) use state::{Gap, Outcome, State};
-pub(crate) use txn::{Preview, Write, check_txn, looks_at, only_reads, request_size};
+pub(crate) use txn::{Preview, Write, check_txn, only_reads, reads_any, request_size};
 
 #[cfg(test)]
 use txn::check_conflicts;

@@ -8,12 +8,12 @@ use base::tasks::blocking;
 use futures::future::BoxFuture;
 
 use crate::contract::{Backend, ClusterId};
-use crate::local::store::{Limits, Store};
+use crate::local::store::{LocalStore, StoreOptions};
 use crate::log::{
     Directory, Disk, DiskWork, ExpectedStore, Identity, Lock, OpenError, recover_expecting,
 };
 use crate::raft;
-use crate::raft::{Members, Seat};
+use crate::raft::{MemberOptions, Members};
 use crate::reset::finish as finish_reset;
 use crate::store_record::StoreRecordFile;
 
@@ -54,7 +54,7 @@ impl Config {
 
 /// A store that is being opened. In a box: a future without one is compiled where it is polled, and with it the whole store
 /// and its consensus as that crate is built, which for the program is small instead of fast.
-pub type Opening<'a, T> = BoxFuture<'a, Result<T, OpenError>>;
+pub type OpenFuture<'a, T> = BoxFuture<'a, Result<T, OpenError>>;
 
 /// Opens or makes the store in a directory; resolves once it leads and has applied its whole log. Its tasks end in order, with everything on disk, when `tasks` shuts down; give it
 /// a set that is shut down behind everything that writes.
@@ -62,7 +62,7 @@ pub type Opening<'a, T> = BoxFuture<'a, Result<T, OpenError>>;
 /// # Errors
 /// See [`OpenError`]; except for finishing what an interrupted process began, nothing in the directory was changed then.
 #[inline(never)]
-pub fn open(config: Config, tasks: &Tasks) -> Opening<'_, Arc<dyn Backend>> {
+pub fn open(config: Config, tasks: &Tasks) -> OpenFuture<'_, Arc<dyn Backend>> {
     Box::pin(async { Ok(open_with(config, None, tasks).await?.0) })
 }
 
@@ -74,18 +74,18 @@ pub fn open(config: Config, tasks: &Tasks) -> Opening<'_, Arc<dyn Backend>> {
 #[inline(never)]
 pub fn open_member(
     config: Config,
-    seat: Seat,
+    member_options: MemberOptions,
     tasks: &Tasks,
-) -> Opening<'_, (Arc<dyn Backend>, Arc<Members>)> {
-    Box::pin(open_with(config, Some(seat), tasks))
+) -> OpenFuture<'_, (Arc<dyn Backend>, Arc<Members>)> {
+    Box::pin(open_with(config, Some(member_options), tasks))
 }
 
 async fn open_with(
     config: Config,
-    seat: Option<Seat>,
+    member_options: Option<MemberOptions>,
     tasks: &Tasks,
 ) -> Result<(Arc<dyn Backend>, Arc<Members>), OpenError> {
-    let join = seat.as_ref().is_some_and(|seat| seat.join);
+    let join = member_options.as_ref().is_some_and(|member_options| member_options.join);
     if join && config.cluster.is_none() {
         let text = "a member that joins others has to be told whose members they are";
         let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, text);
@@ -93,7 +93,7 @@ async fn open_with(
     }
     let identity = if join { Identity::Joining } else { Identity::First };
     let quota = config.quota;
-    let options = raft::Options { lazy: config.lazy, work: DiskWork::Threads, seat };
+    let options = raft::Options { lazy: config.lazy, work: DiskWork::Threads, member_options };
     let opened = blocking(move || {
         base::fs::create_dir(&config.dir, 0o700)
             .map_err(OpenError::io("create", "the directory"))?;
@@ -120,8 +120,8 @@ async fn open_with(
     let (recovered, lock) = opened.await.map_err(failed)??;
     let started = raft::start(recovered, options, Some(lock), tasks).await?;
     let raft::Started { shared, engine, members } = started;
-    let limits = Limits { members: Some(Arc::<Members>::clone(&members)), quota };
-    Ok((Store::start(shared, engine, limits, tasks), members))
+    let limits = StoreOptions { members: Some(Arc::<Members>::clone(&members)), quota };
+    Ok((LocalStore::start(shared, engine, limits, tasks), members))
 }
 
 #[cfg(test)]

@@ -24,9 +24,9 @@ mod wire;
 
 #[cfg(test)]
 pub(crate) use engine::RaftEngine;
-pub use failure_detector::Conversation;
+pub use failure_detector::PeerConnection;
 pub use members::{Members, to_promote};
-pub use start::Seat;
+pub use start::MemberOptions;
 pub(crate) use start::{Options, Started, start};
 pub use transport::{CallError, Lane, MAX_MESSAGE_BYTES, Peer, Transport};
 
@@ -40,7 +40,7 @@ pub(crate) fn fuzz_wire(bytes: &[u8]) {
     if let Ok((_, reader)) = wire::Envelope::decode(bytes) {
         drop(wire::Request::decode(reader));
     }
-    drop(wire::Answer::decode(bytes));
+    drop(wire::Response::decode(bytes));
 }
 
 #[cfg(test)]

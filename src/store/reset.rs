@@ -15,13 +15,13 @@ pub use self::import::{has_store, migrate, store_id};
 use crate::contract::ClusterId;
 use crate::external::config::DatastoreError;
 use crate::log::{
-    Address, Applied, Description, Directory, Disk, ExpectedStore, Identity, Lock, LogId,
+    Address, Applied, CheckpointHeader, Directory, Disk, ExpectedStore, Identity, Lock, LogId,
     Membership, OpenError, Payload, StoredMembership, begin_at, first_member, recover_expecting,
     write_checkpoint,
 };
 use crate::mvcc;
 use crate::mvcc::{Command, State};
-use crate::snapshot::{Facts, SnapshotError, load};
+use crate::snapshot::{SnapshotError, SnapshotInfo, load};
 
 mod import;
 
@@ -44,7 +44,7 @@ pub struct Reset {
     /// Keys that it has.
     pub keys: usize,
     /// What the snapshot is, if it was one.
-    pub snapshot: Option<Facts>,
+    pub snapshot: Option<SnapshotInfo>,
     /// Where the former data is, if there was any.
     pub old: Option<PathBuf>,
 }
@@ -99,11 +99,11 @@ pub fn reset(
     base::fs::create_dir(dir, 0o700).map_err(failed)?;
     let _lock = Lock::take(dir)?;
     finish(dir).map_err(failed)?;
-    let (state, facts) = match snapshot {
+    let (state, cluster_data) = match snapshot {
         Some((file, path)) => {
             let refused = |source| ResetError::Snapshot { path: path.to_owned(), source };
-            let (state, facts) = state_of(file).map_err(refused)?;
-            (state, Some(facts))
+            let (state, cluster_data) = state_of(file).map_err(refused)?;
+            (state, Some(cluster_data))
         }
         None => (own_state(dir)?, None),
     };
@@ -121,21 +121,21 @@ pub fn reset(
     base::fs::write_atomic(&folder.join(COMPLETE), name.as_encoded_bytes(), 0o600)
         .map_err(failed)?;
     finish(dir).map_err(failed)?;
-    Ok(Reset { cluster, revision, keys, snapshot: facts, old })
+    Ok(Reset { cluster, revision, keys, snapshot: cluster_data, old })
 }
 
 /// The newest state of a snapshot, as of a revision that nobody has seen.
-fn state_of(file: &File) -> Result<(State, Facts), SnapshotError> {
+fn state_of(file: &File) -> Result<(State, SnapshotInfo), SnapshotError> {
     let loaded = load(file)?;
-    let Some(revision) = loaded.facts.revision.checked_add(BUMP) else {
+    let Some(revision) = loaded.info.revision.checked_add(BUMP) else {
         let what = "its revision leaves no room for further ones".to_owned();
         return Err(SnapshotError::Damaged { offset: 0, what });
     };
     let keys = loaded.keys.into_iter().map(|(key, version)| (key, vec![version]));
-    let facts = mvcc::Facts::default();
+    let cluster_data = mvcc::ClusterData::default();
     let leases = loaded.leases.into_iter();
-    let state = State::import(revision, revision, Vec::new(), facts, leases, keys);
-    Ok((state, loaded.facts))
+    let state = State::import(revision, revision, Vec::new(), cluster_data, leases, keys);
+    Ok((state, loaded.info))
 }
 
 /// This member's own state: all of its log, for what others acknowledged with it may not be known to be committed here.
@@ -156,7 +156,7 @@ fn own_state(dir: &Path) -> Result<State, ResetError> {
         }
     }
     // Who raised an alarm, and what members said of themselves, are of the former cluster.
-    state.forget_facts();
+    state.clear_cluster_data();
     let revision = state.revision().max(recovered.ceiling).saturating_add(BUMP);
     for command in [Command::Raise { revision }, Command::Compact(revision)] {
         let done = state.apply(&command, &mut Vec::new());
@@ -175,7 +175,7 @@ fn write(folder: &Path, cluster: ClusterId, state: State) -> Result<(), ResetErr
     let membership = membership.map_err(|e| failed(io::Error::other(e.to_string())))?;
     let id = Some(LogId::new_term_index(1, 0));
     let applied = Applied { id, membership: StoredMembership::new(id, membership) };
-    let description = Description::of(&state, applied);
+    let description = CheckpointHeader::of(&state, applied);
     write_checkpoint(disk.as_ref(), cluster, &RwLock::new(state), &description).map_err(failed)?;
     begin_at(&disk, cluster, &description.applied)?;
     Ok(())

@@ -10,7 +10,7 @@ mod save;
 
 pub use error::SnapshotError;
 pub(crate) use load::load;
-pub use load::{Facts, inspect, inspect_bytes};
+pub use load::{SnapshotInfo, inspect, inspect_bytes};
 pub(crate) use save::{Header, save};
 
 /// Names of etcd's buckets (`server/storage/schema/bucket.go`).

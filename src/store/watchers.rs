@@ -6,9 +6,9 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{OwnedPermit, Receiver, Sender};
 
-use crate::contract::watch_group::{HISTORY_BATCHES, Refused, WATCHER_BATCHES, Way};
+use crate::contract::watch_group::{GroupSender, HISTORY_BATCHES, SendError, WATCHER_BATCHES};
 use crate::contract::{
-    Event, GroupBatch, KeyRange, Revision, StoreError, WatchBatch, WatchGroup, Watching,
+    Event, GroupBatch, KeyRange, Revision, StoreError, WatchBatch, WatchGroup, WatchGuard,
 };
 
 /// What a watcher's channel carries.
@@ -24,7 +24,7 @@ enum Sink {
         last_word: Option<OwnedPermit<Item>>,
     },
     /// To the reader of a group.
-    Group(Way),
+    Group(GroupSender),
 }
 
 impl Sink {
@@ -42,14 +42,14 @@ impl Sink {
         wanted: impl Fn(&&Event) -> bool,
         whole: &mut Option<Arc<[Event]>>,
         revision: Revision,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendError> {
         let chosen = || events.iter().filter(&wanted).cloned();
         match self {
             Self::Channel { sender, .. } => {
                 let batch = WatchBatch { events: chosen().collect(), revision };
                 sender.try_send(Ok(batch)).map_err(|error| match error {
-                    TrySendError::Full(_) => Refused::Full,
-                    TrySendError::Closed(_) => Refused::Closed,
+                    TrySendError::Full(_) => SendError::Full,
+                    TrySendError::Closed(_) => SendError::Closed,
                 })
             }
             Self::Group(way) => {
@@ -98,7 +98,7 @@ pub(crate) struct Feed {
     /// First revision not handed over yet.
     next: i64,
     /// Newest revision the watcher was told of.
-    told: i64,
+    notified: i64,
     sink: Sink,
 }
 
@@ -107,7 +107,7 @@ impl Feed {
     pub(crate) fn new(range: KeyRange, next: i64) -> (Self, Receiver<Item>) {
         let (sender, receiver) = mpsc::channel(WATCHER_BATCHES);
         let last_word = sender.clone().try_reserve_owned().ok();
-        (Self { range, next, told: 0, sink: Sink::Channel { sender, last_word } }, receiver)
+        (Self { range, next, notified: 0, sink: Sink::Channel { sender, last_word } }, receiver)
     }
 
     /// A feed of `range` from revision `next` on into a group, and what ends it.
@@ -116,9 +116,9 @@ impl Feed {
         watch: i64,
         range: KeyRange,
         next: i64,
-    ) -> (Self, Watching) {
+    ) -> (Self, WatchGuard) {
         let (way, watching) = group.begin(watch);
-        (Self { range, next, told: 0, sink: Sink::Group(way) }, watching)
+        (Self { range, next, notified: 0, sink: Sink::Group(way) }, watching)
     }
 
     pub(crate) fn range(&self) -> &KeyRange {
@@ -135,7 +135,7 @@ impl Feed {
             if !self.sink.send(events, Revision(next - 1)).await {
                 return false;
             }
-            self.told = next - 1;
+            self.notified = next - 1;
         }
         self.next = next;
         !self.sink.is_closed()
@@ -152,25 +152,25 @@ impl Feed {
         match self.sink.offer(events, wanted, whole, Revision(revision)) {
             Ok(()) => {
                 self.next = revision + 1;
-                self.told = revision;
+                self.notified = revision;
                 true
             }
-            Err(Refused::Full) => {
+            Err(SendError::Full) => {
                 self.sink.end(StoreError::Overrun);
                 false
             }
-            Err(Refused::Closed) => false,
+            Err(SendError::Closed) => false,
         }
     }
 
     /// Tells the watcher that it has everything up to `revision`, unless it knows or starts later; `false` without room.
     fn progress(&mut self, revision: i64) -> bool {
-        if self.told >= revision || self.next > revision + 1 {
+        if self.notified >= revision || self.next > revision + 1 {
             return true;
         }
         let sent = self.sink.offer(&[], |_| true, &mut None, Revision(revision)).is_ok();
         if sent {
-            self.told = revision;
+            self.notified = revision;
             self.next = self.next.max(revision + 1);
         }
         sent

@@ -163,7 +163,7 @@ pub(crate) fn publish(config: &Config, plane: &ControlPlane, tasks: &Tasks) {
 }
 
 fn heard(members: &Members, own: IpAddr) -> Vec<IpAddr> {
-    let heard = members.heard(SILENT).unwrap_or_default();
+    let heard = members.responsive(SILENT).unwrap_or_default();
     let host = |address: &str| address.parse::<SocketAddr>().ok().map(|address| address.ip());
     let others = members.list().into_iter().filter(|member| heard.contains(&member.id));
     let mut all: Vec<IpAddr> = others.filter_map(|member| host(&member.address)).collect();

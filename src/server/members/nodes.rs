@@ -107,7 +107,7 @@ async fn remove(members: &Members, gone: &mut BTreeSet<u64>) {
     let listed: BTreeSet<u64> = members.list().into_iter().map(|member| member.id).collect();
     gone.retain(|id| listed.contains(id));
     // On a member that does not lead nobody is known to be silent.
-    let Some(heard) = members.heard(SILENT).filter(|_| !gone.is_empty()) else { return };
+    let Some(heard) = members.responsive(SILENT).filter(|_| !gone.is_empty()) else { return };
     for id in gone.difference(&heard) {
         let member = format!("{id:016x}");
         match members.remove(*id).await {

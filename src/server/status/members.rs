@@ -11,7 +11,7 @@ pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
     if all.len() < 2 {
         return Vec::new();
     }
-    let (leader, heard) = (members.leadership().borrow().leader, members.heard(SILENT));
+    let (leader, heard) = (members.leadership().borrow().leader, members.responsive(SILENT));
     let line = |member: store::Member| MemberLine {
         id: format!("{:016x}", member.id),
         role: match member.role {

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::error::StoreError;
 use super::key::Revision;
-use super::range::{Found, Pair, Pairs, RangeRequest, RangeResponse};
+use super::range::{KeyValueRef, RangeRequest, RangeResponse, RangeSummary, RangeVisitor};
 use super::txn::{Txn, TxnResponse};
 
 /// Reads and writes.
@@ -26,12 +26,12 @@ pub trait Kv: Send + Sync {
     async fn range_each(
         &self,
         request: RangeRequest,
-        pairs: &mut dyn Pairs,
-    ) -> Result<Found, StoreError> {
+        pairs: &mut dyn RangeVisitor,
+    ) -> Result<RangeSummary, StoreError> {
         let found = self.range(request).await?;
         pairs.begin(found.revision);
-        found.kvs.iter().for_each(|kv| pairs.pair(Pair::of(kv)));
-        Ok(Found { count: found.count, more: found.more })
+        found.kvs.iter().for_each(|kv| pairs.visit(KeyValueRef::of(kv)));
+        Ok(RangeSummary { count: found.count, more: found.more })
     }
 
     /// Runs a transaction; resolves once it is as durable as requested.

@@ -50,7 +50,7 @@ pub struct StoreSize {
 
 /// Describes a written snapshot file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedSnapshot {
     /// Revision of the state.
     pub revision: i64,
     /// Size in bytes, including the trailing sha256.
@@ -90,7 +90,7 @@ pub trait Maintenance: Send + Sync {
     /// Writes the complete state to an empty file, as an etcd database followed by its sha256. The
     /// snapshot contains every write acknowledged before the call; the file is synced and
     /// verified.
-    async fn save(&self, file: File) -> io::Result<Saved>;
+    async fn save(&self, file: File) -> io::Result<SavedSnapshot>;
 
     /// Releases disk space that the current state does not need.
     async fn defragment(&self) -> Result<(), StoreError>;

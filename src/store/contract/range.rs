@@ -41,7 +41,7 @@ pub struct RangeResponse {
 
 /// A version of a key where the store has it.
 #[derive(Debug, Clone, Copy)]
-pub struct Pair<'a> {
+pub struct KeyValueRef<'a> {
     /// Key.
     pub key: &'a [u8],
     /// Value; one of 512 bytes and more may lie in a file, and is not to be looked at while the store waits: clones are.
@@ -56,7 +56,7 @@ pub struct Pair<'a> {
     pub lease: i64,
 }
 
-impl<'a> Pair<'a> {
+impl<'a> KeyValueRef<'a> {
     /// What was found.
     pub fn of(kv: &'a KeyValue) -> Self {
         Self {
@@ -71,16 +71,16 @@ impl<'a> Pair<'a> {
 }
 
 /// Takes what a read finds, one after another, while the store waits: it must do so at once.
-pub trait Pairs: Send {
+pub trait RangeVisitor: Send {
     /// The revision of the store when the read runs; once, before all pairs.
     fn begin(&mut self, revision: Revision);
     /// The next one, in the order of the keys.
-    fn pair(&mut self, pair: Pair<'_>);
+    fn visit(&mut self, pair: KeyValueRef<'_>);
 }
 
 /// What a read found beside the pairs that it gave out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct RangeSummary {
     /// Keys in the range, whatever the limit.
     pub count: usize,
     /// There are more than the limit let through.

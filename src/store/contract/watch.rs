@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::error::StoreError;
 use super::event::Watcher;
 use super::key::{KeyRange, Revision};
-use super::watch_group::{WatchGroup, Watching};
+use super::watch_group::{WatchGroup, WatchGuard};
 
 /// Watches of key ranges.
 #[async_trait]
@@ -21,7 +21,7 @@ pub trait Watch: Send + Sync {
         id: i64,
         range: KeyRange,
         start: Option<Revision>,
-    ) -> Result<Watching, StoreError>;
+    ) -> Result<WatchGuard, StoreError>;
 
     /// Sends a progress batch to the lagging watchers of exactly this range.
     fn notify_progress(&self, range: &KeyRange);

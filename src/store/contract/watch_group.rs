@@ -33,7 +33,7 @@ pub struct GroupItem {
     pub watch: i64,
     /// Changes in order, or why there are no more.
     pub batch: Result<GroupBatch, StoreError>,
-    number: u64,
+    sequence: u64,
 }
 
 #[derive(Debug, Default)]
@@ -46,10 +46,10 @@ struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct GroupQueue {
     queue: Mutex<Queue>,
     /// Told when something is there.
-    came: Notify,
+    filled: Notify,
     /// Told when everything was taken, or a watch has ended.
     taken: Notify,
 }
@@ -58,7 +58,7 @@ struct Shared {
 /// ended with [`StoreError::Overrun`] when there is more.
 #[derive(Debug, Default)]
 pub struct WatchGroup {
-    shared: Arc<Shared>,
+    shared: Arc<GroupQueue>,
 }
 
 impl WatchGroup {
@@ -74,44 +74,50 @@ impl WatchGroup {
                     break;
                 }
             }
-            self.shared.came.notified().await;
+            self.shared.filled.notified().await;
         }
         self.shared.taken.notify_waiters();
     }
 
     /// The two ends of a watch: what puts its changes into the group, and what ends it.
-    pub(crate) fn begin(&self, watch: i64) -> (Way, Watching) {
+    pub(crate) fn begin(&self, watch: i64) -> (GroupSender, WatchGuard) {
         let mut queue = self.shared.queue.lock();
         queue.begun += 1;
-        let (number, ended) = (queue.begun, Arc::new(AtomicBool::new(false)));
+        let (sequence, ended) = (queue.begun, Arc::new(AtomicBool::new(false)));
         let (shared, guard) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
-        let way =
-            Way { shared, watch, number, ended: Arc::clone(&ended), taken: queue.taken, left: 0 };
+        let way = GroupSender {
+            shared,
+            watch,
+            sequence,
+            ended: Arc::clone(&ended),
+            taken: queue.taken,
+            left: 0,
+        };
         drop(queue);
-        (way, Watching { shared: guard, number, ended })
+        (way, WatchGuard { shared: guard, sequence, ended })
     }
 }
 
 /// A watch of a group; when it is dropped the watch ends, and nothing of it is handed over any more.
 #[derive(Debug)]
 #[must_use = "the watch ends when this is dropped"]
-pub struct Watching {
-    shared: Arc<Shared>,
-    number: u64,
+pub struct WatchGuard {
+    shared: Arc<GroupQueue>,
+    sequence: u64,
     ended: Arc<AtomicBool>,
 }
 
-impl Drop for Watching {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         self.ended.store(true, Relaxed);
-        self.shared.queue.lock().items.retain(|item| item.number != self.number);
+        self.shared.queue.lock().items.retain(|item| item.sequence != self.sequence);
         self.shared.taken.notify_waiters();
     }
 }
 
 /// Why a batch was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum SendError {
     /// The watcher left too much unread.
     Full,
     /// The watcher is gone.
@@ -120,40 +126,44 @@ pub(crate) enum Refused {
 
 /// One watch's way into its group.
 #[derive(Debug)]
-pub(crate) struct Way {
-    shared: Arc<Shared>,
+pub(crate) struct GroupSender {
+    shared: Arc<GroupQueue>,
     watch: i64,
-    number: u64,
+    sequence: u64,
     ended: Arc<AtomicBool>,
     /// How often everything had been taken when something was put in last, and how much of this watch is there since.
     taken: u64,
     left: usize,
 }
 
-impl Way {
+impl GroupSender {
     pub(crate) fn is_closed(&self) -> bool {
         self.ended.load(Relaxed)
     }
 
     /// Puts a batch in, unless the watcher left `most` or more unread.
-    pub(crate) fn offer(&mut self, batch: GroupBatch, most: usize) -> Result<(), Refused> {
+    pub(crate) fn offer(&mut self, batch: GroupBatch, most: usize) -> Result<(), SendError> {
         let mut queue = self.shared.queue.lock();
         // Under the lock, so that nothing comes after the end.
         if self.is_closed() {
-            return Err(Refused::Closed);
+            return Err(SendError::Closed);
         }
         if self.taken != queue.taken {
             (self.taken, self.left) = (queue.taken, 0);
         }
         if self.left >= most {
-            return Err(Refused::Full);
+            return Err(SendError::Full);
         }
         self.left += 1;
         let first = queue.items.is_empty();
-        queue.items.push(GroupItem { watch: self.watch, batch: Ok(batch), number: self.number });
+        queue.items.push(GroupItem {
+            watch: self.watch,
+            batch: Ok(batch),
+            sequence: self.sequence,
+        });
         drop(queue);
         if first {
-            self.shared.came.notify_one();
+            self.shared.filled.notify_one();
         }
         Ok(())
     }
@@ -167,8 +177,8 @@ impl Way {
             taken.as_mut().enable();
             match self.offer(batch.clone(), HISTORY_BATCHES) {
                 Ok(()) => return true,
-                Err(Refused::Closed) => return false,
-                Err(Refused::Full) => taken.await,
+                Err(SendError::Closed) => return false,
+                Err(SendError::Full) => taken.await,
             }
         }
     }
@@ -177,10 +187,10 @@ impl Way {
     pub(crate) fn end(&self, error: StoreError) {
         let mut queue = self.shared.queue.lock();
         if !self.is_closed() {
-            let (watch, number) = (self.watch, self.number);
-            queue.items.push(GroupItem { watch, batch: Err(error), number });
+            let (watch, sequence) = (self.watch, self.sequence);
+            queue.items.push(GroupItem { watch, batch: Err(error), sequence });
             drop(queue);
-            self.shared.came.notify_one();
+            self.shared.filled.notify_one();
         }
     }
 }
@@ -209,7 +219,7 @@ mod tests {
             way.offer(progress(revision), WATCHER_BATCHES).unwrap();
         }
         drop(one);
-        assert_eq!(first.offer(progress(4), WATCHER_BATCHES), Err(Refused::Closed));
+        assert_eq!(first.offer(progress(4), WATCHER_BATCHES), Err(SendError::Closed));
         first.end(StoreError::Overrun);
         third.end(StoreError::Overrun);
         group.take(&mut items).await;
@@ -224,7 +234,7 @@ mod tests {
         for revision in 0..WATCHER_BATCHES as i64 {
             slow.offer(progress(revision), WATCHER_BATCHES).unwrap();
         }
-        assert_eq!(slow.offer(progress(0), WATCHER_BATCHES), Err(Refused::Full));
+        assert_eq!(slow.offer(progress(0), WATCHER_BATCHES), Err(SendError::Full));
         other.offer(progress(1), WATCHER_BATCHES).unwrap();
         let (more, ()) = tokio::join!(slow.send(progress(9)), group.take(&mut items));
         assert_eq!((more, items.len()), (true, WATCHER_BATCHES + 1));

@@ -16,20 +16,20 @@ const POSTGRES_PARAMETERS: [&str; 4] = ["sslmode", "sslrootcert", "sslcert", "ss
 /// An external datastore. It may hold a password: shown, it does not.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    pub(crate) place: Place,
+    pub(crate) kind: DatastoreKind,
     pub(crate) tls: DatastoreTls,
 }
 
 /// Which database, and how it is reached.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Place {
-    Etcd(etcd::Place),
-    Sql(Sql),
+pub(crate) enum DatastoreKind {
+    Etcd(etcd::Endpoints),
+    Sql(SqlEndpoint),
 }
 
 /// A database in kine's schema.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Sql {
+pub(crate) enum SqlEndpoint {
     Sqlite(PathBuf),
     Postgres(Box<Url>),
     Mysql(Mysql),
@@ -68,66 +68,66 @@ impl Endpoint {
         if tls.certificate.is_some() != tls.key.is_some() {
             return Err("a certificate and its key are given together".to_owned());
         }
-        let place = match text.split_once("://") {
-            None if text.starts_with('/') => Place::Sql(Sql::Sqlite(sqlite(text)?)),
+        let kind = match text.split_once("://") {
+            None if text.starts_with('/') => DatastoreKind::Sql(SqlEndpoint::Sqlite(sqlite(text)?)),
             None => {
                 return Err("is neither an absolute path nor a URL; write sqlite:///PATH, postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE or https://HOST:PORT of an etcd".to_owned());
             }
-            Some(("sqlite", path)) => Place::Sql(Sql::Sqlite(sqlite(path)?)),
+            Some(("sqlite", path)) => DatastoreKind::Sql(SqlEndpoint::Sqlite(sqlite(path)?)),
             Some(("postgres" | "postgresql", rest)) => {
-                Place::Sql(Sql::Postgres(Box::new(postgres(rest)?)))
+                DatastoreKind::Sql(SqlEndpoint::Postgres(Box::new(postgres(rest)?)))
             }
-            Some(("mysql", rest)) => Place::Sql(Sql::Mysql(mysql(rest)?)),
-            Some(("http" | "https", _)) => Place::Etcd(etcd::Place::parse(text)?),
+            Some(("mysql", rest)) => DatastoreKind::Sql(SqlEndpoint::Mysql(mysql(rest)?)),
+            Some(("http" | "https", _)) => DatastoreKind::Etcd(etcd::Endpoints::parse(text)?),
             Some((scheme, _)) => {
                 return Err(format!(
                     "there is no driver {scheme}: known are sqlite, postgres and mysql, and http and https for an etcd"
                 ));
             }
         };
-        let untold = match &place {
-            Place::Sql(Sql::Sqlite(_)) => Some("is a file"),
-            Place::Etcd(etcd) if !etcd.is_tls() => Some("is an http:// URL"),
-            Place::Etcd(_) | Place::Sql(_) => None,
+        let unused = match &kind {
+            DatastoreKind::Sql(SqlEndpoint::Sqlite(_)) => Some("is a file"),
+            DatastoreKind::Etcd(etcd) if !etcd.is_tls() => Some("is an http:// URL"),
+            DatastoreKind::Etcd(_) | DatastoreKind::Sql(_) => None,
         };
-        match untold {
+        match unused {
             Some(what) if tls != DatastoreTls::default() => {
                 return Err(format!("{what}, to which certificates mean nothing"));
             }
             _ => {}
         }
-        Ok(Self { place, tls })
+        Ok(Self { kind, tls })
     }
 
     /// The file, where the datastore is one.
     pub fn file(&self) -> Option<&Path> {
-        match &self.place {
-            Place::Sql(Sql::Sqlite(path)) => Some(path),
-            Place::Sql(_) | Place::Etcd(_) => None,
+        match &self.kind {
+            DatastoreKind::Sql(SqlEndpoint::Sqlite(path)) => Some(path),
+            DatastoreKind::Sql(_) | DatastoreKind::Etcd(_) => None,
         }
     }
 
     /// Whether it is an etcd: then it can be copied as a snapshot.
     pub fn is_etcd(&self) -> bool {
-        matches!(self.place, Place::Etcd(_))
+        matches!(self.kind, DatastoreKind::Etcd(_))
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sql = match &self.place {
-            Place::Etcd(etcd) => return write!(f, "{etcd}"),
-            Place::Sql(sql) => sql,
+        let sql = match &self.kind {
+            DatastoreKind::Etcd(etcd) => return write!(f, "{etcd}"),
+            DatastoreKind::Sql(sql) => sql,
         };
         match sql {
-            Sql::Sqlite(path) => write!(f, "sqlite://{}", path.display()),
-            Sql::Postgres(url) => {
+            SqlEndpoint::Sqlite(path) => write!(f, "sqlite://{}", path.display()),
+            SqlEndpoint::Postgres(url) => {
                 let host = url.host_str().unwrap_or("localhost");
                 write!(f, "postgres://{}@{host}", url.username())?;
                 url.port().map_or(Ok(()), |port| write!(f, ":{port}"))?;
                 write!(f, "{}", url.path())
             }
-            Sql::Mysql(Mysql { user, address, database, .. }) => match address {
+            SqlEndpoint::Mysql(Mysql { user, address, database, .. }) => match address {
                 MysqlAddress::Tcp(host, port) => {
                     write!(f, "mysql://{user}@tcp({host}:{port})/{database}")
                 }
@@ -198,21 +198,21 @@ fn mysql(rest: &str) -> Result<Mysql, String> {
         Some((user, password)) => (user, Some(password.to_owned())),
         None => (user, None),
     };
-    let (net, place) = match address.split_once('(') {
-        Some((net, place)) => (net, place.strip_suffix(')').ok_or(form)?),
+    let (net, at) = match address.split_once('(') {
+        Some((net, at)) => (net, at.strip_suffix(')').ok_or(form)?),
         None => (address, ""),
     };
-    let address = match (net, place) {
+    let address = match (net, at) {
         ("" | "tcp", "") => MysqlAddress::Tcp("127.0.0.1".to_owned(), 3306),
-        ("tcp", place) => match place.rsplit_once(':') {
+        ("tcp", at) => match at.rsplit_once(':') {
             // An address of IPv6 stands in brackets.
             Some((host, port)) if !port.contains(']') => {
                 let port = port.parse().map_err(|_| format!("{port} is no port"))?;
                 MysqlAddress::Tcp(host.to_owned(), port)
             }
-            _ => MysqlAddress::Tcp(place.to_owned(), 3306),
+            _ => MysqlAddress::Tcp(at.to_owned(), 3306),
         },
-        ("unix", place) if place.starts_with('/') => MysqlAddress::Unix(PathBuf::from(place)),
+        ("unix", at) if at.starts_with('/') => MysqlAddress::Unix(PathBuf::from(at)),
         _ => return Err(form.to_owned()),
     };
     let name = if name.is_empty() { DATABASE } else { name };
@@ -241,7 +241,7 @@ fn mysql(rest: &str) -> Result<Mysql, String> {
 mod tests {
     use super::*;
 
-    fn shown(text: &str) -> Result<String, String> {
+    fn redacted(text: &str) -> Result<String, String> {
         let endpoint = Endpoint::parse(text, DatastoreTls::default())?;
         assert!(!format!("{endpoint:?} {endpoint}").contains("secret"), "{endpoint}");
         Ok(endpoint.to_string())
@@ -263,7 +263,7 @@ mod tests {
             ("https://a:2379,https://b:2379", "https://a:2379,https://b:2379"),
             ("mysql://", "a form"),
         ] {
-            match shown(text) {
+            match redacted(text) {
                 Ok(got) => assert_eq!(got, want, "{text}"),
                 Err(why) => assert!(want == "a form" && why.contains("form"), "{text}: {why}"),
             }
@@ -285,7 +285,7 @@ mod tests {
             ("mysql://u:secret@tcp(h:x)/k", "x is no port"),
             ("mysql://u:secret@tcp(h", "not of the form"),
         ] {
-            let refused = shown(text).unwrap_err();
+            let refused = redacted(text).unwrap_err();
             assert!(refused.contains(why) && !refused.contains("secret"), "{text}: {refused}");
         }
         let tls = DatastoreTls { ca: Some("/ca".into()), ..DatastoreTls::default() };

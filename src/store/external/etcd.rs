@@ -25,5 +25,5 @@ mod lock;
 mod open;
 mod snapshot;
 
-pub(crate) use endpoints::Place;
+pub(crate) use endpoints::Endpoints;
 pub(crate) use open::{Unusable, open, snapshot};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use base::Tasks;
 
 use super::config::{DatastoreError, Holder};
-use super::endpoint::{Endpoint, Place};
+use super::endpoint::{DatastoreKind, Endpoint};
 use super::{etcd, sql};
-use crate::contract::{Backend, Saved};
+use crate::contract::{Backend, SavedSnapshot};
 use crate::mvcc::State;
 
 /// Opens an external datastore, and holds it alone until `tasks` shuts down; give it a set that is shut down behind everything
@@ -23,12 +23,12 @@ pub async fn open_external(
     tasks: &Tasks,
 ) -> Result<Arc<dyn Backend>, DatastoreError> {
     let name = endpoint.to_string();
-    match endpoint.place {
-        Place::Etcd(place) => {
+    match endpoint.kind {
+        DatastoreKind::Etcd(place) => {
             let opened = etcd::open(place, endpoint.tls, holder, tasks).await;
-            opened.map_err(|why| told(name, why))
+            opened.map_err(|why| datastore_error(name, why))
         }
-        Place::Sql(_) => sql::open(endpoint, tasks).await,
+        DatastoreKind::Sql(_) => sql::open(endpoint, tasks).await,
     }
 }
 
@@ -37,12 +37,12 @@ pub async fn open_external(
 /// # Errors
 /// [`DatastoreError`].
 pub(crate) async fn read_external(endpoint: &Endpoint) -> Result<State, DatastoreError> {
-    match &endpoint.place {
-        Place::Etcd(_) => Err(DatastoreError::Unusable {
+    match &endpoint.kind {
+        DatastoreKind::Etcd(_) => Err(DatastoreError::Unusable {
             endpoint: endpoint.to_string(),
             why: "an etcd is copied by a snapshot".to_owned(),
         }),
-        Place::Sql(_) => sql::read(endpoint).await,
+        DatastoreKind::Sql(_) => sql::read(endpoint).await,
     }
 }
 
@@ -50,20 +50,20 @@ pub(crate) async fn read_external(endpoint: &Endpoint) -> Result<State, Datastor
 ///
 /// # Errors
 /// [`DatastoreError`].
-pub async fn copy_etcd(endpoint: &Endpoint, file: File) -> Result<Saved, DatastoreError> {
+pub async fn copy_etcd(endpoint: &Endpoint, file: File) -> Result<SavedSnapshot, DatastoreError> {
     let name = endpoint.to_string();
-    match &endpoint.place {
-        Place::Etcd(place) => {
+    match &endpoint.kind {
+        DatastoreKind::Etcd(place) => {
             let copied = etcd::snapshot(place.clone(), endpoint.tls.clone(), file).await;
-            copied.map_err(|why| told(name, why))
+            copied.map_err(|why| datastore_error(name, why))
         }
-        Place::Sql(_) => {
+        DatastoreKind::Sql(_) => {
             Err(DatastoreError::Unusable { endpoint: name, why: "it is no etcd".to_owned() })
         }
     }
 }
 
-fn told(endpoint: String, why: etcd::Unusable) -> DatastoreError {
+fn datastore_error(endpoint: String, why: etcd::Unusable) -> DatastoreError {
     match why {
         etcd::Unusable::Held(who) => DatastoreError::Held(who),
         etcd::Unusable::Failed(why) => DatastoreError::Unusable { endpoint, why },

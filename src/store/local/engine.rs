@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use crate::contract::{Durability, Leadership, StoreError, StoreStats};
 use crate::mvcc::{Command, Outcome};
 
-/// Makes commands durable in one order and applies them to [`Shared`]. What is said here of other members is said of none.
+/// Makes commands durable in one order and applies them to [`SharedState`]. What is said here of other members is said of none.
 #[async_trait]
 pub(crate) trait Engine: Send + Sync + Debug + 'static {
     /// Resolves once the command is as durable as asked and applied, or refused.
@@ -25,11 +25,11 @@ pub(crate) trait Engine: Send + Sync + Debug + 'static {
         true
     }
     /// Starts a lease's time again where its end is watched over, and answers its seconds; `None` when that is here.
-    async fn renew_elsewhere(&self, _lease: i64) -> Result<Option<i64>, StoreError> {
+    async fn renew_remotely(&self, _lease: i64) -> Result<Option<i64>, StoreError> {
         Ok(None)
     }
     /// Granted seconds of a lease and those left where its end is watched over; `None` when that is here.
-    async fn remaining_elsewhere(&self, _lease: i64) -> Result<Option<(i64, i64)>, StoreError> {
+    async fn remaining_remotely(&self, _lease: i64) -> Result<Option<(i64, i64)>, StoreError> {
         Ok(None)
     }
     /// Who leads: the leader watches over the ends of leases.
@@ -39,7 +39,7 @@ pub(crate) trait Engine: Send + Sync + Debug + 'static {
     /// Index of the newest applied entry.
     fn applied_index(&self) -> u64;
     /// While the guard is held the state is not exchanged for another one; `None` where there is no other.
-    async fn hold_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+    async fn lock_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         None
     }
     /// Why the store stopped, if it did.

@@ -7,12 +7,12 @@ use base::tasks::Tasks;
 
 use super::engine::Engine;
 use super::lease_deadlines::Deadlines;
-use super::shared::Shared;
+use super::shared::SharedState;
 use crate::contract::StoreError;
 use crate::mvcc::Command;
 
 pub(super) async fn expire_leases<E: Engine>(
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     engine: Arc<E>,
     tasks: Tasks,
 ) -> Result<(), StoreError> {

@@ -7,14 +7,14 @@ use base::Tasks;
 use tokio::sync::watch;
 
 use super::engine::Engine;
-use super::shared::Shared;
-use super::store::{Limits, Store};
+use super::shared::SharedState;
+use super::store::{LocalStore, StoreOptions};
 use crate::contract::{Backend, Durability, Leadership, StoreError, StoreStats};
 use crate::mvcc::{Command, Outcome};
 
 #[derive(Debug)]
 struct Memory {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     leads: watch::Sender<Leadership>,
 }
 
@@ -67,11 +67,11 @@ impl Engine for Memory {
 
 /// A store in memory only, lost with the process. Its tasks end when `tasks` shuts down.
 pub fn open_memory_with(tasks: &Tasks) -> Arc<dyn Backend> {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(SharedState::default());
     let leadership = Leadership { term: 1, leads: true, ..Leadership::default() };
     let leads = watch::Sender::new(leadership);
     let engine = Arc::new(Memory { shared: Arc::clone(&shared), leads });
-    Store::start(shared, engine, Limits::default(), tasks)
+    LocalStore::start(shared, engine, StoreOptions::default(), tasks)
 }
 
 /// A store in memory only, lost with the process, with tasks of its own. Must be called within a runtime.

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::OwnedMutexGuard;
 
-use super::shared::Shared;
+use super::shared::SharedState;
 use crate::contract::KvHash;
 use crate::mvcc::Hashing;
 
 /// Keeps the state's versions, and the state from being exchanged for another one, until it is dropped.
-pub(crate) struct Pinned {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct PinnedState {
+    pub(crate) shared: Arc<SharedState>,
     _held: Option<OwnedMutexGuard<()>>,
 }
 
 /// Bytes of keys and values taken for a checksum under one short lock.
 const HASH_CHUNK_BYTES: usize = 128 * 1024;
 
-impl Pinned {
+impl PinnedState {
     /// Of a state that is pinned already, under what is held for that.
-    pub(crate) fn new(shared: Arc<Shared>, held: Option<OwnedMutexGuard<()>>) -> Self {
+    pub(crate) fn new(shared: Arc<SharedState>, held: Option<OwnedMutexGuard<()>>) -> Self {
         Self { shared, _held: held }
     }
 
@@ -38,7 +38,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedState {
     fn drop(&mut self) {
         self.shared.state.write().unpin();
     }

@@ -16,19 +16,19 @@ const LEASE_END_WAIT: std::time::Duration = std::time::Duration::from_secs(7);
 
 /// The applied state, its watchers and its leases' deadlines.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub(crate) state: RwLock<State>,
     pub(super) hub: Mutex<Hub>,
     pub(super) deadlines: Mutex<Deadlines>,
     pub(super) lease_changed: Notify,
     /// Told when a lease has ended, or all got their whole time again.
     pub(super) lease_ended: Notify,
-    pub(super) counts: Counts,
+    pub(super) counts: OperationCounters,
 }
 
 /// What is counted outside the state.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct OperationCounters {
     pub(super) ranges: AtomicU64,
     pub(super) events: AtomicU64,
     pub(super) granted: AtomicU64,
@@ -37,7 +37,7 @@ pub(super) struct Counts {
     pub(super) expired: AtomicU64,
 }
 
-impl Shared {
+impl SharedState {
     /// A key space that starts as `state`; its leases get their whole time.
     pub(crate) fn new(state: State) -> Self {
         let deadlines = Mutex::new(Deadlines::of(&state));
@@ -57,7 +57,7 @@ impl Shared {
         for command in commands {
             let outcome = state.apply(command, &mut events);
             if outcome.is_ok() {
-                self.follow_lease(command);
+                self.track_lease(command);
             }
             outcomes.push(outcome);
         }
@@ -82,7 +82,7 @@ impl Shared {
         self.lease_ended.notify_waiters();
     }
 
-    fn follow_lease(&self, command: &Command) {
+    fn track_lease(&self, command: &Command) {
         match command {
             Command::LeaseGrant { id, ttl } => {
                 self.counts.granted.fetch_add(1, Relaxed);
@@ -97,7 +97,7 @@ impl Shared {
             | Command::Compact(_)
             | Command::Raise { .. }
             | Command::Alarm { .. }
-            | Command::Describe { .. } => return,
+            | Command::SetProfile { .. } => return,
         }
         self.lease_changed.notify_one();
     }

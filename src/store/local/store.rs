@@ -11,13 +11,13 @@ use bytes::Bytes;
 
 use super::engine::Engine;
 use super::lease_expiry::expire_leases;
-use super::pinned::Pinned;
-use super::shared::Shared;
+use super::pinned::PinnedState;
+use super::shared::SharedState;
 use crate::contract::{
-    Alarm, Backend, Cluster, ClusterMembers, Durability, Found, KeyRange, Kv, KvHash, Lease,
-    LeaseStats, Leases, MAX_TTL, MIN_TTL, Maintenance, Pairs, RangeRequest, RangeResponse,
-    Revision, Saved, Stats, StoreError, StoreSize, StoreStats, Txn, TxnResponse, Watch, WatchGroup,
-    Watcher, Watching,
+    Alarm, Backend, Cluster, ClusterMembers, Durability, KeyRange, Kv, KvHash, Lease, LeaseStats,
+    Leases, MAX_TTL, MIN_TTL, Maintenance, RangeRequest, RangeResponse, RangeSummary, RangeVisitor,
+    Revision, SavedSnapshot, Stats, StoreError, StoreSize, StoreStats, Txn, TxnResponse, Watch,
+    WatchGroup, WatchGuard, Watcher,
 };
 use crate::mvcc::{Command, LEASE_OVERHEAD, Outcome, State, check_txn, cost, only_reads};
 use crate::snapshot::{Header, save};
@@ -28,28 +28,28 @@ const REPLAY_CHUNK: usize = 1000;
 
 /// The store.
 #[derive(Debug)]
-pub(crate) struct Store<E> {
-    shared: Arc<Shared>,
+pub(crate) struct LocalStore<E> {
+    shared: Arc<SharedState>,
     engine: Arc<E>,
-    limits: Limits,
+    limits: StoreOptions,
     tasks: Tasks,
 }
 
 /// What a store is given beside its engine.
 #[derive(Debug, Default)]
-pub(crate) struct Limits {
+pub(crate) struct StoreOptions {
     /// Its members, where there can be several.
     pub(crate) members: Option<Arc<dyn ClusterMembers>>,
     /// Bytes that may be held.
     pub(crate) quota: Option<u64>,
 }
 
-impl<E: Engine> Store<E> {
+impl<E: Engine> LocalStore<E> {
     /// Puts the contract over an engine and starts the task that ends leases.
     pub(crate) fn start(
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
         engine: Arc<E>,
-        limits: Limits,
+        limits: StoreOptions,
         tasks: &Tasks,
     ) -> Arc<dyn Backend> {
         let expiry = expire_leases(Arc::clone(&shared), Arc::clone(&engine), tasks.clone());
@@ -62,7 +62,7 @@ impl<E: Engine> Store<E> {
     async fn check_space(&self, cost: usize) -> Result<(), StoreError> {
         let held = {
             let state = self.shared.state.read();
-            state.facts().refuse(cost)?;
+            state.cluster_data().refuse(cost)?;
             state.size().memory
         };
         let beyond = |quota: &u64| cost > 0 && (held.saturating_add(cost)) as u64 >= *quota;
@@ -77,12 +77,12 @@ impl<E: Engine> Store<E> {
     async fn pin<T>(
         &self,
         look: impl FnOnce(&State) -> Result<T, StoreError>,
-    ) -> Result<(Pinned, T), StoreError> {
-        let held = self.engine.hold_state().await;
+    ) -> Result<(PinnedState, T), StoreError> {
+        let held = self.engine.lock_state().await;
         let mut state = self.shared.state.write();
         let looked = look(&state)?;
         state.pin();
-        Ok((Pinned::new(Arc::clone(&self.shared), held), looked))
+        Ok((PinnedState::new(Arc::clone(&self.shared), held), looked))
     }
 
     /// Begins a watch whose two ends `make` makes.
@@ -120,7 +120,7 @@ impl<E: Engine> Store<E> {
 }
 
 /// Feeds history until nothing is missing, then joins the live watchers under the lock that keeps new changes out.
-async fn catch_up(shared: Arc<Shared>, mut feed: Feed) -> Result<(), StoreError> {
+async fn catch_up(shared: Arc<SharedState>, mut feed: Feed) -> Result<(), StoreError> {
     loop {
         let chunk = {
             let state = shared.state.read();
@@ -145,7 +145,7 @@ async fn catch_up(shared: Arc<Shared>, mut feed: Feed) -> Result<(), StoreError>
 }
 
 #[async_trait]
-impl<E: Engine> Kv for Store<E> {
+impl<E: Engine> Kv for LocalStore<E> {
     async fn read_barrier(&self) -> Result<Revision, StoreError> {
         self.check_running()?;
         self.engine.barrier().await?;
@@ -169,8 +169,8 @@ impl<E: Engine> Kv for Store<E> {
     async fn range_each(
         &self,
         request: RangeRequest,
-        pairs: &mut dyn Pairs,
-    ) -> Result<Found, StoreError> {
+        pairs: &mut dyn RangeVisitor,
+    ) -> Result<RangeSummary, StoreError> {
         self.shared.counts.ranges.fetch_add(1, Relaxed);
         self.shared.state.read().range_each(&request, pairs)
     }
@@ -182,7 +182,7 @@ impl<E: Engine> Kv for Store<E> {
             self.check_space(cost(&txn)).await?;
         }
         // What would not write now, a failed comparison above all, costs no log record.
-        let reads = |shared: &Shared| shared.state.read().read_txn(&txn);
+        let reads = |shared: &SharedState| shared.state.read().read_txn(&txn);
         if self.engine.is_alone() {
             if let Some(response) = reads(&self.shared)? {
                 return Ok(response);
@@ -209,7 +209,7 @@ impl<E: Engine> Kv for Store<E> {
 }
 
 #[async_trait]
-impl<E: Engine> Watch for Store<E> {
+impl<E: Engine> Watch for LocalStore<E> {
     fn notify_progress(&self, range: &KeyRange) {
         // The state stays locked: what is applied next is told after this.
         let state = self.shared.state.read();
@@ -227,13 +227,13 @@ impl<E: Engine> Watch for Store<E> {
         id: i64,
         range: KeyRange,
         start: Option<Revision>,
-    ) -> Result<Watching, StoreError> {
+    ) -> Result<WatchGuard, StoreError> {
         self.begin_watch(range, start, |range, start| Feed::grouped(group, id, range, start))
     }
 }
 
 #[async_trait]
-impl<E: Engine> Leases for Store<E> {
+impl<E: Engine> Leases for LocalStore<E> {
     async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError> {
         self.check_running()?;
         self.check_space(LEASE_OVERHEAD).await?;
@@ -259,7 +259,7 @@ impl<E: Engine> Leases for Store<E> {
 
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
         self.check_running()?;
-        let ttl = match self.engine.renew_elsewhere(id).await? {
+        let ttl = match self.engine.renew_remotely(id).await? {
             Some(ttl) => ttl,
             None => self.shared.renew(id).await?,
         };
@@ -267,7 +267,7 @@ impl<E: Engine> Leases for Store<E> {
     }
 
     async fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError> {
-        let remaining = match self.engine.remaining_elsewhere(id).await? {
+        let remaining = match self.engine.remaining_remotely(id).await? {
             Some(remaining) => Some(remaining),
             None => self.shared.remaining(id),
         };
@@ -285,13 +285,13 @@ impl<E: Engine> Leases for Store<E> {
 }
 
 #[async_trait]
-impl<E: Engine> Maintenance for Store<E> {
+impl<E: Engine> Maintenance for LocalStore<E> {
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
         self.check_running()?;
         self.engine.submit(Command::Compact(revision.0), Durability::Synced).await.map(|_| ())
     }
 
-    async fn save(&self, file: File) -> io::Result<Saved> {
+    async fn save(&self, file: File) -> io::Result<SavedSnapshot> {
         self.check_running().map_err(io::Error::other)?;
         self.engine.barrier().await.map_err(io::Error::other)?;
         let (index, term) = (self.engine.applied_index().max(1), self.engine.term().max(1));
@@ -319,7 +319,7 @@ impl<E: Engine> Maintenance for Store<E> {
 
     fn alarms(&self) -> Vec<(u64, Alarm)> {
         let state = self.shared.state.read();
-        state.facts().alarms.iter().map(|(alarm, member)| (*member, *alarm)).collect()
+        state.cluster_data().alarms.iter().map(|(alarm, member)| (*member, *alarm)).collect()
     }
 
     async fn set_alarm(&self, member: u64, alarm: Alarm, raised: bool) -> Result<bool, StoreError> {
@@ -344,7 +344,7 @@ impl<E: Engine> Maintenance for Store<E> {
     }
 }
 
-impl<E: Engine> Cluster for Store<E> {
+impl<E: Engine> Cluster for LocalStore<E> {
     fn is_alone(&self) -> bool {
         self.engine.is_alone()
     }
@@ -362,7 +362,7 @@ impl<E: Engine> Cluster for Store<E> {
     }
 }
 
-impl<E: Engine> Stats for Store<E> {
+impl<E: Engine> Stats for LocalStore<E> {
     fn stats(&self) -> StoreStats {
         let mut stats = StoreStats::default();
         self.engine.fill_stats(&mut stats);

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::contract::ClusterId;
 use crate::encoding::{Malformed, Put, Reader};
-use crate::mvcc::{Facts, Gap, Import, Source, State, Version};
+use crate::mvcc::{ClusterData, Gap, Import, Source, State, Version};
 
 /// Bytes of keys and values taken from the state under one short lock.
 const BYTES_PER_LOCK: usize = 128 * 1024;
@@ -27,7 +27,7 @@ pub(crate) fn checkpoint_name(index: u64) -> String {
 
 /// What a checkpoint says beside the keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Description {
+pub(crate) struct CheckpointHeader {
     /// Last entry in it, and the members after it.
     pub(crate) applied: Applied,
     /// Revision of the state.
@@ -39,10 +39,10 @@ pub(crate) struct Description {
     /// Leases: id and granted seconds.
     pub(crate) leases: Vec<(i64, i64)>,
     /// Alarms, and what members say of themselves.
-    pub(crate) facts: Facts,
+    pub(crate) cluster_data: ClusterData,
 }
 
-impl Description {
+impl CheckpointHeader {
     /// Of a state after `applied`.
     pub(crate) fn of(state: &State, applied: Applied) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Description {
             compacted: state.compacted(),
             gaps: state.gaps().to_vec(),
             leases: state.leases().collect(),
-            facts: state.facts().clone(),
+            cluster_data: state.cluster_data().clone(),
         }
     }
 
@@ -71,14 +71,17 @@ impl Description {
             out.put_i64(*id);
             out.put_i64(*ttl);
         }
-        if self.facts == Facts::default() {
+        if self.cluster_data == ClusterData::default() {
             // As it was before there were any.
             return;
         }
-        out.put_u64(self.facts.alarms.len() as u64);
-        self.facts.alarms.iter().for_each(|(alarm, member)| encode_alarm(*member, *alarm, out));
-        out.put_u64(self.facts.profiles.len() as u64);
-        for (member, profile) in &self.facts.profiles {
+        out.put_u64(self.cluster_data.alarms.len() as u64);
+        self.cluster_data
+            .alarms
+            .iter()
+            .for_each(|(alarm, member)| encode_alarm(*member, *alarm, out));
+        out.put_u64(self.cluster_data.profiles.len() as u64);
+        for (member, profile) in &self.cluster_data.profiles {
             encode_profile(*member, profile, out);
         }
     }
@@ -103,11 +106,11 @@ impl Description {
         if reader.end().is_err() {
             for _ in 0..reader.u64()? {
                 let (member, alarm) = decode_alarm(&mut reader)?;
-                this.facts.alarms.insert((alarm, member));
+                this.cluster_data.alarms.insert((alarm, member));
             }
             for _ in 0..reader.u64()? {
                 let (member, profile) = decode_profile(&mut reader)?;
-                this.facts.profiles.insert(member, profile);
+                this.cluster_data.profiles.insert(member, profile);
             }
         }
         reader.end().map(|()| this)
@@ -185,7 +188,7 @@ pub(crate) fn write(
     disk: &dyn Disk,
     cluster: ClusterId,
     state: &RwLock<State>,
-    description: &Description,
+    description: &CheckpointHeader,
 ) -> io::Result<u64> {
     let temporary = "checkpoint.tmp";
     let result = write_to(disk, cluster, state, description, temporary);
@@ -200,7 +203,7 @@ fn write_to(
     disk: &dyn Disk,
     cluster: ClusterId,
     state: &RwLock<State>,
-    description: &Description,
+    description: &CheckpointHeader,
     temporary: &str,
 ) -> io::Result<u64> {
     let header =
@@ -328,7 +331,7 @@ pub(super) fn map(file: &dyn DiskFile, name: &str) -> Option<Bytes> {
 pub(crate) fn read(
     disk: &dyn Disk,
     name: &str,
-) -> Result<(ClusterId, Description, State, u64), OpenError> {
+) -> Result<(ClusterId, CheckpointHeader, State, u64), OpenError> {
     let file = disk.open(name).map_err(OpenError::io("open", name))?;
     let mut header = [0; FILE_HEADER];
     let got = file.read_at(0, &mut header).map_err(OpenError::io("read", name))?;
@@ -341,14 +344,15 @@ pub(crate) fn read(
         return Err(input.corrupt("the first record is not the description"));
     }
     let description =
-        Description::decode(&input.payload).map_err(|e| input.corrupt(&e.to_string()))?;
+        CheckpointHeader::decode(&input.payload).map_err(|e| input.corrupt(&e.to_string()))?;
     let named = name == INCOMING || checkpoint_name(index) == name;
     if behind(description.applied.id.as_ref()) != index || !named {
         return Err(input.corrupt("its name, header and description do not name the same entry"));
     }
     let d = &description;
-    let (gaps, facts, leases) = (d.gaps.clone(), d.facts.clone(), d.leases.iter().copied());
-    let mut import = Import::new(d.revision, d.compacted, gaps, facts, leases);
+    let (gaps, cluster_data, leases) =
+        (d.gaps.clone(), d.cluster_data.clone(), d.leases.iter().copied());
+    let mut import = Import::new(d.revision, d.compacted, gaps, cluster_data, leases);
     loop {
         match input.next()? {
             Kind::Keys => input.keys(&mut import)?,

@@ -49,7 +49,7 @@ impl Command {
                 encode_alarm(*member, *alarm, out);
                 out.push(u8::from(*raised));
             }
-            Self::Describe { member, profile } => {
+            Self::SetProfile { member, profile } => {
                 out.push(DESCRIBE);
                 encode_profile(*member, profile, out);
             }
@@ -86,7 +86,7 @@ impl Command {
             }
             DESCRIBE => {
                 let (member, profile) = decode_profile(&mut reader)?;
-                Self::Describe { member, profile }
+                Self::SetProfile { member, profile }
             }
             _ => return Err(Malformed { at: 0 }),
         };
@@ -330,7 +330,7 @@ mod tests {
             Command::LeaseGrant { id: -1, ttl: 300 },
             Command::LeaseRevoke { id: 9 },
             Command::Alarm { member: u64::MAX, alarm: Alarm::NOSPACE, raised: true },
-            Command::Describe {
+            Command::SetProfile {
                 member: 7,
                 profile: Profile { name: "n".to_owned(), client_urls: vec!["u".to_owned()] },
             },

@@ -135,7 +135,7 @@ pub(crate) struct View {
 pub(crate) struct Entries(pub(crate) Mutex<View>);
 
 /// Entries found in memory, and where the rest is.
-pub(crate) struct Found {
+pub(crate) struct Located {
     pieces: Vec<(Mark, Range<u64>)>,
     recent: Vec<Entry>,
 }
@@ -186,7 +186,7 @@ impl Entries {
     }
 
     /// What there is of `range`.
-    pub(crate) fn find(&self, range: &Range<u64>) -> Found {
+    pub(crate) fn find(&self, range: &Range<u64>) -> Located {
         let view = self.0.lock();
         let start = range.start.max(behind(view.purged.as_ref()));
         let end = range.end.min(behind(view.last.as_ref()));
@@ -194,17 +194,17 @@ impl Entries {
         let on_disk = start..end.min(memory);
         let pieces = if on_disk.is_empty() { Vec::new() } else { view.marks.pieces(&on_disk) };
         let in_range = |entry: &&Entry| (start..end).contains(&entry.log_id.index());
-        Found { pieces, recent: view.recent.iter().filter(in_range).cloned().collect() }
+        Located { pieces, recent: view.recent.iter().filter(in_range).cloned().collect() }
     }
 }
 
-impl Found {
+impl Located {
     /// Whether something has to be read.
     pub(crate) fn on_disk(&self) -> bool {
         !self.pieces.is_empty()
     }
 
-    /// The entries in order; blocks when [`Found::on_disk`].
+    /// The entries in order; blocks when [`Located::on_disk`].
     ///
     /// # Errors
     /// The file system's; `InvalidData` for a record that does not match its checksum.
@@ -219,13 +219,13 @@ impl Found {
 }
 
 /// A file, and what was read of it last.
-struct Ahead {
+struct ReadAhead {
     file: Box<dyn DiskFile>,
     begin: u64,
     bytes: Vec<u8>,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// So many bytes at `offset`, fewer at the end of the file.
     fn at(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
         let place = |begin: u64| offset.checked_sub(begin).and_then(|at| usize::try_from(at).ok());
@@ -254,7 +254,7 @@ fn read_piece(
     let name = segment_name(mark.sequence);
     let file = disk.open(&name)?;
     let mut offset = mark.offset;
-    let mut ahead = Ahead { file, begin: 0, bytes: Vec::new() };
+    let mut ahead = ReadAhead { file, begin: 0, bytes: Vec::new() };
     let mut wanted = range.start;
     while wanted < range.end {
         let damaged = || {

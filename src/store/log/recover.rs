@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::checkpoint::Description;
+use super::checkpoint::CheckpointHeader;
 use super::entries::{Mark, View};
 use super::files::{Disk, read_all};
 use super::record::{FILE_HEADER, Kind, LOG_MAGIC, Record, Scan, segment_name};
@@ -37,14 +37,14 @@ pub(crate) struct Recovered {
 }
 
 /// A segment's file as found; its content is read when it is its turn, for a log can be as large as the state.
-struct Found {
+struct SegmentFile {
     sequence: u64,
     header: Vec<u8>,
     /// No record was ever written.
     unused: bool,
 }
 
-impl Found {
+impl SegmentFile {
     fn name(&self) -> String {
         segment_name(self.sequence)
     }
@@ -270,7 +270,7 @@ pub(crate) fn recover_expecting(
         known.check_new("the store directory holds no log")?;
         return create(disk, expected.unwrap_or_else(ClusterId::random), identity);
     }
-    let mut files: VecDeque<Found> = VecDeque::new();
+    let mut files: VecDeque<SegmentFile> = VecDeque::new();
     let mut remove_first = Vec::new();
     for sequence in sequences {
         let found = find_segment(disk, sequence)?;
@@ -408,7 +408,7 @@ fn load_checkpoint(
     let name = checkpoint::checkpoint_name(index);
     let (cluster, description, state, bytes) = checkpoint::read(disk.as_ref(), &name)?;
     check_cluster(&name, cluster, expected)?;
-    let Description { applied, .. } = description;
+    let CheckpointHeader { applied, .. } = description;
     replay.checkpoint = behind(applied.id.as_ref());
     replay.next = replay.checkpoint;
     (replay.state, replay.applied) = (state, applied.clone());
@@ -416,7 +416,7 @@ fn load_checkpoint(
 }
 
 /// Looks at a segment without keeping its content.
-fn find_segment(disk: &Arc<dyn Disk>, sequence: u64) -> Result<Found, OpenError> {
+fn find_segment(disk: &Arc<dyn Disk>, sequence: u64) -> Result<SegmentFile, OpenError> {
     let name = segment_name(sequence);
     let failed = |e| OpenError::io("read", &name)(e);
     let file = disk.open(&name).map_err(OpenError::io("open", &name))?;
@@ -429,7 +429,7 @@ fn find_segment(disk: &Arc<dyn Disk>, sequence: u64) -> Result<Found, OpenError>
         let read = file.read_at(at, &mut chunk).map_err(failed)?;
         let bytes = chunk.get(..read).unwrap_or_default();
         if read == 0 || !record::is_zero(bytes) {
-            return Ok(Found { sequence, header, unused: read == 0 });
+            return Ok(SegmentFile { sequence, header, unused: read == 0 });
         }
         at += read as u64;
     }
@@ -465,7 +465,7 @@ struct Tail {
 
 fn replay_all(
     disk: &Arc<dyn Disk>,
-    files: &VecDeque<Found>,
+    files: &VecDeque<SegmentFile>,
     expected: &mut Option<ClusterId>,
     replay: &mut Replay,
     tail: &mut Tail,
@@ -534,7 +534,7 @@ fn check_joint(
 fn continue_log(
     disk: &Arc<dyn Disk>,
     cluster: ClusterId,
-    mut files: VecDeque<Found>,
+    mut files: VecDeque<SegmentFile>,
     tail: &Tail,
     meta: Meta,
     full_size: bool,

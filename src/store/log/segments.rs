@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::files::{Disk, DiskFile, NotDurable, is_no_space};
 use super::record::{FILE_HEADER, Kind, LOG_MAGIC, segment_name};
-use super::values::Full;
+use super::values::FullSegments;
 use super::{OpenError, RESERVE_BYTES, SEGMENT_BYTES, Vote, decode_vote, encode_vote, record};
 use crate::contract::ClusterId;
 use crate::encoding::{Malformed, Put, Reader};
@@ -145,7 +145,7 @@ pub(crate) struct Log {
     /// How long syncs took.
     pub(crate) syncs: Arc<Timing>,
     /// Segments that were filled since the start.
-    pub(crate) full: Arc<Full>,
+    pub(crate) full: Arc<FullSegments>,
     /// Where it is recorded how far this log has come.
     pub(crate) record: Option<Arc<StoreRecordFile>>,
 }

@@ -17,7 +17,7 @@ use super::sim::{Rng, SimDisk};
 use super::{DiskWork, OpenError};
 use crate::contract::{Durability, KeyRange, Op, RangeRequest, Revision, StoreError, Txn, *};
 use crate::local::engine::Engine;
-use crate::local::shared::Shared;
+use crate::local::shared::SharedState;
 use crate::mvcc::{Command, Outcome};
 use crate::raft;
 use crate::raft::{Options, RaftEngine};
@@ -26,7 +26,7 @@ use crate::raft::{Options, RaftEngine};
 #[derive(Debug)]
 struct Node {
     runtime: Runtime,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     engine: Arc<RaftEngine>,
     tasks: Tasks,
 }
@@ -36,7 +36,7 @@ fn open(disk: &SimDisk) -> Result<Node, OpenError> {
     let recovered = recover(&disk, None, Identity::First)?;
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let tasks = Tasks::new(Shutdown::new());
-    let options = Options { lazy: true, work: DiskWork::Here, seat: None };
+    let options = Options { lazy: true, work: DiskWork::Here, member_options: None };
     let started = runtime.block_on(raft::start(recovered, options, None, &tasks))?;
     let raft::Started { shared, engine, .. } = started;
     Ok(Node { runtime, shared, engine, tasks })

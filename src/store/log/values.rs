@@ -17,16 +17,16 @@ use super::files::{Disk, DiskFile};
 use super::record::{FILE_HEADER, HEAD, Head, Kind, segment_name};
 use super::{Payload, decode_head};
 use crate::encoding::Reader;
-use crate::mvcc::{Finding, Source, State, exchange_all, exchange_written};
+use crate::mvcc::{FileValue, Source, State, replace_all_values, replace_written_values};
 
 /// Bytes read in one go; a larger record is read whole.
 const CHUNK: usize = 256 * 1024;
 
 /// Full segments whose values are still in memory: sequence, and the index behind the last entry.
 #[derive(Debug, Default)]
-pub(crate) struct Full(Mutex<VecDeque<(u64, u64)>>);
+pub(crate) struct FullSegments(Mutex<VecDeque<(u64, u64)>>);
 
-impl Full {
+impl FullSegments {
     /// Adds one, durable to its end.
     pub(super) fn add(&self, sequence: u64, behind: u64) {
         self.0.lock().push_back((sequence, behind));
@@ -107,9 +107,9 @@ impl Records {
 }
 
 /// Where a value that was read lies.
-fn find(key: &Bytes, value: &Bytes, source: &Source) -> Option<Finding> {
+fn find(key: &Bytes, value: &Bytes, source: &Source) -> Option<FileValue> {
     let stored = source.find(value)?;
-    Some(Finding { key: key.clone(), read: value.clone(), stored })
+    Some(FileValue { key: key.clone(), read: value.clone(), stored })
 }
 
 /// Has the state read the values of a full segment from there; a segment that is gone has none. Nothing in it was written
@@ -117,7 +117,7 @@ fn find(key: &Bytes, value: &Bytes, source: &Source) -> Option<Finding> {
 ///
 /// # Errors
 /// The file system's, `InvalidData` for a damaged record; values that were not reached stay in memory.
-pub(crate) fn keep_in_segment(
+pub(crate) fn map_segment_values(
     disk: &dyn Disk,
     sequence: u64,
     state: &RwLock<State>,
@@ -144,20 +144,20 @@ pub(crate) fn keep_in_segment(
         }
         bytes += payload.len();
         if bytes >= CHUNK {
-            exchange_written(state, &found, floor);
+            replace_written_values(state, &found, floor);
             found.clear();
             bytes = 0;
         }
     }
-    exchange_written(state, &found, floor);
+    replace_written_values(state, &found, floor);
     Ok(())
 }
 
 /// Has the state read all values of a durable checkpoint from there, also those that it reads from other files.
 ///
 /// # Errors
-/// As [`keep_in_segment`].
-pub(crate) fn keep_in_checkpoint(
+/// As [`map_segment_values`].
+pub(crate) fn map_checkpoint_values(
     disk: &dyn Disk,
     name: &str,
     state: &RwLock<State>,
@@ -174,7 +174,7 @@ pub(crate) fn keep_in_checkpoint(
                 found.extend(find(&key, &version.value, &source).map(|found| (found, at)));
             }
         }
-        exchange_all(state, &found);
+        replace_all_values(state, &found);
         found.clear();
     }
     Ok(())

@@ -112,13 +112,13 @@ impl Status {
 }
 
 /// Who is told when the batch is written.
-enum Waiting {
+enum PendingReply {
     Entries(IOFlushed<Types>),
     Done(Done),
 }
 
-impl Waiting {
-    fn tell(self, result: io::Result<()>) {
+impl PendingReply {
+    fn complete(self, result: io::Result<()>) {
         match self {
             Self::Entries(flushed) => flushed.io_completed(result),
             // Who does not wait any more does not need the answer.
@@ -132,7 +132,7 @@ pub(crate) struct Writer {
     log: Log,
     entries: Arc<Entries>,
     status: Arc<Status>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingReply>,
     /// Staged entries: index and offset from the batch's begin.
     staged: Vec<(u64, u64)>,
     /// What is staged must be durable before anybody is told.
@@ -226,7 +226,7 @@ impl Writer {
         if let Err(error) = &result {
             self.status.stop(error);
             for waiting in self.waiting.drain(..) {
-                waiting.tell(Err(io::Error::other(error.to_string())));
+                waiting.complete(Err(io::Error::other(error.to_string())));
             }
             for held in self.held.drain(..) {
                 held.refuse(&Err(error.clone()));
@@ -261,7 +261,7 @@ impl Writer {
             Job::Purge(..) => drop(self.begin(job)?),
             Job::Retry | Job::Stop(_) => {
                 if let Job::Stop(done) = job {
-                    self.waiting.push(Waiting::Done(done));
+                    self.waiting.push(PendingReply::Done(done));
                 }
             }
             job => self.held.push_back(job),
@@ -292,14 +292,14 @@ impl Writer {
                         self.stage(entry);
                     }
                 }
-                self.waiting.push(Waiting::Entries(flushed));
+                self.waiting.push(PendingReply::Entries(flushed));
             }
             Job::Vote(vote, done) => {
                 self.log.meta.vote = Some(vote);
                 self.log.meta.committed = self.committed();
                 self.log.stage_meta();
                 self.sync = true;
-                self.waiting.push(Waiting::Done(done));
+                self.waiting.push(PendingReply::Done(done));
             }
             Job::Truncate(next, done) => {
                 if !self.write_out()? {
@@ -317,7 +317,7 @@ impl Writer {
                     view.marks.truncate(next);
                 }
                 self.publish();
-                Waiting::Done(done).tell(Ok(()));
+                PendingReply::Done(done).complete(Ok(()));
             }
             Job::Purge(next, done) => {
                 self.log.meta.next = self.log.meta.next.max(next);
@@ -329,7 +329,7 @@ impl Writer {
                     tracing::warn!(%error, "cannot remove old parts of the store's log, trying again with the next checkpoint");
                 }
                 self.publish();
-                Waiting::Done(done).tell(Ok(()));
+                PendingReply::Done(done).complete(Ok(()));
             }
             Job::Room(bytes, done) => {
                 let made = match (self.flush()?, self.full()) {
@@ -350,7 +350,7 @@ impl Writer {
                 // Nothing but lazy records came for long, and the next are as far away.
                 self.log.fill_page();
                 self.sync = true;
-                self.waiting.push(Waiting::Done(done));
+                self.waiting.push(PendingReply::Done(done));
             }
             Job::Retry => {}
             Job::Stop(done) => {
@@ -358,7 +358,7 @@ impl Writer {
                 self.log
                     .stage(Kind::CleanStop, |out| crate::encoding::Put::put_u64(out, committed));
                 self.sync = true;
-                self.waiting.push(Waiting::Done(done));
+                self.waiting.push(PendingReply::Done(done));
             }
         }
         Ok(None)
@@ -432,7 +432,7 @@ impl Writer {
         }
         (self.sync, self.write) = (false, false);
         for waiting in self.waiting.drain(..) {
-            waiting.tell(Ok(()));
+            waiting.complete(Ok(()));
         }
         Ok(true)
     }

@@ -13,14 +13,14 @@ pub(crate) const LEASE_OVERHEAD: usize = 64;
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct ClusterData {
     /// Raised alarms, by alarm and member.
     pub(crate) alarms: BTreeSet<(Alarm, u64)>,
     /// What members say of themselves.
     pub(crate) profiles: BTreeMap<u64, Profile>,
 }
 
-impl Facts {
+impl ClusterData {
     /// Refuses what a raised alarm forbids.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Facts {
             Command::Txn(txn) => self.refuse(cost(txn)),
             Command::LeaseGrant { .. } => self.refuse(LEASE_OVERHEAD),
             Command::Compact(_) | Command::LeaseRevoke { .. } => self.refuse(0),
-            Command::Raise { .. } | Command::Alarm { .. } | Command::Describe { .. } => Ok(()),
+            Command::Raise { .. } | Command::Alarm { .. } | Command::SetProfile { .. } => Ok(()),
         }
     }
 
@@ -59,10 +59,10 @@ impl Facts {
             Command::Alarm { member, alarm, raised: false } => {
                 self.alarms.remove(&(*alarm, *member));
             }
-            Command::Describe { member, profile } if *profile == Profile::default() => {
+            Command::SetProfile { member, profile } if *profile == Profile::default() => {
                 self.profiles.remove(member);
             }
-            Command::Describe { member, profile } => {
+            Command::SetProfile { member, profile } => {
                 self.profiles.insert(*member, profile.clone());
             }
             _ => {}

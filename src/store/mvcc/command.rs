@@ -38,7 +38,7 @@ pub(crate) enum Command {
         raised: bool,
     },
     /// What a member says of itself; nothing at all forgets it.
-    Describe {
+    SetProfile {
         /// Id.
         member: u64,
         /// What it says.
@@ -79,7 +79,7 @@ impl Command {
             Self::Compact(_) | Self::LeaseRevoke { .. } | Self::Raise { .. } => true,
             // A raised or ended alarm is what a full store has to be told.
             Self::Alarm { .. } => true,
-            Self::LeaseGrant { .. } | Self::Describe { .. } => false,
+            Self::LeaseGrant { .. } | Self::SetProfile { .. } => false,
         }
     }
 }

@@ -3,16 +3,16 @@
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-use super::file_values::Stored;
+use super::file_values::MappedValue;
 use super::state::State;
 
 /// A value that was found in a file.
 #[derive(Debug)]
-pub(crate) struct Finding {
+pub(crate) struct FileValue {
     pub(crate) key: Bytes,
     /// As it was read.
     pub(crate) read: Bytes,
-    pub(crate) stored: Stored,
+    pub(crate) stored: MappedValue,
 }
 
 /// Versions of a key looked at for the one that a record of the log wrote: what lies in files already is passed by, and some
@@ -21,7 +21,7 @@ const LOOKED_AT_MAX: usize = 1024;
 const UNFIT_MAX: usize = 4;
 
 /// Values of the state and what takes their places; where they are in their histories, for one key can have many.
-type Exchanges<'a> = Vec<(&'a Finding, (i64, u32), Bytes)>;
+type Exchanges<'a> = Vec<(&'a FileValue, (i64, u32), Bytes)>;
 
 fn exchange(state: &RwLock<State>, exchanges: Exchanges<'_>) {
     {
@@ -38,7 +38,11 @@ fn exchange(state: &RwLock<State>, exchanges: Exchanges<'_>) {
 
 /// Exchanges values in memory for the same ones in a part of the log, whose records are in the order of revisions: none of
 /// them was written before the revision `floor`, which is moved on.
-pub(crate) fn exchange_written(state: &RwLock<State>, findings: &[Finding], floor: &mut i64) {
+pub(crate) fn replace_written_values(
+    state: &RwLock<State>,
+    findings: &[FileValue],
+    floor: &mut i64,
+) {
     let mut exchanges = Exchanges::new();
     {
         let state = state.read();
@@ -58,7 +62,7 @@ pub(crate) fn exchange_written(state: &RwLock<State>, findings: &[Finding], floo
 
 /// Exchanges values, also those in other files, for the same ones in a checkpoint; each is the one of the change that stands
 /// beside it.
-pub(crate) fn exchange_all(state: &RwLock<State>, findings: &[(Finding, (i64, u32))]) {
+pub(crate) fn replace_all_values(state: &RwLock<State>, findings: &[(FileValue, (i64, u32))]) {
     let mut exchanges = Exchanges::new();
     {
         let state = state.read();
@@ -80,11 +84,11 @@ mod tests {
     use crate::contract::{Op, Txn};
     use crate::mvcc::Command;
 
-    fn finding(key: &str, value: &str) -> Finding {
+    fn finding(key: &str, value: &str) -> FileValue {
         let read = Bytes::from(value.to_owned());
         let source = Source::new(read.clone(), Bytes::copy_from_slice(&read)).unwrap();
         let stored = source.find(&read).unwrap();
-        Finding { key: key.to_owned().into(), read, stored }
+        FileValue { key: key.to_owned().into(), read, stored }
     }
 
     /// Whoever writes one key for hours without compaction has no store that stands still at each full segment.
@@ -104,7 +108,7 @@ mod tests {
                 let refused = (n % 3 == 0).then(|| finding("key", &format!("refused {n}")));
                 refused.into_iter().chain([finding("key", &value(n)), finding("other", "none")])
             });
-            exchange_written(&state, &findings.collect::<Vec<_>>(), &mut floor);
+            replace_written_values(&state, &findings.collect::<Vec<_>>(), &mut floor);
         }
         let state = state.into_inner();
         let history = state.keys.get("key".as_bytes()).unwrap();

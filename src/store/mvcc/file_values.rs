@@ -14,7 +14,7 @@ pub(crate) const STORED_BYTES_MIN: usize = 4;
 
 /// A value where it lies in a file.
 #[derive(Debug, Clone)]
-pub(crate) struct Stored {
+pub(crate) struct MappedValue {
     pub(crate) value: Bytes,
     /// Its checksum, which is never 0: what comes from a device is looked at again before it is written anew.
     pub(crate) sum: u32,
@@ -39,13 +39,13 @@ impl Source {
 
     /// Where a value that is a slice of what was read lies in the file; `None` for any other, and for a small one. No page of
     /// the map is touched.
-    pub(crate) fn find(&self, value: &Bytes) -> Option<Stored> {
+    pub(crate) fn find(&self, value: &Bytes) -> Option<MappedValue> {
         if value.len() < STORED_BYTES_MIN {
             return None;
         }
         let at = value.as_ptr().addr().checked_sub(self.read.as_ptr().addr())?;
         let end = at.checked_add(value.len()).filter(|end| *end <= self.map.len())?;
-        let stored = Stored { value: self.map.slice(at..end), sum: checksum(value) };
+        let stored = MappedValue { value: self.map.slice(at..end), sum: checksum(value) };
         #[cfg(test)]
         assert_eq!(stored.value, value, "a map does not show what was read");
         Some(stored)

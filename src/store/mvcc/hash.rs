@@ -16,7 +16,7 @@ const TABLE: &[u8] = b"key";
 /// Mark behind the key of a deletion's record.
 const TOMBSTONE: u8 = b't';
 
-struct Entry {
+struct HashedKey {
     key: Bytes,
     version: Version,
     /// Counts only where nothing at all is valid at the revision.
@@ -29,13 +29,13 @@ pub(crate) struct Hashing {
     compacted: i64,
     newest: i64,
     leases: Vec<(i64, i64)>,
-    entries: Vec<Entry>,
-    kept: Kept,
+    entries: Vec<HashedKey>,
+    kept: KeptVersions,
 }
 
 /// Whether etcd finds anything that a compaction at the revision keeps; else all records that are left count.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Kept {
+struct KeptVersions {
     /// Who asks for the checksum: a key that was deleted in that very revision is not found, even if it was made anew in it.
     asked: bool,
     /// Who compacts: that deletion is found.
@@ -55,7 +55,7 @@ impl State {
             newest: self.revision,
             leases: self.leases().collect(),
             entries: Vec::new(),
-            kept: Kept::default(),
+            kept: KeptVersions::default(),
         })
     }
 }
@@ -81,7 +81,7 @@ impl Hashing {
             let spare = index + 1 == behind && !version.is_tombstone();
             if index >= behind || valid || spare {
                 let spare = index < behind && !valid;
-                self.entries.push(Entry { key: key.clone(), version, spare });
+                self.entries.push(HashedKey { key: key.clone(), version, spare });
             }
         }
     }
@@ -91,8 +91,8 @@ impl Hashing {
         self.entries.sort_by_key(|entry| (entry.version.modified, entry.version.sub));
         let keys = self.sum(self.kept.asked);
         let compacting = match self.kept {
-            Kept { asked, compacting } if asked == compacting => keys,
-            Kept { compacting, .. } => self.sum(compacting),
+            KeptVersions { asked, compacting } if asked == compacting => keys,
+            KeptVersions { compacting, .. } => self.sum(compacting),
         };
         let all = self.leases.iter().fold(keys, |sum, (id, ttl)| {
             let sum = crc32c::crc32c_append(sum, &id.to_be_bytes());
@@ -151,8 +151,8 @@ fn write_number(number: u8, value: i64, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use crate::contract::{KeyRange, Op, Txn};
+    use crate::mvcc::ClusterData;
     use crate::mvcc::Command;
-    use crate::mvcc::Facts;
 
     #[test]
     fn a_record_is_etcds() {
@@ -237,7 +237,7 @@ mod tests {
         // What a checkpoint brings back has the same sums.
         let keys = world.0.export(None, i64::MAX, usize::MAX).into_iter();
         let leases = world.0.leases().collect::<Vec<_>>().into_iter();
-        let back = State::import(8, 6, Vec::new(), Facts::default(), leases, keys);
+        let back = State::import(8, 6, Vec::new(), ClusterData::default(), leases, keys);
         assert_eq!(World(back).hash(7), (4_034_566_599, 6, 7));
     }
 

@@ -5,7 +5,7 @@ use std::io;
 
 use bytes::Bytes;
 
-use super::file_values::{Stored, checksum};
+use super::file_values::{MappedValue, checksum};
 use super::packed::Value;
 use crate::contract::{KeyValue, Revision};
 
@@ -111,7 +111,7 @@ pub(crate) struct Trimmed {
 
 /// A value that is kept as it is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kept<'a> {
+pub(super) struct VersionRef<'a> {
     pub(super) value: &'a Bytes,
     pub(super) modified: i64,
     pub(super) sub: u32,
@@ -157,7 +157,7 @@ impl History {
     }
 
     /// The value that is kept as it is at this place, with its revision, its place in that, and its checksum.
-    fn kept(&self, index: usize) -> Option<Kept<'_>> {
+    fn kept(&self, index: usize) -> Option<VersionRef<'_>> {
         let (value, modified, sub, sum) = match self.older().get(index) {
             Some(Older { value: Value::Whole(value), modified, sub, sum, .. }) => {
                 (value, *modified, *sub, *sum)
@@ -168,11 +168,11 @@ impl History {
                 (value, *modified, *sub, *sum)
             }
         };
-        Some(Kept { value, modified, sub, sum })
+        Some(VersionRef { value, modified, sub, sum })
     }
 
     /// Values that are kept as they are, of `floor` and later revisions, oldest first.
-    pub(super) fn kept_from(&self, floor: i64) -> impl Iterator<Item = Kept<'_>> {
+    pub(super) fn kept_from(&self, floor: i64) -> impl Iterator<Item = VersionRef<'_>> {
         let first = self.older().partition_point(|v| v.modified < floor);
         let kept = (first..=self.older().len()).filter_map(|index| self.kept(index));
         kept.filter(move |kept| kept.modified >= floor)
@@ -186,12 +186,12 @@ impl History {
     }
 
     /// The value of the change `sub` of `modified`, when it is kept as it is.
-    pub(super) fn kept_at(&self, modified: i64, sub: u32) -> Option<Kept<'_>> {
+    pub(super) fn kept_at(&self, modified: i64, sub: u32) -> Option<VersionRef<'_>> {
         self.kept(self.place(modified, sub)?)
     }
 
     /// Puts `stored` in the place of exactly this value of the change `sub` of `modified`.
-    pub(super) fn exchange(&mut self, value: &Bytes, at: (i64, u32), stored: &Stored) {
+    pub(super) fn exchange(&mut self, value: &Bytes, at: (i64, u32), stored: &MappedValue) {
         let Some(index) = self.place(at.0, at.1) else { return };
         let older = self.older.as_mut().and_then(|all| all.get_mut(index));
         let (kept, sum) = match older {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::cluster_data::Facts;
+use super::cluster_data::ClusterData;
 use super::history::{History, Version};
 use super::key::Key;
 use super::state::{Change, Gap, LeaseKeys, State};
@@ -25,11 +25,11 @@ impl Import {
         revision: i64,
         compacted: i64,
         gaps: Vec<Gap>,
-        facts: Facts,
+        cluster_data: ClusterData,
         leases: impl Iterator<Item = (i64, i64)>,
     ) -> Self {
         let mut state = State::at(revision, compacted);
-        (state.gaps, state.facts) = (gaps, facts);
+        (state.gaps, state.cluster_data) = (gaps, cluster_data);
         let lease = |(id, ttl)| (id, LeaseKeys { ttl, keys: BTreeSet::new() });
         state.leases = leases.map(lease).collect();
         Self { state, keys: Vec::new(), changes: Vec::new(), attached: Vec::new() }
@@ -84,11 +84,11 @@ impl State {
         revision: i64,
         compacted: i64,
         gaps: Vec<Gap>,
-        facts: Facts,
+        cluster_data: ClusterData,
         leases: impl Iterator<Item = (i64, i64)>,
         keys: impl Iterator<Item = (Bytes, Vec<Version>)>,
     ) -> Self {
-        let mut import = Import::new(revision, compacted, gaps, facts, leases);
+        let mut import = Import::new(revision, compacted, gaps, cluster_data, leases);
         keys.for_each(|(key, versions)| import.add(&key, versions));
         import.finish()
     }

@@ -47,17 +47,18 @@ fn in_files(state: State, rng: &mut Rng) -> State {
             let source = Source::new(read.clone(), Bytes::copy_from_slice(&read)).unwrap();
             let stored = source.find(&read);
             let at = (version.modified, version.sub);
-            findings.extend(stored.map(|stored| (Finding { key: key.clone(), read, stored }, at)));
+            findings
+                .extend(stored.map(|stored| (FileValue { key: key.clone(), read, stored }, at)));
         }
     }
     let state = parking_lot::RwLock::new(state);
     if rng.below(2) == 0 {
-        exchange_all(&state, &findings);
+        replace_all_values(&state, &findings);
     } else {
         // As in a log: by revisions, and some without effect.
         findings.sort_by_key(|(_, at)| *at);
-        let findings: Vec<Finding> = findings.into_iter().map(|(found, _)| found).collect();
-        exchange_written(&state, &findings, &mut 0);
+        let findings: Vec<FileValue> = findings.into_iter().map(|(found, _)| found).collect();
+        replace_written_values(&state, &findings, &mut 0);
     }
     state.into_inner()
 }
@@ -250,7 +251,7 @@ fn random_operations_agree_with_a_copy_per_revision() {
                     state.revision(),
                     state.compacted(),
                     Vec::new(),
-                    Facts::default(),
+                    ClusterData::default(),
                     state.leases(),
                     parts.into_iter(),
                 );

@@ -10,7 +10,8 @@ use super::history::{History, Version};
 use super::key::Key;
 use super::state::{State, event_in_memory};
 use crate::contract::{
-    Event, Found, KeyRange, Pair, Pairs, RangeRequest, RangeResponse, Revision, StoreError,
+    Event, KeyRange, KeyValueRef, RangeRequest, RangeResponse, RangeSummary, RangeVisitor,
+    Revision, StoreError,
 };
 
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
@@ -75,13 +76,13 @@ impl State {
     pub(crate) fn range_each(
         &self,
         request: &RangeRequest,
-        pairs: &mut dyn Pairs,
-    ) -> Result<Found, StoreError> {
+        pairs: &mut dyn RangeVisitor,
+    ) -> Result<RangeSummary, StoreError> {
         self.check_revision(request.revision, self.revision)?;
         pairs.begin(Revision(self.revision));
         let none = Bytes::new();
         Ok(self.walk(request, |key, version| {
-            pairs.pair(Pair {
+            pairs.visit(KeyValueRef {
                 key,
                 value: if request.keys_only { &none } else { &version.value },
                 create_revision: Revision(version.created),
@@ -93,9 +94,9 @@ impl State {
     }
 
     /// Goes through a range whose revision was checked.
-    fn walk(&self, request: &RangeRequest, mut give: impl FnMut(&Key, &Version)) -> Found {
+    fn walk(&self, request: &RangeRequest, mut give: impl FnMut(&Key, &Version)) -> RangeSummary {
         let at = request.revision.map_or(0, |r| r.0);
-        let (mut found, mut given) = (Found::default(), 0);
+        let (mut found, mut given) = (RangeSummary::default(), 0);
         for (key, history) in self.histories(&request.range) {
             let version = if at > 0 { history.at(at) } else { history.live().map(Cow::Borrowed) };
             let Some(version) = version else { continue };

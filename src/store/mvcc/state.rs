@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::Command;
-use super::cluster_data::Facts;
+use super::cluster_data::ClusterData;
 use super::file_values::Source;
 use super::history::{History, Version};
 use super::key::Key;
@@ -101,7 +101,7 @@ pub(crate) struct State {
     pub(super) changes: VecDeque<Change>,
     pub(super) leases: BTreeMap<i64, LeaseKeys>,
     pub(super) gaps: Vec<Gap>,
-    pub(super) facts: Facts,
+    pub(super) cluster_data: ClusterData,
     pub(super) revision: i64,
     pub(super) compacted: i64,
     pub(super) counts: KeyStats,
@@ -120,7 +120,7 @@ impl Default for State {
             changes: VecDeque::new(),
             leases: BTreeMap::new(),
             gaps: Vec::new(),
-            facts: Facts::default(),
+            cluster_data: ClusterData::default(),
             // An empty etcd answers revision 1.
             revision: 1,
             compacted: 0,
@@ -167,13 +167,13 @@ impl State {
     }
 
     /// Alarms, and what members say of themselves.
-    pub(crate) fn facts(&self) -> &Facts {
-        &self.facts
+    pub(crate) fn cluster_data(&self) -> &ClusterData {
+        &self.cluster_data
     }
 
     /// Goes on without them, as another cluster.
-    pub(crate) fn forget_facts(&mut self) {
-        self.facts = Facts::default();
+    pub(crate) fn clear_cluster_data(&mut self) {
+        self.cluster_data = ClusterData::default();
     }
 
     /// Keys and bytes held; `disk` is left 0.
@@ -215,7 +215,7 @@ impl State {
         command: &Command,
         events: &mut Vec<Event>,
     ) -> Result<Outcome, StoreError> {
-        self.facts.check(command)?;
+        self.cluster_data.check(command)?;
         match command {
             Command::Txn(txn) => self.apply_txn(txn, events).map(Outcome::Txn),
             Command::Compact(revision) => self.compact(*revision).map(|()| self.done()),
@@ -237,8 +237,8 @@ impl State {
                 }
                 Ok(self.done())
             }
-            Command::Alarm { .. } | Command::Describe { .. } => {
-                self.facts.apply(command);
+            Command::Alarm { .. } | Command::SetProfile { .. } => {
+                self.cluster_data.apply(command);
                 Ok(self.done())
             }
             Command::Raise { revision } => {

@@ -347,7 +347,7 @@ fn export_and_import_are_inverse() {
         state.revision(),
         state.compacted(),
         Vec::new(),
-        Facts::default(),
+        ClusterData::default(),
         state.leases(),
         parts.into_iter(),
     );
@@ -426,7 +426,7 @@ fn a_key_may_be_written_and_deleted_in_one_revision_up_to_the_open_end() {
     let all = KeyRange { start: "a".into(), end: [0][..].into() };
     assert_eq!(show(&state.events(3, &all, usize::MAX).unwrap().0), expected);
     let keys = state.export(None, i64::MAX, usize::MAX).into_iter();
-    let back = State::import(3, 0, Vec::new(), Facts::default(), std::iter::empty(), keys);
+    let back = State::import(3, 0, Vec::new(), ClusterData::default(), std::iter::empty(), keys);
     assert_eq!(show(&back.events(3, &all, usize::MAX).unwrap().0), expected);
     assert_eq!(back.range(&RangeRequest::new(all)).unwrap().count, 1);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-pub(crate) use self::preview::{Preview, Write, looks_at};
+pub(crate) use self::preview::{Preview, Write, reads_any};
 use super::history::Version;
 use super::key::Key;
 use super::state::{Put, State};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use base::{Shutdown, Tasks};
 
-use super::{Config, Seat, open, open_member};
+use super::{Config, MemberOptions, open, open_member};
 use crate::contract::{Backend, Durability, KeyRange, Op, RangeRequest, Revision, StoreError, Txn};
 use crate::{CallError, Lane, Members, OpenError, Peer, Role, Transport};
 
@@ -177,8 +177,9 @@ async fn a_member_of_the_first_format_gets_an_address_when_others_come() {
     let dir = first_format();
     let open = async || {
         let tasks = Tasks::new(Shutdown::new());
-        let seat = Seat { address: "a:1".to_owned(), transport: Arc::new(Nowhere), join: false };
-        let opened = open_member(Config::new(dir.path()), seat, &tasks).await.unwrap();
+        let member_options =
+            MemberOptions { address: "a:1".to_owned(), transport: Arc::new(Nowhere), join: false };
+        let opened = open_member(Config::new(dir.path()), member_options, &tasks).await.unwrap();
         (opened.1, tasks)
     };
     let addresses = |members: &Members| {

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use parking_lot::Mutex;
 
-use crate::local::shared::Shared;
+use crate::local::shared::SharedState;
 use crate::log::Applied;
 
 /// The applied state with its place in the log. The place changes only while the state is locked for writing.
 #[derive(Debug)]
 pub(crate) struct AppliedState {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedState>,
     pub(crate) applied: Mutex<Applied>,
     me: u64,
     members: AtomicUsize,
@@ -21,7 +21,7 @@ pub(crate) struct AppliedState {
 
 impl AppliedState {
     /// `shared` after `applied`, at the member `me`.
-    pub(crate) fn new(me: u64, shared: Arc<Shared>, applied: Applied) -> Self {
+    pub(crate) fn new(me: u64, shared: Arc<SharedState>, applied: Applied) -> Self {
         let this = Self {
             shared,
             applied: Mutex::default(),

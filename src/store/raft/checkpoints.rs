@@ -13,9 +13,9 @@ use openraft::storage::SnapshotMeta;
 use super::applied_state::AppliedState;
 use crate::contract::ClusterId;
 use crate::log::{
-    Applied, Description, Disk, DiskFile, DiskWork, Full, INCOMING, SEGMENT_BYTES, Status, Types,
-    behind, checkpoint_name, keep_in_checkpoint, keep_in_segment, read_checkpoint,
-    write_checkpoint,
+    Applied, CheckpointHeader, Disk, DiskFile, DiskWork, FullSegments, INCOMING, SEGMENT_BYTES,
+    Status, Types, behind, checkpoint_name, map_checkpoint_values, map_segment_values,
+    read_checkpoint, write_checkpoint,
 };
 use crate::mvcc::State;
 
@@ -33,7 +33,7 @@ pub(crate) struct Checkpoint {
 
 impl Checkpoint {
     /// One that has been received whole.
-    pub(super) fn incoming(disk: &Arc<dyn Disk>) -> Self {
+    pub(super) fn snapshot_receiver(disk: &Arc<dyn Disk>) -> Self {
         Self { disk: Arc::clone(disk), name: INCOMING.to_owned() }
     }
 
@@ -46,12 +46,12 @@ impl Checkpoint {
 }
 
 #[derive(Debug)]
-struct Newest {
+struct NewestCheckpoint {
     applied: Applied,
     bytes: u64,
 }
 
-impl Newest {
+impl NewestCheckpoint {
     fn name(&self) -> String {
         checkpoint_name(behind(self.applied.id.as_ref()))
     }
@@ -64,7 +64,7 @@ pub(crate) struct Checkpoints {
     cluster: ClusterId,
     work: DiskWork,
     status: Arc<Status>,
-    newest: Mutex<Option<Newest>>,
+    newest: Mutex<Option<NewestCheckpoint>>,
     /// Bytes of log that the newest checkpoint replaces, counted as [`Status::written`].
     replaced: AtomicU64,
     /// Bytes of log behind the checkpoint when the process started.
@@ -81,7 +81,7 @@ pub(crate) struct Checkpoints {
     /// The newest checkpoint has not been handed to openraft yet.
     fresh: AtomicBool,
     /// Full segments whose values are in memory.
-    full: Arc<Full>,
+    full: Arc<FullSegments>,
     /// Revision behind which those that come were written.
     floor: Arc<AtomicI64>,
     /// Told when a checkpoint may be due, or a segment is full.
@@ -97,13 +97,13 @@ impl Checkpoints {
         status: Arc<Status>,
         newest: Option<(Applied, u64)>,
         log_bytes: u64,
-        full: Arc<Full>,
+        full: Arc<FullSegments>,
     ) -> Self {
         Self {
             disk,
             cluster,
             work,
-            newest: Mutex::new(newest.map(|(applied, bytes)| Newest { applied, bytes })),
+            newest: Mutex::new(newest.map(|(applied, bytes)| NewestCheckpoint { applied, bytes })),
             replaced: AtomicU64::new(status.written.load(Relaxed)),
             found: AtomicU64::new(log_bytes),
             status,
@@ -140,57 +140,62 @@ impl Checkpoints {
     }
 
     /// Wakes the task that writes checkpoints when the log may have outgrown the state.
-    pub(crate) fn look(&self) {
+    pub(crate) fn wake_if_due(&self) {
         let grown = self.log_bytes() >= CHECKPOINT_MIN_BYTES;
         if !self.writing.load(Relaxed) && (grown || self.short.load(Relaxed)) {
             self.due.notify_one();
         }
     }
 
-    /// As [`Checkpoints::look`], when all entries before `behind` are applied.
+    /// As [`Checkpoints::wake_if_due`], when all entries before `behind` are applied.
     pub(crate) fn applied(&self, behind: u64) {
         if self.full.any(behind) {
             self.due.notify_one();
         }
-        self.look();
+        self.wake_if_due();
     }
 
     /// Has the values of full segments read from there.
-    pub(super) async fn keep_full(&self, place: &Arc<AppliedState>) {
+    pub(super) async fn map_full_segments(&self, applied_state: &Arc<AppliedState>) {
         loop {
             let _one = self.one.lock().await;
-            let applied = behind(place.applied.lock().id.as_ref());
+            let applied = behind(applied_state.applied.lock().id.as_ref());
             let Some(sequence) = self.full.take(applied) else { return };
-            let (disk, place) = (Arc::clone(&self.disk), Arc::clone(place));
+            let (disk, applied_state) = (Arc::clone(&self.disk), Arc::clone(applied_state));
             let floor = Arc::clone(&self.floor);
-            let keep = move || {
+            let map_values = move || {
                 // Only here, with the guard.
                 let mut from = floor.load(Relaxed);
-                let kept = keep_in_segment(disk.as_ref(), sequence, &place.shared.state, &mut from);
+                let kept = map_segment_values(
+                    disk.as_ref(),
+                    sequence,
+                    &applied_state.shared.state,
+                    &mut from,
+                );
                 floor.store(from, Relaxed);
                 kept
             };
-            self.keep(keep).await;
+            self.map_values(map_values).await;
         }
     }
 
-    async fn keep(&self, keep: impl FnOnce() -> io::Result<()> + Send + 'static) {
-        if let Err(error) = self.work.run(keep).await.and_then(|result| result) {
+    async fn map_values(&self, map_values: impl FnOnce() -> io::Result<()> + Send + 'static) {
+        if let Err(error) = self.work.run(map_values).await.and_then(|result| result) {
             // Whatever it is, nothing was lost by it, and who writes there next says what it means.
             tracing::debug!(%error, "values of the store stay in memory");
         }
     }
 
     /// Tells that a write was refused because the device is full.
-    pub(super) fn want_room(&self) {
+    pub(super) fn request_room(&self) {
         self.short.store(true, Relaxed);
-        self.look();
+        self.wake_if_due();
     }
 
     /// Whether the log has outgrown the state, or its room is needed. On a full device one that failed is tried again only
     /// when there is clearly less to write.
-    pub(super) fn is_due(&self, place: &AppliedState) -> bool {
-        let state_bytes = place.shared.state.read().size().memory;
+    pub(super) fn is_due(&self, applied_state: &AppliedState) -> bool {
+        let state_bytes = applied_state.shared.state.read().size().memory;
         if self.short.load(Relaxed) {
             let smaller = self.failed.lock().is_none_or(|failed| state_bytes < failed - failed / 8);
             return smaller && self.log_bytes() >= SEGMENT_BYTES;
@@ -217,24 +222,25 @@ impl Checkpoints {
     ///
     /// # Errors
     /// The file system's; the checkpoint before still counts then, and the next is tried later.
-    pub(crate) async fn write(&self, place: &Arc<AppliedState>) -> io::Result<()> {
+    pub(crate) async fn write(&self, applied_state: &Arc<AppliedState>) -> io::Result<()> {
         let _one = self.one.lock().await;
         self.writing.store(true, Relaxed);
         let written = self.status.written.load(Relaxed);
         let bytes;
         let description = {
-            let mut state = place.shared.state.write();
+            let mut state = applied_state.shared.state.write();
             state.pin();
             bytes = state.size().memory;
-            Description::of(&state, place.applied.lock().clone())
+            CheckpointHeader::of(&state, applied_state.applied.lock().clone())
         };
         let applied = description.applied.clone();
-        let (disk, cluster, pinned) = (Arc::clone(&self.disk), self.cluster, Arc::clone(place));
+        let (disk, cluster, pinned) =
+            (Arc::clone(&self.disk), self.cluster, Arc::clone(applied_state));
         let work = self.work.run(move || {
             write_checkpoint(disk.as_ref(), cluster, &pinned.shared.state, &description)
         });
         let result = work.await.and_then(|result| result);
-        place.shared.state.write().unpin();
+        applied_state.shared.state.write().unpin();
         self.writing.store(false, Relaxed);
         match result {
             Ok(size) => {
@@ -243,13 +249,15 @@ impl Checkpoints {
                 self.retry_at.store(0, Relaxed);
                 self.short.store(false, Relaxed);
                 *self.failed.lock() = None;
-                let newest = Newest { applied, bytes: size };
+                let newest = NewestCheckpoint { applied, bytes: size };
                 let name = newest.name();
                 self.replace(newest).await;
                 // Before openraft is told, and drops the log behind it: what lies there is read from here then.
-                let (disk, place) = (Arc::clone(&self.disk), Arc::clone(place));
-                let keep = move || keep_in_checkpoint(disk.as_ref(), &name, &place.shared.state);
-                self.keep(keep).await;
+                let (disk, applied_state) = (Arc::clone(&self.disk), Arc::clone(applied_state));
+                let map_values = move || {
+                    map_checkpoint_values(disk.as_ref(), &name, &applied_state.shared.state)
+                };
+                self.map_values(map_values).await;
                 self.fresh.store(true, Relaxed);
                 Ok(())
             }
@@ -261,7 +269,7 @@ impl Checkpoints {
         }
     }
 
-    async fn replace(&self, newest: Newest) {
+    async fn replace(&self, newest: NewestCheckpoint) {
         // The log up to there goes: nothing is to be read from it any more.
         while self.full.take(behind(newest.applied.id.as_ref())).is_some() {}
         let name = newest.name();
@@ -278,7 +286,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// The file system's; what is no checkpoint of this cluster is refused.
-    pub(super) async fn adopt(
+    pub(super) async fn install(
         &self,
         applied: &Applied,
         checkpoint: Checkpoint,
@@ -308,7 +316,7 @@ impl Checkpoints {
             let state = parking_lot::RwLock::new(state);
             let bytes = write_checkpoint(disk.as_ref(), cluster, &state, &description)?;
             let name = checkpoint_name(behind(expected.id.as_ref()));
-            keep_in_checkpoint(disk.as_ref(), &name, &state).unwrap_or_else(
+            map_checkpoint_values(disk.as_ref(), &name, &state).unwrap_or_else(
                 |error| tracing::debug!(%error, "values of the store stay where they were"),
             );
             Ok((state.into_inner(), bytes))
@@ -318,7 +326,7 @@ impl Checkpoints {
         self.replaced.store(self.status.written.load(Relaxed), Relaxed);
         self.found.store(0, Relaxed);
         self.fresh.store(false, Relaxed);
-        self.replace(Newest { applied: applied.clone(), bytes }).await;
+        self.replace(NewestCheckpoint { applied: applied.clone(), bytes }).await;
         Ok(())
     }
 }

@@ -14,8 +14,8 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use super::Raft;
 use super::applied_state::AppliedState;
 use super::checkpoints::Checkpoints;
-use super::proposals::{Proposal, Request, Stranded, answer_all, strand};
-use super::transport::Link;
+use super::proposals::{NotLeaderBatch, Proposal, QueuedCommand, answer_all, take_for_forwarding};
+use super::transport::PeerLinks;
 use crate::contract::{Durability, Leadership, StoreError, StoreStats};
 use crate::local::engine::Engine;
 use crate::log::{Batch, Job, Reply, Status, Types};
@@ -36,7 +36,7 @@ const CEILING_STEP: i64 = 10_000;
 
 #[derive(Default)]
 struct Queued {
-    requests: VecDeque<Request>,
+    requests: VecDeque<QueuedCommand>,
     closed: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct RaftEngine {
     under_way: AtomicUsize,
     term: AtomicU64,
     raft: Raft,
-    link: Arc<Link>,
+    links: Arc<PeerLinks>,
     pub(super) leadership: watch::Sender<Leadership>,
     /// Told when the leadership has changed; wakes those who wait in the order in which they came.
     pub(super) led: Notify,
@@ -59,9 +59,9 @@ pub(crate) struct RaftEngine {
     /// Told when the device is full, after everything that was not taken was refused: what is left was taken.
     stuck: Notify,
     /// What openraft would not take, because another member leads.
-    stranded: Mutex<VecDeque<Stranded>>,
+    not_leader: Mutex<VecDeque<NotLeaderBatch>>,
     jobs: mpsc::Sender<Job>,
-    pub(super) place: Arc<AppliedState>,
+    pub(super) applied_state: Arc<AppliedState>,
     pub(super) status: Arc<Status>,
     pub(super) checkpoints: Arc<Checkpoints>,
     allow_lazy: bool,
@@ -94,9 +94,9 @@ fn shutting_down() -> StoreError {
 impl RaftEngine {
     pub(super) fn new(
         raft: Raft,
-        link: Arc<Link>,
+        links: Arc<PeerLinks>,
         jobs: mpsc::Sender<Job>,
-        place: Arc<AppliedState>,
+        applied_state: Arc<AppliedState>,
         status: Arc<Status>,
         checkpoints: Arc<Checkpoints>,
         allow_lazy: bool,
@@ -108,15 +108,15 @@ impl RaftEngine {
             under_way: AtomicUsize::new(0),
             term: AtomicU64::new(0),
             raft,
-            link,
+            links,
             leadership: watch::Sender::new(Leadership::default()),
             led: Notify::new(),
             leader_changes: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             stuck: Notify::new(),
-            stranded: Mutex::default(),
+            not_leader: Mutex::default(),
             jobs,
-            place,
+            applied_state,
             status,
             checkpoints,
             allow_lazy,
@@ -129,8 +129,8 @@ impl RaftEngine {
         &self.raft
     }
 
-    pub(super) fn link(&self) -> &Link {
-        &self.link
+    pub(super) fn links(&self) -> &PeerLinks {
+        &self.links
     }
 
     /// Whether no more commands are taken.
@@ -169,14 +169,14 @@ impl RaftEngine {
             std::mem::take(&mut queued.requests)
         };
         answer_all(left, &error);
-        for stranded in self.stranded.lock().drain(..) {
-            for reply in stranded.replies {
+        for not_leader in self.not_leader.lock().drain(..) {
+            for reply in not_leader.replies {
                 // Who does not wait any more does not need the answer.
                 let _ = reply.send(Err(error.clone()));
             }
         }
         self.changed.notify_one();
-        self.place.shared.end_watches(&error);
+        self.applied_state.shared.end_watches(&error);
     }
 
     pub(super) fn stop_reason(&self) -> StoreError {
@@ -192,9 +192,9 @@ impl RaftEngine {
                 self.refuse_for_space(text);
             }
             let under_way = self.under_way.load(Relaxed);
-            let stranded = self.stranded.lock().pop_front();
-            if let Some(stranded) = stranded {
-                self.forward(stranded).await;
+            let not_leader = self.not_leader.lock().pop_front();
+            if let Some(not_leader) = not_leader {
+                self.forward(not_leader).await;
                 continue;
             }
             let (proposal, closed) = {
@@ -212,14 +212,14 @@ impl RaftEngine {
                     if self.leadership.borrow().leads {
                         self.propose(proposal).await;
                     } else {
-                        let requests = proposal.requests.into_iter().map(Request::split);
-                        self.forward(strand(requests, false)).await;
+                        let requests = proposal.requests.into_iter().map(QueuedCommand::split);
+                        self.forward(take_for_forwarding(requests, false)).await;
                     }
                 }
                 None if closed
                     && under_way == 0
                     && self.queued.lock().requests.is_empty()
-                    && self.stranded.lock().is_empty() =>
+                    && self.not_leader.lock().is_empty() =>
                 {
                     return Ok(());
                 }
@@ -240,7 +240,7 @@ impl RaftEngine {
     }
 
     /// Puts what was too much for one entry before what came since.
-    fn put_back(&self, mut rest: VecDeque<Request>) {
+    fn put_back(&self, mut rest: VecDeque<QueuedCommand>) {
         if !rest.is_empty() {
             let mut queued = self.queued.lock();
             rest.append(&mut queued.requests);
@@ -253,7 +253,7 @@ impl RaftEngine {
         base::memory::worked(encoded.len());
         let (sync, ceiling) = self.durability(&requests);
         let (commands, waiting): (Vec<_>, Vec<_>) =
-            requests.into_iter().map(Request::split).unzip();
+            requests.into_iter().map(QueuedCommand::split).unzip();
         let batch = Batch::new(commands, encoded, ceiling, sync);
         self.under_way.fetch_add(1, Relaxed);
         let under_way = UnderWay(Arc::clone(self));
@@ -269,8 +269,8 @@ impl RaftEngine {
                 Err(ClientWriteError::ForwardToLeader(_)) => {
                     // It is in no log: the leader may still have it.
                     let commands = proposed.commands().iter().cloned();
-                    let stranded = strand(commands.zip(waiting), true);
-                    under_way.0.stranded.lock().push_back(stranded);
+                    let not_leader = take_for_forwarding(commands.zip(waiting), true);
+                    under_way.0.not_leader.lock().push_back(not_leader);
                 }
                 Err(error) => {
                     let error = refusal(&error);
@@ -291,7 +291,7 @@ impl RaftEngine {
     /// # Errors
     /// The file system's.
     pub(crate) async fn write_checkpoint(&self) -> std::io::Result<()> {
-        self.checkpoints.write(&self.place).await?;
+        self.checkpoints.write(&self.applied_state).await?;
         // An error means that openraft has ended, which its own task says.
         drop(self.raft().trigger().snapshot().await);
         Ok(())
@@ -304,13 +304,13 @@ impl RaftEngine {
     pub(super) async fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
         let full = self.status.full.borrow().clone();
         if let Some(text) = full {
-            self.checkpoints.want_room();
+            self.checkpoints.request_room();
             return Err(StoreError::NoSpace(text));
         }
         let (left, next) = *self.status.room.lock();
         if next || bytes + crate::log::RESERVE_BYTES <= left {
             if next {
-                self.link.tell_room(None);
+                self.links.report_room(None);
             }
             return Ok(());
         }
@@ -319,9 +319,9 @@ impl RaftEngine {
             return Err(self.stop_reason());
         }
         let made = made.await.unwrap_or_else(|_| Err(self.stop_reason()));
-        self.link.tell_room(made.as_ref().err());
+        self.links.report_room(made.as_ref().err());
         if matches!(made, Err(StoreError::NoSpace(_))) {
-            self.checkpoints.want_room();
+            self.checkpoints.request_room();
         }
         made
     }
@@ -345,14 +345,14 @@ impl RaftEngine {
 
     /// Whether the entry must be synced, and the ceiling it carries: before revisions are handed out that are not on disk,
     /// a ceiling above them is.
-    fn durability(&self, requests: &[Request]) -> (bool, i64) {
+    fn durability(&self, requests: &[QueuedCommand]) -> (bool, i64) {
         let asked = requests.iter().any(|request| request.durability == Durability::Synced);
-        let alone = self.place.members() == 1 && !self.lazy_ended.load(Relaxed);
+        let alone = self.applied_state.members() == 1 && !self.lazy_ended.load(Relaxed);
         if asked || !self.allow_lazy || !alone {
             return (true, 0);
         }
         let commands = i64::try_from(requests.len()).unwrap_or(i64::MAX);
-        let needed = self.place.shared.state.read().revision().saturating_add(commands);
+        let needed = self.applied_state.shared.state.read().revision().saturating_add(commands);
         let mut ceiling = self.ceiling.lock();
         if needed < *ceiling {
             return (false, 0);
@@ -387,7 +387,7 @@ impl RaftEngine {
             if queued.closed {
                 return Err(self.stop_reason());
             }
-            queued.requests.push_back(Request { command, durability, reply, forward });
+            queued.requests.push_back(QueuedCommand { command, durability, reply, forward });
         }
         self.changed.notify_one();
         let answer = async {
@@ -437,14 +437,14 @@ impl Engine for RaftEngine {
     }
 
     fn is_alone(&self) -> bool {
-        self.place.is_only_voter()
+        self.applied_state.is_only_voter()
     }
 
-    async fn renew_elsewhere(&self, lease: i64) -> Result<Option<i64>, StoreError> {
+    async fn renew_remotely(&self, lease: i64) -> Result<Option<i64>, StoreError> {
         if self.is_alone() { Ok(None) } else { self.renew_at_leader(lease).await }
     }
 
-    async fn remaining_elsewhere(&self, lease: i64) -> Result<Option<(i64, i64)>, StoreError> {
+    async fn remaining_remotely(&self, lease: i64) -> Result<Option<(i64, i64)>, StoreError> {
         if self.is_alone() { Ok(None) } else { self.remaining_at_leader(lease).await }
     }
 
@@ -457,10 +457,10 @@ impl Engine for RaftEngine {
     }
 
     fn applied_index(&self) -> u64 {
-        self.place.applied.lock().id.as_ref().map_or(0, |id| id.index())
+        self.applied_state.applied.lock().id.as_ref().map_or(0, |id| id.index())
     }
 
-    async fn hold_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+    async fn lock_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         Some(self.checkpoints.hold().await)
     }
 

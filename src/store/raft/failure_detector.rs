@@ -20,13 +20,13 @@ const TURN: Duration = Duration::from_millis(150);
 
 /// A connection of another member, from its first message to its end, when it is dropped.
 #[derive(Debug)]
-pub struct Conversation {
+pub struct PeerConnection {
     members: Arc<Members>,
     /// Who it is; 0 until it has said so.
     from: AtomicU64,
 }
 
-impl Conversation {
+impl PeerConnection {
     /// Answers what the member sent, as [`Members::answer`]. In a box, so that it is compiled here, and fast.
     #[inline(never)]
     pub fn answer<'a>(&'a self, request: &'a [u8]) -> BoxFuture<'a, Vec<u8>> {
@@ -46,7 +46,7 @@ impl Conversation {
     }
 }
 
-impl Drop for Conversation {
+impl Drop for PeerConnection {
     fn drop(&mut self) {
         let from = self.from.load(Relaxed);
         if from == 0 {
@@ -66,7 +66,7 @@ impl Drop for Conversation {
         if members.leadership().borrow().leader == Some(from) {
             let tasks = members.tasks.clone();
             tasks.spawn(Kind::Request, "store suspicion", async move {
-                members.suspect(from).await;
+                members.campaign_in_turn(from).await;
                 Ok::<(), StoreError>(())
             });
         }
@@ -75,12 +75,12 @@ impl Drop for Conversation {
 
 impl Members {
     /// The other end of a connection has begun to talk.
-    pub fn conversation(self: &Arc<Self>) -> Conversation {
-        Conversation { members: Arc::clone(self), from: AtomicU64::new(0) }
+    pub fn accept_connection(self: &Arc<Self>) -> PeerConnection {
+        PeerConnection { members: Arc::clone(self), from: AtomicU64::new(0) }
     }
 
     /// Wants to lead in place of a leader that has ended, when it is this member's turn.
-    async fn suspect(&self, leader: u64) {
+    async fn campaign_in_turn(&self, leader: u64) {
         let raft = self.engine.raft();
         let voters: BTreeSet<u64> = raft
             .server_metrics()

@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::engine::{LEADER_WAIT, RaftEngine};
-use super::proposals::{Proposal, Request as Queued, Stranded};
+use super::proposals::{NotLeaderBatch, Proposal, QueuedCommand};
 use super::transport::{CallError, Lane, REMOVED_TEXT};
-use super::wire::{Answer, Request};
+use super::wire::{Request, Response};
 use crate::contract::{Durability, Leadership, StoreError};
 use crate::log::Types;
 use crate::mvcc::Command;
@@ -20,20 +20,20 @@ use crate::mvcc::Command;
 const TRY_WAIT: Duration = Duration::from_secs(2);
 
 /// What became of a question to the leader.
-pub(super) enum Asked {
+pub(super) enum LeaderReply {
     /// This member leads: it is to be done here.
-    Here,
-    /// The leader's answer; never [`Answer::NotLeader`].
-    Answer(Answer),
+    Local,
+    /// The leader's answer; never [`Response::NotLeader`].
+    Remote(Response),
 }
 
 fn unavailable(text: impl Into<String>) -> StoreError {
     StoreError::Unavailable(text.into())
 }
 
-fn unexpected(answer: Answer) -> StoreError {
+fn unexpected(answer: Response) -> StoreError {
     match answer {
-        Answer::Refused(error) => error,
+        Response::Refused(error) => error,
         _ => unavailable("the leader answered something else"),
     }
 }
@@ -48,12 +48,12 @@ impl RaftEngine {
     pub(super) fn follow(&self, server: &openraft::metrics::RaftServerMetrics<Types>) {
         let members = server.membership_config.membership();
         for (id, address) in members.nodes() {
-            self.link().locate(*id, address);
+            self.links().set_agreed_address(*id, address);
         }
         let term = server.vote.leader_id().term;
         self.set_term(term);
         let leads = server.state.is_leader();
-        let leader = server.current_leader.filter(|leader| leads || *leader != self.link().me);
+        let leader = server.current_leader.filter(|leader| leads || *leader != self.links().me);
         let address = leader.and_then(|leader| members.get_node(&leader));
         let address = address.filter(|a| !a.is_unknown()).map(|a| a.as_str().to_owned());
         let now = Leadership { term, leader, address, leads };
@@ -80,19 +80,19 @@ impl RaftEngine {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] when none answered until `deadline`.
-    pub(super) async fn ask_leader(
+    pub(super) async fn call_leader(
         &self,
         request: &Request,
         again: bool,
         deadline: Instant,
-    ) -> Result<Asked, StoreError> {
+    ) -> Result<LeaderReply, StoreError> {
         let mut backoff = base::Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         loop {
             // Before the look: no change behind it is missed.
             let changed = self.led.notified();
             let leadership = self.leadership();
             if leadership.leads {
-                return Ok(Asked::Here);
+                return Ok(LeaderReply::Local);
             }
             let left = deadline.saturating_duration_since(base::clock::now());
             let (why, pause) = match leadership.leader {
@@ -101,14 +101,14 @@ impl RaftEngine {
                     let limit = if again { left.min(TRY_WAIT) } else { left };
                     let answer = tokio::select! {
                         biased;
-                        answer = self.link().call(leader, Lane::Steps, request, limit) => answer,
+                        answer = self.links().call(leader, Lane::Steps, request, limit) => answer,
                         () = self.other_leader(leader) => {
                             Err(CallError::Unanswered("it does not lead any more".to_owned()))
                         }
                     };
                     let why = match answer {
-                        Ok(Answer::NotLeader(_)) => "who led does not any more".to_owned(),
-                        Ok(answer) => return Ok(Asked::Answer(answer)),
+                        Ok(Response::NotLeader(_)) => "who led does not any more".to_owned(),
+                        Ok(answer) => return Ok(LeaderReply::Remote(answer)),
                         Err(error @ CallError::Unanswered(_)) if !again => {
                             return Err(unavailable(error.to_string()));
                         }
@@ -118,7 +118,7 @@ impl RaftEngine {
                 }
             };
             if left.is_zero() {
-                let removed = self.link().is_removed();
+                let removed = self.links().is_removed();
                 return Err(unavailable(if removed { REMOVED_TEXT.to_owned() } else { why }));
             }
             if self.is_closed() {
@@ -154,8 +154,8 @@ impl RaftEngine {
     }
 
     /// Has the leader propose, and answers when this member has applied it too; proposes by itself when it leads.
-    pub(super) async fn forward(self: &std::sync::Arc<Self>, stranded: Stranded) {
-        let Stranded { commands, replies, refused } = stranded;
+    pub(super) async fn forward(self: &std::sync::Arc<Self>, not_leader: NotLeaderBatch) {
+        let NotLeaderBatch { commands, replies, refused } = not_leader;
         if commands.is_empty() {
             return;
         }
@@ -164,11 +164,11 @@ impl RaftEngine {
         }
         let deadline = base::clock::now() + LEADER_WAIT;
         let request = Request::Propose(commands);
-        let asked = self.ask_leader(&request, false, deadline).await;
+        let asked = self.call_leader(&request, false, deadline).await;
         let Request::Propose(commands) = request else { return };
         let result = match asked {
-            Ok(Asked::Here) => {
-                let request = |(command, reply)| Queued {
+            Ok(LeaderReply::Local) => {
+                let request = |(command, reply)| QueuedCommand {
                     command,
                     durability: Durability::Synced,
                     reply,
@@ -176,16 +176,16 @@ impl RaftEngine {
                 };
                 let waits = |(_, reply): &(Command, oneshot::Sender<_>)| !reply.is_closed();
                 let waiting = commands.into_iter().zip(replies).filter(waits);
-                let requests: Vec<Queued> = waiting.map(request).collect();
+                let requests: Vec<QueuedCommand> = waiting.map(request).collect();
                 if !requests.is_empty() {
                     self.propose(Proposal::again(requests)).await;
                 }
                 return;
             }
-            Ok(Asked::Answer(Answer::Proposed(applied, outcomes))) => {
+            Ok(LeaderReply::Remote(Response::Proposed(applied, outcomes))) => {
                 self.await_applied(applied, deadline).await.map(|()| outcomes)
             }
-            Ok(Asked::Answer(other)) => Err(unexpected(other)),
+            Ok(LeaderReply::Remote(other)) => Err(unexpected(other)),
             Err(error) => Err(error),
         };
         match result {
@@ -243,8 +243,8 @@ impl RaftEngine {
     pub(super) async fn read_barrier(&self) -> Result<(), StoreError> {
         let deadline = base::clock::now() + LEADER_WAIT;
         loop {
-            let next = match self.ask_leader(&Request::ReadIndex, true, deadline).await? {
-                Asked::Here => match self.read_index().await? {
+            let next = match self.call_leader(&Request::ReadIndex, true, deadline).await? {
+                LeaderReply::Local => match self.read_index().await? {
                     Some(next) => next,
                     None if base::clock::now() >= deadline => {
                         return Err(unavailable("this member does not lead any more"));
@@ -254,8 +254,8 @@ impl RaftEngine {
                         continue;
                     }
                 },
-                Asked::Answer(Answer::ReadAt(next)) => next,
-                Asked::Answer(other) => return Err(unexpected(other)),
+                LeaderReply::Remote(Response::ReadAt(next)) => next,
+                LeaderReply::Remote(other) => return Err(unexpected(other)),
             };
             return self.await_applied(next, deadline).await;
         }
@@ -277,14 +277,14 @@ impl RaftEngine {
     /// [`StoreError::LeaseNotFound`], [`StoreError::Unavailable`].
     pub(super) async fn renew_at_leader(&self, lease: i64) -> Result<Option<i64>, StoreError> {
         let deadline = base::clock::now() + LEADER_WAIT;
-        match self.ask_leader(&Request::KeepAlive(lease), true, deadline).await? {
+        match self.call_leader(&Request::KeepAlive(lease), true, deadline).await? {
             // Who was followed by another leader watches over no lease any more.
-            Asked::Here => match self.confirm_lead().await? {
+            LeaderReply::Local => match self.confirm_lead().await? {
                 true => Ok(None),
                 false => Err(unavailable("this member does not lead any more")),
             },
-            Asked::Answer(Answer::KeptAlive(ttl)) => Ok(Some(ttl)),
-            Asked::Answer(other) => Err(unexpected(other)),
+            LeaderReply::Remote(Response::KeptAlive(ttl)) => Ok(Some(ttl)),
+            LeaderReply::Remote(other) => Err(unexpected(other)),
         }
     }
 
@@ -297,10 +297,10 @@ impl RaftEngine {
         lease: i64,
     ) -> Result<Option<(i64, i64)>, StoreError> {
         let deadline = base::clock::now() + LEADER_WAIT;
-        match self.ask_leader(&Request::Remaining(lease), true, deadline).await? {
-            Asked::Here => Ok(None),
-            Asked::Answer(Answer::Remains(granted, left)) => Ok(Some((granted, left))),
-            Asked::Answer(other) => Err(unexpected(other)),
+        match self.call_leader(&Request::Remaining(lease), true, deadline).await? {
+            LeaderReply::Local => Ok(None),
+            LeaderReply::Remote(Response::Remains(granted, left)) => Ok(Some((granted, left))),
+            LeaderReply::Remote(other) => Err(unexpected(other)),
         }
     }
 

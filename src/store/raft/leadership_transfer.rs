@@ -45,7 +45,7 @@ impl Members {
         let engine = Arc::clone(&self.engine);
         // A task of its own, whatever becomes of who asked: openraft's leader takes no writes from here on.
         self.tasks.spawn(Kind::Request, "store transfer", async move {
-            let result = engine.hand_lead_to(id, now.term).await;
+            let result = engine.transfer_to(id, now.term).await;
             // Who does not wait any more does not need the answer.
             let _ = done.send(result);
             Ok::<(), StoreError>(())
@@ -55,7 +55,7 @@ impl Members {
 }
 
 impl RaftEngine {
-    async fn hand_lead_to(&self, id: u64, term: u64) -> Result<(), StoreError> {
+    async fn transfer_to(&self, id: u64, term: u64) -> Result<(), StoreError> {
         let mut leadership = self.leads();
         let transfer = self.raft().trigger().transfer_leader(id).await;
         transfer.map_err(|error| self.fatal(&error))?;
@@ -64,7 +64,7 @@ impl RaftEngine {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(unavailable("this member has ended")),
             Err(_) => {
-                self.give_up_lead(term).await?;
+                self.step_down(term).await?;
                 Err(unavailable("the other member did not take the lead in time"))
             }
         }
@@ -73,13 +73,13 @@ impl RaftEngine {
     /// Leads no more, if it still does in that term: openraft's leader waits for ever for who does not take the lead. It gives
     /// its vote of the next term to nobody, and may be elected again like any other. Never to who was to take the lead: only
     /// that member itself may begin a term in its own name, and it would be confused to hear of one.
-    async fn give_up_lead(&self, term: u64) -> Result<(), StoreError> {
+    async fn step_down(&self, term: u64) -> Result<(), StoreError> {
         let newest = |state: &openraft::RaftState<Types>| -> (Vote, Option<LogId>) {
             (*state.vote_ref(), state.log_ids.last().copied())
         };
         let newest = self.raft().with_raft_state(newest).await;
         let (vote, last) = newest.map_err(|error| self.fatal(&error))?;
-        if vote != Vote::new_committed(term, self.link().me) {
+        if vote != Vote::new_committed(term, self.links().me) {
             return Ok(());
         }
         let mut request = VoteRequest::new(Vote::new(term + 1, NOBODY), last);

@@ -13,9 +13,9 @@ use openraft::raft::Precondition;
 use tokio::sync::{Notify, watch};
 
 use super::engine::{LEADER_WAIT, RaftEngine};
-use super::forward::Asked;
-use super::snapshot_receiver::Incoming;
-use super::wire::{Answer, Change, Request};
+use super::forward::LeaderReply;
+use super::snapshot_receiver::SnapshotReceiver;
+use super::wire::{Change, Request, Response};
 use crate::contract::{
     ClusterId, ClusterMembers, Durability, Leadership, Member, Profile, Role, StoreError, Traffic,
 };
@@ -35,7 +35,7 @@ pub(super) type Connections = Mutex<HashMap<u64, usize>>;
 /// This member among the others.
 pub struct Members {
     pub(super) engine: Arc<RaftEngine>,
-    pub(super) incoming: Arc<tokio::sync::Mutex<Incoming>>,
+    pub(super) snapshot_receiver: Arc<tokio::sync::Mutex<SnapshotReceiver>>,
     pub(super) tasks: Tasks,
     address: Address,
     /// One change at a time.
@@ -66,14 +66,14 @@ pub fn to_promote(voters: usize, ready: &[u64]) -> &[u64] {
 impl Members {
     pub(super) fn new(
         engine: Arc<RaftEngine>,
-        incoming: Incoming,
+        snapshot_receiver: SnapshotReceiver,
         address: Address,
         tasks: &Tasks,
     ) -> Self {
-        let incoming = Arc::new(tokio::sync::Mutex::new(incoming));
+        let snapshot_receiver = Arc::new(tokio::sync::Mutex::new(snapshot_receiver));
         Self {
             engine,
-            incoming,
+            snapshot_receiver,
             tasks: tasks.clone(),
             address,
             changing: tokio::sync::Mutex::default(),
@@ -84,17 +84,17 @@ impl Members {
 
     /// This member's id.
     pub fn id(&self) -> u64 {
-        self.engine.link().me
+        self.engine.links().me
     }
 
     /// Whose member it is.
     pub fn cluster(&self) -> ClusterId {
-        self.engine.link().cluster
+        self.engine.links().cluster
     }
 
     /// What went between this member and each other one since the start.
     pub fn traffic(&self) -> BTreeMap<u64, Traffic> {
-        self.engine.link().traffic()
+        self.engine.links().traffic()
     }
 
     /// How many connections each other member has to this one.
@@ -172,7 +172,7 @@ impl Members {
     pub async fn remove(&self, id: u64) -> Result<(), StoreError> {
         self.change(Change::Remove(id)).await?;
         if self.profiles().contains_key(&id) {
-            let forget = Command::Describe { member: id, profile: Profile::default() };
+            let forget = Command::SetProfile { member: id, profile: Profile::default() };
             if let Err(error) = self.submit(forget).await {
                 tracing::warn!(%error, "what a removed member said of itself is kept");
             }
@@ -184,8 +184,8 @@ impl Members {
         let deadline = base::clock::now() + LEADER_WAIT;
         let request = Request::Change(change);
         loop {
-            match self.engine.ask_leader(&request, false, deadline).await? {
-                Asked::Here => {
+            match self.engine.call_leader(&request, false, deadline).await? {
+                LeaderReply::Local => {
                     let Request::Change(change) = &request else { return Ok(()) };
                     if self.change_here(change).await? {
                         return Ok(());
@@ -196,9 +196,9 @@ impl Members {
                     }
                     self.engine.await_other_leadership().await;
                 }
-                Asked::Answer(Answer::Changed) => return Ok(()),
-                Asked::Answer(Answer::Refused(error)) => return Err(error),
-                Asked::Answer(_) => {
+                LeaderReply::Remote(Response::Changed) => return Ok(()),
+                LeaderReply::Remote(Response::Refused(error)) => return Err(error),
+                LeaderReply::Remote(_) => {
                     let text = "the leader answered something else";
                     return Err(StoreError::Unavailable(text.to_owned()));
                 }
@@ -208,7 +208,7 @@ impl Members {
 
     /// What members say of themselves, by id.
     pub fn profiles(&self) -> BTreeMap<u64, Profile> {
-        self.engine.place.shared.state.read().facts().profiles.clone()
+        self.engine.applied_state.shared.state.read().cluster_data().profiles.clone()
     }
 
     /// Tells all members what this one says of itself, unless they know.
@@ -219,7 +219,7 @@ impl Members {
         if self.profiles().get(&self.id()) == Some(&profile) {
             return Ok(());
         }
-        self.submit(Command::Describe { member: self.id(), profile }).await
+        self.submit(Command::SetProfile { member: self.id(), profile }).await
     }
 
     async fn submit(&self, command: Command) -> Result<(), StoreError> {

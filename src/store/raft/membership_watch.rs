@@ -48,11 +48,11 @@ impl Members {
     }
 
     /// Who was heard within this time, this member among them; `None` on a member that does not lead.
-    pub fn heard(&self, within: Duration) -> Option<BTreeSet<u64>> {
+    pub fn responsive(&self, within: Duration) -> Option<BTreeSet<u64>> {
         let metrics = self.engine.raft().metrics().borrow_watched().clone();
-        let heard = metrics.heartbeat.filter(|_| metrics.state.is_leader())?;
+        let responsive = metrics.heartbeat.filter(|_| metrics.state.is_leader())?;
         let lately =
-            heard.into_iter().filter(|(_, at)| at.is_some_and(|at| at.elapsed() <= within));
+            responsive.into_iter().filter(|(_, at)| at.is_some_and(|at| at.elapsed() <= within));
         Some(lately.map(|(id, _)| id).chain([self.id()]).collect())
     }
 }

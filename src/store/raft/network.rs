@@ -16,8 +16,8 @@ use openraft::raft::{
 };
 
 use super::checkpoints::Checkpoint;
-use super::transport::{Lane, Link};
-use super::wire::{Answer, Chunk, Request};
+use super::transport::{Lane, PeerLinks};
+use super::wire::{Chunk, Request, Response};
 use crate::log::{Address, Applied, DiskWork, Types, Vote, behind};
 
 type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
@@ -42,31 +42,35 @@ const COMMIT_WAIT: Duration = Duration::from_millis(1);
 /// Pieces that may be asked for again before the transfer is begun anew.
 const REPEATS_MAX: usize = 8;
 
-/// Makes [`Peer`]s.
-pub(super) struct Peers {
-    pub(super) link: Arc<Link>,
+/// Makes [`PeerNetwork`]s.
+pub(super) struct NetworkFactory {
+    pub(super) links: Arc<PeerLinks>,
     pub(super) work: DiskWork,
 }
 
 /// Another member.
-pub(super) struct Peer {
+pub(super) struct PeerNetwork {
     id: u64,
-    link: Arc<Link>,
+    links: Arc<PeerLinks>,
     work: DiskWork,
 }
 
 /// An answer to something else.
-fn unexpected(answer: &Answer) -> Unreachable<Types> {
+fn unexpected(answer: &Response) -> Unreachable<Types> {
     let text = match answer {
-        Answer::Refused(error) => format!("the member refused: {error}"),
+        Response::Refused(error) => format!("the member refused: {error}"),
         _ => "the member answered something else".to_owned(),
     };
     Unreachable::from_string(text)
 }
 
-impl Peer {
-    async fn ask(&self, request: &Request, limit: Duration) -> Result<Answer, Unreachable<Types>> {
-        let answer = self.link.call(self.id, Lane::Steps, request, limit).await;
+impl PeerNetwork {
+    async fn ask(
+        &self,
+        request: &Request,
+        limit: Duration,
+    ) -> Result<Response, Unreachable<Types>> {
+        let answer = self.links.call(self.id, Lane::Steps, request, limit).await;
         answer.map_err(|error| Unreachable::new(&error))
     }
 
@@ -90,10 +94,10 @@ impl Peer {
             let limit = if whole { INSTALL_WAIT } else { CHUNK_WAIT };
             let before = offset + chunk.data.len() as u64;
             let request = Request::Chunk(chunk);
-            let answer = self.link.call(self.id, Lane::Bulk, &request, limit).await;
+            let answer = self.links.call(self.id, Lane::Bulk, &request, limit).await;
             match answer.map_err(io::Error::other)? {
-                Answer::Have(have) if have <= total => offset = have,
-                Answer::Installed(vote) => return Ok(vote),
+                Response::Have(have) if have <= total => offset = have,
+                Response::Installed(vote) => return Ok(vote),
                 other => return Err(io::Error::other(unexpected(&other))),
             }
             if offset < before || whole {
@@ -125,13 +129,13 @@ type Appended = Result<StreamAppendResult<Types>, RPCError<Types>>;
 /// The requests of `input`; one without entries waits for the next, which says the same and more, unless somebody waits for
 /// what it says.
 fn gather(
-    link: Arc<Link>,
+    links: Arc<PeerLinks>,
     input: impl Stream<Item = Append> + Send + Unpin + 'static,
 ) -> impl Stream<Item = Append> + Send + Unpin + 'static {
     // Entries that the member may have applied by what was sent.
     let told = 0;
-    Box::pin(stream::unfold(Some((link, input, told)), async |state| {
-        let (link, mut input, told) = state?;
+    Box::pin(stream::unfold(Some((links, input, told)), async |state| {
+        let (links, mut input, told) = state?;
         let mut request = input.next().await?;
         let mut more = true;
         while more && request.entries.is_empty() {
@@ -141,25 +145,25 @@ fn gather(
                     Some(next) => request = next,
                     None => more = false,
                 },
-                () = link.awaited_elsewhere(told + 1) => break,
+                () = links.awaited_elsewhere(told + 1) => break,
                 () = base::clock::sleep(COMMIT_WAIT) => break,
             }
         }
         let told = behind(request.leader_commit.as_ref());
-        Some((request, more.then_some((link, input, told))))
+        Some((request, more.then_some((links, input, told))))
     }))
 }
 
-impl RaftNetworkFactory<Types> for Peers {
-    type Network = Peer;
+impl RaftNetworkFactory<Types> for NetworkFactory {
+    type Network = PeerNetwork;
 
-    async fn new_client(&mut self, target: u64, address: &Address) -> Peer {
-        self.link.locate(target, address);
-        Peer { id: target, link: Arc::clone(&self.link), work: self.work }
+    async fn new_client(&mut self, target: u64, address: &Address) -> PeerNetwork {
+        self.links.set_agreed_address(target, address);
+        PeerNetwork { id: target, links: Arc::clone(&self.links), work: self.work }
     }
 }
 
-impl RaftNetworkV2<Types> for Peer {
+impl RaftNetworkV2<Types> for PeerNetwork {
     type SnapshotData = Checkpoint;
 
     async fn append_entries(
@@ -169,7 +173,7 @@ impl RaftNetworkV2<Types> for Peer {
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
         let limit = if request.entries.is_empty() { option.hard_ttl() } else { APPEND_WAIT };
         match self.ask(&Request::Append(request), limit).await? {
-            Answer::Append(answer) => Ok(answer),
+            Response::Append(answer) => Ok(answer),
             other => Err(unexpected(&other).into()),
         }
     }
@@ -182,7 +186,7 @@ impl RaftNetworkV2<Types> for Peer {
     where
         S: Stream<Item = Append> + Send + Unpin + 'static,
     {
-        let input = gather(Arc::clone(&self.link), input);
+        let input = gather(Arc::clone(&self.links), input);
         stream_append_sequential(self, input, option)
     }
 
@@ -192,7 +196,7 @@ impl RaftNetworkV2<Types> for Peer {
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
         match self.ask(&Request::Vote(request), option.hard_ttl()).await? {
-            Answer::Vote(answer) => Ok(answer),
+            Response::Vote(answer) => Ok(answer),
             other => Err(unexpected(&other).into()),
         }
     }
@@ -203,7 +207,7 @@ impl RaftNetworkV2<Types> for Peer {
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
         match self.ask(&Request::PreVote(request), option.hard_ttl()).await? {
-            Answer::Vote(answer) => Ok(answer),
+            Response::Vote(answer) => Ok(answer),
             other => Err(unexpected(&other).into()),
         }
     }
@@ -232,7 +236,7 @@ impl RaftNetworkV2<Types> for Peer {
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
         match self.ask(&Request::Transfer(request), option.hard_ttl()).await? {
-            Answer::Transfer(answer) => Ok(answer),
+            Response::Transfer(answer) => Ok(answer),
             other => Err(unexpected(&other).into()),
         }
     }
@@ -261,13 +265,13 @@ mod tests {
     }
 
     /// A link, where requests are put in, and where they come out.
-    fn gathering() -> (Arc<Link>, mpsc::Sender<Append>, impl Stream<Item = Append> + Unpin) {
+    fn gathering() -> (Arc<PeerLinks>, mpsc::Sender<Append>, impl Stream<Item = Append> + Unpin) {
         let problems = Problems::default();
-        let link = Link::new(ClusterId([7; 16]), 1, Address::default(), None, problems);
-        let link = Arc::new(link);
+        let links = PeerLinks::new(ClusterId([7; 16]), 1, Address::default(), None, problems);
+        let links = Arc::new(links);
         let (sender, mut receiver) = mpsc::channel(8);
         let input = stream::poll_fn(move |cx| receiver.poll_recv(cx));
-        (Arc::clone(&link), sender, gather(link, input))
+        (Arc::clone(&links), sender, gather(links, input))
     }
 
     /// What comes out next: entries that are committed, entries with it; and after how long.
@@ -293,9 +297,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_another_member_waits_for_goes_at_once() {
-        let (link, input, mut output) = gathering();
+        let (links, input, mut output) = gathering();
         input.send(request(5, 0)).await.unwrap();
-        link.await_elsewhere(5);
+        links.await_elsewhere(5);
         assert_eq!(next(&mut output).await, (5, 0, Duration::ZERO));
         // All that anybody waits for was sent.
         input.send(request(6, 0)).await.unwrap();
@@ -303,7 +307,7 @@ mod tests {
         input.send(request(7, 0)).await.unwrap();
         let wait = async {
             tokio::task::yield_now().await;
-            link.await_elsewhere(7);
+            links.await_elsewhere(7);
         };
         let (sent, ()) = tokio::join!(next(&mut output), wait);
         assert_eq!(sent, (7, 0, Duration::ZERO), "also when it is waited for later");

@@ -12,7 +12,7 @@ use crate::mvcc::{Command, Outcome};
 pub(super) const ROOM_SLACK: u64 = 4096;
 
 /// A command and who waits for it.
-pub(super) struct Request {
+pub(super) struct QueuedCommand {
     pub(super) command: Command,
     pub(super) durability: Durability,
     pub(super) reply: oneshot::Sender<Result<Outcome, StoreError>>,
@@ -20,7 +20,7 @@ pub(super) struct Request {
     pub(super) forward: bool,
 }
 
-impl Request {
+impl QueuedCommand {
     /// Parts what is proposed from who waits for it.
     pub(super) fn split(self) -> (Command, Waiting) {
         (self.command, Waiting { reply: self.reply, forward: self.forward })
@@ -34,28 +34,28 @@ pub(super) struct Waiting {
 }
 
 /// What another member has to propose; the rest is refused.
-pub(super) fn strand(
+pub(super) fn take_for_forwarding(
     requests: impl Iterator<Item = (Command, Waiting)>,
     refused: bool,
-) -> Stranded {
-    let mut stranded = Stranded { commands: Vec::new(), replies: Vec::new(), refused };
+) -> NotLeaderBatch {
+    let mut not_leader = NotLeaderBatch { commands: Vec::new(), replies: Vec::new(), refused };
     for (command, Waiting { reply, forward }) in requests {
         if reply.is_closed() {
             // What nobody waits for is not done later behind their back.
         } else if forward {
-            stranded.commands.push(command);
-            stranded.replies.push(reply);
+            not_leader.commands.push(command);
+            not_leader.replies.push(reply);
         } else {
             let text = "this member does not lead any more".to_owned();
             // Who does not wait any more does not need the answer.
             let _ = reply.send(Err(StoreError::Unavailable(text)));
         }
     }
-    stranded
+    not_leader
 }
 
 /// Commands that this member cannot propose, and who waits for them.
-pub(super) struct Stranded {
+pub(super) struct NotLeaderBatch {
     pub(super) commands: Vec<Command>,
     pub(super) replies: Vec<oneshot::Sender<Result<Outcome, StoreError>>>,
     /// openraft refused them: it knows of another leader, or will.
@@ -64,13 +64,13 @@ pub(super) struct Stranded {
 
 /// What goes into one entry.
 pub(super) struct Proposal {
-    pub(super) requests: Vec<Request>,
+    pub(super) requests: Vec<QueuedCommand>,
     pub(super) encoded: Vec<u8>,
 }
 
 impl Proposal {
     /// What was one entry's before.
-    pub(super) fn again(requests: Vec<Request>) -> Self {
+    pub(super) fn again(requests: Vec<QueuedCommand>) -> Self {
         let (mut encoded, mut scratch) = (Vec::new(), Vec::new());
         for request in &requests {
             Batch::encode(&request.command, &mut scratch, &mut encoded);
@@ -79,7 +79,7 @@ impl Proposal {
     }
 
     /// Takes commands up to one entry's size; one larger command alone.
-    pub(super) fn take(queue: &mut VecDeque<Request>) -> Self {
+    pub(super) fn take(queue: &mut VecDeque<QueuedCommand>) -> Self {
         let (mut requests, mut encoded, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(request) = queue.pop_front() {
             if request.reply.is_closed() {
@@ -111,7 +111,7 @@ impl Proposal {
     }
 }
 
-pub(super) fn answer_all(requests: impl IntoIterator<Item = Request>, error: &StoreError) {
+pub(super) fn answer_all(requests: impl IntoIterator<Item = QueuedCommand>, error: &StoreError) {
     for request in requests {
         // Who does not wait any more does not need the answer.
         let _ = request.reply.send(Err(error.clone()));

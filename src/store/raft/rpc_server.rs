@@ -10,7 +10,7 @@ use super::checkpoints::Checkpoint;
 use super::members::Members;
 use super::proposals::ROOM_SLACK;
 use super::transport::MAX_MESSAGE_BYTES;
-use super::wire::{Answer, Chunk, Envelope, Request};
+use super::wire::{Chunk, Envelope, Request, Response};
 use crate::contract::{Durability, StoreError};
 use crate::local::engine::Engine;
 use crate::log::{Entry, Types, behind, entry_bytes};
@@ -19,28 +19,28 @@ use crate::mvcc::Command;
 /// Longest wait for the leader's word on whether a sender is a member.
 const SURE_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
 
-fn refused(text: impl Into<String>) -> Answer {
-    Answer::Refused(StoreError::Unavailable(text.into()))
+fn refused(text: impl Into<String>) -> Response {
+    Response::Refused(StoreError::Unavailable(text.into()))
 }
 
-fn failed(error: &RaftError<Types>) -> Answer {
+fn failed(error: &RaftError<Types>) -> Response {
     refused(format!("the member asked has ended: {error}"))
 }
 
 impl Members {
     /// Answers what another member sent by its [`super::Transport`]; who that is must have been made sure of before.
     pub async fn answer(&self, request: &[u8]) -> Vec<u8> {
-        let link = self.engine.link();
+        let links = self.engine.links();
         let mut from = 0;
         let answer = match Envelope::decode(request) {
             Ok((envelope, reader)) => match self.check(&envelope) {
-                None if self.was_removed(envelope.from).await => Answer::Removed,
+                None if self.was_removed(envelope.from).await => Response::Removed,
                 None => {
                     from = envelope.from;
                     match Request::decode(reader) {
                         Ok(request) => self.answer_to(request).await,
                         Err(error) => {
-                            link.count(from, |traffic| traffic.received_failures += 1);
+                            links.count(from, |traffic| traffic.received_failures += 1);
                             refused(format!("the request is {error}"))
                         }
                     }
@@ -50,7 +50,7 @@ impl Members {
             Err(error) => refused(format!("the request is {error}, or of another release")),
         };
         let bytes = answer.encode();
-        link.count(from, |traffic| {
+        links.count(from, |traffic| {
             traffic.received_bytes += request.len() as u64;
             traffic.sent_bytes += bytes.len() as u64;
         });
@@ -62,28 +62,28 @@ impl Members {
     }
 
     /// Whether the sender may ask this member; notes where it is.
-    fn check(&self, envelope: &Envelope) -> Option<Answer> {
-        let link = self.engine.link();
-        if envelope.cluster != link.cluster {
+    fn check(&self, envelope: &Envelope) -> Option<Response> {
+        let links = self.engine.links();
+        if envelope.cluster != links.cluster {
             let text = format!(
                 "this is a member of the cluster {}, not of {}",
-                link.cluster, envelope.cluster
+                links.cluster, envelope.cluster
             );
             return Some(refused(text));
         }
-        if envelope.to != link.me {
-            let text = format!("this is the member {:016x}, not {:016x}", link.me, envelope.to);
+        if envelope.to != links.me {
+            let text = format!("this is the member {:016x}, not {:016x}", links.me, envelope.to);
             return Some(refused(text));
         }
-        if envelope.from == link.me {
+        if envelope.from == links.me {
             let text = format!(
                 "the member {:016x} exists twice: one of them runs on a copy of the other's data",
-                link.me
+                links.me
             );
             tracing::error!("{text}");
             return Some(refused(text));
         }
-        link.hear(envelope.from, &envelope.address);
+        links.set_announced(envelope.from, &envelope.address);
         None
     }
 
@@ -104,32 +104,32 @@ impl Members {
         matches!(sure, Ok(Ok(()))) && !self.has(from)
     }
 
-    async fn answer_to(&self, request: Request) -> Answer {
+    async fn answer_to(&self, request: Request) -> Response {
         let raft = self.engine.raft();
         match request {
             Request::Append(append) => {
                 // Refused before it is taken: a log that cannot be written would be the end of this member.
                 if let Err(error) = self.room_for(&append.entries).await {
-                    return Answer::Refused(error);
+                    return Response::Refused(error);
                 }
                 match raft.append_entries(append).await {
                     Ok(answer) => {
-                        self.engine.link().set_removed(false);
-                        Answer::Append(answer)
+                        self.engine.links().set_removed(false);
+                        Response::Append(answer)
                     }
                     Err(error) => failed(&error),
                 }
             }
             Request::Vote(vote) => match raft.vote(vote).await {
-                Ok(answer) => Answer::Vote(answer),
+                Ok(answer) => Response::Vote(answer),
                 Err(error) => failed(&error),
             },
             Request::PreVote(vote) => match raft.pre_vote(vote).await {
-                Ok(answer) => Answer::Vote(answer),
+                Ok(answer) => Response::Vote(answer),
                 Err(error) => failed(&error),
             },
             Request::Transfer(transfer) => match raft.handle_transfer_leader(transfer).await {
-                Ok(answer) => Answer::Transfer(answer),
+                Ok(answer) => Response::Transfer(answer),
                 Err(error) => failed(&RaftError::Fatal(error)),
             },
             Request::Chunk(chunk) => self.take_chunk(chunk).await,
@@ -150,64 +150,65 @@ impl Members {
         self.engine.make_room(bytes as u64 + ROOM_SLACK).await
     }
 
-    async fn answer_as_leader(&self, request: Request) -> Answer {
+    async fn answer_as_leader(&self, request: Request) -> Response {
         let leadership = self.engine.leadership();
         if !leadership.leads || self.engine.is_closed() {
-            return Answer::NotLeader(leadership.leader.filter(|_| !leadership.leads));
+            return Response::NotLeader(leadership.leader.filter(|_| !leadership.leads));
         }
         let done = match request {
             Request::Propose(commands) => return self.propose(commands).await,
             Request::ReadIndex => match self.engine.read_index().await {
                 Ok(Some(next)) => {
-                    self.engine.link().await_elsewhere(next);
-                    return Answer::ReadAt(next);
+                    self.engine.links().await_elsewhere(next);
+                    return Response::ReadAt(next);
                 }
-                Ok(None) => return Answer::NotLeader(None),
+                Ok(None) => return Response::NotLeader(None),
                 Err(error) => Err(error),
             },
             Request::KeepAlive(lease) => match self.engine.confirm_lead().await {
-                Ok(true) => match self.engine.place.shared.renew(lease).await {
-                    Ok(ttl) => return Answer::KeptAlive(ttl),
+                Ok(true) => match self.engine.applied_state.shared.renew(lease).await {
+                    Ok(ttl) => return Response::KeptAlive(ttl),
                     Err(error) => Err(error),
                 },
-                Ok(false) => return Answer::NotLeader(None),
+                Ok(false) => return Response::NotLeader(None),
                 Err(error) => Err(error),
             },
-            Request::Remaining(lease) => match self.engine.place.shared.remaining(lease) {
-                Some((granted, left)) => return Answer::Remains(granted, left),
+            Request::Remaining(lease) => match self.engine.applied_state.shared.remaining(lease) {
+                Some((granted, left)) => return Response::Remains(granted, left),
                 None => Err(StoreError::LeaseNotFound),
             },
             Request::Change(change) => match self.change_here(&change).await {
-                Ok(true) => return Answer::Changed,
-                Ok(false) => return Answer::NotLeader(None),
+                Ok(true) => return Response::Changed,
+                Ok(false) => return Response::NotLeader(None),
                 Err(error) => Err(error),
             },
             _ => Err(StoreError::Invalid("nothing that a leader does".to_owned())),
         };
-        done.map_or_else(Answer::Refused, |()| Answer::Changed)
+        done.map_or_else(Response::Refused, |()| Response::Changed)
     }
 
-    async fn propose(&self, commands: Vec<Command>) -> Answer {
+    async fn propose(&self, commands: Vec<Command>) -> Response {
         let submit = |command| self.engine.submit(command, Durability::Synced);
         let outcomes = futures::future::join_all(commands.into_iter().map(submit)).await;
-        let applied = behind(self.engine.place.applied.lock().id.as_ref());
-        self.engine.link().await_elsewhere(applied);
-        Answer::Proposed(applied, outcomes)
+        let applied = behind(self.engine.applied_state.applied.lock().id.as_ref());
+        self.engine.links().await_elsewhere(applied);
+        Response::Proposed(applied, outcomes)
     }
 
-    async fn take_chunk(&self, chunk: Chunk) -> Answer {
+    async fn take_chunk(&self, chunk: Chunk) -> Response {
         let own = self.engine.raft().server_metrics().borrow_watched().vote;
         if own > chunk.vote {
             // Its sender leads no more.
-            return Answer::Installed(own);
+            return Response::Installed(own);
         }
         let term = chunk.applied.id.map_or(0, |id| id.committed_leader_id().term);
         if term > chunk.vote.leader_id().term {
             return refused("the checkpoint is of a later term than its sender");
         }
-        let mut incoming = std::sync::Arc::clone(&self.incoming).lock_owned().await;
-        match incoming.take(&chunk).await {
-            Ok(have) if have < chunk.total => return Answer::Have(have),
+        let mut snapshot_receiver =
+            std::sync::Arc::clone(&self.snapshot_receiver).lock_owned().await;
+        match snapshot_receiver.take(&chunk).await {
+            Ok(have) if have < chunk.total => return Response::Have(have),
             Ok(_) => {}
             Err(error) => return refused(format!("cannot write the checkpoint: {error}")),
         }
@@ -215,20 +216,20 @@ impl Members {
             last_log_id: chunk.applied.id,
             last_membership: chunk.applied.membership,
         };
-        let snapshot = Checkpoint::incoming(self.engine.checkpoints.disk());
+        let snapshot = Checkpoint::snapshot_receiver(self.engine.checkpoints.disk());
         let raft = self.engine.raft().clone();
         let (done, installed) = oneshot::channel();
         // A task of its own, whatever becomes of who asked: until the file has its place no transfer may write into it.
         self.tasks.spawn(Kind::Request, "store snapshot", async move {
             let snapshot = Snapshot { meta, snapshot };
             let answer = raft.install_full_snapshot(chunk.vote, snapshot).await;
-            incoming.end();
+            snapshot_receiver.end();
             // Who does not wait any more does not need the answer.
             let _ = done.send(answer);
             Ok::<(), StoreError>(())
         });
         match installed.await {
-            Ok(Ok(answer)) => Answer::Installed(answer.vote),
+            Ok(Ok(answer)) => Response::Installed(answer.vote),
             Ok(Err(error)) => failed(&RaftError::Fatal(error)),
             Err(_) => refused("the checkpoint was not installed"),
         }

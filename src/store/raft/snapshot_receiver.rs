@@ -17,13 +17,13 @@ struct Partial {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct SnapshotReceiver {
     disk: Arc<dyn Disk>,
     work: DiskWork,
     partial: Option<Partial>,
 }
 
-impl Incoming {
+impl SnapshotReceiver {
     pub(super) fn new(disk: Arc<dyn Disk>, work: DiskWork) -> Self {
         Self { disk, work, partial: None }
     }

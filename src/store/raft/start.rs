@@ -13,14 +13,14 @@ use super::checkpoints::Checkpoints;
 use super::engine::RaftEngine;
 use super::log_store::{LogReader, LogStore};
 use super::members::Members;
-use super::network::Peers;
-use super::snapshot_receiver::Incoming;
+use super::network::NetworkFactory;
+use super::snapshot_receiver::SnapshotReceiver;
 use super::state_machine::Machine;
-use super::transport::{Link, MAKE_SPACE};
+use super::transport::{MAKE_SPACE, PeerLinks};
 use super::{Raft, Transport};
 use crate::contract::{Durability, StoreError};
 use crate::local::engine::Engine;
-use crate::local::shared::Shared;
+use crate::local::shared::SharedState;
 use crate::log::{
     Address, DiskWork, Entries, JOBS_MAX, Job, LAZY_SYNC, Lock, OpenError, Recovered, Status,
     Writer, behind, first_member,
@@ -29,7 +29,7 @@ use crate::mvcc::Command;
 
 /// This server's place among several.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct MemberOptions {
     /// Where other members reach this one, as the transport understands it; not empty.
     pub address: String,
     /// The way to them.
@@ -46,23 +46,23 @@ pub(crate) struct Options {
     /// Where blocking work runs.
     pub(crate) work: DiskWork,
     /// The place among several members, if there may be any.
-    pub(crate) seat: Option<Seat>,
+    pub(crate) member_options: Option<MemberOptions>,
 }
 
 /// A started member.
 #[derive(Debug)]
 pub(crate) struct Started {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedState>,
     pub(crate) engine: Arc<RaftEngine>,
     pub(crate) members: Arc<Members>,
 }
 
 /// What openraft is built of, and what is shared with it.
-pub(super) struct Parts {
+pub(super) struct RaftParts {
     pub(super) node: u64,
     pub(super) log: LogStore,
     pub(super) machine: Machine,
-    pub(super) place: Arc<AppliedState>,
+    pub(super) applied_state: Arc<AppliedState>,
     status: Arc<Status>,
     checkpoints: Arc<Checkpoints>,
     jobs: mpsc::Sender<Job>,
@@ -74,10 +74,11 @@ pub(super) fn assemble(
     work: DiskWork,
     lock: &Arc<Option<Lock>>,
     tasks: &Tasks,
-) -> Parts {
+) -> RaftParts {
     let Recovered { state, applied, log, view, log_bytes, checkpoint, ceiling: _ } = recovered;
     let (node, disk, cluster) = (log.meta.node, Arc::clone(log.disk()), log.cluster());
-    let place = Arc::new(AppliedState::new(node, Arc::new(Shared::new(state)), applied));
+    let applied_state =
+        Arc::new(AppliedState::new(node, Arc::new(SharedState::new(state)), applied));
     let entries = Arc::new(Entries(Mutex::new(view)));
     let full = Arc::clone(&log.full);
     let writer = Writer::new(log, Arc::clone(&entries));
@@ -95,9 +96,12 @@ pub(super) fn assemble(
     spawn_writer(writer, waiting, work, Arc::clone(lock), tasks);
     let reader = LogReader { entries: Arc::clone(&entries), disk, work };
     let log = LogStore::new(reader, jobs.clone());
-    let machine =
-        Machine { place: Arc::clone(&place), entries, checkpoints: Arc::clone(&checkpoints) };
-    Parts { node, log, machine, place, status, checkpoints, jobs }
+    let machine = Machine {
+        applied_state: Arc::clone(&applied_state),
+        entries,
+        checkpoints: Arc::clone(&checkpoints),
+    };
+    RaftParts { node, log, machine, applied_state, status, checkpoints, jobs }
 }
 
 /// Goes on where recovery ended, and resolves once this member leads and has applied its whole log, or, when others vote too,
@@ -113,7 +117,7 @@ pub(crate) async fn start(
 ) -> Result<Started, OpenError> {
     let (ceiling, cluster) = (recovered.ceiling, recovered.log.cluster());
     let lock = Arc::new(lock);
-    let Parts { node, log, machine, place, status, checkpoints, jobs } =
+    let RaftParts { node, log, machine, applied_state, status, checkpoints, jobs } =
         assemble(recovered, options.work, &lock, tasks);
     let failed = |error: &dyn std::fmt::Display| {
         let known = status.stopped.lock().as_ref().map(ToString::to_string);
@@ -122,20 +126,23 @@ pub(crate) async fn start(
         OpenError::Io { action: "start", file: "the log".to_owned(), source }
     };
     let config = Arc::new(config(cluster.to_string()).validate().map_err(|e| failed(&e))?);
-    let Options { lazy, work, seat } = options;
-    let (address, transport) = match &seat {
-        Some(seat) => (Address::new(&seat.address), Some(Arc::clone(&seat.transport))),
+    let Options { lazy, work, member_options } = options;
+    let (address, transport) = match &member_options {
+        Some(member_options) => {
+            (Address::new(&member_options.address), Some(Arc::clone(&member_options.transport)))
+        }
         None => (Address::default(), None),
     };
     let problems = tasks.problems().clone();
-    let link = Arc::new(Link::new(cluster, node, address.clone(), transport, problems));
-    let peers = Peers { link: Arc::clone(&link), work };
+    let links = Arc::new(PeerLinks::new(cluster, node, address.clone(), transport, problems));
+    let peers = NetworkFactory { links: Arc::clone(&links), work };
     let raft = Raft::new(node, config, peers, log, machine).await.map_err(|e| failed(&e))?;
-    let may_begin = node == first_member(cluster) && !seat.as_ref().is_some_and(|seat| seat.join);
+    let may_begin = node == first_member(cluster)
+        && !member_options.as_ref().is_some_and(|member_options| member_options.join);
     let mut full = status.full.subscribe();
     let led = tokio::select! {
         biased;
-        led = lead(&raft, node, &address, may_begin) => led,
+        led = become_leader(&raft, node, &address, may_begin) => led,
         // What it writes to lead finds no space. Nobody is served before, so nobody is harmed by an end that says why.
         Ok(what) = async { full.wait_for(Option::is_some).await.map(|text| text.clone()) } => {
             end_early(&raft, &jobs).await;
@@ -143,7 +150,7 @@ pub(crate) async fn start(
         }
     };
     let leads = match led {
-        Ok(false) if seat.is_none() => {
+        Ok(false) if member_options.is_none() => {
             // As below.
             let _ = raft.shutdown().await;
             return Err(failed(
@@ -157,13 +164,14 @@ pub(crate) async fn start(
             return Err(failed(&error));
         }
     };
-    let shared = Arc::clone(&place.shared);
-    let incoming = Incoming::new(Arc::clone(checkpoints.disk()), work);
-    let engine = RaftEngine::new(raft, link, jobs, place, Arc::clone(&status), checkpoints, lazy);
+    let shared = Arc::clone(&applied_state.shared);
+    let snapshot_receiver = SnapshotReceiver::new(Arc::clone(checkpoints.disk()), work);
+    let engine =
+        RaftEngine::new(raft, links, jobs, applied_state, Arc::clone(&status), checkpoints, lazy);
     let engine = Arc::new(engine);
     engine.follow(&engine.raft().server_metrics().borrow_watched());
     spawn_tasks(&engine, lock, tasks);
-    let members = Arc::new(Members::new(Arc::clone(&engine), incoming, address, tasks));
+    let members = Arc::new(Members::new(Arc::clone(&engine), snapshot_receiver, address, tasks));
     let revision = shared.state.read().revision();
     // With several voters nothing is acknowledged before it is on their disks.
     if leads && ceiling > revision {
@@ -218,7 +226,7 @@ fn config(cluster: String) -> openraft::Config {
 
 /// Makes this member the leader where no other may vote, of a new cluster if it `may_begin` one, and waits until it has
 /// applied its whole log; whether it leads.
-async fn lead(
+async fn become_leader(
     raft: &Raft,
     node: u64,
     address: &Address,
@@ -308,7 +316,7 @@ async fn supervise(
     loop {
         engine.follow(&server.borrow_and_update());
         let no_space = full.borrow_and_update().clone();
-        tell_space(&tasks, no_space.as_ref());
+        report_disk_full(&tasks, no_space.as_ref());
         let since = *engine.status.lazy_since.lock();
         let deadline = async {
             match since {
@@ -358,7 +366,7 @@ async fn supervise(
     } else if tokio::time::timeout(LAST_PROPOSALS, proposed).await.is_err() {
         tracing::warn!("no quorum agreed to what was proposed last");
     }
-    hand_over(&engine).await;
+    transfer_on_shutdown(&engine).await;
     let ended = engine.raft().shutdown().await;
     let (done, stopped) = oneshot::channel();
     let stopped = match engine.jobs().send(Job::Stop(done)).await {
@@ -384,7 +392,7 @@ async fn sync_lazy(engine: &RaftEngine) {
 }
 
 /// Says on the board what a full device means and what to do.
-fn tell_space(tasks: &Tasks, full: Option<&String>) {
+fn report_disk_full(tasks: &Tasks, full: Option<&String>) {
     match full {
         Some(text) => {
             let what = format!("the device of the store is full, writes are refused: {text}");
@@ -401,7 +409,7 @@ const LAST_PROPOSALS: std::time::Duration = std::time::Duration::from_secs(2);
 const HAND_OVER: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Gives the lead to the voter that has most of the log, so that nobody has to notice that this one is gone.
-async fn hand_over(engine: &RaftEngine) {
+async fn transfer_on_shutdown(engine: &RaftEngine) {
     let metrics = engine.raft().metrics().borrow_watched().clone();
     let Some(replication) = metrics.replication.filter(|_| metrics.state.is_leader()) else {
         return;
@@ -432,8 +440,8 @@ async fn checkpoints(
             () = engine.checkpoints.due.notified() => {}
             () = tasks.shutdown().requested() => break,
         }
-        engine.checkpoints.keep_full(&engine.place).await;
-        if engine.checkpoints.is_due(&engine.place)
+        engine.checkpoints.map_full_segments(&engine.applied_state).await;
+        if engine.checkpoints.is_due(&engine.applied_state)
             && let Err(error) = engine.write_checkpoint().await
         {
             tracing::warn!(%error, "cannot write a checkpoint of the store, the log keeps growing until the next try");

@@ -16,7 +16,7 @@ type Meta = openraft::type_config::alias::SnapshotMetaOf<Types>;
 
 /// See the module.
 pub(crate) struct Machine {
-    pub(super) place: Arc<AppliedState>,
+    pub(super) applied_state: Arc<AppliedState>,
     pub(super) entries: Arc<Entries>,
     pub(super) checkpoints: Arc<Checkpoints>,
 }
@@ -26,10 +26,10 @@ type Waiting = (usize, Option<ApplyResponder<Types>>);
 
 impl RaftStateMachine<Types> for Machine {
     type SnapshotData = Checkpoint;
-    type SnapshotBuilder = Builder;
+    type SnapshotBuilder = CheckpointBuilder;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
-        let applied = self.place.applied.lock().clone();
+        let applied = self.applied_state.applied.lock().clone();
         Ok((applied.id, applied.membership))
     }
 
@@ -37,7 +37,7 @@ impl RaftStateMachine<Types> for Machine {
     where
         S: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + Send,
     {
-        let mut applied = self.place.applied.lock().clone();
+        let mut applied = self.applied_state.applied.lock().clone();
         let mut batches = Vec::new();
         let mut waiting: Vec<Waiting> = Vec::new();
         while let Some(next) = entries.next().await {
@@ -60,8 +60,9 @@ impl RaftStateMachine<Types> for Machine {
         let Some(last) = applied.id else { return Ok(()) };
         let behind = last.index() + 1;
         let commands = batches.iter().flat_map(|batch| batch.commands());
-        let outcomes = self.place.shared.apply(commands, || self.place.set(applied));
-        self.entries.applied(&last, self.place.members() > 1);
+        let outcomes =
+            self.applied_state.shared.apply(commands, || self.applied_state.set(applied));
+        self.entries.applied(&last, self.applied_state.members() > 1);
         drop(batches);
         let mut outcomes = outcomes.into_iter();
         for (commands, responder) in waiting {
@@ -74,8 +75,11 @@ impl RaftStateMachine<Types> for Machine {
         Ok(())
     }
 
-    async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder { place: Arc::clone(&self.place), checkpoints: Arc::clone(&self.checkpoints) }
+    async fn get_snapshot_builder(&mut self) -> CheckpointBuilder {
+        CheckpointBuilder {
+            applied_state: Arc::clone(&self.applied_state),
+            checkpoints: Arc::clone(&self.checkpoints),
+        }
     }
 
     async fn install_snapshot(
@@ -85,11 +89,11 @@ impl RaftStateMachine<Types> for Machine {
     ) -> Result<(), io::Error> {
         let applied = Applied { id: meta.last_log_id, membership: meta.last_membership.clone() };
         let replace = |state| {
-            self.place.shared.replace(state, || self.place.set(applied.clone()));
+            self.applied_state.shared.replace(state, || self.applied_state.set(applied.clone()));
         };
-        self.checkpoints.adopt(&applied, checkpoint, replace).await?;
+        self.checkpoints.install(&applied, checkpoint, replace).await?;
         // What lies between is not known as events: watchers read again and go on from there.
-        self.place.shared.end_watches(&StoreError::Overrun);
+        self.applied_state.shared.end_watches(&StoreError::Overrun);
         Ok(())
     }
 
@@ -99,19 +103,19 @@ impl RaftStateMachine<Types> for Machine {
 }
 
 /// Makes openraft's snapshots: the checkpoint that was just written, or a new one where openraft wants one by itself.
-pub(crate) struct Builder {
-    place: Arc<AppliedState>,
+pub(crate) struct CheckpointBuilder {
+    applied_state: Arc<AppliedState>,
     checkpoints: Arc<Checkpoints>,
 }
 
-impl RaftSnapshotBuilder<Types> for Builder {
+impl RaftSnapshotBuilder<Types> for CheckpointBuilder {
     type SnapshotData = Checkpoint;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
         if let Some(fresh) = self.checkpoints.fresh() {
             return Ok(fresh);
         }
-        self.checkpoints.write(&self.place).await?;
+        self.checkpoints.write(&self.applied_state).await?;
         let written = self.checkpoints.fresh();
         written.ok_or_else(|| io::Error::other("a checkpoint was not written"))
     }

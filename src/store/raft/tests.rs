@@ -16,7 +16,7 @@ use openraft::storage::{
 use openraft::testing::log::{StoreBuilder, Suite};
 
 use super::log_store::LogStore;
-use super::start::{Parts, assemble};
+use super::start::{RaftParts, assemble};
 use super::state_machine::Machine;
 use crate::contract::ClusterId;
 use crate::log::sim::SimDisk;
@@ -28,7 +28,7 @@ use crate::mvcc::Command;
 struct Simulated;
 
 /// Parts over a disk, with the tasks that end with the guard.
-fn parts(disk: &SimDisk) -> (Guard, Parts) {
+fn parts(disk: &SimDisk) -> (Guard, RaftParts) {
     let tasks = Tasks::new(Shutdown::new());
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
     let recovered = recover(&disk, Some(ClusterId(*b"openraft's suite")), Identity::First).unwrap();
@@ -77,7 +77,7 @@ async fn texts(log: &mut LogStore) -> Vec<String> {
 #[tokio::test]
 async fn a_replaced_end_of_the_log_a_vote_and_members_survive_a_start() {
     let disk = SimDisk::new();
-    let (_guard, Parts { mut log, .. }) = parts(&disk);
+    let (_guard, RaftParts { mut log, .. }) = parts(&disk);
     let members = Membership::new_with_defaults(vec![BTreeSet::from([1, 2, 3])], [4]);
     let first = Entry { log_id: id(0, 0), payload: Payload::Membership(members) };
     log.blocking_append([first]).await.unwrap();
@@ -90,7 +90,7 @@ async fn a_replaced_end_of_the_log_a_vote_and_members_survive_a_start() {
     assert_eq!(before.len(), 8);
     assert!(before[5].contains("3005"), "{before:?}");
 
-    let (_guard, Parts { mut log, mut machine, .. }) = parts(&disk.copy());
+    let (_guard, RaftParts { mut log, mut machine, .. }) = parts(&disk.copy());
     assert_eq!(texts(&mut log).await, before, "from disk as from memory");
     let state = log.get_log_state().await.unwrap();
     assert_eq!((state.last_purged_log_id, state.last_log_id), (None, Some(id(3, 7))));
@@ -105,7 +105,7 @@ async fn a_replaced_end_of_the_log_a_vote_and_members_survive_a_start() {
 #[tokio::test]
 async fn an_end_that_was_replaced_before_a_checkpoint_does_not_hinder_a_start() {
     let disk = SimDisk::new();
-    let (_guard, Parts { mut log, mut machine, .. }) = parts(&disk);
+    let (_guard, RaftParts { mut log, mut machine, .. }) = parts(&disk);
     let members = Membership::new_with_defaults(vec![BTreeSet::from([1, 2, 3])], []);
     let first = Entry { log_id: id(0, 0), payload: Payload::Membership(members) };
     log.blocking_append([first.clone()]).await.unwrap();
@@ -120,7 +120,7 @@ async fn an_end_that_was_replaced_before_a_checkpoint_does_not_hinder_a_start() 
     machine.apply(futures::stream::iter(entries)).await.unwrap();
     machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
 
-    let (_guard, Parts { mut log, mut machine, .. }) = parts(&disk.copy());
+    let (_guard, RaftParts { mut log, mut machine, .. }) = parts(&disk.copy());
     assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(3, 7)));
     let left = log.get_log_reader().await.try_get_log_entries(7..).await.unwrap();
     assert_eq!(left.iter().map(|entry| entry.log_id).collect::<Vec<_>>(), [id(3, 7)]);
@@ -130,7 +130,7 @@ async fn an_end_that_was_replaced_before_a_checkpoint_does_not_hinder_a_start() 
 #[tokio::test]
 async fn applied_entries_are_read_from_disk_whatever_their_sizes_and_the_newest_stay_for_others() {
     for members in [vec![1], vec![1, 2, 3]] {
-        let (_guard, Parts { mut log, mut machine, .. }) = parts(&SimDisk::new());
+        let (_guard, RaftParts { mut log, mut machine, .. }) = parts(&SimDisk::new());
         let others = members.len() > 1;
         let members = Membership::new_with_defaults(vec![BTreeSet::from_iter(members)], []);
         let mut entries = vec![Entry { log_id: id(0, 0), payload: Payload::Membership(members) }];

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::wire::{Answer, Envelope, Request};
+use super::wire::{Envelope, Request, Response};
 use crate::contract::{ClusterId, StoreError, Traffic};
 use crate::log::Address;
 
@@ -71,42 +71,42 @@ pub trait Transport: Send + Sync + std::fmt::Debug + 'static {
 
 /// What is known of another member.
 #[derive(Debug, Default)]
-struct Known {
-    at: Whereabouts,
+struct PeerState {
+    at: PeerAddress,
     traffic: Traffic,
 }
 
 /// Where a member may be. One that came back elsewhere is in no agreed place before the others have agreed on it, and it may be
 /// needed for that; it says itself where it is.
 #[derive(Debug, Default)]
-struct Whereabouts {
+struct PeerAddress {
     /// As the membership has it.
     agreed: Address,
     /// Where it said to be since, when that is elsewhere.
-    heard: Address,
+    announced: Address,
     /// The next call goes to the latter.
     follow: bool,
 }
 
-impl Whereabouts {
+impl PeerAddress {
     fn next(&self) -> &Address {
-        if self.follow { &self.heard } else { &self.agreed }
+        if self.follow { &self.announced } else { &self.agreed }
     }
 
-    fn agree(&mut self, address: &Address) {
+    fn set_agreed(&mut self, address: &Address) {
         if self.agreed != *address {
             *self = Self { agreed: address.clone(), ..Self::default() };
         }
     }
 
-    fn hear(&mut self, address: &Address) {
+    fn set_announced(&mut self, address: &Address) {
         self.follow = self.agreed != *address;
-        self.heard = if self.follow { address.clone() } else { Address::default() };
+        self.announced = if self.follow { address.clone() } else { Address::default() };
     }
 
     /// Nobody, or somebody else, was at `address`: what was heard may be older than what was agreed on, and the other way round.
-    fn miss(&mut self, address: &Address) {
-        if !self.heard.is_unknown() && self.next() == address {
+    fn switch_address(&mut self, address: &Address) {
+        if !self.announced.is_unknown() && self.next() == address {
             self.follow = !self.follow;
         }
     }
@@ -114,7 +114,7 @@ impl Whereabouts {
 
 /// This member's side of the seam.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct PeerLinks {
     pub(crate) cluster: ClusterId,
     pub(crate) me: u64,
     address: Address,
@@ -125,12 +125,12 @@ pub(crate) struct Link {
     /// The log has no room for more than what frees some.
     short: AtomicBool,
     /// Of each member: one may move while it is being called.
-    members: Mutex<HashMap<u64, Known>>,
+    members: Mutex<HashMap<u64, PeerState>>,
     /// Entries that another member waits to have applied, and a sign when there are more.
     awaited: (AtomicU64, Notify),
 }
 
-impl Link {
+impl PeerLinks {
     /// The member `me`, reached at `address`. Without a transport nobody can be reached.
     pub(crate) fn new(
         cluster: ClusterId,
@@ -163,7 +163,7 @@ impl Link {
     }
 
     /// Says whether there was room for what was to be written.
-    pub(crate) fn tell_room(&self, refused: Option<&StoreError>) {
+    pub(crate) fn report_room(&self, refused: Option<&StoreError>) {
         if let Some(error @ StoreError::NoSpace(_)) = refused {
             self.short.store(true, Relaxed);
             let what = format!("only what frees space is written: {error}");
@@ -193,24 +193,24 @@ impl Link {
     }
 
     /// Notes where the members agree that one of them is reached.
-    pub(crate) fn locate(&self, member: u64, address: &Address) {
+    pub(crate) fn set_agreed_address(&self, member: u64, address: &Address) {
         if !address.is_unknown() {
-            self.members.lock().entry(member).or_default().at.agree(address);
+            self.members.lock().entry(member).or_default().at.set_agreed(address);
         }
     }
 
     /// Notes where a member says that it is reached.
-    pub(crate) fn hear(&self, member: u64, address: &Address) {
+    pub(crate) fn set_announced(&self, member: u64, address: &Address) {
         if !address.is_unknown()
             && let Some(known) = self.members.lock().get_mut(&member)
         {
-            known.at.hear(address);
+            known.at.set_announced(address);
         }
     }
 
-    fn miss(&self, member: u64, address: &Address) {
+    fn switch_address(&self, member: u64, address: &Address) {
         if let Some(known) = self.members.lock().get_mut(&member) {
-            known.at.miss(address);
+            known.at.switch_address(address);
         }
     }
 
@@ -235,7 +235,7 @@ impl Link {
         lane: Lane,
         request: &Request,
         limit: Duration,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<Response, CallError> {
         let address = self.members.lock().get(&to).map(|known| known.at.next().clone());
         let (Some(transport), Some(address)) = (&self.transport, address) else {
             let text = format!("there is no way to the member {to:016x}");
@@ -259,16 +259,16 @@ impl Link {
             Err(_) => traffic.sent_failures += 1,
         });
         let answer = answer.and_then(|answer| {
-            Answer::decode(&answer).map_err(|error| {
+            Response::decode(&answer).map_err(|error| {
                 self.count(to, |traffic| traffic.received_failures += 1);
                 CallError::Unanswered(format!("its answer is {error}"))
             })
         });
-        if matches!(answer, Ok(Answer::Removed)) {
+        if matches!(answer, Ok(Response::Removed)) {
             self.set_removed(true);
         }
-        if matches!(answer, Err(_) | Ok(Answer::Refused(StoreError::Unavailable(_)))) {
-            self.miss(to, &address);
+        if matches!(answer, Err(_) | Ok(Response::Refused(StoreError::Unavailable(_)))) {
+            self.switch_address(to, &address);
         }
         answer
     }
@@ -281,25 +281,25 @@ mod tests {
     #[test]
     fn a_member_is_where_it_says_until_the_others_agree_and_a_wrong_place_is_left() {
         let at = |text| Address::new(text);
-        let mut member = Whereabouts::default();
-        member.agree(&at("a:1"));
-        member.miss(&at("a:1"));
+        let mut member = PeerAddress::default();
+        member.set_agreed(&at("a:1"));
+        member.switch_address(&at("a:1"));
         assert_eq!(*member.next(), at("a:1"), "no other place is known");
-        member.hear(&at("a:2"));
+        member.set_announced(&at("a:2"));
         assert_eq!(*member.next(), at("a:2"));
-        member.agree(&at("a:1"));
+        member.set_agreed(&at("a:1"));
         assert_eq!(*member.next(), at("a:2"), "nothing new was agreed on");
         // A message that was long on its way: the calls find back.
-        member.miss(&at("a:2"));
+        member.switch_address(&at("a:2"));
         assert_eq!(*member.next(), at("a:1"));
-        member.miss(&at("a:2"));
+        member.switch_address(&at("a:2"));
         assert_eq!(*member.next(), at("a:1"), "an old call to where none goes any more");
-        member.miss(&at("a:1"));
+        member.switch_address(&at("a:1"));
         assert_eq!(*member.next(), at("a:2"));
-        member.agree(&at("a:3"));
+        member.set_agreed(&at("a:3"));
         assert_eq!(*member.next(), at("a:3"));
-        member.hear(&at("a:3"));
-        member.miss(&at("a:3"));
+        member.set_announced(&at("a:3"));
+        member.switch_address(&at("a:3"));
         assert_eq!(*member.next(), at("a:3"));
     }
 }

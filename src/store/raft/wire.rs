@@ -97,7 +97,7 @@ pub(crate) enum Request {
 
 /// An answer.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Response {
     /// To [`Request::Append`].
     Append(AppendEntriesResponse<Types>),
     /// To both kinds of votes.
@@ -259,7 +259,7 @@ impl Request {
     }
 }
 
-impl Answer {
+impl Response {
     /// The bytes of an answer.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];

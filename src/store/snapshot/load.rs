@@ -18,7 +18,7 @@ const TEXT_MAX: usize = 64;
 
 /// What a snapshot is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct SnapshotInfo {
     /// Bytes of the file.
     pub size: u64,
     /// Whether a sha256 stands behind it; files of a data directory have none.
@@ -40,7 +40,7 @@ pub struct Facts {
 /// The state that a snapshot holds, without history.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    pub(crate) facts: Facts,
+    pub(crate) info: SnapshotInfo,
     /// Keys that exist.
     pub(crate) keys: BTreeMap<Bytes, Version>,
     /// Leases: id and granted seconds.
@@ -51,7 +51,7 @@ pub(crate) struct Loaded {
 ///
 /// # Errors
 /// [`SnapshotError`] when not every part of it is as it should be.
-pub fn inspect(file: &File) -> Result<Facts, SnapshotError> {
+pub fn inspect(file: &File) -> Result<SnapshotInfo, SnapshotError> {
     read(file, file.metadata()?.len(), &mut |_| {})
 }
 
@@ -59,7 +59,7 @@ pub fn inspect(file: &File) -> Result<Facts, SnapshotError> {
 ///
 /// # Errors
 /// As [`inspect`].
-pub fn inspect_bytes(bytes: &[u8]) -> Result<Facts, SnapshotError> {
+pub fn inspect_bytes(bytes: &[u8]) -> Result<SnapshotInfo, SnapshotError> {
     read(bytes, bytes.len() as u64, &mut |_| {})
 }
 
@@ -70,7 +70,7 @@ pub fn inspect_bytes(bytes: &[u8]) -> Result<Facts, SnapshotError> {
 pub(crate) fn load(file: &File) -> Result<Loaded, SnapshotError> {
     let mut keys = BTreeMap::new();
     let mut leases = BTreeMap::new();
-    let facts = read(file, file.metadata()?.len(), &mut |item| match item {
+    let info = read(file, file.metadata()?.len(), &mut |item| match item {
         Item::Put(kv, sub) => {
             let version = Version {
                 value: Bytes::copy_from_slice(kv.value),
@@ -90,7 +90,7 @@ pub(crate) fn load(file: &File) -> Result<Loaded, SnapshotError> {
             leases.insert(id, ttl);
         }
     })?;
-    Ok(Loaded { facts, keys, leases: leases.into_iter().collect() })
+    Ok(Loaded { info, keys, leases: leases.into_iter().collect() })
 }
 
 /// What a snapshot holds, in order.
@@ -123,7 +123,7 @@ fn read<S: Source + ?Sized>(
     source: &S,
     size: u64,
     tell: &mut dyn FnMut(Item<'_>),
-) -> Result<Facts, SnapshotError> {
+) -> Result<SnapshotInfo, SnapshotError> {
     let has_checksum = size % BLOCK == SUM;
     let length = if has_checksum { size - SUM } else { size };
     let mut database = Database::open(source, length)?;
@@ -144,51 +144,51 @@ fn read<S: Source + ?Sized>(
     let keys = take(buckets::KEY).ok_or_else(|| missing("key"))?;
     let about = take(buckets::META).ok_or_else(|| missing("meta"))?;
     let (leases, auth) = (take(buckets::LEASE), take(buckets::AUTH));
-    let mut facts = Facts { size, has_checksum, revision: 1, ..Facts::default() };
-    database.each(about, &mut |key, value| read_meta(&mut facts, key, value))?;
+    let mut info = SnapshotInfo { size, has_checksum, revision: 1, ..SnapshotInfo::default() };
+    database.each(about, &mut |key, value| read_meta(&mut info, key, value))?;
     if let Some(leases) = leases {
         database.each(leases, &mut |key, value| {
             let (id, ttl) = decode_lease(value).map_err(|e| format!("a lease is {e}"))?;
             if id == 0 || key != id.to_be_bytes() || !(0..=MAX_TTL).contains(&ttl) {
                 return Err("a lease's key or time to live is not one".to_owned());
             }
-            facts.leases += 1;
+            info.leases += 1;
             tell(Item::Lease(id, ttl.max(MIN_TTL)));
             Ok(())
         })?;
     }
     if let Some(auth) = auth {
         database.each(auth, &mut |key, value| {
-            facts.auth |= key == b"authEnabled" && value == [1];
+            info.auth |= key == b"authEnabled" && value == [1];
             Ok(())
         })?;
     }
-    database.each(keys, &mut |key, value| read_change(&mut facts, key, value, tell))?;
-    Ok(facts)
+    database.each(keys, &mut |key, value| read_change(&mut info, key, value, tell))?;
+    Ok(info)
 }
 
-fn read_meta(facts: &mut Facts, key: &[u8], value: &[u8]) -> Result<(), String> {
+fn read_meta(info: &mut SnapshotInfo, key: &[u8], value: &[u8]) -> Result<(), String> {
     if key == meta::STORAGE_VERSION {
         let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= TEXT_MAX);
-        facts.storage_version = Some(text.ok_or("the storage version is no text")?.to_owned());
+        info.storage_version = Some(text.ok_or("the storage version is no text")?.to_owned());
     }
     if key == meta::SCHEDULED || key == meta::FINISHED {
         let (revision, ..) = read_change_key(value).ok_or("a compacted revision is none")?;
-        facts.compacted = facts.compacted.max(revision);
-        facts.revision = facts.revision.max(revision);
+        info.compacted = info.compacted.max(revision);
+        info.revision = info.revision.max(revision);
     }
     Ok(())
 }
 
 fn read_change(
-    facts: &mut Facts,
+    info: &mut SnapshotInfo,
     key: &[u8],
     value: &[u8],
     tell: &mut dyn FnMut(Item<'_>),
 ) -> Result<(), String> {
     let (revision, sub, deletion) = read_change_key(key).ok_or("the key of a change is none")?;
-    facts.revision = facts.revision.max(revision);
-    facts.changes += 1;
+    info.revision = info.revision.max(revision);
+    info.changes += 1;
     let kv = KeyValue::decode(value).map_err(|e| format!("a change is {e}"))?;
     if kv.key.is_empty() {
         // Only the revision counts: `etcdutl snapshot restore --bump-revision` puts such a one behind all others.

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use super::records::{KeyValue, change_key, encode_lease};
 use super::{SUM, buckets, load, meta};
 use crate::bolt::{Sink, Writer};
-use crate::contract::Saved;
+use crate::contract::SavedSnapshot;
 use crate::mvcc::{State, Version};
 
 /// Changes that are put in order at a time: a fraction of what they are of, whatever the size of the state.
@@ -50,19 +50,22 @@ impl Sink for &File {
 ///
 /// # Errors
 /// The file system's; what does not read back as it was written.
-pub(crate) fn save(mut file: &File, state: &RwLock<State>, header: &Header) -> io::Result<Saved> {
+pub(crate) fn save(
+    mut file: &File,
+    state: &RwLock<State>,
+    header: &Header,
+) -> io::Result<SavedSnapshot> {
     let (changes, bytes) = write(&mut file, state, header)?;
     let sum = load::digest(file, bytes).map_err(io::Error::other)?;
     file.write_all_at(sum.as_ref(), bytes)?;
     file.sync_all()?;
-    let facts = load::inspect(file)
+    let info = load::inspect(file)
         .map_err(|error| io::Error::other(format!("what was written {error}")))?;
-    if (facts.revision, facts.changes, facts.leases)
-        != (header.revision, changes, header.leases.len())
+    if (info.revision, info.changes, info.leases) != (header.revision, changes, header.leases.len())
     {
         return Err(io::Error::other("what was written does not read back as it should"));
     }
-    Ok(Saved {
+    Ok(SavedSnapshot {
         revision: header.revision,
         size: bytes + SUM,
         changes,

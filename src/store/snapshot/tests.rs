@@ -70,10 +70,10 @@ fn bytes(file: &File) -> Vec<u8> {
 #[test]
 fn a_saved_state_is_read_again() {
     let (file, state) = saved(sample());
-    let facts = inspect(&file).unwrap();
-    assert_eq!((facts.revision, facts.compacted, facts.changes, facts.leases), (65, 0, 65, 2));
-    assert_eq!(facts.storage_version.as_deref(), Some(STORAGE_VERSION));
-    assert!(facts.has_checksum && !facts.auth && facts.size % 512 == 32);
+    let info = inspect(&file).unwrap();
+    assert_eq!((info.revision, info.compacted, info.changes, info.leases), (65, 0, 65, 2));
+    assert_eq!(info.storage_version.as_deref(), Some(STORAGE_VERSION));
+    assert!(info.has_checksum && !info.auth && info.size % 512 == 32);
     let loaded = load(&file).unwrap();
     assert_eq!(loaded.leases, [(-7, 600), (7, 60)]);
     let expected: BTreeMap<Bytes, Bytes> =
@@ -107,8 +107,8 @@ fn changes_of_a_revision_stand_in_the_order_in_which_they_were_made() {
         sum: 0,
     };
     let keys = ["a", "b"].map(|key| (Bytes::from(key), vec![version.clone()]));
-    let facts = mvcc::Facts::default();
-    let state = State::import(2, 0, Vec::new(), facts, std::iter::empty(), keys.into_iter());
+    let info = mvcc::ClusterData::default();
+    let state = State::import(2, 0, Vec::new(), info, std::iter::empty(), keys.into_iter());
     assert_eq!(places(state), [("a".into(), 0), ("b".into(), 1)]);
 }
 
@@ -118,8 +118,8 @@ fn after_a_compaction_what_etcd_keeps_is_saved() {
     for (revision, changes) in [(2, 65), (3, 64), (4, 63), (5, 62), (65, 52)] {
         let mut state = sample();
         apply(&mut state, Command::Compact(revision));
-        let facts = inspect(&saved(state).0).unwrap();
-        assert_eq!((facts.revision, facts.compacted, facts.changes), (65, revision, changes));
+        let info = inspect(&saved(state).0).unwrap();
+        assert_eq!((info.revision, info.compacted, info.changes), (65, revision, changes));
     }
 }
 

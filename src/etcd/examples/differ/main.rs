@@ -40,7 +40,7 @@ const EXPIRY: u64 = 50_000;
 const LEASE: i64 = 9;
 
 /// Both sides, and what is known of them.
-struct Pair {
+struct KeyValueRef {
     sides: [Side; 2],
     watches: Watches,
     random: Random,
@@ -56,7 +56,7 @@ struct Pair {
     cpu: [f64; 2],
 }
 
-impl Pair {
+impl KeyValueRef {
     async fn start(
         etcd: Program,
         serve: Program,
@@ -256,7 +256,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let serve = Program::serve(serve.into(), format!("{directory}/ours"))?;
     let tasks = Tasks::new(Shutdown::new());
     let begin = base::clock::now();
-    let mut pair = Pair::start(etcd, serve, &tasks, seed).await?;
+    let mut pair = KeyValueRef::start(etcd, serve, &tasks, seed).await?;
     let mut end = signal(SignalKind::terminate())?;
     let ran = tokio::select! {
         ran = pair.run(operations) => ran,

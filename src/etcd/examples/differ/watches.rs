@@ -61,12 +61,12 @@ impl Running {
 }
 
 /// Two streams, one on each side, with the same watches.
-struct Pair {
+struct KeyValueRef {
     sides: [Stream; 2],
     running: BTreeMap<i64, Running>,
 }
 
-impl Pair {
+impl KeyValueRef {
     fn open(channels: [Channel; 2]) -> Self {
         Self { sides: channels.map(Stream::open), running: BTreeMap::new() }
     }
@@ -151,8 +151,8 @@ fn what_differs(a: &Told, b: &Told) -> String {
 /// All watches. Those that begin in the past or now are asked how far they are; etcd answers that for a stream only once its
 /// last watch has begun and none has ended by a compaction, so that those are apart.
 pub(crate) struct Watches {
-    begun: Pair,
-    apart: Pair,
+    begun: KeyValueRef,
+    apart: KeyValueRef,
     history: VecDeque<Change>,
     /// Everything up to here was told and compared.
     synced: i64,
@@ -167,8 +167,8 @@ impl Watches {
         channels: [Channel; 2],
         differences: &mut Vec<String>,
     ) -> Result<Self, Box<dyn Error>> {
-        let begun = Pair::open(channels.clone());
-        let apart = Pair::open(channels);
+        let begun = KeyValueRef::open(channels.clone());
+        let apart = KeyValueRef::open(channels);
         let mut watches =
             Self { begun, apart, history: VecDeque::new(), synced: 1, settled: 1, events: 0 };
         let all = pb::WatchCreateRequest {
@@ -297,8 +297,8 @@ impl Watches {
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
         // Those are not taken up; what one side has told of them and the other has not is lost with the connection.
-        self.apart = Pair::open(channels.clone());
-        let before = std::mem::replace(&mut self.begun, Pair::open(channels));
+        self.apart = KeyValueRef::open(channels.clone());
+        let before = std::mem::replace(&mut self.begun, KeyValueRef::open(channels));
         let [one, other] = before.sides;
         for (id, watch) in &before.running {
             let next =

@@ -17,16 +17,16 @@ use proto::etcdserverpb::response_op::Response as StepAnswer;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Request;
 
-use super::calls::{ANSWER, Asks, Calls, plain, revision_of, with_leader};
-use super::connection::Line;
+use super::calls::{ANSWER, Client, Retry, into_message, revision_of, with_leader};
+use super::connection::Connection;
 use super::convert;
-use super::error::Refusal;
-use super::health::{Keeper, alarms_of};
+use super::error::EtcdError;
+use super::health::{HealthMonitor, alarms_of};
 use super::snapshot::save;
 use crate::contract::{
     Alarm, Cluster, ClusterMembers, KeyRange, KeyStats, Kv, KvHash, Lease, LeaseStats, Leases,
-    MAX_REQUEST_BYTES, Maintenance, RangeRequest, RangeResponse, Revision, Saved, Stats,
-    StoreError, StoreSize, StoreStats, Txn, TxnResponse, Watch, WatchGroup, Watcher, Watching,
+    MAX_REQUEST_BYTES, Maintenance, RangeRequest, RangeResponse, Revision, SavedSnapshot, Stats,
+    StoreError, StoreSize, StoreStats, Txn, TxnResponse, Watch, WatchGroup, WatchGuard, Watcher,
 };
 use crate::mvcc::{check_txn, only_reads};
 use crate::timing::Timing;
@@ -37,12 +37,12 @@ const PAGE: usize = 2000;
 /// How long what goes through all of etcd's data may take: checksums, defragmentation.
 const LONG: std::time::Duration = std::time::Duration::from_secs(300);
 /// How long an answer waits for the watch that follows etcd, which has it at about the same time.
-const SETTLE: std::time::Duration = std::time::Duration::from_secs(1);
+const WATCH_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 /// How often a read of the newest state starts over because its revision was compacted between two pages.
 const AGAIN_MAX: usize = 3;
 
 /// Where the newest revision goes to.
-type Ask = oneshot::Sender<Result<i64, StoreError>>;
+type RevisionReply = oneshot::Sender<Result<i64, StoreError>>;
 
 /// What was asked of etcd.
 #[derive(Debug, Default)]
@@ -59,8 +59,8 @@ pub(super) struct Counts {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Etcd {
-    pub(super) keeper: Arc<Keeper>,
-    pub(super) asks: mpsc::Sender<Ask>,
+    pub(super) health: Arc<HealthMonitor>,
+    pub(super) asks: mpsc::Sender<RevisionReply>,
     pub(super) counts: Counts,
     pub(super) tasks: Tasks,
 }
@@ -69,7 +69,10 @@ pub(super) struct Etcd {
 ///
 /// # Errors
 /// None.
-pub(super) async fn newest(calls: Calls, mut asks: mpsc::Receiver<Ask>) -> Result<(), StoreError> {
+pub(super) async fn newest(
+    calls: Client,
+    mut asks: mpsc::Receiver<RevisionReply>,
+) -> Result<(), StoreError> {
     let mut waiting = Vec::new();
     loop {
         let asked = tokio::select! {
@@ -80,38 +83,38 @@ pub(super) async fn newest(calls: Calls, mut asks: mpsc::Receiver<Ask>) -> Resul
         if asked == 0 {
             return Ok(());
         }
-        let answer = calls.newest().await.map_err(|refusal| refusal.told(0));
+        let answer = calls.newest().await.map_err(|refusal| refusal.into_store_error(0));
         // Who does not wait any more does not need it.
-        waiting.drain(..).for_each(|ask: Ask| drop(ask.send(answer.clone())));
+        waiting.drain(..).for_each(|ask: RevisionReply| drop(ask.send(answer.clone())));
     }
 }
 
 impl Etcd {
-    fn calls(&self) -> &Calls {
-        &self.keeper.calls
+    fn calls(&self) -> &Client {
+        &self.health.calls
     }
 
     fn check(&self) -> Result<(), StoreError> {
-        self.keeper.follower.check()
+        self.health.follower.check()
     }
 
     /// What a refusal is, with the revision that etcd does not tell.
-    async fn told(&self, refusal: Refusal, requested: i64) -> StoreError {
-        match refusal.told(requested) {
+    async fn into_store_error(&self, refusal: EtcdError, requested: i64) -> StoreError {
+        match refusal.into_store_error(requested) {
             StoreError::Compacted { requested, oldest: 0 } => {
-                let oldest = self.keeper.follower.oldest(requested).await;
+                let oldest = self.health.follower.oldest(requested).await;
                 StoreError::Compacted { requested, oldest }
             }
             StoreError::Future { requested, .. } => match self.calls().newest().await {
                 Ok(newest) => StoreError::Future { requested, newest },
-                Err(refusal) => refusal.told(requested),
+                Err(refusal) => refusal.into_store_error(requested),
             },
             other => other,
         }
     }
 
     /// Reads in pages, all at the revision of the first.
-    async fn pages(&self, request: &RangeRequest) -> Result<RangeResponse, Refusal> {
+    async fn read_pages(&self, request: &RangeRequest) -> Result<RangeResponse, EtcdError> {
         let mut asked = convert::range(request);
         let most = if request.limit == 0 { usize::MAX } else { request.limit };
         let page = |left: usize| i64::try_from(left.min(PAGE)).unwrap_or(i64::MAX);
@@ -120,42 +123,44 @@ impl Etcd {
         }
         let first = self.calls().range(&asked).await?;
         let now = revision_of(first.header.as_ref());
-        let mut found = convert::found(first, now);
-        while found.more && found.kvs.len() < most {
-            let Some(last) = found.kvs.last() else { break };
+        let mut range_response = convert::range_response(first, now);
+        while range_response.more && range_response.kvs.len() < most {
+            let Some(last) = range_response.kvs.last() else { break };
             // The key behind the last one.
             asked.key = [last.key.as_ref(), &[0]].concat().into();
             asked.revision = request.revision.map_or(now, |revision| revision.0);
-            asked.limit = page(most.saturating_sub(found.kvs.len()));
-            let next = convert::found(self.calls().range(&asked).await?, now);
-            found.more = next.more;
-            found.kvs.extend(next.kvs);
+            asked.limit = page(most.saturating_sub(range_response.kvs.len()));
+            let next = convert::range_response(self.calls().range(&asked).await?, now);
+            range_response.more = next.more;
+            range_response.kvs.extend(next.kvs);
         }
-        Ok(found)
+        Ok(range_response)
     }
 
     /// A write on the condition that this server has etcd to itself.
     async fn write(&self, txn: &Txn) -> Result<TxnResponse, StoreError> {
         let begun = base::clock::now();
-        let hold = self.keeper.hold.as_ref();
+        let lock = self.health.lock.as_ref();
         let inner = convert::txn(txn);
-        let request = match hold {
-            Some(hold) => pb::TxnRequest {
-                compare: vec![hold.condition()],
+        let request = match lock {
+            Some(lock) => pb::TxnRequest {
+                compare: vec![lock.condition()],
                 success: vec![pb::RequestOp { request: Some(Step::RequestTxn(inner)) }],
                 failure: Vec::new(),
             },
             None => inner,
         };
-        let answer = self.calls().txn(Asks::Once, &request).await;
+        let answer = self.calls().txn(Retry::Never, &request).await;
         self.counts.writes.observe(begun.elapsed());
         let answer = match answer {
             Ok(answer) => answer,
-            Err(refusal) => return Err(self.told(refusal, convert::reads_at(txn)).await),
+            Err(refusal) => {
+                return Err(self.into_store_error(refusal, convert::reads_at(txn)).await);
+            }
         };
         let revision = revision_of(answer.header.as_ref());
-        if hold.is_none() {
-            return convert::done(txn, answer, revision);
+        if lock.is_none() {
+            return convert::txn_response(txn, answer, revision);
         }
         if !answer.succeeded {
             let text = "this server does not hold etcd now, and takes it again if no other does";
@@ -165,13 +170,13 @@ impl Etcd {
             Some(StepAnswer::ResponseTxn(inner)) => Some(inner),
             _ => None,
         });
-        convert::done(txn, inner.unwrap_or_default(), revision)
+        convert::txn_response(txn, inner.unwrap_or_default(), revision)
     }
 
     /// Waits until watchers can be told of what was just answered: who got a revision here may ask a cache for it at once. Where
     /// the watch does not come along the answer is no less true.
-    async fn settle(&self, revision: Revision) {
-        drop(tokio::time::timeout(SETTLE, self.keeper.follower.reach(revision.0)).await);
+    async fn wait_for_watch(&self, revision: Revision) {
+        drop(tokio::time::timeout(WATCH_WAIT, self.health.follower.wait_for(revision.0)).await);
     }
 
     async fn begin_watch<T>(
@@ -185,7 +190,7 @@ impl Etcd {
             Some(start) => start.0.max(1),
             None => self.read_index().await?.0 + 1,
         };
-        let begun = self.keeper.follower.begin(range, start, make).await?;
+        let begun = self.health.follower.begin(range, start, make).await?;
         let (other, history): (T, Option<BoxFuture<'static, ()>>) = begun;
         if let Some(history) = history {
             let work = async move {
@@ -202,7 +207,7 @@ impl Etcd {
 impl Kv for Etcd {
     async fn read_barrier(&self) -> Result<Revision, StoreError> {
         let revision = self.read_index().await?;
-        self.keeper.follower.progress(None);
+        self.health.follower.progress(None);
         Ok(revision)
     }
 
@@ -212,7 +217,7 @@ impl Kv for Etcd {
         let (ask, answer) = oneshot::channel();
         self.asks.send(ask).await.map_err(|_| ended())?;
         let revision = answer.await.unwrap_or_else(|_| Err(ended()))?;
-        self.keeper.follower.reach(revision).await?;
+        self.health.follower.wait_for(revision).await?;
         Ok(Revision(revision))
     }
 
@@ -222,16 +227,16 @@ impl Kv for Etcd {
         let requested = request.revision.map_or(0, |revision| revision.0);
         let mut again = 0;
         loop {
-            let refusal = match self.pages(&request).await {
-                Ok(found) => {
+            let refusal = match self.read_pages(&request).await {
+                Ok(range_response) => {
                     if request.revision.is_none() {
-                        self.settle(found.revision).await;
+                        self.wait_for_watch(range_response.revision).await;
                     }
-                    return Ok(found);
+                    return Ok(range_response);
                 }
                 Err(refusal) => refusal,
             };
-            match self.told(refusal, requested).await {
+            match self.into_store_error(refusal, requested).await {
                 StoreError::Compacted { .. } if request.revision.is_none() && again < AGAIN_MAX => {
                     again += 1;
                 }
@@ -244,21 +249,21 @@ impl Kv for Etcd {
         self.check()?;
         let size = check_txn(&txn)?;
         self.counts.txns.fetch_add(1, Relaxed);
-        let done = if only_reads(&txn) {
-            match self.calls().txn(Asks::Often, &convert::txn(&txn)).await {
+        let txn_response = if only_reads(&txn) {
+            match self.calls().txn(Retry::Allowed, &convert::txn(&txn)).await {
                 Ok(answer) => {
                     let revision = revision_of(answer.header.as_ref());
-                    convert::done(&txn, answer, revision)
+                    convert::txn_response(&txn, answer, revision)
                 }
-                Err(refusal) => Err(self.told(refusal, convert::reads_at(&txn)).await),
+                Err(refusal) => Err(self.into_store_error(refusal, convert::reads_at(&txn)).await),
             }
         } else {
             self.write(&txn).await
         };
-        match done {
-            Ok(done) => {
-                self.settle(done.revision).await;
-                Ok(done)
+        match txn_response {
+            Ok(txn_response) => {
+                self.wait_for_watch(txn_response.revision).await;
+                Ok(txn_response)
             }
             Err(StoreError::Invalid(text)) if text == "etcdserver: request is too large" => {
                 Err(StoreError::TooLarge { size, limit: MAX_REQUEST_BYTES })
@@ -268,14 +273,14 @@ impl Kv for Etcd {
     }
 
     fn revision(&self) -> Revision {
-        Revision(self.calls().seen.revision.load(Relaxed))
+        Revision(self.calls().observed.revision.load(Relaxed))
     }
 }
 
 #[async_trait]
 impl Watch for Etcd {
     fn notify_progress(&self, range: &KeyRange) {
-        self.keeper.follower.progress(Some(range));
+        self.health.follower.progress(Some(range));
     }
 
     async fn watch(&self, range: KeyRange, start: Option<Revision>) -> Result<Watcher, StoreError> {
@@ -289,7 +294,7 @@ impl Watch for Etcd {
         id: i64,
         range: KeyRange,
         start: Option<Revision>,
-    ) -> Result<Watching, StoreError> {
+    ) -> Result<WatchGuard, StoreError> {
         let make = |range, start| Feed::grouped(group, id, range, start);
         self.begin_watch(range, start, make).await
     }
@@ -299,14 +304,16 @@ impl Watch for Etcd {
 impl Leases for Etcd {
     async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError> {
         self.check()?;
-        let granted = self.calls().grant(id, ttl).await.map_err(|refusal| refusal.told(0))?;
+        let granted =
+            self.calls().grant(id, ttl).await.map_err(|refusal| refusal.into_store_error(0))?;
         self.counts.granted.fetch_add(1, Relaxed);
         Ok(Lease { id: granted.id, granted_ttl: granted.ttl, remaining_ttl: granted.ttl })
     }
 
     async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError> {
         self.check()?;
-        let revision = self.calls().revoke(id).await.map_err(|refusal| refusal.told(0))?;
+        let revision =
+            self.calls().revoke(id).await.map_err(|refusal| refusal.into_store_error(0))?;
         self.counts.revoked.fetch_add(1, Relaxed);
         Ok(Revision(revision))
     }
@@ -314,12 +321,12 @@ impl Leases for Etcd {
     async fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError> {
         self.check()?;
         let request = pb::LeaseTimeToLiveRequest { id, keys: true };
-        let ask = |line: Line| async move {
-            let mut client = line.leases();
-            plain(client.lease_time_to_live(with_leader(request)).await)
+        let ask = |connection: Connection| async move {
+            let mut client = connection.leases();
+            into_message(client.lease_time_to_live(with_leader(request)).await)
         };
-        let answer = self.calls().ask(Asks::Often, ANSWER, ask).await;
-        let mut answer = answer.map_err(|refusal| refusal.told(0))?;
+        let answer = self.calls().ask(Retry::Allowed, ANSWER, ask).await;
+        let mut answer = answer.map_err(|refusal| refusal.into_store_error(0))?;
         if answer.ttl < 0 {
             return Err(StoreError::LeaseNotFound);
         }
@@ -330,12 +337,12 @@ impl Leases for Etcd {
 
     async fn leases(&self) -> Result<Vec<i64>, StoreError> {
         self.check()?;
-        let ask = |line: Line| async move {
-            let mut client = line.leases();
-            plain(client.lease_leases(with_leader(pb::LeaseLeasesRequest {})).await)
+        let ask = |connection: Connection| async move {
+            let mut client = connection.leases();
+            into_message(client.lease_leases(with_leader(pb::LeaseLeasesRequest {})).await)
         };
-        let answer = self.calls().ask(Asks::Often, ANSWER, ask).await;
-        let leases = answer.map_err(|refusal| refusal.told(0))?.leases;
+        let answer = self.calls().ask(Retry::Allowed, ANSWER, ask).await;
+        let leases = answer.map_err(|refusal| refusal.into_store_error(0))?.leases;
         let mut ids: Vec<i64> = leases.iter().map(|lease| lease.id).collect();
         ids.sort_unstable();
         Ok(ids)
@@ -343,7 +350,7 @@ impl Leases for Etcd {
 
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
         self.check()?;
-        let ttl = self.calls().renew(id).await.map_err(|refusal| refusal.told(0))?;
+        let ttl = self.calls().renew(id).await.map_err(|refusal| refusal.into_store_error(0))?;
         if ttl <= 0 {
             return Err(StoreError::LeaseNotFound);
         }
@@ -357,29 +364,31 @@ impl Maintenance for Etcd {
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
         self.check()?;
         let request = pb::CompactionRequest { revision: revision.0, physical: false };
-        let ask = |line: Line| async move { plain(line.kv().compact(with_leader(request)).await) };
-        match self.calls().ask(Asks::Once, ANSWER, ask).await {
+        let ask = |connection: Connection| async move {
+            into_message(connection.kv().compact(with_leader(request)).await)
+        };
+        match self.calls().ask(Retry::Never, ANSWER, ask).await {
             Ok(_) => {
-                self.keeper.follower.compacted.fetch_max(revision.0, Relaxed);
+                self.health.follower.compacted.fetch_max(revision.0, Relaxed);
                 Ok(())
             }
-            Err(refusal) => Err(self.told(refusal, revision.0).await),
+            Err(refusal) => Err(self.into_store_error(refusal, revision.0).await),
         }
     }
 
-    async fn save(&self, file: File) -> io::Result<Saved> {
+    async fn save(&self, file: File) -> io::Result<SavedSnapshot> {
         self.check().map_err(io::Error::other)?;
         save(self.calls(), file).await
     }
 
     fn compacted(&self) -> Revision {
-        Revision(self.keeper.follower.compacted.load(Relaxed))
+        Revision(self.health.follower.compacted.load(Relaxed))
     }
 
     fn size(&self) -> StoreSize {
-        let facts = self.keeper.facts.lock();
+        let status = self.health.etcd_status.lock();
         // Nothing is held here.
-        StoreSize { keys: facts.keys, memory: 0, disk: facts.bytes }
+        StoreSize { keys: status.keys, memory: 0, disk: status.bytes }
     }
 
     fn quota(&self) -> Option<u64> {
@@ -388,32 +397,35 @@ impl Maintenance for Etcd {
     }
 
     fn alarms(&self) -> Vec<(u64, Alarm)> {
-        self.keeper.facts.lock().alarms.clone()
+        self.health.etcd_status.lock().alarms.clone()
     }
 
     async fn set_alarm(&self, member: u64, alarm: Alarm, raised: bool) -> Result<bool, StoreError> {
         self.check()?;
         let action = if raised { AlarmAction::Activate } else { AlarmAction::Deactivate };
         let request = pb::AlarmRequest { action: action.into(), member_id: member, alarm: alarm.0 };
-        let told = self.calls().alarm(request).await.map_err(|refusal| refusal.told(0))?;
-        self.keeper.measure(false).await;
-        Ok(alarms_of(&told).iter().any(|(_, told)| *told == alarm))
+        let into_store_error =
+            self.calls().alarm(request).await.map_err(|refusal| refusal.into_store_error(0))?;
+        self.health.refresh_status(false).await;
+        Ok(alarms_of(&into_store_error)
+            .iter()
+            .any(|(_, into_store_error)| *into_store_error == alarm))
     }
 
     async fn hash(&self, revision: Revision) -> Result<KvHash, StoreError> {
         self.check()?;
         let request = pb::HashKvRequest { revision: revision.0 };
-        let ask = |line: Line| async move {
-            let mut client = line.maintenance();
-            let keys = plain(client.hash_kv(Request::new(request)).await)?;
-            let all = plain(client.hash(Request::new(pb::HashRequest {})).await)?;
+        let ask = |connection: Connection| async move {
+            let mut client = connection.maintenance();
+            let keys = into_message(client.hash_kv(Request::new(request)).await)?;
+            let all = into_message(client.hash(Request::new(pb::HashRequest {})).await)?;
             Ok((keys, all))
         };
-        let (keys, all) = match self.calls().ask(Asks::Often, LONG, ask).await {
+        let (keys, all) = match self.calls().ask(Retry::Allowed, LONG, ask).await {
             Ok(answers) => answers,
-            Err(refusal) => return Err(self.told(refusal, revision.0).await),
+            Err(refusal) => return Err(self.into_store_error(refusal, revision.0).await),
         };
-        let newest = self.calls().note(keys.header.as_ref());
+        let newest = self.calls().observe(keys.header.as_ref());
         // An etcd before 3.6 does not say of which revision it is.
         let of = [keys.hash_revision, revision.0, newest].into_iter().find(|of| *of != 0);
         Ok(KvHash {
@@ -429,13 +441,13 @@ impl Maintenance for Etcd {
 
     async fn defragment(&self) -> Result<(), StoreError> {
         self.check()?;
-        let ask = |line: Line| async move {
-            let mut client = line.maintenance();
-            plain(client.defragment(Request::new(pb::DefragmentRequest {})).await)
+        let ask = |connection: Connection| async move {
+            let mut client = connection.maintenance();
+            into_message(client.defragment(Request::new(pb::DefragmentRequest {})).await)
         };
-        let done = self.calls().ask(Asks::Often, LONG, ask).await;
-        done.map(drop).map_err(|refusal| refusal.told(0))?;
-        self.keeper.measure(false).await;
+        let txn_response = self.calls().ask(Retry::Allowed, LONG, ask).await;
+        txn_response.map(drop).map_err(|refusal| refusal.into_store_error(0))?;
+        self.health.refresh_status(false).await;
         Ok(())
     }
 }
@@ -451,11 +463,11 @@ impl Cluster for Etcd {
     }
 
     fn term(&self) -> u64 {
-        self.calls().seen.term.load(Relaxed)
+        self.calls().observed.term.load(Relaxed)
     }
 
     fn applied_index(&self) -> u64 {
-        self.keeper.facts.lock().applied
+        self.health.etcd_status.lock().applied
     }
 
     fn members(&self) -> Option<Arc<dyn ClusterMembers>> {
@@ -465,17 +477,17 @@ impl Cluster for Etcd {
 
 impl Stats for Etcd {
     fn stats(&self) -> StoreStats {
-        let facts = self.keeper.facts.lock().clone();
+        let status = self.health.etcd_status.lock().clone();
         StoreStats {
-            committed: facts.committed,
+            committed: status.committed,
             syncs: self.counts.writes.histogram(),
             keys: KeyStats {
                 txns: self.counts.txns.load(Relaxed),
                 ranges: self.counts.ranges.load(Relaxed),
-                events: self.keeper.follower.events.load(Relaxed).max(0).cast_unsigned(),
+                events: self.health.follower.events.load(Relaxed).max(0).cast_unsigned(),
                 ..KeyStats::default()
             },
-            watchers: self.keeper.follower.len(),
+            watchers: self.health.follower.len(),
             leases: LeaseStats {
                 granted: self.counts.granted.load(Relaxed),
                 revoked: self.counts.revoked.load(Relaxed),

@@ -16,8 +16,8 @@ use proto::etcdserverpb::watch_request::RequestUnion;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::connection::{Line, Lines};
-use super::error::Refusal;
+use super::connection::{Connection, Connections};
+use super::error::EtcdError;
 
 /// Key of the lock that a server holds; outside of the keys of Kubernetes below `/registry/`.
 pub(super) const LOCK_KEY: &str = "/kube-lite/server";
@@ -30,29 +30,29 @@ const WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_se
 
 /// Whether a request may be asked twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asks {
+pub(super) enum Retry {
     /// It changes nothing, or the same again.
-    Often,
+    Allowed,
     /// Once it may have arrived it is not sent again.
-    Once,
+    Never,
 }
 
 /// What every answer told of etcd.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ObservedState {
     pub(super) revision: AtomicI64,
     pub(super) term: AtomicU64,
 }
 
 /// The way to ask.
 #[derive(Debug, Clone)]
-pub(super) struct Calls {
-    pub(super) lines: Arc<Lines>,
-    pub(super) seen: Arc<Seen>,
+pub(super) struct Client {
+    pub(super) connections: Arc<Connections>,
+    pub(super) observed: Arc<ObservedState>,
     pub(super) shutdown: Shutdown,
 }
 
-impl Line {
+impl Connection {
     pub(super) fn kv(&self) -> KvClient<Channel> {
         KvClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
     }
@@ -64,13 +64,13 @@ impl Line {
     pub(super) async fn watch(
         &self,
         create: pb::WatchCreateRequest,
-    ) -> Result<Streaming<pb::WatchResponse>, Refusal> {
+    ) -> Result<Streaming<pb::WatchResponse>, EtcdError> {
         let create = pb::WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
         // The end of the requests would end the watch.
         let requests = stream::iter([create]).chain(stream::pending());
         let client = WatchClient::new(self.channel.clone());
         let mut client = client.max_decoding_message_size(MESSAGE_MAX);
-        plain(client.watch(with_leader(requests)).await)
+        into_message(client.watch(with_leader(requests)).await)
     }
 
     pub(super) fn leases(&self) -> LeaseClient<Channel> {
@@ -96,93 +96,100 @@ pub(super) fn revision_of(header: Option<&pb::ResponseHeader>) -> i64 {
 }
 
 /// An answer without what stands around it.
-pub(super) fn plain<T>(answered: Result<Response<T>, Status>) -> Result<T, Refusal> {
-    answered.map(Response::into_inner).map_err(Refusal::of)
+pub(super) fn into_message<T>(answered: Result<Response<T>, Status>) -> Result<T, EtcdError> {
+    answered.map(Response::into_inner).map_err(EtcdError::of)
 }
 
-impl Calls {
+impl Client {
     /// Asks until there is an answer, at most for `limit`.
     ///
     /// # Errors
-    /// [`Refusal::Unknown`] is only of what is asked once.
+    /// [`EtcdError::Unknown`] is only of what is asked once.
     pub(super) async fn ask<T, F>(
         &self,
-        asks: Asks,
+        asks: Retry,
         limit: Duration,
-        call: impl Fn(Line) -> F,
-    ) -> Result<T, Refusal>
+        call: impl Fn(Connection) -> F,
+    ) -> Result<T, EtcdError>
     where
-        F: Future<Output = Result<T, Refusal>>,
+        F: Future<Output = Result<T, EtcdError>>,
     {
         let mut backoff = Backoff::new(WAIT.0, WAIT.1);
         let mut failed = None;
         let deadline = base::clock::now() + limit;
         loop {
-            let line = match tokio::time::timeout_at(deadline, self.lines.line()).await {
-                Ok(line) => line,
-                Err(_) => return Err(failed.unwrap_or_else(|| self.away())),
-            };
-            let number = line.number;
+            let connection =
+                match tokio::time::timeout_at(deadline, self.connections.connection()).await {
+                    Ok(connection) => connection,
+                    Err(_) => return Err(failed.unwrap_or_else(|| self.unreachable())),
+                };
+            let number = connection.number;
             let late = || {
-                let text = format!("no answer from {} for {} s", self.lines.place, limit.as_secs());
-                Err(Refusal::Unknown(text))
+                let text =
+                    format!("no answer from {} for {} s", self.connections.place, limit.as_secs());
+                Err(EtcdError::Unknown(text))
             };
-            let answered = tokio::time::timeout_at(deadline, call(line)).await;
+            let answered = tokio::time::timeout_at(deadline, call(connection)).await;
             let refusal = match answered.unwrap_or_else(|_| late()) {
                 Ok(answer) => return Ok(answer),
                 Err(refusal) => refusal,
             };
             let refusal = match asks {
-                Asks::Often => refusal.harmless(),
-                Asks::Once => refusal,
+                Retry::Allowed => refusal.idempotent(),
+                Retry::Never => refusal,
             };
             match &refusal {
-                Refusal::Answered(_) | Refusal::Compacted(_) => return Err(refusal),
-                Refusal::Unknown(why) => {
-                    self.lines.lost(number, why);
+                EtcdError::Answered(_) | EtcdError::Compacted(_) => return Err(refusal),
+                EtcdError::Unknown(reason) => {
+                    self.connections.lost(number, reason);
                     return Err(refusal);
                 }
-                Refusal::Untouched(why) => self.lines.lost(number, why),
+                EtcdError::NotApplied(reason) => self.connections.lost(number, reason),
             }
             failed = Some(refusal);
             if base::clock::now() >= deadline || !backoff.wait(&self.shutdown).await {
-                return Err(failed.unwrap_or_else(|| self.away()));
+                return Err(failed.unwrap_or_else(|| self.unreachable()));
             }
         }
     }
 
-    fn away(&self) -> Refusal {
-        Refusal::Untouched(format!("{} cannot be reached: {}", self.lines.place, self.lines.why()))
+    fn unreachable(&self) -> EtcdError {
+        EtcdError::NotApplied(format!(
+            "{} cannot be reached: {}",
+            self.connections.place,
+            self.connections.last_error()
+        ))
     }
 
     /// Notes what an answer says beside itself; the revision.
-    pub(super) fn note(&self, header: Option<&pb::ResponseHeader>) -> i64 {
+    pub(super) fn observe(&self, header: Option<&pb::ResponseHeader>) -> i64 {
         let Some(header) = header else { return 0 };
-        self.seen.revision.fetch_max(header.revision, Relaxed);
-        self.seen.term.fetch_max(header.raft_term, Relaxed);
+        self.observed.revision.fetch_max(header.revision, Relaxed);
+        self.observed.term.fetch_max(header.raft_term, Relaxed);
         header.revision
     }
 
     /// Reads a range, consistent with everything acknowledged before.
     ///
     /// # Errors
-    /// See [`Calls::ask`].
+    /// See [`Client::ask`].
     pub(super) async fn range(
         &self,
         request: &pb::RangeRequest,
-    ) -> Result<pb::RangeResponse, Refusal> {
-        let ask =
-            |line: Line| async move { plain(line.kv().range(with_leader(request.clone())).await) };
-        let answer = self.ask(Asks::Often, ANSWER, ask).await?;
-        self.note(answer.header.as_ref());
+    ) -> Result<pb::RangeResponse, EtcdError> {
+        let ask = |connection: Connection| async move {
+            into_message(connection.kv().range(with_leader(request.clone())).await)
+        };
+        let answer = self.ask(Retry::Allowed, ANSWER, ask).await?;
+        self.observe(answer.header.as_ref());
         Ok(answer)
     }
 
     /// The newest revision.
     ///
     /// # Errors
-    /// See [`Calls::ask`].
-    pub(super) async fn newest(&self) -> Result<i64, Refusal> {
+    /// See [`Client::ask`].
+    pub(super) async fn newest(&self) -> Result<i64, EtcdError> {
         let key = bytes::Bytes::from_static(LOCK_KEY.as_bytes());
         let request = pb::RangeRequest { key, count_only: true, ..Default::default() };
         Ok(revision_of(self.range(&request).await?.header.as_ref()))
@@ -191,87 +198,92 @@ impl Calls {
     /// Compares and writes.
     ///
     /// # Errors
-    /// See [`Calls::ask`].
+    /// See [`Client::ask`].
     pub(super) async fn txn(
         &self,
-        asks: Asks,
+        asks: Retry,
         request: &pb::TxnRequest,
-    ) -> Result<pb::TxnResponse, Refusal> {
-        let ask =
-            |line: Line| async move { plain(line.kv().txn(with_leader(request.clone())).await) };
+    ) -> Result<pb::TxnResponse, EtcdError> {
+        let ask = |connection: Connection| async move {
+            into_message(connection.kv().txn(with_leader(request.clone())).await)
+        };
         let answer = self.ask(asks, ANSWER, ask).await?;
-        self.note(answer.header.as_ref());
+        self.observe(answer.header.as_ref());
         Ok(answer)
     }
 
     /// Grants a lease; `id` 0 lets etcd choose.
     ///
     /// # Errors
-    /// See [`Calls::ask`].
-    pub(super) async fn grant(&self, id: i64, ttl: i64) -> Result<pb::LeaseGrantResponse, Refusal> {
+    /// See [`Client::ask`].
+    pub(super) async fn grant(
+        &self,
+        id: i64,
+        ttl: i64,
+    ) -> Result<pb::LeaseGrantResponse, EtcdError> {
         let request = pb::LeaseGrantRequest { id, ttl };
-        let ask = |line: Line| async move {
-            plain(line.leases().lease_grant(with_leader(request)).await)
+        let ask = |connection: Connection| async move {
+            into_message(connection.leases().lease_grant(with_leader(request)).await)
         };
-        self.ask(Asks::Once, ANSWER, ask).await
+        self.ask(Retry::Never, ANSWER, ask).await
     }
 
     /// Ends a lease; the revision then.
     ///
     /// # Errors
-    /// See [`Calls::ask`].
-    pub(super) async fn revoke(&self, id: i64) -> Result<i64, Refusal> {
+    /// See [`Client::ask`].
+    pub(super) async fn revoke(&self, id: i64) -> Result<i64, EtcdError> {
         let request = pb::LeaseRevokeRequest { id };
-        let ask = |line: Line| async move {
-            plain(line.leases().lease_revoke(with_leader(request)).await)
+        let ask = |connection: Connection| async move {
+            into_message(connection.leases().lease_revoke(with_leader(request)).await)
         };
-        let answer = self.ask(Asks::Once, ANSWER, ask).await?;
-        Ok(self.note(answer.header.as_ref()))
+        let answer = self.ask(Retry::Never, ANSWER, ask).await?;
+        Ok(self.observe(answer.header.as_ref()))
     }
 
     /// Starts a lease's time again; its seconds, 0 when there is no such lease.
     ///
     /// # Errors
-    /// See [`Calls::ask`].
-    pub(super) async fn renew(&self, id: i64) -> Result<i64, Refusal> {
-        let ask = |line: Line| async move {
+    /// See [`Client::ask`].
+    pub(super) async fn renew(&self, id: i64) -> Result<i64, EtcdError> {
+        let ask = |connection: Connection| async move {
             let requests = stream::iter([pb::LeaseKeepAliveRequest { id }]);
-            let mut client = line.leases();
-            let mut answers = plain(client.lease_keep_alive(with_leader(requests)).await)?;
-            answers.message().await.map_err(Refusal::of)
+            let mut client = connection.leases();
+            let mut answers = into_message(client.lease_keep_alive(with_leader(requests)).await)?;
+            answers.message().await.map_err(EtcdError::of)
         };
-        let answer = self.ask(Asks::Often, ANSWER, ask).await?;
+        let answer = self.ask(Retry::Allowed, ANSWER, ask).await?;
         let answer =
-            answer.ok_or_else(|| Refusal::Untouched("a lease was not renewed".to_owned()))?;
+            answer.ok_or_else(|| EtcdError::NotApplied("a lease was not renewed".to_owned()))?;
         Ok(answer.ttl)
     }
 
     /// What the connected member says of itself.
     ///
     /// # Errors
-    /// See [`Calls::ask`].
-    pub(super) async fn status(&self) -> Result<pb::StatusResponse, Refusal> {
-        let ask = |line: Line| async move {
-            let mut client = line.maintenance();
-            plain(client.status(Request::new(pb::StatusRequest {})).await)
+    /// See [`Client::ask`].
+    pub(super) async fn status(&self) -> Result<pb::StatusResponse, EtcdError> {
+        let ask = |connection: Connection| async move {
+            let mut client = connection.maintenance();
+            into_message(client.status(Request::new(pb::StatusRequest {})).await)
         };
-        let answer = self.ask(Asks::Often, ANSWER, ask).await?;
-        self.note(answer.header.as_ref());
+        let answer = self.ask(Retry::Allowed, ANSWER, ask).await?;
+        self.observe(answer.header.as_ref());
         Ok(answer)
     }
 
     /// Alarms: asked for, raised or ended.
     ///
     /// # Errors
-    /// See [`Calls::ask`].
+    /// See [`Client::ask`].
     pub(super) async fn alarm(
         &self,
         request: pb::AlarmRequest,
-    ) -> Result<Vec<pb::AlarmMember>, Refusal> {
-        let ask = |line: Line| async move {
-            let mut client = line.maintenance();
-            plain(client.alarm(Request::new(request)).await)
+    ) -> Result<Vec<pb::AlarmMember>, EtcdError> {
+        let ask = |connection: Connection| async move {
+            let mut client = connection.maintenance();
+            into_message(client.alarm(Request::new(request)).await)
         };
-        Ok(self.ask(Asks::Often, ANSWER, ask).await?.alarms)
+        Ok(self.ask(Retry::Allowed, ANSWER, ask).await?.alarms)
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint as Way, Uri};
 
-use super::endpoints::{Member, Place};
+use super::endpoints::{Endpoints, MemberAddress};
 use super::error::causes;
 use crate::contract::StoreError;
 use crate::external::config::DatastoreTls;
@@ -27,39 +27,40 @@ const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_se
 
 /// A connection, and which one it is.
 #[derive(Debug, Clone)]
-pub(super) struct Line {
+pub(super) struct Connection {
     pub(super) number: u64,
     pub(super) channel: Channel,
 }
 
 /// The ways to an etcd, and the connection that is in use.
 #[derive(Debug)]
-pub(super) struct Lines {
-    pub(super) place: Place,
+pub(super) struct Connections {
+    pub(super) place: Endpoints,
     tls: DatastoreTls,
-    current: watch::Sender<Option<Line>>,
+    current: watch::Sender<Option<Connection>>,
     /// Why there is none, for whoever waited in vain.
-    why: parking_lot::Mutex<String>,
+    last_error: parking_lot::Mutex<String>,
 }
 
-impl Lines {
+impl Connections {
     /// Connects to the first member that lets us in.
     ///
     /// # Errors
     /// Why none does, each by its address.
-    pub(super) async fn connect(place: Place, tls: DatastoreTls) -> Result<Self, String> {
-        let lines = Self { place, tls, current: watch::Sender::new(None), why: Default::default() };
-        let (_, channel) = lines.round(0).await?;
-        lines.current.send_replace(Some(Line { number: 1, channel }));
-        Ok(lines)
+    pub(super) async fn connect(place: Endpoints, tls: DatastoreTls) -> Result<Self, String> {
+        let connections =
+            Self { place, tls, current: watch::Sender::new(None), last_error: Default::default() };
+        let (_, channel) = connections.round(0).await?;
+        connections.current.send_replace(Some(Connection { number: 1, channel }));
+        Ok(connections)
     }
 
     /// The connection, as soon as there is one.
-    pub(super) async fn line(&self) -> Line {
+    pub(super) async fn connection(&self) -> Connection {
         let mut current = self.current.subscribe();
         loop {
-            if let Some(line) = current.borrow_and_update().clone() {
-                return line;
+            if let Some(connection) = current.borrow_and_update().clone() {
+                return connection;
             }
             if current.changed().await.is_err() {
                 // It goes with this value.
@@ -69,17 +70,17 @@ impl Lines {
     }
 
     /// Why there is no connection.
-    pub(super) fn why(&self) -> String {
-        self.why.lock().clone()
+    pub(super) fn last_error(&self) -> String {
+        self.last_error.lock().clone()
     }
 
     /// This connection is of no use any more.
-    pub(super) fn lost(&self, number: u64, why: &str) {
+    pub(super) fn lost(&self, number: u64, error: &str) {
         self.current.send_if_modified(|current| {
-            let same = current.as_ref().is_some_and(|line| line.number == number);
+            let same = current.as_ref().is_some_and(|connection| connection.number == number);
             if same {
-                tracing::warn!(etcd = %self.place, error = why, "the connection to etcd is lost, trying its members again");
-                why.clone_into(&mut self.why.lock());
+                tracing::warn!(etcd = %self.place, error, "the connection to etcd is lost, trying its members again");
+                error.clone_into(&mut self.last_error.lock());
                 *current = None;
             }
             same
@@ -114,7 +115,7 @@ impl Lines {
                 Ok((at, channel)) => {
                     tracing::info!(etcd = %self.place, member = at, took = ?begun.elapsed(), "etcd is connected again");
                     (number, first) = (number + 1, at + 1);
-                    self.current.send_replace(Some(Line { number, channel }));
+                    self.current.send_replace(Some(Connection { number, channel }));
                     // Whoever meets the next loss soon after waits longer; a connection that held starts over.
                     tokio::select! {
                         biased;
@@ -123,7 +124,7 @@ impl Lines {
                         gone = current.wait_for(Option::is_none) => if gone.is_err() { return Ok(()) },
                     }
                 }
-                Err(why) => why.clone_into(&mut self.why.lock()),
+                Err(error) => error.clone_into(&mut self.last_error.lock()),
             }
         }
     }
@@ -142,7 +143,7 @@ impl Lines {
             let connected = tokio::time::timeout(CONNECT, connect(member, config.clone())).await;
             match connected.unwrap_or_else(|_| late()) {
                 Ok(channel) => return Ok((at, channel)),
-                Err(why) => failed.push(format!("{}://{member}: {why}", self.place.scheme())),
+                Err(error) => failed.push(format!("{}://{member}: {error}", self.place.scheme())),
             }
         }
         Err(failed.join("; "))
@@ -167,14 +168,14 @@ async fn certificates(tls: &DatastoreTls) -> Result<Arc<rustls::ClientConfig>, S
             let (cert_pem, key_pem) = (read(certificate)?, read(key)?);
             let not_after = base::pki::end_of(&cert_pem).unwrap_or_default();
             let leaf = Leaf { cert_pem, key_pem: key_pem.into(), not_after };
-            let unusable = |why: &dyn std::fmt::Display| {
+            let unusable = |error: &dyn std::fmt::Display| {
                 format!(
-                    "--datastore-certfile {} with --datastore-keyfile {}: {why}",
+                    "--datastore-certfile {} with --datastore-keyfile {}: {error}",
                     certificate.display(),
                     key.display()
                 )
             };
-            Some(LiveCert::new(&leaf).map_err(|why| unusable(&why))?)
+            Some(LiveCert::new(&leaf).map_err(|error| unusable(&error))?)
         }
         _ => None,
     };
@@ -185,7 +186,7 @@ async fn certificates(tls: &DatastoreTls) -> Result<Arc<rustls::ClientConfig>, S
 }
 
 async fn connect(
-    member: &Member,
+    member: &MemberAddress,
     tls: Option<Arc<rustls::ClientConfig>>,
 ) -> Result<Channel, String> {
     // The scheme only keeps the library from a TLS of its own.
@@ -202,7 +203,7 @@ async fn connect(
 }
 
 async fn dial(
-    member: Member,
+    member: MemberAddress,
     tls: Option<Arc<rustls::ClientConfig>>,
 ) -> std::io::Result<TokioIo<base::io::BoxIo>> {
     let stream = TcpStream::connect((member.host.as_str(), member.port)).await?;

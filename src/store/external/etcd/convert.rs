@@ -109,7 +109,7 @@ pub(super) fn key_value(kv: mvccpb::KeyValue) -> KeyValue {
     }
 }
 
-pub(super) fn found(answer: pb::RangeResponse, revision: i64) -> RangeResponse {
+pub(super) fn range_response(answer: pb::RangeResponse, revision: i64) -> RangeResponse {
     RangeResponse {
         kvs: answer.kvs.into_iter().map(key_value).collect(),
         count: usize::try_from(answer.count).unwrap_or_default(),
@@ -119,26 +119,30 @@ pub(super) fn found(answer: pb::RangeResponse, revision: i64) -> RangeResponse {
 }
 
 /// What a transaction did. `revision` is that of the outermost answer: etcd gives it with that one alone.
-pub(super) fn done(
+pub(super) fn txn_response(
     asked: &Txn,
     answer: pb::TxnResponse,
     revision: i64,
 ) -> Result<TxnResponse, StoreError> {
     let branch = if answer.succeeded { &asked.success } else { &asked.failure };
     if branch.len() != answer.responses.len() {
-        return Err(strange());
+        return Err(unexpected_response());
     }
     let steps = branch.iter().zip(answer.responses);
     let responses = steps
-        .map(|(op, answer)| step_done(op, answer.response, revision))
+        .map(|(op, answer)| op_response(op, answer.response, revision))
         .collect::<Result<_, _>>()?;
     Ok(TxnResponse { succeeded: answer.succeeded, responses, revision: Revision(revision) })
 }
 
-fn step_done(op: &Op, answer: Option<StepAnswer>, revision: i64) -> Result<OpResponse, StoreError> {
+fn op_response(
+    op: &Op,
+    answer: Option<StepAnswer>,
+    revision: i64,
+) -> Result<OpResponse, StoreError> {
     Ok(match (op, answer) {
         (Op::Range(_), Some(StepAnswer::ResponseRange(answer))) => {
-            OpResponse::Range(found(answer, revision))
+            OpResponse::Range(range_response(answer, revision))
         }
         (Op::Put { .. } | Op::Update { .. }, Some(StepAnswer::ResponsePut(answer))) => {
             OpResponse::Put(answer.prev_kv.map(key_value))
@@ -148,14 +152,14 @@ fn step_done(op: &Op, answer: Option<StepAnswer>, revision: i64) -> Result<OpRes
             answer.prev_kvs.into_iter().map(key_value).collect(),
         ),
         (Op::Txn(inner), Some(StepAnswer::ResponseTxn(answer))) => {
-            OpResponse::Txn(done(inner, answer, revision)?)
+            OpResponse::Txn(txn_response(inner, answer, revision)?)
         }
-        _ => return Err(strange()),
+        _ => return Err(unexpected_response()),
     })
 }
 
 /// The answer does not belong to the request; whether it was done cannot be read from it.
-fn strange() -> StoreError {
+fn unexpected_response() -> StoreError {
     StoreError::Unknown("etcd answered a transaction with something else".to_owned())
 }
 

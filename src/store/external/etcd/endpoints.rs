@@ -9,14 +9,14 @@ const MEMBERS_MAX: usize = 32;
 
 /// One member's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Member {
+pub(crate) struct MemberAddress {
     /// Name or address, without brackets.
     pub(super) host: String,
     /// Port.
     pub(super) port: u16,
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for MemberAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -28,14 +28,14 @@ impl fmt::Display for Member {
 
 /// An etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Endpoints {
     /// Never empty.
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<MemberAddress>,
     /// Reached over TLS.
     pub(super) tls: bool,
 }
 
-impl Place {
+impl Endpoints {
     /// Reads `http://HOST:PORT[,http://HOST:PORT…]`, or all of them with `https`.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Endpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, member) in self.members.iter().enumerate() {
             let comma = if n == 0 { "" } else { "," };
@@ -83,7 +83,7 @@ impl fmt::Display for Place {
 }
 
 /// One URL; whether it is of TLS, and whom it names.
-fn member(text: &str) -> Result<(bool, Member), String> {
+fn member(text: &str) -> Result<(bool, MemberAddress), String> {
     let form = "is a list of http://HOST:PORT or https://HOST:PORT, with commas between";
     let tls = match text.split_once("://") {
         Some(("https", _)) => true,
@@ -91,7 +91,7 @@ fn member(text: &str) -> Result<(bool, Member), String> {
         _ => return Err(form.to_owned()),
     };
     // What could not be read may be a password: it is not repeated.
-    let url = Url::parse(text).map_err(|why| format!("{form}; one is no URL ({why})"))?;
+    let url = Url::parse(text).map_err(|reason| format!("{form}; one is no URL ({reason})"))?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err("has a user of etcd, who would be ignored: etcd knows this server by its certificate (--datastore-certfile), and needs no users for it".to_owned());
     }
@@ -105,7 +105,7 @@ fn member(text: &str) -> Result<(bool, Member), String> {
     let given = text.trim_end_matches('/').ends_with(own);
     let port = url.port().or(given.then_some(if tls { 443 } else { 80 }));
     let port = port.ok_or_else(|| format!("{form}; {host} has no port, etcd's is 2379"))?;
-    Ok((tls, Member { host, port }))
+    Ok((tls, MemberAddress { host, port }))
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
             ("https://a:1,", Err("a list of http://HOST:PORT")),
             ("https://a:secret", Err("one is no URL")),
         ] {
-            let got = Place::parse(text).map(|place| place.to_string());
+            let got = Endpoints::parse(text).map(|place| place.to_string());
             match (&got, want) {
                 (Ok(got), Ok(want)) => assert_eq!(got, want),
                 (Err(got), Err(want)) => {

@@ -8,9 +8,9 @@ use crate::contract::StoreError;
 
 /// Why a request was not answered as it should.
 #[derive(Debug, Clone)]
-pub(super) enum Refusal {
+pub(super) enum EtcdError {
     /// It was not sent, or etcd did not take it up: it may be asked again.
-    Untouched(String),
+    NotApplied(String),
     /// The answer is lost, or etcd does not know: what it was to change may have changed.
     Unknown(String),
     /// What was asked for is older than this revision, the oldest that etcd has.
@@ -19,10 +19,10 @@ pub(super) enum Refusal {
     Answered(Status),
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for EtcdError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Untouched(why) | Self::Unknown(why) => f.write_str(why),
+            Self::NotApplied(reason) | Self::Unknown(reason) => f.write_str(reason),
             Self::Compacted(oldest) => write!(f, "compacted up to revision {oldest}"),
             Self::Answered(status) => f.write_str(status.message()),
         }
@@ -34,15 +34,15 @@ impl std::fmt::Display for Refusal {
 const UNTOUCHED: [&str; 3] =
     ["etcdserver: no leader", "etcdserver: too many requests", "etcdserver: not capable"];
 
-impl Refusal {
+impl EtcdError {
     /// What a status says.
     pub(super) fn of(status: Status) -> Self {
         let text = status.message();
         if UNTOUCHED.contains(&text) {
-            return Self::Untouched(text.to_owned());
+            return Self::NotApplied(text.to_owned());
         }
         if was_not_sent(&status) {
-            return Self::Untouched(chain(&status));
+            return Self::NotApplied(chain(&status));
         }
         match status.code() {
             // Lost connections, timeouts of ours and of etcd's.
@@ -57,18 +57,18 @@ impl Refusal {
     }
 
     /// Of a request that changes nothing, or none that matters: nothing is unknown.
-    pub(super) fn harmless(self) -> Self {
+    pub(super) fn idempotent(self) -> Self {
         match self {
-            Self::Unknown(why) => Self::Untouched(why),
+            Self::Unknown(reason) => Self::NotApplied(reason),
             other => other,
         }
     }
 
     /// In the store's terms; `requested` is the revision that was asked for.
-    pub(super) fn told(self, requested: i64) -> StoreError {
+    pub(super) fn into_store_error(self, requested: i64) -> StoreError {
         let status = match self {
-            Self::Untouched(why) => return StoreError::Unavailable(why),
-            Self::Unknown(why) => return StoreError::Unknown(why),
+            Self::NotApplied(reason) => return StoreError::Unavailable(reason),
+            Self::Unknown(reason) => return StoreError::Unknown(reason),
             Self::Compacted(oldest) => return StoreError::Compacted { requested, oldest },
             Self::Answered(status) => status,
         };
@@ -128,25 +128,25 @@ pub(super) fn causes(
 }
 
 /// Said to whom etcd lets in no further.
-pub(super) const WANTS_CERTIFICATE: &str =
+pub(super) const CERTIFICATE_REQUIRED: &str =
     "etcd wants a certificate of a CA of its own, by --datastore-certfile and --datastore-keyfile";
 
 /// What an administrator has to know of a refusal that a start or a migration ends with.
-pub(super) fn advice(why: &str) -> Option<&'static str> {
+pub(super) fn advice(reason: &str) -> Option<&'static str> {
     let users = "etcdserver: user name is empty";
-    let advice = if why.contains(users) || why.contains("etcdserver: invalid auth token") {
+    let advice = if reason.contains(users) || reason.contains("etcdserver: invalid auth token") {
         "this etcd has users in force (auth enable), who are not supported; let it know clients by their certificates, or disable its users"
-    } else if why.contains("etcdserver: permission denied") {
+    } else if reason.contains("etcdserver: permission denied") {
         "the user whom the certificate names may not use all keys, which takes etcd's role root"
-    } else if why.contains("UnknownIssuer") {
+    } else if reason.contains("UnknownIssuer") {
         "another CA made its certificate than --datastore-cafile names"
-    } else if why.contains("CertificateRequired")
-        || why.contains("BadCertificate")
-        || why.contains("UnknownCA")
-        || why.contains("HandshakeFailure")
-        || why.contains("DecryptError")
+    } else if reason.contains("CertificateRequired")
+        || reason.contains("BadCertificate")
+        || reason.contains("UnknownCA")
+        || reason.contains("HandshakeFailure")
+        || reason.contains("DecryptError")
     {
-        WANTS_CERTIFICATE
+        CERTIFICATE_REQUIRED
     } else {
         return None;
     };
@@ -160,26 +160,29 @@ mod tests {
     /// Codes and texts of etcd 3.7.3, `api/v3rpc/rpctypes/error.go`.
     #[test]
     fn what_may_have_happened_is_told_apart_from_what_has_not() {
-        let unavailable = |text: &str| Refusal::of(Status::unavailable(text)).told(0);
+        let unavailable = |text: &str| EtcdError::of(Status::unavailable(text)).into_store_error(0);
         assert!(matches!(unavailable("etcdserver: no leader"), StoreError::Unavailable(_)));
         assert!(matches!(unavailable("etcdserver: leader changed"), StoreError::Unknown(_)));
         assert!(matches!(unavailable("etcdserver: request timed out"), StoreError::Unknown(_)));
         let lost = Status::new(Code::Unavailable, "broken pipe");
-        assert!(matches!(Refusal::of(lost.clone()).told(0), StoreError::Unknown(_)));
-        assert!(matches!(Refusal::of(lost).harmless().told(0), StoreError::Unavailable(_)));
+        assert!(matches!(EtcdError::of(lost.clone()).into_store_error(0), StoreError::Unknown(_)));
+        assert!(matches!(
+            EtcdError::of(lost).idempotent().into_store_error(0),
+            StoreError::Unavailable(_)
+        ));
         let compacted =
             Status::out_of_range("etcdserver: mvcc: required revision has been compacted");
         assert!(matches!(
-            Refusal::of(compacted).told(7),
+            EtcdError::of(compacted).into_store_error(7),
             StoreError::Compacted { requested: 7, .. }
         ));
         let full = Status::resource_exhausted("etcdserver: mvcc: database space exceeded");
-        assert!(matches!(Refusal::of(full).told(0), StoreError::NoSpace(_)));
+        assert!(matches!(EtcdError::of(full).into_store_error(0), StoreError::NoSpace(_)));
         let busy = Status::resource_exhausted("etcdserver: too many requests");
-        assert!(matches!(Refusal::of(busy).told(0), StoreError::Unavailable(_)));
+        assert!(matches!(EtcdError::of(busy).into_store_error(0), StoreError::Unavailable(_)));
         let none = Status::not_found("etcdserver: requested lease not found");
-        assert!(matches!(Refusal::of(none).told(0), StoreError::LeaseNotFound));
+        assert!(matches!(EtcdError::of(none).into_store_error(0), StoreError::LeaseNotFound));
         let users = Status::invalid_argument("etcdserver: user name is empty");
-        assert!(advice(&Refusal::of(users).to_string()).unwrap().contains("disable its users"));
+        assert!(advice(&EtcdError::of(users).to_string()).unwrap().contains("disable its users"));
     }
 }

@@ -14,10 +14,10 @@ use proto::etcdserverpb as pb;
 use tokio::sync::{Semaphore, watch};
 use tonic::Streaming;
 
-use super::calls::{ANSWER, Asks, Calls};
-use super::connection::Line;
+use super::calls::{ANSWER, Client, Retry};
+use super::connection::Connection;
 use super::convert::event;
-use super::error::Refusal;
+use super::error::EtcdError;
 use crate::contract::{Event, KeyRange, StoreError};
 use crate::watchers::{Feed, Hub};
 
@@ -36,7 +36,7 @@ struct Watchers {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Follower {
-    calls: Calls,
+    calls: Client,
     watchers: Mutex<Watchers>,
     reached: watch::Sender<i64>,
     histories: Arc<Semaphore>,
@@ -48,21 +48,21 @@ pub(super) struct Follower {
 }
 
 /// Why a watch of etcd's ended.
-enum End {
+enum WatchEnd {
     /// What comes next is compacted.
     Compacted(i64),
-    Lost(Refusal),
+    Lost(EtcdError),
 }
 
 /// A watch of all keys, whose answers come in whole revisions.
-struct All {
+struct KeySpaceWatch {
     answers: Streaming<pb::WatchResponse>,
     parts: Vec<pb::WatchResponse>,
 }
 
-impl All {
+impl KeySpaceWatch {
     /// Watches from `start` on.
-    async fn begin(line: Line, start: i64) -> Result<Self, Refusal> {
+    async fn begin(connection: Connection, start: i64) -> Result<Self, EtcdError> {
         let everything = Bytes::from_static(&[0]);
         let create = pb::WatchCreateRequest {
             key: everything.clone(),
@@ -73,24 +73,26 @@ impl All {
             fragment: true,
             ..Default::default()
         };
-        Ok(Self { answers: line.watch(create).await?, parts: Vec::new() })
+        Ok(Self { answers: connection.watch(create).await?, parts: Vec::new() })
     }
 
     /// The next changes, whole revisions of them.
-    async fn next(&mut self) -> Result<Vec<Event>, End> {
+    async fn next(&mut self) -> Result<Vec<Event>, WatchEnd> {
         loop {
             let answer = match self.answers.message().await {
                 Ok(Some(answer)) => answer,
                 Ok(None) => {
-                    return Err(End::Lost(Refusal::Untouched("the watch ended".to_owned())));
+                    return Err(WatchEnd::Lost(EtcdError::NotApplied(
+                        "the watch ended".to_owned(),
+                    )));
                 }
-                Err(status) => return Err(End::Lost(Refusal::of(status))),
+                Err(status) => return Err(WatchEnd::Lost(EtcdError::of(status))),
             };
             if answer.canceled {
                 if answer.compact_revision != 0 {
-                    return Err(End::Compacted(answer.compact_revision));
+                    return Err(WatchEnd::Compacted(answer.compact_revision));
                 }
-                return Err(End::Lost(Refusal::Untouched(answer.cancel_reason)));
+                return Err(WatchEnd::Lost(EtcdError::NotApplied(answer.cancel_reason)));
             }
             let more = answer.fragment;
             self.parts.push(answer);
@@ -108,7 +110,7 @@ impl All {
 
 impl Follower {
     /// Follows from behind `revision` on.
-    pub(super) fn new(calls: Calls, revision: i64) -> Self {
+    pub(super) fn new(calls: Client, revision: i64) -> Self {
         Self {
             calls,
             watchers: Mutex::new(Watchers { hub: Hub::default(), revision }),
@@ -152,7 +154,7 @@ impl Follower {
     ///
     /// # Errors
     /// When that takes longer than an answer may.
-    pub(super) async fn reach(&self, revision: i64) -> Result<(), StoreError> {
+    pub(super) async fn wait_for(&self, revision: i64) -> Result<(), StoreError> {
         let mut reached = self.reached.subscribe();
         let waited = tokio::time::timeout(ANSWER, reached.wait_for(|at| *at >= revision)).await;
         if waited.is_ok() {
@@ -173,20 +175,20 @@ impl Follower {
     pub(super) async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let mut backoff = Backoff::new(WAIT.0, WAIT.1);
         loop {
-            let line = tokio::select! {
+            let connection = tokio::select! {
                 biased;
                 () = shutdown.requested() => return Ok(()),
-                line = self.calls.lines.line() => line,
+                connection = self.calls.connections.connection() => connection,
             };
-            let number = line.number;
+            let number = connection.number;
             let ended = tokio::select! {
                 biased;
                 () = shutdown.requested() => return Ok(()),
-                ended = self.follow(line, &mut backoff) => ended,
+                ended = self.follow(connection, &mut backoff) => ended,
             };
             match ended {
-                End::Compacted(oldest) => self.skip(oldest).await,
-                End::Lost(why) => self.calls.lines.lost(number, &why.to_string()),
+                WatchEnd::Compacted(oldest) => self.skip_compacted(oldest).await,
+                WatchEnd::Lost(reason) => self.calls.connections.lost(number, &reason.to_string()),
             }
             if !backoff.wait(&shutdown).await {
                 return Ok(());
@@ -194,10 +196,10 @@ impl Follower {
         }
     }
 
-    async fn follow(&self, line: Line, backoff: &mut Backoff) -> End {
-        let mut all = match All::begin(line, self.revision() + 1).await {
+    async fn follow(&self, connection: Connection, backoff: &mut Backoff) -> WatchEnd {
+        let mut all = match KeySpaceWatch::begin(connection, self.revision() + 1).await {
             Ok(all) => all,
-            Err(why) => return End::Lost(why),
+            Err(reason) => return WatchEnd::Lost(reason),
         };
         loop {
             match all.next().await {
@@ -222,7 +224,7 @@ impl Follower {
     }
 
     /// What comes next is compacted: whoever watches has to begin again, behind what is lost.
-    async fn skip(&self, oldest: i64) {
+    async fn skip_compacted(&self, oldest: i64) {
         self.compacted.fetch_max(oldest, Relaxed);
         let Ok(newest) = self.calls.newest().await else { return };
         let mut watchers = self.watchers.lock();
@@ -278,25 +280,25 @@ impl Follower {
     }
 
     /// A watch from `start` on, of which there is something already, with that.
-    async fn history(&self, start: i64) -> Result<(All, Vec<Event>), StoreError> {
-        let begin = |line: Line| async move {
-            let mut all = All::begin(line, start).await?;
+    async fn history(&self, start: i64) -> Result<(KeySpaceWatch, Vec<Event>), StoreError> {
+        let begin = |connection: Connection| async move {
+            let mut all = KeySpaceWatch::begin(connection, start).await?;
             match all.next().await {
                 Ok(events) => Ok((all, events)),
-                Err(End::Compacted(oldest)) => Err(Refusal::Compacted(oldest)),
-                Err(End::Lost(why)) => Err(why),
+                Err(WatchEnd::Compacted(oldest)) => Err(EtcdError::Compacted(oldest)),
+                Err(WatchEnd::Lost(reason)) => Err(reason),
             }
         };
-        self.calls.ask(Asks::Often, ANSWER, begin).await.map_err(|refusal| {
-            if let Refusal::Compacted(oldest) = refusal {
+        self.calls.ask(Retry::Allowed, ANSWER, begin).await.map_err(|refusal| {
+            if let EtcdError::Compacted(oldest) = refusal {
                 self.compacted.fetch_max(oldest, Relaxed);
             }
-            refusal.told(start)
+            refusal.into_store_error(start)
         })
     }
 
     /// Hands over history until it has reached what is followed, then leaves the watcher to the hub.
-    async fn feed(&self, mut feed: Feed, mut all: All, mut events: Vec<Event>) {
+    async fn feed(&self, mut feed: Feed, mut all: KeySpaceWatch, mut events: Vec<Event>) {
         loop {
             let next = events.last().map_or(feed.next(), |event| event.kv.mod_revision.0 + 1);
             let range = feed.range().clone();

@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::alarm_request::AlarmAction;
 
-use super::calls::Calls;
-use super::error::Refusal;
+use super::calls::Client;
+use super::error::EtcdError;
 use super::follow::Follower;
-use super::lock::Hold;
+use super::lock::ServerLock;
 use crate::contract::{Alarm, StoreError};
 
 /// How often etcd is asked.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long etcd may be away before the store stops: as long as a database.
 const RECOVERY: Duration = Duration::from_secs(30);
 /// First and longest wait before a look that failed is repeated.
@@ -28,7 +28,7 @@ const COUNT_EVERY: u32 = 12;
 
 /// What etcd last said of itself.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Facts {
+pub(super) struct EtcdStatus {
     pub(super) bytes: u64,
     pub(super) keys: usize,
     pub(super) applied: u64,
@@ -38,54 +38,54 @@ pub(super) struct Facts {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Keeper {
-    pub(super) calls: Calls,
+pub(super) struct HealthMonitor {
+    pub(super) calls: Client,
     pub(super) follower: Arc<Follower>,
     /// None: others may write, too.
-    pub(super) hold: Option<Hold>,
-    pub(super) facts: Mutex<Facts>,
+    pub(super) lock: Option<ServerLock>,
+    pub(super) etcd_status: Mutex<EtcdStatus>,
     /// What etcd says of itself could not be had, which was told.
-    pub(super) silent: AtomicBool,
+    pub(super) status_unavailable: AtomicBool,
 }
 
-impl Keeper {
+impl HealthMonitor {
     /// Looks after etcd until shutdown.
     ///
     /// # Errors
     /// etcd was away for too long, or is another server's.
     pub(super) async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
-        let mut seen = base::clock::now();
+        let mut observed = base::clock::now();
         let mut backoff = Backoff::new(WAIT.0, WAIT.1);
         let mut looks = 0_u32;
         loop {
             let pause = match backoff.failures() {
-                0 => LOOK_INTERVAL,
+                0 => CHECK_INTERVAL,
                 _ => Duration::ZERO,
             };
             let looked = tokio::select! {
                 biased;
                 () = shutdown.requested() => {
                     self.follower.stop(&StoreError::Stopped("the server ends".to_owned()));
-                    if let Some(hold) = &self.hold {
-                        hold.end().await;
+                    if let Some(lock) = &self.lock {
+                        lock.end().await;
                     }
                     return Ok(());
                 }
                 looked = async {
                     base::clock::sleep(pause).await;
-                    self.look().await
+                    self.check_health().await
                 } => looked,
             };
-            let why = match looked {
+            let reason = match looked {
                 Ok(()) => {
-                    seen = base::clock::now();
+                    observed = base::clock::now();
                     backoff.reset();
-                    self.measure(looks.is_multiple_of(COUNT_EVERY)).await;
+                    self.refresh_status(looks.is_multiple_of(COUNT_EVERY)).await;
                     looks = looks.wrapping_add(1);
                     continue;
                 }
                 Err(error @ StoreError::Stopped(_)) => error,
-                Err(_) if seen.elapsed() < RECOVERY => {
+                Err(_) if observed.elapsed() < RECOVERY => {
                     // What ends this wait early ends the loop.
                     backoff.wait(&shutdown).await;
                     continue;
@@ -93,45 +93,45 @@ impl Keeper {
                 Err(error) => {
                     let text = format!(
                         "{} was away for {} s: {error}",
-                        self.calls.lines.place,
-                        seen.elapsed().as_secs()
+                        self.calls.connections.place,
+                        observed.elapsed().as_secs()
                     );
                     StoreError::Stopped(text)
                 }
             };
-            self.follower.stop(&why);
-            return Err(why);
+            self.follower.stop(&reason);
+            return Err(reason);
         }
     }
 
     /// Whether etcd is there, this server's, and not put back to what it was.
-    async fn look(&self) -> Result<(), StoreError> {
-        if let Some(hold) = &self.hold {
-            hold.renew().await?;
+    async fn check_health(&self) -> Result<(), StoreError> {
+        if let Some(lock) = &self.lock {
+            lock.renew().await?;
         }
         let followed = self.follower.revision();
-        let newest = self.calls.newest().await.map_err(|refusal| refusal.told(0))?;
+        let newest = self.calls.newest().await.map_err(|refusal| refusal.into_store_error(0))?;
         if newest < followed {
             return Err(StoreError::Stopped(format!(
                 "{} is at revision {newest} and was at {followed}: it was restored or exchanged while this server ran, which has to start again",
-                self.calls.lines.place
+                self.calls.connections.place
             )));
         }
         Ok(())
     }
 
     /// Asks how etcd is; what is not told stays as it was.
-    pub(super) async fn measure(&self, count: bool) {
-        if let Err(why) = self.ask(count).await {
-            if !self.silent.swap(true, Relaxed) {
-                tracing::warn!(etcd = %self.calls.lines.place, error = %why, "etcd does not tell its size and its alarms");
+    pub(super) async fn refresh_status(&self, count: bool) {
+        if let Err(reason) = self.ask(count).await {
+            if !self.status_unavailable.swap(true, Relaxed) {
+                tracing::warn!(etcd = %self.calls.connections.place, error = %reason, "etcd does not tell its size and its alarms");
             }
             return;
         }
-        self.silent.store(false, Relaxed);
+        self.status_unavailable.store(false, Relaxed);
     }
 
-    async fn ask(&self, count: bool) -> Result<(), Refusal> {
+    async fn ask(&self, count: bool) -> Result<(), EtcdError> {
         let status = self.calls.status().await?;
         let request = pb::AlarmRequest { action: AlarmAction::Get.into(), ..Default::default() };
         let alarms = self.calls.alarm(request).await?;
@@ -148,13 +148,13 @@ impl Keeper {
             }
             false => None,
         };
-        let mut facts = self.facts.lock();
-        facts.bytes = status.db_size.max(0).cast_unsigned();
-        facts.committed = status.raft_index;
-        facts.applied = status.raft_applied_index.max(facts.applied);
-        facts.alarms = alarms_of(&alarms);
+        let mut known = self.etcd_status.lock();
+        known.bytes = status.db_size.max(0).cast_unsigned();
+        known.committed = status.raft_index;
+        known.applied = status.raft_applied_index.max(known.applied);
+        known.alarms = alarms_of(&alarms);
         if let Some(keys) = keys {
-            facts.keys = usize::try_from(keys).unwrap_or_default();
+            known.keys = usize::try_from(keys).unwrap_or_default();
         }
         Ok(())
     }

@@ -16,8 +16,8 @@ use proto::etcdserverpb::response_op::Response as StepAnswer;
 use proto::mvccpb::KeyValue;
 use serde::{Deserialize, Serialize};
 
-use super::calls::{Asks, Calls, LOCK_KEY};
-use super::error::Refusal;
+use super::calls::{Client, LOCK_KEY, Retry};
+use super::error::EtcdError;
 use crate::contract::StoreError;
 use crate::external::config::Holder;
 
@@ -30,7 +30,7 @@ const LAST: Duration = Duration::from_secs(2);
 
 /// What the key says.
 #[derive(Debug, Serialize, Deserialize)]
-struct Said {
+struct LockValue {
     /// Which server, whatever it is called.
     id: String,
     /// The machine's name.
@@ -40,22 +40,22 @@ struct Said {
 
 /// Why the key is not ours.
 #[derive(Debug)]
-pub(super) enum NotHeld {
+pub(super) enum LockError {
     /// Another server has it: who.
     By(String),
-    Refused(Refusal),
+    Refused(EtcdError),
 }
 
-impl From<Refusal> for NotHeld {
-    fn from(refusal: Refusal) -> Self {
+impl From<EtcdError> for LockError {
+    fn from(refusal: EtcdError) -> Self {
         Self::Refused(refusal)
     }
 }
 
 /// The key of this server.
 #[derive(Debug)]
-pub(super) struct Hold {
-    calls: Calls,
+pub(super) struct ServerLock {
+    calls: Client,
     holder: Holder,
     lease: AtomicI64,
 }
@@ -70,8 +70,8 @@ fn equal(target: CompareTarget, union: TargetUnion) -> pb::Compare {
     }
 }
 
-impl Hold {
-    pub(super) fn new(calls: Calls, holder: Holder) -> Self {
+impl ServerLock {
+    pub(super) fn new(calls: Client, holder: Holder) -> Self {
         Self { calls, holder, lease: AtomicI64::new(0) }
     }
 
@@ -84,24 +84,24 @@ impl Hold {
     ///
     /// # Errors
     /// Who has it.
-    pub(super) async fn take_patiently(&self) -> Result<(), NotHeld> {
-        match self.take().await {
-            Err(NotHeld::By(_)) => {}
-            done => return done,
+    pub(super) async fn acquire_or_wait(&self) -> Result<(), LockError> {
+        match self.acquire().await {
+            Err(LockError::By(_)) => {}
+            txn_response => return txn_response,
         }
         // Whether it was given back is seen by taking it.
-        drop(tokio::time::timeout(WAIT, self.given_back()).await);
-        self.take().await
+        drop(tokio::time::timeout(WAIT, self.released()).await);
+        self.acquire().await
     }
 
     /// Resolves when something happens to the key.
-    async fn given_back(&self) -> Result<(), Refusal> {
+    async fn released(&self) -> Result<(), EtcdError> {
         let create = pb::WatchCreateRequest {
             key: Bytes::from_static(LOCK_KEY.as_bytes()),
             ..Default::default()
         };
-        let mut answers = self.calls.lines.line().await.watch(create).await?;
-        while let Some(answer) = answers.message().await.map_err(Refusal::of)? {
+        let mut answers = self.calls.connections.connection().await.watch(create).await?;
+        while let Some(answer) = answers.message().await.map_err(EtcdError::of)? {
             if answer.canceled || !answer.events.is_empty() {
                 break;
             }
@@ -113,9 +113,9 @@ impl Hold {
     ///
     /// # Errors
     /// Who has it.
-    pub(super) async fn take(&self) -> Result<(), NotHeld> {
-        let lease = self.calls.grant(0, TTL).await.map_err(Refusal::harmless)?.id;
-        let taken = self.take_with(lease).await;
+    pub(super) async fn acquire(&self) -> Result<(), LockError> {
+        let lease = self.calls.grant(0, TTL).await.map_err(EtcdError::idempotent)?.id;
+        let taken = self.acquire_with_lease(lease).await;
         match &taken {
             Ok(()) => self.lease.store(lease, Relaxed),
             // It would run out by itself.
@@ -124,23 +124,23 @@ impl Hold {
         taken
     }
 
-    async fn take_with(&self, lease: i64) -> Result<(), NotHeld> {
+    async fn acquire_with_lease(&self, lease: i64) -> Result<(), LockError> {
         let absent = equal(CompareTarget::Create, TargetUnion::CreateRevision(0));
         let Some(there) = self.put_if(absent, lease).await? else { return Ok(()) };
-        let said: Option<Said> = serde_json::from_slice(&there.value).ok();
-        if said.as_ref().is_none_or(|said| said.id != self.id()) {
-            let who = match said {
-                Some(Said { name, process, .. }) => {
+        let value_in_etcd: Option<LockValue> = serde_json::from_slice(&there.value).ok();
+        if value_in_etcd.as_ref().is_none_or(|value_in_etcd| value_in_etcd.id != self.id()) {
+            let who = match value_in_etcd {
+                Some(LockValue { name, process, .. }) => {
                     format!("kube-lite on {name}, process {process}")
                 }
                 None => format!("whoever wrote the key {LOCK_KEY}"),
             };
-            return Err(NotHeld::By(who));
+            return Err(LockError::By(who));
         }
         let same = equal(CompareTarget::Mod, TargetUnion::ModRevision(there.mod_revision));
         if self.put_if(same, lease).await?.is_some() {
             let text = format!("the key {LOCK_KEY} changed while it was taken over");
-            return Err(Refusal::Untouched(text).into());
+            return Err(EtcdError::NotApplied(text).into());
         }
         if there.lease != 0 {
             // Nothing hangs on it any more.
@@ -154,11 +154,15 @@ impl Hold {
         &self,
         condition: pb::Compare,
         lease: i64,
-    ) -> Result<Option<KeyValue>, NotHeld> {
-        let said =
-            Said { id: self.id(), name: self.holder.name.clone(), process: std::process::id() };
+    ) -> Result<Option<KeyValue>, LockError> {
+        let value_in_etcd = LockValue {
+            id: self.id(),
+            name: self.holder.name.clone(),
+            process: std::process::id(),
+        };
         let key = Bytes::from_static(LOCK_KEY.as_bytes());
-        let value = serde_json::to_vec(&said).map_err(|e| Refusal::Untouched(e.to_string()))?;
+        let value =
+            serde_json::to_vec(&value_in_etcd).map_err(|e| EtcdError::NotApplied(e.to_string()))?;
         let put =
             pb::PutRequest { key: key.clone(), value: value.into(), lease, ..Default::default() };
         let step = |request| vec![pb::RequestOp { request: Some(request) }];
@@ -168,17 +172,19 @@ impl Hold {
             failure: step(Step::RequestRange(pb::RangeRequest { key, ..Default::default() })),
         };
         // Written twice, it is still this server's.
-        let answer = self.calls.txn(Asks::Once, &request).await.map_err(Refusal::harmless)?;
+        let answer = self.calls.txn(Retry::Never, &request).await.map_err(EtcdError::idempotent)?;
         if answer.succeeded {
             return Ok(None);
         }
-        let found = answer.responses.into_iter().find_map(|step| match step.response {
-            Some(StepAnswer::ResponseRange(found)) => found.kvs.into_iter().next(),
+        let range_response = answer.responses.into_iter().find_map(|step| match step.response {
+            Some(StepAnswer::ResponseRange(range_response)) => {
+                range_response.kvs.into_iter().next()
+            }
             _ => None,
         });
         let gone =
-            || Refusal::Untouched(format!("the key {LOCK_KEY} went away while it was taken"));
-        Ok(Some(found.ok_or_else(gone)?))
+            || EtcdError::NotApplied(format!("the key {LOCK_KEY} went away while it was taken"));
+        Ok(Some(range_response.ok_or_else(gone)?))
     }
 
     fn id(&self) -> String {
@@ -191,16 +197,16 @@ impl Hold {
     /// [`StoreError::Stopped`] when another server has it now.
     pub(super) async fn renew(&self) -> Result<(), StoreError> {
         let lease = self.lease.load(Relaxed);
-        if self.calls.renew(lease).await.map_err(|refusal| refusal.told(0))? > 0 {
+        if self.calls.renew(lease).await.map_err(|refusal| refusal.into_store_error(0))? > 0 {
             return Ok(());
         }
-        match self.take().await {
+        match self.acquire().await {
             Ok(()) => Ok(()),
-            Err(NotHeld::By(who)) => Err(StoreError::Stopped(format!(
+            Err(LockError::By(who)) => Err(StoreError::Stopped(format!(
                 "{} was away for more than {TTL} s, and {who} has taken it since: let one server at a time use it",
-                self.calls.lines.place
+                self.calls.connections.place
             ))),
-            Err(NotHeld::Refused(refusal)) => Err(refusal.told(0)),
+            Err(LockError::Refused(refusal)) => Err(refusal.into_store_error(0)),
         }
     }
 

@@ -10,15 +10,15 @@ use tokio::sync::mpsc;
 use tonic::Request;
 
 use super::backend::{Counts, Etcd, newest};
-use super::calls::{ANSWER, Calls, plain};
-use super::connection::Lines;
-use super::endpoints::Place;
-use super::error::{Refusal, WANTS_CERTIFICATE, advice};
+use super::calls::{ANSWER, Client, into_message};
+use super::connection::Connections;
+use super::endpoints::Endpoints;
+use super::error::{CERTIFICATE_REQUIRED, EtcdError, advice};
 use super::follow::Follower;
-use super::health::{Facts, Keeper};
-use super::lock::{Hold, NotHeld};
+use super::health::{EtcdStatus, HealthMonitor};
+use super::lock::{LockError, ServerLock};
 use super::snapshot::save;
-use crate::contract::{Backend, Saved};
+use crate::contract::{Backend, SavedSnapshot};
 use crate::external::config::{DatastoreTls, Holder};
 
 /// The oldest etcd whose watches come in parts, which large changes need.
@@ -34,33 +34,41 @@ pub(crate) enum Unusable {
     Failed(String),
 }
 
-fn unusable(why: String) -> Unusable {
-    Unusable::Failed(match advice(&why) {
-        Some(advice) => format!("{why}: {advice}"),
-        None => why,
+fn unusable(reason: String) -> Unusable {
+    Unusable::Failed(match advice(&reason) {
+        Some(advice) => format!("{reason}: {advice}"),
+        None => reason,
     })
 }
 
-fn failed(refusal: &Refusal) -> Unusable {
+fn failed(refusal: &EtcdError) -> Unusable {
     unusable(refusal.to_string())
 }
 
 /// Connects, and refuses what is too old.
-async fn reach(place: Place, tls: DatastoreTls, shutdown: Shutdown) -> Result<Calls, Unusable> {
-    let lines = Lines::connect(place, tls).await.map_err(unusable)?;
-    let calls = Calls { lines: Arc::new(lines), seen: Arc::default(), shutdown };
+async fn wait_for(
+    place: Endpoints,
+    tls: DatastoreTls,
+    shutdown: Shutdown,
+) -> Result<Client, Unusable> {
+    let connections = Connections::connect(place, tls).await.map_err(unusable)?;
+    let calls = Client { connections: Arc::new(connections), observed: Arc::default(), shutdown };
     // Once, without a second try: what TLS refuses is met here, and told at once.
-    let line = calls.lines.line().await;
-    let mut client = line.maintenance();
+    let connection = calls.connections.connection().await;
+    let mut client = connection.maintenance();
     let asked = client.status(Request::new(pb::StatusRequest {}));
-    let late = || Refusal::Untouched(format!("{} does not answer", calls.lines.place));
+    let late = || EtcdError::NotApplied(format!("{} does not answer", calls.connections.place));
     let asked = tokio::time::timeout(ANSWER, asked).await.map_err(|_| failed(&late()))?;
-    let version = plain(asked).map_err(|refusal| match (&refusal, calls.lines.place.is_tls()) {
-        // Who refuses a certificate may have closed the connection before its word of that is read.
-        (Refusal::Unknown(why) | Refusal::Untouched(why), true) if advice(why).is_none() => {
-            Unusable::Failed(format!("{why}: it may be that {WANTS_CERTIFICATE}"))
+    let version = into_message(asked).map_err(|refusal| {
+        match (&refusal, calls.connections.place.is_tls()) {
+            // Who refuses a certificate may have closed the connection before its word of that is read.
+            (EtcdError::Unknown(reason) | EtcdError::NotApplied(reason), true)
+                if advice(reason).is_none() =>
+            {
+                Unusable::Failed(format!("{reason}: it may be that {CERTIFICATE_REQUIRED}"))
+            }
+            _ => failed(&refusal),
         }
-        _ => failed(&refusal),
     })?;
     let version = version.version;
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
@@ -79,45 +87,45 @@ async fn reach(place: Place, tls: DatastoreTls, shutdown: Shutdown) -> Result<Ca
 /// # Errors
 /// [`Unusable`].
 pub(crate) async fn open(
-    place: Place,
+    place: Endpoints,
     tls: DatastoreTls,
     holder: Option<Holder>,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Backend>, Unusable> {
     let name = place.to_string();
     let shutdown = tasks.shutdown();
-    let calls = reach(place, tls, shutdown.clone()).await?;
-    tasks.spawn(Kind::Critical, "etcd line", Arc::clone(&calls.lines).keep(shutdown.clone()));
+    let calls = wait_for(place, tls, shutdown.clone()).await?;
+    tasks.spawn(Kind::Critical, "etcd line", Arc::clone(&calls.connections).keep(shutdown.clone()));
     calls.newest().await.map_err(|refusal| failed(&refusal))?;
-    let hold = match holder {
+    let lock = match holder {
         Some(holder) => {
-            let hold = Hold::new(calls.clone(), holder);
-            hold.take_patiently().await.map_err(|why| match why {
-                NotHeld::By(who) => Unusable::Held(format!(
+            let lock = ServerLock::new(calls.clone(), holder);
+            lock.acquire_or_wait().await.map_err(|reason| match reason {
+                LockError::By(who) => Unusable::Held(format!(
                     "{name} is in use by {who}: one server at a time writes to it; what a server that was killed had is free after 20 s"
                 )),
-                NotHeld::Refused(refusal) => failed(&refusal),
+                LockError::Refused(refusal) => failed(&refusal),
             })?;
-            Some(hold)
+            Some(lock)
         }
         None => None,
     };
     let revision = calls.newest().await.map_err(|refusal| failed(&refusal))?;
     let follower = Arc::new(Follower::new(calls.clone(), revision));
-    let keeper = Arc::new(Keeper {
+    let health = Arc::new(HealthMonitor {
         calls: calls.clone(),
         follower: Arc::clone(&follower),
-        hold,
-        facts: Facts::default().into(),
-        silent: false.into(),
+        lock,
+        etcd_status: EtcdStatus::default().into(),
+        status_unavailable: false.into(),
     });
-    keeper.measure(true).await;
+    health.refresh_status(true).await;
     let (asks, asked) = mpsc::channel(ASKS_MAX);
     tasks.spawn(Kind::Critical, "etcd watch", follower.run(shutdown.clone()));
     tasks.spawn(Kind::Critical, "etcd revision", newest(calls, asked));
-    tasks.spawn(Kind::Critical, "datastore", Arc::clone(&keeper).run(shutdown.clone()));
+    tasks.spawn(Kind::Critical, "datastore", Arc::clone(&health).run(shutdown.clone()));
     tracing::info!(etcd = name, revision, "the external etcd is open");
-    Ok(Arc::new(Etcd { keeper, asks, counts: Counts::default(), tasks: tasks.clone() }))
+    Ok(Arc::new(Etcd { health, asks, counts: Counts::default(), tasks: tasks.clone() }))
 }
 
 /// Copies all of an etcd into an empty file, as a snapshot of its own; others may go on writing.
@@ -125,22 +133,22 @@ pub(crate) async fn open(
 /// # Errors
 /// [`Unusable`].
 pub(crate) async fn snapshot(
-    place: Place,
+    place: Endpoints,
     tls: DatastoreTls,
     file: File,
-) -> Result<Saved, Unusable> {
+) -> Result<SavedSnapshot, Unusable> {
     let shutdown = Shutdown::new();
-    let calls = reach(place, tls, shutdown.clone()).await?;
+    let calls = wait_for(place, tls, shutdown.clone()).await?;
     let copy = async {
         // Here a refusal is told in a sentence.
         calls.newest().await.map_err(|refusal| failed(&refusal))?;
         let saved = save(&calls, file).await;
         saved.map_err(|error| Unusable::Failed(format!("its snapshot: {error}")))
     };
-    let lines = Arc::clone(&calls.lines).keep(shutdown);
+    let connections = Arc::clone(&calls.connections).keep(shutdown);
     tokio::select! {
         copied = copy => copied,
         // It goes on until shutdown.
-        _ = lines => Err(Unusable::Failed("the connection was given up".to_owned())),
+        _ = connections => Err(Unusable::Failed("the connection was given up".to_owned())),
     }
 }

@@ -13,8 +13,10 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteLockingMode, S
 use url::Url;
 
 use super::dialect::{Dialect, MYSQL, POSTGRES, SQLITE};
-use super::session::{Arg, Failure, Open, Session, failure};
-use crate::external::endpoint::{Endpoint, Mysql, MysqlAddress, MysqlTls, Place, Sql};
+use super::session::{Arg, Open, Session, SqlError, classify};
+use crate::external::endpoint::{
+    DatastoreKind, Endpoint, Mysql, MysqlAddress, MysqlTls, SqlEndpoint,
+};
 
 /// The advisory lock in PostgreSQL, one in each database: `kubelite` in ASCII.
 const LOCK: i64 = 0x6b75_6265_6c69_7465;
@@ -25,74 +27,77 @@ const WAIT: Duration = Duration::from_secs(3);
 
 /// Whether the database is held alone, or only read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum Access {
     /// Nobody else may write, nor read a file.
-    Alone,
+    Exclusive,
     /// It is read once, as it is.
-    Read,
+    ReadOnly,
 }
 
 /// What the endpoint's statements are.
 ///
 /// # Errors
 /// When it is no database.
-pub(super) fn dialect(endpoint: &Endpoint) -> Result<&'static Dialect, Failure> {
-    Ok(match place(endpoint)? {
-        Sql::Sqlite(_) => &SQLITE,
-        Sql::Postgres(_) => &POSTGRES,
-        Sql::Mysql(_) => &MYSQL,
+pub(super) fn dialect(endpoint: &Endpoint) -> Result<&'static Dialect, SqlError> {
+    Ok(match sql_endpoint(endpoint)? {
+        SqlEndpoint::Sqlite(_) => &SQLITE,
+        SqlEndpoint::Postgres(_) => &POSTGRES,
+        SqlEndpoint::Mysql(_) => &MYSQL,
     })
 }
 
-fn place(endpoint: &Endpoint) -> Result<&Sql, Failure> {
-    match &endpoint.place {
-        Place::Sql(place) => Ok(place),
-        Place::Etcd(_) => Err(Failure::Failed(format!("{endpoint} is no database"))),
+fn sql_endpoint(endpoint: &Endpoint) -> Result<&SqlEndpoint, SqlError> {
+    match &endpoint.kind {
+        DatastoreKind::Sql(sql) => Ok(sql),
+        DatastoreKind::Etcd(_) => Err(SqlError::Failed(format!("{endpoint} is no database"))),
     }
 }
 
 /// Connects, and takes the lock if it is to be held.
 ///
 /// # Errors
-/// [`Failure::Held`] says who has the database.
-pub(super) async fn connect(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Failure> {
-    match place(endpoint)? {
-        Sql::Sqlite(path) => sqlite(path, hold).await,
-        Sql::Postgres(_) | Sql::Mysql(_) => {
-            let connecting = remote(endpoint, hold);
-            let late = || Failure::Lost(format!("{endpoint} does not answer"));
+/// [`SqlError::Held`] says who has the database.
+pub(super) async fn connect(
+    endpoint: &Endpoint,
+    access: Access,
+) -> Result<Box<dyn Session>, SqlError> {
+    match sql_endpoint(endpoint)? {
+        SqlEndpoint::Sqlite(path) => sqlite(path, access).await,
+        SqlEndpoint::Postgres(_) | SqlEndpoint::Mysql(_) => {
+            let connecting = remote(endpoint, access);
+            let late = || SqlError::Lost(format!("{endpoint} does not answer"));
             tokio::time::timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(late()))
         }
     }
 }
 
-async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Failure> {
+async fn remote(endpoint: &Endpoint, access: Access) -> Result<Box<dyn Session>, SqlError> {
     let held = |who: Option<String>| {
         let who = who.unwrap_or_else(|| "another session".to_owned());
-        Failure::Held(format!("{endpoint} is in use by {who}: one server at a time writes to it"))
+        SqlError::Held(format!("{endpoint} is in use by {who}: one server at a time writes to it"))
     };
-    match place(endpoint)? {
-        Sql::Postgres(url) => {
+    match sql_endpoint(endpoint)? {
+        SqlEndpoint::Postgres(url) => {
             let options = postgres(url, endpoint)?;
-            let connected = match options.connect().await.map_err(failure) {
-                Err(Failure::NoDatabase(_)) if hold == Hold::Alone => {
+            let connected = match options.connect().await.map_err(classify) {
+                Err(SqlError::NoDatabase(_)) if access == Access::Exclusive => {
                     let name = options.get_database().unwrap_or_default();
                     let maintenance = options.clone().database("postgres").connect().await;
-                    let mut maintenance = Open(maintenance.map_err(failure)?);
+                    let mut maintenance = Open(maintenance.map_err(classify)?);
                     // The name was checked when the endpoint was read.
                     maintenance.run(&format!("CREATE DATABASE \"{name}\"")).await?;
                     Box::new(maintenance).close().await?;
-                    options.connect().await.map_err(failure)
+                    options.connect().await.map_err(classify)
                 }
                 connected => connected,
             };
             let mut session = Open(connected?);
-            if hold == Hold::Alone {
+            if access == Access::Exclusive {
                 session.run(&format!("SET lock_timeout = {}", WAIT.as_millis())).await?;
                 let lock = session.execute("SELECT pg_advisory_lock($1)", &[Arg::Number(LOCK)]);
                 let taken = lock.await;
                 session.run("SET lock_timeout = 0").await?;
-                if let Err(Failure::Held(_)) = taken {
+                if let Err(SqlError::Held(_)) = taken {
                     let who = session.text(
                         "SELECT a.application_name || ', ' || COALESCE(host(a.client_addr), 'a local socket') || ', process ' || a.pid \
                          FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted \
@@ -106,23 +111,23 @@ async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Fai
             }
             Ok(Box::new(session))
         }
-        Sql::Mysql(place) => {
-            let options = mysql(place, endpoint);
-            let connected = match options.connect().await.map_err(failure) {
-                Err(Failure::NoDatabase(_)) if hold == Hold::Alone => {
-                    let mut nowhere = place.clone();
+        SqlEndpoint::Mysql(source) => {
+            let options = mysql(source, endpoint);
+            let connected = match options.connect().await.map_err(classify) {
+                Err(SqlError::NoDatabase(_)) if access == Access::Exclusive => {
+                    let mut nowhere = source.clone();
                     nowhere.database = String::new();
                     let connected = mysql(&nowhere, endpoint).connect().await;
-                    let mut maintenance = Open(connected.map_err(failure)?);
-                    let name = &place.database;
+                    let mut maintenance = Open(connected.map_err(classify)?);
+                    let name = &source.database;
                     maintenance.run(&format!("CREATE DATABASE IF NOT EXISTS `{name}`")).await?;
                     Box::new(maintenance).close().await?;
-                    options.connect().await.map_err(failure)
+                    options.connect().await.map_err(classify)
                 }
                 connected => connected,
             };
             let mut session = Open(connected?);
-            if hold == Hold::Alone {
+            if access == Access::Exclusive {
                 let taken = session
                     .number(
                         "SELECT CAST(GET_LOCK(CONCAT('kube-lite:', DATABASE()), ?) AS SIGNED)",
@@ -142,24 +147,24 @@ async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Fai
             }
             Ok(Box::new(session))
         }
-        Sql::Sqlite(path) => sqlite(path, hold).await,
+        SqlEndpoint::Sqlite(path) => sqlite(path, access).await,
     }
 }
 
-async fn sqlite(path: &Path, hold: Hold) -> Result<Box<dyn Session>, Failure> {
+async fn sqlite(path: &Path, access: Access) -> Result<Box<dyn Session>, SqlError> {
     let options =
         SqliteConnectOptions::new().filename(path).busy_timeout(WAIT).disable_statement_logging();
-    let options = match hold {
-        Hold::Alone => options
+    let options = match access {
+        Access::Exclusive => options
             .create_if_missing(true)
             .locking_mode(SqliteLockingMode::Exclusive)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full),
-        Hold::Read => options.read_only(true),
+        Access::ReadOnly => options.read_only(true),
     };
     let opened = async {
-        let mut session = Open(options.connect().await.map_err(failure)?);
-        if hold == Hold::Alone {
+        let mut session = Open(options.connect().await.map_err(classify)?);
+        if access == Access::Exclusive {
             // The lock is kept from the first transaction on.
             session.run("BEGIN EXCLUSIVE; COMMIT").await?;
         }
@@ -167,16 +172,16 @@ async fn sqlite(path: &Path, hold: Hold) -> Result<Box<dyn Session>, Failure> {
     };
     match opened.await {
         Ok(session) => Ok(Box::new(session)),
-        Err(Failure::Held(_)) => {
+        Err(SqlError::Held(_)) => {
             let shown = path.display();
             let who = holder(path).unwrap_or_else(|| "another process".to_owned());
-            Err(Failure::Held(format!(
+            Err(SqlError::Held(format!(
                 "{shown} is in use by {who}: stop k3s or the other server first"
             )))
         }
         Err(error) => {
             let shown = path.display();
-            Err(Failure::Failed(format!("cannot open {shown}: {error}")))
+            Err(SqlError::Failed(format!("cannot open {shown}: {error}")))
         }
     }
 }
@@ -202,7 +207,7 @@ fn holder(path: &Path) -> Option<String> {
     Some(format!("the process {} {}", lock.l_pid, name.trim()).trim_end().to_owned())
 }
 
-fn postgres(url: &Url, endpoint: &Endpoint) -> Result<PgConnectOptions, Failure> {
+fn postgres(url: &Url, endpoint: &Endpoint) -> Result<PgConnectOptions, SqlError> {
     let mut url = url.clone();
     let given = |name: &str| url.query_pairs().any(|(given, _)| given == name);
     let path = |path: &Option<PathBuf>| path.as_ref().and_then(|p| Some(p.to_str()?.to_owned()));
@@ -223,7 +228,7 @@ fn postgres(url: &Url, endpoint: &Endpoint) -> Result<PgConnectOptions, Failure>
     for (name, value) in add {
         url.query_pairs_mut().append_pair(name, &value);
     }
-    let options = PgConnectOptions::from_url(&url).map_err(failure)?;
+    let options = PgConnectOptions::from_url(&url).map_err(classify)?;
     Ok(options
         .application_name(&format!("kube-lite on {}", machine()))
         // A server that is gone without a word gives its lock back.
@@ -235,17 +240,17 @@ fn postgres(url: &Url, endpoint: &Endpoint) -> Result<PgConnectOptions, Failure>
         .disable_statement_logging())
 }
 
-fn mysql(place: &Mysql, endpoint: &Endpoint) -> MySqlConnectOptions {
+fn mysql(source: &Mysql, endpoint: &Endpoint) -> MySqlConnectOptions {
     let tls = &endpoint.tls;
-    let mut options = MySqlConnectOptions::new().username(&place.user).disable_statement_logging();
-    if !place.database.is_empty() {
-        options = options.database(&place.database);
+    let mut options = MySqlConnectOptions::new().username(&source.user).disable_statement_logging();
+    if !source.database.is_empty() {
+        options = options.database(&source.database);
     }
-    options = match &place.address {
+    options = match &source.address {
         MysqlAddress::Tcp(host, port) => options.host(host).port(*port),
         MysqlAddress::Unix(path) => options.socket(path),
     };
-    if let Some(password) = &place.password {
+    if let Some(password) = &source.password {
         options = options.password(password);
     }
     if let Some(ca) = &tls.ca {
@@ -255,7 +260,7 @@ fn mysql(place: &Mysql, endpoint: &Endpoint) -> MySqlConnectOptions {
         options = options.ssl_client_cert(certificate).ssl_client_key(key);
     }
     let named = tls.ca.is_some() || tls.certificate.is_some();
-    options.ssl_mode(match place.tls {
+    options.ssl_mode(match source.tls {
         Some(MysqlTls::Off) => MySqlSslMode::Disabled,
         Some(MysqlTls::Preferred) => MySqlSslMode::Preferred,
         Some(MysqlTls::Unverified) => MySqlSslMode::Required,

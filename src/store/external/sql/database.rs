@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::connect::{Hold, connect, dialect};
+use super::connect::{Access, connect, dialect};
 use super::dialect::Dialect;
 use super::load::{Leases, Loader};
 use super::plan::{COMPACT_KEY, Changes, LeaseChange, Row};
-use super::session::{Arg, Failure, Session};
+use super::session::{Arg, Session, SqlError};
 use crate::external::endpoint::Endpoint;
 use crate::mvcc::State;
 
@@ -31,20 +31,20 @@ impl Database {
     /// Connects.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub(super) async fn open(endpoint: Endpoint, hold: Hold) -> Result<Self, Failure> {
-        let session = connect(&endpoint, hold).await?;
+    /// See [`SqlError`].
+    pub(super) async fn open(endpoint: Endpoint, access: Access) -> Result<Self, SqlError> {
+        let session = connect(&endpoint, access).await?;
         Ok(Self { dialect: dialect(&endpoint)?, endpoint, session: Some(session) })
     }
 
     /// Connects again and takes the lock again.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub(super) async fn reopen(&mut self) -> Result<(), Failure> {
+    /// See [`SqlError`].
+    pub(super) async fn reopen(&mut self) -> Result<(), SqlError> {
         // First it goes, for SQLite's lock is the process'.
         self.session = None;
-        self.session = Some(connect(&self.endpoint, Hold::Alone).await?);
+        self.session = Some(connect(&self.endpoint, Access::Exclusive).await?);
         Ok(())
     }
 
@@ -64,16 +64,16 @@ impl Database {
         &self.endpoint
     }
 
-    fn session(&mut self) -> Result<&mut dyn Session, Failure> {
-        let lost = || Failure::Lost("it was closed".to_owned());
+    fn session(&mut self) -> Result<&mut dyn Session, SqlError> {
+        let lost = || SqlError::Lost("it was closed".to_owned());
         Ok(self.session.as_mut().ok_or_else(lost)?.as_mut())
     }
 
     /// Makes what is missing of the tables.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub(super) async fn prepare(&mut self) -> Result<(), Failure> {
+    /// See [`SqlError`].
+    pub(super) async fn prepare(&mut self) -> Result<(), SqlError> {
         let dialect = self.dialect;
         let there = self.exists("kine").await?;
         let session = self.session()?;
@@ -106,7 +106,7 @@ impl Database {
         Ok(())
     }
 
-    async fn exists(&mut self, table: &str) -> Result<bool, Failure> {
+    async fn exists(&mut self, table: &str) -> Result<bool, SqlError> {
         let sql = self.dialect.exists;
         let found = self.session()?.number(sql, &[Arg::Text(table)]).await?;
         Ok(found.is_some_and(|tables| tables > 0))
@@ -115,12 +115,12 @@ impl Database {
     /// Reads everything.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub(super) async fn load(&mut self) -> Result<State, Failure> {
+    /// See [`SqlError`].
+    pub(super) async fn load(&mut self) -> Result<State, SqlError> {
         let dialect = self.dialect;
         if !self.exists("kine").await? {
             let text = format!("{} has no table kine: it is no datastore of k3s", self.endpoint);
-            return Err(Failure::Failed(text));
+            return Err(SqlError::Failed(text));
         }
         let mut leases = Leases::default();
         let ours = self.exists("kube_lite_lease").await?;
@@ -138,8 +138,8 @@ impl Database {
     /// Reads everything as of one moment, while others may go on writing.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub(super) async fn load_as_of_one_moment(&mut self) -> Result<State, Failure> {
+    /// See [`SqlError`].
+    pub(super) async fn load_as_of_one_moment(&mut self) -> Result<State, SqlError> {
         let begin = self.dialect.begin_reading;
         self.session()?.run(begin).await?;
         let state = self.load().await;
@@ -150,8 +150,8 @@ impl Database {
     /// Newest id there is.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub(super) async fn newest(&mut self) -> Result<i64, Failure> {
+    /// See [`SqlError`].
+    pub(super) async fn newest(&mut self) -> Result<i64, SqlError> {
         let sql = self.dialect.newest;
         let remote = self.dialect.remote;
         let session = self.session()?;
@@ -162,8 +162,8 @@ impl Database {
     /// Bytes on disk.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub(super) async fn size(&mut self) -> Result<u64, Failure> {
+    /// See [`SqlError`].
+    pub(super) async fn size(&mut self) -> Result<u64, SqlError> {
         let sql = self.dialect.size;
         let remote = self.dialect.remote;
         let size = within(remote, self.session()?.number(sql, &[])).await?;
@@ -173,8 +173,8 @@ impl Database {
     /// Writes changes, all or none.
     ///
     /// # Errors
-    /// See [`Failure`]; only after [`Failure::Lost`] it may have happened.
-    pub(super) async fn write(&mut self, changes: &Changes) -> Result<(), Failure> {
+    /// See [`SqlError`]; only after [`SqlError::Lost`] it may have happened.
+    pub(super) async fn write(&mut self, changes: &Changes) -> Result<(), SqlError> {
         let dialect = self.dialect;
         let session = self.session()?;
         let outcome = within(dialect.remote, write(dialect, session, changes)).await;
@@ -184,8 +184,8 @@ impl Database {
     /// Drops what was superseded or deleted in `[from, to)`, and makes `to` the compacted revision.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub(super) async fn compact(&mut self, from: i64, to: i64) -> Result<(), Failure> {
+    /// See [`SqlError`].
+    pub(super) async fn compact(&mut self, from: i64, to: i64) -> Result<(), SqlError> {
         let dialect = self.dialect;
         let session = self.session()?;
         let outcome = within(dialect.remote, compact(dialect, session, from, to)).await;
@@ -193,16 +193,16 @@ impl Database {
     }
 
     /// Ends a transaction that failed.
-    async fn conclude(&mut self, outcome: Result<(), Failure>) -> Result<(), Failure> {
+    async fn conclude(&mut self, outcome: Result<(), SqlError>) -> Result<(), SqlError> {
         match outcome {
             Ok(()) => Ok(()),
-            Err(lost @ Failure::Lost(_)) => Err(lost),
+            Err(lost @ SqlError::Lost(_)) => Err(lost),
             Err(error) => {
                 let remote = self.dialect.remote;
                 within(remote, self.session()?.run("ROLLBACK")).await.or_else(|rollback| {
                     // A transaction that failed may have ended itself; then there is nothing to roll back.
                     match rollback {
-                        lost @ Failure::Lost(_) => Err(lost),
+                        lost @ SqlError::Lost(_) => Err(lost),
                         _ => Ok(()),
                     }
                 })?;
@@ -214,11 +214,11 @@ impl Database {
     /// Gives space back to the file system.
     ///
     /// # Errors
-    /// See [`Failure`]; a database that has administrators of its own does so itself.
-    pub(super) async fn defragment(&mut self) -> Result<(), Failure> {
+    /// See [`SqlError`]; a database that has administrators of its own does so itself.
+    pub(super) async fn defragment(&mut self) -> Result<(), SqlError> {
         match self.dialect.defragment {
             Some(sql) => self.session()?.run(sql).await,
-            None => Err(Failure::Failed(format!(
+            None => Err(SqlError::Failed(format!(
                 "{} gives space back by its own means, not by defragmentation",
                 self.dialect.name
             ))),
@@ -228,8 +228,8 @@ impl Database {
     /// Ends the connection in an orderly way, which gives the lock back.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub(super) async fn close(&mut self) -> Result<(), Failure> {
+    /// See [`SqlError`].
+    pub(super) async fn close(&mut self) -> Result<(), SqlError> {
         match self.session.take() {
             Some(session) => session.close().await,
             None => Ok(()),
@@ -240,12 +240,12 @@ impl Database {
 /// Waits for an answer over a network no longer than a connection is believed in. A file is waited for.
 async fn within<T>(
     remote: bool,
-    asked: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
+    asked: impl Future<Output = Result<T, SqlError>>,
+) -> Result<T, SqlError> {
     if !remote {
         return asked.await;
     }
-    let late = || Failure::Lost(format!("no answer for {} s", ANSWER.as_secs()));
+    let late = || SqlError::Lost(format!("no answer for {} s", ANSWER.as_secs()));
     tokio::time::timeout(ANSWER, asked).await.unwrap_or_else(|_| Err(late()))
 }
 
@@ -253,7 +253,7 @@ async fn write(
     dialect: &Dialect,
     session: &mut dyn Session,
     changes: &Changes,
-) -> Result<(), Failure> {
+) -> Result<(), SqlError> {
     session.run(dialect.begin).await?;
     for change in &changes.leases {
         let (LeaseChange::Granted(id, _) | LeaseChange::Revoked(id)) = *change;
@@ -296,7 +296,7 @@ async fn compact(
     session: &mut dyn Session,
     from: i64,
     to: i64,
-) -> Result<(), Failure> {
+) -> Result<(), SqlError> {
     session.run(dialect.begin).await?;
     session.execute(dialect.set_compacted, &[Arg::Number(to)]).await?;
     let range = [Arg::Number(from), Arg::Number(to), Arg::Number(from), Arg::Number(to)];

@@ -2,7 +2,7 @@
 //!
 //! SQLite and PostgreSQL share what they can; MySQL has other placeholders and casts.
 
-use super::plan::Names;
+use super::plan::KeyNames;
 
 /// What differs between databases.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub(super) struct Dialect {
     /// Its name, for errors.
     pub(super) name: &'static str,
     /// Which keys it can name.
-    pub(super) names: Names,
+    pub(super) names: KeyNames,
     /// Makes kine's table and its indexes.
     pub(super) kine: &'static [&'static str],
     /// These may be run where there is a table.
@@ -93,7 +93,7 @@ const FORGET: &str = "DELETE FROM kube_lite_attachment WHERE revision < $1 \
 /// SQLite, one file; k3s's `server/db/state.db` is one.
 pub(super) const SQLITE: Dialect = Dialect {
     name: "SQLite",
-    names: Names { ascii: false, max: usize::MAX },
+    names: KeyNames { ascii: false, max: usize::MAX },
     kine: &[
         "CREATE TABLE IF NOT EXISTS kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, created INTEGER, deleted INTEGER, \
             create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB)",
@@ -133,7 +133,7 @@ pub(super) const SQLITE: Dialect = Dialect {
 /// PostgreSQL.
 pub(super) const POSTGRES: Dialect = Dialect {
     name: "PostgreSQL",
-    names: Names { ascii: false, max: usize::MAX },
+    names: KeyNames { ascii: false, max: usize::MAX },
     kine: &[
         "CREATE TABLE IF NOT EXISTS kine (id BIGSERIAL PRIMARY KEY, name text COLLATE \"C\", created INTEGER, deleted INTEGER, \
             create_revision BIGINT, prev_revision BIGINT, lease INTEGER, value bytea, old_value bytea)",
@@ -158,7 +158,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
 /// MySQL and MariaDB.
 pub(super) const MYSQL: Dialect = Dialect {
     name: "MySQL",
-    names: Names { ascii: true, max: 630 },
+    names: KeyNames { ascii: true, max: 630 },
     kine: &[
         "CREATE TABLE IF NOT EXISTS kine (id BIGINT UNSIGNED AUTO_INCREMENT, name VARCHAR(630) CHARACTER SET ascii, created INTEGER, \
             deleted INTEGER, create_revision BIGINT UNSIGNED, prev_revision BIGINT UNSIGNED, lease INTEGER, value MEDIUMBLOB, \

@@ -7,26 +7,26 @@ use async_trait::async_trait;
 use base::{Kind, Tasks};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::connect::Hold;
+use super::connect::Access;
 use super::database::Database;
-use super::session::Failure;
+use super::session::SqlError;
 use super::status::Status;
 use super::writer::{Job, Reply, Writer};
 use crate::contract::{Backend, Durability, Leadership, StoreError, StoreStats};
 use crate::external::config::DatastoreError;
 use crate::external::endpoint::Endpoint;
 use crate::local::engine::Engine;
-use crate::local::shared::Shared;
-use crate::local::store::{Limits, Store};
+use crate::local::shared::SharedState;
+use crate::local::store::{LocalStore, StoreOptions};
 use crate::mvcc::{Command, Outcome, State};
 
 /// Commands that may wait; more wait before they queue.
 const JOBS_MAX: usize = 256;
 
 /// What a failure at a start is.
-fn told(endpoint: &Endpoint) -> impl Fn(Failure) -> DatastoreError + '_ {
-    move |failure| match failure {
-        Failure::Held(who) => DatastoreError::Held(who),
+fn datastore_error(endpoint: &Endpoint) -> impl Fn(SqlError) -> DatastoreError + '_ {
+    move |classify| match classify {
+        SqlError::Held(who) => DatastoreError::Held(who),
         other => {
             DatastoreError::Unusable { endpoint: endpoint.to_string(), why: other.to_string() }
         }
@@ -34,7 +34,7 @@ fn told(endpoint: &Endpoint) -> impl Fn(Failure) -> DatastoreError + '_ {
 }
 
 #[derive(Debug)]
-struct Sql {
+struct SqlEngine {
     jobs: mpsc::Sender<Job>,
     status: Arc<Status>,
     leads: watch::Sender<Leadership>,
@@ -43,8 +43,8 @@ struct Sql {
     local: bool,
 }
 
-impl Sql {
-    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+impl SqlEngine {
+    async fn request<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
         let ended = || {
             let unknown = || StoreError::Stopped("the datastore's writer ended".to_owned());
             self.stopped().unwrap_or_else(unknown)
@@ -56,9 +56,9 @@ impl Sql {
 }
 
 #[async_trait]
-impl Engine for Sql {
+impl Engine for SqlEngine {
     async fn submit(&self, command: Command, _: Durability) -> Result<Outcome, StoreError> {
-        self.ask(|reply| Job::Command(command, reply)).await
+        self.request(|reply| Job::Command(command, reply)).await
     }
 
     async fn barrier(&self) -> Result<(), StoreError> {
@@ -66,7 +66,7 @@ impl Engine for Sql {
         if self.local {
             return Ok(());
         }
-        self.ask(Job::Check).await
+        self.request(Job::Check).await
     }
 
     fn leads(&self) -> watch::Receiver<Leadership> {
@@ -90,7 +90,7 @@ impl Engine for Sql {
     }
 
     async fn defragment(&self) -> Result<(), StoreError> {
-        self.ask(Job::Defragment).await
+        self.request(Job::Defragment).await
     }
 
     fn fill_stats(&self, stats: &mut StoreStats) {
@@ -108,8 +108,8 @@ pub(crate) async fn open(
     endpoint: Endpoint,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Backend>, DatastoreError> {
-    let database = Database::open(endpoint.clone(), Hold::Alone).await;
-    begin(database.map_err(told(&endpoint))?, tasks).await
+    let database = Database::open(endpoint.clone(), Access::Exclusive).await;
+    begin(database.map_err(datastore_error(&endpoint))?, tasks).await
 }
 
 /// As [`open`], over a connection that is there.
@@ -118,14 +118,14 @@ pub(super) async fn begin(
     tasks: &Tasks,
 ) -> Result<Arc<dyn Backend>, DatastoreError> {
     let endpoint = database.endpoint().clone();
-    let failed = told(&endpoint);
+    let failed = datastore_error(&endpoint);
     database.prepare().await.map_err(&failed)?;
     let state = database.load().await.map_err(&failed)?;
     let local = !database.dialect().remote;
     tracing::info!(
         %endpoint, revision = state.revision(), keys = state.size().keys, "the external datastore is open"
     );
-    let shared = Arc::new(Shared::new(state));
+    let shared = Arc::new(SharedState::new(state));
     let status = Arc::new(Status::default());
     let (jobs, waiting) = mpsc::channel(JOBS_MAX);
     let mut writer = Writer {
@@ -136,13 +136,13 @@ pub(super) async fn begin(
         shutdown: tasks.shutdown().clone(),
         held_back: None,
     };
-    writer.measure().await;
+    writer.update_size().await;
     tasks.spawn(Kind::Critical, "datastore", writer.run());
     // A later start has a higher one, as clients of etcd expect of a term.
     let term = base::clock::unix_time().as_secs().max(1);
     let leads = watch::Sender::new(Leadership { term, leads: true, ..Leadership::default() });
-    let engine = Arc::new(Sql { jobs, status, leads, term, local });
-    Ok(Store::start(shared, engine, Limits::default(), tasks))
+    let engine = Arc::new(SqlEngine { jobs, status, leads, term, local });
+    Ok(LocalStore::start(shared, engine, StoreOptions::default(), tasks))
 }
 
 /// Reads a database as it is at one moment, changing nothing; a k3s may go on writing.
@@ -150,8 +150,8 @@ pub(super) async fn begin(
 /// # Errors
 /// [`DatastoreError`].
 pub(crate) async fn read(endpoint: &Endpoint) -> Result<State, DatastoreError> {
-    let failed = told(endpoint);
-    let mut database = Database::open(endpoint.clone(), Hold::Read).await.map_err(&failed)?;
+    let failed = datastore_error(endpoint);
+    let mut database = Database::open(endpoint.clone(), Access::ReadOnly).await.map_err(&failed)?;
     let state = database.load_as_of_one_moment().await.map_err(&failed)?;
     database.close().await.map_err(&failed)?;
     Ok(state)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 
 use super::plan::{COMPACT_KEY, Row, is_gap};
-use crate::mvcc::{Facts, State, Version};
+use crate::mvcc::{ClusterData, State, Version};
 
 /// What is kept beside kine's table: which row hangs on which lease, and the seconds of each lease.
 #[derive(Debug, Default)]
@@ -90,7 +90,7 @@ impl Loader {
         }
         let leases = self.leases.granted.into_iter();
         let keys = self.keys.into_iter().filter(|(_, versions)| !versions.is_empty());
-        State::import(newest, compacted, Vec::new(), Facts::default(), leases, keys)
+        State::import(newest, compacted, Vec::new(), ClusterData::default(), leases, keys)
     }
 }
 

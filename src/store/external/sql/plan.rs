@@ -64,14 +64,14 @@ pub(super) struct Planned {
 
 /// Which keys a database can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Names {
+pub(super) struct KeyNames {
     /// Only ASCII.
     pub(super) ascii: bool,
     /// Longest name in bytes.
     pub(super) max: usize,
 }
 
-impl Names {
+impl KeyNames {
     /// The key as a name.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ pub(super) fn is_gap(row: &Row) -> bool {
     row.deleted && row.prev_revision == 0 && number == Some(row.id)
 }
 
-fn row(state: &State, write: Write, id: i64, names: Names) -> Result<Row, StoreError> {
+fn row(state: &State, write: Write, id: i64, names: KeyNames) -> Result<Row, StoreError> {
     let name = names.of(&write.key)?;
     let ttl = match write.lease {
         0 => 0,
@@ -133,7 +133,7 @@ pub(super) fn plan(
     state: &State,
     command: Command,
     next: i64,
-    names: Names,
+    names: KeyNames,
 ) -> Result<Planned, StoreError> {
     let mut changes = Changes::default();
     let commands = match command {
@@ -184,7 +184,7 @@ pub(super) fn plan(
             }
             vec![Command::Compact(revision)]
         }
-        Command::Raise { .. } | Command::Alarm { .. } | Command::Describe { .. } => {
+        Command::Raise { .. } | Command::Alarm { .. } | Command::SetProfile { .. } => {
             return Err(StoreError::Invalid(
                 "an external datastore keeps keys and leases alone: alarms and members are the embedded store's".to_owned(),
             ));
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::contract::{Compare, Ordering, Target};
 
-    const NAMES: Names = Names { ascii: true, max: 20 };
+    const NAMES: KeyNames = KeyNames { ascii: true, max: 20 };
 
     fn txn(success: Vec<Op>) -> Command {
         Command::Txn(Txn { success, ..Txn::default() })
@@ -329,11 +329,11 @@ mod tests {
     #[test]
     fn what_the_schema_cannot_hold_is_refused_by_name() {
         let state = State::default();
-        let told = |command| plan(&state, command, 2, NAMES).unwrap_err().to_string();
-        let several = told(txn(vec![put("a", 0), put("b", 0)]));
+        let notified = |command| plan(&state, command, 2, NAMES).unwrap_err().to_string();
+        let several = notified(txn(vec![put("a", 0), put("b", 0)]));
         assert!(several.contains("one change a revision (kine's schema)"), "{several}");
         let open_end = KeyRange { start: "a".into(), end: [0][..].into() };
-        let both = told(txn(vec![put("b", 0), delete(open_end)]));
+        let both = notified(txn(vec![put("b", 0), delete(open_end)]));
         assert!(both.contains("one change a revision"), "{both}");
         for (key, why) in [
             (&b"compact_rev_key"[..], "a meaning of its own"),
@@ -345,10 +345,10 @@ mod tests {
         ] {
             let key = Bytes::copy_from_slice(key);
             let put = Op::Put { key, value: Bytes::new(), lease: 0, prev_kv: false };
-            let refused = told(txn(vec![put]));
+            let refused = notified(txn(vec![put]));
             assert!(refused.contains("cannot name the key") && refused.contains(why), "{refused}");
         }
-        assert!(told(Command::Raise { revision: 9 }).contains("embedded store"));
+        assert!(notified(Command::Raise { revision: 9 }).contains("embedded store"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(super) enum Arg<'a> {
 
 /// Why a statement failed.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum SqlError {
     /// The connection is gone: what was under way may have happened or not.
     #[error("the connection to the database is lost: {0}")]
     Lost(String),
@@ -41,28 +41,31 @@ pub(super) enum Failure {
 #[async_trait]
 pub(super) trait Session: Send {
     /// Runs statements without arguments.
-    async fn run(&mut self, sql: &str) -> Result<(), Failure>;
+    async fn run(&mut self, sql: &str) -> Result<(), SqlError>;
     /// Runs one statement.
-    async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<(), Failure>;
+    async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<(), SqlError>;
     /// The number in the first column of the first row; `None` without a row, or for NULL.
-    async fn number(&mut self, sql: &'static str, args: &[Arg<'_>])
-    -> Result<Option<i64>, Failure>;
+    async fn number(
+        &mut self,
+        sql: &'static str,
+        args: &[Arg<'_>],
+    ) -> Result<Option<i64>, SqlError>;
     /// The text there.
     async fn text(
         &mut self,
         sql: &'static str,
         args: &[Arg<'_>],
-    ) -> Result<Option<String>, Failure>;
+    ) -> Result<Option<String>, SqlError>;
     /// Two numbers of each row.
-    async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, Failure>;
+    async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, SqlError>;
     /// Shows each row of kine's table.
     async fn rows(
         &mut self,
         sql: &'static str,
         take: &mut (dyn FnMut(Row) + Send),
-    ) -> Result<(), Failure>;
+    ) -> Result<(), SqlError>;
     /// Ends the connection in an orderly way.
-    async fn close(self: Box<Self>) -> Result<(), Failure>;
+    async fn close(self: Box<Self>) -> Result<(), SqlError>;
 }
 
 /// SQLSTATE and error codes that mean that the connection, or the server behind it, ends.
@@ -71,27 +74,27 @@ fn ends(code: &str) -> bool {
 }
 
 /// What a driver's error means.
-pub(super) fn failure(error: sqlx::Error) -> Failure {
+pub(super) fn classify(error: sqlx::Error) -> SqlError {
     let Some(database) = error.as_database_error() else {
         return match &error {
             sqlx::Error::Io(_)
             | sqlx::Error::Protocol(_)
             | sqlx::Error::WorkerCrashed
-            | sqlx::Error::Tls(_) => Failure::Lost(error.to_string()),
-            _ => Failure::Failed(error.to_string()),
+            | sqlx::Error::Tls(_) => SqlError::Lost(error.to_string()),
+            _ => SqlError::Failed(error.to_string()),
         };
     };
     let (text, code) = (database.message().to_owned(), database.code().unwrap_or_default());
     // MySQL's numbers are behind a SQLSTATE that several errors share.
     let number = database.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().map(|e| e.number());
     match (number, &*code) {
-        _ if database.is_unique_violation() => Failure::Taken(text),
-        (Some(1049), _) | (None, "3D000") => Failure::NoDatabase(text),
-        (Some(1021 | 1114), _) | (None, "13" | "53100") => Failure::Full(text),
-        (Some(1053 | 1077 | 1927 | 4031), _) => Failure::Lost(text),
-        (None, "5" | "261" | "517" | "773" | "55P03") => Failure::Held(text),
-        (None, code) if ends(code) => Failure::Lost(text),
-        _ => Failure::Failed(format!("{text} ({code})")),
+        _ if database.is_unique_violation() => SqlError::Taken(text),
+        (Some(1049), _) | (None, "3D000") => SqlError::NoDatabase(text),
+        (Some(1021 | 1114), _) | (None, "13" | "53100") => SqlError::Full(text),
+        (Some(1053 | 1077 | 1927 | 4031), _) => SqlError::Lost(text),
+        (None, "5" | "261" | "517" | "773" | "55P03") => SqlError::Held(text),
+        (None, code) if ends(code) => SqlError::Lost(text),
+        _ => SqlError::Failed(format!("{text} ({code})")),
     }
 }
 
@@ -113,46 +116,46 @@ macro_rules! session {
     ($database:ty, $connection:ty) => {
         #[async_trait]
         impl Session for Open<$connection> {
-            async fn run(&mut self, sql: &str) -> Result<(), Failure> {
+            async fn run(&mut self, sql: &str) -> Result<(), SqlError> {
                 let sql = sqlx::AssertSqlSafe(sql.to_owned());
-                sqlx::raw_sql(sql).execute(&mut self.0).await.map(drop).map_err(failure)
+                sqlx::raw_sql(sql).execute(&mut self.0).await.map(drop).map_err(classify)
             }
 
             async fn execute(
                 &mut self,
                 sql: &'static str,
                 args: &[Arg<'_>],
-            ) -> Result<(), Failure> {
+            ) -> Result<(), SqlError> {
                 let query = session!(bound $database, sql, args);
-                query.execute(&mut self.0).await.map(drop).map_err(failure)
+                query.execute(&mut self.0).await.map(drop).map_err(classify)
             }
 
             async fn number(
                 &mut self,
                 sql: &'static str,
                 args: &[Arg<'_>],
-            ) -> Result<Option<i64>, Failure> {
+            ) -> Result<Option<i64>, SqlError> {
                 let query = session!(bound $database, sql, args);
-                let row = query.fetch_optional(&mut self.0).await.map_err(failure)?;
-                row.map_or(Ok(None), |row| row.try_get(0)).map_err(failure)
+                let row = query.fetch_optional(&mut self.0).await.map_err(classify)?;
+                row.map_or(Ok(None), |row| row.try_get(0)).map_err(classify)
             }
 
             async fn text(
                 &mut self,
                 sql: &'static str,
                 args: &[Arg<'_>],
-            ) -> Result<Option<String>, Failure> {
+            ) -> Result<Option<String>, SqlError> {
                 let query = session!(bound $database, sql, args);
-                let row = query.fetch_optional(&mut self.0).await.map_err(failure)?;
-                row.map_or(Ok(None), |row| row.try_get(0)).map_err(failure)
+                let row = query.fetch_optional(&mut self.0).await.map_err(classify)?;
+                row.map_or(Ok(None), |row| row.try_get(0)).map_err(classify)
             }
 
-            async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, Failure> {
+            async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, SqlError> {
                 let rows = sqlx::query::<$database>(sql).fetch_all(&mut self.0).await;
                 let mut pairs = Vec::new();
-                for row in rows.map_err(failure)? {
-                    let first = row.try_get(0).map_err(failure)?;
-                    pairs.push((first, row.try_get(1).map_err(failure)?));
+                for row in rows.map_err(classify)? {
+                    let first = row.try_get(0).map_err(classify)?;
+                    pairs.push((first, row.try_get(1).map_err(classify)?));
                 }
                 Ok(pairs)
             }
@@ -161,14 +164,14 @@ macro_rules! session {
                 &mut self,
                 sql: &'static str,
                 take: &mut (dyn FnMut(Row) + Send),
-            ) -> Result<(), Failure> {
+            ) -> Result<(), SqlError> {
                 let mut rows = sqlx::query::<$database>(sql).fetch(&mut self.0);
-                while let Some(row) = rows.try_next().await.map_err(failure)? {
-                    let number = |at: usize| row.try_get::<i64, _>(at).map_err(failure);
-                    let value: Option<Vec<u8>> = row.try_get(7).map_err(failure)?;
+                while let Some(row) = rows.try_next().await.map_err(classify)? {
+                    let number = |at: usize| row.try_get::<i64, _>(at).map_err(classify);
+                    let value: Option<Vec<u8>> = row.try_get(7).map_err(classify)?;
                     take(Row {
                         id: number(0)?,
-                        name: row.try_get(1).map_err(failure)?,
+                        name: row.try_get(1).map_err(classify)?,
                         created: number(2)? != 0,
                         deleted: number(3)? != 0,
                         create_revision: number(4)?,
@@ -181,8 +184,8 @@ macro_rules! session {
                 Ok(())
             }
 
-            async fn close(self: Box<Self>) -> Result<(), Failure> {
-                self.0.close().await.map_err(failure)
+            async fn close(self: Box<Self>) -> Result<(), SqlError> {
+                self.0.close().await.map_err(classify)
             }
         }
     };

@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::database::Database;
 use super::plan::{Changes, Planned, plan, steps};
-use super::session::Failure;
+use super::session::SqlError;
 use super::status::Status;
 use crate::contract::StoreError;
-use crate::local::shared::Shared;
-use crate::mvcc::{Command, Outcome, looks_at};
+use crate::local::shared::SharedState;
+use crate::mvcc::{Command, Outcome, reads_any};
 
 /// Commands of one database transaction.
 const BATCH_MAX: usize = 128;
@@ -55,13 +55,13 @@ struct Batch {
 
 impl Batch {
     /// Whether `command` can be decided on the state as it is before this batch.
-    fn takes(&self, command: &Command) -> bool {
+    fn accepts(&self, command: &Command) -> bool {
         if self.callers.is_empty() {
             return true;
         }
         let Command::Txn(txn) = command else { return false };
         let room = !self.alone && self.callers.len() < BATCH_MAX && self.bytes < BATCH_BYTES;
-        room && !looks_at(txn, &mut |range| self.keys.iter().any(|key| range.contains(key)))
+        room && !reads_any(txn, &mut |range| self.keys.iter().any(|key| range.contains(key)))
     }
 
     fn add(&mut self, planned: Planned, reply: Reply<Outcome>) {
@@ -85,7 +85,7 @@ impl Batch {
 }
 
 /// Whether changes happened whose answer was lost.
-enum Happened {
+enum CommitOutcome {
     Yes,
     No,
 }
@@ -94,7 +94,7 @@ enum Happened {
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) database: Database,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedState>,
     pub(super) status: Arc<Status>,
     pub(super) jobs: mpsc::Receiver<Job>,
     pub(super) shutdown: Shutdown,
@@ -161,9 +161,9 @@ impl Writer {
             Job::Command(Command::Compact(revision), reply) => self.compact(revision, reply).await,
             Job::Defragment(reply) => {
                 let done = self.database.defragment().await;
-                self.measure().await;
-                let told = done.map_err(|e| StoreError::Invalid(e.to_string()));
-                drop(reply.send(told));
+                self.update_size().await;
+                let notified = done.map_err(|e| StoreError::Invalid(e.to_string()));
+                drop(reply.send(notified));
                 Ok(())
             }
             job => {
@@ -186,7 +186,7 @@ impl Writer {
                 // Nobody waits for it: it is not done behind their back.
                 Job::Command(_, reply) if reply.is_closed() => {}
                 Job::Command(command, reply)
-                    if !matches!(command, Command::Compact(_)) && batch.takes(&command) =>
+                    if !matches!(command, Command::Compact(_)) && batch.accepts(&command) =>
                 {
                     let rows = i64::try_from(batch.changes.rows.len()).unwrap_or(i64::MAX);
                     let revision = state.revision().saturating_add(rows).saturating_add(1);
@@ -221,23 +221,23 @@ impl Writer {
             self.status.writes.observe(begun.elapsed());
             let failed = match written {
                 Ok(()) => return self.apply(batch),
-                Err(Failure::Lost(why)) => {
+                Err(SqlError::Lost(why)) => {
                     let last = batch.changes.rows.last().map(|row| row.id);
                     match self.recover(&why, last).await {
-                        Ok(Happened::Yes) => return self.apply(batch),
-                        Ok(Happened::No) => continue,
+                        Ok(CommitOutcome::Yes) => return self.apply(batch),
+                        Ok(CommitOutcome::No) => continue,
                         Err(error) => error,
                     }
                 }
-                Err(Failure::Full(why)) => {
+                Err(SqlError::Full(why)) => {
                     batch.refuse(&StoreError::NoSpace(why));
                     return Ok(());
                 }
-                Err(Failure::Taken(why)) => match self.check().await {
+                Err(SqlError::Taken(why)) => match self.check().await {
                     Err(error) => error,
                     Ok(()) if batch.callers.len() > 1 => {
                         // One of them has a name that the database holds for another's.
-                        return self.singly(batch).await;
+                        return self.apply_one_by_one(batch).await;
                     }
                     Ok(()) => {
                         let name = self.database.dialect().name;
@@ -291,12 +291,12 @@ impl Writer {
         for (begin, end) in steps(from, revision) {
             while let Err(failed) = self.database.compact(begin, end).await {
                 let error = match failed {
-                    Failure::Lost(why) => match self.recover(&why, None).await {
+                    SqlError::Lost(why) => match self.recover(&why, None).await {
                         // Nothing is wrong with doing it twice.
                         Ok(_) => continue,
                         Err(error) => error,
                     },
-                    Failure::Full(why) => {
+                    SqlError::Full(why) => {
                         drop(reply.send(Err(StoreError::NoSpace(why))));
                         return Ok(());
                     }
@@ -306,7 +306,7 @@ impl Writer {
                 return Err(error);
             }
         }
-        self.measure().await;
+        self.update_size().await;
         let mut batch = Batch::default();
         batch.add(planned, reply);
         self.apply(batch)
@@ -317,7 +317,7 @@ impl Writer {
         let newest = loop {
             match self.database.newest().await {
                 Ok(newest) => break newest,
-                Err(Failure::Lost(why)) => self.recover(&why, None).await.map(drop)?,
+                Err(SqlError::Lost(why)) => self.recover(&why, None).await.map(drop)?,
                 Err(error) => {
                     let text = format!("{}: {error}", self.database.endpoint());
                     return Err(StoreError::Stopped(text));
@@ -327,14 +327,14 @@ impl Writer {
         self.is_ours(newest, None).map(drop)
     }
 
-    fn is_ours(&self, newest: i64, expected: Option<i64>) -> Result<Happened, StoreError> {
+    fn is_ours(&self, newest: i64, expected: Option<i64>) -> Result<CommitOutcome, StoreError> {
         let revision = self.shared.state.read().revision();
         if expected == Some(newest) {
-            return Ok(Happened::Yes);
+            return Ok(CommitOutcome::Yes);
         }
         // A compaction of k3s may have dropped the newest row, if that was a deletion.
         if newest <= revision {
-            return Ok(Happened::No);
+            return Ok(CommitOutcome::No);
         }
         let text = format!(
             "another program writes to {}: it is at revision {newest}, and this server wrote up to {revision}; \
@@ -345,7 +345,7 @@ impl Writer {
     }
 
     /// Connects again, for a bounded time, and finds out whether changes up to `last` happened.
-    async fn recover(&mut self, why: &str, last: Option<i64>) -> Result<Happened, StoreError> {
+    async fn recover(&mut self, why: &str, last: Option<i64>) -> Result<CommitOutcome, StoreError> {
         let endpoint = self.database.endpoint().clone();
         tracing::warn!(%endpoint, error = why, "the connection to the datastore is lost, trying again");
         let begun = base::clock::now();
@@ -361,7 +361,7 @@ impl Writer {
                     tracing::info!(%endpoint, took = ?begun.elapsed(), "the datastore is back");
                     return self.is_ours(newest, last);
                 }
-                Err(failure) => error = failure.to_string(),
+                Err(classify) => error = classify.to_string(),
             }
             if !backoff.wait(&self.shutdown).await {
                 break;
@@ -371,7 +371,7 @@ impl Writer {
     }
 
     /// Writes a batch's commands one by one.
-    async fn singly(&mut self, batch: Batch) -> Result<(), StoreError> {
+    async fn apply_one_by_one(&mut self, batch: Batch) -> Result<(), StoreError> {
         let Batch { commands, callers, checks, .. } = batch;
         let names = self.database.dialect().names;
         // Each of them is one command: what is more goes alone anyway.
@@ -394,7 +394,7 @@ impl Writer {
     }
 
     /// Looks how large the database is.
-    pub(super) async fn measure(&mut self) {
+    pub(super) async fn update_size(&mut self) {
         match self.database.size().await {
             Ok(bytes) => self.status.bytes.store(bytes, Relaxed),
             Err(error) => tracing::debug!(%error, "the size of the database is not known"),

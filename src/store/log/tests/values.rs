@@ -6,9 +6,9 @@ use parking_lot::RwLock;
 use super::*;
 use crate::contract::{KeyRange, KeyValue, RangeRequest, Revision};
 use crate::log::{
-    Applied, Description, SEGMENT_BYTES, checkpoint_name, keep_in_segment, write_checkpoint,
+    Applied, CheckpointHeader, SEGMENT_BYTES, checkpoint_name, map_segment_values, write_checkpoint,
 };
-use crate::mvcc::{Facts, State, Version};
+use crate::mvcc::{ClusterData, State, Version};
 
 /// What each revision wrote: the key, and the value unless it was a deletion.
 type Written = BTreeMap<i64, (String, Option<String>)>;
@@ -227,7 +227,7 @@ fn a_segment_whose_entries_were_replaced_gives_no_value() {
     }
     let state = RwLock::new(state);
     let disk = disk.copy();
-    keep_in_segment(&disk, 1, &state, &mut 0).unwrap();
+    map_segment_values(&disk, 1, &state, &mut 0).unwrap();
     assert_eq!(disk.mapped().0, [LOG]);
     let all = KeyRange { start: [0][..].into(), end: [0][..].into() };
     let found = state.read().range(&RangeRequest::new(all)).unwrap().kvs;
@@ -252,7 +252,7 @@ fn a_damaged_segment_gives_no_value_from_there_on() {
     }
     let (state, disk) = (RwLock::new(state), disk.copy());
     disk.edit(LOG, |content| content[100_000] ^= 1);
-    let error = keep_in_segment(&disk, 1, &state, &mut 0).unwrap_err();
+    let error = map_segment_values(&disk, 1, &state, &mut 0).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
     assert!(error.to_string().contains(LOG), "{error}");
     let all = KeyRange { start: [0][..].into(), end: [0][..].into() };
@@ -263,7 +263,7 @@ fn a_damaged_segment_gives_no_value_from_there_on() {
         })
     };
     assert!(found.len() == written.len() && found.iter().all(right));
-    assert!(keep_in_segment(&disk, 77, &state, &mut 0).is_ok(), "one that is gone");
+    assert!(map_segment_values(&disk, 77, &state, &mut 0).is_ok(), "one that is gone");
 }
 
 /// What a device has changed must not get a new checksum, as if it were what was written.
@@ -281,8 +281,8 @@ fn a_value_that_its_device_changed_is_not_written_anew() {
     let write = |version| {
         let keys = [(Bytes::from_static(b"key"), vec![version])].into_iter();
         let leases = std::iter::empty();
-        let state = State::import(2, 0, Vec::new(), Facts::default(), leases, keys);
-        let description = Description::of(&state, Applied::default());
+        let state = State::import(2, 0, Vec::new(), ClusterData::default(), leases, keys);
+        let description = CheckpointHeader::of(&state, Applied::default());
         let disk = SimDisk::new();
         let written =
             write_checkpoint(&disk, ClusterId([1; 16]), &RwLock::new(state), &description);

@@ -104,12 +104,12 @@ fn deletes_what_it_puts(steps: &[&Op]) -> bool {
 }
 
 /// Whether what `txn` does, or answers, may depend on one of these keys.
-pub(crate) fn looks_at(txn: &Txn, keys: &mut dyn FnMut(&KeyRange) -> bool) -> bool {
+pub(crate) fn reads_any(txn: &Txn, keys: &mut dyn FnMut(&KeyRange) -> bool) -> bool {
     txn.compare.iter().any(|compare| keys(&compare.range))
         || txn.success.iter().chain(&txn.failure).any(|op| match op {
             Op::Range(_) => false,
             Op::Put { key, .. } | Op::Update { key, .. } => keys(&KeyRange::key(key.clone())),
             Op::Delete { range, .. } => keys(range),
-            Op::Txn(txn) => looks_at(txn, keys),
+            Op::Txn(txn) => reads_any(txn, keys),
         })
 }

@@ -12,11 +12,13 @@ use tokio::sync::oneshot;
 
 use super::simulation::trace::Trace;
 use crate::contract::{Backend, ClusterId, KeyRange, Op, RangeRequest, Role, StoreError, Txn};
-use crate::local::store::{Limits, Store};
+use crate::local::store::{LocalStore, StoreOptions};
 use crate::log::sim::{Rng, SimDisk};
 use crate::log::{Disk, DiskWork, Identity, OpenError, recover};
 use crate::raft::wire::{Envelope, Request};
-use crate::raft::{CallError, Lane, Members, Options, Peer, RaftEngine, Seat, Started, Transport};
+use crate::raft::{
+    CallError, Lane, MemberOptions, Members, Options, Peer, RaftEngine, Started, Transport,
+};
 
 const CLUSTER: ClusterId = ClusterId(*b"members in tests");
 
@@ -297,12 +299,17 @@ impl Cluster {
         let tasks = Tasks::new(Shutdown::new());
         let at = self.at(machine);
         let way = Way { net: self.net.clone(), from: at.clone(), tasks: tasks.clone() };
-        let seat = Seat { address: at.clone(), transport: Arc::new(way), join: machine != 0 };
-        let options = Options { lazy: true, work: DiskWork::Here, seat: Some(seat) };
+        let member_options =
+            MemberOptions { address: at.clone(), transport: Arc::new(way), join: machine != 0 };
+        let options =
+            Options { lazy: true, work: DiskWork::Here, member_options: Some(member_options) };
         let started = crate::raft::start(recovered, options, None, &tasks).await?;
         let Started { shared, engine, members } = started;
-        let limits = Limits { members: Some(Arc::<Members>::clone(&members)), ..Limits::default() };
-        let store = Store::start(shared, Arc::clone(&engine), limits, &tasks);
+        let limits = StoreOptions {
+            members: Some(Arc::<Members>::clone(&members)),
+            ..StoreOptions::default()
+        };
+        let store = LocalStore::start(shared, Arc::clone(&engine), limits, &tasks);
         self.net.0.lock().members.insert(at, Arc::clone(&members));
         self.nodes.insert(machine, Node { store, members, engine, tasks, disk: sim });
         Ok(())

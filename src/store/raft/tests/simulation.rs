@@ -176,7 +176,7 @@ async fn ready(storm: &Storm, members: &[usize]) -> bool {
 
 /// Everything that members must have the same of; the order of changes within a revision is open.
 fn dump(node: &Node) -> Vec<String> {
-    let state = node.engine.place.shared.state.read();
+    let state = node.engine.applied_state.shared.state.read();
     let all = KeyRange { start: [0][..].into(), end: [0][..].into() };
     let (mut events, _) = state.events(state.compacted(), &all, usize::MAX).unwrap();
     events.sort_by_key(|event| (event.kv.mod_revision, event.kv.key.clone()));

@@ -70,7 +70,7 @@ fn requests() -> Vec<Request> {
     ]
 }
 
-fn answers() -> Vec<Answer> {
+fn answers() -> Vec<Response> {
     let vote = Vote::new_committed(2, 1);
     let kv = KeyValue {
         key: "k".into(),
@@ -114,27 +114,27 @@ fn answers() -> Vec<Answer> {
     let moved = TransferLeaderError::VoteChanged { expected: vote, actual: Vote::new(3, 300) };
     let late = TransferLeaderError::LogNotFlushed { expected: Some(id(2, 7)), actual: None };
     vec![
-        Answer::Append(AppendEntriesResponse::Success),
-        Answer::Append(AppendEntriesResponse::PartialSuccess(Some(id(2, 6)))),
-        Answer::Append(AppendEntriesResponse::Conflict),
-        Answer::Append(AppendEntriesResponse::HigherVote(vote)),
-        Answer::Vote(VoteResponse { vote, vote_granted: true, last_log_id: Some(id(2, 7)) }),
-        Answer::Transfer(Ok(())),
-        Answer::Transfer(Err(moved)),
-        Answer::Transfer(Err(late)),
-        Answer::Have(1 << 40),
-        Answer::Installed(vote),
-        Answer::Proposed(12, outcomes),
-        Answer::ReadAt(12),
-        Answer::KeptAlive(60),
-        Answer::Remains(60, -1),
-        Answer::Refused(StoreError::NotCaughtUp(300)),
-        Answer::Refused(StoreError::KeyNotFound),
-        Answer::Changed,
-        Answer::Removed,
-        Answer::NotLeader(None),
-        Answer::NotLeader(Some(300)),
-        Answer::Refused(StoreError::LeaseNotFound),
+        Response::Append(AppendEntriesResponse::Success),
+        Response::Append(AppendEntriesResponse::PartialSuccess(Some(id(2, 6)))),
+        Response::Append(AppendEntriesResponse::Conflict),
+        Response::Append(AppendEntriesResponse::HigherVote(vote)),
+        Response::Vote(VoteResponse { vote, vote_granted: true, last_log_id: Some(id(2, 7)) }),
+        Response::Transfer(Ok(())),
+        Response::Transfer(Err(moved)),
+        Response::Transfer(Err(late)),
+        Response::Have(1 << 40),
+        Response::Installed(vote),
+        Response::Proposed(12, outcomes),
+        Response::ReadAt(12),
+        Response::KeptAlive(60),
+        Response::Remains(60, -1),
+        Response::Refused(StoreError::NotCaughtUp(300)),
+        Response::Refused(StoreError::KeyNotFound),
+        Response::Changed,
+        Response::Removed,
+        Response::NotLeader(None),
+        Response::NotLeader(Some(300)),
+        Response::Refused(StoreError::LeaseNotFound),
     ]
 }
 
@@ -156,9 +156,9 @@ fn every_request_and_answer_survives_and_none_that_is_cut_off_does() {
     }
     for answer in answers() {
         let bytes = answer.encode();
-        assert_eq!(format!("{:?}", Answer::decode(&bytes).unwrap()), format!("{answer:?}"));
+        assert_eq!(format!("{:?}", Response::decode(&bytes).unwrap()), format!("{answer:?}"));
         for length in 0..bytes.len() {
-            assert!(Answer::decode(&bytes[..length]).is_err(), "{length} bytes of {answer:?}");
+            assert!(Response::decode(&bytes[..length]).is_err(), "{length} bytes of {answer:?}");
         }
     }
 }
@@ -176,7 +176,7 @@ fn flipped_bits_never_panic() {
         flip(&envelope().encode(&request), &|bytes| drop(decode(bytes)));
     }
     for answer in answers() {
-        flip(&answer.encode(), &|bytes| drop(Answer::decode(bytes)));
+        flip(&answer.encode(), &|bytes| drop(Response::decode(bytes)));
     }
 }
 

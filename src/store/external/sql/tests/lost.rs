@@ -4,11 +4,11 @@ use async_trait::async_trait;
 
 use super::{end, endpoint, tasks};
 use crate::contract::{KeyRange, Op, Revision, StoreError, Txn};
-use crate::external::sql::connect::Hold;
+use crate::external::sql::connect::Access;
 use crate::external::sql::database::Database;
 use crate::external::sql::engine::begin;
 use crate::external::sql::plan::Row;
-use crate::external::sql::session::{Arg, Failure, Session};
+use crate::external::sql::session::{Arg, Session, SqlError};
 
 /// A connection whose first `COMMIT` after `left` others is not answered.
 struct Unreliable {
@@ -20,7 +20,7 @@ struct Unreliable {
 
 #[async_trait]
 impl Session for Unreliable {
-    async fn run(&mut self, sql: &str) -> Result<(), Failure> {
+    async fn run(&mut self, sql: &str) -> Result<(), SqlError> {
         if sql != "COMMIT" || self.left > 0 {
             self.left -= usize::from(sql == "COMMIT");
             return self.inner.run(sql).await;
@@ -28,10 +28,10 @@ impl Session for Unreliable {
         if self.happens {
             self.inner.run(sql).await?;
         }
-        Err(Failure::Lost("pulled out".to_owned()))
+        Err(SqlError::Lost("pulled out".to_owned()))
     }
 
-    async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<(), Failure> {
+    async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<(), SqlError> {
         self.inner.execute(sql, args).await
     }
 
@@ -39,7 +39,7 @@ impl Session for Unreliable {
         &mut self,
         sql: &'static str,
         args: &[Arg<'_>],
-    ) -> Result<Option<i64>, Failure> {
+    ) -> Result<Option<i64>, SqlError> {
         self.inner.number(sql, args).await
     }
 
@@ -47,11 +47,11 @@ impl Session for Unreliable {
         &mut self,
         sql: &'static str,
         args: &[Arg<'_>],
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<String>, SqlError> {
         self.inner.text(sql, args).await
     }
 
-    async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, Failure> {
+    async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, SqlError> {
         self.inner.pairs(sql).await
     }
 
@@ -59,11 +59,11 @@ impl Session for Unreliable {
         &mut self,
         sql: &'static str,
         take: &mut (dyn FnMut(Row) + Send),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SqlError> {
         self.inner.rows(sql, take).await
     }
 
-    async fn close(self: Box<Self>) -> Result<(), Failure> {
+    async fn close(self: Box<Self>) -> Result<(), SqlError> {
         self.inner.close().await
     }
 }
@@ -78,7 +78,7 @@ async fn lose(left: usize, happens: bool) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
     let tasks = tasks();
-    let mut database = Database::open(endpoint(&path), Hold::Alone).await.unwrap();
+    let mut database = Database::open(endpoint(&path), Access::Exclusive).await.unwrap();
     database.wrap(|inner| Box::new(Unreliable { inner, left, happens }));
     let store = begin(database, &tasks).await.unwrap();
     let mut watcher = store.watch(KeyRange::prefix("k/"), Some(Revision(2))).await.unwrap();
@@ -122,7 +122,7 @@ async fn what_had_not_happened_is_done_again() {
 async fn a_second_writer_stops_the_store() {
     let dir = tempfile::tempdir().unwrap();
     let tasks = tasks();
-    let database = Database::open(endpoint(&dir.path().join("state.db")), Hold::Alone);
+    let database = Database::open(endpoint(&dir.path().join("state.db")), Access::Exclusive);
     let mut database = database.await.unwrap();
     database.wrap(|inner| Box::new(Beside(inner)));
     let store = begin(database, &tasks).await.unwrap();
@@ -142,11 +142,11 @@ struct Beside(Box<dyn Session>);
 
 #[async_trait]
 impl Session for Beside {
-    async fn run(&mut self, sql: &str) -> Result<(), Failure> {
+    async fn run(&mut self, sql: &str) -> Result<(), SqlError> {
         self.0.run(sql).await
     }
 
-    async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<(), Failure> {
+    async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<(), SqlError> {
         if matches!(args, [_, Arg::Text("b"), ..]) {
             let foreign =
                 "INSERT INTO kine(name, created, deleted, prev_revision) VALUES ('f', 1, 0, 0)";
@@ -161,7 +161,7 @@ impl Session for Beside {
         &mut self,
         sql: &'static str,
         args: &[Arg<'_>],
-    ) -> Result<Option<i64>, Failure> {
+    ) -> Result<Option<i64>, SqlError> {
         self.0.number(sql, args).await
     }
 
@@ -169,11 +169,11 @@ impl Session for Beside {
         &mut self,
         sql: &'static str,
         args: &[Arg<'_>],
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<String>, SqlError> {
         self.0.text(sql, args).await
     }
 
-    async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, Failure> {
+    async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, SqlError> {
         self.0.pairs(sql).await
     }
 
@@ -181,11 +181,11 @@ impl Session for Beside {
         &mut self,
         sql: &'static str,
         take: &mut (dyn FnMut(Row) + Send),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SqlError> {
         self.0.rows(sql, take).await
     }
 
-    async fn close(self: Box<Self>) -> Result<(), Failure> {
+    async fn close(self: Box<Self>) -> Result<(), SqlError> {
         self.0.close().await
     }
 }

@@ -6,7 +6,7 @@ use todc_utils::linearizability::WGLChecker;
 use todc_utils::linearizability::history::{Action, History};
 use todc_utils::specifications::Specification;
 
-use super::model::{Answer, Call, Model, Reply};
+use super::model::{Call, Model, Reply, Response};
 use super::world::{Book, Outcome, Record, Seen, Witnessed};
 
 type Wrong = Result<(), String>;
@@ -131,7 +131,7 @@ fn owners(book: &Book, timeline: &[Model]) -> Result<Owners, String> {
                 if after != *at(timeline, revision)? {
                     return Err(blame(record, &format!("revision {revision} is something else")));
                 }
-                if book.seen[&revision].place < record.begun {
+                if book.seen[&revision].applied_state < record.begun {
                     return Err(blame(record, &format!("revision {revision} was there before")));
                 }
                 own(revision, Some(number))?;
@@ -143,7 +143,7 @@ fn owners(book: &Book, timeline: &[Model]) -> Result<Owners, String> {
     for (number, record) in book.records.iter().enumerate().filter(|(_, record)| revokes(record)) {
         let Outcome::Reply(reply) = &record.outcome else { continue };
         let made = replays(record, reply, timeline)?;
-        let before = |seen: &Witnessed| seen.place < record.begun;
+        let before = |seen: &Witnessed| seen.applied_state < record.begun;
         if made
             && !owners.contains_key(&reply.revision)
             && !book.seen.get(&reply.revision).is_some_and(before)
@@ -176,7 +176,7 @@ fn deleter(
     let could = |record: &Record| {
         matches!(record.outcome, Outcome::Unknown(_))
             && matches!(record.call, Call::Delete { .. } | Call::Revoke { .. })
-            && record.begun < witnessed.place
+            && record.begun < witnessed.applied_state
             && before.apply(&record.call).0 == *after
     };
     let mut records = book.records.iter().enumerate();
@@ -221,7 +221,7 @@ fn real_time(book: &Book, timeline: &[Model]) -> Wrong {
         }
         if let Some((keys, revision)) = found {
             let expected = at(timeline, revision)?.found(keys);
-            if reply.answer != Answer::Found(expected.clone()) {
+            if reply.answer != Response::Found(expected.clone()) {
                 return Err(blame(record, &format!("at {revision} there is {expected:?}")));
             }
             // A machine shows nothing older than what it has shown since its start.
@@ -245,11 +245,11 @@ fn leases(book: &Book, owners: &Owners, timeline: &[Model]) -> Wrong {
         let renewals = book.records.iter().filter(|record| {
             matches!(record.call, Call::Renew { lease: l } | Call::Grant { lease: l, .. } if l == lease)
                 && matches!(record.outcome, Outcome::Reply(_))
-                && record.ended < witnessed.place
+                && record.ended < witnessed.applied_state
         });
         let revoked = book.records.iter().any(|record| {
             matches!(record.call, Call::Revoke { lease: l } if l == lease)
-                && record.begun < witnessed.place
+                && record.begun < witnessed.applied_state
         });
         let Some(last) = renewals.max_by_key(|record| record.begun_at) else { continue };
         let Some((ttl, _)) = book.leases.get(&lease) else { continue };
@@ -361,13 +361,13 @@ fn search(book: &Book, owners: &Owners) -> Wrong {
         match owner.map(|owner| &book.records[owner]) {
             Some(record) if matches!(record.outcome, Outcome::Unknown(_)) => {
                 let step = Step::Made(record.call.clone(), *revision);
-                steps.push((record.begun, book.seen[revision].place, step));
+                steps.push((record.begun, book.seen[revision].applied_state, step));
             }
             Some(_) => {}
             None => {
                 let witnessed = &book.seen[revision];
                 let keys = witnessed.events.iter().map(|event| event.key).collect();
-                steps.push((0, witnessed.place, Step::RanOut(keys, *revision)));
+                steps.push((0, witnessed.applied_state, Step::RanOut(keys, *revision)));
             }
         }
     }
@@ -417,11 +417,11 @@ mod tests {
     fn read(revision: i64, found: Option<Item>) -> (Call, Option<Reply>) {
         let found = found.into_iter().map(|item| (1, item)).collect();
         let call = Call::Read { keys: 1..2, consistent: true };
-        (call, Some(Reply { revision, answer: Answer::Found(found) }))
+        (call, Some(Reply { revision, answer: Response::Found(found) }))
     }
 
     fn wrote(revision: i64, before: Option<Item>) -> Option<Reply> {
-        Some(Reply { revision, answer: Answer::Put(before) })
+        Some(Reply { revision, answer: Response::Put(before) })
     }
 
     /// Two puts, the second one without an answer, and what comes after.
@@ -430,9 +430,9 @@ mod tests {
         book.records.push(record(1, 2, put(1), wrote(2, None)));
         book.records.push(record(3, u64::MAX, put(2), None));
         book.records.extend(more);
-        for (value, revision, place) in [(1, 2, 2), (2, 3, 9)] {
+        for (value, revision, applied_state) in [(1, 2, 2), (2, 3, 9)] {
             let events = vec![seen(value, revision, revision - 1)];
-            book.seen.insert(revision, Witnessed { events, place, at: place });
+            book.seen.insert(revision, Witnessed { events, applied_state, at: applied_state });
         }
         book
     }
@@ -457,11 +457,11 @@ mod tests {
             check(&book(vec![lost])).unwrap_err().contains("no machine ever showed revision 4")
         );
         let mut doubled = book(Vec::new());
-        let again = Witnessed { events: vec![seen(2, 4, 3)], place: 10, at: 10 };
+        let again = Witnessed { events: vec![seen(2, 4, 3)], applied_state: 10, at: 10 };
         doubled.seen.insert(4, again);
         assert!(check(&doubled).unwrap_err().contains("was written before"));
         let mut invented = book(Vec::new());
-        let other = Witnessed { events: vec![seen(7, 4, 3)], place: 10, at: 10 };
+        let other = Witnessed { events: vec![seen(7, 4, 3)], applied_state: 10, at: 10 };
         invented.seen.insert(4, other);
         assert!(check(&invented).unwrap_err().contains("nobody wrote the 7"));
         let refused =

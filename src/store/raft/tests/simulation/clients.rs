@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::model::{Answer, Call, Item, Items, Reply};
+use super::model::{Call, Item, Items, Reply, Response};
 use super::world::{Outcome, World, key, key_range, number, value, value_number};
 use crate::contract::{
     Backend, Compare, KeyRange, KeyValue, Op, OpResponse, Ordering, RangeRequest, Revision,
@@ -73,13 +73,13 @@ impl Client {
     fn learn(&mut self, call: &Call, reply: &Reply) {
         self.newest = self.newest.max(reply.revision);
         match (call, &reply.answer) {
-            (Call::Put { key, .. } | Call::Cas { key, .. }, Answer::Put(_)) => {
+            (Call::Put { key, .. } | Call::Cas { key, .. }, Response::Put(_)) => {
                 self.modified.insert(*key, reply.revision);
             }
-            (Call::Cas { key, .. }, Answer::Differs(found)) => {
+            (Call::Cas { key, .. }, Response::Differs(found)) => {
                 self.modified.insert(*key, found.as_ref().map_or(0, |item| item.modified));
             }
-            (Call::Read { keys, .. }, Answer::Found(items)) => {
+            (Call::Read { keys, .. }, Response::Found(items)) => {
                 for key in keys.clone() {
                     let found = items.get(&key).map_or(0, |item| item.modified);
                     self.modified.insert(key, found);
@@ -194,14 +194,14 @@ fn txn(call: &Call) -> Option<Txn> {
     Some(Txn { success, ..Txn::default() })
 }
 
-fn answer(response: &TxnResponse) -> Answer {
+fn answer(response: &TxnResponse) -> Response {
     let before = |before: &Option<KeyValue>| before.as_ref().map(|kv| item(kv).1);
     match &response.responses[..] {
-        [OpResponse::Put(kv)] => Answer::Put(before(kv)),
-        [OpResponse::Range(found)] => Answer::Differs(found.kvs.first().map(|kv| item(kv).1)),
-        [OpResponse::Delete(_, gone)] => Answer::Deleted(items(gone)),
+        [OpResponse::Put(kv)] => Response::Put(before(kv)),
+        [OpResponse::Range(found)] => Response::Differs(found.kvs.first().map(|kv| item(kv).1)),
+        [OpResponse::Delete(_, gone)] => Response::Deleted(items(gone)),
         [OpResponse::Delete(_, gone), OpResponse::Put(kv)] => {
-            Answer::Moved(items(gone), before(kv))
+            Response::Moved(items(gone), before(kv))
         }
         other => panic!("answered to something else: {other:?}"),
     }
@@ -212,20 +212,20 @@ async fn ask(store: &Arc<dyn Backend>, call: &Call) -> Result<Reply, StoreError>
         let response = store.txn(txn).await?;
         return Ok(Reply { revision: response.revision.0, answer: answer(&response) });
     }
-    let done = |revision| Reply { revision, answer: Answer::Done };
+    let done = |revision| Reply { revision, answer: Response::Done };
     match call {
         Call::Read { keys, consistent } => {
             if *consistent {
                 store.read_index().await?;
             }
             let found = store.range(RangeRequest::new(key_range(keys))).await?;
-            Ok(Reply { revision: found.revision.0, answer: Answer::Found(items(&found.kvs)) })
+            Ok(Reply { revision: found.revision.0, answer: Response::Found(items(&found.kvs)) })
         }
         Call::ReadAt { keys, revision } => {
             let request = RangeRequest::new(key_range(keys));
             let request = RangeRequest { revision: Some(Revision(*revision)), ..request };
             let found = store.range(request).await?;
-            Ok(Reply { revision: found.revision.0, answer: Answer::Found(items(&found.kvs)) })
+            Ok(Reply { revision: found.revision.0, answer: Response::Found(items(&found.kvs)) })
         }
         Call::Grant { lease, ttl } => store.lease_grant(*lease, *ttl).await.map(|_| done(0)),
         Call::Renew { lease } => store.lease_keep_alive(*lease).await.map(|_| done(0)),

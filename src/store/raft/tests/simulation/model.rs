@@ -90,11 +90,11 @@ impl Call {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) revision: i64,
-    pub(super) answer: Answer,
+    pub(super) answer: Response,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Response {
     /// Of a put: what was there before.
     Put(Option<Item>),
     /// The comparison failed: what is there.
@@ -153,28 +153,30 @@ impl Model {
         let mut next = self.clone();
         next.revision += 1;
         let answer = match call {
-            Call::Put { key, value, lease } => Answer::Put(next.put(*key, *value, *lease)),
+            Call::Put { key, value, lease } => Response::Put(next.put(*key, *value, *lease)),
             Call::Cas { key, expected, value } => {
                 let found = self.items.get(key).cloned();
                 if found.as_ref().map_or(0, |item| item.modified) == *expected {
-                    Answer::Put(next.put(*key, *value, 0))
+                    Response::Put(next.put(*key, *value, 0))
                 } else {
-                    Answer::Differs(found)
+                    Response::Differs(found)
                 }
             }
             Call::Move { from, key, value } => {
                 let gone = next.remove(from);
-                Answer::Moved(gone, next.put(*key, *value, 0))
+                Response::Moved(gone, next.put(*key, *value, 0))
             }
-            Call::Delete { keys } => Answer::Deleted(next.remove(keys)),
+            Call::Delete { keys } => Response::Deleted(next.remove(keys)),
             Call::Revoke { lease } => {
                 for key in self.leased(*lease) {
                     next.items.remove(&key);
                 }
-                Answer::Done
+                Response::Done
             }
-            Call::Read { keys, .. } | Call::ReadAt { keys, .. } => Answer::Found(self.found(keys)),
-            Call::Grant { .. } | Call::Renew { .. } | Call::Compact { .. } => Answer::Done,
+            Call::Read { keys, .. } | Call::ReadAt { keys, .. } => {
+                Response::Found(self.found(keys))
+            }
+            Call::Grant { .. } | Call::Renew { .. } | Call::Compact { .. } => Response::Done,
         };
         if next.items == self.items {
             next.revision = self.revision;

@@ -54,7 +54,7 @@ async fn note_all(world: &World, door: &Door, mut watcher: Watcher) {
 fn note(world: &World, machine: usize, batch: &WatchBatch) {
     let at = world.trace().now();
     let mut book = world.book();
-    let place = book.next_place();
+    let applied_state = book.next_place();
     let seen: Vec<Seen> = batch.events.iter().map(Seen::of).collect();
     for events in seen.chunk_by(|a, b| a.revision == b.revision) {
         let mut events = events.to_vec();
@@ -70,7 +70,7 @@ fn note(world: &World, machine: usize, batch: &WatchBatch) {
                 book.blame(text);
             }
             Some(_) => {}
-            None => drop(book.seen.insert(revision, Witnessed { events, place, at })),
+            None => drop(book.seen.insert(revision, Witnessed { events, applied_state, at })),
         }
     }
 }

@@ -114,7 +114,7 @@ impl Seen {
 pub(super) struct Witnessed {
     pub(super) events: Vec<Seen>,
     /// AppliedState in the order of everything that happened, and when, in microseconds.
-    pub(super) place: u64,
+    pub(super) applied_state: u64,
     pub(super) at: u64,
 }
 
@@ -134,7 +134,7 @@ pub(super) struct Stream {
 /// Everything that was asked, answered and seen.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    place: u64,
+    applied_state: u64,
     pub(super) records: Vec<Record>,
     pub(super) seen: BTreeMap<i64, Witnessed>,
     pub(super) streams: Vec<Stream>,
@@ -147,8 +147,8 @@ pub(super) struct Book {
 
 impl Book {
     pub(super) fn next_place(&mut self) -> u64 {
-        self.place += 1;
-        self.place
+        self.applied_state += 1;
+        self.applied_state
     }
 
     pub(super) fn next_value(&mut self) -> u64 {
