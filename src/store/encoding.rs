@@ -4,11 +4,11 @@
 
 use bytes::Bytes;
 
-/// Bytes that are no encoding of what was expected.
+/// Bytes that do not decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed at byte {at}")]
 pub(crate) struct Malformed {
-    /// Offset of the first byte that does not fit.
+    /// Offset of the first invalid byte.
     pub(crate) at: usize,
 }
 
@@ -16,11 +16,11 @@ pub(crate) struct Malformed {
 pub(crate) trait Put {
     /// An unsigned number.
     fn put_u64(&mut self, value: u64);
-    /// A signed number.
+    /// A signed number, zigzag encoded.
     fn put_i64(&mut self, value: i64) {
         self.put_u64(((value << 1) ^ (value >> 63)).cast_unsigned());
     }
-    /// Bytes with their length in front.
+    /// Bytes, prefixed with their length.
     fn put_bytes(&mut self, value: &[u8]);
 }
 
@@ -39,12 +39,12 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Reads what [`Put`] wrote; never beyond the end.
+/// Decodes what [`Put`] encoded; never reads past the end.
 #[derive(Debug, Clone)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// What the bytes are a part of; byte strings share it instead of being copied.
+    /// The buffer that contains the bytes; byte strings share it instead of being copied.
     whole: Option<&'a Bytes>,
 }
 
@@ -53,14 +53,14 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0, whole: None }
     }
 
-    /// A reader of `part` of `whole`, whose byte strings keep all of `whole` alive.
+    /// A reader of `part` of `whole`. Its byte strings keep all of `whole` alive.
     pub(crate) fn sharing(whole: &'a Bytes, part: &'a [u8]) -> Self {
         let (outer, inner) = (whole.as_ptr_range(), part.as_ptr_range());
         let within = outer.start <= inner.start && inner.end <= outer.end;
         Self { bytes: part, at: 0, whole: Some(whole).filter(|_| within) }
     }
 
-    /// A reader of what [`Reader::slice`] gave.
+    /// A reader of a slice that [`Reader::slice`] returned.
     pub(crate) fn inner(&self, slice: &'a [u8]) -> Self {
         Self { bytes: slice, at: 0, whole: self.whole }
     }
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         Ok(self.own(slice))
     }
 
-    /// What has not been read.
+    /// The unread rest.
     pub(crate) fn rest(&self) -> Bytes {
         self.own(self.bytes.get(self.at..).unwrap_or_default())
     }

@@ -1,8 +1,8 @@
-//! Replicated bytes: keys, values, revisions, watches and leases, durable before acknowledged.
+//! The store: a replicated key-value store with revisions, watches and leases, in etcd v3's terms.
 //!
-//! Knows nothing of Kubernetes: it keeps bytes under keys, like etcd.
+//! Writes are durable before they are acknowledged. The store knows nothing of Kubernetes.
 
-/// Tests that are also a program's speak of the crate by its name.
+/// Tests that an example includes refer to the crate by its name.
 #[cfg(test)]
 extern crate self as store;
 

@@ -1,6 +1,8 @@
-//! The key space as a pure, synchronous state machine: versions, revisions, transactions, leases, compaction.
+//! The key space as a pure, synchronous state machine: versions, revisions, transactions, leases,
+//! compaction.
 //!
-//! Given the same commands in the same order every copy reaches the same state, so the log of commands is the data.
+//! The same commands in the same order lead every copy to the same state, so the log of commands is
+//! the data.
 
 mod cluster_data;
 mod command;

@@ -1,4 +1,4 @@
-//! Opening a data directory as a [`Backend`].
+//! Opens a data directory as a [`Backend`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,21 +17,23 @@ use crate::raft::{MemberOptions, Members};
 use crate::reset::finish as finish_reset;
 use crate::store_record::StoreRecordFile;
 
-/// How to open a store.
+/// Options for opening a store.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Directory; made, with mode 0700, when it is not there.
+    /// Data directory; created with mode 0700 if missing.
     pub dir: PathBuf,
-    /// Whose data must be in it; `None` takes what is there, or a new identity for an empty directory.
+    /// Expected cluster; `None` accepts any, and generates an identity for an empty directory.
     pub cluster: Option<ClusterId>,
-    /// What is recorded of the store beside the directory. Without it, and while it does not say that the store was begun, an
-    /// empty directory becomes a new store.
+    /// Record of the store outside of its directory. Without it, or while it does not say that the
+    /// store exists, an empty directory becomes a new store.
     pub record: Option<Arc<StoreRecordFile>>,
-    /// A store has been here, whatever the record says: an empty directory is an error.
+    /// The store must exist, whatever the record says: an empty directory is an error.
     pub exists: bool,
-    /// Whether [`crate::Durability::Lazy`] is honoured; otherwise every write is synced before it is acknowledged.
+    /// Whether [`crate::Durability::Lazy`] is honoured; otherwise every write is synced before it
+    /// is acknowledged.
     pub lazy: bool,
-    /// Bytes of keys and values that may be held; a write beyond raises the alarm NOSPACE. `None` is no limit.
+    /// Limit in bytes for keys and values; a write beyond it raises the alarm NOSPACE. `None` is no
+    /// limit.
     pub quota: Option<u64>,
 }
 
@@ -52,22 +54,25 @@ impl Config {
     }
 }
 
-/// A store that is being opened. In a box: a future without one is compiled where it is polled, and with it the whole store
-/// and its consensus as that crate is built, which for the program is small instead of fast.
+/// The future of an opening store. It is boxed because an unboxed future is compiled in the crate
+/// that polls it: the store and its consensus would then be optimized for size, as the program is.
 pub type OpenFuture<'a, T> = BoxFuture<'a, Result<T, OpenError>>;
 
-/// Opens or makes the store in a directory; resolves once it leads and has applied its whole log. Its tasks end in order, with everything on disk, when `tasks` shuts down; give it
-/// a set that is shut down behind everything that writes.
+/// Opens or creates the store in a directory; resolves once it leads and has applied its whole log.
+/// When `tasks` shuts down, its tasks end in order and everything is on disk; `tasks` must shut
+/// down after all writers.
 ///
 /// # Errors
-/// See [`OpenError`]; except for finishing what an interrupted process began, nothing in the directory was changed then.
+/// See [`OpenError`]. On error the directory is unchanged, except that interrupted operations of an
+/// earlier process were completed.
 #[inline(never)]
 pub fn open(config: Config, tasks: &Tasks) -> OpenFuture<'_, Arc<dyn Backend>> {
     Box::pin(async { Ok(open_with(config, None, tasks).await?.0) })
 }
 
-/// As [`open`], as a member that others can join or that joins them. Where this member is not the only voter, it resolves
-/// as soon as other members can be answered: the store is [`crate::StoreError::Unavailable`] until there is a leader.
+/// As [`open`], as a member of a cluster. Unless this member is the only voter, it resolves as soon
+/// as it can answer other members; the store is [`crate::StoreError::Unavailable`] until there is a
+/// leader.
 ///
 /// # Errors
 /// As [`open`].
@@ -105,7 +110,7 @@ async fn open_with(
         let mut recovered = recover_expecting(&disk, config.cluster, identity, &known)?;
         if let Some(file) = config.record {
             let log = &recovered.log;
-            // Before anything is acknowledged.
+            // Recorded before the first write is acknowledged.
             let opened = file.opened(log.cluster(), log.meta.node, log.position());
             opened.map_err(OpenError::io("write the record of", "the store"))?;
             recovered.log.record = Some(file);

@@ -1,8 +1,9 @@
-//! The record of a store, kept beside its directory: which store and member this server has, and what its log had reached.
+//! The record of a store, kept outside of its directory: the store, the member, and the position
+//! that the log had reached.
 //!
-//! The directory alone cannot tell an empty store from a lost one, nor a log from an older copy of it. The record is durable
-//! before the first write to the store is acknowledged, and follows the log at each start, at each new segment and at a clean
-//! stop.
+//! The directory alone cannot distinguish an empty store from a lost one, or a log from an older
+//! copy of it. The record is durable before the first write to the store is acknowledged. It is
+//! updated at each start, at each new segment and at a clean stop.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,44 +14,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::ClusterId;
 
-/// Bytes read of a record: a dozen file names with digests, with room.
+/// Maximum size of a record: a dozen file names with digests, with some margin.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// A place in the log that was durable.
+/// A durable position in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPosition {
     /// Sequence number of the segment.
     pub segment: u64,
-    /// Where the last record ends in it.
+    /// Offset of the end of the last record.
     pub offset: u64,
-    /// Checksum of that record, which covers all records before it in the segment.
+    /// Checksum of that record; it covers all earlier records of the segment.
     pub checksum: u32,
 }
 
-/// What is recorded of a store.
+/// Content of the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreRecord {
     /// Identity of the store.
     pub store: ClusterId,
-    /// Id of this server as its member, 16 hex digits.
+    /// Member id of this server, 16 hex digits.
     #[serde(default)]
     pub member: Option<String>,
-    /// The store exists. Until then a start may make it.
+    /// Whether the store exists. Until then a start may create it.
     pub begun: bool,
-    /// When an administrator put this store in the place of another one, in seconds since the epoch; 0 when it replaces none.
+    /// When an administrator replaced another store by this one, in seconds since the epoch; 0 if
+    /// never.
     #[serde(default)]
     pub replaced_at: u64,
     /// The log reached at least this position.
     #[serde(default)]
     pub log: Option<LogPosition>,
-    /// Files that belong to the server of this store, with a digest of each; the store itself does not read it.
+    /// Files that belong to the server of this store, with a digest of each; the store ignores
+    /// them.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
 }
 
 impl StoreRecord {
-    /// Of a store that is yet to be made.
+    /// The record of a store that does not exist yet.
     pub fn new(store: ClusterId, replaced_at: u64) -> Self {
         Self { store, member: None, begun: false, replaced_at, log: None, files: BTreeMap::new() }
     }
@@ -64,10 +67,10 @@ pub struct StoreRecordFile {
 }
 
 impl StoreRecordFile {
-    /// Reads a record; `None` when there is no file.
+    /// Reads a record; `None` if the file does not exist.
     ///
     /// # Errors
-    /// A file that cannot be read; `InvalidData` for one that is no record.
+    /// The file cannot be read; `InvalidData` if its content is invalid.
     pub fn read(path: &Path) -> io::Result<Option<StoreRecord>> {
         let bytes = match base::fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -83,22 +86,22 @@ impl StoreRecordFile {
         serde_json::from_slice(&bytes).map(Some).map_err(|e| invalid(e.to_string()))
     }
 
-    /// Writes `record` and keeps it up to date from now on.
+    /// Writes `record` to a new file and maintains it from then on.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// The file cannot be written.
     pub fn create(path: &Path, record: StoreRecord) -> io::Result<Self> {
         let file = Self::open(path, record);
         file.change(|_| ())?;
         Ok(file)
     }
 
-    /// Keeps the file of `record`, which was read from it, up to date.
+    /// Maintains the file that `record` was read from.
     pub fn open(path: &Path, record: StoreRecord) -> Self {
         Self { path: path.to_owned(), record: Mutex::new(record) }
     }
 
-    /// The record.
+    /// The current record.
     pub fn record(&self) -> StoreRecord {
         self.record.lock().clone()
     }
@@ -106,7 +109,7 @@ impl StoreRecordFile {
     /// Changes the record and writes it.
     ///
     /// # Errors
-    /// When the file cannot be written; the record is as before then.
+    /// The file cannot be written; the record is unchanged then.
     pub fn change(&self, change: impl FnOnce(&mut StoreRecord)) -> io::Result<()> {
         let mut record = self.record.lock();
         let mut changed = record.clone();
@@ -117,10 +120,10 @@ impl StoreRecordFile {
         Ok(())
     }
 
-    /// The store was opened: from now on it exists.
+    /// Records that the store exists.
     ///
     /// # Errors
-    /// When that cannot be recorded and was not before.
+    /// The fact cannot be recorded and was not recorded before.
     pub(crate) fn opened(
         &self,
         store: ClusterId,
@@ -144,7 +147,8 @@ impl StoreRecordFile {
         })
     }
 
-    /// The log has reached a further position. A record that cannot be written stays behind, which only makes it find less.
+    /// Records a later position of the log. If writing fails, the record lags, which only makes it
+    /// detect less.
     pub(crate) fn advance(&self, position: LogPosition) {
         if self.record.lock().log == Some(position) {
             return;

@@ -15,7 +15,7 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// Adds one.
+    /// Adds a duration.
     pub(crate) fn observe(&self, took: Duration) {
         let seconds = took.as_secs_f64();
         if let Some(within) =
@@ -27,7 +27,7 @@ impl Timing {
         self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// What was collected.
+    /// The histogram of all durations so far.
     pub(crate) fn histogram(&self) -> Histogram {
         let mut histogram = Histogram {
             count: self.count.load(Relaxed),

@@ -1,4 +1,5 @@
-//! The watch hub: hands each change to the watchers of its key, from history first and live afterwards, none lost or doubled.
+//! The watch hub: delivers each change to the watchers of its key, first from history, then live,
+//! none lost or duplicated.
 
 use std::sync::Arc;
 
@@ -11,19 +12,19 @@ use crate::contract::{
     Event, GroupBatch, KeyRange, Revision, StoreError, WatchBatch, WatchGroup, WatchGuard,
 };
 
-/// What a watcher's channel carries.
+/// Items of a watcher's channel.
 pub(crate) type Item = Result<WatchBatch, StoreError>;
 
-/// Where a watcher's changes go.
+/// Destination of a watcher's events.
 #[derive(Debug)]
 enum Sink {
-    /// To a reader of its own.
+    /// A channel with its own reader.
     Channel {
         sender: Sender<Item>,
-        /// A place kept free so that the reason of the end always fits.
+        /// Reserved slot, so that the final error always fits.
         last_word: Option<OwnedPermit<Item>>,
     },
-    /// To the reader of a group.
+    /// The queue of a group.
     Group(GroupSender),
 }
 
@@ -35,7 +36,8 @@ impl Sink {
         }
     }
 
-    /// Hands over those of `events` that are wanted, without waiting. `whole` are all of them once somebody shares them.
+    /// Sends those of `events` that match, without waiting. `whole` caches the shared slice of all
+    /// events.
     fn offer(
         &mut self,
         events: &[Event],
@@ -63,11 +65,11 @@ impl Sink {
         }
     }
 
-    /// Hands over a batch of history as soon as there is room for it; `false` when the watcher is gone.
+    /// Sends a batch of history as soon as there is room; `false` when the watcher is gone.
     async fn send(&mut self, events: Vec<Event>, revision: Revision) -> bool {
         match self {
             Self::Channel { sender, .. } => {
-                // Of all places one is kept for the reason of the end.
+                // One slot is reserved for the final error.
                 let room = sender.reserve_many(WATCHER_BATCHES - HISTORY_BATCHES).await;
                 let Some(place) = room.ok().and_then(|mut places| places.next()) else {
                     return false;
@@ -91,26 +93,26 @@ impl Sink {
     }
 }
 
-/// The sending half of one watcher.
+/// The sending half of a watcher.
 #[derive(Debug)]
 pub(crate) struct Feed {
     range: KeyRange,
-    /// First revision not handed over yet.
+    /// First revision that is not delivered yet.
     next: i64,
-    /// Newest revision the watcher was told of.
+    /// Newest revision that the watcher was notified of.
     notified: i64,
     sink: Sink,
 }
 
 impl Feed {
-    /// A feed of `range` from revision `next` on, and the receiver.
+    /// A feed of `range` from revision `next` on, and its receiver.
     pub(crate) fn new(range: KeyRange, next: i64) -> (Self, Receiver<Item>) {
         let (sender, receiver) = mpsc::channel(WATCHER_BATCHES);
         let last_word = sender.clone().try_reserve_owned().ok();
         (Self { range, next, notified: 0, sink: Sink::Channel { sender, last_word } }, receiver)
     }
 
-    /// A feed of `range` from revision `next` on into a group, and what ends it.
+    /// A feed of `range` from revision `next` on into a group, and its guard.
     pub(crate) fn grouped(
         group: &WatchGroup,
         watch: i64,
@@ -129,7 +131,7 @@ impl Feed {
         self.next
     }
 
-    /// Hands over history before `next`, waiting for room; `false` when the watcher is gone.
+    /// Delivers history before `next`, waiting for room; `false` when the watcher is gone.
     pub(crate) async fn replay(&mut self, events: Vec<Event>, next: i64) -> bool {
         if !events.is_empty() {
             if !self.sink.send(events, Revision(next - 1)).await {
@@ -141,7 +143,7 @@ impl Feed {
         !self.sink.is_closed()
     }
 
-    /// Hands over changes without waiting; the feed, unless it ended.
+    /// Delivers changes without waiting; `false` when the feed has ended.
     fn offer(&mut self, events: &[Event], whole: &mut Option<Arc<[Event]>>, revision: i64) -> bool {
         let (range, next) = (&self.range, self.next);
         let wanted =
@@ -163,7 +165,8 @@ impl Feed {
         }
     }
 
-    /// Tells the watcher that it has everything up to `revision`, unless it knows or starts later; `false` without room.
+    /// Sends progress up to `revision`, unless the watcher knows it or starts later; `false` when
+    /// there is no room.
     fn progress(&mut self, revision: i64) -> bool {
         if self.notified >= revision || self.next > revision + 1 {
             return true;
@@ -189,13 +192,13 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// Adds a watcher that has everything up to `revision`, or starts later, and tells it so.
+    /// Adds a watcher that is up to date with `revision`, or starts later, and sends it progress.
     pub(crate) fn join(&mut self, mut feed: Feed, revision: i64) {
         feed.progress(revision);
         self.feeds.push(feed);
     }
 
-    /// Hands `events`, whole revisions up to `revision`, to whom they concern.
+    /// Delivers `events`, whole revisions up to `revision`, to the watchers that match.
     pub(crate) fn publish(&mut self, events: &[Event], revision: i64) {
         if !events.is_empty() {
             let mut whole = None;
@@ -203,15 +206,15 @@ impl Hub {
         }
     }
 
-    /// Tells the watchers of `range` (none: of all ranges) that lag that nothing else happened up to `revision`.
+    /// Sends progress up to `revision` to the lagging watchers of `range`, or of all ranges.
     pub(crate) fn progress(&mut self, range: Option<&KeyRange>, revision: i64) {
         for feed in self.feeds.iter_mut().filter(|feed| range.is_none_or(|r| feed.range == *r)) {
-            // Without room the watcher has enough to read, and is told with what comes next.
+            // A watcher without room has unread batches; the next one carries the revision.
             feed.progress(revision);
         }
     }
 
-    /// How many watches run.
+    /// Number of running watches.
     pub(crate) fn len(&self) -> usize {
         self.feeds.iter().filter(|feed| !feed.sink.is_closed()).count()
     }

@@ -8,20 +8,20 @@ use tokio::sync::watch;
 
 use super::error::StoreError;
 
-/// Identity of a cluster; every file of the store carries it. In text 32 hex digits.
+/// Identity of a cluster, recorded in every file of the store. Its text form is 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ClusterId(pub [u8; 16]);
 
 impl ClusterId {
-    /// A new one.
+    /// Generates a new identity.
     pub fn random() -> Self {
         let mut id = [0; 16];
         base::clock::random_bytes(&mut id);
         Self(id)
     }
 
-    /// Reads what [`std::fmt::Display`] writes.
+    /// Parses the output of [`std::fmt::Display`].
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
@@ -56,58 +56,59 @@ impl std::fmt::Debug for ClusterId {
     }
 }
 
-/// Who leads.
+/// The leadership as this member knows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leadership {
     /// Newest term known.
     pub term: u64,
-    /// The leader, when one is known.
+    /// Id of the leader, if known.
     pub leader: Option<u64>,
-    /// Where it is reached, when it said so.
+    /// Address of the leader, if known.
     pub address: Option<String>,
-    /// Whether it is this member.
+    /// Whether this member leads.
     pub leads: bool,
 }
 
-/// What a member does.
+/// Role of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Its disk counts for what is acknowledged.
+    /// Counts for the quorum.
     Voter,
-    /// It only follows.
+    /// Receives the log, but does not count for the quorum.
     Learner,
 }
 
-/// One member.
+/// A member of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Id, for ever.
+    /// Id; never reused.
     pub id: u64,
-    /// Address; empty where it never said one.
+    /// Address; empty if the member never announced one.
     pub address: String,
     /// Role.
     pub role: Role,
 }
 
-/// What a member says of itself.
+/// What a member announces about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
     /// Name of its machine.
     pub name: String,
-    /// Where clients reach it.
+    /// URLs for clients.
     pub client_urls: Vec<String>,
 }
 
-/// What went between this member and another one since the start: requests and answers of both.
+/// Traffic between this member and another one since the start of the process, requests and
+/// responses of both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes sent to it.
+    /// Bytes sent to the member.
     pub sent_bytes: u64,
-    /// Bytes that came from it.
+    /// Bytes received from the member.
     pub received_bytes: u64,
-    /// Requests that it did not get or did not answer.
+    /// Requests that were not delivered or not answered.
     pub sent_failures: u64,
-    /// Requests and answers of it that could not be understood.
+    /// Requests and responses of the member that could not be decoded.
     pub received_failures: u64,
 }
 

@@ -1,46 +1,46 @@
 //! The errors of the store.
 
-/// Why the store refused.
+/// Errors of the store.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// The revision is compacted; start again from the newest.
+    /// The revision is compacted; the caller must start again from the newest.
     #[error("required revision {requested} has been compacted, the oldest is {oldest}")]
     Compacted {
-        /// Asked for.
+        /// The requested revision.
         requested: i64,
-        /// Oldest that can be read.
+        /// Oldest readable revision.
         oldest: i64,
     },
     /// The revision does not exist yet.
     #[error("required revision {requested} is a future revision, the newest is {newest}")]
     Future {
-        /// Asked for.
+        /// The requested revision.
         requested: i64,
-        /// Newest.
+        /// Newest revision.
         newest: i64,
     },
-    /// The watcher fell too far behind; start again.
+    /// The watcher fell too far behind; the caller must start a new watch.
     #[error("the watcher fell behind and was ended")]
     Overrun,
     /// No such lease.
     #[error("requested lease not found")]
     LeaseNotFound,
-    /// Lease id in use.
+    /// The lease id is in use.
     #[error("lease already exists")]
     LeaseExists,
-    /// More seconds than a lease may have.
+    /// The time to live is too large.
     #[error("too large lease TTL")]
     LeaseTtlTooLarge,
-    /// No state of the store could answer the request.
+    /// The request is invalid, whatever the state.
     #[error("the request is not valid: {0}")]
     Invalid(String),
-    /// Several puts of one key in one transaction.
+    /// One transaction puts a key more than once.
     #[error("duplicate key given in txn request")]
     DuplicateKey,
-    /// There is no key of which an update could keep something.
+    /// An update that keeps a value or a lease found no key.
     #[error("key not found")]
     KeyNotFound,
-    /// Larger than the store takes.
+    /// The request is too large.
     #[error("request is too large: {size} bytes, the limit is {limit}")]
     TooLarge {
         /// Size in bytes.
@@ -48,22 +48,24 @@ pub enum StoreError {
         /// Limit in bytes.
         limit: usize,
     },
-    /// A member that would become a voter lacks too much; try again.
+    /// A member that is to become a voter lags too far behind; the caller may retry.
     #[error("the member {0:016x} has not caught up yet")]
     NotCaughtUp(u64),
-    /// No quorum or no leader; try again.
+    /// There is no quorum or no leader; the caller may retry.
     #[error("the store has no leader now: {0}")]
     Unavailable(String),
-    /// The answer to a write is lost: it may have happened, or not. Never try again without looking.
+    /// The response to a write was lost: the write may have happened. The caller must read before
+    /// it retries.
     #[error("it is not known whether the write happened: {0}")]
     Unknown(String),
-    /// No space on the device, or the quota is used up: reads go on, writes are refused until there is space.
+    /// The device is full or the quota is used up: reads continue, writes are refused until there
+    /// is space.
     #[error("no space left for the store: {0}")]
     NoSpace(String),
-    /// The alarm is raised that members differ: nothing is changed any more.
+    /// The alarm CORRUPT is raised: all changes are refused.
     #[error("the alarm CORRUPT is raised")]
     Corrupt,
-    /// The store has stopped because of a fault of its disk or data; the process must end.
+    /// The store has stopped because of an error of its disk or data; the process must exit.
     #[error("the store has stopped: {0}")]
     Stopped(String),
 }

@@ -2,34 +2,35 @@
 
 use bytes::Bytes;
 
-/// A revision of the whole key space; the first write has 2, as in etcd.
+/// A revision of the key space; the first write has revision 2, as in etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Revision(pub i64);
 
-/// One version of one key.
+/// A version of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyValue {
     /// Key.
     pub key: Bytes,
-    /// Value; empty in a tombstone. That of a read may be a slice of a file of the store, and keeps the file's space on the
-    /// device, also after the store has removed it: who keeps it for long copies it.
+    /// Value; empty in a tombstone. The value of a read may be a slice of a mapped file and then
+    /// keeps the space of that file allocated; a caller that holds it for long must copy it.
     pub value: Bytes,
     /// Revision that created the key.
     pub create_revision: Revision,
     /// Revision of this version.
     pub mod_revision: Revision,
-    /// 1 for the creation, counted up by each change.
+    /// 1 for the creation, incremented by each change.
     pub version: i64,
-    /// Lease the key hangs on; 0 is none.
+    /// Lease attached to the key; 0 is none.
     pub lease: i64,
 }
 
-/// Keys from `start` up to, not including, `end`; an empty `end` means the one key `start`, `[0]` means all keys from `start`.
+/// Keys from `start` up to, not including, `end`. An empty `end` selects the single key `start`;
+/// `[0]` selects all keys from `start`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRange {
     /// First key.
     pub start: Bytes,
-    /// Key behind the last one.
+    /// First key after the range.
     pub end: Bytes,
 }
 

@@ -9,7 +9,8 @@ use super::key::Revision;
 /// Largest time to live in seconds, etcd's `MaxLeaseTTL`.
 pub(crate) const MAX_TTL: i64 = 9_000_000_000;
 
-/// Smallest time to live in seconds; shorter ones are raised to it, as etcd does with its default election timeout.
+/// Smallest time to live in seconds; shorter ones are raised to it, as etcd does with its default
+/// election timeout.
 pub(crate) const MIN_TTL: i64 = 2;
 
 /// A granted lease.

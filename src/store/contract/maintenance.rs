@@ -8,41 +8,42 @@ use async_trait::async_trait;
 use super::error::StoreError;
 use super::key::Revision;
 
-/// What is wrong with a member: the numbers of etcd's `AlarmType`.
+/// An alarm of a member, with the numbers of etcd's `AlarmType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Alarm(pub i32);
 
 impl Alarm {
-    /// The quota is used up: only what frees space is accepted.
+    /// The quota is used up: only requests that free space are accepted.
     pub const NOSPACE: Self = Self(1);
-    /// Members differ: nothing is changed any more.
+    /// Members have different data: all changes are refused.
     pub const CORRUPT: Self = Self(2);
 }
 
 /// Checksums of the key space at a revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvHash {
-    /// etcd's `HashKV`: CRC32C over the versions from the compacted revision on, in their order.
+    /// etcd's `HashKV`: CRC32C over the versions from the compacted revision on, in order.
     pub keys: u32,
-    /// What etcd sums up when it compacts to the revision. It is another one where of all keys only deletions in that very
-    /// revision are found: then what the compaction before has left does not count.
+    /// The checksum that etcd computes when it compacts to the revision. It differs from `keys` if
+    /// all keys found are deletions in exactly that revision: then remains of the previous
+    /// compaction are left out.
     pub compacting: u32,
-    /// The same as `keys` with the leases behind.
+    /// As `keys`, including leases.
     pub all: u32,
     /// The revision.
     pub revision: Revision,
     /// The compacted revision it depends on; 0 when nothing was compacted.
     pub compacted: Revision,
-    /// Newest revision of the store at that time.
+    /// Newest revision of the store when the checksum was computed.
     pub newest: Revision,
 }
 
-/// How large a store is.
+/// Size of a store.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StoreSize {
-    /// Keys that exist now.
+    /// Number of existing keys.
     pub keys: usize,
-    /// Bytes of keys and values, all kept versions, those too that are read from files.
+    /// Bytes of keys and values of all kept versions, including those read from files.
     pub memory: usize,
     /// Bytes on disk.
     pub disk: u64,

@@ -4,18 +4,18 @@ use bytes::Bytes;
 
 use super::key::{KeyRange, KeyValue, Revision};
 
-/// A read.
+/// A range read.
 #[derive(Debug, Clone)]
 pub struct RangeRequest {
-    /// Which keys.
+    /// Range of keys.
     pub range: KeyRange,
-    /// At this revision; `None` is the newest applied one.
+    /// Revision to read at; `None` is the newest applied one.
     pub revision: Option<Revision>,
-    /// At most so many, 0 is all.
+    /// Maximum number of keys; 0 is no limit.
     pub limit: usize,
-    /// Values are left empty.
+    /// Leaves values empty.
     pub keys_only: bool,
-    /// Only the count is answered.
+    /// Returns only the count.
     pub count_only: bool,
 }
 
@@ -26,25 +26,26 @@ impl RangeRequest {
     }
 }
 
-/// What a read found, in key order.
+/// Result of a range read, in key order.
 #[derive(Debug, Clone, Default)]
 pub struct RangeResponse {
-    /// Found versions.
+    /// Versions found.
     pub kvs: Vec<KeyValue>,
-    /// Keys in the range, whatever the limit.
+    /// Number of keys in the range, regardless of the limit.
     pub count: usize,
-    /// There are more than the limit let through.
+    /// Whether the limit cut off keys.
     pub more: bool,
-    /// Revision of the store when the read ran.
+    /// Revision of the store at the time of the read.
     pub revision: Revision,
 }
 
-/// A version of a key where the store has it.
+/// A borrowed version of a key.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyValueRef<'a> {
     /// Key.
     pub key: &'a [u8],
-    /// Value; one of 512 bytes and more may lie in a file, and is not to be looked at while the store waits: clones are.
+    /// Value. A value of 512 bytes or more may be mapped from a file: its bytes must not be read
+    /// while the store waits; cloning it is safe.
     pub value: &'a Bytes,
     /// As in [`KeyValue`].
     pub create_revision: Revision,
@@ -57,7 +58,7 @@ pub struct KeyValueRef<'a> {
 }
 
 impl<'a> KeyValueRef<'a> {
-    /// What was found.
+    /// Borrows from a [`KeyValue`].
     pub fn of(kv: &'a KeyValue) -> Self {
         Self {
             key: &kv.key,
@@ -70,19 +71,20 @@ impl<'a> KeyValueRef<'a> {
     }
 }
 
-/// Takes what a read finds, one after another, while the store waits: it must do so at once.
+/// Receives the pairs of a read one by one. The store is locked meanwhile: implementations must not
+/// block.
 pub trait RangeVisitor: Send {
-    /// The revision of the store when the read runs; once, before all pairs.
+    /// Receives the revision of the store once, before all pairs.
     fn begin(&mut self, revision: Revision);
-    /// The next one, in the order of the keys.
+    /// Receives the next pair in key order.
     fn visit(&mut self, pair: KeyValueRef<'_>);
 }
 
-/// What a read found beside the pairs that it gave out.
+/// Result of a read whose pairs went to a visitor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RangeSummary {
-    /// Keys in the range, whatever the limit.
+    /// Number of keys in the range, regardless of the limit.
     pub count: usize,
-    /// There are more than the limit let through.
+    /// Whether the limit cut off keys.
     pub more: bool,
 }

@@ -2,73 +2,75 @@
 
 use std::time::Duration;
 
-/// Upper bounds of a [`Histogram`] in seconds, as etcd's of its disk: 1 ms, doubled up to 8.192 s.
+/// Upper bounds of a [`Histogram`] in seconds, as of etcd's disk metrics: 1 ms, doubled up to 8.192
+/// s.
 pub const BOUNDS: [f64; 14] = [
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096,
     8.192,
 ];
 
-/// How long something took, each time.
+/// A histogram of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Histogram {
-    /// How often it took at most [`BOUNDS`], but longer than the bound before; longer times are in `count` alone.
+    /// Number of observations per bucket, not cumulative; observations above the last of [`BOUNDS`]
+    /// are counted in `count` alone.
     pub within: [u64; BOUNDS.len()],
-    /// How often.
+    /// Number of observations.
     pub count: u64,
-    /// Sum of the times.
+    /// Sum of the durations.
     pub sum: Duration,
 }
 
-/// What was counted since the start.
+/// Statistics of a store since the start of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StoreStats {
-    /// Changes of the leader that were seen here.
+    /// Leader changes that this member observed.
     pub leader_changes: u64,
-    /// Commands that wait for their entry.
+    /// Commands that wait for their log entry.
     pub pending: usize,
-    /// Commands that nobody took.
+    /// Commands that no leader accepted.
     pub failed: u64,
-    /// Index of the newest entry known to be committed.
+    /// Index of the newest committed entry known locally.
     pub committed: u64,
-    /// Syncs of the log.
+    /// Durations of log syncs.
     pub syncs: Histogram,
     /// Bytes written to the log.
     pub log_bytes: u64,
-    /// What the key space counted.
+    /// Statistics of the key space.
     pub keys: KeyStats,
-    /// Watches that run.
+    /// Running watches.
     pub watchers: usize,
-    /// Leases.
+    /// Statistics of leases.
     pub leases: LeaseStats,
 }
 
-/// What the key space counted since the start, restarts replay what is not in a checkpoint.
+/// Statistics of the key space; after a restart, replayed commands are counted again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyStats {
     /// Puts.
     pub puts: u64,
     /// Deletions, each of a range.
     pub deletes: u64,
-    /// Transactions of several steps.
+    /// Transactions with several operations.
     pub txns: u64,
-    /// Reads, those in transactions too.
+    /// Reads, including those in transactions.
     pub ranges: u64,
-    /// Changes told to watches, before anybody is asked whether they want them.
+    /// Changes published to watches, before filtering.
     pub events: u64,
-    /// Versions that compaction dropped.
+    /// Versions dropped by compaction.
     pub compacted: u64,
 }
 
-/// What happened to leases since the start.
+/// Statistics of leases.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeaseStats {
     /// Granted.
     pub granted: u64,
-    /// Ended, by request or because they ran out.
+    /// Revoked or expired.
     pub revoked: u64,
-    /// Renewed here.
+    /// Renewed by this member.
     pub renewed: u64,
-    /// Ended by this member because they ran out.
+    /// Expired by this member.
     pub expired: u64,
 }
 

@@ -8,7 +8,7 @@ use super::range::{RangeRequest, RangeResponse};
 /// Largest request in bytes of keys and values: etcd's default `--max-request-bytes`.
 pub const MAX_REQUEST_BYTES: usize = 1536 * 1024;
 
-/// What a transaction compares.
+/// The property that a comparison tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// Revision of the last change; 0 when the key is absent.
@@ -23,23 +23,23 @@ pub enum Target {
     Lease(i64),
 }
 
-/// How it compares.
+/// The relation that a comparison tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ordering {
     /// Equal.
     Equal,
     /// Not equal.
     NotEqual,
-    /// The key's is greater than the target.
+    /// The key's property is greater than the target.
     Greater,
-    /// The key's is less than the target.
+    /// The key's property is less than the target.
     Less,
 }
 
-/// One condition of a transaction.
+/// A condition of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compare {
-    /// Key or range; of a range every key must hold.
+    /// Key or range; for a range the condition must hold for every key.
     pub range: KeyRange,
     /// Target value.
     pub target: Target,
@@ -47,12 +47,12 @@ pub struct Compare {
     pub ordering: Ordering,
 }
 
-/// One step of a transaction.
+/// An operation of a transaction.
 #[derive(Debug, Clone)]
 pub enum Op {
-    /// Read.
+    /// Reads a range.
     Range(RangeRequest),
-    /// Write.
+    /// Writes a key.
     Put {
         /// Key.
         key: Bytes,
@@ -60,77 +60,78 @@ pub enum Op {
         value: Bytes,
         /// Lease; 0 is none.
         lease: i64,
-        /// Answer the version before.
+        /// Return the previous version.
         prev_kv: bool,
     },
-    /// Write a key that is there, keeping its value or its lease.
+    /// Writes an existing key and keeps its value or its lease.
     Update {
         /// Key.
         key: Bytes,
-        /// Value; `None` keeps the one there is.
+        /// Value; `None` keeps the current one.
         value: Option<Bytes>,
-        /// Lease, 0 is none; `None` keeps the one there is.
+        /// Lease, 0 is none; `None` keeps the current one.
         lease: Option<i64>,
-        /// Answer the version before.
+        /// Return the previous version.
         prev_kv: bool,
     },
-    /// Delete.
+    /// Deletes a range.
     Delete {
         /// Keys.
         range: KeyRange,
-        /// Answer the versions before.
+        /// Return the previous versions.
         prev_kv: bool,
     },
     /// A nested transaction.
     Txn(Txn),
 }
 
-/// How sure a write must be before it is acknowledged.
+/// Durability that a write needs before it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// On disk, synced.
+    /// Synced to disk.
     #[default]
     Synced,
-    /// Synced with the next batch or within 30 s; only on a single voter, elsewhere the same as `Synced`.
+    /// Synced with the next batch or within 30 s. It applies to a single voter only; otherwise it
+    /// equals `Synced`.
     Lazy,
 }
 
-/// Compare, then do one branch, atomically and at one revision.
+/// A transaction: tests all comparisons, then runs one branch atomically at one revision.
 #[derive(Debug, Clone, Default)]
 pub struct Txn {
-    /// All must hold for `success`.
+    /// Comparisons; if all hold, `success` runs.
     pub compare: Vec<Compare>,
-    /// Branch when all hold.
+    /// Operations to run if all comparisons hold.
     pub success: Vec<Op>,
-    /// Branch when one does not.
+    /// Operations to run otherwise.
     pub failure: Vec<Op>,
     /// Durability of the write.
     pub durability: Durability,
-    /// The puts of `success` may get a revision each, in their order, where the datastore keeps one change a revision (the
-    /// databases); they are still stored together or not at all. The answer is that of the last one then. Without it such a
-    /// datastore refuses several changes.
+    /// The puts of `success` may get one revision each, in order, where the datastore stores one
+    /// change per revision (SQL databases). They are still stored atomically; the response is that
+    /// of the last one. Without this flag such a datastore refuses several changes.
     pub separable: bool,
 }
 
-/// Answer of one step.
+/// Response to an operation.
 #[derive(Debug, Clone)]
 pub enum OpResponse {
-    /// Of a read.
+    /// Response to a read.
     Range(RangeResponse),
-    /// Of a write, an update too: the version before, when asked for.
+    /// Response to a write or an update: the previous version, if requested.
     Put(Option<KeyValue>),
-    /// Of a deletion: how many, and the versions before when asked for.
+    /// Response to a deletion: the number of keys, and the previous versions if requested.
     Delete(usize, Vec<KeyValue>),
-    /// Of a nested transaction.
+    /// Response to a nested transaction.
     Txn(TxnResponse),
 }
 
-/// Answer of a transaction.
+/// Response to a transaction.
 #[derive(Debug, Clone)]
 pub struct TxnResponse {
-    /// Which branch ran.
+    /// Whether the `success` branch ran.
     pub succeeded: bool,
-    /// One answer per step of that branch.
+    /// One response per operation of that branch.
     pub responses: Vec<OpResponse>,
     /// Revision after the transaction.
     pub revision: Revision,

@@ -1,5 +1,5 @@
-//! Watches that are read together: what comes for any of them waits in one place and is taken at once, so that a change
-//! which thousands of watches want wakes each of their readers once.
+//! Groups of watches with one reader: the events of all watches of a group share one queue, so that
+//! a change that thousands of watches match wakes each reader once.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,28 +10,30 @@ use tokio::sync::Notify;
 
 use super::{Event, Revision, StoreError};
 
-/// Batches a watcher may leave unread. A batch holds all revisions of one group commit, and its events share their bytes
-/// with the key space, so the bound is on a watcher's lag, not on copies.
+/// Maximum number of unread batches per watcher. A batch holds all revisions of one group commit
+/// and its events share their bytes with the key space, so the bound limits the lag, not the number
+/// of copies.
 pub(crate) const WATCHER_BATCHES: usize = 1024;
 
-/// Batches of history that a watcher may leave unread: their values were unpacked for it alone.
+/// Maximum number of unread batches of history: their values are decompressed for this watcher
+/// alone.
 pub(crate) const HISTORY_BATCHES: usize = 2;
 
-/// As [`crate::WatchBatch`]; watches that want the same changes share them.
+/// As [`crate::WatchBatch`]; watches with the same changes share them.
 #[derive(Debug, Clone)]
 pub struct GroupBatch {
-    /// Changes; empty means progress only.
+    /// Changes; empty for progress.
     pub events: Arc<[Event]>,
-    /// Everything up to this revision was delivered.
+    /// All changes up to this revision are delivered.
     pub revision: Revision,
 }
 
-/// What came for one watch of a group.
+/// An item of one watch of a group.
 #[derive(Debug)]
 pub struct GroupItem {
-    /// Its id, as it was given.
+    /// Id of the watch, as the caller chose it.
     pub watch: i64,
-    /// Changes in order, or why there are no more.
+    /// Changes in order, or the error that ended the watch.
     pub batch: Result<GroupBatch, StoreError>,
     sequence: u64,
 }
@@ -39,30 +41,31 @@ pub struct GroupItem {
 #[derive(Debug, Default)]
 struct Queue {
     items: Vec<GroupItem>,
-    /// How often everything was taken.
+    /// Number of times the queue was emptied.
     taken: u64,
-    /// Watches that were begun.
+    /// Number of watches ever started.
     begun: u64,
 }
 
 #[derive(Debug, Default)]
 struct GroupQueue {
     queue: Mutex<Queue>,
-    /// Told when something is there.
+    /// Notified when the queue becomes non-empty.
     filled: Notify,
-    /// Told when everything was taken, or a watch has ended.
+    /// Notified when the queue is emptied or a watch ends.
     taken: Notify,
 }
 
-/// Watches that are read together by one reader. Bounded as a [`crate::Watcher`] is: each of them may leave as much unread, and is
-/// ended with [`StoreError::Overrun`] when there is more.
+/// Watches with one reader. Each is bounded as a [`crate::Watcher`] is and ends with
+/// [`StoreError::Overrun`] beyond its bound.
 #[derive(Debug, Default)]
 pub struct WatchGroup {
     shared: Arc<GroupQueue>,
 }
 
 impl WatchGroup {
-    /// Waits until something is there, and exchanges it for what `into` holds, which is lost. May be dropped while it waits.
+    /// Waits until the queue is non-empty and swaps it with `into`, whose content is dropped.
+    /// Cancel safe.
     pub async fn take(&self, into: &mut Vec<GroupItem>) {
         into.clear();
         loop {
@@ -79,7 +82,7 @@ impl WatchGroup {
         self.shared.taken.notify_waiters();
     }
 
-    /// The two ends of a watch: what puts its changes into the group, and what ends it.
+    /// Both ends of a watch: the sender into the group, and the guard that ends the watch.
     pub(crate) fn begin(&self, watch: i64) -> (GroupSender, WatchGuard) {
         let mut queue = self.shared.queue.lock();
         queue.begun += 1;
@@ -98,7 +101,7 @@ impl WatchGroup {
     }
 }
 
-/// A watch of a group; when it is dropped the watch ends, and nothing of it is handed over any more.
+/// A watch of a group. Dropping it ends the watch and discards its unread items.
 #[derive(Debug)]
 #[must_use = "the watch ends when this is dropped"]
 pub struct WatchGuard {
@@ -115,23 +118,24 @@ impl Drop for WatchGuard {
     }
 }
 
-/// Why a batch was not taken.
+/// The reason why a batch was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendError {
-    /// The watcher left too much unread.
+    /// The watcher has too many unread batches.
     Full,
     /// The watcher is gone.
     Closed,
 }
 
-/// One watch's way into its group.
+/// Sends the events of one watch into its group.
 #[derive(Debug)]
 pub(crate) struct GroupSender {
     shared: Arc<GroupQueue>,
     watch: i64,
     sequence: u64,
     ended: Arc<AtomicBool>,
-    /// How often everything had been taken when something was put in last, and how much of this watch is there since.
+    /// Value of `Queue::taken` at the last offer, and the number of unread batches of this watch
+    /// since.
     taken: u64,
     left: usize,
 }
@@ -141,10 +145,10 @@ impl GroupSender {
         self.ended.load(Relaxed)
     }
 
-    /// Puts a batch in, unless the watcher left `most` or more unread.
+    /// Queues a batch, unless the watcher has `most` or more unread batches.
     pub(crate) fn offer(&mut self, batch: GroupBatch, most: usize) -> Result<(), SendError> {
         let mut queue = self.shared.queue.lock();
-        // Under the lock, so that nothing comes after the end.
+        // Checked under the lock, so that no item follows the end of the watch.
         if self.is_closed() {
             return Err(SendError::Closed);
         }
@@ -168,11 +172,11 @@ impl GroupSender {
         Ok(())
     }
 
-    /// Puts a batch of history in as soon as there is room for it; `false` when the watcher is gone.
+    /// Queues a batch of history as soon as there is room; `false` when the watcher is gone.
     pub(crate) async fn send(&mut self, batch: GroupBatch) -> bool {
         let shared = Arc::clone(&self.shared);
         loop {
-            // Begun before the look, so that what is told meanwhile is not missed.
+            // Registered before the check, so that no notification is missed.
             let mut taken = std::pin::pin!(shared.taken.notified());
             taken.as_mut().enable();
             match self.offer(batch.clone(), HISTORY_BATCHES) {
@@ -183,7 +187,7 @@ impl GroupSender {
         }
     }
 
-    /// Says why there is no more; there is always room for that.
+    /// Queues the error that ends the watch; it always fits.
     pub(crate) fn end(&self, error: StoreError) {
         let mut queue = self.shared.queue.lock();
         if !self.is_closed() {
@@ -212,7 +216,7 @@ mod tests {
     async fn all_watches_are_taken_together_and_what_was_ended_is_not_told() {
         let (group, mut items) = (WatchGroup::default(), Vec::new());
         let (mut first, one) = group.begin(7);
-        // The same id again: a client may choose it anew.
+        // The same id again: a client may reuse it.
         let (mut second, two) = group.begin(7);
         let (mut third, three) = group.begin(8);
         for (way, revision) in [(&mut first, 1), (&mut second, 2), (&mut third, 3)] {

@@ -1,4 +1,4 @@
-//! What differs between the stores that keep their state here: how a command becomes durable, and who else has it.
+//! The engine of a local store: makes commands durable and replicates them.
 
 use std::fmt::Debug;
 
@@ -8,46 +8,48 @@ use tokio::sync::watch;
 use crate::contract::{Durability, Leadership, StoreError, StoreStats};
 use crate::mvcc::{Command, Outcome};
 
-/// Makes commands durable in one order and applies them to [`SharedState`]. What is said here of other members is said of none.
+/// Makes commands durable in one order and applies them to [`SharedState`]. The provided methods
+/// are those of an engine without other members.
 #[async_trait]
 pub(crate) trait Engine: Send + Sync + Debug + 'static {
-    /// Resolves once the command is as durable as asked and applied, or refused.
+    /// Resolves once the command is as durable as requested and applied, or refused.
     async fn submit(&self, command: Command, durability: Durability)
     -> Result<Outcome, StoreError>;
-    /// As [`Engine::submit`], synced, and refused unless this member leads: for what a leader decides.
+    /// As [`Engine::submit`], synced, and refused unless this member leads: for decisions of the
+    /// leader.
     async fn submit_as_leader(&self, command: Command) -> Result<Outcome, StoreError> {
         self.submit(command, Durability::Synced).await
     }
-    /// Resolves once everything acknowledged anywhere before the call is applied here.
+    /// Resolves once everything acknowledged anywhere before the call is applied locally.
     async fn barrier(&self) -> Result<(), StoreError>;
-    /// Whether what is applied here is all that was acknowledged anywhere.
+    /// Whether the locally applied state contains everything acknowledged anywhere.
     fn is_alone(&self) -> bool {
         true
     }
-    /// Starts a lease's time again where its end is watched over, and answers its seconds; `None` when that is here.
+    /// Renews a lease at the leader and returns its granted seconds; `None` if this member leads.
     async fn renew_remotely(&self, _lease: i64) -> Result<Option<i64>, StoreError> {
         Ok(None)
     }
-    /// Granted seconds of a lease and those left where its end is watched over; `None` when that is here.
+    /// Granted and remaining seconds of a lease at the leader; `None` if this member leads.
     async fn remaining_remotely(&self, _lease: i64) -> Result<Option<(i64, i64)>, StoreError> {
         Ok(None)
     }
-    /// Who leads: the leader watches over the ends of leases.
+    /// The leadership; the leader expires leases.
     fn leads(&self) -> watch::Receiver<Leadership>;
-    /// Newest term known here.
+    /// Newest known term.
     fn term(&self) -> u64;
     /// Index of the newest applied entry.
     fn applied_index(&self) -> u64;
-    /// While the guard is held the state is not exchanged for another one; `None` where there is no other.
+    /// While the guard is held, the state is not replaced by another one; `None` if it never is.
     async fn lock_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         None
     }
-    /// Why the store stopped, if it did.
+    /// The error that stopped the store, if any.
     fn stopped(&self) -> Option<StoreError>;
     /// Bytes on disk.
     fn disk_bytes(&self) -> u64;
-    /// Replaces the log by the present state.
+    /// Replaces the log by a checkpoint of the current state.
     async fn defragment(&self) -> Result<(), StoreError>;
-    /// Fills in what the engine counted.
+    /// Adds the statistics of the engine.
     fn fill_stats(&self, stats: &mut StoreStats);
 }

@@ -1,6 +1,7 @@
-//! When leases run out: deadlines on the monotonic clock, outside the replicated state.
+//! Deadlines of leases on the monotonic clock, outside of the replicated state.
 //!
-//! A deadline is not logged: after a start every lease has its whole time again, as in etcd after a change of leader.
+//! Deadlines are not logged: after a start every lease has its full time again, as in etcd after a
+//! leader change.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,13 +10,13 @@ use tokio::time::Instant;
 
 use crate::mvcc::State;
 
-/// Longest wait the runtime's timer is asked for; longer leases are looked at again then.
+/// Maximum timer duration; longer leases are checked again then.
 const MAX_WAIT: Duration = Duration::from_secs(86_400 * 365);
 
 #[derive(Debug, Clone, Copy)]
 struct Running {
     ttl: i64,
-    /// End of the current wait; `None` would overflow the clock and never runs out.
+    /// End of the current period; `None` overflows the clock and never expires.
     deadline: Option<Instant>,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Those of a state's leases, each with its whole time.
+    /// Deadlines of a state's leases, each with its full time.
     pub(crate) fn of(state: &State) -> Self {
         let mut deadlines = Self::default();
         let now = base::clock::now();
@@ -35,7 +36,7 @@ impl Deadlines {
         deadlines
     }
 
-    /// Starts a lease's time, again if it runs.
+    /// Starts or restarts the period of a lease.
     pub(crate) fn start(&mut self, id: i64, ttl: i64, now: Instant) {
         self.stop(id);
         let deadline = now.checked_add(Duration::from_secs(ttl.max(0).cast_unsigned()));
@@ -45,39 +46,39 @@ impl Deadlines {
         self.leases.insert(id, Running { ttl, deadline });
     }
 
-    /// Forgets a lease.
+    /// Removes a lease.
     pub(crate) fn stop(&mut self, id: i64) {
         if let Some(Running { deadline: Some(deadline), .. }) = self.leases.remove(&id) {
             self.order.remove(&(deadline, id));
         }
     }
 
-    /// Starts a lease's time again; its granted seconds, or `None` when it does not run.
+    /// Restarts the period of a lease; returns its granted seconds, or `None` if it is unknown.
     pub(crate) fn renew(&mut self, id: i64, now: Instant) -> Option<i64> {
         let ttl = self.leases.get(&id)?.ttl;
         self.start(id, ttl, now);
         Some(ttl)
     }
 
-    /// Whether a lease runs no more and has not been ended.
+    /// Whether a lease is past its deadline.
     pub(crate) fn has_run_out(&self, id: i64, now: Instant) -> bool {
         let deadline = self.leases.get(&id).and_then(|lease| lease.deadline);
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Granted seconds of a lease and those left, rounded down; `None` when it does not run.
+    /// Granted and remaining seconds of a lease, rounded down; `None` if it is unknown.
     pub(crate) fn remaining(&self, id: i64, now: Instant) -> Option<(i64, i64)> {
         let lease = self.leases.get(&id)?;
         let left = lease.deadline.map(|deadline| deadline.saturating_duration_since(now).as_secs());
         Some((lease.ttl, left.and_then(|left| i64::try_from(left).ok()).unwrap_or(lease.ttl)))
     }
 
-    /// A lease that has run out, if any.
+    /// A lease past its deadline, if any.
     pub(crate) fn expired(&self, now: Instant) -> Option<i64> {
         self.order.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
     }
 
-    /// How long nothing will run out, unless a lease is granted.
+    /// Time until the next deadline.
     pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
         self.order
             .first()

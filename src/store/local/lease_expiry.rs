@@ -1,4 +1,4 @@
-//! Ends leases whose time to live is over, on the leader.
+//! Revokes expired leases on the leader.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,7 +25,8 @@ pub(super) async fn expire_leases<E: Engine>(
     while !tasks.shutdown().is_requested() {
         let lead = leads.borrow_and_update().leads;
         if lead && !led {
-            // Who led before knows who renewed: everybody gets the whole time again.
+            // Renewals are known to the previous leader alone: every lease gets its full time
+            // again.
             let deadlines = Deadlines::of(&shared.state.read());
             *shared.deadlines.lock() = deadlines;
             shared.lease_ended.notify_waiters();

@@ -1,4 +1,4 @@
-//! An engine that keeps nothing: a volatile store, for tests and for what may be lost with the process.
+//! A volatile engine, for tests and for data that may be lost with the process.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Engine for Memory {
     }
 
     async fn barrier(&self) -> Result<(), StoreError> {
-        // Applied before it is acknowledged.
+        // A command is applied before it is acknowledged.
         Ok(())
     }
 
@@ -43,7 +43,7 @@ impl Engine for Memory {
     }
 
     fn applied_index(&self) -> u64 {
-        // There is no log; every command that wrote has a revision.
+        // There is no log; every write has a revision.
         self.shared.state.read().revision().unsigned_abs()
     }
 
@@ -65,7 +65,7 @@ impl Engine for Memory {
     }
 }
 
-/// A store in memory only, lost with the process. Its tasks end when `tasks` shuts down.
+/// Opens a store in memory, lost with the process. Its tasks end when `tasks` shuts down.
 pub fn open_memory_with(tasks: &Tasks) -> Arc<dyn Backend> {
     let shared = Arc::new(SharedState::default());
     let leadership = Leadership { term: 1, leads: true, ..Leadership::default() };
@@ -74,7 +74,7 @@ pub fn open_memory_with(tasks: &Tasks) -> Arc<dyn Backend> {
     LocalStore::start(shared, engine, StoreOptions::default(), tasks)
 }
 
-/// A store in memory only, lost with the process, with tasks of its own. Must be called within a runtime.
+/// Opens a store in memory with its own tasks. Must be called within a runtime.
 pub fn open_memory() -> Arc<dyn Backend> {
     open_memory_with(&Tasks::default())
 }

@@ -1,4 +1,4 @@
-//! A state that stays while it is looked through: for checksums and snapshots of a running store.
+//! A pinned state, for checksums and snapshots of a running store.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use super::shared::SharedState;
 use crate::contract::KvHash;
 use crate::mvcc::Hashing;
 
-/// Keeps the state's versions, and the state from being exchanged for another one, until it is dropped.
+/// Keeps the versions of the state, and keeps the state from being replaced, until it is dropped.
 pub(crate) struct PinnedState {
     pub(crate) shared: Arc<SharedState>,
     _held: Option<OwnedMutexGuard<()>>,
 }
 
-/// Bytes of keys and values taken for a checksum under one short lock.
+/// Bytes of keys and values that are exported per lock.
 const HASH_CHUNK_BYTES: usize = 128 * 1024;
 
 impl PinnedState {
-    /// Of a state that is pinned already, under what is held for that.
+    /// Wraps a state that is already pinned.
     pub(crate) fn new(shared: Arc<SharedState>, held: Option<OwnedMutexGuard<()>>) -> Self {
         Self { shared, _held: held }
     }
 
-    /// The checksums of the pinned revision.
+    /// Computes the checksums of the pinned revision.
     pub(crate) fn hash(self, mut hashing: Hashing) -> KvHash {
         let mut after: Option<Bytes> = None;
         loop {

@@ -11,22 +11,22 @@ use crate::contract::StoreError;
 use crate::mvcc::{Command, Outcome, State};
 use crate::watchers::Hub;
 
-/// Longest wait for the end of a lease that has run out, as etcd's for a request.
+/// Maximum wait for the revocation of an expired lease, as etcd's request timeout.
 const LEASE_END_WAIT: std::time::Duration = std::time::Duration::from_secs(7);
 
-/// The applied state, its watchers and its leases' deadlines.
+/// The applied state, its watchers and the deadlines of its leases.
 #[derive(Debug, Default)]
 pub(crate) struct SharedState {
     pub(crate) state: RwLock<State>,
     pub(super) hub: Mutex<Hub>,
     pub(super) deadlines: Mutex<Deadlines>,
     pub(super) lease_changed: Notify,
-    /// Told when a lease has ended, or all got their whole time again.
+    /// Notified when a lease has ended, or when all leases got their full time again.
     pub(super) lease_ended: Notify,
     pub(super) counts: OperationCounters,
 }
 
-/// What is counted outside the state.
+/// Counters outside of the state.
 #[derive(Debug, Default)]
 pub(super) struct OperationCounters {
     pub(super) ranges: AtomicU64,
@@ -38,14 +38,14 @@ pub(super) struct OperationCounters {
 }
 
 impl SharedState {
-    /// A key space that starts as `state`; its leases get their whole time.
+    /// A key space that starts as `state`; its leases get their full time.
     pub(crate) fn new(state: State) -> Self {
         let deadlines = Mutex::new(Deadlines::of(&state));
         Self { state: RwLock::new(state), deadlines, ..Self::default() }
     }
 
-    /// Applies commands in order and tells the watchers, before anybody is answered. `place` runs with the commands, as far
-    /// as readers of the state can tell.
+    /// Applies commands in order and notifies the watchers before any response. `place` runs
+    /// atomically with the commands, as seen by readers of the state.
     pub(crate) fn apply<'a>(
         &self,
         commands: impl Iterator<Item = &'a Command>,
@@ -62,8 +62,8 @@ impl SharedState {
             outcomes.push(outcome);
         }
         place();
-        // Readers may go on while the watchers are served; the hub is taken before, or one of them could tell a watcher of
-        // a revision whose events it does not have.
+        // Readers may continue while the watchers are served. The hub is locked first: otherwise a
+        // reader could send progress for a revision whose events are not published yet.
         let mut hub = self.hub.lock();
         let state = RwLockWriteGuard::downgrade(state);
         self.counts.events.fetch_add(events.len() as u64, Relaxed);
@@ -71,7 +71,7 @@ impl SharedState {
         outcomes
     }
 
-    /// Goes on with another state, all at once; end the watches then.
+    /// Replaces the state atomically; the caller must end the watches.
     pub(crate) fn replace(&self, new: State, place: impl FnOnce()) {
         let mut state = self.state.write();
         *self.deadlines.lock() = Deadlines::of(&new);
@@ -102,11 +102,12 @@ impl SharedState {
         self.lease_changed.notify_one();
     }
 
-    /// Starts a lease's time again; its granted seconds. The end of one that has run out may be under way: as in etcd, what
-    /// becomes of it is waited for.
+    /// Renews a lease and returns its granted seconds. If the lease has expired, this waits for the
+    /// pending revocation, as etcd does.
     ///
     /// # Errors
-    /// [`StoreError::LeaseNotFound`], [`StoreError::Unavailable`] when its end is not agreed on in time.
+    /// [`StoreError::LeaseNotFound`]; [`StoreError::Unavailable`] if the revocation is not
+    /// committed in time.
     pub(crate) async fn renew(&self, lease: i64) -> Result<i64, StoreError> {
         self.counts.renewed.fetch_add(1, Relaxed);
         let renewed = async {
@@ -127,7 +128,7 @@ impl SharedState {
         })
     }
 
-    /// Granted seconds of a lease and those left.
+    /// Granted and remaining seconds of a lease.
     pub(crate) fn remaining(&self, lease: i64) -> Option<(i64, i64)> {
         self.deadlines.lock().remaining(lease, base::clock::now())
     }

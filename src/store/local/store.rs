@@ -1,4 +1,4 @@
-//! The [`Backend`] over the key space, whatever engine makes its commands durable.
+//! Implements the contract over the key space and an engine.
 
 use std::fs::File;
 use std::io;
@@ -23,10 +23,10 @@ use crate::mvcc::{Command, LEASE_OVERHEAD, Outcome, State, check_txn, cost, only
 use crate::snapshot::{Header, save};
 use crate::watchers::Feed;
 
-/// Changes of history looked at under the lock before it is let go.
+/// Changes of history that are read per lock.
 const REPLAY_CHUNK: usize = 1000;
 
-/// The store.
+/// A store over an engine.
 #[derive(Debug)]
 pub(crate) struct LocalStore<E> {
     shared: Arc<SharedState>,
@@ -35,17 +35,17 @@ pub(crate) struct LocalStore<E> {
     tasks: Tasks,
 }
 
-/// What a store is given beside its engine.
+/// Options of a store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreOptions {
-    /// Its members, where there can be several.
+    /// The members, if there can be several.
     pub(crate) members: Option<Arc<dyn ClusterMembers>>,
-    /// Bytes that may be held.
+    /// Limit in bytes for keys and values.
     pub(crate) quota: Option<u64>,
 }
 
 impl<E: Engine> LocalStore<E> {
-    /// Puts the contract over an engine and starts the task that ends leases.
+    /// Starts a store over an engine, with the task that expires leases.
     pub(crate) fn start(
         shared: Arc<SharedState>,
         engine: Arc<E>,
@@ -57,8 +57,8 @@ impl<E: Engine> LocalStore<E> {
         Arc::new(Self { shared, engine, limits, tasks: tasks.clone() })
     }
 
-    /// Refuses a change that adds about `cost` bytes where an alarm forbids it, or where it goes beyond the quota: then it
-    /// raises the alarm.
+    /// Refuses a change that adds about `cost` bytes if an alarm forbids it. A change beyond the
+    /// quota raises the alarm.
     async fn check_space(&self, cost: usize) -> Result<(), StoreError> {
         let held = {
             let state = self.shared.state.read();
@@ -73,7 +73,7 @@ impl<E: Engine> LocalStore<E> {
         Err(StoreError::NoSpace(format!("{held} of {quota} bytes are used")))
     }
 
-    /// Pins the state, and answers what `look` says of it then.
+    /// Pins the state and returns the result of `look` on it.
     async fn pin<T>(
         &self,
         look: impl FnOnce(&State) -> Result<T, StoreError>,
@@ -85,7 +85,7 @@ impl<E: Engine> LocalStore<E> {
         Ok((PinnedState::new(Arc::clone(&self.shared), held), looked))
     }
 
-    /// Begins a watch whose two ends `make` makes.
+    /// Starts a watch; `make` creates its two ends.
     fn begin_watch<T>(
         &self,
         range: KeyRange,
@@ -97,7 +97,7 @@ impl<E: Engine> LocalStore<E> {
             let state = self.shared.state.read();
             let newest = state.revision();
             let start = start.map_or(newest + 1, |r| r.0).max(1);
-            // A start that is compacted is refused here, not in the stream.
+            // A compacted start is refused here, not in the stream.
             state.events(start, &range, 0)?;
             let (feed, other) = make(range, start);
             if start <= newest {
@@ -119,7 +119,8 @@ impl<E: Engine> LocalStore<E> {
     }
 }
 
-/// Feeds history until nothing is missing, then joins the live watchers under the lock that keeps new changes out.
+/// Replays history until the feed is up to date, then adds it to the live watchers while the lock
+/// excludes new changes.
 async fn catch_up(shared: Arc<SharedState>, mut feed: Feed) -> Result<(), StoreError> {
     loop {
         let chunk = {
@@ -181,14 +182,15 @@ impl<E: Engine> Kv for LocalStore<E> {
         if !only_reads(&txn) {
             self.check_space(cost(&txn)).await?;
         }
-        // What would not write now, a failed comparison above all, costs no log record.
+        // A transaction that would write nothing, most often a failed comparison, needs no log
+        // record.
         let reads = |shared: &SharedState| shared.state.read().read_txn(&txn);
         if self.engine.is_alone() {
             if let Some(response) = reads(&self.shared)? {
                 return Ok(response);
             }
         } else if !matches!(reads(&self.shared), Ok(None)) {
-            // What is applied here may be old: the same again when it is not.
+            // The local state may be stale: evaluate again after a barrier.
             self.engine.barrier().await?;
             if let Some(response) = reads(&self.shared)? {
                 return Ok(response);
@@ -211,7 +213,7 @@ impl<E: Engine> Kv for LocalStore<E> {
 #[async_trait]
 impl<E: Engine> Watch for LocalStore<E> {
     fn notify_progress(&self, range: &KeyRange) {
-        // The state stays locked: what is applied next is told after this.
+        // The lock excludes new changes, so they are published after the progress.
         let state = self.shared.state.read();
         self.shared.hub.lock().progress(Some(range), state.revision());
     }
@@ -300,7 +302,7 @@ impl<E: Engine> Maintenance for LocalStore<E> {
             Ok(Header { revision, compacted, leases: state.leases().collect(), index, term })
         };
         let (pinned, header) = self.pin(header).await.map_err(io::Error::other)?;
-        // Goes to its end though nobody may wait for it any more.
+        // Runs to its end even if the caller is gone.
         let work = blocking(move || save(&file, &pinned.shared.state, &header));
         work.await.map_err(io::Error::other)?
     }

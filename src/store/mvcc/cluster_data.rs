@@ -1,27 +1,27 @@
-//! What is replicated beside the keys: alarms, and what members say of themselves. None of it has revisions.
+//! Replicated data besides the keys: alarms and profiles of members. They have no revisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Command;
 use crate::contract::{Alarm, Op, Profile, StoreError, Txn};
 
-/// etcd's estimate of what a key costs beside its bytes (`kvOverhead`).
+/// etcd's estimate of the overhead of a key (`kvOverhead`).
 const KEY_OVERHEAD: usize = 256;
 
-/// etcd's estimate of what a lease costs (`leaseOverhead`).
+/// etcd's estimate of the size of a lease (`leaseOverhead`).
 pub(crate) const LEASE_OVERHEAD: usize = 64;
 
-/// See the module.
+/// Alarms and profiles.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ClusterData {
     /// Raised alarms, by alarm and member.
     pub(crate) alarms: BTreeSet<(Alarm, u64)>,
-    /// What members say of themselves.
+    /// Profiles by member.
     pub(crate) profiles: BTreeMap<u64, Profile>,
 }
 
 impl ClusterData {
-    /// Refuses what a raised alarm forbids.
+    /// Refuses a command that a raised alarm forbids.
     ///
     /// # Errors
     /// [`StoreError::NoSpace`], [`StoreError::Corrupt`].
@@ -35,7 +35,7 @@ impl ClusterData {
         }
     }
 
-    /// Refuses a change that adds about `cost` bytes where an alarm forbids it.
+    /// Refuses a change that adds about `cost` bytes if a raised alarm forbids it.
     ///
     /// # Errors
     /// [`StoreError::NoSpace`], [`StoreError::Corrupt`].
@@ -50,7 +50,7 @@ impl ClusterData {
         Ok(())
     }
 
-    /// Takes in an alarm or a profile.
+    /// Applies an alarm or a profile.
     pub(super) fn apply(&mut self, command: &Command) {
         match command {
             Command::Alarm { member, alarm, raised: true } => {
@@ -70,7 +70,7 @@ impl ClusterData {
     }
 }
 
-/// Bytes that a transaction may add, by etcd's estimate: those of the branch with the larger puts.
+/// Bytes that a transaction may add, by etcd's estimate: the maximum of both branches.
 pub(crate) fn cost(txn: &Txn) -> usize {
     let of = |op: &Op| match op {
         Op::Put { key, value, .. } => KEY_OVERHEAD + key.len() + value.len(),

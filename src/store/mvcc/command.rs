@@ -4,50 +4,51 @@ use bytes::Bytes;
 
 use crate::contract::{Alarm, Op, Profile, Txn};
 
-/// One change of the key space.
+/// A change of the key space.
 #[derive(Debug, Clone)]
 pub(crate) enum Command {
-    /// Compare and write.
+    /// Runs a transaction.
     Txn(Txn),
-    /// Drop versions superseded before a revision.
+    /// Drops versions superseded before a revision.
     Compact(i64),
-    /// Grant a lease.
+    /// Grants a lease.
     LeaseGrant {
         /// Id.
         id: i64,
-        /// Seconds.
+        /// Time to live in seconds.
         ttl: i64,
     },
-    /// End a lease and delete its keys.
+    /// Revokes a lease and deletes its keys.
     LeaseRevoke {
         /// Id.
         id: i64,
     },
-    /// Go on at this revision: those up to it may have been handed out and lost.
+    /// Continues at this revision: revisions up to it may have been handed out and lost.
     Raise {
         /// New revision.
         revision: i64,
     },
-    /// Raise or end an alarm.
+    /// Raises or clears an alarm.
     Alarm {
-        /// Member it is raised for.
+        /// Member that the alarm belongs to.
         member: u64,
         /// Alarm.
         alarm: Alarm,
-        /// Raised, or ended.
+        /// Whether the alarm is raised.
         raised: bool,
     },
-    /// What a member says of itself; nothing at all forgets it.
+    /// Sets the profile of a member; an empty one removes it.
     SetProfile {
-        /// Id.
+        /// Member id.
         member: u64,
-        /// What it says.
+        /// The new profile.
         profile: Profile,
     },
 }
 
 impl Command {
-    /// Tells each key and value that it may write, whatever its comparisons say.
+    /// Calls `tell` with each key and value that the command may write, regardless of its
+    /// comparisons.
     pub(crate) fn each_put<'a>(&'a self, tell: &mut impl FnMut(&'a Bytes, &'a Bytes)) {
         fn of<'a>(txn: &'a Txn, tell: &mut dyn FnMut(&'a Bytes, &'a Bytes)) {
             for op in txn.success.iter().chain(&txn.failure) {
@@ -65,7 +66,8 @@ impl Command {
         }
     }
 
-    /// Whether it can only make the key space smaller; such are accepted when space is short.
+    /// Whether the command can only shrink the key space; such commands are accepted when space is
+    /// short.
     pub(crate) fn frees_space(&self) -> bool {
         fn frees(txn: &Txn) -> bool {
             txn.success.iter().chain(&txn.failure).all(|op| match op {
@@ -77,7 +79,7 @@ impl Command {
         match self {
             Self::Txn(txn) => frees(txn),
             Self::Compact(_) | Self::LeaseRevoke { .. } | Self::Raise { .. } => true,
-            // A raised or ended alarm is what a full store has to be told.
+            // A full store must accept raised and cleared alarms.
             Self::Alarm { .. } => true,
             Self::LeaseGrant { .. } | Self::SetProfile { .. } => false,
         }

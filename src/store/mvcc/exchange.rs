@@ -6,21 +6,23 @@ use parking_lot::RwLock;
 use super::file_values::MappedValue;
 use super::state::State;
 
-/// A value that was found in a file.
+/// A value located in a file.
 #[derive(Debug)]
 pub(crate) struct FileValue {
     pub(crate) key: Bytes,
-    /// As it was read.
+    /// The bytes as read from the file.
     pub(crate) read: Bytes,
     pub(crate) stored: MappedValue,
 }
 
-/// Versions of a key looked at for the one that a record of the log wrote: what lies in files already is passed by, and some
-/// that do not fit, for of a record that had no effect there is none.
+/// Limits for finding the version that a log record wrote: versions of a key that are examined
+/// (those already in files are skipped), and versions that do not match (a record without effect
+/// matches none).
 const LOOKED_AT_MAX: usize = 1024;
 const UNFIT_MAX: usize = 4;
 
-/// Values of the state and what takes their places; where they are in their histories, for one key can have many.
+/// Values to replace and their replacements, located by their position in the history: a key can
+/// have many versions.
 type Exchanges<'a> = Vec<(&'a FileValue, (i64, u32), Bytes)>;
 
 fn exchange(state: &RwLock<State>, exchanges: Exchanges<'_>) {
@@ -32,12 +34,13 @@ fn exchange(state: &RwLock<State>, exchanges: Exchanges<'_>) {
             }
         }
     }
-    // What was exchanged goes now, behind the lock: with it may go the last slice of a map.
+    // Replaced values are dropped after the lock is released: the last slice of a map may go with
+    // them.
     drop(exchanges);
 }
 
-/// Exchanges values in memory for the same ones in a part of the log, whose records are in the order of revisions: none of
-/// them was written before the revision `floor`, which is moved on.
+/// Replaces values in memory by the same values in a part of the log. The records are in revision
+/// order; none was written before the revision `floor`, which advances.
 pub(crate) fn replace_written_values(
     state: &RwLock<State>,
     findings: &[FileValue],
@@ -49,7 +52,7 @@ pub(crate) fn replace_written_values(
         for finding in findings {
             let Some(history) = state.keys.get(finding.key.as_ref()) else { continue };
             let kept = history.kept_from(*floor).take(LOOKED_AT_MAX).filter(|kept| kept.sum == 0);
-            // They are in memory, so comparing them is quick.
+            // The values are in memory, so comparing them is fast.
             let found = kept.take(UNFIT_MAX).find(|kept| *kept.value == finding.read);
             if let Some(kept) = found {
                 *floor = kept.modified;
@@ -60,8 +63,8 @@ pub(crate) fn replace_written_values(
     exchange(state, exchanges);
 }
 
-/// Exchanges values, also those in other files, for the same ones in a checkpoint; each is the one of the change that stands
-/// beside it.
+/// Replaces values, including those in other files, by the same values in a checkpoint; each
+/// belongs to the change next to it.
 pub(crate) fn replace_all_values(state: &RwLock<State>, findings: &[(FileValue, (i64, u32))]) {
     let mut exchanges = Exchanges::new();
     {
@@ -72,7 +75,7 @@ pub(crate) fn replace_all_values(state: &RwLock<State>, findings: &[(FileValue, 
             exchanges.extend(kept.map(|kept| (finding, *at, kept.value.clone())));
         }
     }
-    // Some may have to be read from the device: nobody waits for that.
+    // Some values may have to be read from the device; no lock is held meanwhile.
     exchanges.retain(|(finding, _, value)| finding.read == *value);
     exchange(state, exchanges);
 }
@@ -91,7 +94,8 @@ mod tests {
         FileValue { key: key.to_owned().into(), read, stored }
     }
 
-    /// Whoever writes one key for hours without compaction has no store that stands still at each full segment.
+    /// A key that is written for hours without compaction must not stall the store at each full
+    /// segment.
     #[test]
     fn all_versions_of_one_key_are_found_in_their_order_and_what_was_refused_is_passed_by() {
         let value = |n: usize| format!("value {n}");

@@ -1,22 +1,24 @@
-//! Values that lie in files: read where they are, instead of being kept in memory.
+//! Values in files: mapped instead of kept in memory.
 //!
-//! A value is let go of only after the very bytes that replace it were compared with it, or were read in its stead. So neither
-//! the place of a record nor what became of its entry can bring a wrong value: what is not found in a file stays in memory.
+//! A value in memory is dropped only after its replacement was compared with it byte for byte, or
+//! was read in its place. A wrong position can therefore never yield a wrong value: a value that is
+//! not found in a file stays in memory.
 
 use bytes::Bytes;
 
-/// Values below stay in memory: to find them in a file costs more than they need.
+/// Smaller values stay in memory: locating them costs more than it saves.
 #[cfg(not(test))]
 pub(crate) const STORED_BYTES_MIN: usize = 512;
 /// Tests have small values.
 #[cfg(test)]
 pub(crate) const STORED_BYTES_MIN: usize = 4;
 
-/// A value where it lies in a file.
+/// A value mapped from a file.
 #[derive(Debug, Clone)]
 pub(crate) struct MappedValue {
     pub(crate) value: Bytes,
-    /// Its checksum, which is never 0: what comes from a device is looked at again before it is written anew.
+    /// Checksum of the value, never 0: bytes from a device are verified before they are written
+    /// again.
     pub(crate) sum: u32,
 }
 
@@ -24,7 +26,7 @@ pub(super) fn checksum(value: &[u8]) -> u32 {
     crc32c::crc32c(value).max(1)
 }
 
-/// A part of a file as it was read, and the same part of the file's map.
+/// A part of a file as it was read, and the mapping of the same part.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     read: Bytes,
@@ -32,13 +34,13 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// `None` where the two are not the same part.
+    /// `None` if the lengths differ.
     pub(crate) fn new(read: Bytes, map: Bytes) -> Option<Self> {
         (read.len() == map.len()).then_some(Self { read, map })
     }
 
-    /// Where a value that is a slice of what was read lies in the file; `None` for any other, and for a small one. No page of
-    /// the map is touched.
+    /// The mapped value for a slice of the bytes that were read; `None` for any other or a small
+    /// value. Touches no page of the mapping.
     pub(crate) fn find(&self, value: &Bytes) -> Option<MappedValue> {
         if value.len() < STORED_BYTES_MIN {
             return None;

@@ -1,8 +1,9 @@
-//! Checksums of the key space at a revision: etcd's `HashKV`, number for number.
+//! Checksums of the key space at a revision, equal to etcd's `HashKV`.
 //!
-//! etcd sums up the records of its database: key and value of each version in the order of its changes. Of what compaction
-//! left behind only versions that are still valid at the revision count. For the very revision of a compaction this is the sum
-//! of what is left, as etcd's after a start; the one from before it is for who compacts to keep.
+//! etcd hashes the records of its database: key and value of each version in the order of the
+//! changes. Of versions that the compaction left, only those still valid at the revision count. For
+//! exactly the revision of a compaction, this equals what etcd computes after a restart; the
+//! checksum that etcd computes during the compaction must be kept by the caller that compacts.
 
 use bytes::Bytes;
 
@@ -10,16 +11,16 @@ use super::history::Version;
 use super::state::State;
 use crate::contract::{KvHash, Revision, StoreError};
 
-/// Name of the table of etcd's database that holds the versions.
+/// Bucket of etcd's database that holds the versions.
 const TABLE: &[u8] = b"key";
 
-/// Mark behind the key of a deletion's record.
+/// Suffix of the key of a deletion's record.
 const TOMBSTONE: u8 = b't';
 
 struct HashedKey {
     key: Bytes,
     version: Version,
-    /// Counts only where nothing at all is valid at the revision.
+    /// Counts only if no key is valid at the revision.
     spare: bool,
 }
 
@@ -33,17 +34,19 @@ pub(crate) struct Hashing {
     kept: KeptVersions,
 }
 
-/// Whether etcd finds anything that a compaction at the revision keeps; else all records that are left count.
+/// Whether a compaction at the revision would keep anything; otherwise all remaining records count.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct KeptVersions {
-    /// Who asks for the checksum: a key that was deleted in that very revision is not found, even if it was made anew in it.
+    /// As `HashKV`: a key deleted in exactly that revision is not found, even if it was created
+    /// again in it.
     asked: bool,
-    /// Who compacts: that deletion is found.
+    /// As a compaction: that deletion is found.
     compacting: bool,
 }
 
 impl State {
-    /// Begins the checksums at `revision`, 0 is the newest; pin the state until the last key was added.
+    /// Starts checksums at `revision` (0 is the newest); the state must stay pinned until the last
+    /// key is added.
     ///
     /// # Errors
     /// [`StoreError::Compacted`], [`StoreError::Future`].
@@ -66,7 +69,7 @@ impl Hashing {
         self.revision
     }
 
-    /// Adds a key's versions up to the revision, oldest first.
+    /// Adds the versions of a key up to the revision, oldest first.
     pub(crate) fn add(&mut self, key: &Bytes, versions: Vec<Version>) {
         let behind = versions.partition_point(|version| version.modified <= self.compacted);
         let last = versions.len();
@@ -102,7 +105,7 @@ impl Hashing {
         KvHash { keys, compacting, all, revision, compacted, newest: Revision(self.newest) }
     }
 
-    /// The checksum of keys, whose spare versions do not count where something is kept.
+    /// Checksum of the keys; their optional versions do not count if anything is kept.
     fn sum(&self, kept: bool) -> u32 {
         let counted = self.entries.iter().filter(|entry| !(entry.spare && kept));
         let mut record = Vec::new();
@@ -114,7 +117,7 @@ impl Hashing {
     }
 }
 
-/// The key of a version's record in etcd's database and, behind it, the value: a `mvccpb.KeyValue`.
+/// The key of a version's record in etcd's database and its value, a `mvccpb.KeyValue`.
 fn write_record(key: &[u8], version: &Version, out: &mut Vec<u8>) {
     out.extend_from_slice(&version.modified.to_be_bytes());
     out.push(b'_');
@@ -174,7 +177,7 @@ mod tests {
         assert_eq!(record, b"\0\0\0\0\0\0\0\x03_\0\0\0\0\0\0\0\0t\x0a\x01k");
     }
 
-    /// A state on its way through what etcd 3.7.3 was asked.
+    /// A state driven through the same requests as etcd 3.7.3.
     #[derive(Default)]
     struct World(State);
 
@@ -214,7 +217,7 @@ mod tests {
         Op::Delete { range: KeyRange::key(key.to_owned()), prev_kv: false }
     }
 
-    /// The numbers are those that etcd 3.7.3 answered to `endpoint hashkv` after the same writes.
+    /// The numbers are those of etcd 3.7.3's `endpoint hashkv` after the same writes.
     #[test]
     fn checksums_are_etcds() {
         let mut world = World::default();
@@ -234,14 +237,15 @@ mod tests {
         world.write(vec![put("e", "1", 0)]);
         assert_eq!(world.hash(0), (3_425_853_654, 6, 8));
         assert_eq!(world.hash(7), (4_034_566_599, 6, 7));
-        // What a checkpoint brings back has the same sums.
+        // A state restored from a checkpoint has the same checksums.
         let keys = world.0.export(None, i64::MAX, usize::MAX).into_iter();
         let leases = world.0.leases().collect::<Vec<_>>().into_iter();
         let back = State::import(8, 6, Vec::new(), ClusterData::default(), leases, keys);
         assert_eq!(World(back).hash(7), (4_034_566_599, 6, 7));
     }
 
-    /// As above, by etcd 3.7.3: `del a --from-key` and `put a 3` in one transaction, and compactions of nothing but deletions.
+    /// As above, with etcd 3.7.3: `del a --from-key` and `put a 3` in one transaction, and
+    /// compactions of deletions alone.
     #[test]
     fn what_only_a_deletion_of_the_very_revision_keeps_is_etcds() {
         let mut world = World::default();

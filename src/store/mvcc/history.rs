@@ -1,4 +1,4 @@
-//! All kept versions of one key.
+//! All kept versions of a key.
 
 use std::borrow::Cow;
 use std::io;
@@ -9,7 +9,7 @@ use super::file_values::{MappedValue, checksum};
 use super::packed::Value;
 use crate::contract::{KeyValue, Revision};
 
-/// One version; a tombstone has `version` 0.
+/// A version; a tombstone has `version` 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) value: Bytes,
@@ -17,17 +17,17 @@ pub(crate) struct Version {
     pub(crate) modified: i64,
     pub(crate) version: i64,
     pub(crate) lease: i64,
-    /// Which change of its revision it is, from 0.
+    /// Index of the change within its revision, from 0.
     pub(crate) sub: u32,
-    /// Checksum of the value where that lies in a file; 0 where it is in memory.
+    /// Checksum of the value if it is in a file; 0 if it is in memory.
     pub(crate) sum: u32,
 }
 
 impl Version {
-    /// Looks whether the value is still what it was, before it gets a new checksum; of one in memory that is not in question.
+    /// Verifies a value from a file before it gets a new checksum; values in memory need no check.
     ///
     /// # Errors
-    /// `InvalidData` where the device has changed it.
+    /// `InvalidData` if the device returned other bytes.
     pub(crate) fn check(&self, key: &[u8]) -> io::Result<()> {
         if self.sum == 0 || checksum(&self.value) == self.sum {
             return Ok(());
@@ -40,7 +40,7 @@ impl Version {
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 
-    /// The deletion of a key as the change `sub` of `revision`.
+    /// The deletion of a key as change `sub` of `revision`.
     pub(crate) fn tombstone(revision: i64, sub: u32) -> Self {
         let value = Bytes::new();
         Self { value, created: 0, modified: revision, version: 0, lease: 0, sub, sum: 0 }
@@ -51,7 +51,7 @@ impl Version {
         self.version == 0
     }
 
-    /// As the contract's type; shares the value.
+    /// Converts to the contract's type; shares the value.
     pub(crate) fn to_kv(&self, key: Bytes, keys_only: bool) -> KeyValue {
         KeyValue {
             key,
@@ -64,7 +64,8 @@ impl Version {
     }
 }
 
-/// Versions of one key, oldest first. The newest sits inline: most keys have only that one, and no second allocation.
+/// Versions of a key, oldest first. The newest is stored inline: most keys have no other, and need
+/// no second allocation.
 #[derive(Debug, Clone)]
 #[expect(
     clippy::box_collection,
@@ -75,7 +76,7 @@ pub(crate) struct History {
     older: Option<Box<Vec<Older>>>,
 }
 
-/// A version that is not the newest; see [`Version`].
+/// A version other than the newest; see [`Version`].
 #[derive(Debug, Clone)]
 struct Older {
     value: Value,
@@ -98,18 +99,18 @@ impl Older {
     }
 }
 
-/// What [`History::trim`] did.
+/// Result of [`History::trim`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trimmed {
-    /// Versions dropped.
+    /// Number of dropped versions.
     pub(crate) versions: usize,
     /// Bytes of their values.
     pub(crate) bytes: usize,
-    /// Nothing is left of the key.
+    /// Whether no version is left.
     pub(crate) gone: bool,
 }
 
-/// A value that is kept as it is.
+/// A value stored uncompressed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VersionRef<'a> {
     pub(super) value: &'a Bytes,
@@ -132,12 +133,12 @@ impl History {
     pub(crate) fn push(&mut self, version: Version) {
         let Version { value, created, modified, version: number, lease, sub, sum } =
             std::mem::replace(&mut self.latest, version);
-        // One that lies in a file costs no memory, and need not be read now.
+        // A value in a file costs no memory, and need not be read now.
         let value = match sum {
             0 => Value::keep(value, number, &self.latest.value),
             _ => Value::Whole(value),
         };
-        // Most keys have few older versions for most of the time.
+        // Most keys have few older versions.
         let all = self.older.get_or_insert_default();
         if all.len() < 4 {
             all.reserve_exact(1);
@@ -145,7 +146,7 @@ impl History {
         all.push(Older { value, created, modified, version: number, lease, sub, sum });
     }
 
-    /// An older version with its value.
+    /// An older version with its decompressed value.
     fn whole(&self, index: usize) -> Option<Version> {
         let behind = self.older().get(index..)?;
         let whole = behind.iter().position(|older| matches!(older.value, Value::Whole(_)));
@@ -156,7 +157,8 @@ impl History {
         Some(behind.first()?.with(value))
     }
 
-    /// The value that is kept as it is at this place, with its revision, its place in that, and its checksum.
+    /// The value at an index if it is stored uncompressed, with its revision, sub-revision and
+    /// checksum.
     fn kept(&self, index: usize) -> Option<VersionRef<'_>> {
         let (value, modified, sub, sum) = match self.older().get(index) {
             Some(Older { value: Value::Whole(value), modified, sub, sum, .. }) => {
@@ -171,7 +173,7 @@ impl History {
         Some(VersionRef { value, modified, sub, sum })
     }
 
-    /// Values that are kept as they are, of `floor` and later revisions, oldest first.
+    /// Uncompressed values of `floor` and later revisions, oldest first.
     pub(super) fn kept_from(&self, floor: i64) -> impl Iterator<Item = VersionRef<'_>> {
         let first = self.older().partition_point(|v| v.modified < floor);
         let kept = (first..=self.older().len()).filter_map(|index| self.kept(index));
@@ -185,12 +187,12 @@ impl History {
         same.find(|index| self.sub(*index) == sub)
     }
 
-    /// The value of the change `sub` of `modified`, when it is kept as it is.
+    /// Index of the change `sub` of `modified`.
     pub(super) fn kept_at(&self, modified: i64, sub: u32) -> Option<VersionRef<'_>> {
         self.kept(self.place(modified, sub)?)
     }
 
-    /// Puts `stored` in the place of exactly this value of the change `sub` of `modified`.
+    /// Replaces exactly this value of the change `sub` of `modified` by `stored`.
     pub(super) fn exchange(&mut self, value: &Bytes, at: (i64, u32), stored: &MappedValue) {
         let Some(index) = self.place(at.0, at.1) else { return };
         let older = self.older.as_mut().and_then(|all| all.get_mut(index));
@@ -215,7 +217,7 @@ impl History {
         (!self.latest.is_tombstone()).then_some(&self.latest)
     }
 
-    /// The version that was valid at `revision`.
+    /// The version valid at `revision`.
     pub(crate) fn at(&self, revision: i64) -> Option<Cow<'_, Version>> {
         if self.latest.modified <= revision {
             return self.live().map(Cow::Borrowed);
@@ -225,7 +227,7 @@ impl History {
         self.whole(index).map(Cow::Owned)
     }
 
-    /// The version at this place, the newest behind all others.
+    /// The version at an index; the newest has the last one.
     fn get(&self, index: usize) -> Cow<'_, Version> {
         self.whole(index).map_or(Cow::Borrowed(&self.latest), Cow::Owned)
     }
@@ -242,14 +244,15 @@ impl History {
         self.older().get(index).map_or(self.latest.is_tombstone(), Older::is_tombstone)
     }
 
-    /// The version that is the change `sub` of `revision`, and the one that was valid before the revision.
+    /// The version that is the change `sub` of `revision`, and the version valid before the
+    /// revision.
     pub(crate) fn written_at(
         &self,
         revision: i64,
         sub: u32,
     ) -> Option<(Cow<'_, Version>, Option<Cow<'_, Version>>)> {
         let first = self.older().partition_point(|v| v.modified < revision);
-        // Nearly always it is the only one of its revision.
+        // Nearly always it is the only change of its revision.
         let found = (first..=self.older().len())
             .take_while(|index| self.modified(*index) == revision)
             .fold(None, |found, index| match found {
@@ -257,7 +260,7 @@ impl History {
                 _ => Some(index),
             });
         let version = self.get(found?);
-        // What was made anew has nothing before it, even where it was deleted in the same revision.
+        // A key created again has no previous version, even if it was deleted in the same revision.
         let before = first.checked_sub(1).filter(|_| version.created != revision);
         let before = before.filter(|index| !self.is_tombstone(*index));
         Some((version, before.map(|index| self.get(index))))
@@ -280,8 +283,9 @@ impl History {
         versions
     }
 
-    /// Drops what no read at `compacted` or later and no event from `compacted` on needs: all versions before the newest
-    /// one older than `compacted`, and that one too when it is a deletion.
+    /// Drops all versions that no read at `compacted` or later and no event from `compacted` on
+    /// needs: those before the newest version older than `compacted`, and that one too if it is a
+    /// deletion.
     pub(crate) fn trim(&mut self, compacted: i64) -> Trimmed {
         let mut done = Trimmed::default();
         if self.latest.modified < compacted {

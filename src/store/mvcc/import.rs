@@ -1,4 +1,4 @@
-//! A state from the parts that a checkpoint or a snapshot has, one key after the other.
+//! Builds a state from a checkpoint or a snapshot, key by key.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +9,18 @@ use super::history::{History, Version};
 use super::key::Key;
 use super::state::{Change, Gap, LeaseKeys, State};
 
-/// A state on its way.
+/// A state under construction.
 #[derive(Debug)]
 pub(crate) struct Import {
     state: State,
     keys: Vec<(Key, Box<History>)>,
-    /// With their places within their revisions.
+    /// Changes with their index within the revision.
     changes: Vec<(u32, Change)>,
     attached: Vec<(i64, Key)>,
 }
 
 impl Import {
-    /// Begins with everything but the keys.
+    /// Starts with everything but the keys.
     pub(crate) fn new(
         revision: i64,
         compacted: i64,
@@ -35,12 +35,12 @@ impl Import {
         Self { state, keys: Vec::new(), changes: Vec::new(), attached: Vec::new() }
     }
 
-    /// Keys so far.
+    /// Number of keys so far.
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Adds a key behind the last one; its versions are not empty, the oldest comes first.
+    /// Adds a key after the last one; its versions are not empty, oldest first.
     pub(crate) fn add(&mut self, key: &[u8], versions: Vec<Version>) {
         let key = Key::new(key);
         let mut bytes = key.len();
@@ -63,9 +63,9 @@ impl Import {
         self.keys.push((key, Box::new(history)));
     }
 
-    /// The state.
+    /// Finishes the state.
     pub(crate) fn finish(mut self) -> State {
-        // In their order, so that the nodes of the tree are full.
+        // Inserted in key order, so that the nodes of the tree are full.
         self.state.keys = self.keys.into_iter().collect();
         for (lease, key) in self.attached {
             if let Some(entry) = self.state.leases.get_mut(&lease) {
@@ -79,7 +79,7 @@ impl Import {
 }
 
 impl State {
-    /// A state of these parts; `keys` in key order, versions oldest first and not empty.
+    /// Builds a state; `keys` in key order, their versions oldest first and not empty.
     pub(crate) fn import(
         revision: i64,
         compacted: i64,

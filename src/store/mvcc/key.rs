@@ -1,4 +1,4 @@
-//! Keys as the state holds them.
+//! Keys of the state.
 
 use std::borrow::Borrow;
 use std::ops::Deref;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// A key: one allocation, however many places of the state share it, and half the size of [`Bytes`] in each.
+/// A key: one allocation shared by all parts of the state, half the size of [`Bytes`] in each.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(Arc<[u8]>);
 
@@ -15,7 +15,7 @@ impl Key {
         Self(key.into())
     }
 
-    /// As the contract's type; shares the bytes.
+    /// Converts to the contract's type; shares the bytes.
     pub(crate) fn shared(&self) -> Bytes {
         Bytes::from_owner(self.clone())
     }

@@ -1,31 +1,31 @@
-//! Values of versions that are not the newest, kept by what differs from the version behind them.
+//! Compression of older versions: each is stored as its difference to the next version.
 //!
-//! Versions of one object are alike: of a pod's second state about a tenth is not in its third.
+//! Versions of an object are alike: of a pod's second state about a tenth is not in its third.
 
 use bytes::Bytes;
 
-/// Values below are kept as they are: what would be won is not worth the work.
+/// Smaller values are stored as they are: compression is not worth the work.
 const PACKED_BYTES_MIN: usize = 512;
 
-/// One version in so many is kept whole, so that a read of an old one unpacks few.
+/// One version in this many is stored whole, so that reading an old one decompresses few.
 const WHOLE_EVERY: i64 = 16;
 
 /// The value of a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
-    /// As it is.
+    /// Uncompressed.
     Whole(Bytes),
-    /// By the value of the next version.
+    /// Compressed with the next version's value as the dictionary.
     Packed {
-        /// LZ4 with that value as the dictionary.
+        /// LZ4 data.
         bytes: Box<[u8]>,
-        /// Bytes of the value.
+        /// Length of the value.
         len: u32,
     },
 }
 
 impl Value {
-    /// Keeps `value`, of the version with this number of its key, in front of `next`.
+    /// Stores `value` of the version with this number, before `next`.
     pub(super) fn keep(value: Bytes, version: i64, next: &[u8]) -> Self {
         let small = value.len() < PACKED_BYTES_MIN || next.len() < PACKED_BYTES_MIN;
         let Some(len) = u32::try_from(value.len()).ok().filter(|_| !small) else {
@@ -35,27 +35,27 @@ impl Value {
             return Self::Whole(value);
         }
         let packed = lz4_flex::block::compress_with_dict(&value, next);
-        // A quarter less, or it is not worth the unpacking.
+        // Less than a quarter saved is not worth the decompression.
         if packed.len() > value.len() / 4 * 3 {
             return Self::Whole(value);
         }
         Self::Packed { bytes: packed.into_boxed_slice(), len }
     }
 
-    /// Bytes of the value.
+    /// Length of the value.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Whole(value) => value.len(),
-            // It was made of a length that fits.
+            // The length was checked when the value was compressed.
             Self::Packed { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
         }
     }
 
-    /// The value, `next` being that of the version behind it.
+    /// The value; `next` is the value of the next version.
     pub(super) fn unpack(&self, next: &[u8]) -> Bytes {
         match self {
             Self::Whole(value) => value.clone(),
-            // What was packed in this process's memory unpacks; a fault of it must not pass for a value.
+            // Data compressed by this process decompresses; a bug must not pass for a value.
             Self::Packed { bytes, .. } => {
                 lz4_flex::block::decompress_with_dict(bytes, self.len(), next)
                     .unwrap_or_else(|e| unreachable!("a packed value does not unpack: {e}"))

@@ -1,4 +1,4 @@
-//! Reads: ranges at a revision and the changes since one.
+//! Reads: ranges at a revision, and the changes since a revision.
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -16,7 +16,7 @@ use crate::contract::{
 
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// The range as map bounds; `None` when it is empty.
+/// The range as bounds of the map; `None` when it is empty.
 fn bounds(range: &KeyRange) -> Option<Bounds<'_>> {
     let start = Included(range.start.as_ref());
     match range.end.as_ref() {
@@ -28,7 +28,7 @@ fn bounds(range: &KeyRange) -> Option<Bounds<'_>> {
 }
 
 impl State {
-    /// Keys of `range` that were ever written and not trimmed.
+    /// Keys of `range` with any kept version.
     pub(super) fn histories(&self, range: &KeyRange) -> impl Iterator<Item = (&Key, &History)> {
         let keys = bounds(range).map(|bounds| self.keys.range::<[u8], _>(bounds));
         keys.into_iter().flatten().map(|(key, history)| (key, history.as_ref()))
@@ -39,7 +39,7 @@ impl State {
         self.histories(range).filter_map(|(key, history)| Some((key, history.live()?)))
     }
 
-    /// Whether `revision` can be read, `newest` being the newest there is.
+    /// Checks that `revision` is readable; `newest` is the newest revision.
     pub(super) fn check_revision(
         &self,
         revision: Option<Revision>,
@@ -49,7 +49,8 @@ impl State {
         if requested > newest {
             return Err(StoreError::Future { requested, newest });
         }
-        // etcd's oldest revision is -1 until something is compacted, and what is below 1 is read as the newest.
+        // etcd's oldest revision is -1 until the first compaction; revisions below 1 select the
+        // newest.
         let oldest = if self.compacted == 0 { -1 } else { self.compacted };
         if requested < oldest {
             return Err(StoreError::Compacted { requested, oldest: self.compacted });
@@ -69,10 +70,10 @@ impl State {
         Ok(self.range_unchecked(request, self.revision))
     }
 
-    /// As [`State::range`], giving each pair out.
+    /// As [`State::range`], passing each pair to a visitor.
     ///
     /// # Errors
-    /// As [`State::range`]; nothing was given out then.
+    /// As [`State::range`]; the visitor received nothing then.
     pub(crate) fn range_each(
         &self,
         request: &RangeRequest,
@@ -93,7 +94,7 @@ impl State {
         }))
     }
 
-    /// Goes through a range whose revision was checked.
+    /// Walks a range whose revision was checked.
     fn walk(&self, request: &RangeRequest, mut give: impl FnMut(&Key, &Version)) -> RangeSummary {
         let at = request.revision.map_or(0, |r| r.0);
         let (mut found, mut given) = (RangeSummary::default(), 0);
@@ -114,10 +115,10 @@ impl State {
         found
     }
 
-    /// Reads a range whose revision was checked; `newest` is what the answer says as its revision.
+    /// Reads a range whose revision was checked; `newest` is the revision of the response.
     pub(super) fn range_unchecked(&self, request: &RangeRequest, newest: i64) -> RangeResponse {
         let mut kvs = Vec::new();
-        // One allocation for all keys of an answer, which they share.
+        // One allocation for all keys of the response, which they share.
         let (mut keys, mut ends) = (BytesMut::new(), Vec::new());
         let single = request.range.end.is_empty();
         let found = self.walk(request, |key, version| {
@@ -138,8 +139,8 @@ impl State {
         RangeResponse { kvs, count: found.count, more: found.more, revision: Revision(newest) }
     }
 
-    /// Changes of `range` from revision `start` on, whole revisions, after at least `limit` changes looked at stopping at
-    /// the next revision; and the revision to go on from.
+    /// Changes of `range` from revision `start` on, in whole revisions, stopping at the first
+    /// revision after `limit` examined changes; and the revision to continue from.
     ///
     /// # Errors
     /// [`StoreError::Compacted`].
@@ -162,7 +163,7 @@ impl State {
             if seen >= limit && change.revision != last {
                 return Ok((events, change.revision));
             }
-            // Changes of a revision stand in their order, and all of them do.
+            // All changes of a revision are adjacent and in order.
             sub = if change.revision == last { sub.saturating_add(1) } else { 0 };
             last = change.revision;
             if !range.contains(&change.key) {

@@ -1,4 +1,4 @@
-//! The state and how a command changes it.
+//! The state, and how commands change it.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,46 +12,47 @@ use super::history::{History, Version};
 use super::key::Key;
 use crate::contract::{Event, KeyStats, KeyValue, Revision, StoreError, StoreSize, TxnResponse};
 
-/// Revisions that were handed out, lost in an unclean stop and are never used again: those between `from` and `to`.
+/// A gap of revisions that were handed out and lost in an unclean stop; they are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gap {
     /// Newest revision that survived.
     pub(crate) from: i64,
-    /// Revision the store went on with.
+    /// Revision that the store continued with.
     pub(crate) to: i64,
 }
 
-/// A granted lease and the keys that hang on it.
+/// A granted lease and its attached keys.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeaseKeys {
     pub(super) ttl: i64,
     pub(super) keys: BTreeSet<Key>,
 }
 
-/// One key written or deleted at one revision; in order, they are what a watch from the past replays.
+/// A key written or deleted at a revision; in order, the changes are the history that watches
+/// replay.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) revision: i64,
     pub(super) key: Key,
 }
 
-/// What a command answered.
+/// Result of a command.
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
-    /// Of a transaction.
+    /// Response to a transaction.
     Txn(TxnResponse),
-    /// Of everything else: the revision after it.
+    /// The revision after any other command.
     Done(Revision),
 }
 
-/// A key to be written.
+/// A key to write.
 pub(super) struct Put<'a> {
     pub(super) key: &'a Bytes,
     pub(super) value: &'a Bytes,
     pub(super) lease: i64,
 }
 
-/// Number within its revision of the change that comes next, when the revision's events begin at `first`.
+/// Index of the next change within its revision, whose events start at `first`.
 fn sub(first: usize, events: &[Event]) -> u32 {
     u32::try_from(events.len().saturating_sub(first)).unwrap_or(u32::MAX)
 }
@@ -63,7 +64,7 @@ fn event_of(key: &Bytes, history: &History, revision: i64, sub: u32) -> Option<E
     Some(Event { kv: version.to_kv(key.clone(), false), prev, deleted: version.is_tombstone() })
 }
 
-/// As [`event_of`], for who may keep it for long: it holds no file.
+/// As [`event_of`], without references to mapped files, for callers that hold it for long.
 pub(super) fn event_in_memory(
     key: &Bytes,
     history: &History,
@@ -82,10 +83,11 @@ pub(super) fn event_in_memory(
     Some(Event { kv: kv(&version), prev, deleted: version.is_tombstone() })
 }
 
-/// As [`event_of`] right after the newest version of `history` replaced `before`, whose value is at hand.
+/// As [`event_of`] directly after the newest version of `history` replaced `before`, whose value is
+/// at hand.
 fn event_now(key: &Bytes, history: &History, before: &Version) -> Option<Event> {
     let version = history.latest();
-    // What came before is older than the revision's own changes of the key.
+    // The previous version is older than the revision's own changes of the key.
     if before.modified == version.modified {
         return event_of(key, history, version.modified, version.sub);
     }
@@ -96,7 +98,7 @@ fn event_now(key: &Bytes, history: &History, before: &Version) -> Option<Event> 
 /// The whole key space.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Histories in boxes: a node of the tree is half empty most of the time.
+    /// Boxed histories: a node of the tree is half empty most of the time.
     pub(super) keys: BTreeMap<Key, Box<History>>,
     pub(super) changes: VecDeque<Change>,
     pub(super) leases: BTreeMap<i64, LeaseKeys>,
@@ -109,7 +111,7 @@ pub(crate) struct State {
     pins: usize,
     live: usize,
     bytes: usize,
-    /// The part of the log that is being replayed: its values stay where they are.
+    /// The part of the log that is being replayed: its values stay in the file.
     source: Option<Source>,
 }
 
@@ -121,7 +123,7 @@ impl Default for State {
             leases: BTreeMap::new(),
             gaps: Vec::new(),
             cluster_data: ClusterData::default(),
-            // An empty etcd answers revision 1.
+            // An empty etcd has revision 1.
             revision: 1,
             compacted: 0,
             counts: KeyStats::default(),
@@ -135,12 +137,12 @@ impl Default for State {
 }
 
 impl State {
-    /// A state without keys, which was trimmed when it was compacted.
+    /// A state without keys, already trimmed to its compaction.
     pub(super) fn at(revision: i64, compacted: i64) -> Self {
         Self { revision, compacted, trimmed: compacted, ..Self::default() }
     }
 
-    /// Counts what an imported key holds.
+    /// Accounts for an imported key.
     pub(super) fn hold(&mut self, live: usize, bytes: usize) {
         self.live += live;
         self.bytes += bytes;
@@ -161,22 +163,22 @@ impl State {
         &self.gaps
     }
 
-    /// What was counted since this state was made.
+    /// Statistics since this state was created.
     pub(crate) fn counts(&self) -> KeyStats {
         self.counts
     }
 
-    /// Alarms, and what members say of themselves.
+    /// Alarms and profiles.
     pub(crate) fn cluster_data(&self) -> &ClusterData {
         &self.cluster_data
     }
 
-    /// Goes on without them, as another cluster.
+    /// Clears alarms and profiles, for another cluster.
     pub(crate) fn clear_cluster_data(&mut self) {
         self.cluster_data = ClusterData::default();
     }
 
-    /// Keys and bytes held; `disk` is left 0.
+    /// Number of keys and bytes; `disk` is left 0.
     pub(crate) fn size(&self) -> StoreSize {
         StoreSize { keys: self.live, memory: self.bytes, disk: 0 }
     }
@@ -186,7 +188,7 @@ impl State {
         self.leases.iter().map(|(id, lease)| (*id, lease.ttl))
     }
 
-    /// Keys that hang on one lease, in their order; `None` when there is no such lease.
+    /// Keys attached to a lease, in key order; `None` if the lease does not exist.
     pub(crate) fn lease_keys(&self, id: i64) -> Option<impl Iterator<Item = Bytes>> {
         Some(self.leases.get(&id)?.keys.iter().map(Key::shared))
     }
@@ -201,15 +203,16 @@ impl State {
         self.leases.get(&id).map(|lease| lease.ttl)
     }
 
-    /// What is put from now on and is a slice of what was read for `source` is kept where it lies in the file.
+    /// From now on, a put value that is a slice of the bytes read for `source` is kept as a mapping
+    /// of the file.
     pub(crate) fn replay_from(&mut self, source: Option<Source>) {
         self.source = source;
     }
 
-    /// Applies one command; a refused one changes nothing. Changes are appended to `events`.
+    /// Applies a command; a refused one changes nothing. Changes are appended to `events`.
     ///
     /// # Errors
-    /// What the contract says for the operation.
+    /// The errors of the operation, as in the contract.
     pub(crate) fn apply(
         &mut self,
         command: &Command,
@@ -255,7 +258,8 @@ impl State {
         Outcome::Done(Revision(self.revision))
     }
 
-    /// Writes one key at `revision`, whose events begin at `first`; the lease was checked. Returns the version before.
+    /// Writes a key at `revision`, whose events start at `first`; the lease was checked. Returns
+    /// the previous version.
     pub(super) fn put(
         &mut self,
         put: Put<'_>,
@@ -266,12 +270,13 @@ impl State {
         let Put { key, value, lease } = put;
         let (value, sum) = match self.source.as_ref().and_then(|source| source.find(value)) {
             Some(stored) => (stored.value, stored.sum),
-            // A copy of the exact size: the caller's buffer may be a slice that would keep a whole request alive.
+            // A copy of exact size: the caller's buffer may be a slice that keeps a whole request
+            // alive.
             None => (Bytes::copy_from_slice(value), 0),
         };
         let sub = sub(first, events);
         self.bytes += value.len();
-        // The copy of the key is for a new one; to make it costs less than to look twice.
+        // The copy of the key is for a new one; making it costs less than a second lookup.
         let (key, shared, prev, event) = match self.keys.entry(Key::new(key)) {
             Entry::Occupied(mut entry) => {
                 let (key, shared) = (entry.key().clone(), entry.key().shared());
@@ -315,7 +320,8 @@ impl State {
         prev
     }
 
-    /// Deletes one key at `revision`, whose events begin at `first`; the version before, or `None` when there was no such key.
+    /// Deletes a key at `revision`, whose events start at `first`; returns the previous version, or
+    /// `None` if the key does not exist.
     pub(super) fn delete(
         &mut self,
         key: &Key,
@@ -358,12 +364,13 @@ impl State {
         Ok(())
     }
 
-    /// Keeps versions that compaction would drop until [`State::unpin`], so that a slow reader sees one state.
+    /// Keeps versions that compaction would drop until [`State::unpin`], so that a slow reader sees
+    /// one state.
     pub(crate) fn pin(&mut self) {
         self.pins += 1;
     }
 
-    /// Ends a [`State::pin`] and drops what was held back.
+    /// Ends a [`State::pin`] and drops the versions it kept.
     pub(crate) fn unpin(&mut self) {
         self.pins = self.pins.saturating_sub(1);
         if self.pins == 0 && self.trimmed < self.compacted {
@@ -371,7 +378,8 @@ impl State {
         }
     }
 
-    /// Drops what compaction made unreachable; costs as much as there were changes, not as there are keys.
+    /// Drops versions that compaction made unreachable; the cost depends on the number of changes,
+    /// not of keys.
     fn trim(&mut self) {
         let compacted = self.compacted;
         let behind = self.changes.partition_point(|change| change.revision < compacted);
@@ -391,7 +399,8 @@ impl State {
         self.trimmed = compacted;
     }
 
-    /// Keys behind `after` with their versions up to `revision`: about `bytes` bytes, at least one key. For checkpoints; pin first.
+    /// Keys after `after` with their versions up to `revision`: about `bytes` bytes, at least one
+    /// key. Used by checkpoints; the state must be pinned.
     pub(crate) fn export(
         &self,
         after: Option<&Bytes>,

@@ -1,4 +1,4 @@
-//! Transactions: what is refused before anything happens, which branch runs, and what it does.
+//! Transactions: validation, selection of the branch, and execution.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use crate::contract::{
 
 mod preview;
 
-/// Deepest nesting of transactions; the protobuf decoder of the etcd interface stops there too.
+/// Maximum nesting of transactions; the protobuf decoder of the etcd interface has the same limit.
 pub(crate) const MAX_DEPTH: usize = 100;
 
 /// Bytes of keys and values in the request.
@@ -47,13 +47,14 @@ pub(crate) fn check_txn(txn: &Txn) -> Result<usize, StoreError> {
     Ok(size)
 }
 
-/// Whether no branch has a step that could change anything; nested transactions count as if they did, as in etcd.
+/// Whether no branch contains an operation that could write; nested transactions count as writes,
+/// as in etcd.
 pub(crate) fn only_reads(txn: &Txn) -> bool {
     txn.success.iter().chain(&txn.failure).all(|op| matches!(op, Op::Range(_)))
 }
 
-/// Refuses what no state could answer: one key put twice, or put and deleted, in branches that run together. Deletions up to
-/// the end `[0]` are overlooked, as by etcd: they run in their order.
+/// Refuses a key that is put twice, or put and deleted, in branches that run together. Deletions up
+/// to the open end `[0]` are ignored, as in etcd: they run in order.
 ///
 /// # Errors
 /// [`StoreError::DuplicateKey`], [`StoreError::Invalid`].
@@ -109,7 +110,8 @@ fn writes_of(ops: &[Op], depth: usize) -> Result<Writes<'_>, StoreError> {
     Ok(all)
 }
 
-/// Which branches run; nested comparisons see the state before the whole transaction, as in etcd.
+/// The branches that run; nested comparisons see the state before the whole transaction, as in
+/// etcd.
 struct Plan {
     succeeded: bool,
     nested: Vec<Plan>,
@@ -217,7 +219,7 @@ impl State {
         Ok(())
     }
 
-    /// Answers a transaction that would write nothing now; `None` when it would write.
+    /// Runs a transaction that would write nothing now; `None` if it would write.
     ///
     /// # Errors
     /// As [`State::apply`].
@@ -229,7 +231,7 @@ impl State {
         }
         let mut response = run(txn, &plan, &mut |op| match op {
             Op::Range(request) => OpResponse::Range(self.range_unchecked(request, self.revision)),
-            // Not reached: `writes` said there is none.
+            // Unreachable: `writes` returned false.
             _ => OpResponse::Delete(0, Vec::new()),
         });
         stamp(&mut response, self.revision);
@@ -274,7 +276,8 @@ impl State {
                 OpResponse::Put(prev.filter(|_| *prev_kv))
             }
             Op::Update { key, value, lease, prev_kv } => {
-                // It was there before the transaction; where a step of the same one deleted it, nothing is kept.
+                // The key existed before the transaction; if an operation of the same transaction
+                // deleted it, nothing is kept.
                 let there = self.live(key).map(|v| (v.value.clone(), v.lease)).unwrap_or_default();
                 let value = value.clone().unwrap_or(there.0);
                 let lease = lease.unwrap_or(there.1);
@@ -291,7 +294,7 @@ impl State {
                 let newest = before + i64::from(events.len() > first);
                 OpResponse::Range(self.range_unchecked(request, newest))
             }
-            // Not reached: `run` descends into nested transactions itself.
+            // Unreachable: `run` descends into nested transactions itself.
             Op::Txn(_) => OpResponse::Delete(0, Vec::new()),
         }
     }

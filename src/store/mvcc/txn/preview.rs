@@ -1,4 +1,4 @@
-//! What a transaction would write now, for an engine that has to know before it is applied.
+//! Previews of transactions, for engines that must know the writes before they are applied.
 
 use bytes::Bytes;
 
@@ -6,7 +6,7 @@ use super::{Plan, branch};
 use crate::contract::{KeyRange, Op, StoreError, Txn};
 use crate::mvcc::state::State;
 
-/// One change of one key.
+/// A change of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Write {
     /// Key.
@@ -15,25 +15,25 @@ pub(crate) struct Write {
     pub(crate) value: Option<Bytes>,
     /// Lease; 0 is none.
     pub(crate) lease: i64,
-    /// Revision that created what the change replaces; 0 where the key is absent.
+    /// Creation revision of the version that is replaced; 0 if the key is absent.
     pub(crate) created: i64,
-    /// Revision of what came before, the deletion of the key included; 0 where nothing of it is kept.
+    /// Revision of the previous version, including deletions; 0 if none is kept.
     pub(crate) before: i64,
 }
 
-/// What a transaction would write.
+/// The writes of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Preview {
-    /// Nothing: it only answers.
+    /// The transaction writes nothing.
     Nothing,
-    /// One key.
+    /// The transaction writes one key.
     One(Write),
-    /// Several keys at one revision, or one key twice.
+    /// The transaction writes several keys at one revision, or one key twice.
     Several,
 }
 
 impl State {
-    /// What `txn` would write if it was applied now.
+    /// The writes of `txn` if it were applied now.
     ///
     /// # Errors
     /// As [`State::apply`].
@@ -64,7 +64,7 @@ impl State {
         }
         match writes.len() {
             0 => Ok(Preview::Nothing),
-            // A deletion up to the open end may take what another step put.
+            // A deletion up to the open end may include a key that another operation puts.
             1 if !deletes_what_it_puts(&steps) => {
                 Ok(writes.pop().map_or(Preview::Nothing, Preview::One))
             }
@@ -72,18 +72,18 @@ impl State {
         }
     }
 
-    /// The change of one key that is put or deleted now.
+    /// The change of a key that is put or deleted now.
     pub(crate) fn write(&self, key: &Bytes, value: Option<Bytes>, lease: i64) -> Write {
         let history = self.keys.get(key.as_ref());
         let created = history.and_then(|h| h.live()).map_or(0, |version| version.created);
-        // What is compacted may still be held for a slow reader, but is kept nowhere else.
+        // A compacted version may still be held for a slow reader, but is stored nowhere else.
         let before = history.map(|h| h.latest());
         let kept = before.filter(|v| !v.is_tombstone() || v.modified >= self.compacted());
         Write { key: key.clone(), value, lease, created, before: kept.map_or(0, |v| v.modified) }
     }
 }
 
-/// Steps that would run, those of nested transactions included.
+/// Operations that would run, including those of nested transactions.
 fn leaves<'a>(txn: &'a Txn, plan: &Plan, steps: &mut Vec<&'a Op>) {
     let mut nested = plan.nested.iter();
     for op in branch(txn, plan.succeeded) {
@@ -103,7 +103,7 @@ fn deletes_what_it_puts(steps: &[&Op]) -> bool {
         .any(|op| matches!(op, Op::Put { key, .. } | Op::Update { key, .. } if taken(key.as_ref())))
 }
 
-/// Whether what `txn` does, or answers, may depend on one of these keys.
+/// Whether the effect or the response of `txn` may depend on one of these keys.
 pub(crate) fn reads_any(txn: &Txn, keys: &mut dyn FnMut(&KeyRange) -> bool) -> bool {
     txn.compare.iter().any(|compare| keys(&compare.range))
         || txn.success.iter().chain(&txn.failure).any(|op| match op {
