@@ -1,4 +1,5 @@
-//! Durability: an append-only log of entries in segments, checkpoints of the whole state, and recovery from both.
+//! The durable log: entries in append-only segments, checkpoints of the whole state, and recovery
+//! from both.
 //!
 //! ```text
 //! log-<sequence>          8 MiB, preallocated: file header, then records, each linked to the one before by its checksum
@@ -7,9 +8,10 @@
 //! torn-tail               what the last recovery cut off: bytes that were never acknowledged
 //! ```
 //!
-//! One write and one `fdatasync` make everything durable that was queued while the one before ran, of a small batch one write
-//! that is durable by itself (`direct.rs`). Nothing is acknowledged before. A failed `fdatasync` is never tried again, for the
-//! kernel may have dropped what it could not write: the store stops.
+//! One write and one `fdatasync` make everything durable that was queued during the previous sync;
+//! a small batch needs only one write that is durable by itself (`direct.rs`). Nothing is
+//! acknowledged earlier. A failed `fdatasync` is never retried, because the kernel may have dropped
+//! the pages that it could not write: the store stops.
 
 mod address;
 mod checkpoint;
@@ -66,15 +68,16 @@ pub(crate) mod sim;
 #[cfg(test)]
 mod tests;
 
-/// Newest format of files that this code reads, and the one it writes.
+/// Newest file format that this code reads, and the one it writes.
 pub(crate) const FORMAT: u32 = 1;
 
 /// Size of a log segment in bytes.
 #[cfg(not(test))]
 pub(crate) const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
-/// Small segments, so that tests meet their ends often.
+/// Small segments, so that tests reach their ends often.
 #[cfg(test)]
 pub(crate) const SEGMENT_BYTES: u64 = 256 * 1024;
 
-/// Room at the end of a segment that is kept for commands that free space while no further segment can be made.
+/// Space at the end of a segment that is reserved for commands that free space while no further
+/// segment can be created.
 pub(crate) const RESERVE_BYTES: u64 = SEGMENT_BYTES / 8;

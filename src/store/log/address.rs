@@ -1,10 +1,10 @@
-//! Where a member is reached.
+//! Addresses of members.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// `host:port` of a member, kept beside its id in the membership; clones share it. Empty where nobody said it: the only
-/// member of a cluster needs none.
+/// `host:port` of a member, stored with its id in the membership; clones share it. Empty if never
+/// announced: the only member of a cluster needs none.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Address(Arc<str>);
 

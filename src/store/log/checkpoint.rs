@@ -1,4 +1,4 @@
-//! Checkpoints: the whole state in one file, written beside, synced, renamed.
+//! Checkpoints: the whole state in one file, written under a temporary name, synced and renamed.
 
 use std::io;
 
@@ -15,9 +15,9 @@ use crate::contract::ClusterId;
 use crate::encoding::{Malformed, Put, Reader};
 use crate::mvcc::{ClusterData, Gap, Import, Source, State, Version};
 
-/// Bytes of keys and values taken from the state under one short lock.
+/// Bytes of keys and values exported from the state per lock.
 const BYTES_PER_LOCK: usize = 128 * 1024;
-/// Bytes collected before they are written.
+/// Size of the write buffer in bytes.
 const WRITE_BYTES: usize = 1024 * 1024;
 
 /// File name of the checkpoint of the state before entry `index`.
@@ -25,25 +25,25 @@ pub(crate) fn checkpoint_name(index: u64) -> String {
     format!("checkpoint-{index:016x}")
 }
 
-/// What a checkpoint says beside the keys.
+/// Content of a checkpoint besides the keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct CheckpointHeader {
-    /// Last entry in it, and the members after it.
+    /// Last entry included, and the membership after it.
     pub(crate) applied: Applied,
     /// Revision of the state.
     pub(crate) revision: i64,
     /// Compacted revision.
     pub(crate) compacted: i64,
-    /// Lost revisions.
+    /// Revisions lost to unclean stops.
     pub(crate) gaps: Vec<Gap>,
     /// Leases: id and granted seconds.
     pub(crate) leases: Vec<(i64, i64)>,
-    /// Alarms, and what members say of themselves.
+    /// Alarms and profiles.
     pub(crate) cluster_data: ClusterData,
 }
 
 impl CheckpointHeader {
-    /// Of a state after `applied`.
+    /// The header for a state after `applied`.
     pub(crate) fn of(state: &State, applied: Applied) -> Self {
         Self {
             applied,
@@ -72,7 +72,7 @@ impl CheckpointHeader {
             out.put_i64(*ttl);
         }
         if self.cluster_data == ClusterData::default() {
-            // As it was before there were any.
+            // Nothing is appended, as in files from before these fields existed.
             return;
         }
         out.put_u64(self.cluster_data.alarms.len() as u64);
@@ -126,7 +126,7 @@ fn encode_key(key: &Bytes, versions: &[Version], out: &mut Vec<u8>) {
         if version.sub == 0 {
             out.put_i64(version.version);
         } else {
-            // A negative number says that the place within the revision follows.
+            // A negative number announces a sub-revision.
             out.put_i64(-1 - version.version);
             out.put_u64(u64::from(version.sub));
         }
@@ -147,7 +147,7 @@ pub(super) fn decode_keys(payload: &Bytes) -> Result<Vec<(Bytes, Vec<Version>)>,
 
 fn decode_key(reader: &mut Reader<'_>) -> Result<(Bytes, Vec<Version>), Malformed> {
     let (key, count) = (reader.bytes()?, reader.u64()?);
-    // Nearly always one; what a damaged file says costs nothing.
+    // Nearly always one; a damaged length must not cause a large allocation.
     let mut versions = Vec::with_capacity(usize::from(count > 0));
     for _ in 0..count {
         let (created, modified, version) = (reader.i64()?, reader.i64()?, reader.i64()?);
@@ -180,10 +180,11 @@ impl Output {
     }
 }
 
-/// Writes the checkpoint of a pinned state; its size. What fails leaves no file of the final name.
+/// Writes the checkpoint of a pinned state and returns its size. After an error no file has the
+/// final name.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub(crate) fn write(
     disk: &dyn Disk,
     cluster: ClusterId,
@@ -193,7 +194,7 @@ pub(crate) fn write(
     let temporary = "checkpoint.tmp";
     let result = write_to(disk, cluster, state, description, temporary);
     if result.is_err() {
-        // The error that counts is the first; a start removes the file too.
+        // The first error counts; the next start removes the file too.
         let _ = disk.remove(temporary);
     }
     result
@@ -244,16 +245,16 @@ fn write_to(
     Ok(out.offset)
 }
 
-/// Reads a checkpoint's records one by one.
+/// Reads the records of a checkpoint one by one.
 struct Input<'a> {
     name: &'a str,
     file: Box<dyn DiskFile>,
-    /// All of the file, where it can be mapped: values stay there.
+    /// The mapped file, if it can be mapped: values stay in it.
     map: Option<Bytes>,
     offset: u64,
     chain: u32,
     payload: Bytes,
-    /// Where the payload lies in the file.
+    /// Position of the payload in the file.
     payload_at: u64,
 }
 
@@ -274,7 +275,7 @@ impl Input<'_> {
             .filter(|head| head.previous == self.chain);
         let head =
             head.ok_or_else(|| self.corrupt("a record's head does not match its checksum"))?;
-        // Memory that is there already need not be made and cleared again.
+        // Reuses the allocated and initialized memory.
         let mut payload = std::mem::take(&mut self.payload).try_into_mut().unwrap_or_default();
         payload.resize(head.length, 0);
         self.payload_at = self.offset + HEAD as u64;
@@ -306,7 +307,7 @@ impl Input<'_> {
         Ok(())
     }
 
-    /// Where the values of the payload lie in the file.
+    /// The mapping of the payload's values.
     fn source(&self) -> Option<Source> {
         let at = usize::try_from(self.payload_at).ok()?;
         let end = at.checked_add(self.payload.len())?;
@@ -315,16 +316,17 @@ impl Input<'_> {
     }
 }
 
-/// Name under which a checkpoint is received from another member; a start removes what is left of one.
+/// Name of a checkpoint that is being received from another member; a start removes leftovers.
 pub(crate) const INCOMING: &str = "incoming.tmp";
 
-/// A map of a file that is not written any more; `None` where there is none: then its values are kept in memory.
+/// Maps a file that is never written again; `None` if mapping fails, then its values are kept in
+/// memory.
 pub(super) fn map(file: &dyn DiskFile, name: &str) -> Option<Bytes> {
     let map = file.map();
     map.inspect_err(|error| tracing::debug!(name, %error, "no map: its values stay in memory")).ok()
 }
 
-/// Reads a checkpoint: its cluster, its description and the state; all of it is checked.
+/// Reads and verifies a checkpoint: its cluster, its header and the state.
 ///
 /// # Errors
 /// [`OpenError::Corrupt`], [`OpenError::NewerFormat`], [`OpenError::Io`].

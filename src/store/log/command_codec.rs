@@ -16,7 +16,7 @@ const RAISE: u8 = 5;
 const ALARM: u8 = 6;
 const DESCRIBE: u8 = 7;
 
-/// A bound above the deepest nesting that is accepted, so that no bytes can exhaust the stack.
+/// A limit above the deepest accepted nesting, so that no input can exhaust the stack.
 const MAX_DEPTH: usize = 128;
 
 impl Command {
@@ -64,7 +64,7 @@ impl Command {
         Self::read(Reader::new(bytes))
     }
 
-    /// As [`Command::decode`], of all that the reader has.
+    /// As [`Command::decode`], for the unread rest of a reader.
     ///
     /// # Errors
     /// [`Malformed`] with the offset.
@@ -111,7 +111,7 @@ pub(crate) fn decode_alarm(reader: &mut Reader<'_>) -> Result<(u64, Alarm), Malf
     Ok((member, Alarm(alarm)))
 }
 
-/// Appends what a member says of itself.
+/// Appends a profile.
 pub(crate) fn encode_profile(member: u64, profile: &Profile, out: &mut Vec<u8>) {
     out.put_u64(member);
     out.put_bytes(profile.name.as_bytes());

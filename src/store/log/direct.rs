@@ -1,9 +1,10 @@
-//! Small writes that are durable at once, past the page cache.
+//! Small durable writes that bypass the page cache.
 //!
-//! A write and its `fdatasync` are two requests to the device, and the thread that waits for the first is woken in between only
-//! to make the second. Of a direct write that is to be durable the kernel makes both where the first one ends; on a device that
-//! can write through its cache (FUA) they are one. What the page cache would have kept is read once more when the segment is
-//! full, so large batches, whose values are most of a segment, go the other way.
+//! A write followed by `fdatasync` is two requests to the device, and the waiting thread wakes up
+//! in between only to issue the second. For a durable direct write the kernel issues both by
+//! itself; on a device with forced unit access (FUA) they are one request. A segment written this
+//! way must be read once more when it is full, so large batches, whose values are most of a
+//! segment, use the page cache.
 
 mod sys;
 
@@ -18,18 +19,18 @@ use nix::libc::O_DIRECT;
 
 use sys::Queue;
 
-/// What devices and file systems write as a whole; nearly all take a multiple of 512.
+/// Block size that devices and file systems write atomically; nearly all accept a multiple of 512.
 const BLOCK: usize = 4096;
 
-/// Larger pieces, with what their first and last blocks hold beside them, are not written this way.
+/// Larger pieces, including the rest of their first and last blocks, are not written this way.
 const BYTES_MAX: usize = 16 * 1024;
 
-/// The kernel's queue for the files of one directory, made when it is needed first.
+/// The kernel's queue for the files of a directory, created on first use.
 #[derive(Debug, Default)]
 pub(super) struct Queues(OnceLock<Option<Arc<Queue>>>);
 
 impl Queues {
-    /// The queue; `None` where the kernel gives none.
+    /// The queue; `None` if the kernel provides none.
     fn get(&self) -> Option<Arc<Queue>> {
         let made = self.0.get_or_init(|| match Queue::open() {
             Ok(queue) => Some(Arc::new(queue)),
@@ -42,19 +43,19 @@ impl Queues {
     }
 }
 
-/// A file that is written this way; what it is not fit for is left to who writes it otherwise.
+/// A file opened for direct writes; unsuitable writes are left to the caller.
 #[derive(Debug)]
 pub(super) struct Direct {
     queue: Arc<Queue>,
     file: File,
-    /// Begins as the block that the next piece goes on in, as far as that is known.
+    /// Start of the block that the next piece continues, as far as it is known.
     buffer: MmapMut,
-    /// Where that piece would go.
+    /// Offset of that piece.
     known: Option<u64>,
 }
 
 impl Direct {
-    /// Opens `file` once more; `None` where that is not possible.
+    /// Reopens `file` for direct writes; `None` if that is not possible.
     pub(super) fn open(queues: &Queues, file: &File) -> Option<Self> {
         let queue = queues.get()?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -69,12 +70,12 @@ impl Direct {
         }
     }
 
-    /// Writes `data` and makes it durable. What is before it in its first block is read from `cached`, the same file through
-    /// the page cache, unless it was written here; what is behind it in its last block becomes zeros. `None` when it was not
-    /// written and has to be written otherwise.
+    /// Writes `data` durably. The start of the first block is read from `cached`, the same file
+    /// through the page cache, unless it was written here; the rest of the last block becomes
+    /// zeros. `None` means that nothing was written and the caller must write otherwise.
     ///
     /// # Errors
-    /// Those of the device: of no byte behind `offset` it is known then whether it is there.
+    /// Errors of the device; then the state of all bytes from `offset` on is unknown.
     pub(super) fn write(
         &mut self,
         cached: &File,
@@ -87,7 +88,7 @@ impl Direct {
         let known = self.known.take() == Some(offset);
         let begin = offset - head as u64;
         let before = self.buffer.get_mut(..head)?;
-        // Too much, or nothing.
+        // Too large, or empty.
         if total > BYTES_MAX || data.is_empty() {
             return None;
         }
@@ -105,7 +106,7 @@ impl Direct {
                 self.known = Some(offset + data.len() as u64);
                 Some(Ok(()))
             }
-            // Part of it: written again as a whole.
+            // A partial write is repeated as a whole.
             Ok(_) => None,
             Err(error) if is_refused(&error) => {
                 tracing::debug!(%error, "a part of the log is written through the page cache");
@@ -116,7 +117,8 @@ impl Direct {
     }
 }
 
-/// Whether a write was not begun: the file system or the device does not take it so, or not now.
+/// Whether a write was refused before it started: the file system or the device does not accept it,
+/// or not now.
 fn is_refused(error: &io::Error) -> bool {
     use nix::libc::{EAGAIN, EINVAL, ENOMEM, ENOSYS, EOPNOTSUPP, EPERM};
     let refusals = [EAGAIN, EINVAL, ENOMEM, ENOSYS, EOPNOTSUPP, EPERM];
@@ -127,7 +129,7 @@ fn is_refused(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// A file of so many zeros on a real file system, and the way past its page cache.
+    /// A file of zeros on a real file system, and its direct writer.
     fn opened(length: u64) -> (File, Direct) {
         // The folder of the crate: /tmp may be in memory.
         let file = tempfile::tempfile_in(".").unwrap();
@@ -148,7 +150,7 @@ mod tests {
             let at = expected.len() as u64;
             let written = direct.write(&file, at, &piece);
             if written.is_none() {
-                // Larger than what is written this way, with what is before it in its block.
+                // Larger than a direct write may be, including the start of its block.
                 assert!(length >= 12_000, "piece {n} of {length}");
                 file.write_all_at(&piece, at).unwrap();
                 file.sync_data().unwrap();

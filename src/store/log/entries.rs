@@ -1,4 +1,4 @@
-//! What of the log is in memory: the entries that are not applied yet, and where on disk the others are.
+//! The log in memory: entries that are not applied yet, and the positions on disk of all others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,33 +11,33 @@ use super::record::{HEAD, Head, Kind, segment_name};
 use super::{Entry, LogId, Vote, behind, decode_head, entry_bytes};
 use crate::encoding::Reader;
 
-/// Bytes of log between two marks: how much is read over to find one entry.
+/// Bytes of log between two marks: the maximum to read over to find an entry.
 const MARK_BYTES: u64 = 64 * 1024;
 
-/// Bytes that are read at once: two records for each call into the kernel would take as long as all the rest.
+/// Bytes per read: two records per system call would dominate the cost.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Bytes of applied entries that stay in memory where there are other members: the slower ones of them are sent the newest
-/// entries a little later than these are applied here.
+/// Bytes of applied entries that stay in memory if there are other members: slower ones receive the
+/// newest entries shortly after they are applied here.
 const KEPT_BYTES: usize = 64 * 1024;
 
-/// Where an entry's record begins.
+/// Position of an entry's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) sequence: u64,
     pub(crate) offset: u64,
 }
 
-/// Places of entries, one in so many bytes. Between a mark and the next one, entries follow each other on disk.
+/// Positions of entries, sparse. Between two marks, entries are adjacent on disk.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     by_index: BTreeMap<u64, Mark>,
-    /// The next entry gets a mark wherever it is.
+    /// The next entry gets a mark regardless of the distance.
     broken: bool,
 }
 
 impl Marks {
-    /// Notes where an entry is.
+    /// Records the position of an entry.
     pub(crate) fn add(&mut self, index: u64, mark: Mark) {
         let near = |(_, last): (&u64, &Mark)| {
             last.sequence == mark.sequence && mark.offset < last.offset.saturating_add(MARK_BYTES)
@@ -48,18 +48,18 @@ impl Marks {
         }
     }
 
-    /// Forgets the entries from `index` on.
+    /// Removes the entries from `index` on.
     pub(crate) fn truncate(&mut self, index: u64) {
         self.by_index.split_off(&index);
         self.broken = true;
     }
 
-    /// Forgets what is in segments before `sequence`.
+    /// Removes everything in segments before `sequence`.
     pub(crate) fn purge(&mut self, sequence: u64) {
         self.by_index.retain(|_, mark| mark.sequence >= sequence);
     }
 
-    /// The pieces of the log that hold `range`: from where on, and which entries of it.
+    /// The pieces of the log that hold `range`: start position and range of entries.
     fn pieces(&self, range: &Range<u64>) -> Vec<(Mark, Range<u64>)> {
         let first = self.by_index.range(..=range.start).next_back().map(|(index, _)| *index);
         let from = first.unwrap_or(range.start);
@@ -74,7 +74,7 @@ impl Marks {
     }
 }
 
-/// Entries that follow each other, and their bytes.
+/// Consecutive entries and their size in bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     entries: VecDeque<Entry>,
@@ -99,14 +99,14 @@ impl Recent {
         self.entries.push_back(entry);
     }
 
-    /// Takes the first one if it is before `index`.
+    /// Removes and returns the first entry if it is before `index`.
     pub(crate) fn pop_before(&mut self, index: u64) -> Option<Entry> {
         let entry = self.entries.pop_front_if(|entry| entry.log_id.index() < index)?;
         self.bytes -= entry_bytes(&entry);
         Some(entry)
     }
 
-    /// Forgets those from `index` on.
+    /// Removes the entries from `index` on.
     pub(crate) fn truncate(&mut self, index: u64) {
         while let Some(entry) = self.entries.pop_back_if(|entry| entry.log_id.index() >= index) {
             self.bytes -= entry_bytes(&entry);
@@ -114,34 +114,34 @@ impl Recent {
     }
 }
 
-/// See the module.
+/// The state of the log in memory.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     pub(crate) vote: Option<Vote>,
-    /// Newest entry known to be committed.
+    /// Newest committed entry known.
     pub(crate) committed: Option<LogId>,
-    /// Newest entry that is not kept any more.
+    /// Newest purged entry.
     pub(crate) purged: Option<LogId>,
     pub(crate) last: Option<LogId>,
     /// The newest entries, at least all that are not applied.
     pub(crate) recent: Recent,
     pub(crate) marks: Marks,
-    /// Index behind the last entry that has a place on disk.
+    /// Index after the last entry with a position on disk.
     pub(crate) written: u64,
 }
 
-/// The view, shared by the store of the log, its readers and its writer.
+/// The view, shared by the log store, its readers and the writer.
 #[derive(Debug, Default)]
 pub(crate) struct Entries(pub(crate) Mutex<View>);
 
-/// Entries found in memory, and where the rest is.
+/// Entries found in memory, and the positions of the rest.
 pub(crate) struct Located {
     pieces: Vec<(Mark, Range<u64>)>,
     recent: Vec<Entry>,
 }
 
 impl Entries {
-    /// Adds entries behind the last one.
+    /// Appends entries.
     pub(crate) fn append(&self, entries: &[Entry]) {
         let mut view = self.0.lock();
         entries.iter().cloned().for_each(|entry| view.recent.push(entry));
@@ -150,7 +150,8 @@ impl Entries {
         }
     }
 
-    /// Lets go of applied entries that can be read from disk, of the newest only where no `others` are to have them.
+    /// Drops applied entries that can be read from disk; the newest ones only if no `others` need
+    /// them.
     pub(crate) fn applied(&self, applied: &LogId, others: bool) {
         let mut view = self.0.lock();
         let end = (applied.index() + 1).min(view.written);
@@ -161,7 +162,7 @@ impl Entries {
         }
     }
 
-    /// Forgets the entries behind `last`; whether there were any.
+    /// Removes the entries after `last`; returns whether there were any.
     pub(crate) fn truncate(&self, last: Option<LogId>) -> bool {
         let mut view = self.0.lock();
         let next = behind(last.as_ref());
@@ -173,7 +174,7 @@ impl Entries {
         true
     }
 
-    /// Forgets the entries up to `id`.
+    /// Removes the entries up to `id`.
     pub(crate) fn purge(&self, id: LogId) {
         let mut view = self.0.lock();
         while view.recent.pop_before(id.index() + 1).is_some() {}
@@ -185,7 +186,7 @@ impl Entries {
         }
     }
 
-    /// What there is of `range`.
+    /// Locates the entries of `range`.
     pub(crate) fn find(&self, range: &Range<u64>) -> Located {
         let view = self.0.lock();
         let start = range.start.max(behind(view.purged.as_ref()));
@@ -199,15 +200,15 @@ impl Entries {
 }
 
 impl Located {
-    /// Whether something has to be read.
+    /// Whether something must be read from disk.
     pub(crate) fn on_disk(&self) -> bool {
         !self.pieces.is_empty()
     }
 
-    /// The entries in order; blocks when [`Located::on_disk`].
+    /// The entries in order; blocks if [`Located::on_disk`].
     ///
     /// # Errors
-    /// The file system's; `InvalidData` for a record that does not match its checksum.
+    /// Errors of the file system; `InvalidData` for a record that does not match its checksum.
     pub(crate) fn load(self, disk: &dyn Disk) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for (mark, range) in self.pieces {
@@ -218,7 +219,7 @@ impl Located {
     }
 }
 
-/// A file, and what was read of it last.
+/// A file and the part that was read last.
 struct ReadAhead {
     file: Box<dyn DiskFile>,
     begin: u64,
@@ -226,7 +227,7 @@ struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// So many bytes at `offset`, fewer at the end of the file.
+    /// Returns `length` bytes at `offset`, fewer at the end of the file.
     fn at(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
         let place = |begin: u64| offset.checked_sub(begin).and_then(|at| usize::try_from(at).ok());
         let held = place(self.begin).and_then(|at| Some(at..at.checked_add(length)?));
@@ -244,7 +245,7 @@ impl ReadAhead {
     }
 }
 
-/// Reads the entries `range`, which follow each other from `mark` on.
+/// Reads the entries `range`, which are adjacent from `mark` on.
 fn read_piece(
     disk: &dyn Disk,
     mark: Mark,

@@ -1,20 +1,21 @@
-//! How entries and memberships stand in the log and in checkpoints: our encoding, never the library's.
+//! The encoding of entries and memberships in the log and in checkpoints, independent of
+//! openraft's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Address, Batch, Entry, Kind, LogId, Membership, Payload, Vote, behind};
 use crate::encoding::{Malformed, Put, Reader};
 
-/// What every entry begins with.
+/// The head of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryHead {
     /// Term and index.
     pub(crate) id: LogId,
-    /// So many entries were known to be committed when this one was written.
+    /// Number of entries known to be committed when this one was written.
     pub(crate) committed: u64,
 }
 
-/// Kind of the record that an entry is written as.
+/// The record kind of an entry.
 fn kind_of(entry: &Entry) -> Kind {
     match entry.payload {
         Payload::Blank => Kind::Blank,
@@ -23,13 +24,14 @@ fn kind_of(entry: &Entry) -> Kind {
     }
 }
 
-/// An entry as a record: its kind, and what appends the payload. `committed` entries are known to be committed.
+/// An entry as a record: its kind, and a function that appends the payload. `committed` is the
+/// number of committed entries.
 pub(crate) fn encode_entry(entry: &Entry, committed: u64) -> (Kind, impl FnOnce(&mut Vec<u8>)) {
     let write = move |out: &mut Vec<u8>| {
         let index = entry.log_id.index();
         out.put_u64(entry.log_id.committed_leader_id().term);
         out.put_u64(index);
-        // A few at most are not committed yet, so the distance is one byte.
+        // Few entries are uncommitted, so the distance takes one byte.
         out.put_u64((index + 1).saturating_sub(committed));
         match &entry.payload {
             Payload::Blank => {}
@@ -43,7 +45,7 @@ pub(crate) fn encode_entry(entry: &Entry, committed: u64) -> (Kind, impl FnOnce(
     (kind_of(entry), write)
 }
 
-/// An entry's head, and the reader behind it.
+/// Decodes the head of an entry; returns the reader after it.
 ///
 /// # Errors
 /// [`Malformed`] with the offset.
@@ -56,7 +58,7 @@ pub(crate) fn decode_head(mut reader: Reader<'_>) -> Result<(EntryHead, Reader<'
 }
 
 impl EntryHead {
-    /// The rest of the entry.
+    /// Decodes the rest of the entry.
     ///
     /// # Errors
     /// [`Malformed`] with the offset.
@@ -72,10 +74,12 @@ impl EntryHead {
     }
 }
 
-/// Added to the number of sets when addresses follow: a membership without any stands as it did before there were any.
+/// Added to the number of sets if addresses follow; a membership without addresses keeps the older
+/// encoding.
 const WITH_ADDRESSES: u64 = 8;
 
-/// Appends a membership: the sets of voters (two while it changes), then all members, then their addresses if they have any.
+/// Appends a membership: the sets of voters (two during a change), then all members, then their
+/// addresses if there are any.
 pub(crate) fn encode_membership(membership: &Membership, out: &mut Vec<u8>) {
     let configs = membership.get_joint_config();
     let addressed = membership.nodes().any(|(_, address)| !address.is_unknown());
@@ -94,7 +98,7 @@ pub(crate) fn encode_membership(membership: &Membership, out: &mut Vec<u8>) {
 /// Decodes what [`encode_membership`] wrote.
 ///
 /// # Errors
-/// [`Malformed`] with the offset, also for a voter that is no member.
+/// [`Malformed`] with the offset, also for a voter that is not a member.
 pub(crate) fn decode_membership(reader: &mut Reader<'_>) -> Result<Membership, Malformed> {
     let mut configs: Vec<BTreeSet<u64>> = Vec::new();
     let sets = reader.u64()?;
@@ -125,7 +129,7 @@ pub(crate) fn decode_membership(reader: &mut Reader<'_>) -> Result<Membership, M
     Membership::new(configs, nodes).or_else(|_| reader.malformed())
 }
 
-/// Appends the index behind an entry, 0 for none, and its term.
+/// Appends the index after an entry, 0 for none, and its term.
 pub(crate) fn encode_id(id: Option<LogId>, out: &mut Vec<u8>) {
     out.put_u64(behind(id.as_ref()));
     out.put_u64(id.map_or(0, |id| id.committed_leader_id().term));
@@ -140,7 +144,7 @@ pub(crate) fn decode_id(reader: &mut Reader<'_>) -> Result<Option<LogId>, Malfor
     Ok(next.checked_sub(1).map(|index| LogId::new_term_index(term, index)))
 }
 
-/// Appends a vote: 1 or 2 for one that a quorum granted, term, member; 0 for none.
+/// Appends a vote: 0 for none; 1, or 2 for a committed one, then term and member.
 pub(crate) fn encode_vote(vote: Option<&Vote>, out: &mut Vec<u8>) {
     let Some(vote) = vote else { return out.push(0) };
     out.push(1 + u8::from(vote.is_committed()));

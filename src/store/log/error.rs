@@ -1,4 +1,4 @@
-//! Why a data directory cannot be opened.
+//! Errors of opening a data directory.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use super::files::is_no_space;
 use crate::contract::ClusterId;
 
-/// Why a data directory cannot be opened; nothing in it was changed.
+/// Errors of opening a data directory; its files are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// An operation of the file system failed.
     #[error("cannot {action} {file} in the store directory: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         file: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// The device is full.
@@ -24,10 +24,10 @@ pub enum OpenError {
         "no space left for the store: {what}; make space on the file system of the data directory, and start again"
     )]
     NoSpace {
-        /// What found none.
+        /// The error in the system's words.
         what: String,
     },
-    /// Another process has it open.
+    /// Another process has the directory open.
     #[error(
         "the store directory {} is in use by the process {pid}: stop that server first, or give this one another data directory",
         dir.display()
@@ -35,31 +35,31 @@ pub enum OpenError {
     Locked {
         /// The directory.
         dir: PathBuf,
-        /// Process id as the other one wrote it; `unknown` when it did not.
+        /// Process id from the lock file; `unknown` if it has none.
         pid: String,
     },
-    /// Written by a newer release.
+    /// The file was written by a newer release.
     #[error(
         "{file} has format {found}, but this release reads formats up to {known}: use the release that wrote it, or a newer one"
     )]
     NewerFormat {
         /// File.
         file: String,
-        /// Its format.
+        /// Format of the file.
         found: u32,
-        /// Newest known format.
+        /// Newest supported format.
         known: u32,
     },
-    /// Belongs to another cluster.
+    /// The file belongs to another cluster.
     #[error(
         "{file} belongs to the cluster {found}, not to {expected}: it was copied here from another server; move it away"
     )]
     ForeignCluster {
         /// File.
         file: String,
-        /// Whose it is.
+        /// Cluster of the file.
         found: ClusterId,
-        /// Whose it should be.
+        /// Expected cluster.
         expected: ClusterId,
     },
     /// Acknowledged data is damaged.
@@ -71,49 +71,49 @@ pub enum OpenError {
         file: String,
         /// Offset of the first bad byte or record.
         offset: u64,
-        /// What is wrong there.
+        /// Description of the damage.
         what: String,
     },
-    /// There was a store, and there is none any more.
+    /// The store existed, and its directory is empty or damaged.
     #[error(
         "{what}, but this server has had a store: an empty one is not made in its place. Bring the directory back from a backup, or restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`); where other servers have the data, move this directory away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
     )]
     Lost {
-        /// What is wrong with the directory.
+        /// Description of the state of the directory.
         what: String,
     },
-    /// Less is there than was synced.
+    /// The log is older than a position that was synced.
     #[error(
         "{file} does not hold what this server had written and synced up to byte {offset}: it is an older copy, or its end is lost. Bring the newest copy back; to go on with what is there, run `kube-lite server --cluster-reset`, and where other servers have the data, move this directory away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
     )]
     Older {
         /// File.
         file: String,
-        /// How far it was synced.
+        /// The synced position.
         offset: u64,
     },
-    /// Belongs to another member of the cluster.
+    /// The directory belongs to another member of the cluster.
     #[error(
         "the store directory belongs to the member {found}, but this server is the member {expected}: it was copied here from another server; bring back its own, or move it away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
     )]
     ForeignMember {
-        /// Whose it is.
+        /// Member of the directory.
         found: String,
-        /// Whose it should be.
+        /// Expected member.
         expected: String,
     },
-    /// A file is not there.
+    /// A file is missing.
     #[error(
         "{file} is missing from the store directory, but later files are there: bring it back from a backup, or restore a snapshot"
     )]
     Missing {
-        /// File, or which entries.
+        /// Name of the file, or the missing entries.
         file: String,
     },
 }
 
 impl OpenError {
-    /// For `map_err`.
+    /// A closure for `map_err`.
     pub(crate) fn io<'a>(
         action: &'static str,
         file: &'a str,

@@ -1,4 +1,4 @@
-//! What is known of a store from outside its directory, and whether the directory agrees.
+//! Checks a directory against what is known about the store from outside of it.
 
 use super::record::{Head, Scan, segment_name};
 use super::{OpenError, SEGMENT_BYTES};
@@ -7,20 +7,20 @@ use crate::store_record::{LogPosition, StoreRecord};
 /// What recovery must find.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExpectedStore {
-    /// A store exists, so an empty one is a lost one.
+    /// The store exists, so an empty directory means that it was lost.
     pub(crate) exists: bool,
-    /// The member whose directory it is.
+    /// The member that the directory belongs to.
     pub(crate) member: Option<String>,
     /// A position that the log reached.
     pub(crate) position: Option<LogPosition>,
-    /// Every segment was written at its full size.
+    /// Every segment was created at its full size.
     pub(crate) full_size: bool,
-    /// A record is kept from now on.
+    /// A record exists from now on.
     pub(crate) recorded: bool,
 }
 
 impl ExpectedStore {
-    /// What `record` says, if there is one; `exists` is known from elsewhere.
+    /// The expectation from `record`, if there is one; `exists` is known from elsewhere.
     pub(crate) fn new(record: Option<&StoreRecord>, exists: bool) -> Self {
         let recorded = record.is_some();
         let Some(record) = record.filter(|record| record.begun) else {
@@ -32,12 +32,12 @@ impl ExpectedStore {
         Self { exists: true, member, position, full_size, recorded }
     }
 
-    /// Whether a new store may be made; `what` says why it would be.
+    /// Checks that a new store may be created; `what` is the reason it would be.
     pub(crate) fn check_new(&self, what: impl Into<String>) -> Result<(), OpenError> {
         if self.exists { Err(OpenError::Lost { what: what.into() }) } else { Ok(()) }
     }
 
-    /// The newest segment with records is not older than the one that was reached.
+    /// Checks that the newest segment with records is not older than the recorded one.
     pub(crate) fn check_newest(&self, newest: u64) -> Result<(), OpenError> {
         match self.position {
             Some(position) if newest < position.segment => Err(older(position)),
@@ -45,7 +45,7 @@ impl ExpectedStore {
         }
     }
 
-    /// The segment has what was synced in it. `last` says that the log ends in it.
+    /// Checks that a segment contains what was synced to it. `last` says that the log ends in it.
     pub(crate) fn check_segment(
         &self,
         sequence: u64,
@@ -68,7 +68,7 @@ impl ExpectedStore {
         Ok(())
     }
 
-    /// The directory is of this member.
+    /// Checks that the directory belongs to the member.
     pub(crate) fn check_member(&self, member: u64) -> Result<(), OpenError> {
         let found = format!("{member:016x}");
         match &self.member {
@@ -84,7 +84,7 @@ fn older(position: LogPosition) -> OpenError {
     OpenError::Older { file: segment_name(position.segment), offset: position.offset }
 }
 
-/// Whether a record ends at the position, and is the one that did.
+/// Whether a record ends at the position and has the recorded checksum.
 fn reaches(content: &[u8], scan: &Scan<'_>, position: LogPosition) -> bool {
     let ends = scan.records.iter().skip(1).map(|record| record.offset).chain([scan.end]);
     scan.records.iter().zip(ends).any(|(record, end)| {
@@ -96,8 +96,8 @@ fn reaches(content: &[u8], scan: &Scan<'_>, position: LogPosition) -> bool {
     })
 }
 
-/// Whether a segment that is shorter than it was made may have held more records. A head of zeros behind the last record
-/// proves that none followed.
+/// Whether a segment that is shorter than it was created may have held more records. A zero head
+/// after the last record proves that none followed.
 fn is_cut_off(content: &[u8], scan: &Scan<'_>) -> bool {
     let room = content.len().saturating_sub(scan.end) >= super::record::HEAD;
     (content.len() as u64) < SEGMENT_BYTES && (scan.torn > 0 || !room)

@@ -1,4 +1,5 @@
-//! The seam to the file system: one flat directory of files. The real one is here, the simulated one in `sim.rs`.
+//! The file system interface: one flat directory of files. This file has the real one, `sim.rs` the
+//! simulated one.
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
@@ -16,17 +17,18 @@ use super::direct::{Direct, Queues};
 pub(crate) trait Disk: Send + Sync + Debug + 'static {
     /// Names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Makes a file, replacing one of that name, with `size` bytes of zeros reserved where the file system can.
+    /// Creates or replaces a file with `size` bytes of zeros, reserved if the file system can.
     fn create(&self, name: &str, size: u64) -> io::Result<Box<dyn DiskFile>>;
     /// Opens a file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
-    /// Gives a file another name, replacing one of that name.
+    /// Renames a file, replacing the target.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes creations, renames and removals durable.
     fn sync(&self) -> io::Result<()>;
-    /// How long the next batch of the log takes: where time is simulated, a sync takes what it is told to.
+    /// Duration of the next batch of the log; where time is simulated, a sync takes as long as
+    /// configured.
     #[cfg(test)]
     fn latency(&self) -> std::time::Duration {
         std::time::Duration::ZERO
@@ -37,30 +39,33 @@ pub(crate) trait Disk: Send + Sync + Debug + 'static {
 pub(crate) trait DiskFile: Send + Debug {
     /// Length in bytes.
     fn size(&self) -> io::Result<u64>;
-    /// Reads from `offset` on until the buffer is full or the file ends; how many bytes.
+    /// Reads from `offset` until the buffer is full or the file ends; returns the number of bytes.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Writes all of `data`.
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
     /// Makes the content durable (`fdatasync`).
     fn sync(&mut self) -> io::Result<()>;
-    /// Writes all of `data` and makes it durable, where everything before it is and nothing is behind it.
+    /// Writes all of `data` and makes it durable; everything before it is durable, and nothing
+    /// follows it.
     fn write_durable(&mut self, offset: u64, data: &[u8]) -> Result<(), NotDurable> {
         write_then_sync(self, offset, data)
     }
-    /// Makes everything behind `length` zeros, so that nothing old can be read there, and reserves up to `size`. The file is
-    /// not shorter than `size` at any moment, so that one that is shorter has been cut off by something else.
+    /// Fills everything after `length` with zeros, so that no old data can be read, and reserves up
+    /// to `size`. The file is never shorter than `size` meanwhile, so that a shorter one was
+    /// truncated by something else.
     fn cut(&mut self, length: u64, size: u64) -> io::Result<()>;
-    /// All of it as bytes that are read where they lie, and stay when the file is removed. For what is never written or cut
-    /// again; an error says that there are none, and harms nothing.
+    /// Maps the whole file; the mapping stays valid when the file is removed. Only for files that
+    /// are never written or truncated again. An error means that files cannot be mapped, and is
+    /// harmless.
     fn map(&self) -> io::Result<Bytes>;
 }
 
-/// Why [`DiskFile::write_durable`] failed.
+/// The error of [`DiskFile::write_durable`].
 #[derive(Debug)]
 pub(crate) enum NotDurable {
-    /// What was written of it has to be cut off; then the file is as before.
+    /// The written part must be truncated; then the file is as before.
     Unwritten(io::Error),
-    /// What is on disk is not known any more.
+    /// The content on disk is unknown.
     Unsynced(io::Error),
 }
 
@@ -79,7 +84,7 @@ pub(crate) fn is_no_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Reads a whole file into a buffer, over what that holds.
+/// Reads a whole file into a buffer, replacing its content.
 pub(crate) fn read_all(file: &dyn DiskFile, into: &mut BytesMut) -> io::Result<()> {
     let size =
         usize::try_from(file.size()?).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
@@ -125,7 +130,7 @@ impl Disk for Directory {
             .mode(0o600)
             .open(&path)?;
         if let Err(error) = reserve(&file, size) {
-            // The error that counts is the first one; the file is of no use and a later start removes it too.
+            // The first error counts; the file is useless, and a later start removes it.
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
@@ -149,7 +154,8 @@ impl Disk for Directory {
     }
 }
 
-/// Reserves space, so that appending changes no file size and finds room; by zeros where the file system knows no reservation.
+/// Reserves space, so that appending neither changes the file size nor runs out of space; writes
+/// zeros if the file system cannot reserve.
 fn reserve(file: &File, size: u64) -> io::Result<()> {
     if size == 0 {
         return Ok(());
@@ -162,7 +168,7 @@ fn reserve(file: &File, size: u64) -> io::Result<()> {
     }
 }
 
-/// Makes the bytes from `from` to `to` zeros without a shorter size; where the file system cannot, by way of one.
+/// Zeroes the bytes from `from` to `to` without shrinking the file, if the file system can.
 fn clear(file: &File, from: u64, to: u64) -> io::Result<()> {
     let too_large = |_| io::Error::from(io::ErrorKind::FileTooLarge);
     let length = i64::try_from(to.saturating_sub(from)).map_err(too_large)?;
@@ -177,7 +183,7 @@ fn clear(file: &File, from: u64, to: u64) -> io::Result<()> {
     }
 }
 
-/// Writes zeros behind the end of a file up to `size`.
+/// Writes zeros from the end of a file up to `size`.
 fn fill(file: &File, size: u64) -> io::Result<()> {
     let zeros = vec![0; 64 * 1024];
     let mut at = file.metadata()?.len();
@@ -192,7 +198,8 @@ fn fill(file: &File, size: u64) -> io::Result<()> {
 #[derive(Debug)]
 struct RealFile {
     cached: File,
-    /// The same file past the page cache: from the first durable write on, `None` inside where that is not possible.
+    /// The direct writer of the file, from the first durable write on; `None` inside if there is
+    /// none.
     direct: Option<Option<Direct>>,
     queues: Arc<Queues>,
 }
@@ -239,7 +246,7 @@ impl DiskFile for RealFile {
         if self.cached.metadata()?.len() < end {
             self.cached.set_len(end)?;
         }
-        // Without the reservation there is a hole; a full device is then met at the write.
+        // Without a reservation the file has a hole; a full device is then noticed at the write.
         match reserve(&self.cached, size) {
             Err(error) if is_no_space(&error) => Ok(()),
             other => other,
@@ -285,7 +292,7 @@ mod tests {
         drop((file, map));
         disk.remove("a").unwrap();
         assert_eq!(slice, content[4097..70_001]);
-        // Nothing to be mapped is no error, or one: it is not a fault.
+        // Files that cannot be mapped are no error.
         drop(disk.create("empty", 0).unwrap().map());
     }
 }

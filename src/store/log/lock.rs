@@ -1,4 +1,4 @@
-//! One process per data directory.
+//! The lock that admits one process per data directory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::OpenError;
 
-/// Holds the directory's lock until dropped; the kernel lets it go when the process dies, however it dies.
+/// Holds the lock of the directory until dropped; the kernel releases it when the process dies.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] Flock<File>);
 
@@ -38,7 +38,7 @@ impl Lock {
             }
             Err((mut file, nix::Error::EWOULDBLOCK)) => {
                 let mut pid = String::new();
-                // The pid is a help for the reader of the error; the lock itself was decided by the kernel.
+                // The pid only helps readers of the error; the kernel decides about the lock.
                 let known =
                     file.read_to_string(&mut pid).is_ok() && pid.trim().parse::<u32>().is_ok();
                 let pid = if known { pid.trim().to_owned() } else { "unknown".to_owned() };

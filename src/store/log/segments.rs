@@ -1,4 +1,4 @@
-//! The segmented log: staging records, one write and one sync per batch, rolling, purging.
+//! The segmented log: staging of records, one write and one sync per batch, rolling, purging.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,29 +13,29 @@ use crate::encoding::{Malformed, Put, Reader};
 use crate::store_record::{LogPosition, StoreRecordFile};
 use crate::timing::Timing;
 
-/// What file systems write as a whole.
+/// Block size that file systems write atomically.
 const PAGE: u64 = 4096;
 
 /// Smallest record without effect: its head and the longest number, a multiple of the alignment.
 const FILLER_MIN: usize = record::HEAD + 16;
 
-/// What is kept beside the entries; the newest record of it counts, and every segment begins with one.
+/// Metadata of the log. The newest record counts; every segment starts with one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Meta {
-    /// This member; 0 before the first record.
+    /// Id of this member; 0 before the first record.
     pub(crate) node: u64,
     /// Newest vote.
     pub(crate) vote: Option<Vote>,
-    /// Index behind the last entry before the record.
+    /// Index after the last entry before the record.
     pub(crate) next: u64,
-    /// So many entries are known to be committed.
+    /// Number of entries known to be committed.
     pub(crate) committed: u64,
-    /// No revision from here on was handed out; 0 when none was handed out before it was on disk.
+    /// No revision from here on was handed out; 0 if none was handed out before it was on disk.
     pub(crate) ceiling: i64,
 }
 
 impl Meta {
-    /// Appends the encoding; `before` is the end of the chain of the segment before.
+    /// Appends the encoding; `before` is the final checksum of the previous segment.
     pub(crate) fn encode(&self, before: u32, out: &mut Vec<u8>) {
         out.put_u64(u64::from(before));
         out.put_u64(self.node);
@@ -45,7 +45,7 @@ impl Meta {
         out.put_i64(self.ceiling);
     }
 
-    /// Decodes what [`Meta::encode`] wrote: the chain's end and the value.
+    /// Decodes what [`Meta::encode`] wrote: the checksum and the metadata.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(u32, Self), Malformed> {
         let mut reader = Reader::new(bytes);
         let before = u32::try_from(reader.u64()?).or_else(|_| reader.malformed())?;
@@ -56,23 +56,23 @@ impl Meta {
     }
 }
 
-/// A segment that is written to.
+/// The segment that is being written.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) sequence: u64,
     pub(crate) file: Box<dyn DiskFile>,
-    /// Where the next record goes.
+    /// Offset of the next record.
     pub(crate) offset: u64,
-    /// Up to where the content is durable.
+    /// Durable up to this offset.
     pub(crate) synced: u64,
     /// Checksum of the last record.
     pub(crate) chain: u32,
-    /// Index behind the last entry in it; 0 without entries.
+    /// Index after its last entry; 0 without entries.
     pub(crate) behind: u64,
 }
 
 impl Segment {
-    /// Makes an empty segment, durable with its name.
+    /// Creates an empty segment, durable with its name.
     pub(crate) fn create(disk: &dyn Disk, cluster: ClusterId, sequence: u64) -> io::Result<Self> {
         let name = segment_name(sequence);
         let mut file = disk.create(&name, SEGMENT_BYTES)?;
@@ -80,7 +80,8 @@ impl Segment {
         let written =
             file.write_at(0, &header).and_then(|()| file.sync()).and_then(|()| disk.sync());
         if let Err(error) = written {
-            // The file is of no use; where this fails too, the next start sees that it was never used.
+            // The file is useless; if this fails too, the next start detects that it was never
+            // used.
             let _ = disk.remove(&name);
             return Err(error);
         }
@@ -95,7 +96,7 @@ impl Segment {
         })
     }
 
-    /// Writes the first record, which says how the segment before ended.
+    /// Writes the first record, which carries the final checksum of the previous segment.
     pub(crate) fn begin(&mut self, meta: &Meta, before: u32) -> io::Result<()> {
         let mut first = Vec::new();
         record::append(&mut first, Kind::Meta, |out| meta.encode(before, out));
@@ -107,12 +108,12 @@ impl Segment {
     }
 }
 
-/// Why a batch was not written.
+/// The reason why a batch was not written.
 #[derive(Debug)]
 pub(crate) enum WriteError {
-    /// There is no space; the log is as before.
+    /// There is no space; the log is unchanged.
     NoSpace(String),
-    /// What is on disk is not known any more.
+    /// The content on disk is unknown.
     Fatal(String),
 }
 
@@ -134,24 +135,24 @@ pub(crate) struct Log {
     cluster: ClusterId,
     pub(crate) meta: Meta,
     current: Segment,
-    /// Made ahead, so that running out of space is known while there still is room for deletions.
+    /// The next segment, created ahead, so that a lack of space is known while deletions still fit.
     next: Option<Segment>,
-    /// Full segments, oldest first: the sequence, and the index behind the last entry in it.
+    /// Full segments, oldest first: sequence, and index after the last entry.
     older: VecDeque<(u64, u64)>,
     staged: Vec<u8>,
-    /// Index behind the last entry that is staged; 0 without entries.
+    /// Index after the last staged entry; 0 without entries.
     staged_behind: u64,
     written: u64,
-    /// How long syncs took.
+    /// Durations of syncs.
     pub(crate) syncs: Arc<Timing>,
-    /// Segments that were filled since the start.
+    /// Segments filled since the start.
     pub(crate) full: Arc<FullSegments>,
-    /// Where it is recorded how far this log has come.
+    /// Records the position that this log has reached.
     pub(crate) record: Option<Arc<StoreRecordFile>>,
 }
 
 impl Log {
-    /// A log that goes on at `current`.
+    /// A log that continues in `current`.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         cluster: ClusterId,
@@ -176,7 +177,7 @@ impl Log {
         }
     }
 
-    /// Makes the first segment of a new log.
+    /// Creates the first segment of a new log.
     ///
     /// # Errors
     /// [`OpenError::Io`].
@@ -204,12 +205,12 @@ impl Log {
         SEGMENT_BYTES * (1 + self.older.len() as u64 + u64::from(self.next.is_some()))
     }
 
-    /// Adds a record to the batch.
+    /// Stages a record.
     pub(crate) fn stage(&mut self, kind: Kind, payload: impl FnOnce(&mut Vec<u8>)) {
         record::append(&mut self.staged, kind, payload);
     }
 
-    /// Adds the entry `index` to the batch; its offset from the batch's begin.
+    /// Stages the entry `index`; returns its offset within the batch.
     pub(crate) fn stage_entry(
         &mut self,
         index: u64,
@@ -222,15 +223,15 @@ impl Log {
         at
     }
 
-    /// Adds the present [`Meta`] to the batch.
+    /// Stages the current [`Meta`].
     pub(crate) fn stage_meta(&mut self) {
         let meta = self.meta.clone();
         let meta = Meta { next: meta.next.max(self.staged_behind), ..meta };
         self.stage(Kind::Meta, |out| meta.encode(0, out));
     }
 
-    /// Ends the batch with a record without effect, so that what is written next begins a page of its own: a page that is
-    /// begun by one batch and ended by another is written twice.
+    /// Ends the batch with a record without effect, so that the next write starts a new page: a
+    /// page shared by two batches is written twice.
     pub(crate) fn fill_page(&mut self) {
         let end = self.current.offset + self.staged.len() as u64;
         let rest = usize::try_from(end.next_multiple_of(PAGE) - end).unwrap_or(0);
@@ -238,30 +239,30 @@ impl Log {
             return;
         }
         let next = self.meta.next.max(self.staged_behind);
-        // No entries from the next one on, of which there are none, are a part of the log.
+        // Truncates after the last entry, which removes nothing.
         self.stage(Kind::Truncate, |out| {
             let end = out.len() + rest - record::HEAD;
             out.put_u64(next);
-            // A sector of zeros would look like one that was not written.
+            // A sector of zeros would look like one that was never written.
             out.resize(end, 0xff);
         });
     }
 
-    /// Bytes of the batch.
+    /// Size of the staged batch.
     pub(crate) fn staged(&self) -> usize {
         self.staged.len()
     }
 
-    /// Bytes left in the segment, and whether there is a next one.
+    /// Bytes left in the segment, and whether the next one exists.
     pub(crate) fn room(&self) -> (u64, bool) {
         let end = self.current.offset + self.staged.len() as u64;
         (SEGMENT_BYTES.saturating_sub(end), self.next.is_some())
     }
 
-    /// Makes the next segment unless the present one has room for `bytes` and the reserve.
+    /// Creates the next segment, unless the current one has room for `bytes` and the reserve.
     ///
     /// # Errors
-    /// [`WriteError::NoSpace`] when it cannot be made now.
+    /// [`WriteError::NoSpace`] if it cannot be created now.
     pub(crate) fn prepare(&mut self, bytes: u64) -> Result<(), WriteError> {
         let (left, next) = self.room();
         if next || bytes.saturating_add(RESERVE_BYTES) <= left {
@@ -273,19 +274,20 @@ impl Log {
         Ok(())
     }
 
-    /// Forgets the batch.
+    /// Discards the staged batch.
     pub(crate) fn unstage(&mut self) {
         self.staged.clear();
         self.staged_behind = 0;
-        // A batch can be a megabyte once and small ever after.
+        // A batch may be a megabyte once and small afterwards.
         self.staged.shrink_to(256 * 1024);
     }
 
-    /// Writes the batch, and makes it durable when `sync`; the batch is empty afterwards. Where it begins: sequence and offset.
+    /// Writes the batch, durably if `sync`; the batch is empty afterwards. Returns its position:
+    /// sequence and offset.
     ///
     /// # Errors
-    /// After [`WriteError::NoSpace`] the log and the batch are as before, after [`WriteError::Fatal`] the log must not be used
-    /// any more.
+    /// After [`WriteError::NoSpace`] the log and the batch are unchanged; after
+    /// [`WriteError::Fatal`] the log must not be used any more.
     pub(crate) fn write(&mut self, sync: bool) -> Result<(u64, u64), WriteError> {
         let begin = self.write_staged(sync)?;
         self.unstage();
@@ -295,7 +297,7 @@ impl Log {
         Ok(begin)
     }
 
-    /// Writes the batch, durable at once when `sync` and everything before it is.
+    /// Writes the batch; durable at once if `sync` and everything before it is durable.
     fn write_staged(&mut self, sync: bool) -> Result<(u64, u64), WriteError> {
         if self.staged.is_empty() {
             return Ok((self.current.sequence, self.current.offset));
@@ -319,7 +321,7 @@ impl Log {
                 }
                 NotDurable::Unwritten(error) => error,
             };
-            // Part of the batch may stand there; it goes, or nothing may follow it.
+            // Part of the batch may have been written; it must be removed before anything follows.
             segment
                 .file
                 .cut(segment.offset, SEGMENT_BYTES)
@@ -339,7 +341,7 @@ impl Log {
         Ok(begin)
     }
 
-    /// Makes everything written durable. Never try again after an error.
+    /// Makes everything written durable. Must not be retried after an error.
     ///
     /// # Errors
     /// [`WriteError::Fatal`] only.
@@ -354,10 +356,11 @@ impl Log {
         Ok(())
     }
 
-    /// Goes on in the next segment, with everything before it durable.
+    /// Continues in the next segment, with everything before it durable.
     ///
     /// # Errors
-    /// [`WriteError::NoSpace`] when there is none and none can be made; the log is as before.
+    /// [`WriteError::NoSpace`] if there is no next segment and none can be created; the log is
+    /// unchanged.
     fn roll(&mut self) -> Result<(), WriteError> {
         self.sync()?;
         let sequence = self.current.sequence + 1;
@@ -374,7 +377,7 @@ impl Log {
             return Err(WriteError::at("write", sequence, &error));
         }
         if self.record.is_some() {
-            // What is recorded of it must be durable.
+            // Only durable content may be recorded.
             next.file.sync().map_err(|e| WriteError::fatal("sync", sequence, &e))?;
             next.synced = next.offset;
         }
@@ -386,24 +389,24 @@ impl Log {
         Ok(())
     }
 
-    /// Where the log ends, if all of it is durable.
+    /// The end of the log, if all of it is durable.
     pub(crate) fn position(&self) -> Option<LogPosition> {
         let Segment { sequence, offset, synced, chain, .. } = self.current;
         (offset == synced).then_some(LogPosition { segment: sequence, offset, checksum: chain })
     }
 
-    /// Records how far the log has come, where it is durable.
+    /// Records the position of the log, if it is durable.
     pub(crate) fn record_position(&self) {
         if let (Some(record), Some(position)) = (&self.record, self.position()) {
             record.advance(position);
         }
     }
 
-    /// Removes the oldest segments as long as all their entries are before `index`; the sequence of the oldest that stays.
-    /// What is left over after an error goes with the next call.
+    /// Removes the oldest segments whose entries are all before `index`; returns the sequence of
+    /// the oldest one left. After an error the next call removes the rest.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub(crate) fn purge(&mut self, index: u64) -> io::Result<u64> {
         while let Some((oldest, _)) = self.older.front().filter(|(_, behind)| *behind <= index) {
             self.disk.remove(&segment_name(*oldest))?;

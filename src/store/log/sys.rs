@@ -1,4 +1,4 @@
-//! Maps of files: the one place of the store that the compiler does not check.
+//! Mappings of files, which need unsafe code.
 
 use std::fs::File;
 use std::io;
@@ -10,16 +10,16 @@ use bytes::Bytes;
 use memmap2::{Mmap, UncheckedAdvice};
 use parking_lot::Mutex;
 
-/// Most bytes that are mapped at once: on boards of 32 bits addresses are scarce, elsewhere they are not.
+/// Maximum of mapped bytes: on 32-bit boards address space is scarce.
 const MAPPED_BYTES_MAX: usize =
     if cfg!(target_pointer_width = "32") { 512 * 1024 * 1024 } else { usize::MAX / 2 };
 
 static MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// All maps that are there: as many as there are full segments and checkpoints.
+/// All current mappings: one per full segment and checkpoint.
 static MAPS: Mutex<Vec<Weak<Mmap>>> = Mutex::new(Vec::new());
 
-/// Counts what is mapped until it no longer is.
+/// Accounts for the mapped bytes.
 struct Counted(usize);
 
 impl Drop for Counted {
@@ -30,7 +30,7 @@ impl Drop for Counted {
 
 struct Map {
     map: Arc<Mmap>,
-    // Behind the map: it counts for as long as that is there.
+    // Declared after the map: it counts until the map is gone.
     _counted: Counted,
 }
 
@@ -40,11 +40,11 @@ impl AsRef<[u8]> for Map {
     }
 }
 
-/// All of a file as bytes that are read where they lie. The map goes with the last slice of it, whatever became of the
-/// file's name. Only for a file that is never written or cut again, by anybody.
+/// Maps a whole file. The mapping ends with the last slice of it, even if the file was removed.
+/// Only for files that are never written or truncated again by any process.
 ///
 /// # Errors
-/// The file system's, which may know no maps; `OutOfMemory` where no more addresses are to be used.
+/// Errors of the file system, which may not support mappings; `OutOfMemory` beyond the maximum.
 #[expect(unsafe_code, reason = "only the caller can know that a file stays as it is")]
 pub(super) fn map(file: &File) -> io::Result<Bytes> {
     let size = usize::try_from(file.metadata()?.len())
@@ -54,8 +54,9 @@ pub(super) fn map(file: &File) -> io::Result<Bytes> {
     if before.saturating_add(size) > MAPPED_BYTES_MAX {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
-    // SAFETY: the map is read only, and what it shows does not change: it is of a full segment or of a checkpoint, which the
-    // store never writes or cuts again, and the directory's lock keeps other processes of the store out.
+    // SAFETY: the map is read only and its content never changes: it belongs to a full segment or a
+    // checkpoint, which the store never writes or truncates again, and the lock of the directory
+    // excludes other processes.
     let map = Arc::new(unsafe { Mmap::map(file)? });
     let mut maps = MAPS.lock();
     maps.retain(|map| map.strong_count() > 0);
@@ -63,13 +64,15 @@ pub(super) fn map(file: &File) -> io::Result<Bytes> {
     Ok(Bytes::from_owner(Map { map, _counted: counted }))
 }
 
-/// Has no page of any map count as this process's memory until it is read again. What was read stays in the page cache, which
-/// the kernel gives to whom it wants; pages that are mapped it takes away late.
+/// Releases the resident pages of all mappings until they are read again (`MADV_DONTNEED`). The
+/// content stays in the page cache, from which the kernel reclaims freely; mapped pages it reclaims
+/// late.
 #[expect(unsafe_code, reason = "only here it is known what is mapped, and how")]
 pub fn advise_dontneed() {
     let maps: Vec<Arc<Mmap>> = MAPS.lock().iter().filter_map(Weak::upgrade).collect();
     for map in maps {
-        // SAFETY: the map is shared and read only: its pages are the file's, and come back from there as they were.
+        // SAFETY: the map is shared and read only: its pages are those of the file and are read
+        // again from there.
         let advised = unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) };
         if let Err(error) = advised {
             tracing::debug!(%error, "pages of a file of the store are kept");
@@ -83,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// KiB of the map that holds this address that are in memory (`/proc/self/smaps`).
+    /// Resident KiB of the mapping at this address (`/proc/self/smaps`).
     fn resident(bytes: &[u8]) -> usize {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let begins = format!("{:x}-", bytes.as_ptr().addr());

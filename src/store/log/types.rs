@@ -16,7 +16,8 @@ use super::test_runtime::Ordered as Runtime;
 #[cfg(not(test))]
 use openraft::TokioRuntime as Runtime;
 
-/// The types openraft works with here. A term has at most one leader, so an entry is named by term and index.
+/// openraft's type configuration. A term has at most one leader, so term and index identify an
+/// entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Types;
 
@@ -49,12 +50,12 @@ pub(crate) type Vote = openraft::type_config::alias::VoteOf<Types>;
 pub(crate) type Membership = openraft::Membership<u64, Address>;
 pub(crate) type StoredMembership = openraft::type_config::alias::StoredMembershipOf<Types>;
 
-/// How many entries there are up to and with `id`: the index of the one behind it.
+/// Number of entries up to and including `id`: the index of the next one.
 pub(crate) fn behind(id: Option<&LogId>) -> u64 {
     id.map_or(0, |id| id.index() + 1)
 }
 
-/// About how many bytes an entry has in the log.
+/// Approximate size of an entry in the log.
 pub(crate) fn entry_bytes(entry: &Entry) -> usize {
     match &entry.payload {
         Payload::Normal(batch) => batch.encoded().len(),
@@ -62,22 +63,23 @@ pub(crate) fn entry_bytes(entry: &Entry) -> usize {
     }
 }
 
-/// The commands of one entry; clones share them.
+/// The commands of an entry; clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Batch(Arc<Proposal>);
 
 #[derive(Debug)]
 struct Proposal {
     commands: Vec<Command>,
-    /// As it stands in the log.
+    /// The encoding in the log.
     encoded: Bytes,
     ceiling: i64,
     sync: bool,
 }
 
 impl Batch {
-    /// Commands of one entry. `encoded` is what [`Batch::encode`] wrote for each of them, `ceiling` a revision that none of
-    /// them reaches, or 0; without `sync` the entry need not be durable before it counts as written.
+    /// The commands of an entry. `encoded` is the output of [`Batch::encode`] for each of them;
+    /// `ceiling` is a revision that none of them reaches, or 0; without `sync` the entry counts as
+    /// written before it is durable.
     pub(crate) fn new(
         commands: Vec<Command>,
         encoded: impl Into<Bytes>,
@@ -88,14 +90,14 @@ impl Batch {
         Self(Arc::new(Proposal { commands, encoded, ceiling, sync }))
     }
 
-    /// Appends one command's share of the encoding.
+    /// Appends the encoding of a command.
     pub(crate) fn encode(command: &Command, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
         scratch.clear();
         command.encode(scratch);
         out.put_bytes(scratch);
     }
 
-    /// The batch of an entry as it stands in the log.
+    /// Decodes the batch of an entry.
     ///
     /// # Errors
     /// [`Malformed`] with the offset.
@@ -111,7 +113,7 @@ impl Batch {
         Ok(Self::new(commands, encoded, ceiling, true))
     }
 
-    /// The ceiling of an entry as it stands in the log.
+    /// Decodes the ceiling of an entry.
     ///
     /// # Errors
     /// [`Malformed`] with the offset.
@@ -127,7 +129,7 @@ impl Batch {
         &self.0.encoded
     }
 
-    /// No revision from here on was handed out before the entry; 0 says nothing.
+    /// No revision from here on was handed out before the entry; 0 makes no statement.
     pub(crate) fn ceiling(&self) -> i64 {
         self.0.ceiling
     }
@@ -144,11 +146,12 @@ impl fmt::Display for Batch {
     }
 }
 
-/// What an entry's commands answered, in their order.
+/// Results of an entry's commands, in order.
 #[derive(Debug)]
 pub(crate) struct Outcomes(pub(crate) Vec<Result<Outcome, StoreError>>);
 
-/// Called with the result of a proposal where it was applied, without a task in between.
+/// A callback for the result of a proposal, called where it is applied, without an intermediate
+/// task.
 pub(crate) struct Reply<T>(Box<dyn FnOnce(T) + Send>);
 
 impl<T> Reply<T> {
@@ -163,11 +166,11 @@ impl<T: Send + 'static> Responder<Types, T> for Reply<T> {
     }
 }
 
-/// Up to where the log is applied, and the members after it.
+/// Position up to which the log is applied, and the membership after it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Applied {
     /// Newest applied entry.
     pub(crate) id: Option<LogId>,
-    /// Newest members among the applied entries.
+    /// Newest membership among the applied entries.
     pub(crate) membership: StoredMembership,
 }

@@ -1,10 +1,11 @@
-//! Values that stay in files: full segments and checkpoints are never written again, so what they hold need not be kept in
-//! memory as well.
+//! Values in files: full segments and checkpoints are never written again, so their values need not
+//! be kept in memory.
 //!
-//! A put keeps its value in memory. When its segment is full, or a checkpoint is durable, that file is read once more and the
-//! values of the state that stand in it are exchanged for slices of a map of it. A checkpoint takes over all of them, so that
-//! the segments and the checkpoint before it can go. Who still holds slices of those, a reader of the past or a slow watch,
-//! keeps their space on the device until it lets go.
+//! A put keeps its value in memory. When its segment is full, or a checkpoint is durable, that file
+//! is read once more, and the values of the state that it contains are replaced by slices of its
+//! mapping. A checkpoint takes over all values, so that earlier segments and checkpoints can be
+//! removed. Slices of those that are still in use, by a read of the past or a slow watch, keep
+//! their disk space allocated.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,25 +20,25 @@ use super::{Payload, decode_head};
 use crate::encoding::Reader;
 use crate::mvcc::{FileValue, Source, State, replace_all_values, replace_written_values};
 
-/// Bytes read in one go; a larger record is read whole.
+/// Bytes per read; a larger record is read whole.
 const CHUNK: usize = 256 * 1024;
 
-/// Full segments whose values are still in memory: sequence, and the index behind the last entry.
+/// Full segments whose values are still in memory: sequence, and index after the last entry.
 #[derive(Debug, Default)]
 pub(crate) struct FullSegments(Mutex<VecDeque<(u64, u64)>>);
 
 impl FullSegments {
-    /// Adds one, durable to its end.
+    /// Adds a segment that is durable to its end.
     pub(super) fn add(&self, sequence: u64, behind: u64) {
         self.0.lock().push_back((sequence, behind));
     }
 
-    /// Whether there is one whose entries are all before `applied`.
+    /// Whether there is a segment whose entries are all before `applied`.
     pub(crate) fn any(&self, applied: u64) -> bool {
         self.0.lock().front().is_some_and(|(_, behind)| *behind <= applied)
     }
 
-    /// Takes the oldest whose entries are all before `applied`.
+    /// Takes the oldest segment whose entries are all before `applied`.
     pub(crate) fn take(&self, applied: u64) -> Option<u64> {
         self.0.lock().pop_front_if(|(_, behind)| *behind <= applied).map(|(sequence, _)| sequence)
     }
@@ -48,14 +49,14 @@ struct Records {
     name: String,
     file: Box<dyn DiskFile>,
     map: Bytes,
-    /// What was read last, and where it begins.
+    /// The buffer and its offset in the file.
     chunk: Bytes,
     begin: usize,
-    /// Where the next record begins.
+    /// Offset of the next record.
     offset: usize,
 }
 
-/// A record: its kind, its payload as it was read, and where that lies in the file.
+/// A record: kind, payload as read, and offset of the payload in the file.
 type Record = (Kind, Bytes, Source);
 
 impl Records {
@@ -71,7 +72,7 @@ impl Records {
         io::Error::new(io::ErrorKind::InvalidData, text)
     }
 
-    /// `length` bytes from the next record's begin on; fewer at the end of the file.
+    /// `length` bytes from the next record on; fewer at the end of the file.
     fn peek(&mut self, length: usize) -> io::Result<Bytes> {
         let from = self.offset - self.begin;
         if self.chunk.len() < from.saturating_add(length) {
@@ -85,7 +86,7 @@ impl Records {
         Ok(self.chunk.slice(from..from.saturating_add(length).min(self.chunk.len())))
     }
 
-    /// The next record; `None` where nothing more was written.
+    /// The next record; `None` at the end of the written part.
     fn next(&mut self) -> io::Result<Option<Record>> {
         let head = self.peek(HEAD)?;
         if head.iter().all(|byte| *byte == 0) {
@@ -106,17 +107,18 @@ impl Records {
     }
 }
 
-/// Where a value that was read lies.
+/// The position in the file of a value that was read.
 fn find(key: &Bytes, value: &Bytes, source: &Source) -> Option<FileValue> {
     let stored = source.find(value)?;
     Some(FileValue { key: key.clone(), read: value.clone(), stored })
 }
 
-/// Has the state read the values of a full segment from there; a segment that is gone has none. Nothing in it was written
-/// before the revision `floor`; the one behind it begins where that is left.
+/// Replaces the values of a full segment by its mapping; a removed segment has none. Nothing in it
+/// was written before the revision `floor`, which advances to the start of the next segment.
 ///
 /// # Errors
-/// The file system's, `InvalidData` for a damaged record; values that were not reached stay in memory.
+/// Errors of the file system; `InvalidData` for a damaged record. Values that were not reached stay
+/// in memory.
 pub(crate) fn map_segment_values(
     disk: &dyn Disk,
     sequence: u64,
@@ -124,7 +126,7 @@ pub(crate) fn map_segment_values(
     floor: &mut i64,
 ) -> io::Result<()> {
     let mut records = match Records::open(disk, segment_name(sequence)) {
-        // A checkpoint has taken its place meanwhile.
+        // A checkpoint has replaced it meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,
     };
@@ -153,7 +155,7 @@ pub(crate) fn map_segment_values(
     Ok(())
 }
 
-/// Has the state read all values of a durable checkpoint from there, also those that it reads from other files.
+/// Replaces all values of a durable checkpoint by its mapping, including those in other files.
 ///
 /// # Errors
 /// As [`map_segment_values`].

@@ -1,15 +1,15 @@
-//! Where blocking work of the store runs: away from the runtime's workers, or in place under simulation.
+//! Execution of blocking work: on blocking threads, or inline under simulation.
 
 use std::io;
 
 use base::tasks::blocking;
 
-/// See the module.
+/// Where blocking work runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskWork {
     /// On threads for blocking work.
     Threads,
-    /// Where it is called, so that a seed decides the order of everything.
+    /// Inline, so that a seed decides the order of everything.
     #[cfg(test)]
     Here,
 }
@@ -18,7 +18,7 @@ impl DiskWork {
     /// Runs `work`.
     ///
     /// # Errors
-    /// Only when the work panicked.
+    /// Only if the work panicked.
     pub(crate) async fn run<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -29,7 +29,7 @@ impl DiskWork {
                 .map_err(|panic| io::Error::other(format!("work on the disk failed: {panic}"))),
             #[cfg(test)]
             Self::Here => {
-                // As with threads, others run before and behind it.
+                // As with threads, other tasks run before and after it.
                 tokio::task::yield_now().await;
                 let done = work();
                 tokio::task::yield_now().await;

@@ -1,11 +1,13 @@
-//! The one writer of the log: what queued while the last `fdatasync` ran goes out in one write and one sync.
+//! The single writer of the log: requests queued during the last `fdatasync` are written and synced
+//! together.
 //!
-//! What need not be durable stays in memory, up to [`LAZY_BYTES`], and goes out with the next batch that is synced or after
-//! [`LAZY_SYNC`]: a page that is written is on its way to the device soon, whether anybody asks for that or not, so writing
-//! each heartbeat at once would cost a page each. What goes out after that time fills its last page, so that it is written
-//! once.
+//! Records that need not be durable stay in memory, up to [`LAZY_BYTES`], and are written with the
+//! next synced batch or after [`LAZY_SYNC`]: the kernel soon writes a dirty page to the device
+//! anyway, so writing each heartbeat at once would cost a page each. A delayed write fills its last
+//! page, so that the page is written once.
 //!
-//! Synchronous, so that the simulation runs it where it likes; a real store gives it a thread of its own.
+//! The writer is synchronous, so that the simulation can run it anywhere; a real store runs it on a
+//! thread of its own.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,43 +28,45 @@ use super::{Entry, OpenError, Payload, RESERVE_BYTES, Types, Vote, encode_entry}
 use crate::contract::StoreError;
 use crate::timing::Timing;
 
-/// Longest time a lazily written command may be lost for.
+/// Maximum time for which a lazily written command may be lost.
 pub(crate) const LAZY_SYNC: Duration = Duration::from_secs(30);
 
-/// Bytes of lazily written records that wait in memory; with more the pages are filled anyway, and are written at once.
+/// Bytes of lazy records that wait in memory; beyond that the pages are full, and are written at
+/// once.
 pub(crate) const LAZY_BYTES: usize = 32 * 1024;
 
-/// Bytes of commands in one entry; one larger command is an entry of its own. Also what is staged before it is written.
+/// Bytes of commands per entry; a larger command has an entry of its own. Also the size that is
+/// staged before a write.
 pub(crate) const BATCH_BYTES: usize = RESERVE_BYTES as usize / 2;
 
-/// What waits for the writer; openraft has a few requests under way at most.
+/// Capacity of the writer's queue; openraft has a few requests in flight at most.
 pub(crate) const JOBS_MAX: usize = 64;
 
-/// Told when something is on disk.
+/// Notified when the request is on disk.
 pub(crate) type Done = oneshot::Sender<io::Result<()>>;
 
 /// A request to the writer.
 pub(crate) enum Job {
-    /// Append entries.
+    /// Appends entries.
     Append(Vec<Entry>, IOFlushed<Types>),
-    /// Make a vote durable.
+    /// Makes a vote durable.
     Vote(Vote, Done),
-    /// Drop the entries from this index on.
+    /// Truncates the log from this index on.
     Truncate(u64, Done),
-    /// Entries before this index are in a durable checkpoint.
+    /// Purges the entries before this index, which a durable checkpoint contains.
     Purge(u64, Done),
-    /// Make sure that so many bytes can be written and the reserve stays.
+    /// Ensures that this many bytes can be written while the reserve stays.
     Room(u64, oneshot::Sender<Result<(), StoreError>>),
-    /// Make everything written durable.
+    /// Makes everything written durable.
     Sync(Done),
-    /// Try again to write what found no space.
+    /// Retries requests that found no space.
     Retry,
-    /// End the log in order.
+    /// Ends the log in order.
     Stop(Done),
 }
 
 impl Job {
-    /// Tells who waits that the log has ended.
+    /// Answers the request with the end of the log.
     fn refuse(self, ended: &Result<bool, StoreError>) {
         let error = match ended {
             Ok(_) => StoreError::Stopped("the log was ended".to_owned()),
@@ -71,7 +75,7 @@ impl Job {
         let failed = Err(io::Error::other(error.to_string()));
         match self {
             Self::Append(_, flushed) => flushed.io_completed(failed),
-            // Who does not wait any more does not need the answer.
+            // The receiver may be gone.
             Self::Room(_, done) => drop(done.send(Err(error))),
             Self::Retry => {}
             Self::Vote(_, done)
@@ -83,35 +87,36 @@ impl Job {
     }
 }
 
-/// What the writer lets others see.
+/// State of the writer that others may read.
 #[derive(Debug, Default)]
 pub(crate) struct Status {
-    /// Bytes left in the segment, and whether there is a next one.
+    /// Bytes left in the segment, and whether the next one exists.
     pub(crate) room: Mutex<(u64, bool)>,
     /// Bytes of all segments.
     pub(crate) disk_bytes: AtomicU64,
     /// Bytes written to the log.
     pub(crate) written: AtomicU64,
-    /// First acknowledged write that is not on disk.
+    /// Time of the first acknowledged write that is not on disk.
     pub(crate) lazy_since: Mutex<Option<Instant>>,
-    /// Told when `lazy_since` is set.
+    /// Notified when `lazy_since` is set.
     pub(crate) lazy: Notify,
-    /// The device is full, in the system's words: what was taken waits for space, and nothing more is.
+    /// The device is full, with the error of the system: accepted requests wait for space, and no
+    /// more are accepted.
     pub(crate) full: watch::Sender<Option<String>>,
-    /// How long syncs of the log took.
+    /// Durations of log syncs.
     pub(crate) syncs: Arc<Timing>,
-    /// Why nothing can be written any more.
+    /// The error that stopped the writer.
     pub(crate) stopped: Mutex<Option<StoreError>>,
 }
 
 impl Status {
-    /// Notes the first reason of the end.
+    /// Records the first reason of the stop.
     pub(crate) fn stop(&self, error: &StoreError) {
         self.stopped.lock().get_or_insert_with(|| error.clone());
     }
 }
 
-/// Who is told when the batch is written.
+/// Receiver to notify when the batch is written.
 enum PendingReply {
     Entries(IOFlushed<Types>),
     Done(Done),
@@ -121,30 +126,30 @@ impl PendingReply {
     fn complete(self, result: io::Result<()>) {
         match self {
             Self::Entries(flushed) => flushed.io_completed(result),
-            // Who does not wait any more does not need the answer.
+            // The receiver may be gone.
             Self::Done(done) => drop(done.send(result)),
         }
     }
 }
 
-/// See the module.
+/// The writer.
 pub(crate) struct Writer {
     log: Log,
     entries: Arc<Entries>,
     status: Arc<Status>,
     waiting: Vec<PendingReply>,
-    /// Staged entries: index and offset from the batch's begin.
+    /// Staged entries: index and offset within the batch.
     staged: Vec<(u64, u64)>,
-    /// What is staged must be durable before anybody is told.
+    /// The staged records must be durable before any response.
     sync: bool,
-    /// What is staged must be written before anybody is told.
+    /// The staged records must be written before any response.
     write: bool,
-    /// What came after something that found no space; openraft has a few requests under way at most.
+    /// Requests after one that found no space.
     held: VecDeque<Job>,
 }
 
 impl Writer {
-    /// Goes on at the end of `log`, whose entries are `entries`.
+    /// Continues at the end of `log`, whose entries are `entries`.
     pub(crate) fn new(log: Log, entries: Arc<Entries>) -> Self {
         let syncs = Arc::clone(&log.syncs);
         let status = Arc::new(Status { syncs, ..Status::default() });
@@ -164,7 +169,7 @@ impl Writer {
         self.status.written.store(self.log.written(), Relaxed);
     }
 
-    /// Works until the log is ended or cannot be written; for a thread of its own.
+    /// Runs until the log ends or cannot be written; for a thread of its own.
     ///
     /// # Errors
     /// [`StoreError::Stopped`].
@@ -206,7 +211,7 @@ impl Writer {
         result.map(drop)
     }
 
-    /// Does `first` and everything that waits behind it; whether the log has been ended.
+    /// Processes `first` and all queued requests; returns whether the log has ended.
     fn step(&mut self, first: Job, jobs: &mut mpsc::Receiver<Job>) -> Result<bool, StoreError> {
         let mut next = Some(first);
         let mut ended = false;
@@ -236,7 +241,8 @@ impl Writer {
         if ended {
             self.log.record_position();
         }
-        // Made ahead, while nobody waits for it; a full disk is told to who needs the room.
+        // Created ahead, while no request waits for it; the request that needs the room reports a
+        // full disk.
         if !ended && self.full().is_none() && self.log.prepare(RESERVE_BYTES).is_ok() {
             self.publish();
         }
@@ -247,7 +253,7 @@ impl Writer {
         self.status.full.borrow().clone()
     }
 
-    /// Begins a job, or has it wait behind what waits for space.
+    /// Starts a request, or queues it behind requests that wait for space.
     fn take(&mut self, job: Job) -> Result<(), StoreError> {
         let Some(full) = self.full() else {
             let left = self.begin(job)?;
@@ -255,9 +261,10 @@ impl Writer {
             return Ok(());
         };
         match job {
-            // Who does not wait any more does not need the answer.
+            // The receiver may be gone.
             Job::Room(_, done) => drop(done.send(Err(StoreError::NoSpace(full)))),
-            // Behind a checkpoint, so that nothing that waits is concerned; and it makes space.
+            // A checkpoint contains these entries, so no waiting request needs them; and purging
+            // frees space.
             Job::Purge(..) => drop(self.begin(job)?),
             Job::Retry | Job::Stop(_) => {
                 if let Job::Stop(done) = job {
@@ -269,7 +276,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is staged and what was held, as far as there is space.
+    /// Writes the staged and the held requests as far as there is space.
     fn flush_all(&mut self) -> Result<(), StoreError> {
         while self.flush()? {
             let Some(job) = self.held.pop_front() else { break };
@@ -280,7 +287,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a job; gives back what has to wait because there is no space for what is before it.
+    /// Starts a request; returns it if it must wait because an earlier one found no space.
     fn begin(&mut self, job: Job) -> Result<Option<Job>, StoreError> {
         match job {
             Job::Append(mut entries, flushed) => {
@@ -340,14 +347,14 @@ impl Writer {
                     }),
                 };
                 self.publish();
-                // Who does not wait any more does not need the answer.
+                // The receiver may be gone.
                 drop(done.send(made.clone()));
                 if let Err(error @ StoreError::Stopped(_)) = made {
                     return Err(error);
                 }
             }
             Job::Sync(done) => {
-                // Nothing but lazy records came for long, and the next are as far away.
+                // Only lazy records came for long, and the next are as far away.
                 self.log.fill_page();
                 self.sync = true;
                 self.waiting.push(PendingReply::Done(done));
@@ -386,13 +393,14 @@ impl Writer {
         self.staged.push((index, offset));
     }
 
-    /// As [`Writer::flush`], and nothing stays in memory.
+    /// As [`Writer::flush`], and leaves nothing in memory.
     fn write_out(&mut self) -> Result<bool, StoreError> {
         self.write = true;
         self.flush()
     }
 
-    /// Writes what is staged; where it begins. Without space it stays staged, and that is told.
+    /// Writes the staged batch and returns its position. Without space the batch stays staged, and
+    /// the status reports it.
     fn write(&mut self, sync: bool) -> Result<Option<(u64, u64)>, StoreError> {
         match self.log.write(sync) {
             Ok(place) => {
@@ -408,8 +416,8 @@ impl Writer {
         }
     }
 
-    /// Writes what is staged unless it may wait, makes it durable as far as asked, and tells who waits; `false` when there is no
-    /// space: then all of that is still to be done.
+    /// Writes the staged batch unless it may wait, makes it durable as requested, and answers the
+    /// requests. `false` means that there is no space: all of that is still to do.
     fn flush(&mut self) -> Result<bool, StoreError> {
         let lazy = !self.sync && self.log.staged() > 0;
         if self.write || self.sync || self.full().is_some() || self.log.staged() > LAZY_BYTES {
@@ -438,7 +446,7 @@ impl Writer {
     }
 }
 
-/// Makes the first record of an empty log, which says whose it is.
+/// Writes the first record of an empty log, which identifies the member.
 ///
 /// # Errors
 /// [`OpenError::NoSpace`], [`OpenError::Io`].

@@ -1,6 +1,8 @@
-//! The kernel's asynchronous I/O (`io_submit(2)`), for which there is no safe wrapper: one write at a time, which is waited for.
+//! The kernel's asynchronous I/O (`io_submit(2)`), which has no safe wrapper: one write at a time,
+//! awaited.
 //!
-//! Not io_uring: containers' seccomp profiles and many distributions forbid that one, and one write at a time takes as long.
+//! io_uring is not used: seccomp profiles of containers and many distributions forbid it, and
+//! single writes are no faster.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +17,7 @@ use parking_lot::Mutex;
 /// `IOCB_CMD_PWRITE` of `linux/aio_abi.h`.
 const PWRITE: u16 = 1;
 
-/// `struct iocb` of `linux/aio_abi.h`, on machines that store the low byte first.
+/// `struct iocb` of `linux/aio_abi.h` on little-endian machines.
 #[repr(C)]
 #[derive(Default)]
 struct Request {
@@ -43,11 +45,11 @@ struct Event {
     second_result: i64,
 }
 
-/// A queue of the kernel's.
+/// A kernel queue.
 #[derive(Debug)]
 pub(super) struct Queue {
     context: c_ulong,
-    /// One at a time, so that what ends is what was begun.
+    /// One request at a time, so that the event belongs to the request.
     busy: Mutex<()>,
 }
 
@@ -56,10 +58,10 @@ fn checked(result: c_long) -> io::Result<c_long> {
 }
 
 impl Queue {
-    /// Asks the kernel for one.
+    /// Creates a queue.
     ///
     /// # Errors
-    /// Where it has none, or no more; on machines that store the high byte first.
+    /// The kernel has none or no more; big-endian machines are not supported.
     #[expect(unsafe_code, reason = "no safe wrapper exists")]
     pub(super) fn open() -> io::Result<Self> {
         if cfg!(target_endian = "big") {
@@ -72,10 +74,10 @@ impl Queue {
         Ok(Self { context, busy: Mutex::default() })
     }
 
-    /// Writes `data`, makes it durable (`RWF_DSYNC`) and waits for that; how many bytes were written.
+    /// Writes `data` durably (`RWF_DSYNC`) and waits for it; returns the number of bytes written.
     ///
     /// # Errors
-    /// Those of `pwritev2(2)`.
+    /// The errors of `pwritev2(2)`.
     #[expect(unsafe_code, reason = "no safe wrapper exists")]
     pub(super) fn write(&self, file: &File, data: &[u8], offset: u64) -> io::Result<usize> {
         let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
@@ -91,8 +93,9 @@ impl Queue {
         let mut requests = [&raw mut request];
         let one: c_long = 1;
         let _busy = self.busy.lock();
-        // SAFETY: the kernel copies the one request before it returns. It reads `data` until the event below has come, which this
-        // function waits for whatever happens, while `data` is borrowed and `file` is open.
+        // SAFETY: the kernel copies the request before it returns. It reads `data` until the event
+        // below arrives; this function always waits for that event, while `data` is borrowed and
+        // `file` is open.
         let begun = unsafe { syscall(SYS_io_submit, self.context, one, requests.as_mut_ptr()) };
         if checked(begun)? != 1 {
             return Err(io::Error::from_raw_os_error(nix::libc::EAGAIN));
@@ -108,8 +111,8 @@ impl Queue {
                 Ok(1) => break,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The queue is this process's own until it is dropped: the kernel has no other reason, and to go on would give the
-                // buffer away while it is read.
+                // The queue belongs to this process until it is dropped, so the kernel has no other
+                // reason to fail; continuing would release the buffer while the kernel reads it.
                 Err(error) => panic!("cannot wait for a write that was begun: {error}"),
             }
         }
@@ -126,7 +129,7 @@ impl Queue {
 impl Drop for Queue {
     #[expect(unsafe_code, reason = "no safe wrapper exists")]
     fn drop(&mut self) {
-        // SAFETY: nobody else has the queue, and nothing is under way in it.
+        // SAFETY: no other code has the queue, and no request is in flight.
         unsafe { syscall(SYS_io_destroy, self.context) };
     }
 }
