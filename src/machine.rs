@@ -69,7 +69,7 @@ pub struct Machine {
     /// The time they get then.
     pub shutdown_grace: node::Grace,
     /// What is known of registries at the start.
-    registries: node::registries::Registries,
+    registries: node::runtime::registries::Registries,
     /// `PATH`.
     pub path: String,
     /// Settings that were given and change nothing, with the reason.
@@ -184,11 +184,11 @@ impl Machine {
         if !data_dir.is_absolute() {
             return Err(bad("data-dir", data_dir.display(), "must be an absolute path"));
         }
-        let registries = node::registries::load(&args.private_registry)
+        let registries = node::runtime::registries::load(&args.private_registry)
             .map_err(|e| bad("private-registry", args.private_registry.display(), e))?
             .without_default(args.disable_default_registry_endpoint);
         if args.container_runtime_endpoint.is_some()
-            && registries != node::registries::Registries::default()
+            && registries != node::runtime::registries::Registries::default()
         {
             let why = "is about the own containerd, and --container-runtime-endpoint names another: configure that one";
             return Err(bad("private-registry", args.private_registry.display(), why));
@@ -338,7 +338,7 @@ impl Machine {
         tasks.spawn(Kind::Request, "node-start", {
             let tasks = tasks.clone();
             async move {
-                let outcome = node::run(agent, clients.node, tasks.clone()).await;
+                let outcome = node::agent(agent, clients.node, tasks.clone()).await;
                 if let Err(error) = outcome {
                     if !tasks.shutdown().is_requested() {
                         tasks.stop_with(&format!("node: {error}"));

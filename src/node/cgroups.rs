@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use self::usage::{GroupPressure, GroupUsage, Psi, PsiData};
 use crate::machine;
-use crate::pod::Pod;
-use crate::resources::{self, CPU_PERIOD, Qos};
+use crate::pods::pod::Pod;
+use crate::pods::resources;
+use crate::pods::resources::{CPU_PERIOD, Qos};
 
 /// The same file in both versions.
 const PIDS_MAX: &str = "pids.max";
@@ -356,7 +357,7 @@ mod tests {
     fn huge_pages_of_a_pod_are_limited_to_what_it_asks_for() {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path();
-        let pod = crate::pod::tests::pod(serde_json::json!({"containers": [{"name": "a",
+        let pod = crate::pods::pod::tests::pod(serde_json::json!({"containers": [{"name": "a",
             "resources": {"limits": {"hugepages-2Mi": "4Mi"}, "requests": {"hugepages-2Mi": "4Mi"}}}]}));
         for (v2, base, suffix) in [(true, "", "max"), (false, "hugetlb/", "limit_in_bytes")] {
             let mut cgroups = tree(mount, "/kubepods", v2);
@@ -399,7 +400,7 @@ mod tests {
         let with = |memory: &str| {
             let resources = serde_json::json!({"limits": {"cpu": "1", "memory": memory}});
             let container = serde_json::json!({"name": "a", "resources": resources});
-            crate::pod::tests::pod(serde_json::json!({"containers": [container]}))
+            crate::pods::pod::tests::pod(serde_json::json!({"containers": [container]}))
         };
         let folder = directory.path().join("kubepods/podu");
         let memory = || std::fs::read_to_string(folder.join("memory.max")).unwrap();

@@ -9,8 +9,8 @@ use std::time::Duration;
 use api::k8s::api::core::v1::Taint;
 use tokio::sync::watch;
 
-use crate::registries::Registries;
-use crate::unready::Unready;
+use crate::runtime::registries::Registries;
+use crate::status::not_ready::Unready;
 
 /// Settings of one node agent.
 #[derive(Debug, Clone)]

@@ -10,13 +10,13 @@ use client::events::EventType;
 use proto::runtime::v1 as cri;
 use tokio::time::Instant;
 
+use crate::context::Node;
 use crate::events;
 use crate::machine;
-use crate::node::Node;
-use crate::observed::State;
-use crate::pause;
-use crate::pods::Table;
+use crate::pods::manager::Table;
+use crate::pods::observed::State;
 use crate::runtime::RuntimeError;
+use crate::runtime::images::pause;
 
 /// How often logs are measured (kubelet's `containerLogMonitorInterval`).
 const LOGS_EVERY: Duration = Duration::from_secs(10);
@@ -240,10 +240,10 @@ async fn unused(node: &Node, table: &Table, images: Vec<cri::Image>) -> Option<V
         containers.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
     // Images of pods that wait to be started again are used too.
     for (pod, _) in table.all() {
-        used.extend(pod.members.iter().map(|m| crate::image_name::normalize(m.image())));
+        used.extend(pod.members.iter().map(|m| crate::runtime::images::name::normalize(m.image())));
         let shown = pod.spec().volumes.iter().flatten().filter_map(|v| v.image.as_ref());
         let shown = shown.filter_map(|image| image.reference.as_deref());
-        used.extend(shown.map(crate::image_name::normalize));
+        used.extend(shown.map(crate::runtime::images::name::normalize));
     }
     let is_used = |i: &cri::Image| {
         let mut names = i.repo_tags.iter().chain(&i.repo_digests);

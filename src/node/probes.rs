@@ -1,5 +1,7 @@
 //! Probes of running containers: one task per probe, results by container id, a wake-up when a result changes.
 
+pub(crate) mod handler;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +12,12 @@ use client::events::EventType;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::context::Node;
 use crate::events;
-use crate::handler::{self, ProbeResult, Target};
-use crate::node::Node;
-use crate::observed::{Observed, State};
-use crate::plan::Health;
-use crate::pod::{Pod, Role};
+use crate::pods::observed::{Observed, State};
+use crate::pods::plan::Health;
+use crate::pods::pod::{Pod, Role};
+use crate::probes::handler::{ProbeResult, Target};
 
 /// What a probe decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -105,7 +107,7 @@ impl Probes {
         observed: &Observed,
         terminating: bool,
     ) {
-        let ips = crate::worker::pod_ips(node, pod, observed);
+        let ips = crate::pods::worker::pod_ips(node, pod, observed);
         let mut wanted = HashSet::new();
         for member in pod.members.iter().filter(|m| matches!(m.role, Role::Main | Role::Sidecar)) {
             let Some(container) =

@@ -1,10 +1,14 @@
 //! The seam to the container runtime, shaped like CRI, and what may go wrong behind it.
 
+pub(crate) mod containerd;
 pub(crate) mod cri;
 #[cfg(test)]
 pub(crate) mod fake;
+pub(crate) mod images;
 pub(crate) mod netns;
+pub(crate) mod oci_runtime;
 pub(crate) mod operations;
+pub mod registries;
 mod unpacked;
 
 use std::fmt;

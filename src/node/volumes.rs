@@ -14,12 +14,13 @@ use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use tokio::time::Instant;
 
-use crate::node::Node;
-use crate::objects::{Found, Reference, Source};
-use crate::pod::{Member, Pod};
-use crate::pod_certificates::Held;
+use crate::context::Node;
+use crate::credentials::pod_certificates::Held;
+use crate::pods::cri_config;
+use crate::pods::cri_config::{BadSpec, expand, hosts};
+use crate::pods::objects::{Found, Reference, Source};
+use crate::pods::pod::{Member, Pod};
 use crate::runtime::Features;
-use crate::spec::{self, BadSpec, expand, hosts};
 
 /// A volume that cannot be made ready (yet); the text goes into a `FailedMount` event.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +99,7 @@ pub(crate) fn references(pod: &Pod) -> BTreeSet<Reference> {
 pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
     let is_claim = |v: &core::Volume| v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
     !pod.spec().volumes.iter().flatten().any(is_claim)
-        && !crate::pod_certificates::has(pod)
+        && !crate::credentials::pod_certificates::has(pod)
         && references(pod).iter().all(|r| matches!(node.objects.get(r), Found::Present(_)))
 }
 
@@ -290,7 +291,7 @@ fn hosts_mount(
     let content = if pod.host_network() {
         hosts::of_host(&std::fs::read_to_string("/etc/hosts").unwrap_or_default(), aliases)
     } else {
-        let (name, domain) = spec::hostname(pod, &node.config.cluster_domain);
+        let (name, domain) = cri_config::hostname(pod, &node.config.cluster_domain);
         hosts::managed(ips, &name, &domain, aliases)
     };
     let path = hosts_file(pod_dir);

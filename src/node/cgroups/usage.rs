@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Cgroups;
-use crate::pod::Pod;
+use crate::pods::pod::Pod;
 
 /// Lines of `memory.stat`: file pages that can be dropped, anonymous memory, faults, and those that read a disk.
 const MEMORY_V1: [&str; 4] =
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn processes_of_a_pod_are_those_of_its_containers() {
         let directory = tempfile::tempdir().unwrap();
-        let pod = crate::pod::tests::pod(serde_json::json!({"containers": []}));
+        let pod = crate::pods::pod::tests::pod(serde_json::json!({"containers": []}));
         for (v2, base) in [(true, ""), (false, "memory/")] {
             let cgroups = tree(directory.path(), v2);
             let own = format!("{base}{}", cgroups.pod_path(&pod).trim_start_matches('/'));

@@ -1,199 +1,276 @@
-//! Admission of pods to this node, and of new resources to pods that run.
+//! The node's own admission: a pod that was bound here and cannot run here fails with a reason, as the kubelet's.
 
+pub(crate) mod supported_fields;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use api::ObjectKey;
+use api::Quantity;
 use api::k8s::api::core::v1 as core;
-use base::{Backoff, Kind};
-use client::events::EventType;
 
-use super::Pods;
-use crate::admit;
-use crate::events;
-use crate::pod::Pod;
-use crate::resize;
-use crate::status::Verdict;
-use crate::worker::{Desired, Handle, Shown};
+use crate::context::Node;
+use crate::eviction::ranking;
+use crate::pods::cri_config;
+use crate::pods::pod::{Pod, Role};
+use crate::pods::resources;
+use crate::pods::resources::Qos;
 
-/// Whether a pod takes something of the node (upstream's `GetActivePods`): the API still has it,
-/// and it has not ended. A pod
-/// that was deleted without a grace period counts no more, although its containers may still be on
-/// their way out.
-fn is_active(desired: &Desired, shown: &Shown) -> bool {
-    let ended = desired.pod.is_api_terminal()
-        || matches!(shown.status.phase.as_deref(), Some("Succeeded" | "Failed"));
-    !desired.removed && (!ended || shown.observed.any_running())
+/// Reason and message of the refusal; `None` admits.
+pub(crate) fn check(node: &Node, pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
+    let allocatable = node.allocatable.load();
+    pressure(node.pressure.now(), pod)
+        .or_else(|| supported_fields::refusal(pod, node.abilities))
+        .or_else(|| sysctls(pod))
+        .or_else(|| resources_left(pod, others, &allocatable))
+        .or_else(|| host_ports(pod, others))
+        .or_else(|| selector(node, pod))
 }
 
-impl Pods {
-    /// Only a pod that has not begun can be refused: what runs is adopted.
-    pub(super) fn admit(&self, pod: &Arc<Pod>) -> Option<Verdict> {
-        if has_begun(pod) {
-            return None;
-        }
-        if self.node.config.power.is_going_down() {
-            return Some(Verdict {
-                reason: "NodeShutdown".to_owned(),
-                message: "Pod was rejected as the node is shutting down.".to_owned(),
-                grace: None,
-                disruption: false,
-            });
-        }
-        let others = self.others(pod);
-        let (reason, message) = admit::check(&self.node, pod, &others)?;
-        Some(Verdict { reason, message, grace: None, disruption: false })
-    }
+fn refuse(reason: &str, message: impl Into<String>) -> Option<(String, String)> {
+    Some((reason.to_owned(), message.into()))
+}
 
-    /// Reads the Node's labels and looks at the pod again.
-    pub(super) fn read_labels(&self, key: ObjectKey) {
-        let (node, dirty) = (Arc::clone(&self.node), Arc::clone(&self.dirty));
-        self.node.tasks.spawn(Kind::Request, "node-labels", async move {
-            let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
-            loop {
-                match node.client.get::<core::Node>("", &node.config.node_name).await {
-                    Ok(object) => {
-                        node.labels.store(Arc::new(object.metadata.labels.unwrap_or_default()));
-                        break;
-                    }
-                    // A pod is not refused while the API server cannot be reached.
-                    Err(error) if error.is_retryable() => {
-                        tracing::debug!(%error, "cannot read the node's labels yet");
-                    }
-                    Err(error) => {
-                        tracing::debug!(%error, "cannot read the node's labels");
-                        break;
-                    }
-                }
-                let back = node.client.transport().back();
-                if !backoff.wait_or(node.tasks.shutdown(), back).await {
-                    return Ok(());
-                }
-            }
-            dirty.keys.lock().insert(key);
-            dirty.notify.notify_one();
-            Ok::<(), std::convert::Infallible>(())
-        });
+/// Under pressure only what is critical starts, and under that of memory alone what asks for some.
+fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<(String, String)> {
+    const TAINT: &str = "node.kubernetes.io/memory-pressure";
+    if !(memory || disk) || ranking::is_critical(pod) {
+        return None;
     }
+    let tolerates = pod.spec().tolerations.iter().flatten().any(|t| {
+        let key = t.key.as_deref().unwrap_or_default();
+        let exists = t.operator.as_deref() == Some("Exists");
+        let effect = t.effect.as_deref().unwrap_or_default();
+        matches!(effect, "" | "NoSchedule")
+            && (key == TAINT && (exists || t.value.as_deref().is_none_or(str::is_empty))
+                || key.is_empty() && exists)
+    });
+    if !disk && (resources::qos(pod) != Qos::BestEffort || tolerates) {
+        return None;
+    }
+    let names: Vec<&str> = [(memory, "MemoryPressure"), (disk, "DiskPressure")]
+        .into_iter()
+        .filter_map(|(is, name)| is.then_some(name))
+        .collect();
+    refuse(ranking::REASON, format!("The node had condition: [{}]. ", names.join(" ")))
+}
 
-    /// All other pods that take something of the node.
-    fn others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
-        let active = |handle: &crate::worker::Handle| {
-            let desired = handle.desired.borrow();
-            is_active(&desired, &handle.shown.lock())
+fn sysctls(pod: &Pod) -> Option<(String, String)> {
+    let name = cri_config::unsafe_sysctl(pod)?;
+    refuse("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"))
+}
+
+/// A resource of somebody else's domain (`IsExtendedResourceName`).
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/")
+}
+
+/// Reason and message when the node has too little left beside `others`.
+pub(crate) fn resources_left(
+    pod: &Pod,
+    others: &[Arc<Pod>],
+    allocatable: &BTreeMap<String, Quantity>,
+) -> Option<(String, String)> {
+    let zero = Quantity::from_int(0);
+    if let Some(most) = allocatable.get("pods")
+        && i64::try_from(others.len()).unwrap_or(i64::MAX) >= most.value()
+    {
+        return refuse(
+            "OutOfpods",
+            format!(
+                "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: {}, capacity: {}",
+                others.len(),
+                most.value()
+            ),
+        );
+    }
+    for name in resources::pod_resource_names(pod) {
+        let wanted = resources::pod_request(pod, &name);
+        if wanted.is_zero() {
+            continue;
+        }
+        let used = others.iter().fold(zero, |sum, p| sum.plus(resources::pod_request(p, &name)));
+        let capacity = match allocatable.get(&name) {
+            Some(capacity) => *capacity,
+            // What an operator wrote into the node's status is counted by the scheduler alone, as with upstream's kubelet.
+            None if is_extended(&name) => continue,
+            None => zero,
         };
-        let all = self.table.all().into_iter();
-        all.filter(|(p, handle)| p.uid != pod.uid && active(handle)).map(|(p, _)| p).collect()
-    }
-
-    /// Whether the pod has to wait for host ports of a pod that the API no longer has and whose
-    /// containers still end. The
-    /// end of that pod wakes [`Pods::resume_waiting`].
-    pub(super) fn waits_for_host_ports(&mut self, pod: &Arc<Pod>) -> bool {
-        if has_begun(pod) {
-            return false;
-        }
-        let ending = self.table.all().into_iter().filter(|(_, h)| h.desired.borrow().removed);
-        let Some((holder, _)) = ending
-            .filter(|(p, _)| p.uid != pod.uid)
-            .find(|(p, _)| admit::host_ports_clash(pod, std::slice::from_ref(p)))
-        else {
-            return false;
-        };
-        if self.waiting.insert(Arc::clone(&pod.uid), pod.key.clone()).is_none() {
+        if wanted.plus(used) > capacity {
+            let number = |q: Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
             let message = format!(
-                "Waiting for the host ports of the former pod {}, which still ends",
-                holder.key
+                "Pod was rejected: Node didn't have enough resource: {name}, requested: {}, used: {}, capacity: {}",
+                number(wanted),
+                number(used),
+                number(capacity)
             );
-            self.node.pod_event(pod, EventType::Normal, "NodePorts", message);
-        }
-        true
-    }
-
-    /// Looks again at pods that wait for what a pod had that ended or shrank: for host ports, or
-    /// for new resources.
-    pub(super) fn resume_waiting(&mut self) {
-        let resizes = self.table.all().into_iter();
-        let resizes = resizes.filter(|(_, h)| h.desired.borrow().resize.is_some());
-        let keys: Vec<ObjectKey> = resizes
-            .map(|(p, _)| p.key.clone())
-            .chain(self.waiting.drain().map(|(_, key)| key))
-            .collect();
-        if !keys.is_empty() {
-            self.dirty.keys.lock().extend(keys);
-            self.dirty.notify.notify_one();
+            return refuse(&format!("OutOf{name}"), message);
         }
     }
-
-    /// Tells that a resize begins or has to wait.
-    pub(super) fn report_resize(
-        &self,
-        handle: &Handle,
-        has: &Pod,
-        pod: &Pod,
-        deferred: Option<&resize::Deferred>,
-    ) {
-        if let Some(deferred) = deferred {
-            if handle.desired.borrow().resize.as_ref() != Some(deferred) {
-                let prefix = format!("Pod resize {}", deferred.reason);
-                let message = resize::message(pod, &prefix, &deferred.message);
-                self.node.pod_event(pod, EventType::Warning, events::RESIZE_DEFERRED, message);
-            }
-        } else if resize::differ(has, pod) {
-            let message = resize::message(pod, "Pod resize started", "");
-            self.node.pod_event(pod, EventType::Normal, events::RESIZE_STARTED, message);
-        }
-    }
-
-    /// The pod with the resources that it may have now.
-    pub(super) fn settle(
-        &self,
-        has: &Pod,
-        wanted: Arc<Pod>,
-    ) -> (Arc<Pod>, Option<resize::Deferred>) {
-        let pod = Arc::clone(&wanted);
-        resize::settle(has, wanted, || self.others(&pod), &self.node.allocatable.load())
-    }
+    None
 }
 
-/// Only a pod that has not begun is admitted, or waits for that: what runs is adopted.
-fn has_begun(pod: &Pod) -> bool {
-    let begun = pod.api_status().is_some_and(|s| s.start_time.is_some());
-    begun || pod.is_deleted() || pod.is_api_terminal()
+fn ports(pod: &Pod) -> Vec<(String, String, i32)> {
+    pod.members
+        .iter()
+        .filter(|m| matches!(m.role, Role::Main | Role::Sidecar))
+        .flat_map(|m| m.container.ports.iter().flatten())
+        .filter_map(|p| {
+            let port = p.host_port.filter(|p| *p > 0)?;
+            let ip = p
+                .host_ip
+                .clone()
+                .filter(|ip| !ip.is_empty())
+                .unwrap_or_else(|| "0.0.0.0".to_owned());
+            Some((ip, p.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port))
+        })
+        .collect()
+}
+
+/// Whether one of the others has a host port that the pod asks for.
+pub(crate) fn host_ports_clash(pod: &Pod, others: &[Arc<Pod>]) -> bool {
+    let wanted = ports(pod);
+    let any = |ip: &str| matches!(ip, "0.0.0.0" | "::");
+    others.iter().flat_map(|p| ports(p)).any(|(ip, protocol, port)| {
+        wanted
+            .iter()
+            .any(|w| w.1 == protocol && w.2 == port && (w.0 == ip || any(&w.0) || any(&ip)))
+    })
+}
+
+fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
+    if host_ports_clash(pod, others) {
+        return refuse(
+            "NodePorts",
+            "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+        );
+    }
+    None
+}
+
+/// Reason of a pod whose selectors do not fit the node's labels: these may be older than the pod.
+pub(crate) const NODE_AFFINITY: &str = "NodeAffinity";
+
+/// `spec.nodeSelector` and the required node affinity against the labels of the Node as last seen.
+fn selector(node: &Node, pod: &Pod) -> Option<(String, String)> {
+    let labels = node.labels.load();
+    if labels.is_empty() || fits(pod, &labels, &node.config.node_name) {
+        return None;
+    }
+    refuse(
+        NODE_AFFINITY,
+        "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+    )
+}
+
+fn fits(pod: &Pod, labels: &BTreeMap<String, String>, name: &str) -> bool {
+    let spec = pod.spec();
+    if spec.node_selector.iter().flatten().any(|(k, v)| labels.get(k) != Some(v)) {
+        return false;
+    }
+    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let required =
+        affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let Some(required) = required else { return true };
+    let field = |key: &str| (key == "metadata.name").then_some(name);
+    required.node_selector_terms.iter().any(|term| {
+        let (expressions, fields) = (&term.match_expressions, &term.match_fields);
+        let empty = |list: &Option<Vec<_>>| list.as_ref().is_none_or(Vec::is_empty);
+        !(empty(expressions) && empty(fields))
+            && expressions
+                .iter()
+                .flatten()
+                .all(|e| holds(e, labels.get(&e.key).map(String::as_str)))
+            && fields.iter().flatten().all(|e| holds(e, field(&e.key)))
+    })
+}
+
+/// Whether a value, or its absence, meets a requirement.
+fn holds(requirement: &core::NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = || value.is_some_and(|v| values.iter().any(|w| w == v));
+    let number = |text: Option<&str>| text.and_then(|t| t.parse::<i64>().ok());
+    let pair = number(value).zip(number(values.first().map(String::as_str)));
+    match requirement.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => pair.is_some_and(|(have, than)| have > than),
+        "Lt" => pair.is_some_and(|(have, than)| have < than),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observed::{Observed, State, tests::container};
-    use crate::pod::tests::pod;
+    use crate::pods::pod::tests::pod;
     use serde_json::json;
 
-    fn desired(removed: bool) -> Desired {
-        let pod = Arc::new(pod(json!({"containers": [{"name": "a"}]})));
-        let (api_uid, refused, resize, halt) = (Some("u".to_owned()), None, None, None);
-        Desired { pod, removed, api_uid, refused, resize, halt }
-    }
-
-    fn shown(phase: &str, running: bool) -> Shown {
-        let state = if running { State::Running } else { State::Exited };
-        let containers = vec![container("a", state)];
-        let mut shown = Shown::default();
-        shown.status.phase = Some(phase.to_owned());
-        shown.observed = Arc::new(Observed { sandboxes: Vec::new(), containers });
-        shown
+    #[test]
+    fn selectors_and_required_affinity_are_those_of_the_scheduler() {
+        let labels =
+            BTreeMap::from([("zone".to_owned(), "a".to_owned()), ("n".into(), "5".into())]);
+        let fits = |spec| super::fits(&pod(spec), &labels, "n1");
+        let c = json!([{"name": "a"}]);
+        assert!(fits(json!({"containers": c, "nodeSelector": {"zone": "a"}})));
+        assert!(!fits(json!({"containers": c, "nodeSelector": {"zone": "b"}})));
+        let terms = |terms| {
+            fits(json!({"containers": c, "affinity": {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}))
+        };
+        let expression = |key: &str, operator: &str, values: serde_json::Value| json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]);
+        assert!(terms(expression("zone", "In", json!(["b", "a"]))));
+        assert!(!terms(expression("zone", "NotIn", json!(["a"]))));
+        assert!(terms(expression("disk", "NotIn", json!(["ssd"]))));
+        assert!(
+            terms(expression("n", "Gt", json!(["4"])))
+                && !terms(expression("n", "Lt", json!(["5"])))
+        );
+        assert!(terms(expression("disk", "DoesNotExist", json!([]))));
+        assert!(!terms(json!([{}])), "an empty term selects nothing");
+        let name = |name: &str| json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]);
+        assert!(terms(name("n1")) && !terms(name("n2")));
     }
 
     #[test]
-    fn a_force_deleted_pod_takes_nothing_from_its_successor() {
-        assert!(is_active(&desired(false), &shown("Running", true)));
-        assert!(!is_active(&desired(true), &shown("Running", true)));
+    fn under_pressure_the_important_and_the_modest_start() {
+        let effort = json!([{"name": "a", "resources": {"requests": {"memory": "1Mi"}}}]);
+        let best = json!({"containers": [{"name": "a"}]});
+        let reason = |state, spec| {
+            pressure(state, &pod(spec)).map(|(reason, message)| format!("{reason}: {message}"))
+        };
+        assert_eq!(reason((false, false), best.clone()), None);
+        assert_eq!(
+            reason((true, false), best).unwrap(),
+            "Evicted: The node had condition: [MemoryPressure]. "
+        );
+        assert_eq!(reason((true, false), json!({"containers": effort})), None);
+        assert_eq!(
+            reason((true, true), json!({"containers": effort})).unwrap(),
+            "Evicted: The node had condition: [MemoryPressure DiskPressure]. "
+        );
+        assert_eq!(
+            reason((true, true), json!({"containers": effort, "priority": 2_000_000_000})),
+            None
+        );
+        let tolerant = json!({"containers": [{"name": "a"}], "tolerations": [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]});
+        assert_eq!(reason((true, false), tolerant), None);
     }
 
     #[test]
-    fn a_failed_pod_counts_until_its_containers_have_ended() {
-        assert!(is_active(&desired(false), &shown("Failed", true)));
-        assert!(!is_active(&desired(false), &shown("Failed", false)));
-        assert!(!is_active(&desired(false), &shown("Succeeded", false)));
+    fn extended_resources_that_the_node_does_not_know_are_the_schedulers() {
+        let pod = |name: &str| {
+            crate::pods::pod::tests::pod(
+                json!({"containers": [{"name": "a", "resources": {"requests": {name: "1"}}}]}),
+            )
+        };
+        let allocatable = BTreeMap::from([("cpu".to_owned(), Quantity::from_int(2))]);
+        assert_eq!(resources_left(&pod("example.com/x"), &[], &allocatable), None);
+        let (reason, _) = resources_left(&pod("memory"), &[], &allocatable).unwrap();
+        assert_eq!(reason, "OutOfmemory");
+        let known = BTreeMap::from([("example.com/x".to_owned(), Quantity::from_int(0))]);
+        let (reason, _) = resources_left(&pod("example.com/x"), &[], &known).unwrap();
+        assert_eq!(reason, "OutOfexample.com/x");
     }
 }

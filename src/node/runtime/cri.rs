@@ -188,7 +188,7 @@ impl Runtime for CriRuntime {
         let message =
             api::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
         let id = call!(self, runtime, run_pod_sandbox, message, SANDBOX_TIMEOUT)?.pod_sandbox_id;
-        self.put_on_disk(crate::pause::IMAGE).await;
+        self.put_on_disk(crate::runtime::images::pause::IMAGE).await;
         Ok(id)
     }
 

@@ -15,7 +15,7 @@ use super::{
     ContainerEvent, ContainerEventKind, ExecOutput, Runtime, RuntimeError, RuntimeVersion,
     Streaming,
 };
-use crate::observed::label;
+use crate::pods::observed::label;
 
 /// Events on their way; a simulated pod never has so many at once.
 const EVENTS_MAX: usize = 4096;

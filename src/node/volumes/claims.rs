@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Place, directory};
-use crate::node::Node;
-use crate::pod::Pod;
+use crate::context::Node;
+use crate::pods::pod::Pod;
 
 /// Where the use of a local volume is noted in the folder of a pod.
 const MARKS: &str = "volumes/kubernetes.io~local-volume";

@@ -6,12 +6,12 @@ use api::k8s::api::core::v1 as core;
 use tokio::time::Instant;
 
 use super::atomic::{File, Files};
-use crate::node::Node;
-use crate::objects::{Found, Source, data};
-use crate::pod::Pod;
-use crate::pod_certificates::{Credentials, Held};
-use crate::spec::downward::{Facts, field, resource};
-use crate::worker::OBJECTS_WAIT;
+use crate::context::Node;
+use crate::credentials::pod_certificates::{Credentials, Held};
+use crate::pods::cri_config::downward::{Facts, field, resource};
+use crate::pods::objects::{Found, Source, data};
+use crate::pods::pod::Pod;
+use crate::pods::worker::OBJECTS_WAIT;
 
 /// What a volume holds.
 #[derive(Debug, Default)]
@@ -264,7 +264,7 @@ mod tests {
     fn tokens_are_for_the_only_user_and_for_the_group_of_the_pod() {
         let of = |context: Value, containers: Value| {
             let spec = json!({"containers": containers, "securityContext": context});
-            access(&crate::pod::tests::pod(spec), Some(0o644))
+            access(&crate::pods::pod::tests::pod(spec), Some(0o644))
         };
         let one = json!([{"name": "a"}]);
         assert_eq!(of(json!({}), one.clone()), (None, 0o644));

@@ -1,0 +1,264 @@
+//! Wires the node agent together and starts its tasks.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use arc_swap::ArcSwap;
+use base::{Backoff, Kind, Tasks};
+use client::events::EventType;
+use client::{Client, EventRecorder, Informers};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::cgroups::Cgroups;
+use crate::config::Config;
+use crate::context::{Labels, Node};
+use crate::credentials::pod_certificates::PodCertificates;
+use crate::credentials::tokens::Tokens;
+use crate::credentials::trust_bundles::TrustBundles;
+use crate::events;
+use crate::eviction::monitor;
+use crate::eviction::monitor::Pressure;
+use crate::housekeeping;
+use crate::kubelet_api;
+use crate::machine::Machine;
+use crate::machine_shutdown;
+use crate::pods::admission::supported_fields::Abilities;
+use crate::pods::manager::Pods;
+use crate::pods::objects::Objects;
+use crate::runtime::containerd::config::registries_dir;
+use crate::runtime::containerd::events::{EVENTS_MAX, Signal, listen};
+use crate::runtime::containerd::import;
+use crate::runtime::containerd::supervise;
+use crate::runtime::containerd::supervise::Containerd;
+use crate::runtime::cri::CriRuntime;
+use crate::runtime::registries;
+use crate::runtime::{Features, Runtime, RuntimeVersion};
+use crate::static_pods::manifests;
+use crate::static_pods::manifests::Manifests;
+use crate::static_pods::mirror;
+use crate::status::node;
+use crate::status::writer::StatusWriter;
+
+/// A runtime that does not answer for this long ends the start.
+const RUNTIME_WAIT: Duration = Duration::from_secs(120);
+
+/// Why the node agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// No runtime, or it cannot be started; says what to install.
+    #[error("cannot run containers: {0}")]
+    Runtime(String),
+    /// A folder or cgroup cannot be written.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// Starts the node agent: the runtime, then tasks in `tasks` for pods, status, lease. Returns once the runtime answers;
+/// the tasks run until `tasks` is shut down, and pods go on after that. The server need not be reachable.
+///
+/// # Errors
+/// No usable container runtime, or folders and cgroups that cannot be written.
+pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), NodeError> {
+    for (dir, mode) in [
+        (&config.root_dir, 0o750),
+        (&config.root_dir.join("pods"), 0o750),
+        (&config.pod_logs_dir, 0o755),
+        (&config.container_logs_dir, 0o755),
+    ] {
+        base::fs::create_dir(dir, mode)?;
+    }
+    let (socket, containerd, engine) = start_runtime(&config, &tasks).await?;
+    let runtime = CriRuntime::new(&socket).reporting(tasks.problems());
+    let version = wait_for(&runtime, &tasks).await?;
+    let engine = engine.map(|e| format!(" with {e}")).unwrap_or_default();
+    let _ = config.runtime_shown.set(format!("{} {}{engine}", version.name, version.version));
+    let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
+    let abilities = Abilities::new(Features::of(&version, &status));
+    let machine = Machine::read();
+    let mut cgroups = Cgroups::new(&config.cgroup_root);
+    let (_, allocatable) = node::amounts(&config, &machine);
+    let of = |name: &str| allocatable.get(name).copied();
+    // All pods together may reach the eviction threshold: what ends them then is chosen, not the kernel's first.
+    let memory = of("memory").map_or(0, |q| q.value()).saturating_add(monitor::MEMORY_MIN);
+    cgroups.setup(of("cpu").map_or(0, |q| q.milli_value()), memory)?;
+    if containerd.is_some() {
+        import_images(&config, &socket, &runtime, &tasks).await?;
+    }
+    let informers = Informers::new(client.clone(), tasks.clone());
+    let pods = informers
+        .scoped(Client::scope::<core::Pod>().fields(format!("spec.nodeName={}", config.node_name)));
+    let node = Arc::new(Node {
+        events: EventRecorder::new(client.clone(), "kubelet", &config.node_name, &tasks),
+        status: StatusWriter::default(),
+        services: informers.of::<core::Service>(),
+        own: informers.scoped(
+            Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
+        ),
+        objects: Objects::new(client.clone(), tasks.clone()),
+        tokens: Tokens::new(client.clone(), tasks.clone()),
+        trust_bundles: TrustBundles::new(informers.clone()),
+        pod_certificates: PodCertificates::new(informers.clone(), &config.node_name),
+        pulls: Node::pulls(),
+        registries: ArcSwap::from_pointee(config.runtime.registries.clone()),
+        allocatable: ArcSwap::from_pointee(allocatable),
+        labels: Labels::open(&client, &tasks).await,
+        owners: Mutex::new(HashMap::new()),
+        pressure: Pressure::default(),
+        network_problem: Mutex::default(),
+        report: Notify::new(),
+        operations: Arc::clone(runtime.operations()),
+        runtime: Arc::new(runtime),
+        tasks: tasks.clone(),
+        config,
+        client: client.clone(),
+        version,
+        abilities,
+        cgroups,
+        machine,
+    });
+    announce(&node);
+    let shutdown = tasks.shutdown().clone();
+    let (sender, signals) = mpsc::channel::<Signal>(EVENTS_MAX);
+    tasks.spawn(Kind::Critical, "runtime-events", listen(socket, sender, shutdown.clone()));
+    tasks.spawn(Kind::Critical, "pod-status", node.status.clone().run(client, shutdown.clone()));
+    tasks.spawn(Kind::Critical, "node-status", node::run(Arc::clone(&node), shutdown.clone()));
+    let http = match &node.config.http {
+        Some(http) => Some((http.clone(), kubelet_api::listener(http)?)),
+        None => None,
+    };
+    let (told, statics) = watch::channel(None);
+    if containerd.is_some() {
+        let dir = registries_dir(&node.config.runtime);
+        let follow = registries::follow(Arc::clone(&node), dir, shutdown.clone());
+        tasks.spawn(Kind::Critical, "registries", follow);
+    }
+    let folders = Manifests::new(node.config.manifest_dirs.clone(), node.config.node_name.clone());
+    let read = manifests::run(folders, told, tasks.problems().clone(), shutdown.clone());
+    tasks.spawn(Kind::Critical, "static-pods", read);
+    let mirrors = mirror::run(Arc::clone(&node), pods.clone(), statics.clone(), shutdown.clone());
+    tasks.spawn(Kind::Critical, "mirror-pods", mirrors);
+    let pods = Pods::new(Arc::clone(&node), pods, statics);
+    let tidy = housekeeping::run(Arc::clone(&node), pods.table(), shutdown.clone());
+    tasks.spawn(Kind::Critical, "housekeeping", tidy);
+    let pressed = monitor::run(Arc::clone(&node), pods.table(), shutdown.clone());
+    tasks.spawn(Kind::Critical, "node-pressure", pressed);
+    let end = machine_shutdown::run(Arc::clone(&node), pods.table(), shutdown.clone());
+    tasks.spawn(Kind::Critical, "node-power", end);
+    if let Some((config, listener)) = http {
+        let serve = kubelet_api::run(node, pods.table(), config, listener, shutdown.clone());
+        tasks.spawn(Kind::Critical, "kubelet-api", serve);
+    }
+    let lost = move || {
+        if let Some(containerd) = &containerd {
+            containerd.suspect();
+        }
+    };
+    tasks.spawn(Kind::Critical, "pods", pods.run(signals, lost, shutdown));
+    Ok(())
+}
+
+/// Upstream's words (`CgroupV1DeprecatedWarning`).
+const CGROUP_V1_WARNING: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future \
+    release. Please migrate to cgroup v2. More information at \
+    https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
+
+/// The events of a start.
+fn announce(node: &Node) {
+    node.node_event(EventType::Normal, events::STARTING, "Starting kubelet.");
+    let message = "Updated Node Allocatable limit across pods";
+    node.node_event(EventType::Normal, events::NODE_ALLOCATABLE_ENFORCED, message);
+    if !node.cgroups.is_v2() {
+        node.node_event(EventType::Warning, events::CGROUP_V1, CGROUP_V1_WARNING);
+    }
+}
+
+/// The runtime's socket; with an own containerd its handle and the name of what starts its containers.
+async fn start_runtime(
+    config: &Config,
+    tasks: &Tasks,
+) -> Result<(PathBuf, Option<Containerd>, Option<String>), NodeError> {
+    if let Some(endpoint) = &config.runtime.endpoint {
+        return Ok((endpoint.clone(), None, None));
+    }
+    let (mut handle, supervisor, binaries) =
+        supervise::prepare(&config.runtime).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
+    tracing::debug!(containerd = %binaries.containerd.display(), engine = %binaries.engine.display(), "container runtime");
+    if let Some(fault) = &binaries.fault {
+        let fix =
+            "install runc 1.1.12 or later, or crun, or your distribution's package with the fix";
+        tasks.problems().put("runtime/engine", fault, fix);
+    }
+    tasks.spawn(Kind::Critical, "containerd", supervisor.run(tasks.shutdown().clone()));
+    tokio::time::timeout(RUNTIME_WAIT, handle.ready()).await.map_err(|_| {
+        let log = config.runtime.data_dir.join("containerd.log");
+        NodeError::Runtime(format!("containerd does not answer; see {}", log.display()))
+    })?;
+    let engine = binaries.engine.file_name().map(|n| n.to_string_lossy().into_owned());
+    Ok((handle.socket().to_owned(), Some(handle), engine))
+}
+
+async fn wait_for(runtime: &CriRuntime, tasks: &Tasks) -> Result<RuntimeVersion, NodeError> {
+    let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+    let begun = base::clock::now();
+    loop {
+        match runtime.version().await {
+            Ok(version) => return Ok(version),
+            Err(error) if begun.elapsed() > RUNTIME_WAIT => {
+                return Err(NodeError::Runtime(error.to_string()));
+            }
+            Err(_) => {}
+        }
+        if !backoff.wait(tasks.shutdown()).await {
+            return Err(NodeError::Runtime(
+                "stopped before the container runtime answered".to_owned(),
+            ));
+        }
+    }
+}
+
+/// The pause image now, the archives beside everything else.
+async fn import_images(
+    config: &Config,
+    socket: &std::path::Path,
+    runtime: &CriRuntime,
+    tasks: &Tasks,
+) -> Result<(), NodeError> {
+    import::pause_image(socket).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
+    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
+    // The CRI plugin learns of the image by an event of its own.
+    while runtime
+        .image(crate::runtime::images::pause::IMAGE)
+        .await
+        .map_err(|e| NodeError::Runtime(e.to_string()))?
+        .is_none()
+    {
+        if backoff.failures() > 50 || !backoff.wait(tasks.shutdown()).await {
+            return Err(NodeError::Runtime(
+                "the built-in pause image does not show up in containerd".to_owned(),
+            ));
+        }
+    }
+    let (folder, socket) = (config.runtime.images_dir.clone(), socket.to_owned());
+    let problems = tasks.problems().clone();
+    tasks.spawn(Kind::Request, "image-import", async move {
+        let listed = base::tasks::blocking(move || import::archives(&folder)).await;
+        let (archives, mut refused) = listed.map_err(|e| e.to_string())?;
+        for path in archives {
+            match import::archive(&socket, &path).await {
+                Ok(names) => tracing::info!(archive = %path.display(), ?names, "images imported"),
+                Err(error) => refused.push((path, error.to_string())),
+            }
+        }
+        for (path, why) in refused {
+            let what = format!("no images are imported from {}: {why}", path.display());
+            let fix = "replace or remove the file, then restart kube-lite on this machine";
+            problems.put(&format!("images/{}", path.display()), what, fix);
+        }
+        Ok::<(), String>(())
+    });
+    Ok(())
+}

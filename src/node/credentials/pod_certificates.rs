@@ -1,0 +1,340 @@
+//! Certificates of pods (KEP 4317): the node makes a key, asks a signer for a certificate in the pod's name, and renews it.
+//!
+//! Requests of this node are watched from the first such pod on. As upstream's kubelet nothing is kept across a start but
+//! what stands in the pods' volumes: a pod that runs goes on with it while new certificates are asked for.
+
+mod state;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use api::k8s::ByteString;
+use api::k8s::api::certificates::v1::{PodCertificateRequest, PodCertificateRequestSpec};
+use api::k8s::api::core::v1 as core;
+use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use base::pki::pod::{self as keys, KeyKind};
+use client::events::EventType;
+use client::{Client, Informer, Informers};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::context::Node;
+use crate::pods::pod::Pod;
+use crate::pods::worker::OBJECTS_WAIT;
+
+pub(crate) use state::Credentials;
+use state::{Asked, Decision, Entry, Good, Next};
+
+/// Life that is asked for when the pod names none, in seconds.
+const EXPIRATION: i32 = 24 * 3600;
+/// Certificates of many pods are not asked for at the same time: up to so many seconds later.
+const JITTER: u64 = 5 * 60;
+/// When a refresh that could not be asked for is tried again; until then the pod has the old certificate.
+const AGAIN: Duration = Duration::from_secs(60);
+const NOT_YET: &str = "credential bundle is not issued yet";
+
+/// Pod, volume and place of the source in it.
+type Key = (Arc<str>, String, usize);
+
+/// Credentials and when to look at them again, or why there are none, by volume and place of the source.
+pub(crate) type Held = HashMap<(String, usize), Result<(Credentials, Option<Instant>), String>>;
+
+/// The requests of this node, and what came of them.
+#[derive(Debug)]
+pub(crate) struct PodCertificates {
+    informers: Informers,
+    node_name: String,
+    running: OnceLock<Informer<PodCertificateRequest>>,
+    wakes: Arc<Mutex<HashMap<String, Arc<Notify>>>>,
+    /// Counts changes of requests.
+    changes: Arc<watch::Sender<u64>>,
+    known: Mutex<HashMap<Key, Entry>>,
+}
+
+/// The certificate sources of a pod: volume, place, source.
+fn sources(pod: &Pod) -> impl Iterator<Item = (&str, usize, &core::PodCertificateProjection)> {
+    pod.spec().volumes.iter().flatten().flat_map(|volume| {
+        let projected = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
+        let all = projected.enumerate();
+        all.filter_map(move |(at, s)| Some((volume.name.as_str(), at, s.pod_certificate.as_ref()?)))
+    })
+}
+
+/// Whether the pod's volumes wait for a signer.
+pub(crate) fn has(pod: &Pod) -> bool {
+    sources(pod).next().is_some()
+}
+
+fn now() -> i64 {
+    i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX)
+}
+
+fn jitter() -> i64 {
+    i64::try_from(base::clock::random_u64() % JITTER).unwrap_or_default()
+}
+
+impl PodCertificates {
+    pub(crate) fn new(informers: Informers, node_name: &str) -> Self {
+        Self {
+            informers,
+            node_name: node_name.to_owned(),
+            running: OnceLock::new(),
+            wakes: Arc::default(),
+            changes: Arc::default(),
+            known: Mutex::default(),
+        }
+    }
+
+    fn running(&self) -> &Informer<PodCertificateRequest> {
+        self.running.get_or_init(|| {
+            let scope = Client::scope::<PodCertificateRequest>();
+            let scope = scope.fields(format!("spec.nodeName={}", self.node_name));
+            let informer = self.informers.scoped(scope);
+            let (wakes, changes) = (Arc::clone(&self.wakes), Arc::clone(&self.changes));
+            informer.on_change(move |change| {
+                changes.send_modify(|count| *count = count.wrapping_add(1));
+                let Ok(request) = change.object().value() else { return };
+                let uid = api::value::str_in(&request, &["spec", "podUID"]);
+                if let Some(wake) = wakes.lock().get(uid) {
+                    wake.notify_one();
+                }
+            });
+            informer
+        })
+    }
+
+    /// Says whether a pod has certificates from now on: decisions about them wake it then.
+    pub(crate) fn follow(&self, pod: &Pod, wake: &Arc<Notify>) {
+        if has(pod) {
+            self.wakes.lock().insert(api_uid(pod).to_owned(), Arc::clone(wake));
+            self.running();
+        }
+    }
+
+    /// The pod is over.
+    pub(crate) fn forget(&self, pod: &Pod) {
+        self.wakes.lock().remove(api_uid(pod));
+        self.known.lock().retain(|(uid, ..), _| *uid != pod.uid);
+    }
+
+    /// The certificates of a pod, all asked for at once; a signer has a moment to issue them.
+    pub(crate) async fn all(&self, node: &Node, pod: &Pod) -> Held {
+        if !has(pod) {
+            return Held::new();
+        }
+        let until = base::clock::now() + OBJECTS_WAIT;
+        let synced = tokio::time::timeout_at(until, self.running().synced()).await.is_ok();
+        let each = sources(pod).map(|(volume, at, source)| async move {
+            let key: Key = (Arc::clone(&pod.uid), volume.to_owned(), at);
+            let outcome = if synced {
+                self.one(node, pod, &key, source, until).await
+            } else {
+                Err("PodCertificateRequest informer has not yet synced".to_owned())
+            };
+            ((volume.to_owned(), at), outcome)
+        });
+        futures::future::join_all(each).await.into_iter().collect()
+    }
+
+    async fn one(
+        &self,
+        node: &Node,
+        pod: &Pod,
+        key: &Key,
+        source: &core::PodCertificateProjection,
+        until: Instant,
+    ) -> Result<(Credentials, Option<Instant>), String> {
+        if !self.known.lock().contains_key(key) {
+            let good = recover(node, pod, &key.1, source).await;
+            self.known.lock().insert(key.clone(), Entry { good, ..Entry::default() });
+        }
+        loop {
+            let mut changes = self.changes.subscribe();
+            let (next, had) = self.step(node, pod, key);
+            match (next, had) {
+                (Next::Refused(why), _) => return Err(why),
+                (Next::Have, Some(good)) => {
+                    let left = good.refresh_at.saturating_sub(now());
+                    let left = Duration::from_secs(u64::try_from(left).unwrap_or_default());
+                    return Ok((good.credentials, Some(base::clock::now() + left)));
+                }
+                // The decision wakes the pod.
+                (Next::Wait, Some(good)) => return Ok((good.credentials, None)),
+                (Next::Wait | Next::Have, None) => {
+                    let change = tokio::time::timeout_at(until, changes.changed()).await;
+                    change.map_err(|_| NOT_YET.to_owned())?.map_err(|e| e.to_string())?;
+                }
+                (Next::Ask, had) => match (self.ask(node, pod, source).await, had) {
+                    (Ok(asked), _) => {
+                        if let Some(entry) = self.known.lock().get_mut(key) {
+                            entry.asked = Some(asked);
+                        }
+                    }
+                    (Err(why), Some(good)) => {
+                        tracing::debug!(pod = %pod.key, why, "certificate not renewed, the pod has the old one");
+                        return Ok((good.credentials, Some(base::clock::now() + AGAIN)));
+                    }
+                    (Err(why), None) => {
+                        return Err(format!("while creating initial PodCertificateRequest: {why}"));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Looks at the request and takes over what came of it; what is next, and what the pod has.
+    fn step(&self, node: &Node, pod: &Pod, key: &Key) -> (Next, Option<Good>) {
+        let (next, events, had) = {
+            let mut known = self.known.lock();
+            let entry = known.entry(key.clone()).or_default();
+            let found = entry.asked.as_ref().and_then(|asked| {
+                let request = self.running().get(pod.namespace(), &asked.name)?;
+                Some(Decision::of(&request))
+            });
+            let (next, events) = entry.step(found, pod.namespace(), now(), jitter());
+            (next, events, entry.good.clone())
+        };
+        for (reason, message) in events {
+            node.pod_event(pod, EventType::Warning, reason, message);
+        }
+        (next, had)
+    }
+
+    /// Makes a key and a request for it.
+    async fn ask(
+        &self,
+        node: &Node,
+        pod: &Pod,
+        source: &core::PodCertificateProjection,
+    ) -> Result<Asked, String> {
+        let kind = KeyKind::named(&source.key_type).ok_or_else(|| {
+            format!(
+                "this node cannot make keys of type {}: use ECDSAP256, ECDSAP384 or ED25519",
+                source.key_type
+            )
+        })?;
+        let client = &node.client;
+        let account = pod.spec().service_account_name.as_deref().unwrap_or("default");
+        let fetched = client.get::<core::ServiceAccount>(pod.namespace(), account).await;
+        let fetched = fetched.map_err(|e| format!("while fetching service account: {e}"))?;
+        let own = node.own.get("", &self.node_name).ok_or_else(|| {
+            format!(
+                "while getting node object from local cache: node {:?} not found",
+                self.node_name
+            )
+        })?;
+        let made = base::tasks::blocking(move || keys::stub(kind)).await;
+        let made = made.map_err(|e| e.to_string())?;
+        let stub = made.map_err(|e| format!("while generating keypair: {e}"))?;
+        let request = PodCertificateRequest {
+            metadata: ObjectMeta {
+                namespace: Some(pod.namespace().to_owned()),
+                generate_name: Some("req-".to_owned()),
+                owner_references: Some(vec![OwnerReference {
+                    api_version: "v1".to_owned(),
+                    kind: "Pod".to_owned(),
+                    name: pod.name().to_owned(),
+                    uid: api_uid(pod).to_owned(),
+                    ..OwnerReference::default()
+                }]),
+                ..ObjectMeta::default()
+            },
+            spec: PodCertificateRequestSpec {
+                signer_name: source.signer_name.clone(),
+                pod_name: pod.name().to_owned(),
+                pod_uid: api_uid(pod).to_owned(),
+                service_account_name: account.to_owned(),
+                service_account_uid: fetched.metadata.uid.unwrap_or_default(),
+                node_name: self.node_name.clone(),
+                node_uid: own.metadata.uid.unwrap_or_default(),
+                max_expiration_seconds: Some(source.max_expiration_seconds.unwrap_or(EXPIRATION)),
+                stub_pkc_s10_request: ByteString(stub.request),
+                unverified_user_annotations: source.user_annotations.clone(),
+            },
+            status: None,
+        };
+        let created = client.create(pod.namespace(), &request).await;
+        let created = created.map_err(|e| format!("while creating on API: {e}"))?;
+        let name = created.metadata.name.unwrap_or_default();
+        Ok(Asked::new(stub.key_pem, name, now(), jitter()))
+    }
+}
+
+fn api_uid(pod: &Pod) -> &str {
+    pod.object.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// What the process before put into the pod's volume, when that is a key with its certificates: the pod goes on with it
+/// while a new one is asked for, at the latest when it ends.
+async fn recover(
+    node: &Node,
+    pod: &Pod,
+    volume: &str,
+    source: &core::PodCertificateProjection,
+) -> Option<Good> {
+    let folder = node.config.pod_dir(&pod.uid).join("volumes/kubernetes.io~projected").join(volume);
+    let source = source.clone();
+    let read = move || read(&folder, &source);
+    let (credentials, ends_at) = base::tasks::blocking(read).await.ok().flatten()?;
+    Some(Good::new(credentials, now().saturating_add(jitter()).min(ends_at), ends_at))
+}
+
+/// Key, certificates and their end from the files of a source.
+fn read(folder: &Path, source: &core::PodCertificateProjection) -> Option<(Credentials, i64)> {
+    let file = |path: &Option<String>| {
+        let path = path.as_deref().filter(|p| !p.is_empty())?;
+        std::fs::read_to_string(folder.join(path)).ok()
+    };
+    let bundle = file(&source.credential_bundle_path);
+    let (key, chain) = match bundle.as_deref().and_then(state::split) {
+        Some((key, chain)) => (key.to_owned(), chain.to_owned()),
+        None => (file(&source.key_path)?, file(&source.certificate_chain_path)?),
+    };
+    let ends_at = keys::end_of_pair(&key, &chain)?;
+    Some((Credentials { key: key.into(), chain: chain.into() }, ends_at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::pod::tests::pod;
+    use serde_json::json;
+
+    #[test]
+    fn sources_are_known_by_volume_and_place() {
+        let source = |signer: &str| json!({"podCertificate": {"signerName": signer, "keyType": "ED25519", "keyPath": "k"}});
+        let pod = pod(json!({"containers": [{"name": "c"}], "volumes": [
+            {"name": "a", "emptyDir": {}},
+            {"name": "b", "projected": {"sources": [{"configMap": {"name": "m"}}, source("s/1")]}},
+            {"name": "c", "projected": {"sources": [source("s/2")]}},
+        ]}));
+        let all: Vec<_> = sources(&pod).map(|(v, at, s)| (v, at, s.signer_name.as_str())).collect();
+        assert_eq!(all, [("b", 1, "s/1"), ("c", 0, "s/2")]);
+        assert!(has(&pod));
+    }
+
+    #[test]
+    fn a_volume_gives_back_what_was_put_there() {
+        // A certificate of its own authority is a key with a chain as good as any.
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        base::pki::Ca::load_or_create(&at("chain"), &at("key"), "test").unwrap();
+        let text = |name: &str| std::fs::read_to_string(at(name)).unwrap();
+        std::fs::write(at("bundle"), format!("{}{}", text("key"), text("chain"))).unwrap();
+        let of = |source: serde_json::Value| {
+            let mut full = json!({"signerName": "s/1", "keyType": "ECDSAP256"});
+            full.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+            read(folder.path(), &serde_json::from_value(full).unwrap())
+        };
+        let (credentials, end) = of(json!({"credentialBundlePath": "bundle"})).unwrap();
+        assert_eq!((&*credentials.key, &*credentials.chain), (&*text("key"), &*text("chain")));
+        assert!(end > now());
+        let apart = json!({"keyPath": "key", "certificateChainPath": "chain"});
+        assert_eq!(of(apart), Some((credentials, end)));
+        assert_eq!(of(json!({"keyPath": "key"})), None);
+        assert_eq!(of(json!({"keyPath": "key", "certificateChainPath": "key"})), None);
+    }
+}

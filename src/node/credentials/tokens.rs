@@ -1,0 +1,168 @@
+//! Service-account tokens of pods: asked for once, kept until four fifths of their life are over, and in a sealed file for
+//! a start without a server: a pod with an old token runs, one without any does not.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Gvr;
+use base::{Kind, Sealed, Tasks};
+use client::Client;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::digest::sha256;
+use crate::pods::pod::Pod;
+
+/// A token is renewed at this age at the latest (`pkg/kubelet/token`: `maxTTL`).
+const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// How long a server has to answer where there is an old token to go on with.
+const ANSWER_WAIT: Duration = Duration::from_millis(1500);
+/// When a token that is due and was not renewed is asked for again; the return of the server comes before that.
+const AGAIN: Duration = Duration::from_secs(300);
+
+type Key = (Arc<str>, String, i64);
+
+#[derive(Debug, Clone)]
+struct Token {
+    text: String,
+    refresh_at: Instant,
+    expires_at: Instant,
+}
+
+/// Tokens by pod, audience and lifetime.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    client: Client,
+    tasks: Tasks,
+    kept: Option<Arc<Sealed>>,
+    known: Mutex<HashMap<Key, Token>>,
+}
+
+/// How the names of a pod's files begin.
+fn prefix(uid: &str) -> String {
+    format!("token-{uid}-")
+}
+
+fn file_name((uid, audience, seconds): &Key) -> String {
+    let digest = sha256(format!("{audience}\n{seconds}").as_bytes());
+    let digest = digest.trim_start_matches("sha256:");
+    format!("{}{}", prefix(uid), digest.get(..16).unwrap_or(digest))
+}
+
+impl Tokens {
+    pub(crate) fn new(client: Client, tasks: Tasks) -> Self {
+        let kept = client.transport().kept();
+        Self { client, tasks, kept, known: Mutex::default() }
+    }
+
+    /// The token of a pod for `audience` (empty: the API server's), and when to ask again. A known one is given on while
+    /// the server cannot be reached, even when it is over: its pod starts, and gets a new one when the server is back.
+    pub(crate) async fn get(
+        &self,
+        pod: &Pod,
+        audience: &str,
+        seconds: i64,
+    ) -> Result<(String, Instant), client::Error> {
+        let key = (Arc::clone(&pod.uid), audience.to_owned(), seconds);
+        let known = self.known.lock().get(&key).cloned();
+        let known = if known.is_some() { known } else { self.remembered(&key).await };
+        if let Some(token) = known.as_ref().filter(|t| t.refresh_at > base::clock::now()) {
+            return Ok((token.text.clone(), token.refresh_at));
+        }
+        let request = self.request(pod, audience, seconds);
+        let outcome = if known.is_none() {
+            request.await
+        } else if self.client.transport().is_away() {
+            Err(client::Error::Transport("no server is there".to_owned()))
+        } else {
+            let late = |_| Err(client::Error::Transport("no answer in time".to_owned()));
+            tokio::time::timeout(ANSWER_WAIT, request).await.unwrap_or_else(late)
+        };
+        match outcome {
+            Ok(token) => {
+                let answer = (token.text.clone(), token.refresh_at);
+                self.remember(&key, &token.text);
+                self.known.lock().insert(key, token);
+                Ok(answer)
+            }
+            Err(error) => match known {
+                Some(token) if error.is_retryable() || token.expires_at > base::clock::now() => {
+                    tracing::debug!(pod = %pod.key, %error, "token not renewed, the pod has the old one");
+                    Ok((token.text, base::clock::now() + AGAIN))
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// The token of the process before: of unknown age, so it is due.
+    async fn remembered(&self, key: &Key) -> Option<Token> {
+        let (kept, name) = (self.kept.clone()?, file_name(key));
+        let content = base::tasks::blocking(move || kept.read(&name)).await.ok().flatten()?;
+        let now = base::clock::now();
+        let text = String::from_utf8(content).ok()?;
+        Some(Token { text, refresh_at: now, expires_at: now })
+    }
+
+    fn remember(&self, key: &Key, text: &str) {
+        let Some(kept) = self.kept.clone() else { return };
+        let (name, text) = (file_name(key), text.to_owned());
+        self.tasks.spawn(Kind::Request, "token-file", async move {
+            let written = base::tasks::blocking(move || kept.write(&name, text.as_bytes())).await;
+            written.map_err(std::io::Error::other)?
+        });
+    }
+
+    fn forget_files(&self, is_of: impl Fn(&str) -> bool + Send + 'static) {
+        let Some(kept) = self.kept.clone() else { return };
+        self.tasks.spawn(Kind::Request, "token-file", async move {
+            let removed = base::tasks::blocking(move || {
+                let mut names = kept.names().into_iter().map(|(name, _)| name);
+                names.try_for_each(|name| if is_of(&name) { kept.remove(&name) } else { Ok(()) })
+            });
+            removed.await.map_err(std::io::Error::other)?
+        });
+    }
+
+    /// Removes what is remembered of pods that are none of these.
+    pub(crate) fn forget_all_but(&self, known: HashSet<Arc<str>>) {
+        let kept: Vec<String> = known.iter().map(|uid| prefix(uid)).collect();
+        self.forget_files(move |name| {
+            name.starts_with("token-") && !kept.iter().any(|prefix| name.starts_with(prefix))
+        });
+    }
+
+    async fn request(
+        &self,
+        pod: &Pod,
+        audience: &str,
+        seconds: i64,
+    ) -> Result<Token, client::Error> {
+        let account = pod.spec().service_account_name.as_deref().unwrap_or("default");
+        let audiences: Vec<&str> = if audience.is_empty() { Vec::new() } else { vec![audience] };
+        let uid = pod.object.metadata.uid.as_deref().unwrap_or_default();
+        let body = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"audiences": audiences, "expirationSeconds": seconds,
+                "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.name(), "uid": uid}},
+        });
+        let gvr = Gvr::new("", "v1", "serviceaccounts");
+        let answer = self.client.post_value(&gvr, pod.namespace(), account, "token", &body).await?;
+        let text = answer["status"]["token"].as_str().unwrap_or_default().to_owned();
+        // The lifetime as granted, counted on our own clock: a wrong wall clock does not matter.
+        let life = answer["spec"]["expirationSeconds"].as_u64().unwrap_or(3600);
+        let life = Duration::from_secs(life);
+        let now = base::clock::now();
+        Ok(Token { text, refresh_at: now + (life * 4 / 5).min(AGE_MAX), expires_at: now + life })
+    }
+
+    /// Forgets the tokens of a pod.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.known.lock().retain(|(owner, ..), _| **owner != *uid);
+        let prefix = prefix(uid);
+        self.forget_files(move |name| name.starts_with(&prefix));
+    }
+}

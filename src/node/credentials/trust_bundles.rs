@@ -1,0 +1,193 @@
+//! ClusterTrustBundles that pods of this node project into volumes: all of them are watched from the first such pod on.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use api::selector::LabelSelector;
+use api::{Gvr, Object};
+use base64::Engine;
+use client::{Informer, Informers};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::pods::pod::Pod;
+
+/// Longest selector in its written form, as the kubelet has it.
+const SELECTOR_MAX: usize = 100 * 1024;
+
+type Wakes = Arc<Mutex<HashMap<Arc<str>, Arc<Notify>>>>;
+
+/// The bundles, and the pods that have some.
+#[derive(Debug)]
+pub(crate) struct TrustBundles {
+    informers: Informers,
+    running: OnceLock<Informer<()>>,
+    wakes: Wakes,
+}
+
+impl TrustBundles {
+    pub(crate) fn new(informers: Informers) -> Self {
+        Self { informers, running: OnceLock::new(), wakes: Wakes::default() }
+    }
+
+    fn running(&self) -> &Informer<()> {
+        self.running.get_or_init(|| {
+            let gvr = Gvr::new("certificates.k8s.io", "v1", "clustertrustbundles");
+            let informer = self.informers.of_gvr(gvr);
+            let wakes = Arc::clone(&self.wakes);
+            informer.on_change(move |_| wakes.lock().values().for_each(|wake| wake.notify_one()));
+            informer
+        })
+    }
+
+    /// Says whether a pod has bundles from now on: changes of any wake it then.
+    pub(crate) fn follow(&self, pod: &Pod, wake: &Arc<Notify>) {
+        if projected(pod) {
+            self.wakes.lock().insert(Arc::clone(&pod.uid), Arc::clone(wake));
+            self.running();
+        }
+    }
+
+    /// The pod is over.
+    pub(crate) fn forget(&self, pod: &Pod) {
+        self.wakes.lock().remove(&pod.uid);
+    }
+
+    /// The anchors that a source selects, as one PEM text.
+    pub(crate) async fn anchors(
+        &self,
+        source: &core::ClusterTrustBundleProjection,
+        limit: Duration,
+    ) -> Result<Vec<u8>, String> {
+        let informer = self.running();
+        if tokio::time::timeout(limit, informer.synced()).await.is_err() {
+            return Err("ClusterTrustBundle informer has not yet synced".to_owned());
+        }
+        select(&informer.cache().list(""), source)
+    }
+}
+
+/// Whether a pod projects bundles.
+fn projected(pod: &Pod) -> bool {
+    let projected = pod.spec().volumes.iter().flatten().filter_map(|v| v.projected.as_ref());
+    projected.flat_map(|p| p.sources.iter().flatten()).any(|s| s.cluster_trust_bundle.is_some())
+}
+
+/// The anchors of the named bundle, or of those of a signer that the selector takes: each once, in the order of their bytes.
+fn select(
+    all: &[Arc<Object>],
+    source: &core::ClusterTrustBundleProjection,
+) -> Result<Vec<u8>, String> {
+    let optional = source.optional == Some(true);
+    let chosen: Vec<&Arc<Object>> = if let Some(name) = &source.name {
+        let found = all.iter().find(|o| *o.key.name == **name);
+        if found.is_none() && !optional {
+            return Err(format!(
+                "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {name:?} not found"
+            ));
+        }
+        found.into_iter().collect()
+    } else {
+        let signer = source.signer_name.as_deref().unwrap_or_default();
+        let written = source.label_selector.as_ref().map(serde_json::to_value).transpose();
+        let written = written.map_err(|e| format!("while parsing label selector: {e}"))?;
+        let selector = LabelSelector::from_value(written.as_ref())
+            .map_err(|e| format!("while parsing label selector: {e}"))?;
+        let length = selector.to_string().len();
+        if length > SELECTOR_MAX {
+            return Err(format!("label selector length ({length}) is larger than {SELECTOR_MAX}"));
+        }
+        let of_signer = |o: &&Arc<Object>| text(o, "/spec/signerName").as_deref() == Some(signer);
+        let found: Vec<_> =
+            all.iter().filter(|o| selector.matches(&***o)).filter(of_signer).collect();
+        if found.is_empty() && !optional {
+            return Err(
+                "combination of signerName and labelSelector matched zero ClusterTrustBundles"
+                    .to_owned(),
+            );
+        }
+        found
+    };
+    let mut anchors = BTreeSet::new();
+    for bundle in chosen {
+        let pem = text(bundle, "/spec/trustBundle").unwrap_or_default();
+        anchors.extend(base::pki::certificates(&pem)?.into_iter().map(|c| c.to_vec()));
+    }
+    Ok(anchors.iter().map(|anchor| pem(anchor)).collect::<String>().into_bytes())
+}
+
+fn text(object: &Object, pointer: &str) -> Option<String> {
+    Some(object.value().ok()?.pointer(pointer)?.as_str()?.to_owned())
+}
+
+/// One certificate in PEM, in lines of 64 as everybody writes them.
+pub(crate) fn pem(der: &[u8]) -> String {
+    let mut out = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in der.chunks(48) {
+        base64::engine::general_purpose::STANDARD.encode_string(line, &mut out);
+        out.push('\n');
+    }
+    out.push_str("-----END CERTIFICATE-----\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A bundle whose anchors are the texts; what is in a certificate does not matter to the node.
+    fn bundle(name: &str, signer: &str, alive: &str, anchors: &[&str]) -> Arc<Object> {
+        let bundle: String = anchors.iter().map(|a| pem(a.as_bytes())).collect();
+        let value = json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "ClusterTrustBundle",
+            "metadata": {"name": name, "uid": name, "labels": {"alive": alive}},
+            "spec": {"signerName": signer, "trustBundle": bundle},
+        });
+        Arc::new(Object::from_value(value).unwrap())
+    }
+
+    fn of(source: serde_json::Value) -> Result<String, String> {
+        let all = [
+            bundle("s:1:b", "s/1", "true", &["b", "a"]),
+            bundle("s:1:c", "s/1", "true", &["b", "c"]),
+            bundle("s:1:d", "s/1", "false", &["d"]),
+            bundle("s:2:e", "s/2", "true", &["e"]),
+        ];
+        let source = serde_json::from_value(source).unwrap();
+        select(&all, &source).map(|bytes| {
+            let pem = String::from_utf8(bytes).unwrap();
+            let found = base::pki::certificates(&pem).unwrap();
+            found.iter().map(|c| String::from_utf8(c.to_vec()).unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn anchors_are_those_of_the_name_or_of_signer_and_labels_each_once() {
+        assert_eq!(of(json!({"path": "p", "name": "s:1:b"})).unwrap(), "ab");
+        let signer =
+            |selector| json!({"path": "p", "signerName": "s/1", "labelSelector": selector});
+        assert_eq!(of(signer(json!({"matchLabels": {"alive": "true"}}))).unwrap(), "abc");
+        assert_eq!(of(signer(json!({}))).unwrap(), "abcd");
+    }
+
+    #[test]
+    fn nothing_found_is_an_error_unless_optional() {
+        let missing = "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \"x\" not found";
+        assert_eq!(of(json!({"path": "p", "name": "x"})).unwrap_err(), missing);
+        assert_eq!(of(json!({"path": "p", "name": "x", "optional": true})).unwrap(), "");
+        // No selector takes nothing.
+        let error = "combination of signerName and labelSelector matched zero ClusterTrustBundles";
+        assert_eq!(of(json!({"path": "p", "signerName": "s/1"})).unwrap_err(), error);
+        let source = json!({"path": "p", "signerName": "s/1", "optional": true});
+        assert_eq!(of(source).unwrap(), "");
+    }
+
+    #[test]
+    fn pem_is_written_in_lines_of_64() {
+        let lines: Vec<usize> = pem(&[7; 49]).lines().map(str::len).collect();
+        assert_eq!(lines, [27, 64, 4, 25]);
+    }
+}

@@ -1,0 +1,260 @@
+//! Watches memory and disks of the node: tells the conditions, frees what nobody uses, ends pods when that is not enough.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Shutdown;
+use client::events::EventType;
+use parking_lot::Mutex;
+use proto::runtime::v1 as cri;
+use tokio::time::Instant;
+
+use crate::context::Node;
+use crate::eviction::ranking;
+use crate::eviction::ranking::{ContainerUse, PodUse, Shortage, Starved};
+use crate::housekeeping;
+use crate::machine;
+use crate::pods::manager::Table;
+use crate::pods::observed::label;
+use crate::pods::pod::Pod;
+use crate::status::pod::Verdict;
+
+/// How often is measured (the kubelet's `evictionMonitoringPeriod`).
+const EVERY: Duration = Duration::from_secs(10);
+/// A condition stays this long after it was seen last (`evictionPressureTransitionPeriod`).
+const TRANSITION: Duration = Duration::from_secs(300);
+/// Memory that must be available (`memory.available` of upstream's `evictionHard`), in bytes.
+pub(crate) const MEMORY_MIN: i64 = 100 << 20;
+/// Free space and inodes of a file system below which it is full, in percent: k3s' `evictionHard` (5 % for `nodefs` and
+/// `imagefs`), as upstream's 10 and 15 % of a large disk are no shortage; 5 % of the inodes is upstream's.
+pub(crate) const DISK_PERCENT_MIN: i64 = 5;
+/// Folders below an emptyDir that are followed.
+const DEPTH_MAX: usize = 64;
+
+/// When each kind of pressure was seen last.
+#[derive(Debug, Default)]
+pub(crate) struct Pressure(Mutex<(Option<Instant>, Option<Instant>)>);
+
+impl Pressure {
+    fn note(&self, shortages: &[Shortage]) -> bool {
+        let before = self.now();
+        let now = base::clock::now();
+        let seen = |of: Starved| shortages.iter().any(|s| s.of == of).then_some(now);
+        let mut state = self.0.lock();
+        state.0 = seen(Starved::Memory).or(state.0);
+        state.1 = seen(Starved::Storage).or(state.1);
+        drop(state);
+        self.now() != before
+    }
+
+    /// Pressure on memory and on disks, as the conditions say it.
+    pub(crate) fn now(&self) -> (bool, bool) {
+        let state = self.0.lock();
+        let holds = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < TRANSITION);
+        (holds(state.0), holds(state.1))
+    }
+}
+
+/// Runs until shutdown.
+pub(crate) async fn run(
+    node: Arc<Node>,
+    table: Table,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    loop {
+        let shortages = measure(&node);
+        if node.pressure.note(&shortages) {
+            node.report.notify_one();
+        }
+        if !enforce_limits(&node, &table).await
+            && let Some(worst) = shortages.first()
+        {
+            relieve(&node, &table, *worst).await;
+        }
+        tokio::select! {
+            () = shutdown.requested() => return Ok(()),
+            () = base::clock::sleep(EVERY) => {}
+        }
+    }
+}
+
+/// What is short now, memory first.
+fn measure(node: &Node) -> Vec<Shortage> {
+    let mut out = Vec::new();
+    if let Some(available) = machine::memory_available().filter(|a| *a < MEMORY_MIN) {
+        out.push(Shortage { of: Starved::Memory, threshold: MEMORY_MIN, available });
+    }
+    for path in [&node.config.root_dir, &node.config.runtime.data_dir] {
+        let Some(disk) = machine::disk(path) else { continue };
+        let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let least = |all: u64| bytes(all) / 100 * DISK_PERCENT_MIN;
+        let short = |free: u64, all: u64| all > 0 && bytes(free) < least(all);
+        if short(disk.free, disk.size) || short(disk.inodes_free, disk.inodes) {
+            let (threshold, available) = (least(disk.size), bytes(disk.free));
+            out.push(Shortage { of: Starved::Storage, threshold, available });
+            break;
+        }
+    }
+    out
+}
+
+/// Frees what nobody uses; ends one pod when that does not help.
+async fn relieve(node: &Arc<Node>, table: &Table, shortage: Shortage) {
+    tracing::warn!(
+        resource = shortage.of.name(),
+        available = shortage.available,
+        "the node is short"
+    );
+    node.node_event(
+        EventType::Warning,
+        "EvictionThresholdMet",
+        format!("Attempting to reclaim {}", shortage.of.name()),
+    );
+    if shortage.of == Starved::Storage {
+        housekeeping::free_images(node, table).await;
+        if !measure(node).iter().any(|s| s.of == Starved::Storage) {
+            return;
+        }
+    }
+    let pods: Vec<Arc<Pod>> = active(table);
+    let used = usage(node, &pods).await;
+    let of = |pod: &Arc<Pod>| used.get(&*pod.uid).cloned().unwrap_or_default();
+    let measured: Vec<(&Pod, PodUse)> = pods.iter().map(|p| (&**p, of(p))).collect();
+    let ranked = ranking::rank(&measured, shortage.of);
+    let Some((pod, used)) = ranked.first().and_then(|i| measured.get(*i)) else {
+        tracing::warn!(resource = shortage.of.name(), "no pod can be evicted");
+        return;
+    };
+    evict(node, table, pod, ranking::message(pod, used, shortage), true);
+}
+
+/// Ends pods that exceed their own limits on local storage; whether there were any.
+async fn enforce_limits(node: &Arc<Node>, table: &Table) -> bool {
+    let limited = |p: &Arc<Pod>| ranking::has_storage_limits(p);
+    let pods: Vec<Arc<Pod>> = active(table).into_iter().filter(limited).collect();
+    if pods.is_empty() {
+        return false;
+    }
+    let used = usage(node, &pods).await;
+    let mut any = false;
+    for pod in &pods {
+        let Some(used) = used.get(&*pod.uid) else { continue };
+        if let Some(message) = ranking::storage_excess(pod, used) {
+            any = true;
+            evict(node, table, pod, message, false);
+        }
+    }
+    any
+}
+
+/// Pods that run or are about to.
+fn active(table: &Table) -> Vec<Arc<Pod>> {
+    let over = |phase: Option<&str>| matches!(phase, Some("Succeeded" | "Failed"));
+    table
+        .all()
+        .into_iter()
+        .filter(|(pod, handle)| {
+            let desired = handle.desired.borrow();
+            desired.refused.is_none()
+                && !desired.removed
+                && !pod.is_deleted()
+                && !pod.is_api_terminal()
+                && !over(handle.shown.lock().status.phase.as_deref())
+        })
+        .map(|(pod, _)| pod)
+        .collect()
+}
+
+fn evict(node: &Node, table: &Table, pod: &Pod, message: String, disruption: bool) {
+    let Some(handle) = table.get(&pod.uid) else { return };
+    tracing::warn!(pod = %pod.key, message, "pod evicted");
+    node.pod_event(pod, EventType::Warning, ranking::REASON, message.clone());
+    let verdict = Verdict {
+        reason: ranking::REASON.to_owned(),
+        message,
+        grace: Some(ranking::GRACE),
+        disruption,
+    };
+    handle.desired.send_modify(|d| d.refused = Some(verdict));
+}
+
+/// What pods use, by uid.
+async fn usage(node: &Arc<Node>, pods: &[Arc<Pod>]) -> HashMap<String, PodUse> {
+    let stats = node.runtime.stats().await.unwrap_or_default();
+    let (node, pods) = (Arc::clone(node), pods.to_vec());
+    let walk = move || {
+        let use_of = |pod: &Arc<Pod>| (pod.uid.to_string(), pod_use(&node, pod, &stats));
+        pods.iter().map(use_of).collect()
+    };
+    base::tasks::blocking(walk).await.unwrap_or_default()
+}
+
+fn pod_use(node: &Node, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUse {
+    let logs = node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
+    let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let mut out = PodUse::default();
+    for stat in stats {
+        let Some(labels) = stat.attributes.as_ref().map(|a| &a.labels) else { continue };
+        if labels.get(label::POD_UID).map(String::as_str) != Some(&*pod.uid) {
+            continue;
+        }
+        let name = labels.get(label::CONTAINER_NAME).cloned().unwrap_or_default();
+        let memory = stat.memory.as_ref().and_then(|m| m.working_set_bytes).map_or(0, |v| v.value);
+        let layer = stat.writable_layer.as_ref().and_then(|w| w.used_bytes).map_or(0, |v| v.value);
+        let storage = bytes(layer.saturating_add(tree(&logs.join(&name), DEPTH_MAX)));
+        out.containers.push(ContainerUse { name, memory: bytes(memory), storage });
+    }
+    out.hosts = bytes(tree(&crate::volumes::hosts_file(&node.config.pod_dir(&pod.uid)), 0));
+    let folder = node.config.pod_dir(&pod.uid).join("volumes/kubernetes.io~empty-dir");
+    for volume in pod.spec().volumes.iter().flatten() {
+        let Some(source) = &volume.empty_dir else { continue };
+        if source.medium.as_deref().is_none_or(str::is_empty) {
+            out.volumes
+                .push((volume.name.clone(), bytes(tree(&folder.join(&volume.name), DEPTH_MAX))));
+        }
+    }
+    out
+}
+
+/// Bytes on disk at and below a path, without following links or leaving its file system.
+fn tree(path: &Path, depth: usize) -> u64 {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return 0 };
+    let mut sum = meta.blocks().saturating_mul(512);
+    if meta.is_dir() && depth > 0 {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            if entry.metadata().is_ok_and(|m| m.dev() == meta.dev()) {
+                sum = sum.saturating_add(tree(&entry.path(), depth - 1));
+            }
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_weighs_what_its_files_take_on_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("a")).unwrap();
+        let empty = tree(folder.path(), DEPTH_MAX);
+        std::fs::write(folder.path().join("a/b"), vec![1; 100_000]).unwrap();
+        std::os::unix::fs::symlink("/", folder.path().join("root")).unwrap();
+        let used = tree(folder.path(), DEPTH_MAX) - empty;
+        assert!((100_000..200_000).contains(&used), "{used}");
+    }
+
+    #[test]
+    fn a_condition_is_told_when_it_begins() {
+        let pressure = Pressure::default();
+        let shortage = Shortage { of: Starved::Storage, threshold: 2, available: 1 };
+        assert!(!pressure.note(&[]));
+        assert!(pressure.note(&[shortage]));
+        assert_eq!(pressure.now(), (false, true));
+        assert!(!pressure.note(&[]), "it stays for a while");
+    }
+}

@@ -1,0 +1,250 @@
+//! Whom a starved node ends, and with which words: pure functions over what was measured, in upstream's order.
+
+use api::Quantity;
+use api::k8s::api::core::v1 as core;
+
+use crate::pods::pod::{Origin, Pod, Role};
+use crate::pods::resources;
+
+/// Pods from this priority on are never evicted (`scheduling.SystemCriticalPriority`).
+const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+/// Grace of a hard eviction, in seconds (`immediateEvictionGracePeriodSeconds`).
+pub(crate) const GRACE: i64 = 1;
+/// Reason of an evicted pod.
+pub(crate) const REASON: &str = "Evicted";
+
+/// What the node is short of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Starved {
+    Memory,
+    Storage,
+}
+
+impl Starved {
+    /// The resource's name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Storage => "ephemeral-storage",
+        }
+    }
+}
+
+/// A threshold that is met, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shortage {
+    pub(crate) of: Starved,
+    pub(crate) threshold: i64,
+    pub(crate) available: i64,
+}
+
+/// Use of one container in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ContainerUse {
+    pub(crate) name: String,
+    pub(crate) memory: i64,
+    /// Writable layer and logs.
+    pub(crate) storage: i64,
+}
+
+/// Use of a pod in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct PodUse {
+    pub(crate) containers: Vec<ContainerUse>,
+    /// emptyDir volumes on disk, by name.
+    pub(crate) volumes: Vec<(String, i64)>,
+    /// Its /etc/hosts, into which containers may write.
+    pub(crate) hosts: i64,
+}
+
+impl PodUse {
+    fn of(&self, what: Starved) -> i64 {
+        let containers = self.containers.iter().map(|c| match what {
+            Starved::Memory => c.memory,
+            Starved::Storage => c.storage,
+        });
+        let volumes: i64 = self.volumes.iter().map(|(_, bytes)| *bytes).sum();
+        let files = volumes.saturating_add(self.hosts);
+        containers.sum::<i64>().saturating_add(if what == Starved::Storage { files } else { 0 })
+    }
+}
+
+/// Static pods and those of the system's priority classes go on.
+pub(crate) fn is_critical(pod: &Pod) -> bool {
+    pod.origin == Origin::Static || pod.spec().priority.is_some_and(|p| p >= CRITICAL_PRIORITY)
+}
+
+/// Positions of the pods, the first to be ended first: those above their requests, by priority, by what they use above
+/// their requests. Critical pods are left out.
+pub(crate) fn rank(pods: &[(&Pod, PodUse)], what: Starved) -> Vec<usize> {
+    let key = |index: usize| {
+        let (pod, used) = &pods[index];
+        let above = used.of(what) - resources::pod_request(pod, what.name()).value();
+        let priority = pod.spec().priority.unwrap_or(0);
+        (above <= 0, priority, std::cmp::Reverse(above))
+    };
+    let mut out: Vec<usize> = (0..pods.len()).filter(|i| !is_critical(pods[*i].0)).collect();
+    out.sort_by_key(|i| key(*i));
+    out
+}
+
+/// What the pod's status says.
+pub(crate) fn message(pod: &Pod, used: &PodUse, shortage: Shortage) -> String {
+    let name = shortage.of.name();
+    let bytes = |amount: i64| Quantity::bytes(amount).to_string();
+    let mut out = format!(
+        "The node was low on resource: {name}. Threshold quantity: {}, available: {}. ",
+        bytes(shortage.threshold),
+        bytes(shortage.available)
+    );
+    for container in &used.containers {
+        let usage = match shortage.of {
+            Starved::Memory => container.memory,
+            Starved::Storage => container.storage,
+        };
+        let Some(member) = pod.member(&container.name).filter(|m| m.role != Role::Ephemeral) else {
+            continue;
+        };
+        let requests = member.container.resources.as_ref().and_then(|r| r.requests.as_ref());
+        let request = requests.and_then(|r| r.get(name)).map_or("0", |q| q.0.as_str());
+        if Quantity::bytes(usage) > Quantity::parse(request).unwrap_or(Quantity::from_int(0)) {
+            out.push_str(&format!(
+                "Container {} was using {}, request is {request}, has larger consumption of {name}. ",
+                container.name,
+                bytes(usage)
+            ));
+        }
+    }
+    out
+}
+
+fn limit(list: &core::Container) -> Option<&str> {
+    let limits = list.resources.as_ref()?.limits.as_ref()?;
+    limits.get("ephemeral-storage").map(|q| q.0.as_str())
+}
+
+/// Whether the pod has limits of its own on local storage.
+pub(crate) fn has_storage_limits(pod: &Pod) -> bool {
+    let sized = |v: &core::Volume| v.empty_dir.as_ref().is_some_and(|e| e.size_limit.is_some());
+    pod.spec().volumes.iter().flatten().any(sized)
+        || pod.members.iter().any(|m| limit(&m.container).is_some())
+}
+
+/// The first of the pod's own limits on local storage that it exceeds.
+pub(crate) fn storage_excess(pod: &Pod, used: &PodUse) -> Option<String> {
+    if is_critical(pod) {
+        return None;
+    }
+    let over = |bytes: i64, limit: &str| {
+        Quantity::parse(limit).is_ok_and(|l| l.value() > 0 && Quantity::bytes(bytes) > l)
+    };
+    for volume in pod.spec().volumes.iter().flatten() {
+        let size = volume.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref());
+        let bytes = used.volumes.iter().find(|(name, _)| *name == volume.name).map(|(_, b)| *b);
+        if let (Some(size), Some(bytes)) = (size, bytes)
+            && over(bytes, &size.0)
+        {
+            return Some(format!(
+                "Usage of EmptyDir volume {:?} exceeds the limit {:?}. ",
+                volume.name, size.0
+            ));
+        }
+    }
+    let lasting = |m: &&crate::pods::pod::Member| matches!(m.role, Role::Main | Role::Sidecar);
+    let limits: Vec<Option<&str>> =
+        pod.members.iter().filter(lasting).map(|m| limit(&m.container)).collect();
+    if limits.iter().any(Option::is_some) {
+        let zero = Quantity::from_int(0);
+        let parsed = |text: &&str| Quantity::parse(text).unwrap_or(zero);
+        let total = limits.iter().flatten().map(parsed).fold(zero, Quantity::plus);
+        if over(used.of(Starved::Storage), &total.to_string()) {
+            return Some(format!(
+                "Pod ephemeral local storage usage exceeds the total limit of containers {total}. "
+            ));
+        }
+    }
+    for member in pod.members.iter().filter(lasting) {
+        let bytes = used.containers.iter().find(|c| c.name == member.name()).map(|c| c.storage);
+        if let (Some(limit), Some(bytes)) = (limit(&member.container), bytes)
+            && over(bytes, limit)
+        {
+            return Some(format!(
+                "Container {} exceeded its local ephemeral storage limit {limit:?}. ",
+                member.name()
+            ));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::pod::tests::pod;
+    use serde_json::json;
+
+    fn used(memory: i64, storage: i64) -> PodUse {
+        let container = ContainerUse { name: "a".into(), memory, storage };
+        PodUse { containers: vec![container], ..PodUse::default() }
+    }
+
+    #[test]
+    fn who_uses_more_than_it_asked_for_goes_first_then_the_least_important() {
+        let of = |request: &str, priority: i32| {
+            pod(
+                json!({"priority": priority, "containers": [{"name": "a", "resources": {"requests": {"memory": request}}}]}),
+            )
+        };
+        let (modest, important, greedy, greedier, critical) =
+            (of("1Gi", 0), of("1Mi", 10), of("1Mi", 0), of("1Mi", 0), of("0", 2_000_000_000));
+        let mib = |n: i64| used(n << 20, 0);
+        let pods = [
+            (&modest, mib(512)),
+            (&important, mib(900)),
+            (&greedy, mib(3)),
+            (&greedier, mib(4)),
+            (&critical, mib(999)),
+        ];
+        assert_eq!(rank(&pods, Starved::Memory), [3, 2, 1, 0]);
+        let shortage = Shortage { of: Starved::Memory, threshold: 100 << 20, available: 50 << 20 };
+        assert_eq!(
+            message(&greedy, &mib(3), shortage),
+            "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. \
+             Container a was using 3Mi, request is 1Mi, has larger consumption of memory. "
+        );
+    }
+
+    /// CVE-2020-8557: what a container writes into the pod's /etc/hosts counts for the pod.
+    #[test]
+    fn a_pod_whose_hosts_file_grows_beyond_its_limit_is_ended() {
+        let p = pod(
+            json!({"containers": [{"name": "a", "resources": {"limits": {"ephemeral-storage": "2Mi"}}}]}),
+        );
+        let with = |hosts: i64| PodUse { hosts, ..used(0, 1 << 20) };
+        assert_eq!(storage_excess(&p, &with(1 << 20)), None);
+        assert_eq!(
+            storage_excess(&p, &with((1 << 20) + 1)).unwrap(),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
+        );
+    }
+
+    #[test]
+    fn limits_on_local_storage_end_the_pod_that_exceeds_them() {
+        let p = pod(json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}],
+            "containers": [{"name": "a", "resources": {"limits": {"ephemeral-storage": "2Mi"}}}]}));
+        assert!(has_storage_limits(&p));
+        let with = |volume: i64, storage: i64| PodUse {
+            volumes: vec![("v".into(), volume)],
+            ..used(0, storage)
+        };
+        assert_eq!(storage_excess(&p, &with(1 << 20, 1 << 20)), None);
+        assert_eq!(
+            storage_excess(&p, &with((1 << 20) + 1, 0)).unwrap(),
+            "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". "
+        );
+        assert_eq!(
+            storage_excess(&p, &with(1 << 20, (1 << 20) + 1)).unwrap(),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! The kubelet API on 10250: logs, exec, attach, port-forward, pods, stats; authenticated and authorized by the API server.
+
+mod auth;
+mod config;
+mod local_volumes;
+mod logs;
+mod stats;
+mod streaming;
+mod system_logs;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::accept::{Accepted, accept};
+use base::{Kind, Shutdown};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, combinators::BoxBody};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use stream::opening::Opening;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::HttpConfig;
+use crate::context::Node;
+use crate::pods::manager::Table;
+
+/// Connections at one time; further ones wait.
+const CONNECTIONS_MAX: usize = 256;
+/// A client that does not finish its handshake by then is dropped.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// One that does not finish its headers by then, too: anybody may connect, and the connections are few.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(32);
+
+pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
+
+/// What requests are answered from.
+#[derive(Debug)]
+pub(crate) struct Api {
+    pub(crate) node: Arc<Node>,
+    pub(crate) table: Table,
+    auth: auth::Auth,
+    stats: stats::Cache,
+}
+
+/// A whole answer.
+pub(crate) fn answer(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Body> {
+    let body = Full::new(body.into()).map_err(|never| match never {}).boxed();
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", http::HeaderValue::from_static(content_type));
+    response
+}
+
+/// A plain-text answer, as the kubelet's errors are.
+pub(crate) fn text(status: StatusCode, message: impl Into<String>) -> Response<Body> {
+    answer(status, "text/plain; charset=utf-8", message.into())
+}
+
+/// The bound listener, on this runtime.
+///
+/// # Errors
+/// The runtime does not take it.
+pub(crate) fn listener(config: &HttpConfig) -> std::io::Result<TcpListener> {
+    TcpListener::from_std(config.listener.try_clone()?)
+}
+
+/// Serves until shutdown.
+pub(crate) async fn run(
+    node: Arc<Node>,
+    table: Table,
+    config: HttpConfig,
+    listener: TcpListener,
+    shutdown: Shutdown,
+) -> Result<(), Infallible> {
+    let auth = auth::Auth::new(node.client.clone(), &node.config.node_name);
+    let api = Arc::new(Api { node, table, auth, stats: stats::Cache::default() });
+    let acceptor = TlsAcceptor::from(config.tls);
+    accept(&listener, "kubelet API", CONNECTIONS_MAX, &shutdown, |accepted| {
+        let (api, acceptor, stop) = (Arc::clone(&api), acceptor.clone(), shutdown.clone());
+        let tasks = api.node.tasks.clone();
+        tasks.spawn(Kind::Request, "kubelet-api", async move {
+            let Accepted { stream, place: _place, .. } = accepted;
+            tokio::select! {
+                () = stop.requested() => {}
+                () = serve(api, acceptor, stream) => {}
+            }
+            Ok::<(), Infallible>(())
+        });
+    })
+    .await;
+    Ok(())
+}
+
+async fn serve(api: Arc<Api>, acceptor: TlsAcceptor, stream: TcpStream) {
+    let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+    let Ok(Ok(stream)) = handshake else { return };
+    let certificate =
+        stream.get_ref().1.peer_certificates().and_then(|c| c.first()).map(|c| c.to_vec());
+    let user = certificate.as_deref().and_then(auth::from_certificate);
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let (api, user) = (Arc::clone(&api), user.clone());
+        async move { Ok::<_, Infallible>(handle(&api, user, request).await) }
+    });
+    let stream = Opening::new(stream, HEADERS_TIMEOUT);
+    let mut builder =
+        hyper_util::server::conn::auto::Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+    if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await
+    {
+        tracing::debug!(%error, "connection to the kubelet API ended");
+    }
+}
+
+async fn handle(
+    api: &Arc<Api>,
+    user: Option<auth::User>,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let token = request.headers().get("authorization").and_then(|v| v.to_str().ok());
+    let user = match (user, token) {
+        (Some(user), _) => user,
+        (None, Some(token)) => match api.auth.by_token(token).await {
+            Ok(user) => user,
+            Err(response) => return *response,
+        },
+        (None, None) => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
+    };
+    if let Err(response) = api.auth.allow(&user, request.method(), request.uri().path()).await {
+        return *response;
+    }
+    route(api, request).await
+}
+
+async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let query = query(request.uri().query().unwrap_or_default());
+    let get = request.method() == Method::GET;
+    match parts.as_slice() {
+        ["healthz"] | ["healthz", _] if get => text(StatusCode::OK, "ok"),
+        ["pods" | "runningpods"] if get => pods(api),
+        ["containerLogs", namespace, pod, container] if get => {
+            logs::serve(api, namespace, pod, container, &query).await
+        }
+        ["exec" | "attach", namespace, pod, container]
+        | ["exec" | "attach", namespace, pod, _, container] => {
+            let attach = parts.first() == Some(&"attach");
+            streaming::in_container(api, namespace, pod, container, &query, attach, request).await
+        }
+        ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
+            streaming::port_forward(api, namespace, pod, &query, request).await
+        }
+        ["localVolumes", name] => local_volumes::serve(api, request.method(), name, &query).await,
+        ["logs", ..] => system_logs::serve(api, &request).await,
+        ["stats", "summary"] if get => stats::summary(api).await,
+        ["metrics", "resource"] if get => stats::metrics(api).await,
+        ["configz"] if get => answer(StatusCode::OK, "application/json", config::show(api)),
+        ["metrics"] if get => {
+            answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", stats::own(api))
+        }
+        _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
+}
+
+fn pods(api: &Api) -> Response<Body> {
+    let items: Vec<_> = api
+        .table
+        .all()
+        .into_iter()
+        .map(|(pod, handle)| {
+            let mut object = pod.object.clone();
+            object.status = Some(handle.shown.lock().status.clone());
+            object
+        })
+        .collect();
+    let list =
+        serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
+    answer(StatusCode::OK, "application/json", list.to_string())
+}
+
+/// Query parameters, decoded; a name may come several times.
+pub(crate) type Query = HashMap<String, Vec<String>>;
+
+pub(crate) fn query(text: &str) -> Query {
+    let mut out = Query::new();
+    for pair in text.split('&').filter(|p| !p.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        out.entry(decode(name)).or_default().push(decode(value));
+    }
+    out
+}
+
+pub(crate) fn one<'a>(query: &'a Query, name: &str) -> Option<&'a str> {
+    query.get(name).and_then(|v| v.first()).map(String::as_str)
+}
+
+pub(crate) fn flag(query: &Query, name: &str) -> bool {
+    matches!(one(query, name), Some("true" | "1"))
+}
+
+/// A name or value of a query.
+fn decode(text: &str) -> String {
+    String::from_utf8_lossy(&percent_decoded(&text.replace('+', " "))).into_owned()
+}
+
+/// The bytes of a percent-encoded text; a percent sign without two digits is kept.
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|h| std::str::from_utf8(h).ok());
+        let value = hex.filter(|_| *byte == b'%').and_then(|h| u8::from_str_radix(h, 16).ok());
+        out.push(value.unwrap_or(*byte));
+        rest = if value.is_some() { after.get(2..).unwrap_or_default() } else { after };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded() {
+        let q = query("command=echo&command=a%20b&follow=true&x=%");
+        assert_eq!(q["command"], ["echo", "a b"]);
+        assert!(flag(&q, "follow") && one(&q, "x") == Some("%"));
+    }
+}

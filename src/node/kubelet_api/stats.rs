@@ -1,0 +1,409 @@
+//! CPU, memory and disks of node, pods and containers: `stats/summary` and `metrics/resource`.
+
+mod cpu_rates;
+mod disk_usage;
+mod document;
+mod metrics;
+mod process;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use proto::runtime::v1 as cri;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use self::cpu_rates::CpuRates;
+use self::disk_usage::DiskUsage;
+use self::process::Process;
+use self::storage::Storage;
+use super::{Api, Body, answer, text};
+use crate::cgroups::{GroupPressure, GroupUsage, Psi, PsiData};
+use crate::context::Node;
+use crate::machine::{self, Interface, MemoryUsage};
+use crate::pods::observed::{Observed, State, label};
+use crate::pods::pod::Pod;
+
+pub(super) use self::metrics::own;
+
+/// What is remembered between requests.
+#[derive(Debug)]
+pub(super) struct Cache {
+    rates: CpuRates,
+    disks: Arc<DiskUsage>,
+    /// One request at a time walks the disks; the next one finds what it measured.
+    walking: Semaphore,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self { rates: CpuRates::default(), disks: Arc::default(), walking: Semaphore::new(1) }
+    }
+}
+
+/// One container.
+#[derive(Debug, Default)]
+struct Sample {
+    id: String,
+    namespace: String,
+    pod: String,
+    uid: String,
+    container: String,
+    /// When it was made, in nanoseconds since the epoch.
+    started: i64,
+    time: i64,
+    cpu_ns: u64,
+    working_set: u64,
+    usage: u64,
+    available: Option<u64>,
+    layer: u64,
+    layer_inodes: Option<u64>,
+    cores_ns: Option<u64>,
+    rss: Option<u64>,
+    page_faults: Option<u64>,
+    major_page_faults: Option<u64>,
+    swap: Option<u64>,
+    swap_available: Option<u64>,
+    pressure: GroupPressure,
+}
+
+impl Sample {
+    /// Fills in what the runtime did not say of the container's group.
+    fn complete(&mut self, group: &GroupUsage) {
+        let left = |limit: Option<u64>, used: u64| limit.map(|limit| limit.saturating_sub(used));
+        self.available = self.available.or(left(group.memory_limit, self.working_set));
+        self.rss = self.rss.or(Some(group.rss));
+        self.page_faults = self.page_faults.or(Some(group.page_faults));
+        self.major_page_faults = self.major_page_faults.or(Some(group.major_page_faults));
+        self.swap = self.swap.or(group.swap);
+        let swap_left = left(group.swap_limit, self.swap.unwrap_or(0));
+        self.swap_available = self.swap_available.or(swap_left);
+        self.pressure.cpu = self.pressure.cpu.or(group.pressure.cpu);
+        self.pressure.memory = self.pressure.memory.or(group.pressure.memory);
+        self.pressure.io = self.pressure.io.or(group.pressure.io);
+    }
+}
+
+/// One pod.
+#[derive(Debug)]
+struct PodSample {
+    pod: Arc<Pod>,
+    observed: Arc<Observed>,
+    usage: GroupUsage,
+    cores_ns: Option<u64>,
+}
+
+/// A part of the machine beside the pods.
+#[derive(Debug)]
+struct SystemContainer {
+    name: &'static str,
+    /// Nanoseconds since the epoch.
+    started: i64,
+    usage: GroupUsage,
+    cores_ns: Option<u64>,
+}
+
+/// What bounds the processes of the node, and what it has of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct ProcessLimits {
+    max: Option<u64>,
+    running: Option<u64>,
+    /// Start of the machine in nanoseconds since the epoch.
+    booted: i64,
+}
+
+impl ProcessLimits {
+    fn parse(pid_max: &str, threads_max: &str, loadavg: &str, stat: &str) -> Self {
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        let of_load = loadavg.split_whitespace().nth(3).and_then(|f| f.split_once('/'));
+        let booted =
+            stat.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<i64>().ok());
+        Self {
+            max: number(pid_max).into_iter().chain(number(threads_max)).min(),
+            running: of_load.and_then(|(_, total)| number(total)),
+            booted: booted.unwrap_or_default().saturating_mul(1_000_000_000),
+        }
+    }
+}
+
+/// All that is measured at one moment.
+#[derive(Debug, Default)]
+struct Measured {
+    containers: Vec<Sample>,
+    pods: Vec<PodSample>,
+    system: Vec<SystemContainer>,
+    memory: MemoryUsage,
+    interfaces: Vec<Interface>,
+    limits: ProcessLimits,
+    pressure: GroupPressure,
+    node_cpu: u64,
+    node_cores_ns: Option<u64>,
+    node_memory: u64,
+    memory_available: u64,
+    /// Nanoseconds since the epoch.
+    now: i64,
+}
+
+async fn measure(api: &Api) -> Result<Measured, Box<Response<Body>>> {
+    let stats = api.node.runtime.stats().await;
+    let stats = stats.map_err(|e| Box::new(text(StatusCode::INTERNAL_SERVER_ERROR, e.message)))?;
+    let observed =
+        |handle: &Arc<crate::pods::worker::Handle>| Arc::clone(&handle.shown.lock().observed);
+    let pods: Vec<_> = api.table.all().iter().map(|(p, h)| (Arc::clone(p), observed(h))).collect();
+    let mut made = HashMap::new();
+    for (_, observed) in &pods {
+        made.extend(observed.containers.iter().map(|c| (c.id.clone(), (c.created_at, c.state))));
+    }
+    let running = |id: &str| made.get(id).is_none_or(|(_, state)| *state != State::Exited);
+    let mut containers: Vec<Sample> =
+        stats.into_iter().filter_map(sample).filter(|s| running(&s.id)).collect();
+    for container in &mut containers {
+        container.started = made.get(&container.id).map(|(at, _)| *at).unwrap_or_default();
+    }
+    let node = Arc::clone(&api.node);
+    let measured = base::tasks::blocking(move || groups(&node, pods, containers)).await;
+    let mut measured = measured.unwrap_or_default();
+    add_rates(&mut measured, &api.stats.rates);
+    Ok(measured)
+}
+
+/// Reads cgroups and `/proc`.
+fn groups(
+    node: &Node,
+    pods: Vec<(Arc<Pod>, Arc<Observed>)>,
+    mut containers: Vec<Sample>,
+) -> Measured {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let limits = ProcessLimits::parse(
+        &read("/proc/sys/kernel/pid_max"),
+        &read("/proc/sys/kernel/threads-max"),
+        &read("/proc/loadavg"),
+        &read("/proc/stat"),
+    );
+    let mut samples = Vec::with_capacity(pods.len());
+    for (pod, observed) in pods {
+        let Some(usage) = node.cgroups.pod_group(&pod) else { continue };
+        for container in containers.iter_mut().filter(|c| *c.uid == *pod.uid) {
+            if let Some(group) = node.cgroups.container_group(&pod, &container.id) {
+                container.complete(&group);
+            }
+        }
+        samples.push(PodSample { pod, observed, usage, cores_ns: None });
+    }
+    let available = machine::memory_available().and_then(|a| u64::try_from(a).ok());
+    let total = u64::try_from(node.machine.memory).unwrap_or_default();
+    let memory_available = available.unwrap_or_default();
+    Measured {
+        containers,
+        pods: samples,
+        system: system_containers(node, limits.booted),
+        memory: machine::memory_usage(&read("/proc/meminfo"), &read("/proc/vmstat")),
+        interfaces: machine::interfaces(&read("/proc/net/dev")),
+        limits,
+        pressure: node.cgroups.machine_pressure(),
+        node_cpu: node.cgroups.machine_cpu().unwrap_or_default(),
+        node_cores_ns: None,
+        node_memory: total.saturating_sub(memory_available),
+        memory_available,
+        now: i64::try_from(base::clock::unix_time().as_nanos()).unwrap_or_default(),
+    }
+}
+
+/// The agent, the runtime, and all pods together.
+fn system_containers(node: &Node, booted: i64) -> Vec<SystemContainer> {
+    let of = |name, process: Process| SystemContainer {
+        name,
+        started: process.started,
+        usage: process.usage,
+        cores_ns: None,
+    };
+    let configured = node.config.runtime.endpoint.clone();
+    let socket: PathBuf =
+        configured.unwrap_or_else(|| node.config.runtime.run_dir.join("containerd.sock"));
+    let process = |pid| Process::read(pid, booted, &node.cgroups);
+    let own = process(std::process::id()).map(|p| of("kubelet", p));
+    let runtime = process::listener(&socket).and_then(process).map(|p| of("runtime", p));
+    let pods = node.cgroups.all_pods().map(|usage| SystemContainer {
+        name: "pods",
+        started: booted,
+        usage,
+        cores_ns: None,
+    });
+    [own, runtime, pods].into_iter().flatten().collect()
+}
+
+/// CPU use since the samples before.
+fn add_rates(m: &mut Measured, rates: &CpuRates) {
+    let now = m.now;
+    m.node_cores_ns = rates.rate("node", now, m.node_cpu);
+    for system in &mut m.system {
+        system.cores_ns = rates.rate(system.name, now, system.usage.cpu_ns);
+    }
+    for pod in &mut m.pods {
+        pod.cores_ns = rates.rate(&format!("pod/{}", pod.pod.uid), now, pod.usage.cpu_ns);
+    }
+    for container in &mut m.containers {
+        let key = format!("container/{}", container.id);
+        let rate = rates.rate(&key, container.time, container.cpu_ns);
+        container.cores_ns = container.cores_ns.or(rate);
+    }
+    rates.prune(now);
+}
+
+fn psi(stats: Option<cri::PsiStats>) -> Option<Psi> {
+    let data = |data: Option<cri::PsiData>| {
+        let data = data.unwrap_or_default();
+        PsiData { avg10: data.avg10, avg60: data.avg60, avg300: data.avg300, total: data.total }
+    };
+    stats.map(|stats| Psi { some: data(stats.some), full: data(stats.full) })
+}
+
+fn sample(stats: cri::ContainerStats) -> Option<Sample> {
+    let attributes = stats.attributes?;
+    let of = |name: &str| attributes.labels.get(name).cloned().unwrap_or_default();
+    let (cpu, memory, layer) = (stats.cpu?, stats.memory?, stats.writable_layer);
+    let value = |v: Option<cri::UInt64Value>| v.map(|v| v.value);
+    Some(Sample {
+        namespace: of(label::POD_NAMESPACE),
+        pod: of(label::POD_NAME),
+        uid: of(label::POD_UID),
+        container: of(label::CONTAINER_NAME),
+        started: 0,
+        time: cpu.timestamp,
+        cpu_ns: value(cpu.usage_core_nano_seconds).unwrap_or(0),
+        working_set: value(memory.working_set_bytes).unwrap_or(0),
+        usage: value(memory.usage_bytes).unwrap_or(0),
+        available: value(memory.available_bytes),
+        layer: layer.as_ref().and_then(|w| value(w.used_bytes)).unwrap_or(0),
+        layer_inodes: layer.and_then(|w| value(w.inodes_used)),
+        cores_ns: value(cpu.usage_nano_cores),
+        rss: value(memory.rss_bytes),
+        page_faults: value(memory.page_faults),
+        major_page_faults: value(memory.major_page_faults),
+        swap: stats.swap.and_then(|s| value(s.swap_usage_bytes)),
+        swap_available: stats.swap.and_then(|s| value(s.swap_available_bytes)),
+        pressure: GroupPressure {
+            cpu: psi(cpu.psi),
+            memory: psi(memory.psi),
+            io: stats.io.and_then(|io| psi(io.psi)),
+        },
+        id: attributes.id,
+    })
+}
+
+/// What only the summary tells of a pod.
+#[derive(Debug, Default)]
+struct Details {
+    processes: usize,
+    interfaces: Vec<Interface>,
+    storage: Storage,
+}
+
+/// Details of the measured pods, in their order.
+async fn details(api: &Api, m: &Measured) -> Vec<Details> {
+    // The semaphore is never closed.
+    let Ok(_walking) = api.stats.walking.acquire().await else { return Vec::new() };
+    let (node, disks) = (Arc::clone(&api.node), Arc::clone(&api.stats.disks));
+    let now = (base::clock::now(), m.now);
+    let layers = |pod: &Pod| {
+        let own = m.containers.iter().filter(|c| *c.uid == *pod.uid);
+        own.map(|c| (c.layer, c.layer_inodes)).collect::<Vec<_>>()
+    };
+    let pods: Vec<_> = m
+        .pods
+        .iter()
+        .map(|p| (Arc::clone(&p.pod), Arc::clone(&p.observed), layers(&p.pod)))
+        .collect();
+    let measured = base::tasks::blocking(move || {
+        let of = |(pod, observed, layers): (Arc<Pod>, Arc<Observed>, Vec<_>)| {
+            let processes = node.cgroups.pod_processes(&pod);
+            // One process shows the network of all; the first may be ending.
+            let network = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok();
+            let network = processes.iter().take(8).find_map(network).unwrap_or_default();
+            Details {
+                processes: processes.len(),
+                interfaces: machine::interfaces(&network),
+                storage: storage::measure(&node.config, &disks, &pod, &observed, &layers, now),
+            }
+        };
+        let all = pods.into_iter().map(of).collect();
+        disks.prune(now.0);
+        all
+    });
+    measured.await.unwrap_or_default()
+}
+
+/// `PodStats`.
+fn pod_stats(m: &Measured, p: &PodSample, details: Details, mut containers: Vec<Value>) -> Value {
+    let (pod, now) = (&p.pod, m.now);
+    for container in &mut containers {
+        let name = container["name"].as_str().unwrap_or_default();
+        if let Some(logs) = details.storage.logs.get(name).cloned() {
+            container["logs"] = logs;
+        }
+    }
+    let created = p.observed.sandboxes.first().map(|s| s.created_at).unwrap_or_default();
+    let mut out = json!({
+        "podRef": {"name": pod.name(), "namespace": pod.namespace(), "uid": &*pod.uid},
+        "startTime": document::time(created),
+        "containers": containers,
+        "process_stats": {"process_count": details.processes},
+        "ephemeral-storage": details.storage.ephemeral,
+    });
+    document::add_group(&mut out, now, &p.usage, p.cores_ns);
+    if let Some(network) = document::network(now, &details.interfaces) {
+        out["network"] = network;
+    }
+    if !details.storage.volumes.is_empty() {
+        out["volume"] = details.storage.volumes.into();
+    }
+    out
+}
+
+/// Summary API (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`).
+pub(super) async fn summary(api: &Api) -> Response<Body> {
+    let measured = match measure(api).await {
+        Ok(measured) => measured,
+        Err(response) => return *response,
+    };
+    let (node, now) = (&api.node, measured.now);
+    let image_disk = machine::disk(&node.config.runtime.data_dir);
+    let mut containers: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for s in &measured.containers {
+        containers.entry(&s.uid).or_default().push(document::container(s, image_disk));
+    }
+    let mut details = details(api, &measured).await.into_iter();
+    let pods: Vec<Value> = measured
+        .pods
+        .iter()
+        .map(|p| {
+            let own = containers.remove(&*p.pod.uid).unwrap_or_default();
+            pod_stats(&measured, p, details.next().unwrap_or_default(), own)
+        })
+        .collect();
+    let mut of_node = document::node(&node.config.node_name, &measured);
+    let root_disk = machine::disk(&node.config.root_dir);
+    of_node["fs"] = document::whole_file_system(now, root_disk);
+    let mut image_fs = document::whole_file_system(now, image_disk);
+    if let Ok(bytes) = node.runtime.image_bytes().await {
+        image_fs["usedBytes"] = bytes.into();
+    }
+    of_node["runtime"] = json!({"imageFs": image_fs, "containerFs": image_fs});
+    let body = json!({"node": of_node, "pods": pods});
+    answer(StatusCode::OK, "application/json", body.to_string())
+}
+
+/// The metrics that metrics-server scrapes.
+pub(super) async fn metrics(api: &Api) -> Response<Body> {
+    let measured = match measure(api).await {
+        Ok(measured) => measured,
+        Err(response) => return *response,
+    };
+    let text = metrics::render(&measured);
+    answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+}

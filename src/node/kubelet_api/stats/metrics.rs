@@ -1,0 +1,89 @@
+//! Metrics in Prometheus' text form: `metrics/resource` and the agent's own at `metrics`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::{Measured, PodSample, Sample};
+use crate::kubelet_api::Api;
+use crate::pods::pod::Pod;
+
+pub(super) fn render(m: &Measured) -> String {
+    let mut out = String::new();
+    let container = |s: &Sample| {
+        format!("{{container=\"{}\",namespace=\"{}\",pod=\"{}\"}}", s.container, s.namespace, s.pod)
+    };
+    let pod = |p: &Pod| format!("{{namespace=\"{}\",pod=\"{}\"}}", p.namespace(), p.name());
+    let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+    let (now, milli) = (m.now / 1_000_000, |t: i64| t / 1_000_000);
+    let family = |out: &mut String, name: &str, kind: &str, help: &str| {
+        let _ = write!(out, "# HELP {name} [STABLE] {help}\n# TYPE {name} {kind}\n");
+    };
+    let name = "container_cpu_usage_seconds_total";
+    family(
+        &mut out,
+        name,
+        "counter",
+        "Cumulative cpu time consumed by the container in core-seconds",
+    );
+    for s in &m.containers {
+        let _ = writeln!(out, "{name}{} {} {}", container(s), seconds(s.cpu_ns), milli(s.time));
+    }
+    let name = "container_memory_working_set_bytes";
+    family(&mut out, name, "gauge", "Current working set of the container in bytes");
+    for s in &m.containers {
+        let _ = writeln!(out, "{name}{} {} {}", container(s), s.working_set, milli(s.time));
+    }
+    let name = "container_start_time_seconds";
+    family(&mut out, name, "gauge", "Start time of the container since unix epoch in seconds");
+    for s in m.containers.iter().filter(|s| s.started > 0) {
+        let _ = writeln!(out, "{name}{} {}", container(s), s.started as f64 / 1e9);
+    }
+    let name = "node_cpu_usage_seconds_total";
+    family(&mut out, name, "counter", "Cumulative cpu time consumed by the node in core-seconds");
+    let _ = writeln!(out, "{name} {} {now}", seconds(m.node_cpu));
+    let name = "node_memory_working_set_bytes";
+    family(&mut out, name, "gauge", "Current working set of the node in bytes");
+    let _ = writeln!(out, "{name} {} {now}", m.node_memory);
+    let name = "pod_cpu_usage_seconds_total";
+    family(&mut out, name, "counter", "Cumulative cpu time consumed by the pod in core-seconds");
+    for PodSample { pod: p, usage, .. } in &m.pods {
+        let _ = writeln!(out, "{name}{} {} {now}", pod(p), seconds(usage.cpu_ns));
+    }
+    let name = "pod_memory_working_set_bytes";
+    family(&mut out, name, "gauge", "Current working set of the pod in bytes");
+    for PodSample { pod: p, usage, .. } in &m.pods {
+        let _ = writeln!(out, "{name}{} {} {now}", pod(p), usage.working_set);
+    }
+    let name = "resource_scrape_error";
+    family(
+        &mut out,
+        name,
+        "gauge",
+        "1 if there was an error while getting container metrics, 0 otherwise",
+    );
+    let _ = writeln!(out, "{name} 0");
+    out
+}
+
+/// Metrics of the agent itself.
+pub(crate) fn own(api: &Api) -> String {
+    let all = api.table.all();
+    let running = |h: &Arc<crate::pods::worker::Handle>| {
+        let observed = Arc::clone(&h.shown.lock().observed);
+        observed
+            .containers
+            .iter()
+            .filter(|c| c.state == crate::pods::observed::State::Running)
+            .count()
+    };
+    let containers: usize = all.iter().map(|(_, h)| running(h)).sum();
+    format!(
+        "# TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
+         # TYPE kubelet_running_containers gauge\nkubelet_running_containers{{container_state=\"running\"}} {containers}\n\
+         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}",
+        all.len(),
+        api.node.config.node_name,
+        api.node.operations.render(),
+        api.node.status.render()
+    )
+}

@@ -1,0 +1,128 @@
+//! Exec, attach and port-forward: the upgraded connection is joined to the runtime's own streaming server.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use proto::runtime::v1 as cri;
+use stream::bridge::{self, Session, Streams};
+
+use super::{Api, Body, Query, flag, text};
+use crate::pods::observed::State;
+use crate::runtime::Streaming;
+
+type Joined =
+    Pin<Box<dyn Future<Output = Result<Response<Vec<u8>>, stream::upgrade::Error>> + Send>>;
+
+/// Bytes of the runtime's refusal that are passed on.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+
+/// `exec` and `attach`.
+pub(super) async fn in_container(
+    api: &Arc<Api>,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+    query: &Query,
+    attach: bool,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let Some((wanted, handle)) = api.table.find(namespace, pod) else {
+        return text(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    let observed = Arc::clone(&handle.shown.lock().observed);
+    let found = observed.active(container).filter(|c| c.state == State::Running);
+    let (Some(found), Some(_)) = (found, wanted.member(container)) else {
+        return text(StatusCode::NOT_FOUND, format!("container not found ({container:?})"));
+    };
+    let (stdin, tty) = (flag(query, "input") || flag(query, "stdin"), flag(query, "tty"));
+    let stdout = flag(query, "output") || flag(query, "stdout");
+    // A terminal has one stream of output.
+    let stderr = (flag(query, "error") || flag(query, "stderr")) && !tty;
+    if !stdin && !stdout && !stderr {
+        let why = "you must specify at least 1 of stdin, stdout, stderr";
+        return text(StatusCode::BAD_REQUEST, why);
+    }
+    let session = Session::Command(Streams { stdin, stdout, stderr, tty });
+    let container_id = found.id.clone();
+    let message = if attach {
+        Streaming::Attach(cri::AttachRequest { container_id, stdin, tty, stdout, stderr })
+    } else {
+        let cmd = query.get("command").cloned().unwrap_or_default();
+        Streaming::Exec(cri::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr })
+    };
+    join(api, message, session, request).await
+}
+
+/// `portForward`.
+pub(super) async fn port_forward(
+    api: &Arc<Api>,
+    namespace: &str,
+    pod: &str,
+    query: &Query,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let Some((_, handle)) = api.table.find(namespace, pod) else {
+        return text(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    let observed = Arc::clone(&handle.shown.lock().observed);
+    let Some(sandbox) = observed.ready_sandbox() else {
+        return text(StatusCode::NOT_FOUND, format!("pod {pod:?} is not running"));
+    };
+    let ports = query.get("port").into_iter().chain(query.get("ports")).flatten();
+    let port = ports.flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
+    let message = cri::PortForwardRequest { pod_sandbox_id: sandbox.id.clone(), port };
+    join(api, Streaming::PortForward(message), Session::PortForward, request).await
+}
+
+/// Joins the client to the runtime, or says why not.
+async fn join(
+    api: &Arc<Api>,
+    message: Streaming,
+    session: Session,
+    mut request: Request<Incoming>,
+) -> Response<Body> {
+    let url = match api.node.runtime.streaming(message).await {
+        Ok(url) => url,
+        Err(error) => {
+            let code = match error.code {
+                tonic::Code::NotFound => StatusCode::NOT_FOUND,
+                tonic::Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+                _ => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            return text(code, error.message);
+        }
+    };
+    let Ok(url) = url.parse::<http::Uri>() else {
+        return text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("the runtime's streaming address {url:?} is no URL"),
+        );
+    };
+    request.headers_mut().remove(http::header::AUTHORIZATION);
+    let tasks = api.node.tasks.clone();
+    let joined: Joined = Box::pin(async move {
+        let response = bridge::serve(request, session, &url, &base::io::Tcp, &tasks).await?;
+        let (parts, mut body) = response.into_parts();
+        let mut bytes = Vec::new();
+        while let Some(Ok(frame)) = body.frame().await {
+            let data = frame.into_data().unwrap_or_default();
+            if bytes.len() + data.len() > REFUSAL_BYTES_MAX {
+                break;
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(Response::from_parts(parts, bytes))
+    });
+    match joined.await {
+        Ok(response) => {
+            response.map(|bytes| Full::new(bytes.into()).map_err(|never| match never {}).boxed())
+        }
+        Err(error) => text(
+            StatusCode::BAD_GATEWAY,
+            format!("cannot reach the runtime's streaming server: {error}"),
+        ),
+    }
+}

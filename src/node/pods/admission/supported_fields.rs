@@ -1,0 +1,281 @@
+//! What of a pod this node can honour: the one place where a field that nothing acts on turns into a refusal by name.
+//!
+//! [`api::unsupported`] lists the fields that no node of this version acts on. Those below depend on the machine and its
+//! container runtime.
+
+use api::Typed;
+use api::k8s::api::core::v1 as core;
+
+use crate::pods::pod::Pod;
+use crate::runtime::Features;
+
+/// What of the machine and the runtime a pod may need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Abilities {
+    pub(crate) runtime: Features,
+    /// The kernel enforces AppArmor profiles.
+    pub(crate) apparmor: bool,
+    /// The kernel enforces SELinux labels, which our containers are not given.
+    pub(crate) selinux: bool,
+}
+
+impl Abilities {
+    pub(crate) fn new(runtime: Features) -> Self {
+        let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
+        let selinux = std::path::Path::new("/sys/fs/selinux/enforce").exists();
+        Self { runtime, apparmor: enabled.is_ok_and(|text| text.starts_with('Y')), selinux }
+    }
+}
+
+/// Reason and message of the first field that cannot be honoured.
+pub(crate) fn refusal(pod: &Pod, abilities: Abilities) -> Option<(String, String)> {
+    let refuse = |reason: &str, message: String| Some((reason.to_owned(), message));
+    let of_os = pod.spec().os.as_ref().is_some_and(|os| os.name != "linux");
+    let label = pod.object.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
+    if label.is_some_and(|os| os != "linux") {
+        return refuse(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".into(),
+        );
+    }
+    if of_os {
+        return refuse(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS".into(),
+        );
+    }
+    let context = pod.spec().security_context.as_ref();
+    let strict = context.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
+    if strict && !abilities.runtime.strict_groups {
+        return refuse(
+            "SupplementalGroupsPolicyNotSupported",
+            "SupplementalGroupsPolicy=Strict is not supported in this node".into(),
+        );
+    }
+    if !abilities.apparmor && wants_apparmor(pod) {
+        return refuse(
+            "AppArmor",
+            "Cannot enforce AppArmor: AppArmor is not enabled on the host".into(),
+        );
+    }
+    let field = of_runtime(pod, abilities.runtime)
+        .or_else(|| labels(pod).filter(|_| abilities.selinux))
+        .or_else(|| of_table(pod))?;
+    refuse("UnsupportedByNode", format!("Pod was rejected: {field} is not supported by this node"))
+}
+
+/// Any profile but `Unconfined`.
+fn wants_apparmor(pod: &Pod) -> bool {
+    let enforced = |p: &core::AppArmorProfile| p.type_ != "Unconfined";
+    let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
+    pod.members.iter().any(|m| {
+        let own = m.container.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
+        own.or(of_pod).is_some_and(enforced)
+    })
+}
+
+/// Fields that only newer runtimes act on; older ones ignore them without a word.
+fn of_runtime(pod: &Pod, runtime: Features) -> Option<String> {
+    let mut volumes = pod.spec().volumes.iter().flatten();
+    if let Some(index) = volumes.position(|v| v.image.is_some()).filter(|_| !runtime.image_volumes)
+    {
+        return Some(format!("spec.volumes[{index}].image"));
+    }
+    for member in &pod.members {
+        let name = member.name();
+        let mounts = member.container.volume_mounts.iter().flatten();
+        for mount in mounts {
+            if mount.recursive_read_only.as_deref() == Some("Enabled")
+                && !runtime.recursive_read_only
+            {
+                return Some(format!(
+                    "recursiveReadOnly: Enabled of volumeMount {:?} in container {name:?}",
+                    mount.name
+                ));
+            }
+        }
+        let signal = member.container.lifecycle.as_ref().and_then(|l| l.stop_signal.as_deref());
+        if signal.is_some_and(|s| !s.is_empty()) && !runtime.stop_signal {
+            return Some(format!("lifecycle.stopSignal of container {name:?}"));
+        }
+    }
+    None
+}
+
+/// Where SELinux is in force a label that is not set would be a promise; elsewhere nobody would enforce it.
+fn labels(pod: &Pod) -> Option<String> {
+    let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.se_linux_options.as_ref());
+    let labelled = |m: &crate::pods::pod::Member| {
+        let own = m.container.security_context.as_ref();
+        own.is_some_and(|c| c.se_linux_options.is_some())
+    };
+    let any = of_pod.is_some() || pod.members.iter().any(labelled);
+    any.then(|| "securityContext.seLinuxOptions".to_owned())
+}
+
+fn of_table(pod: &Pod) -> Option<String> {
+    let spec = pod.spec().to_value().unwrap_or_default();
+    api::unsupported::pod_spec(&spec, "spec").first().map(api::unsupported::Found::shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::pod::tests::pod;
+    use serde_json::{Value, json};
+
+    fn reason(spec: Value, abilities: Abilities) -> Option<(String, String)> {
+        refusal(&pod(spec), abilities)
+    }
+
+    #[test]
+    fn what_nobody_acts_on_is_refused_by_name() {
+        let of = |spec: Value| reason(spec, Abilities::default());
+        let message = |field: &str| {
+            Some((
+                "UnsupportedByNode".to_owned(),
+                format!("Pod was rejected: {field} is not supported by this node"),
+            ))
+        };
+        let c = json!([{"name": "a", "image": "b"}]);
+        assert_eq!(of(json!({"containers": c, "hostNetwork": true})), None);
+        assert_eq!(
+            of(json!({"containers": c, "hostUsers": false})),
+            message("spec.hostUsers: false")
+        );
+        assert_eq!(
+            of(json!({"containers": c, "volumes": [{"name": "v", "csi": {"driver": "d"}}]})),
+            message("spec.volumes[0].csi")
+        );
+        let image =
+            json!({"containers": c, "volumes": [{"name": "v", "image": {"reference": "r"}}]});
+        assert_eq!(of(image.clone()), message("spec.volumes[0].image"));
+        let newer = Features { image_volumes: true, ..Features::default() };
+        assert_eq!(reason(image, Abilities { runtime: newer, ..Abilities::default() }), None);
+        let stop = json!({"containers": [{"name": "a", "lifecycle": {"stopSignal": "SIGUSR1"}}]});
+        assert_eq!(of(stop.clone()), message("lifecycle.stopSignal of container \"a\""));
+        let newer = Features { stop_signal: true, ..Features::default() };
+        assert_eq!(reason(stop, Abilities { runtime: newer, ..Abilities::default() }), None);
+    }
+
+    #[test]
+    fn a_profile_that_nobody_enforces_is_refused_as_upstream_does() {
+        let spec = |kind: &str| json!({"containers": [{"name": "a"}], "securityContext": {"appArmorProfile": {"type": kind}}});
+        let none = Abilities::default();
+        assert_eq!(reason(spec("Unconfined"), none), None);
+        assert_eq!(reason(spec("RuntimeDefault"), none).unwrap().0, "AppArmor");
+        assert_eq!(reason(spec("RuntimeDefault"), Abilities { apparmor: true, ..none }), None);
+        let strict = json!({"containers": [{"name": "a"}], "securityContext": {"supplementalGroupsPolicy": "Strict"}});
+        assert_eq!(reason(strict, none).unwrap().0, "SupplementalGroupsPolicyNotSupported");
+    }
+
+    /// The fields of 1.37 that are acted on, and by whom; the rest is in the table, or the test below fails.
+    const ACTED: &[(&str, &str)] = &[
+        // The node.
+        (
+            "PodSpec",
+            "volumes initContainers containers ephemeralContainers restartPolicy terminationGracePeriodSeconds \
+             activeDeadlineSeconds dnsPolicy nodeSelector serviceAccountName nodeName hostNetwork hostPID hostIPC \
+             shareProcessNamespace securityContext imagePullSecrets hostname subdomain affinity hostAliases priority \
+             dnsConfig readinessGates runtimeClassName enableServiceLinks overhead setHostnameAsFQDN os hostUsers \
+             resources hostnameOverride tolerations",
+        ),
+        // The API server, the scheduler and the controllers.
+        (
+            "PodSpec",
+            "serviceAccount automountServiceAccountToken schedulerName priorityClassName preemptionPolicy \
+             topologySpreadConstraints schedulingGates",
+        ),
+        (
+            "Container",
+            "name image command args workingDir ports envFrom env resources resizePolicy restartPolicy \
+             restartPolicyRules volumeMounts livenessProbe readinessProbe startupProbe lifecycle \
+             terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty",
+        ),
+        (
+            "Volume",
+            "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected ephemeral image",
+        ),
+        ("EmptyDirVolumeSource", "medium sizeLimit"),
+        ("ImageVolumeSource", "reference pullPolicy"),
+        (
+            "VolumeProjection",
+            "secret downwardAPI configMap serviceAccountToken clusterTrustBundle podCertificate",
+        ),
+        // Keys that cannot be made are in the table by their type.
+        (
+            "PodCertificateProjection",
+            "signerName keyType maxExpirationSeconds credentialBundlePath keyPath certificateChainPath userAnnotations",
+        ),
+        (
+            "VolumeMount",
+            "name readOnly recursiveReadOnly mountPath subPath mountPropagation subPathExpr",
+        ),
+        ("EnvVarSource", "fieldRef resourceFieldRef configMapKeyRef secretKeyRef"),
+        ("ResourceRequirements", "limits requests"),
+        ("ContainerRestartRule", "action exitCodes"),
+        ("Lifecycle", "postStart preStop stopSignal"),
+        // A TCP hook fails when it runs, as upstream's.
+        ("LifecycleHandler", "exec httpGet sleep tcpSocket"),
+        (
+            "Probe",
+            "exec httpGet tcpSocket grpc initialDelaySeconds timeoutSeconds periodSeconds successThreshold \
+             failureThreshold terminationGracePeriodSeconds",
+        ),
+        // Windows' options mean nothing on Linux, by their definition.
+        (
+            "SecurityContext",
+            "capabilities privileged seLinuxOptions windowsOptions runAsUser runAsGroup runAsNonRoot \
+             readOnlyRootFilesystem allowPrivilegeEscalation procMount seccompProfile appArmorProfile",
+        ),
+        // `seLinuxChangePolicy` says how volumes get a label, which pods are refused for where labels count.
+        (
+            "PodSecurityContext",
+            "seLinuxOptions windowsOptions runAsUser runAsGroup runAsNonRoot supplementalGroups \
+             supplementalGroupsPolicy fsGroup sysctls fsGroupChangePolicy seccompProfile appArmorProfile \
+             seLinuxChangePolicy",
+        ),
+        ("ContainerPort", "name hostPort containerPort protocol hostIP"),
+        ("PodDNSConfig", "nameservers searches options"),
+    ];
+
+    #[test]
+    fn every_field_is_acted_on_or_refused() {
+        let schema = api::schema::Schema::builtin();
+        // Where fields of a type stand in a pod with one container and one volume, for the table to find.
+        let place = |type_: &str, field: &str, value: Value| -> Value {
+            let container = |c: Value| json!({"containers": [c]});
+            let volume = |v: Value| json!({"volumes": [v]});
+            match type_ {
+                "PodSpec" => json!({field: value}),
+                "Container" => container(json!({field: value})),
+                "Volume" => volume(json!({field: value})),
+                "EmptyDirVolumeSource" => volume(json!({"emptyDir": {field: value}})),
+                "ImageVolumeSource" => volume(json!({"image": {field: value}})),
+                "VolumeProjection" => volume(json!({"projected": {"sources": [{field: value}]}})),
+                "PodCertificateProjection" => {
+                    volume(json!({"projected": {"sources": [{"podCertificate": {field: value}}]}}))
+                }
+                "VolumeMount" => container(json!({"volumeMounts": [{field: value}]})),
+                "EnvVarSource" => container(json!({"env": [{"valueFrom": {field: value}}]})),
+                "ResourceRequirements" => container(json!({"resources": {field: value}})),
+                _ => json!({}),
+            }
+        };
+        let types: std::collections::BTreeSet<&str> = ACTED.iter().map(|(t, _)| *t).collect();
+        let mut undecided = Vec::new();
+        for type_ in types {
+            let id = schema.by_name(&format!("io.k8s.api.core.v1.{type_}")).unwrap();
+            for field in &schema.get(id).fields {
+                let acted = ACTED.iter().filter(|(t, _)| *t == type_);
+                let mut names = acted.flat_map(|(_, names)| names.split_whitespace());
+                let spec = place(type_, &field.json, json!(["x"]));
+                let refused = !api::unsupported::pod_spec(&spec, "spec").is_empty();
+                if !names.any(|n| *n == *field.json) && !refused {
+                    undecided.push(format!("{type_}.{}", field.json));
+                }
+            }
+        }
+        assert_eq!(undecided, Vec::<String>::new());
+    }
+}

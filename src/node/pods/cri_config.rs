@@ -1,0 +1,326 @@
+//! From a pod to what the runtime is told: sandbox and container configurations.
+
+pub(crate) mod dns;
+pub(crate) mod downward;
+pub(crate) mod env;
+pub(crate) mod expand;
+pub(crate) mod hosts;
+pub(crate) mod security;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use proto::runtime::v1 as cri;
+
+use crate::config::Config;
+use crate::pods::observed::label;
+use crate::pods::pod::{Member, Pod};
+use crate::pods::resources;
+
+/// A pod that cannot be run as it is written; the text goes into the container's status.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BadSpec(pub(crate) String);
+
+/// Host name of a pod (63 bytes at most) and its domain, which may be empty.
+pub(crate) fn hostname(pod: &Pod, cluster_domain: &str) -> (String, String) {
+    let spec = pod.spec();
+    let cut = |name: &str| {
+        let cut: String = name.chars().take(63).collect();
+        if cut.len() < name.len() { cut.trim_end_matches(['-', '.']).to_owned() } else { cut }
+    };
+    if let Some(name) = &spec.hostname_override {
+        return (cut(name), String::new());
+    }
+    let name = spec.hostname.as_deref().filter(|h| !h.is_empty()).unwrap_or(pod.name());
+    let domain = match spec.subdomain.as_deref().filter(|s| !s.is_empty()) {
+        Some(subdomain) => format!("{subdomain}.{}.svc.{cluster_domain}", pod.namespace()),
+        None => String::new(),
+    };
+    (cut(name), domain)
+}
+
+/// The name that the pod's kernel gets.
+fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, BadSpec> {
+    let (name, domain) = hostname(pod, cluster_domain);
+    if pod.spec().set_hostname_as_fqdn != Some(true) || domain.is_empty() {
+        return Ok(name);
+    }
+    let full = format!("{name}.{domain}");
+    // The kernel keeps 64 bytes.
+    if full.len() > 64 {
+        return Err(BadSpec(format!(
+            "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long (64 characters is the max, {} characters requested)",
+            full.len()
+        )));
+    }
+    Ok(full)
+}
+
+fn network_mode(pod: &Pod) -> cri::NamespaceMode {
+    if pod.host_network() { cri::NamespaceMode::Node } else { cri::NamespaceMode::Pod }
+}
+
+/// Namespaces of a pod's sandbox and containers.
+pub(crate) fn namespaces(pod: &Pod) -> cri::NamespaceOption {
+    let spec = pod.spec();
+    let pid = match (spec.host_pid, spec.share_process_namespace) {
+        (Some(true), _) => cri::NamespaceMode::Node,
+        (_, Some(true)) => cri::NamespaceMode::Pod,
+        _ => cri::NamespaceMode::Container,
+    };
+    let ipc = if spec.host_ipc == Some(true) {
+        cri::NamespaceMode::Node
+    } else {
+        cri::NamespaceMode::Pod
+    };
+    cri::NamespaceOption {
+        network: network_mode(pod).into(),
+        pid: pid.into(),
+        ipc: ipc.into(),
+        ..cri::NamespaceOption::default()
+    }
+}
+
+/// The sandbox of a pod.
+///
+/// # Errors
+/// A host name that is too long, or a sysctl or profile that is not supported.
+pub(crate) fn sandbox(
+    pod: &Pod,
+    config: &Config,
+    attempt: u32,
+    cgroup_parent: &str,
+) -> Result<cri::PodSandboxConfig, BadSpec> {
+    let mut labels: HashMap<String, String> =
+        pod.object.metadata.labels.clone().unwrap_or_default().into_iter().collect();
+    labels.extend(identity(pod));
+    let mut annotations: HashMap<String, String> =
+        pod.annotations().cloned().unwrap_or_default().into_iter().collect();
+    // Ours decides over shims, never a user's.
+    annotations.remove("io.containerd.runc.v2.group");
+    if config.runtime.grouped_shims {
+        // At most eight groups bound what one lost shim takes down.
+        let group = pod.uid.bytes().fold(0_u32, |sum, b| sum.wrapping_add(u32::from(b))) % 8;
+        annotations.insert("io.containerd.runc.v2.group".to_owned(), format!("kube-lite-{group}"));
+    }
+    let port_mappings = pod
+        .members
+        .iter()
+        .flat_map(|m| m.container.ports.iter().flatten())
+        .filter(|p| p.host_port.is_some_and(|p| p > 0) && !pod.host_network())
+        .map(|p| cri::PortMapping {
+            protocol: match p.protocol.as_deref() {
+                Some("UDP") => cri::Protocol::Udp,
+                Some("SCTP") => cri::Protocol::Sctp,
+                _ => cri::Protocol::Tcp,
+            }
+            .into(),
+            container_port: p.container_port,
+            host_port: p.host_port.unwrap_or_default(),
+            host_ip: p.host_ip.clone().unwrap_or_default(),
+        })
+        .collect();
+    let hostname = if pod.host_network() {
+        String::new()
+    } else {
+        kernel_hostname(pod, &config.cluster_domain)?
+    };
+    let (requests, limits) = (resources::pod_requests(pod), resources::pod_limits(pod));
+    let linux = cri::LinuxPodSandboxConfig {
+        cgroup_parent: cgroup_parent.to_owned(),
+        security_context: Some(security::sandbox(pod)?),
+        sysctls: sysctls(pod)?,
+        resources: Some(cri::LinuxContainerResources {
+            cpu_period: resources::CPU_PERIOD,
+            cpu_quota: resources::quota(limits.cpu_milli),
+            cpu_shares: resources::shares(requests.cpu_milli),
+            memory_limit_in_bytes: limits.memory,
+            ..cri::LinuxContainerResources::default()
+        }),
+        ..cri::LinuxPodSandboxConfig::default()
+    };
+    let log_directory = config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
+    Ok(cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: pod.name().to_owned(),
+            uid: pod.uid.to_string(),
+            namespace: pod.namespace().to_owned(),
+            attempt,
+        }),
+        hostname,
+        log_directory: log_directory.to_string_lossy().into_owned(),
+        dns_config: Some(dns::form(pod, config).dns),
+        port_mappings,
+        labels,
+        annotations,
+        linux: Some(linux),
+        ..cri::PodSandboxConfig::default()
+    })
+}
+
+fn identity(pod: &Pod) -> [(String, String); 3] {
+    [
+        (label::POD_NAME.to_owned(), pod.name().to_owned()),
+        (label::POD_NAMESPACE.to_owned(), pod.namespace().to_owned()),
+        (label::POD_UID.to_owned(), pod.uid.to_string()),
+    ]
+}
+
+/// Sysctls that are safe without the administrator's leave (`pkg/kubelet/sysctl`).
+const SAFE_SYSCTLS: [&str; 14] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_slow_start_after_idle",
+    "net.ipv4.tcp_notsent_lowat",
+];
+
+/// The first sysctl of a pod that is not safe.
+pub(crate) fn unsafe_sysctl(pod: &Pod) -> Option<String> {
+    let list = pod.spec().security_context.as_ref().and_then(|s| s.sysctls.as_ref());
+    list.into_iter()
+        .flatten()
+        .map(|s| s.name.replace('/', "."))
+        .find(|n| !SAFE_SYSCTLS.contains(&n.as_str()))
+}
+
+fn sysctls(pod: &Pod) -> Result<HashMap<String, String>, BadSpec> {
+    if let Some(name) = unsafe_sysctl(pod) {
+        return Err(BadSpec(format!("forbidden sysctl: {name:?} not allowlisted")));
+    }
+    let list = pod.spec().security_context.as_ref().and_then(|s| s.sysctls.as_ref());
+    Ok(list.into_iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect())
+}
+
+/// What a container's configuration is made of, beside pod and member.
+#[derive(Debug)]
+pub(crate) struct ContainerInput<'a> {
+    pub(crate) image_ref: &'a str,
+    pub(crate) restart_count: i32,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) mounts: Vec<cri::Mount>,
+    /// User of the image: a number, or a name.
+    pub(crate) image_user: (Option<i64>, String),
+    /// Container whose processes an ephemeral container sees.
+    pub(crate) target_id: Option<String>,
+    pub(crate) memory_capacity: i64,
+    /// What every container gets in its v2 group, by file.
+    pub(crate) unified: &'static [(&'static str, &'static str)],
+    /// Sizes of huge pages, in bytes, that the container's cgroup can limit.
+    pub(crate) huge_page_sizes: &'a [i64],
+    pub(crate) seccomp_root: &'a Path,
+    /// The stricter defaults of the hardened profile hold.
+    pub(crate) hardened: bool,
+}
+
+/// One container.
+///
+/// # Errors
+/// `runAsNonRoot` that cannot hold, or a profile that is not supported.
+pub(crate) fn container(
+    pod: &Pod,
+    member: &Member,
+    input: ContainerInput<'_>,
+) -> Result<cri::ContainerConfig, BadSpec> {
+    let c = &member.container;
+    let lookup = |name: &str| input.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
+        list.iter().flatten().map(|text| expand::expand(text, lookup)).collect()
+    };
+    let mut labels: HashMap<String, String> = identity(pod).into();
+    labels.insert(label::CONTAINER_NAME.to_owned(), member.name().to_owned());
+    let mut security =
+        security::container(pod, member, &input.image_user, input.seccomp_root, input.hardened)?;
+    if let (Some(id), Some(namespaces)) = (&input.target_id, &mut security.namespace_options)
+        && namespaces.pid() == cri::NamespaceMode::Container
+    {
+        namespaces.set_pid(cri::NamespaceMode::Target);
+        namespaces.target_id.clone_from(id);
+    }
+    let (command, args) = (expanded(&c.command), expanded(&c.args));
+    let mut linux = resources::linux(pod, member, input.memory_capacity, input.unified);
+    linux.hugepage_limits = resources::huge_page_limits(pod, member, input.huge_page_sizes);
+    let mut annotations = annotations(pod, member, input.restart_count);
+    annotations.insert(label::RESOURCES.to_owned(), resources::Given::of(&linux).text());
+    let stop_signal = c
+        .lifecycle
+        .as_ref()
+        .and_then(|l| l.stop_signal.as_deref())
+        .and_then(|s| {
+            cri::Signal::from_str_name(&format!("SIGNAL_{s}")).or(cri::Signal::from_str_name(s))
+        })
+        .unwrap_or(cri::Signal::RuntimeDefault);
+    Ok(cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata {
+            name: member.name().to_owned(),
+            attempt: u32::try_from(input.restart_count).unwrap_or_default(),
+        }),
+        image: Some(cri::ImageSpec {
+            image: input.image_ref.to_owned(),
+            user_specified_image: member.image().to_owned(),
+            ..cri::ImageSpec::default()
+        }),
+        command,
+        args,
+        working_dir: c.working_dir.clone().unwrap_or_default(),
+        mounts: input.mounts,
+        labels,
+        annotations,
+        log_path: format!("{}/{}.log", member.name(), input.restart_count),
+        stdin: c.stdin.unwrap_or_default(),
+        stdin_once: c.stdin_once.unwrap_or_default(),
+        tty: c.tty.unwrap_or_default(),
+        linux: Some(cri::LinuxContainerConfig {
+            resources: Some(linux),
+            security_context: Some(security),
+        }),
+        envs: input
+            .env
+            .into_iter()
+            .map(|(key, value)| cri::KeyValue { key, value: value.into_bytes() })
+            .collect(),
+        stop_signal: stop_signal.into(),
+        ..cri::ContainerConfig::default()
+    })
+}
+
+/// What a later start must know about the container, even when the pod is gone from the API.
+fn annotations(pod: &Pod, member: &Member, restart_count: i32) -> HashMap<String, String> {
+    let c = &member.container;
+    let mut out = HashMap::from([
+        (label::HASH.to_owned(), member.hash()),
+        (label::RESTART_COUNT.to_owned(), restart_count.to_string()),
+        (label::MESSAGE_PATH.to_owned(), c.termination_message_path.clone().unwrap_or_default()),
+        (
+            label::MESSAGE_POLICY.to_owned(),
+            c.termination_message_policy.clone().unwrap_or_default(),
+        ),
+    ]);
+    if let Some(seconds) = pod.object.metadata.deletion_grace_period_seconds {
+        out.insert(label::DELETION_GRACE.to_owned(), seconds.to_string());
+    }
+    if let Some(seconds) = pod.spec().termination_grace_period_seconds {
+        out.insert(label::TERMINATION_GRACE.to_owned(), seconds.to_string());
+    }
+    if let Some(hook) = c.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref())
+        && let Ok(json) = serde_json::to_string(hook)
+    {
+        out.insert(label::PRE_STOP.to_owned(), json);
+    }
+    if let Some(ports) = c.ports.as_ref().filter(|p| !p.is_empty())
+        && let Ok(json) = serde_json::to_string(ports)
+    {
+        out.insert(label::PORTS.to_owned(), json);
+    }
+    out
+}

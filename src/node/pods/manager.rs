@@ -1,0 +1,434 @@
+//! Which pods belong to this node, and one worker for each: fed by the API, by the runtime's events, by what is found on disk.
+
+mod admit;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::ObjectKey;
+use api::k8s::api::core::v1 as core;
+use base::{Kind, Shutdown};
+use client::events::EventType;
+use client::{Change, Informer};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::context::Node;
+use crate::pods::admission;
+use crate::pods::observed::label;
+use crate::pods::pod::{Origin, Pod};
+use crate::pods::resize;
+use crate::pods::resources;
+use crate::pods::resources::Qos;
+use crate::pods::worker::{Desired, Handle, Worker};
+use crate::runtime::containerd::events::Signal;
+use crate::static_pods::manifests::StaticPods;
+use crate::static_pods::mirror::Mirror;
+use crate::status::node::moved;
+use crate::volumes;
+
+/// A full look at runtime and disk, in case an event was lost (the kubelet looks each 2 s; events make this enough).
+const HOUSEKEEPING: Duration = Duration::from_secs(300);
+/// A server that comes and goes wakes all pods no more often than this.
+const BACK_REST: Duration = Duration::from_secs(1);
+/// After the server's return its news of what changed meanwhile is waited for, before anything unknown is ended.
+const SETTLE: Duration = Duration::from_secs(5);
+/// Workers that ended and are not yet taken note of.
+const DONE_MAX: usize = 64;
+
+/// The pods of this node, for others to look at.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Table(Arc<RwLock<HashMap<Arc<str>, Arc<Handle>>>>);
+
+impl Table {
+    /// A pod by namespace and name, the newest when there are several.
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<(Arc<Pod>, Arc<Handle>)> {
+        let table = self.0.read();
+        let mut found: Vec<_> = table
+            .values()
+            .map(|h| (h.desired.borrow().clone(), Arc::clone(h)))
+            .filter(|(d, _)| *d.pod.key.namespace == *namespace && *d.pod.key.name == *name)
+            .collect();
+        found.sort_by_key(|(d, _)| d.removed);
+        found.into_iter().next().map(|(d, h)| (d.pod, h))
+    }
+
+    /// A pod by uid.
+    pub(crate) fn get(&self, uid: &str) -> Option<Arc<Handle>> {
+        self.0.read().get(uid).cloned()
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Arc<Handle>)> {
+        self.0
+            .read()
+            .values()
+            .map(|h| (Arc::clone(&h.desired.borrow().pod), Arc::clone(h)))
+            .collect()
+    }
+}
+
+/// What the informer noted: keys of pods that changed.
+#[derive(Debug, Default)]
+struct Dirty {
+    keys: Mutex<BTreeSet<ObjectKey>>,
+    notify: Notify,
+}
+
+/// The pod manager.
+#[derive(Debug)]
+pub(crate) struct Pods {
+    node: Arc<Node>,
+    table: Table,
+    informer: Informer<core::Pod>,
+    statics: watch::Receiver<StaticPods>,
+    dirty: Arc<Dirty>,
+    /// Torn down here and not yet gone from the API.
+    finished: HashSet<Arc<str>>,
+    /// The node's labels were read anew for these.
+    rechecked: HashSet<Arc<str>>,
+    /// Pods that wait for host ports of one that still ends, by uid.
+    waiting: HashMap<Arc<str>, ObjectKey>,
+    done: (mpsc::Sender<Arc<str>>, mpsc::Receiver<Arc<str>>),
+    swept: bool,
+}
+
+impl Pods {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        informer: Informer<core::Pod>,
+        statics: watch::Receiver<StaticPods>,
+    ) -> Self {
+        let dirty = Arc::new(Dirty::default());
+        let noted = Arc::clone(&dirty);
+        informer.on_change(move |change: &Change| {
+            noted.keys.lock().insert(change.object().key.clone());
+            noted.notify.notify_one();
+        });
+        Self {
+            node,
+            table: Table::default(),
+            informer,
+            statics,
+            dirty,
+            finished: HashSet::new(),
+            rechecked: HashSet::new(),
+            waiting: HashMap::new(),
+            done: mpsc::channel(DONE_MAX),
+            swept: false,
+        }
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        self.table.clone()
+    }
+
+    /// Runs until shutdown; pods then go on without us.
+    pub(crate) async fn run(
+        mut self,
+        mut signals: mpsc::Receiver<Signal>,
+        lost: impl Fn() + Send,
+        shutdown: Shutdown,
+    ) -> Result<(), std::convert::Infallible> {
+        let synced = self.informer.clone();
+        let mut first_list = std::pin::pin!(async move { synced.synced().await });
+        let (mut listed, mut static_found) = (false, false);
+        let mut sweep_at = base::clock::now();
+        let mut next_look = base::clock::now() + HOUSEKEEPING;
+        let transport = Arc::clone(self.node.client.transport());
+        let mut back = transport.back();
+        let mut addresses = self.node.config.addresses.clone();
+        loop {
+            tokio::select! {
+                () = shutdown.requested() => return Ok(()),
+                () = &mut first_list, if !listed => listed = true,
+                () = self.dirty.notify.notified() => {}
+                Ok(()) = self.statics.changed() => {
+                    static_found = true;
+                    self.run_static();
+                }
+                signal = signals.recv() => match signal {
+                    Some(signal) => self.hear(signal, &lost),
+                    None => return Ok(()),
+                },
+                Some(uid) = self.done.1.recv() => self.ended(&uid),
+                () = &mut back => {
+                    // Tokens are due, statuses were not told.
+                    self.wake_all();
+                    self.node.report.notify_one();
+                    sweep_at = base::clock::now() + SETTLE;
+                    let transport = &transport;
+                    back = Box::pin(async move {
+                        base::clock::sleep(BACK_REST).await;
+                        transport.back().await;
+                    });
+                }
+                // Statuses name them.
+                () = moved(&mut addresses) => self.wake_all(),
+                () = tokio::time::sleep_until(sweep_at), if listed && !self.swept && sweep_at > base::clock::now() => {}
+                () = tokio::time::sleep_until(next_look) => {
+                    next_look = base::clock::now() + HOUSEKEEPING;
+                    self.swept = false;
+                }
+            }
+            let keys = std::mem::take(&mut *self.dirty.keys.lock());
+            for key in keys {
+                self.reconcile(&key);
+            }
+            // A pod that is not known is only ended by what a server says: memory may be a moment older than the pod.
+            let may_sweep = listed && static_found && !transport.is_away();
+            if may_sweep && !self.swept && sweep_at <= base::clock::now() {
+                self.swept = true;
+                self.sweep().await;
+            }
+        }
+    }
+
+    fn hear(&mut self, signal: Signal, lost: &impl Fn()) {
+        match signal {
+            Signal::Event(event) => {
+                let Some(uid) = self.node.owners.lock().get(&event.id).cloned() else { return };
+                let table = self.table.0.read();
+                let Some(handle) = table.get(&uid) else { return };
+                handle.on_runtime_event(event);
+            }
+            Signal::Restarted => {
+                self.swept = false;
+                self.wake_all();
+            }
+            Signal::Lost => lost(),
+        }
+    }
+
+    fn wake_all(&self) {
+        for handle in self.table.0.read().values() {
+            handle.wake.notify_one();
+        }
+    }
+
+    fn ended(&mut self, uid: &Arc<str>) {
+        let handle = self.table.0.write().remove(uid);
+        if let Some(handle) = handle {
+            let pod = Arc::clone(&handle.desired.borrow().pod);
+            let static_waits = self.waiting.values().any(|key| self.is_static(key));
+            // What it had may be what others wait for.
+            self.resume_waiting();
+            if pod.origin == Origin::Static || static_waits {
+                // Its manifest may be back, or a newer one wait for its end.
+                self.run_static();
+            }
+            if pod.origin == Origin::Api {
+                self.finished.insert(Arc::clone(uid));
+                self.dirty.keys.lock().insert(pod.key.clone());
+                self.dirty.notify.notify_one();
+            }
+        }
+    }
+
+    fn is_static(&self, key: &ObjectKey) -> bool {
+        self.statics.borrow().iter().flatten().any(|pod| pod.key == *key)
+    }
+
+    /// Makes the workers of one key fit what the API has.
+    fn reconcile(&mut self, key: &ObjectKey) {
+        let object = self.informer.cache().get(&key.namespace, &key.name);
+        let current = object.as_ref().map(|o| Arc::clone(&o.uid));
+        let mut removed = false;
+        for handle in self.table.0.read().values() {
+            let other = {
+                let desired = handle.desired.borrow();
+                desired.pod.key == *key
+                    && desired.pod.origin == Origin::Api
+                    && Some(&desired.pod.uid) != current.as_ref()
+            };
+            if other {
+                removed |=
+                    handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
+            }
+        }
+        if removed {
+            self.resume_waiting();
+        }
+        self.show(key, object.as_deref().and_then(Mirror::of).as_ref());
+        let Some(object) = object else {
+            let cached = self.informer.cache();
+            let still: HashSet<Arc<str>> =
+                cached.list("").iter().map(|o| Arc::clone(&o.uid)).collect();
+            self.finished.retain(|uid| still.contains(uid));
+            self.rechecked.retain(|uid| still.contains(uid));
+            return;
+        };
+        if self.finished.contains(&object.uid) {
+            return;
+        }
+        let Some(pod) = Pod::from_object(&object) else { return };
+        if pod.is_mirror() {
+            return;
+        }
+        let pod = Arc::new(pod);
+        if let Some(handle) = self.table.get(&pod.uid) {
+            let has = Arc::clone(&handle.desired.borrow().pod);
+            if let Some(status) = pod.api_status() {
+                self.node.status.seen(&pod.uid, object.resource_version, status);
+            }
+            let (pod, resize) = self.settle(&has, pod);
+            self.report_resize(&handle, &has, &pod, resize.as_ref());
+            let frees =
+                pod.is_api_terminal() && !has.is_api_terminal() || resize::differ(&has, &pod);
+            handle.desired.send_if_modified(|d| {
+                // What comes back of our own status is taken note of, and wakes nobody.
+                let news = !pod.is_as(&d.pod) || d.resize != resize;
+                (d.pod, d.resize) = (pod, resize);
+                news
+            });
+            if frees {
+                self.resume_waiting();
+            }
+            return;
+        }
+        if self.waits_for_host_ports(&pod) {
+            return;
+        }
+        let refused = self.admit(&pod);
+        let by_labels = refused.as_ref().is_some_and(|r| r.reason == admission::NODE_AFFINITY);
+        if by_labels && self.rechecked.insert(Arc::clone(&pod.uid)) {
+            // The labels may have changed since we saw them: the pod may be here because they did.
+            return self.read_labels(key.clone());
+        }
+        if let Some(refused) = &refused {
+            let message = refused.message.clone();
+            self.node.pod_event(&pod, EventType::Warning, &refused.reason, message);
+        }
+        let (pod, resize) = self.settle(&resize::given(&pod), pod);
+        self.weigh_burstable(&pod);
+        let api_uid = Some(pod.uid.to_string());
+        self.start(Desired { api_uid, pod, removed: false, refused, resize, halt: None });
+    }
+
+    /// Makes the workers of static pods fit the manifests. A pod that changed waits for the end of the former one.
+    fn run_static(&mut self) {
+        let wanted = self.statics.borrow_and_update().clone().unwrap_or_default();
+        let mut running = Vec::new();
+        for handle in self.table.0.read().values() {
+            let pod = Arc::clone(&handle.desired.borrow().pod);
+            if pod.origin != Origin::Static {
+                continue;
+            }
+            if !wanted.iter().any(|p| p.uid == pod.uid) {
+                handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
+            }
+            running.push(pod);
+        }
+        for pod in wanted {
+            if running.iter().any(|p| p.key == pod.key || p.uid == pod.uid) {
+                continue;
+            }
+            if self.waits_for_host_ports(&pod) {
+                continue;
+            }
+            let mirror = self.informer.cache().get(pod.namespace(), pod.name());
+            let mirror = mirror.as_deref().and_then(Mirror::of).filter(|m| m.shows(&pod));
+            let refused = self.admit(&pod);
+            if let Some(refused) = &refused {
+                let message = refused.message.clone();
+                self.node.pod_event(&pod, EventType::Warning, &refused.reason, message);
+            }
+            self.weigh_burstable(&pod);
+            let api_uid = mirror.map(|m| m.uid.to_string());
+            let (removed, resize, halt) = (false, None, None);
+            self.start(Desired { api_uid, pod, removed, refused, resize, halt });
+        }
+    }
+
+    /// Tells the worker of a static pod where the API shows its status.
+    fn show(&self, key: &ObjectKey, mirror: Option<&Mirror>) {
+        for handle in self.table.0.read().values() {
+            handle.desired.send_if_modified(|d| {
+                if d.pod.origin != Origin::Static || d.pod.key != *key {
+                    return false;
+                }
+                let uid = mirror.filter(|m| m.shows(&d.pod)).map(|m| m.uid.to_string());
+                let changed = d.api_uid != uid;
+                d.api_uid = uid;
+                changed
+            });
+        }
+    }
+
+    /// All burstable pods together weigh as much as they ask for.
+    fn weigh_burstable(&self, new: &Arc<Pod>) {
+        let pods = self.table.all().into_iter().map(|(p, _)| p).chain([Arc::clone(new)]);
+        let burstable =
+            pods.filter(|p| resources::qos(p) == Qos::Burstable && !p.is_api_terminal());
+        let milli = burstable.map(|p| resources::pod_requests(&p).cpu_milli).sum();
+        if let Err(error) = self.node.cgroups.set_burstable_shares(milli) {
+            tracing::debug!(%error, "cannot set the weight of burstable pods");
+        }
+    }
+
+    fn start(&self, desired: Desired) {
+        let uid = Arc::clone(&desired.pod.uid);
+        let (worker, handle) = Worker::new(Arc::clone(&self.node), desired);
+        self.table.0.write().insert(Arc::clone(&uid), Arc::new(handle));
+        let done = self.done.0.clone();
+        self.node.tasks.spawn(Kind::Request, "pod-worker", async move {
+            let outcome = worker.run().await;
+            let _ = done.send(uid).await;
+            outcome
+        });
+    }
+
+    /// Ends what no pod of ours explains: sandboxes and containers, folders, cgroups.
+    async fn sweep(&self) {
+        let (Ok(sandboxes), Ok(containers)) =
+            (self.node.runtime.sandboxes(None).await, self.node.runtime.containers(None).await)
+        else {
+            return;
+        };
+        let known: HashSet<Arc<str>> = self.table.0.read().keys().cloned().collect();
+        let mut orphans: HashMap<String, core::Pod> = HashMap::new();
+        let things = sandboxes.iter().map(|s| (&s.labels, None)).chain(
+            containers.iter().map(|c| (&c.labels, c.annotations.get(label::TERMINATION_GRACE))),
+        );
+        for (labels, grace) in things {
+            let Some(uid) = labels.get(label::POD_UID).filter(|uid| !known.contains(uid.as_str()))
+            else {
+                continue;
+            };
+            let orphan = orphans.entry(uid.clone()).or_default();
+            orphan.metadata.name = labels.get(label::POD_NAME).cloned();
+            orphan.metadata.namespace = labels.get(label::POD_NAMESPACE).cloned();
+            orphan.metadata.uid = Some(uid.clone());
+            let spec = orphan.spec.get_or_insert_default();
+            if let Some(seconds) = grace.and_then(|g| g.parse().ok()) {
+                spec.termination_grace_period_seconds = Some(seconds);
+            }
+        }
+        let on_disk = std::fs::read_dir(self.node.config.root_dir.join("pods"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        self.node.tokens.forget_all_but(known.clone());
+        let left: BTreeSet<String> = on_disk
+            .filter_map(|e| e.file_name().into_string().ok())
+            .chain(self.node.cgroups.pods())
+            .filter(|uid| !known.contains(uid.as_str()) && !orphans.contains_key(uid))
+            .collect();
+        for uid in left {
+            tracing::info!(uid, "removing what a former pod left");
+            let dir = self.node.config.pod_dir(&uid);
+            if let Ok(Err(error)) = base::tasks::blocking(move || volumes::tear_down(&dir)).await {
+                tracing::warn!(uid, %error, "cannot remove a former pod's folder");
+            }
+            self.node.cgroups.remove(&uid);
+        }
+        for (_, object) in orphans {
+            let Some(pod) = Pod::new(object, Origin::Api) else { continue };
+            tracing::info!(pod = %pod.key, uid = %pod.uid, "ending a pod that the API does not know");
+            let pod = Arc::new(pod);
+            let (removed, api_uid, refused, resize, halt) = (true, None, None, None, None);
+            self.start(Desired { pod, removed, api_uid, refused, resize, halt });
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Admission of pods to this node, and of new resources to pods that run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::ObjectKey;
+use api::k8s::api::core::v1 as core;
+use base::{Backoff, Kind};
+use client::events::EventType;
+
+use super::Pods;
+use crate::events;
+use crate::pods::admission;
+use crate::pods::pod::Pod;
+use crate::pods::resize;
+use crate::pods::worker::{Desired, Handle, Shown};
+use crate::status::pod::Verdict;
+
+/// Whether a pod takes something of the node (upstream's `GetActivePods`): the API still has it,
+/// and it has not ended. A pod
+/// that was deleted without a grace period counts no more, although its containers may still be on
+/// their way out.
+fn is_active(desired: &Desired, shown: &Shown) -> bool {
+    let ended = desired.pod.is_api_terminal()
+        || matches!(shown.status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    !desired.removed && (!ended || shown.observed.any_running())
+}
+
+impl Pods {
+    /// Only a pod that has not begun can be refused: what runs is adopted.
+    pub(super) fn admit(&self, pod: &Arc<Pod>) -> Option<Verdict> {
+        if has_begun(pod) {
+            return None;
+        }
+        if self.node.config.power.is_going_down() {
+            return Some(Verdict {
+                reason: "NodeShutdown".to_owned(),
+                message: "Pod was rejected as the node is shutting down.".to_owned(),
+                grace: None,
+                disruption: false,
+            });
+        }
+        let others = self.others(pod);
+        let (reason, message) = admission::check(&self.node, pod, &others)?;
+        Some(Verdict { reason, message, grace: None, disruption: false })
+    }
+
+    /// Reads the Node's labels and looks at the pod again.
+    pub(super) fn read_labels(&self, key: ObjectKey) {
+        let (node, dirty) = (Arc::clone(&self.node), Arc::clone(&self.dirty));
+        self.node.tasks.spawn(Kind::Request, "node-labels", async move {
+            let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+            loop {
+                match node.client.get::<core::Node>("", &node.config.node_name).await {
+                    Ok(object) => {
+                        node.labels.store(Arc::new(object.metadata.labels.unwrap_or_default()));
+                        break;
+                    }
+                    // A pod is not refused while the API server cannot be reached.
+                    Err(error) if error.is_retryable() => {
+                        tracing::debug!(%error, "cannot read the node's labels yet");
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "cannot read the node's labels");
+                        break;
+                    }
+                }
+                let back = node.client.transport().back();
+                if !backoff.wait_or(node.tasks.shutdown(), back).await {
+                    return Ok(());
+                }
+            }
+            dirty.keys.lock().insert(key);
+            dirty.notify.notify_one();
+            Ok::<(), std::convert::Infallible>(())
+        });
+    }
+
+    /// All other pods that take something of the node.
+    fn others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
+        let active = |handle: &crate::pods::worker::Handle| {
+            let desired = handle.desired.borrow();
+            is_active(&desired, &handle.shown.lock())
+        };
+        let all = self.table.all().into_iter();
+        all.filter(|(p, handle)| p.uid != pod.uid && active(handle)).map(|(p, _)| p).collect()
+    }
+
+    /// Whether the pod has to wait for host ports of a pod that the API no longer has and whose
+    /// containers still end. The
+    /// end of that pod wakes [`Pods::resume_waiting`].
+    pub(super) fn waits_for_host_ports(&mut self, pod: &Arc<Pod>) -> bool {
+        if has_begun(pod) {
+            return false;
+        }
+        let ending = self.table.all().into_iter().filter(|(_, h)| h.desired.borrow().removed);
+        let Some((holder, _)) = ending
+            .filter(|(p, _)| p.uid != pod.uid)
+            .find(|(p, _)| admission::host_ports_clash(pod, std::slice::from_ref(p)))
+        else {
+            return false;
+        };
+        if self.waiting.insert(Arc::clone(&pod.uid), pod.key.clone()).is_none() {
+            let message = format!(
+                "Waiting for the host ports of the former pod {}, which still ends",
+                holder.key
+            );
+            self.node.pod_event(pod, EventType::Normal, "NodePorts", message);
+        }
+        true
+    }
+
+    /// Looks again at pods that wait for what a pod had that ended or shrank: for host ports, or
+    /// for new resources.
+    pub(super) fn resume_waiting(&mut self) {
+        let resizes = self.table.all().into_iter();
+        let resizes = resizes.filter(|(_, h)| h.desired.borrow().resize.is_some());
+        let keys: Vec<ObjectKey> = resizes
+            .map(|(p, _)| p.key.clone())
+            .chain(self.waiting.drain().map(|(_, key)| key))
+            .collect();
+        if !keys.is_empty() {
+            self.dirty.keys.lock().extend(keys);
+            self.dirty.notify.notify_one();
+        }
+    }
+
+    /// Tells that a resize begins or has to wait.
+    pub(super) fn report_resize(
+        &self,
+        handle: &Handle,
+        has: &Pod,
+        pod: &Pod,
+        deferred: Option<&resize::Deferred>,
+    ) {
+        if let Some(deferred) = deferred {
+            if handle.desired.borrow().resize.as_ref() != Some(deferred) {
+                let prefix = format!("Pod resize {}", deferred.reason);
+                let message = resize::message(pod, &prefix, &deferred.message);
+                self.node.pod_event(pod, EventType::Warning, events::RESIZE_DEFERRED, message);
+            }
+        } else if resize::differ(has, pod) {
+            let message = resize::message(pod, "Pod resize started", "");
+            self.node.pod_event(pod, EventType::Normal, events::RESIZE_STARTED, message);
+        }
+    }
+
+    /// The pod with the resources that it may have now.
+    pub(super) fn settle(
+        &self,
+        has: &Pod,
+        wanted: Arc<Pod>,
+    ) -> (Arc<Pod>, Option<resize::Deferred>) {
+        let pod = Arc::clone(&wanted);
+        resize::settle(has, wanted, || self.others(&pod), &self.node.allocatable.load())
+    }
+}
+
+/// Only a pod that has not begun is admitted, or waits for that: what runs is adopted.
+fn has_begun(pod: &Pod) -> bool {
+    let begun = pod.api_status().is_some_and(|s| s.start_time.is_some());
+    begun || pod.is_deleted() || pod.is_api_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::observed::tests::container;
+    use crate::pods::observed::{Observed, State};
+    use crate::pods::pod::tests::pod;
+    use serde_json::json;
+
+    fn desired(removed: bool) -> Desired {
+        let pod = Arc::new(pod(json!({"containers": [{"name": "a"}]})));
+        let (api_uid, refused, resize, halt) = (Some("u".to_owned()), None, None, None);
+        Desired { pod, removed, api_uid, refused, resize, halt }
+    }
+
+    fn shown(phase: &str, running: bool) -> Shown {
+        let state = if running { State::Running } else { State::Exited };
+        let containers = vec![container("a", state)];
+        let mut shown = Shown::default();
+        shown.status.phase = Some(phase.to_owned());
+        shown.observed = Arc::new(Observed { sandboxes: Vec::new(), containers });
+        shown
+    }
+
+    #[test]
+    fn a_force_deleted_pod_takes_nothing_from_its_successor() {
+        assert!(is_active(&desired(false), &shown("Running", true)));
+        assert!(!is_active(&desired(true), &shown("Running", true)));
+    }
+
+    #[test]
+    fn a_failed_pod_counts_until_its_containers_have_ended() {
+        assert!(is_active(&desired(false), &shown("Failed", true)));
+        assert!(!is_active(&desired(false), &shown("Failed", false)));
+        assert!(!is_active(&desired(false), &shown("Succeeded", false)));
+    }
+}

@@ -1,0 +1,279 @@
+//! Decides what to do with a running pod: a pure function of the wanted and the observed.
+
+use crate::pods::observed::{Container, Observed, State};
+use crate::pods::pod::{Member, Pod, Role};
+
+/// What the probes say about one container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Health {
+    /// `None` before the first result, or without a probe.
+    pub(crate) startup: Option<bool>,
+    pub(crate) liveness: Option<bool>,
+    pub(crate) readiness: Option<bool>,
+}
+
+/// Why a container is stopped; decides over its grace period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KillReason {
+    LivenessProbe,
+    StartupProbe,
+    Other,
+}
+
+/// A container to stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kill {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    /// For the `Killing` event.
+    pub(crate) message: String,
+    pub(crate) reason: KillReason,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Stop all containers and the sandboxes first.
+    pub(crate) kill_pod: bool,
+    /// Make a sandbox with this attempt number.
+    pub(crate) create_sandbox: Option<u32>,
+    /// Stop these.
+    pub(crate) kill: Vec<Kill>,
+    /// Start these members, in order.
+    pub(crate) start: Vec<usize>,
+}
+
+/// Why the current sandbox will not do; `None` when it will. The texts are those of the condition
+/// `PodReadyToStartContainers`.
+pub(crate) fn sandbox_problem(pod: &Pod, observed: &Observed) -> Option<&'static str> {
+    let Some(newest) = observed.sandboxes.first() else {
+        return Some("No pod sandbox found");
+    };
+    if observed.sandboxes.iter().filter(|s| s.ready).count() > 1 {
+        return Some("Multiple pod sandboxes found for the pod");
+    }
+    if !newest.ready {
+        return Some("Pod sandbox is not ready");
+    }
+    if newest.host_network != pod.host_network() {
+        return Some("Pod network namespace mode is changed");
+    }
+    if !newest.host_network && newest.ips.is_empty() {
+        return Some("Pod sandbox has no IP address");
+    }
+    None
+}
+
+/// Whether a container that ended with `exit_code` starts again, by its own rules, its own policy, the pod's.
+pub(crate) fn restarts(pod: &Pod, member: &Member, exit_code: i32) -> bool {
+    if member.role == Role::Ephemeral {
+        return false;
+    }
+    for rule in member.container.restart_policy_rules.iter().flatten() {
+        let Some(codes) = &rule.exit_codes else { continue };
+        let listed = codes.values.iter().flatten().any(|v| *v == exit_code);
+        if listed == (codes.operator == "In") {
+            return rule.action == "Restart";
+        }
+    }
+    let policy = member.container.restart_policy.as_deref().unwrap_or(pod.restart_policy());
+    match (member.role, policy) {
+        // Of an init container only a failure counts; `Always` then means `OnFailure`.
+        (Role::Init, "Always" | "OnFailure") | (_, "OnFailure") => exit_code != 0,
+        (_, "Never") => false,
+        _ => true,
+    }
+}
+
+/// Whether the newest container of this name is to be started (again).
+pub(crate) fn wants_start(pod: &Pod, member: &Member, container: Option<&Container>) -> bool {
+    if pod.is_deleted() {
+        return false;
+    }
+    match container {
+        None => true,
+        Some(c) => match c.state {
+            State::Running => false,
+            // Made but not started, or lost: try again.
+            State::Created | State::Unknown => member.role != Role::Ephemeral,
+            State::Exited => restarts(pod, member, c.exit_code),
+        },
+    }
+}
+
+/// Whether the main containers may run: one did already in this sandbox.
+pub(crate) fn has_initialized(pod: &Pod, observed: &Observed) -> bool {
+    pod.of_role(Role::Main).any(|m| {
+        observed.active(m.name()).is_some_and(|c| matches!(c.state, State::Running | State::Exited))
+    })
+}
+
+/// Decides. `health` answers for the container of an id.
+pub(crate) fn plan(pod: &Pod, observed: &Observed, health: impl Fn(&str) -> Health) -> Plan {
+    if sandbox_problem(pod, observed).is_some() {
+        return with_new_sandbox(pod, observed);
+    }
+    let mut plan = Plan::default();
+    for (index, member) in pod.members.iter().enumerate() {
+        if member.role == Role::Ephemeral && observed.container(member.name()).is_none() {
+            plan.start.push(index);
+        }
+    }
+    if !plan_init(pod, observed, &health, &mut plan) {
+        return plan;
+    }
+    let mut kept = 0;
+    let mut started = 0;
+    for (index, member) in pod.members.iter().enumerate().filter(|(_, m)| m.role == Role::Main) {
+        let container = observed.container(member.name());
+        let Some(running) = container.filter(|c| c.state == State::Running) else {
+            if wants_start(pod, member, container) {
+                if let Some(c) = container.filter(|c| c.state == State::Unknown) {
+                    let message =
+                        "Container is in \"unknown\" state, try killing it before restart";
+                    plan.kill.push(kill(c, message.to_owned(), KillReason::Other));
+                }
+                plan.start.push(index);
+                started += 1;
+            }
+            continue;
+        };
+        let Some((message, reason)) = fault(member, running, health(&running.id)) else {
+            kept += 1;
+            continue;
+        };
+        let restart = reason == KillReason::Other || restarts_after_probe(pod, member);
+        let message = if restart { format!("{message}, will be restarted") } else { message };
+        plan.kill.push(kill(running, message, reason));
+        if restart {
+            plan.start.push(index);
+            started += 1;
+        }
+    }
+    if kept == 0 && started == 0 {
+        plan.kill_pod = true;
+        // Sidecars end with the pod.
+        plan.start.retain(|i| pod.members[*i].role != Role::Sidecar);
+    }
+    plan
+}
+
+fn kill(container: &Container, message: String, reason: KillReason) -> Kill {
+    Kill { id: container.id.clone(), name: container.name.clone(), message, reason }
+}
+
+fn restarts_after_probe(pod: &Pod, member: &Member) -> bool {
+    member.container.restart_policy.as_deref().unwrap_or(pod.restart_policy()) != "Never"
+}
+
+/// Why a running container must end.
+fn fault(member: &Member, running: &Container, health: Health) -> Option<(String, KillReason)> {
+    let name = member.name();
+    if running.hash != member.hash() {
+        return Some((format!("Container {name} definition changed"), KillReason::Other));
+    }
+    if health.liveness == Some(false) {
+        return Some((
+            format!("Container {name} failed liveness probe"),
+            KillReason::LivenessProbe,
+        ));
+    }
+    if health.startup == Some(false) {
+        return Some((format!("Container {name} failed startup probe"), KillReason::StartupProbe));
+    }
+    None
+}
+
+fn with_new_sandbox(pod: &Pod, observed: &Observed) -> Plan {
+    let attempt = observed.sandboxes.first().map_or(0, |s| s.attempt.saturating_add(1));
+    let mut plan = Plan { kill_pod: !observed.sandboxes.is_empty(), ..Plan::default() };
+    // A pod that may not restart and has run is over.
+    if pod.restart_policy() == "Never" && attempt != 0 && !observed.containers.is_empty() {
+        plan.kill_pod = true;
+        return plan;
+    }
+    let wanted: Vec<usize> = (0..pod.members.len())
+        .filter(|i| pod.members[*i].role == Role::Main)
+        .filter(|i| {
+            let member = &pod.members[*i];
+            let policy = member.container.restart_policy.as_deref().unwrap_or(pod.restart_policy());
+            let succeeded = observed
+                .container(member.name())
+                .is_some_and(|c| c.state == State::Exited && c.exit_code == 0);
+            !(policy == "OnFailure" && succeeded)
+        })
+        .collect();
+    let ran = pod.of_role(Role::Main).any(|m| observed.container(m.name()).is_some());
+    if wanted.is_empty() && ran {
+        plan.kill_pod = true;
+        return plan;
+    }
+    plan.create_sandbox = Some(attempt);
+    plan.start = if pod.has_init() { vec![0] } else { wanted };
+    plan
+}
+
+/// Init containers and sidecars; `true` when the main containers may run.
+fn plan_init(
+    pod: &Pod,
+    observed: &Observed,
+    health: &impl Fn(&str) -> Health,
+    plan: &mut Plan,
+) -> bool {
+    let initial: Vec<usize> = (0..pod.members.len())
+        .filter(|i| matches!(pod.members[*i].role, Role::Init | Role::Sidecar))
+        .collect();
+    let initialized = has_initialized(pod, observed);
+    for index in initial {
+        let member = &pod.members[index];
+        let container = observed.active(member.name());
+        if member.role == Role::Sidecar {
+            let up = plan_sidecar(member, index, container, health, plan);
+            if !up && !initialized {
+                return false;
+            }
+            continue;
+        }
+        if initialized {
+            continue;
+        }
+        match container {
+            Some(c) if c.state == State::Exited && c.exit_code == 0 => {}
+            Some(c) if c.state == State::Running => return false,
+            Some(c) if c.state == State::Exited && !restarts(pod, member, c.exit_code) => {
+                plan.kill_pod = true;
+                plan.start.clear();
+                return false;
+            }
+            Some(_) | None => {
+                plan.start.push(index);
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Keeps a sidecar running; `true` when what follows it may start.
+fn plan_sidecar(
+    member: &Member,
+    index: usize,
+    container: Option<&Container>,
+    health: &impl Fn(&str) -> Health,
+    plan: &mut Plan,
+) -> bool {
+    let Some(running) = container.filter(|c| c.state == State::Running) else {
+        plan.start.push(index);
+        return false;
+    };
+    let found = health(&running.id);
+    if let Some((message, reason)) = fault(member, running, found) {
+        plan.kill.push(kill(running, format!("Init c{}", &message[1..]), reason));
+        plan.start.push(index);
+        return false;
+    }
+    member.container.startup_probe.is_none() || found.startup == Some(true)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! A pod as the node works with it: identity checked once, all kinds of containers in one list.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::k8s::api::core::v1 as core;
+use api::{Object, ObjectKey};
+
+/// How a container takes part in its pod's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Runs to its end before the next one starts.
+    Init,
+    /// An init container with `restartPolicy: Always`: starts in order, runs beside the main containers.
+    Sidecar,
+    /// From `spec.containers`.
+    Main,
+    /// Added to a running pod; never restarted.
+    Ephemeral,
+}
+
+/// One container of a pod.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub(crate) role: Role,
+    pub(crate) container: core::Container,
+    /// Container whose process namespace an ephemeral container joins.
+    pub(crate) target: Option<String>,
+}
+
+impl Member {
+    pub(crate) fn name(&self) -> &str {
+        &self.container.name
+    }
+
+    pub(crate) fn image(&self) -> &str {
+        self.container.image.as_deref().unwrap_or_default()
+    }
+
+    /// Changes when the container has to be made anew: of its fields only the image may change in a running pod.
+    pub(crate) fn hash(&self) -> String {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for byte in self.name().bytes().chain([0]).chain(self.image().bytes()) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        format!("{hash:x}")
+    }
+}
+
+/// Where a pod comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The API server.
+    Api,
+    /// A manifest on disk.
+    Static,
+}
+
+/// Annotation with which static pods and their mirrors are told.
+pub(crate) const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
+/// Annotation of a mirror pod; its value is the hash of the static pod.
+pub(crate) const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+/// Annotation with the hash of a static pod.
+pub(crate) const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
+/// Annotation with the time at which a static pod was read.
+pub(crate) const SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";
+
+/// A pod bound to this node.
+#[derive(Debug, Clone)]
+pub(crate) struct Pod {
+    pub(crate) key: ObjectKey,
+    /// Identity on this node. For a mirror pod this is the static pod's uid.
+    pub(crate) uid: Arc<str>,
+    pub(crate) origin: Origin,
+    pub(crate) object: core::Pod,
+    /// Init containers and sidecars in their order, then main, then ephemeral containers.
+    pub(crate) members: Vec<Member>,
+}
+
+impl Pod {
+    /// `None` when the object cannot be decoded or lacks name, uid or spec, which is logged.
+    pub(crate) fn from_object(object: &Object) -> Option<Self> {
+        let pod: core::Pod = client::informer::decode(object)?;
+        let parsed = Self::new(pod, Origin::Api);
+        if parsed.is_none() {
+            tracing::warn!(pod = %object.key, "pod lacks a uid or a spec, not run");
+        }
+        parsed
+    }
+
+    pub(crate) fn new(object: core::Pod, origin: Origin) -> Option<Self> {
+        let meta = &object.metadata;
+        let key = ObjectKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?);
+        let uid: Arc<str> = meta.uid.as_deref().filter(|u| is_path_safe(u))?.into();
+        let spec = object.spec.as_ref()?;
+        let mut members = Vec::new();
+        for container in spec.init_containers.iter().flatten() {
+            let sidecar = container.restart_policy.as_deref() == Some("Always");
+            let role = if sidecar { Role::Sidecar } else { Role::Init };
+            members.push(Member { role, container: container.clone(), target: None });
+        }
+        for container in &spec.containers {
+            members.push(Member { role: Role::Main, container: container.clone(), target: None });
+        }
+        for ephemeral in spec.ephemeral_containers.iter().flatten() {
+            members.push(Member {
+                role: Role::Ephemeral,
+                container: common(ephemeral),
+                target: ephemeral.target_container_name.clone().filter(|t| !t.is_empty()),
+            });
+        }
+        Some(Self { key, uid, origin, object, members })
+    }
+
+    /// Whether nothing differs from `other` that the node acts on: all but its own part of the status.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        fn foreign(pod: &Pod) -> Vec<&core::PodCondition> {
+            let all = pod.api_status().and_then(|s| s.conditions.as_ref()).into_iter().flatten();
+            all.filter(|c| !crate::status::pod::is_own(&c.type_)).collect()
+        }
+        let start = |pod: &Self| pod.api_status().and_then(|s| s.start_time.clone());
+        let (a, b) = (&self.object.metadata, &other.object.metadata);
+        self.object.spec == other.object.spec
+            && (&a.labels, &a.annotations) == (&b.labels, &b.annotations)
+            && (&a.deletion_timestamp, a.deletion_grace_period_seconds, a.generation)
+                == (&b.deletion_timestamp, b.deletion_grace_period_seconds, b.generation)
+            && self.is_api_terminal() == other.is_api_terminal()
+            && start(self) == start(other)
+            && foreign(self) == foreign(other)
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        &self.key.namespace
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.key.name
+    }
+
+    pub(crate) fn spec(&self) -> &core::PodSpec {
+        static EMPTY: std::sync::LazyLock<core::PodSpec> =
+            std::sync::LazyLock::new(core::PodSpec::default);
+        self.object.spec.as_ref().unwrap_or(&EMPTY)
+    }
+
+    pub(crate) fn api_status(&self) -> Option<&core::PodStatus> {
+        self.object.status.as_ref()
+    }
+
+    pub(crate) fn annotations(&self) -> Option<&BTreeMap<String, String>> {
+        self.object.metadata.annotations.as_ref()
+    }
+
+    pub(crate) fn host_network(&self) -> bool {
+        self.spec().host_network == Some(true)
+    }
+
+    pub(crate) fn restart_policy(&self) -> &str {
+        self.spec().restart_policy.as_deref().unwrap_or("Always")
+    }
+
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.object.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Seconds a container gets to end: those of the deletion, else of the specification.
+    pub(crate) fn grace_seconds(&self) -> i64 {
+        self.object
+            .metadata
+            .deletion_grace_period_seconds
+            .or(self.spec().termination_grace_period_seconds)
+            .unwrap_or(30)
+            .max(0)
+    }
+
+    /// Whether the API says that it will never run again.
+    pub(crate) fn is_api_terminal(&self) -> bool {
+        self.api_status()
+            .and_then(|s| s.phase.as_deref())
+            .is_some_and(|p| matches!(p, "Succeeded" | "Failed"))
+    }
+
+    pub(crate) fn member(&self, name: &str) -> Option<&Member> {
+        self.members.iter().find(|m| m.name() == name)
+    }
+
+    pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(move |m| m.role == role)
+    }
+
+    pub(crate) fn has_init(&self) -> bool {
+        self.members.iter().any(|m| matches!(m.role, Role::Init | Role::Sidecar))
+    }
+
+    /// A mirror of a static pod: shown by the API, not run from it.
+    pub(crate) fn is_mirror(&self) -> bool {
+        self.annotations().is_some_and(|a| a.contains_key(MIRROR_ANNOTATION))
+    }
+}
+
+/// The uid becomes a folder name.
+fn is_path_safe(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 128
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+}
+
+/// The common part of an ephemeral container.
+fn common(e: &core::EphemeralContainer) -> core::Container {
+    core::Container {
+        args: e.args.clone(),
+        command: e.command.clone(),
+        env: e.env.clone(),
+        env_from: e.env_from.clone(),
+        image: e.image.clone(),
+        image_pull_policy: e.image_pull_policy.clone(),
+        name: e.name.clone(),
+        security_context: e.security_context.clone(),
+        stdin: e.stdin,
+        stdin_once: e.stdin_once,
+        termination_message_path: e.termination_message_path.clone(),
+        termination_message_policy: e.termination_message_policy.clone(),
+        tty: e.tty,
+        volume_devices: e.volume_devices.clone(),
+        volume_mounts: e.volume_mounts.clone(),
+        working_dir: e.working_dir.clone(),
+        ..core::Container::default()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A pod from JSON, with name, namespace and uid filled in.
+    pub(crate) fn pod(spec: serde_json::Value) -> Pod {
+        let object = serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec});
+        Pod::new(serde_json::from_value(object).unwrap(), Origin::Api).unwrap()
+    }
+
+    #[test]
+    fn only_its_own_status_leaves_a_pod_as_it_is() {
+        let one = pod(serde_json::json!({"containers": [{"name": "m", "image": "a"}]}));
+        let with = |status: serde_json::Value| {
+            let object = core::Pod {
+                status: Some(serde_json::from_value(status).unwrap()),
+                ..one.object.clone()
+            };
+            Pod::new(object, Origin::Api).unwrap()
+        };
+        let ready = serde_json::json!({"type": "Ready", "status": "True"});
+        let gate = serde_json::json!({"type": "example.com/gate", "status": "True"});
+        assert!(one.is_as(&with(serde_json::json!({"phase": "Running", "conditions": [ready]}))));
+        assert!(!one.is_as(&with(serde_json::json!({"conditions": [ready, gate]}))));
+        assert!(!one.is_as(&with(serde_json::json!({"phase": "Failed"}))));
+        let mut changed = one.clone();
+        changed.object.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+        assert!(!one.is_as(&changed));
+    }
+
+    #[test]
+    fn all_kinds_of_containers_are_in_order_and_bad_uids_are_refused() {
+        let mut pod = pod(serde_json::json!({
+            "containers": [{"name": "m", "image": "a"}],
+            "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
+            "ephemeralContainers": [{"name": "e", "targetContainerName": "m"}],
+        }));
+        let roles: Vec<(&str, Role)> = pod.members.iter().map(|m| (m.name(), m.role)).collect();
+        assert_eq!(
+            roles,
+            [("i", Role::Init), ("s", Role::Sidecar), ("m", Role::Main), ("e", Role::Ephemeral)]
+        );
+        pod.object.metadata.uid = Some("../x".into());
+        assert!(Pod::new(pod.object, Origin::Api).is_none());
+    }
+}

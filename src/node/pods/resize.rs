@@ -1,0 +1,226 @@
+//! Resources of a running pod that are changed in place: whether the node has them, and what the pod keeps until it has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::Quantity;
+use api::k8s::api::core::v1 as core;
+
+use crate::pods::admission;
+use crate::pods::pod::Pod;
+
+/// A resize that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Deferred {
+    /// Message of the condition `PodResizePending`, whose reason is then `Deferred`.
+    pub(crate) message: String,
+    /// What the admission of a new pod would be refused with, such as `OutOfcpu`.
+    pub(crate) reason: String,
+}
+
+/// The message of an event about a resize, as upstream's `podResizeMessage`: resources of the containers in JSON.
+pub(crate) fn message<'a>(pod: &'a Pod, prefix: &str, error: &'a str) -> String {
+    #[derive(serde::Serialize)]
+    struct Container<'a> {
+        name: &'a str,
+        resources: Resources<'a>,
+    }
+    #[derive(serde::Serialize)]
+    struct Resources<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limits: Option<&'a Amounts>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        requests: Option<&'a Amounts>,
+    }
+    #[derive(serde::Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Summary<'a> {
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        init_containers: Vec<Container<'a>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        containers: Vec<Container<'a>>,
+        generation: i64,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        error: &'a str,
+    }
+    let of = |container: &'a core::Container| {
+        let resources = container.resources.as_ref();
+        Container {
+            name: &container.name,
+            resources: Resources {
+                limits: resources.and_then(|r| r.limits.as_ref()).filter(|l| !l.is_empty()),
+                requests: resources.and_then(|r| r.requests.as_ref()).filter(|r| !r.is_empty()),
+            },
+        }
+    };
+    let spec = pod.spec();
+    let summary = Summary {
+        init_containers: spec.init_containers.iter().flatten().map(of).collect(),
+        containers: spec.containers.iter().map(of).collect(),
+        generation: pod.object.metadata.generation.unwrap_or_default(),
+        error,
+    };
+    match serde_json::to_string(&summary) {
+        Ok(summary) => format!("{prefix}: {summary}"),
+        Err(_) => prefix.to_owned(),
+    }
+}
+
+type Amounts = BTreeMap<String, api::k8s::apimachinery::pkg::api::resource::Quantity>;
+
+type Resources = Option<core::ResourceRequirements>;
+
+/// Resources by container, and those of the whole pod under the empty name.
+fn resources(pod: &Pod) -> BTreeMap<&str, &Resources> {
+    let containers = pod.members.iter().map(|m| (m.name(), &m.container.resources));
+    containers.chain([("", &pod.spec().resources)]).collect()
+}
+
+/// Whether the resources of two pods differ.
+pub(crate) fn differ(a: &Pod, b: &Pod) -> bool {
+    resources(a) != resources(b)
+}
+
+/// The pod with other resources; `of` answers by container, `Some` replaces.
+fn with(pod: &Pod, of: impl Fn(&str) -> Option<Resources>) -> Pod {
+    let mut object = pod.object.clone();
+    if let Some(spec) = &mut object.spec {
+        let containers = spec.init_containers.iter_mut().flatten().chain(&mut spec.containers);
+        for container in containers {
+            if let Some(resources) = of(&container.name) {
+                container.resources = resources;
+            }
+        }
+        if let Some(resources) = of("") {
+            spec.resources = resources;
+        }
+    }
+    // Name, uid and spec were there before.
+    Pod::new(object, pod.origin).unwrap_or_else(|| pod.clone())
+}
+
+/// What a pod that runs already was given, by its status: a resize that waited when we stopped still waits.
+pub(crate) fn given(pod: &Pod) -> Pod {
+    let status = pod.api_status();
+    let statuses: Vec<&core::ContainerStatus> = status
+        .into_iter()
+        .flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten())
+        .collect();
+    with(pod, |name| {
+        let status = statuses.iter().find(|s| s.name == name)?;
+        let given = status.allocated_resources.as_ref()?;
+        let resources = pod.member(name)?.container.resources.as_ref();
+        let wanted = resources.and_then(|r| r.requests.as_ref());
+        let differs = ["cpu", "memory"].iter().any(|what| {
+            let amount = |q: Option<&api::k8s::apimachinery::pkg::api::resource::Quantity>| {
+                q.and_then(|q| Quantity::parse(&q.0).ok())
+            };
+            let asked = amount(wanted.and_then(|w| w.get(*what)));
+            asked.is_some() && amount(given.get(*what)).is_some_and(|g| Some(g) != asked)
+        });
+        differs.then(|| status.resources.clone())
+    })
+}
+
+/// The pod as it runs now: with its new resources when they can be had beside `others`, else with those it has.
+pub(crate) fn settle(
+    has: &Pod,
+    wanted: Arc<Pod>,
+    others: impl FnOnce() -> Vec<Arc<Pod>>,
+    allocatable: &BTreeMap<String, Quantity>,
+) -> (Arc<Pod>, Option<Deferred>) {
+    if resources(has) == resources(&wanted) {
+        return (wanted, None);
+    }
+    match admission::resources_left(&wanted, &others(), allocatable) {
+        None => (wanted, None),
+        Some((reason, message)) => {
+            let kept = resources(has);
+            let pod = with(&wanted, |name| kept.get(name).map(|r| (*r).clone()));
+            let message = message.trim_start_matches("Pod was rejected: ").to_owned();
+            (Arc::new(pod), Some(Deferred { message, reason }))
+        }
+    }
+}
+
+/// Whether a change of a resource needs the container to start again.
+pub(crate) fn restarts(container: &core::Container, resource: &str) -> bool {
+    let mut policies = container.resize_policy.iter().flatten();
+    policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::pod::tests::pod;
+    use serde_json::json;
+
+    fn asking(cpu: &str) -> Pod {
+        pod(json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": cpu}}}]}))
+    }
+
+    fn cpu(pod: &Pod) -> String {
+        pod.members[0].container.resources.as_ref().unwrap().requests.as_ref().unwrap()["cpu"]
+            .0
+            .clone()
+    }
+
+    #[test]
+    fn a_resize_is_given_or_waits() {
+        let allocatable =
+            [("cpu".to_owned(), Quantity::from_int(2)), ("pods".to_owned(), Quantity::from_int(9))]
+                .into();
+        let other = Arc::new(asking("1"));
+        let (given, waits) = settle(
+            &asking("500m"),
+            Arc::new(asking("1")),
+            || vec![Arc::clone(&other)],
+            &allocatable,
+        );
+        assert_eq!((cpu(&given).as_str(), waits), ("1", None));
+        let (kept, waits) =
+            settle(&asking("500m"), Arc::new(asking("1500m")), || vec![other], &allocatable);
+        assert_eq!(cpu(&kept), "500m");
+        let message =
+            "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000";
+        let waits = waits.unwrap();
+        assert_eq!((waits.message.as_str(), waits.reason.as_str()), (message, "OutOfcpu"));
+    }
+
+    /// The form of upstream's `TestPodResizeCompletedMsg` and its siblings.
+    #[test]
+    fn events_of_a_resize_show_the_resources() {
+        let mut wanted = pod(json!({
+            "initContainers": [{"name": "i"}],
+            "containers": [{"name": "a", "resources": {
+                "requests": {"memory": "1Mi", "cpu": "1"}, "limits": {"cpu": "2"}}}]}));
+        wanted.object.metadata.generation = Some(4);
+        assert_eq!(
+            message(&wanted, "Pod resize started", ""),
+            "Pod resize started: {\"initContainers\":[{\"name\":\"i\",\"resources\":{}}],\
+             \"containers\":[{\"name\":\"a\",\"resources\":{\"limits\":{\"cpu\":\"2\"},\
+             \"requests\":{\"cpu\":\"1\",\"memory\":\"1Mi\"}}}],\"generation\":4}"
+        );
+        let failed = message(&wanted, "Pod resize error", "no");
+        assert!(failed.ends_with(",\"generation\":4,\"error\":\"no\"}"), "{failed}");
+    }
+
+    #[test]
+    fn what_was_given_is_remembered_by_the_status() {
+        let mut object = asking("1").object;
+        let status = |allocated: &str| {
+            let resources = json!({"requests": {"cpu": allocated}});
+            serde_json::from_value(json!({"containerStatuses": [{"name": "a", "image": "", "imageID": "", "ready": true,
+                "restartCount": 0, "allocatedResources": {"cpu": allocated}, "resources": resources}]}))
+            .unwrap()
+        };
+        object.status = Some(status("500m"));
+        assert_eq!(
+            cpu(&given(&Pod::new(object.clone(), crate::pods::pod::Origin::Api).unwrap())),
+            "500m"
+        );
+        // Another spelling of the same amount is no resize.
+        object.status = Some(status("1000m"));
+        assert_eq!(cpu(&given(&Pod::new(object, crate::pods::pod::Origin::Api).unwrap())), "1");
+    }
+}

@@ -1,0 +1,394 @@
+//! Requests and limits in the units of the kernel: shares, quotas, bytes, scores.
+
+use std::collections::BTreeMap;
+
+use api::Quantity;
+use api::k8s::api::core::v1 as core;
+use api::k8s::apimachinery::pkg::api::resource::Quantity as Text;
+use proto::runtime::v1 as cri;
+
+use crate::pods::pod::{Member, Pod, Role};
+
+/// Length of a CFS period in microseconds (`cm.QuotaPeriod`).
+pub(crate) const CPU_PERIOD: i64 = 100_000;
+/// Smallest quota in microseconds (`cm.MinQuotaPeriod`).
+const CPU_QUOTA_MIN: i64 = 1_000;
+const SHARES_MIN: i64 = 2;
+const SHARES_MAX: i64 = 262_144;
+
+/// Quality-of-service class of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Qos {
+    Guaranteed,
+    Burstable,
+    BestEffort,
+}
+
+impl Qos {
+    /// As the API writes it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+type List = BTreeMap<String, Text>;
+
+fn parse(text: &Text) -> Quantity {
+    Quantity::parse(&text.0).unwrap_or_else(|_| Quantity::from_int(0))
+}
+
+/// A limit or request by name; `None` when it is not set.
+fn get(list: Option<&List>, name: &str) -> Option<Quantity> {
+    list.and_then(|l| l.get(name)).map(parse)
+}
+
+fn limits(c: &core::Container) -> Option<&List> {
+    c.resources.as_ref().and_then(|r| r.limits.as_ref())
+}
+
+fn requests(c: &core::Container) -> Option<&List> {
+    c.resources.as_ref().and_then(|r| r.requests.as_ref())
+}
+
+/// Relative CPU weight of cgroup v1 for thousandths of a core.
+pub(crate) fn shares(milli: i64) -> i64 {
+    if milli == 0 {
+        SHARES_MIN
+    } else {
+        (milli.saturating_mul(1024) / 1000).clamp(SHARES_MIN, SHARES_MAX)
+    }
+}
+
+/// CFS quota for thousandths of a core; zero is no limit.
+pub(crate) fn quota(milli: i64) -> i64 {
+    if milli == 0 { 0 } else { (milli.saturating_mul(CPU_PERIOD) / 1000).max(CPU_QUOTA_MIN) }
+}
+
+/// The pod's class, by the rules of `pkg/apis/core/v1/helper/qos`.
+pub(crate) fn qos(pod: &Pod) -> Qos {
+    let mut any = false;
+    let mut guaranteed = true;
+    let pod_level = pod.spec().resources.as_ref();
+    let lists: Vec<(Option<&List>, Option<&List>)> = match pod_level {
+        Some(r) if r.limits.is_some() || r.requests.is_some() => {
+            vec![(r.limits.as_ref(), r.requests.as_ref())]
+        }
+        _ => pod
+            .members
+            .iter()
+            .filter(|m| m.role != Role::Ephemeral)
+            .map(|m| (limits(&m.container), requests(&m.container)))
+            .collect(),
+    };
+    for (limits, requests) in lists {
+        for name in ["cpu", "memory"] {
+            let limit = get(limits, name).filter(|q| !q.is_zero());
+            let request = get(requests, name).filter(|q| !q.is_zero()).or(limit);
+            any |= limit.is_some() || request.is_some();
+            guaranteed &= limit.is_some() && limit == request;
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => Qos::BestEffort,
+        (true, true) => Qos::Guaranteed,
+        (true, false) => Qos::Burstable,
+    }
+}
+
+/// What a whole pod asks for: the larger of its running containers and its largest init phase, plus overhead.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PodAmount {
+    pub(crate) cpu_milli: i64,
+    pub(crate) memory: i64,
+    /// Every running container has a limit; only meaningful for limits.
+    pub(crate) cpu_complete: bool,
+    pub(crate) memory_complete: bool,
+}
+
+fn amount(
+    pod: &Pod,
+    name: &str,
+    of: impl Fn(&core::Container) -> Option<Quantity>,
+    pod_level: Option<Quantity>,
+) -> (Quantity, bool) {
+    let zero = Quantity::from_int(0);
+    let overhead = get(pod.spec().overhead.as_ref(), name).unwrap_or(zero);
+    if let Some(set) = pod_level {
+        return (set.plus(overhead), true);
+    }
+    let mut running = zero;
+    let mut sidecars = zero;
+    let mut largest_init = zero;
+    let mut complete = true;
+    for member in &pod.members {
+        let value = of(&member.container);
+        let set = value.is_some_and(|q| !q.is_zero());
+        let value = value.unwrap_or(zero);
+        match member.role {
+            Role::Main => {
+                running = running.plus(value);
+                complete &= set;
+            }
+            Role::Sidecar => {
+                sidecars = sidecars.plus(value);
+                complete &= set;
+                largest_init = largest_init.max(sidecars);
+            }
+            Role::Init => largest_init = largest_init.max(value.plus(sidecars)),
+            Role::Ephemeral => {}
+        }
+    }
+    let sum = running.plus(sidecars).max(largest_init);
+    let sum = if sum.is_zero() { sum } else { sum.plus(overhead) };
+    (sum, complete)
+}
+
+/// Requests (a limit stands in where none is given).
+pub(crate) fn pod_requests(pod: &Pod) -> PodAmount {
+    let level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref());
+    let of = |name: &'static str| {
+        amount(
+            pod,
+            name,
+            |c| get(requests(c), name).or_else(|| get(limits(c), name)),
+            get(level, name),
+        )
+    };
+    PodAmount {
+        cpu_milli: of("cpu").0.milli_value(),
+        memory: of("memory").0.value(),
+        ..PodAmount::default()
+    }
+}
+
+/// A request of the whole pod for any resource, in units.
+pub(crate) fn pod_request(pod: &Pod, name: &str) -> Quantity {
+    let level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref());
+    amount(pod, name, |c| get(requests(c), name).or_else(|| get(limits(c), name)), get(level, name))
+        .0
+}
+
+/// Names of all resources that a pod asks for.
+pub(crate) fn pod_resource_names(pod: &Pod) -> std::collections::BTreeSet<String> {
+    let of = |c: &Member| {
+        requests(&c.container)
+            .into_iter()
+            .chain(limits(&c.container))
+            .flat_map(|l| l.keys().cloned())
+            .collect::<Vec<_>>()
+    };
+    let level = pod.spec().resources.as_ref();
+    let level = level.into_iter().flat_map(|r| r.requests.iter().chain(&r.limits));
+    pod.members.iter().flat_map(of).chain(level.flat_map(|l| l.keys().cloned())).collect()
+}
+
+/// How the names of resources that are huge pages begin; the size of a page follows.
+const HUGE_PAGES: &str = "hugepages-";
+
+/// The resource of huge pages of a size: `hugepages-2Mi`.
+pub(crate) fn huge_page_resource(size: i64) -> String {
+    format!("{HUGE_PAGES}{}", Quantity::bytes(size))
+}
+
+/// The name of a size in the files of the kernel's `hugetlb` controller: `2MB`.
+pub(crate) fn huge_page_unit(size: i64) -> String {
+    match size {
+        s if s >= 1 << 30 => format!("{}GB", s >> 30),
+        s if s >= 1 << 20 => format!("{}MB", s >> 20),
+        s => format!("{}KB", s >> 10),
+    }
+}
+
+/// Bytes that a list has of huge pages of a size.
+fn huge_pages_in(list: Option<&List>, size: i64) -> Option<i64> {
+    let of_size = |name: &str| {
+        let page = name.strip_prefix(HUGE_PAGES).and_then(|p| Quantity::parse(p).ok());
+        page.is_some_and(|p| p.value() == size)
+    };
+    list?.iter().find(|(name, _)| of_size(name)).map(|(_, amount)| parse(amount).value())
+}
+
+/// A container's limit for each size of huge pages that the kernel has: its own, else the pod's, else none may be used
+/// (`GetHugepageLimitsFromResources`).
+pub(crate) fn huge_page_limits(
+    pod: &Pod,
+    member: &Member,
+    sizes: &[i64],
+) -> Vec<cri::HugepageLimit> {
+    let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
+    let limit = |size: i64| {
+        let own = huge_pages_in(limits(&member.container), size);
+        own.or_else(|| huge_pages_in(level, size)).unwrap_or(0)
+    };
+    let of = |size: &i64| cri::HugepageLimit {
+        page_size: huge_page_unit(*size),
+        limit: u64::try_from(limit(*size)).unwrap_or_default(),
+    };
+    sizes.iter().map(of).collect()
+}
+
+/// Limits.
+pub(crate) fn pod_limits(pod: &Pod) -> PodAmount {
+    let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
+    let of = |name: &'static str| amount(pod, name, |c| get(limits(c), name), get(level, name));
+    let ((cpu, cpu_complete), (memory, memory_complete)) = (of("cpu"), of("memory"));
+    PodAmount {
+        cpu_milli: cpu.milli_value(),
+        memory: memory.value(),
+        cpu_complete,
+        memory_complete,
+    }
+}
+
+/// `oom_score_adj` of a container, by the formula of `pkg/kubelet/qos`.
+pub(crate) fn oom_score(pod: &Pod, member: &Member, capacity: i64) -> i64 {
+    // `system-node-critical`; only it counts as node-critical.
+    if pod.spec().priority.is_some_and(|p| p >= 2_000_001_000) {
+        return -997;
+    }
+    match qos(pod) {
+        Qos::Guaranteed => return -997,
+        Qos::BestEffort => return 1000,
+        Qos::Burstable => {}
+    }
+    let request = |m: &Member| {
+        get(requests(&m.container), "memory")
+            .or_else(|| get(limits(&m.container), "memory"))
+            .map_or(0, |q| q.value())
+    };
+    let capacity = capacity.max(1);
+    let score = |bytes: i64| {
+        1000 - i64::try_from(i128::from(bytes) * 1000 / i128::from(capacity)).unwrap_or(1000)
+    };
+    let mut adjust = score(request(member));
+    if member.role == Role::Sidecar {
+        let least = pod.of_role(Role::Main).map(request).min().unwrap_or(0);
+        adjust = adjust.min(score(least));
+    }
+    // Above guaranteed pods, and not the same as best-effort ones.
+    if adjust < 3 {
+        return 3;
+    }
+    if adjust == 1000 { 999 } else { adjust }
+}
+
+/// A container's resources for the runtime, with what every container gets in its v2 group.
+pub(crate) fn linux(
+    pod: &Pod,
+    member: &Member,
+    capacity: i64,
+    unified: &[(&str, &str)],
+) -> cri::LinuxContainerResources {
+    let c = &member.container;
+    let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
+    let limit =
+        |name: &str| get(limits(c), name).filter(|q| !q.is_zero()).or_else(|| get(level, name));
+    let cpu_limit = limit("cpu").map_or(0, |q| q.milli_value());
+    let cpu_request = get(requests(c), "cpu").map_or(cpu_limit, |q| q.milli_value());
+    let mut out = cri::LinuxContainerResources {
+        cpu_period: CPU_PERIOD,
+        cpu_quota: quota(cpu_limit),
+        cpu_shares: shares(cpu_request),
+        memory_limit_in_bytes: limit("memory").map_or(0, |q| q.value()),
+        oom_score_adj: oom_score(pod, member, capacity),
+        ..cri::LinuxContainerResources::default()
+    };
+    out.unified
+        .extend(unified.iter().map(|(file, value)| ((*file).to_owned(), (*value).to_owned())));
+    out
+}
+
+/// The resources a container was given that can change while it runs, in units of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// Shares and quota.
+    pub(crate) cpu: (i64, i64),
+    /// Limit in bytes.
+    pub(crate) memory: i64,
+}
+
+impl Given {
+    pub(crate) fn of(linux: &cri::LinuxContainerResources) -> Self {
+        Self { cpu: (linux.cpu_shares, linux.cpu_quota), memory: linux.memory_limit_in_bytes }
+    }
+
+    /// As the container's annotation keeps it.
+    pub(crate) fn text(self) -> String {
+        format!("{} {} {}", self.cpu.0, self.cpu.1, self.memory)
+    }
+
+    /// `None` when an annotation is none of ours.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split(' ').map(|n| n.parse::<i64>().ok());
+        let mut next = || numbers.next().flatten();
+        Some(Self { cpu: (next()?, next()?), memory: next()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::pod::tests::pod;
+    use serde_json::json;
+
+    #[test]
+    fn classes_follow_limits_and_requests() {
+        let class =
+            |resources| qos(&pod(json!({"containers": [{"name": "a", "resources": resources}]})));
+        assert_eq!(class(json!({})), Qos::BestEffort);
+        assert_eq!(class(json!({"requests": {"cpu": "1"}})), Qos::Burstable);
+        assert_eq!(class(json!({"limits": {"cpu": "1", "memory": "1Gi"}})), Qos::Guaranteed);
+        assert_eq!(
+            class(json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}})),
+            Qos::Burstable
+        );
+    }
+
+    #[test]
+    fn what_was_given_survives_its_annotation() {
+        let given = Given { cpu: (102, 20_000), memory: 64 << 20 };
+        assert_eq!(given.text(), "102 20000 67108864");
+        assert_eq!(Given::parse(&given.text()), Some(given));
+        assert_eq!(Given::parse("102"), None);
+    }
+
+    #[test]
+    fn huge_pages_that_are_not_asked_for_are_limited_to_none() {
+        let p = pod(json!({
+            "containers": [
+                {"name": "a", "resources": {"limits": {"hugepages-2Mi": "4Mi"}}},
+                {"name": "b"},
+            ],
+            "resources": {"limits": {"hugepages-1Gi": "2Gi", "hugepages-2Mi": "8Mi"}},
+        }));
+        let limits = |at: usize| -> Vec<(String, u64)> {
+            let limits = huge_page_limits(&p, &p.members[at], &[64 << 10, 2 << 20, 1 << 30]);
+            limits.into_iter().map(|l| (l.page_size, l.limit)).collect()
+        };
+        let of = |name: &str, limit| (name.to_owned(), limit);
+        assert_eq!(limits(0), [of("64KB", 0), of("2MB", 4 << 20), of("1GB", 2 << 30)]);
+        assert_eq!(limits(1), [of("64KB", 0), of("2MB", 8 << 20), of("1GB", 2 << 30)]);
+        let names = [64 << 10, 2 << 20, 1 << 30].map(huge_page_resource);
+        assert_eq!(names, ["hugepages-64Ki", "hugepages-2Mi", "hugepages-1Gi"]);
+        let asked = pod_resource_names(&p);
+        assert!(asked.contains("hugepages-1Gi") && asked.contains("hugepages-2Mi"));
+    }
+
+    #[test]
+    fn kernel_units_are_those_of_upstream() {
+        assert_eq!((shares(0), shares(1), shares(1000), shares(10_000_000)), (2, 2, 1024, 262_144));
+        assert_eq!((quota(0), quota(5), quota(500)), (0, 1000, 50_000));
+        let p = pod(json!({
+            "initContainers": [{"name": "i", "resources": {"requests": {"cpu": "3"}}}],
+            "containers": [{"name": "a", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}],
+            "overhead": {"cpu": "100m"},
+        }));
+        let amount = pod_requests(&p);
+        assert_eq!((amount.cpu_milli, amount.memory), (3100, 1 << 30));
+        assert_eq!(oom_score(&p, &p.members[1], 4 << 30), 750);
+    }
+}

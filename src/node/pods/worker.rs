@@ -1,0 +1,368 @@
+//! One task per pod: observes, reports, decides with [`crate::pods::plan`], acts; woken by events, never by a clock alone.
+
+mod actions;
+mod active;
+mod backoff;
+pub(crate) mod lifecycle_hook;
+mod message;
+mod reporter;
+mod resize;
+#[cfg(test)]
+mod simulation;
+mod start;
+mod stop;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use base::Backoff;
+use client::events::EventType;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::context::Node;
+use crate::events;
+use crate::pods::observed::{Observed, State};
+use crate::pods::plan::{Plan, plan};
+use crate::pods::pod::Pod;
+use crate::pods::resize::Deferred;
+use crate::runtime::{ContainerEvent, ContainerEventKind};
+use crate::status::pod::{Verdict, order_addresses};
+use crate::volumes;
+
+use actions::{Actions, Applied};
+use active::Active;
+use reporter::Reporter;
+
+/// A look without an event, in case one was lost.
+const RELIST: Duration = Duration::from_secs(300);
+/// Processes and threads of one pod under the hardened profile: more than any service has, less than harms its neighbours.
+const PIDS_MAX: i64 = 4096;
+/// Waiting for ConfigMaps and Secrets to be read for the first time.
+pub(crate) const OBJECTS_WAIT: Duration = Duration::from_secs(2);
+
+/// What the pod manager wants of a worker.
+#[derive(Debug, Clone)]
+pub(crate) struct Desired {
+    pub(crate) pod: Arc<Pod>,
+    /// The API has it no more: end it, there is nothing to report to.
+    pub(crate) removed: bool,
+    /// Uid in the API, where a status can be written; a static pod without mirror has none.
+    pub(crate) api_uid: Option<String>,
+    /// The pod may not run here, or no longer.
+    pub(crate) refused: Option<Verdict>,
+    /// New resources that the node does not have; `pod` has those it was given.
+    pub(crate) resize: Option<Deferred>,
+    /// The machine is switched off: containers end within so many seconds, and nothing is started.
+    pub(crate) halt: Option<i64>,
+}
+
+/// The manager's end of a worker.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) desired: watch::Sender<Desired>,
+    pub(crate) wake: Arc<Notify>,
+    pub(crate) exits: Arc<Mutex<HashSet<String>>>,
+    /// Whether the containers have ended, as [`Desired::halt`] asks.
+    pub(crate) halted: Arc<watch::Sender<bool>>,
+    /// The newest status and observation, for the node's own API.
+    pub(crate) shown: Arc<Mutex<Shown>>,
+}
+
+impl Handle {
+    /// Takes note of an event of the runtime about a container or sandbox of the pod.
+    pub(crate) fn on_runtime_event(&self, event: ContainerEvent) {
+        match event.kind {
+            // The worker starts every container itself and observes afterwards.
+            ContainerEventKind::Started => return,
+            ContainerEventKind::Exited => {
+                self.exits.lock().insert(event.id);
+            }
+            ContainerEventKind::OutOfMemory | ContainerEventKind::Deleted => {}
+        }
+        self.wake.notify_one();
+    }
+}
+
+/// What others may look at.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Shown {
+    pub(crate) status: core::PodStatus,
+    pub(crate) observed: Arc<Observed>,
+    /// How often the relist alone changed something: each time an event was lost or a deadline missed.
+    pub(crate) relist_changes: u64,
+}
+
+/// One pod's worker.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    node: Arc<Node>,
+    desired: watch::Receiver<Desired>,
+    wake: Arc<Notify>,
+    halted: Arc<watch::Sender<bool>>,
+    reporter: Reporter,
+    actions: Actions,
+    adopted: bool,
+    trouble: Backoff,
+    active: Active,
+}
+
+enum Step {
+    /// The pod is gone from this node.
+    Done,
+    /// Plan again at once, on what is observed then.
+    Now,
+    /// Look again by then, or when woken.
+    At(Instant),
+    /// Nothing is due: look again when woken, or at the relist.
+    Idle,
+}
+
+/// The pod's addresses: its sandbox's, or the node's.
+pub(crate) fn pod_ips(node: &Node, pod: &Pod, observed: &Observed) -> Vec<String> {
+    if pod.host_network() {
+        return node.config.node_ips().iter().map(ToString::to_string).collect();
+    }
+    let mut ips = observed.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+    order_addresses(&mut ips, &node.config.node_ips());
+    ips
+}
+
+impl Worker {
+    /// A worker for a pod, and the handle to it.
+    pub(crate) fn new(node: Arc<Node>, desired: Desired) -> (Self, Handle) {
+        let (sender, receiver) = watch::channel(desired);
+        let wake = Arc::new(Notify::new());
+        let exits = Arc::default();
+        let shown = Arc::default();
+        let halted = Arc::new(watch::Sender::new(false));
+        let progress = Arc::default();
+        let handle = Handle {
+            desired: sender,
+            wake: Arc::clone(&wake),
+            exits: Arc::clone(&exits),
+            halted: Arc::clone(&halted),
+            shown: Arc::clone(&shown),
+        };
+        let worker = Self {
+            reporter: Reporter::new(
+                Arc::clone(&node),
+                receiver.clone(),
+                Arc::clone(&wake),
+                exits,
+                shown,
+                Arc::clone(&progress),
+            ),
+            actions: Actions::new(Arc::clone(&node), receiver.clone(), progress),
+            node,
+            desired: receiver,
+            wake,
+            halted,
+            adopted: false,
+            trouble: Backoff::new(Duration::from_millis(500), Duration::from_secs(60)),
+            active: Active::default(),
+        };
+        (worker, handle)
+    }
+
+    /// Runs until the pod is gone from this node, or shutdown: then its containers go on.
+    pub(crate) async fn run(mut self) -> Result<(), std::convert::Infallible> {
+        let shutdown = self.node.tasks.shutdown().clone();
+        let mut relisted = None;
+        loop {
+            let desired = self.desired.borrow_and_update().clone();
+            let step = tokio::select! {
+                biased;
+                () = shutdown.requested() => return Ok(()),
+                step = self.sync(&desired) => step,
+            };
+            if relisted.take().is_some_and(|before| before != self.changes()) {
+                tracing::warn!(
+                    pod = %desired.pod.key,
+                    "the periodic look at a pod changed it: an event of the runtime was lost"
+                );
+                self.reporter.shown.lock().relist_changes += 1;
+            }
+            let (deadline, idle) = match step {
+                Step::Done => {
+                    tracing::debug!(pod = %desired.pod.key, uid = %desired.pod.uid, "pod is gone");
+                    self.node.config.unready.gone(&desired.pod.key.to_string(), &desired.pod.uid);
+                    return Ok(());
+                }
+                Step::Now => continue,
+                Step::At(deadline) => (deadline, false),
+                Step::Idle => (base::clock::now() + RELIST, true),
+            };
+            tokio::select! {
+                biased;
+                () = shutdown.requested() => return Ok(()),
+                changed = self.desired.changed() => if changed.is_err() { return Ok(()) },
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep_until(deadline) => {
+                    relisted = idle.then(|| self.changes());
+                }
+            }
+        }
+    }
+
+    /// Changes of the pod and of its status so far.
+    fn changes(&self) -> (u64, u64) {
+        (self.actions.changes, self.reporter.changes)
+    }
+
+    /// Tries again after the back-off.
+    fn later(&mut self) -> Step {
+        Step::At(base::clock::now() + self.trouble.next_delay())
+    }
+
+    async fn sync(&mut self, desired: &Desired) -> Step {
+        let pod = &desired.pod;
+        let observed = match self.reporter.observe(pod).await {
+            Ok(observed) => observed,
+            Err(error) => {
+                tracing::debug!(pod = %pod.key, %error, "cannot look at the pod");
+                // A runtime that is away says nothing of this pod.
+                if !error.is_unavailable() {
+                    let message = format!("error determining status: {}", error.grpc_text());
+                    self.node.pod_event(pod, EventType::Warning, events::FAILED_SYNC, message);
+                }
+                return self.later();
+            }
+        };
+        if !self.adopted {
+            self.adopted = true;
+            self.adopt(pod, &observed);
+        }
+        // A deadline ends what runs; the outcome of a pod that has ended stays.
+        if self.reporter.decided.is_none() && !self.reporter.terminal && !pod.is_api_terminal() {
+            let over = self.active_left(pod).is_some_and(|left| left.is_zero());
+            self.reporter.decided =
+                desired.refused.clone().or_else(|| over.then(deadline_exceeded));
+            let own = self.reporter.decided.as_ref().filter(|_| desired.refused.is_none());
+            if let Some(verdict) = own {
+                let (reason, message) = (&verdict.reason, verdict.message.clone());
+                self.node.pod_event(pod, EventType::Normal, reason, message);
+            }
+        }
+        if desired.removed
+            || pod.is_deleted()
+            || self.reporter.decided.is_some()
+            || self.reporter.terminal
+            || pod.is_api_terminal()
+        {
+            self.reporter.terminal = true;
+            return self.finish(desired, observed).await;
+        }
+        if let Some(seconds) = desired.halt {
+            return self.halt(desired, observed, seconds).await;
+        }
+        match self.advance(desired, observed).await {
+            Ok(step) => {
+                self.trouble.reset();
+                step
+            }
+            Err(error) => {
+                tracing::debug!(pod = %pod.key, %error, "pod not in its wanted state yet");
+                self.later()
+            }
+        }
+    }
+
+    /// What is left of `activeDeadlineSeconds`. The API may not have the start yet, and has none of a static pod.
+    fn active_left(&mut self, pod: &Pod) -> Option<Duration> {
+        let start = pod.api_status().and_then(|s| s.start_time.as_ref());
+        let start = start.or(self.reporter.previous.start_time.as_ref())?.0.as_second();
+        self.active.left(pod, start)
+    }
+
+    /// What ran before we did was started, and ready if it was.
+    fn adopt(&self, pod: &Pod, observed: &Observed) {
+        let previous = &self.reporter.previous;
+        let old =
+            previous.container_statuses.iter().chain(&previous.init_container_statuses).flatten();
+        for status in old.filter(|s| s.started == Some(true)) {
+            let running = observed.active(&status.name).filter(|c| c.state == State::Running);
+            if let Some(container) = running
+                && status.container_id.as_deref().is_some_and(|id| id.ends_with(&container.id))
+                && pod.member(&status.name).is_some()
+            {
+                self.reporter.probes.adopt(&container.id, status.ready);
+            }
+        }
+    }
+
+    fn plan(&self, pod: &Pod, observed: &Observed) -> Plan {
+        let health = self.reporter.probes.results();
+        plan(pod, observed, |id| health.get(id).copied().unwrap_or_default())
+    }
+
+    /// Brings a pod that should run closer to what is wanted.
+    async fn advance(&mut self, desired: &Desired, observed: Observed) -> Result<Step, String> {
+        let pod = &desired.pod;
+        self.node.objects.use_all(&pod.uid, &self.wake, &volumes::references(pod));
+        self.node.trust_bundles.follow(pod, &self.wake);
+        self.node.pod_certificates.follow(pod, &self.wake);
+        self.actions.note_resize(pod, &observed);
+        self.actions.pulls.begin_round();
+        self.reporter.show(desired, &observed);
+        let next = self.plan(pod, &observed);
+        if next.kill_pod && next.create_sandbox.is_none() {
+            self.reporter.terminal = true;
+            return Ok(Step::Now);
+        }
+        let action = self.actions.apply(pod, &next, &observed);
+        let applied = self.reporter.report_while(action).await?;
+        let (mut observed, mut next, mut again) = (observed, next, false);
+        if applied.changed || next != Plan::default() {
+            observed = self.reporter.observe(pod).await.map_err(|e| e.to_string())?;
+            self.reporter.show(desired, &observed);
+            // One plan does not see what it brings about: a sidecar that runs lets the next container start.
+            let planned = self.plan(pod, &observed);
+            // Nor is what the runtime says now always what it said before: a sandbox may have ended in between.
+            again = planned != Plan::default() && (applied.changed || planned != next);
+            next = planned;
+        }
+        self.actions.collect(pod, &observed).await;
+        if let Some(why) = applied.failed {
+            return Err(why);
+        }
+        Ok(if again { Step::Now } else { self.deadline(pod, &next, &applied, &observed) })
+    }
+
+    /// When to look again without being woken.
+    fn deadline(&mut self, pod: &Pod, next: &Plan, applied: &Applied, observed: &Observed) -> Step {
+        let now = base::clock::now();
+        let mut times = Vec::new();
+        times.extend(applied.refresh_at);
+        times.extend(self.actions.pulls.next_try());
+        // A back-off that is over counts for a container that waits for it alone: any other would be
+        // looked at in a loop.
+        let crashed: Vec<usize> = {
+            let waiting = &self.actions.progress.lock().waiting;
+            let waits = |index: &&usize| {
+                let why = pod.members.get(**index).and_then(|m| waiting.get(m.name()));
+                why.is_some_and(|why| why.reason == "CrashLoopBackOff")
+            };
+            next.start.iter().filter(waits).copied().collect()
+        };
+        times.extend(self.actions.crashes.next_try(pod, observed, &crashed));
+        times.extend(self.active_left(pod).map(|left| now + left));
+        times.extend(self.reporter.lag_deadline());
+        // One that falls on the relist is no less a deadline: the longest back-off is as long, and a container is tried a
+        // millisecond after it.
+        let relist = now + RELIST + backoff::TRY_AFTER;
+        times.into_iter().min().filter(|at| *at <= relist).map_or(Step::Idle, Step::At)
+    }
+}
+
+fn deadline_exceeded() -> Verdict {
+    Verdict {
+        reason: "DeadlineExceeded".to_owned(),
+        message: "Pod was active on the node longer than the specified deadline".to_owned(),
+        grace: None,
+        disruption: false,
+    }
+}

@@ -1,0 +1,91 @@
+//! Runs the handlers of lifecycle hooks. Their failures are worded as the kubelet's `pkg/kubelet/lifecycle` words them.
+
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use client::events::EventType;
+
+use crate::context::Node;
+use crate::pods::pod::Pod;
+use crate::probes::handler::Target;
+use crate::probes::handler::http::Get;
+
+/// Runs a lifecycle hook.
+///
+/// # Errors
+/// The message of the failure.
+pub(crate) async fn run(
+    node: &Node,
+    pod: &Pod,
+    target: Target<'_>,
+    hook: &core::LifecycleHandler,
+    limit: Duration,
+) -> Result<(), String> {
+    let of = |kind: &str, what: &str| {
+        format!(
+            "{kind} lifecycle hook ({what}) for Container {:?} in Pod {:?} failed - error: ",
+            target.container.name,
+            format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid)
+        )
+    };
+    if let Some(action) = &hook.exec {
+        let command = action.command.clone().unwrap_or_default();
+        let shown = of("Exec", &format!("[{}]", command.join(" ")));
+        return exec(target, &command, limit).await.map_err(|why| format!("{shown}{why}"));
+    }
+    if let Some(action) = &hook.http_get {
+        let shown = of("HTTP", action.path.as_deref().unwrap_or_default());
+        let outcome = http(node, pod, target, action, limit).await;
+        return outcome.map_err(|why| format!("{shown}{why}"));
+    }
+    if let Some(action) = &hook.sleep {
+        let wanted = Duration::from_secs(u64::try_from(action.seconds).unwrap_or_default());
+        base::clock::sleep(wanted.min(limit)).await;
+        return Ok(());
+    }
+    Err("Cannot run handler: invalid handler: this kind of lifecycle handler is not supported"
+        .to_owned())
+}
+
+async fn exec(target: Target<'_>, command: &[String], limit: Duration) -> Result<(), String> {
+    match target.runtime.exec(target.container_id, command, limit).await {
+        Ok(output) if output.exit_code == 0 => Ok(()),
+        Ok(mut output) => {
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            output.stdout.extend_from_slice(&output.stderr);
+            Err(format!(
+                "command '{}' exited with {}: {error}, message: {:?}",
+                command.join(" "),
+                output.exit_code,
+                String::from_utf8_lossy(&output.stdout)
+            ))
+        }
+        Err(error) => Err(format!("{}, message: \"\"", error.grpc_text())),
+    }
+}
+
+/// Any answer is success, whatever its status. The node repeats an HTTPS request in the clear when the server answers it
+/// with HTTP.
+async fn http(
+    node: &Node,
+    pod: &Pod,
+    target: Target<'_>,
+    action: &core::HTTPGetAction,
+    limit: Duration,
+) -> Result<(), String> {
+    let mut get = Get::new(target, action)?;
+    let error = match get.send(limit).await {
+        Ok(_) => return Ok(()),
+        Err(error) if error.plain_answer => error,
+        Err(error) => return Err(error.to_string()),
+    };
+    get.https = false;
+    get.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
+    get.send(limit).await.map_err(|_| error.to_string())?;
+    let message = format!(
+        "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
+        get.authority()
+    );
+    node.pod_event(pod, EventType::Warning, "LifecycleHTTPFallback", message);
+    Ok(())
+}

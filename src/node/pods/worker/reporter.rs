@@ -1,0 +1,231 @@
+//! Observes a pod and reports its status, also while an action on its containers takes long.
+
+use std::collections::{HashMap, HashSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::{Desired, Shown, message};
+use crate::context::Node;
+use crate::pods::observed::{Observed, State, observe};
+use crate::pods::pod::{Origin, Pod};
+use crate::probes::Probes;
+use crate::runtime::{RuntimeError, netns};
+use crate::status::pod;
+use crate::status::pod::{Input, Verdict, Waiting};
+
+/// How long an end that was announced may be missing from what the runtime lists.
+const EXIT_LAG_MAX: Duration = Duration::from_secs(5);
+/// The first pause before an announced end is looked for again; it grows with the time waited.
+const EXIT_LAG_LOOK: Duration = Duration::from_millis(5);
+
+/// What the actions on a pod note for its status while they run.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Why containers wait, by name.
+    pub(super) waiting: HashMap<String, Waiting>,
+    /// Ids of containers whose postStart hook runs: they are not shown as running before it ends.
+    pub(super) starting: HashSet<String>,
+    /// New resources are not in force yet; the text is the last error, or empty.
+    pub(super) resizing: Option<String>,
+}
+
+/// Progress that the actions write and the reporter reads.
+pub(super) type SharedProgress = Arc<Mutex<Progress>>;
+
+/// The reporting half of a pod worker.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    pub(super) node: Arc<Node>,
+    pub(super) desired: watch::Receiver<Desired>,
+    pub(super) wake: Arc<Notify>,
+    pub(super) exits: Arc<Mutex<HashSet<String>>>,
+    pub(super) shown: Arc<Mutex<Shown>>,
+    pub(super) probes: Probes,
+    pub(super) progress: SharedProgress,
+    pub(super) previous: core::PodStatus,
+    /// The node decided that the pod failed.
+    pub(super) decided: Option<Verdict>,
+    /// Nothing is started any more.
+    pub(super) terminal: bool,
+    /// Containers and sandboxes are stopped.
+    pub(super) stopped: bool,
+    /// Ends that were announced and are not yet listed, since when.
+    missing: HashMap<String, Instant>,
+    /// Counts statuses that differed from the one before.
+    pub(super) changes: u64,
+}
+
+impl Reporter {
+    pub(super) fn new(
+        node: Arc<Node>,
+        desired: watch::Receiver<Desired>,
+        wake: Arc<Notify>,
+        exits: Arc<Mutex<HashSet<String>>>,
+        shown: Arc<Mutex<Shown>>,
+        progress: SharedProgress,
+    ) -> Self {
+        let previous = desired.borrow().pod.api_status().cloned().unwrap_or_default();
+        Self {
+            probes: Probes::new(Arc::clone(&wake)),
+            node,
+            desired,
+            wake,
+            exits,
+            shown,
+            progress,
+            previous,
+            decided: None,
+            terminal: false,
+            stopped: false,
+            missing: HashMap::new(),
+            changes: 0,
+        }
+    }
+
+    /// Asks the runtime how the pod is.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub(super) async fn observe(&mut self, pod: &Pod) -> Result<Observed, RuntimeError> {
+        let announced = std::mem::take(&mut *self.exits.lock());
+        let now = base::clock::now();
+        for id in announced {
+            self.missing.entry(id).or_insert(now);
+        }
+        let observed = observe_pod(&self.node, pod).await?;
+        self.missing.retain(|id, since| observed.lacks_end(id) && since.elapsed() < EXIT_LAG_MAX);
+        Ok(observed)
+    }
+
+    /// When to look again for an announced end that the runtime does not list yet.
+    pub(super) fn lag_deadline(&self) -> Option<Instant> {
+        let now = base::clock::now();
+        self.missing.values().map(|since| now + since.elapsed().max(EXIT_LAG_LOOK)).min()
+    }
+
+    /// Brings the probes in line with what runs, and publishes the status.
+    pub(super) fn show(&mut self, desired: &Desired, observed: &Observed) {
+        let hidden;
+        let mut observed = observed;
+        let starting = self.progress.lock().starting.clone();
+        if observed.containers.iter().any(|c| starting.contains(&c.id)) {
+            let mut copy = observed.clone();
+            copy.containers.retain(|c| !starting.contains(&c.id));
+            hidden = copy;
+            observed = &hidden;
+        }
+        let pod = &desired.pod;
+        let terminating = self.terminal || pod.is_deleted() || desired.halt.is_some();
+        self.probes.sync(&self.node, pod, observed, terminating);
+        self.progress.lock().waiting.retain(|name, _| {
+            pod.member(name).is_some()
+                && observed.active(name).is_none_or(|c| c.state != State::Running)
+        });
+        self.publish(desired, observed);
+    }
+
+    /// Tells the API and others how the pod is.
+    fn publish(&mut self, desired: &Desired, observed: &Observed) {
+        let health = self.probes.results();
+        let status = {
+            let progress = self.progress.lock();
+            pod::generate(
+                &desired.pod,
+                &Input {
+                    observed,
+                    health: &health,
+                    waiting: &progress.waiting,
+                    previous: &self.previous,
+                    node_ips: &self.node.config.node_ips(),
+                    terminal: self.terminal && self.stopped,
+                    decided: self.decided.as_ref(),
+                    deferred: desired.resize.as_ref(),
+                    resizing: progress.resizing.as_deref(),
+                    runtime_name: &self.node.version.name,
+                    now: jiff::Timestamp::from_second(
+                        i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default(),
+                    )
+                    .unwrap_or_default(),
+                },
+            )
+        };
+        self.node.config.unready.told(&desired.pod.key.to_string(), &desired.pod.uid, &status);
+        {
+            let mut shown = self.shown.lock();
+            shown.status = status.clone();
+            shown.observed = Arc::new(observed.clone());
+        }
+        if let (Some(uid), false) = (&desired.api_uid, desired.removed) {
+            let known =
+                (desired.pod.origin == Origin::Api).then(|| desired.pod.api_status()).flatten();
+            self.node.status.set(&desired.pod.uid, &desired.pod.key, uid, known, status.clone());
+        }
+        self.changes += u64::from(status != self.previous);
+        self.previous = status;
+    }
+
+    /// Drives `action` to its end and reports meanwhile what the runtime and the probes announce: a
+    /// hook, a pull or a
+    /// grace period of one container must not hide what happens to the others.
+    pub(super) async fn report_while<T>(&mut self, action: impl Future<Output = T>) -> T {
+        let mut action = pin!(action);
+        let wake = Arc::clone(&self.wake);
+        let mut woken = false;
+        let outcome = loop {
+            let lag = self.lag_deadline();
+            tokio::select! {
+                biased;
+                outcome = &mut action => break outcome,
+                () = wake.notified() => woken = true,
+                () = at(lag) => {}
+            }
+            tokio::select! {
+                biased;
+                outcome = &mut action => break outcome,
+                () = self.report() => {}
+            }
+        };
+        if woken {
+            // What was announced is not planned on yet.
+            wake.notify_one();
+        }
+        outcome
+    }
+
+    async fn report(&mut self) {
+        let desired = self.desired.borrow().clone();
+        match self.observe(&desired.pod).await {
+            Ok(observed) => self.show(&desired, &observed),
+            Err(error) => tracing::debug!(pod = %desired.pod.key, %error, "cannot look at the pod"),
+        }
+    }
+}
+
+/// Resolves at a deadline; never without one.
+pub(super) async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Asks the runtime for everything of a pod, and notes whose it is.
+///
+/// # Errors
+/// When the runtime does not answer.
+pub(super) async fn observe_pod(node: &Node, pod: &Pod) -> Result<Observed, RuntimeError> {
+    // The status of a sandbox whose namespace is hidden is an error, too.
+    let mut observed = netns::retry(|| observe(&*node.runtime, &pod.uid)).await?;
+    let sandboxes = observed.sandboxes.iter().map(|s| &s.id);
+    for id in sandboxes.chain(observed.containers.iter().map(|c| &c.id)) {
+        node.own(id, &pod.uid);
+    }
+    message::fill(&mut observed, &node.config.pod_logs_dir);
+    Ok(observed)
+}

@@ -1,0 +1,167 @@
+//! Gives running containers the resources that their pod has now.
+
+use client::events::EventType;
+use proto::runtime::v1 as cri;
+
+use super::PIDS_MAX;
+use super::actions::Actions;
+use crate::events;
+use crate::pods::observed::{Observed, State, label};
+use crate::pods::plan::{Kill, KillReason};
+use crate::pods::pod::{Member, Pod, Role};
+use crate::pods::resize;
+use crate::pods::resources;
+use crate::pods::resources::Given;
+
+/// A running container whose resources are not yet those that its pod has now.
+struct ContainerResize<'a> {
+    member: &'a Member,
+    id: String,
+    from: Given,
+    to: Given,
+    linux: cri::LinuxContainerResources,
+}
+
+impl ContainerResize<'_> {
+    /// Whether the container gives something back. Such containers come first, so that the sum of
+    /// all never exceeds both
+    /// the old and the new resources of the pod.
+    fn shrinks(&self) -> bool {
+        let smaller = |to: i64, from: i64| to > 0 && (from <= 0 || to < from);
+        self.to.cpu.0 < self.from.cpu.0
+            || smaller(self.to.cpu.1, self.from.cpu.1)
+            || smaller(self.to.memory, self.from.memory)
+    }
+
+    /// Whether the container's own policy asks for a restart.
+    fn restarts(&self) -> bool {
+        let policy = |resource| resize::restarts(&self.member.container, resource);
+        self.from.cpu != self.to.cpu && policy("cpu")
+            || self.from.memory != self.to.memory && policy("memory")
+    }
+}
+
+impl Actions {
+    /// Notes for the status whether new resources are still to be put in force: the API must not
+    /// show the new generation
+    /// as observed before that without the condition `PodResizeInProgress`.
+    pub(super) fn note_resize(&mut self, pod: &Pod, observed: &Observed) {
+        let pending = !self.pending_resizes(pod, observed).is_empty();
+        let mut progress = self.progress.lock();
+        if pending {
+            progress.resizing.get_or_insert_default();
+        } else {
+            progress.resizing = None;
+        }
+    }
+
+    fn pending_resizes<'a>(
+        &mut self,
+        pod: &'a Pod,
+        observed: &Observed,
+    ) -> Vec<ContainerResize<'a>> {
+        self.given.retain(|id, _| observed.containers.iter().any(|c| c.id == *id));
+        let mut pending = Vec::new();
+        for member in pod.members.iter().filter(|m| matches!(m.role, Role::Main | Role::Sidecar)) {
+            let Some(container) =
+                observed.active(member.name()).filter(|c| c.state == State::Running)
+            else {
+                continue;
+            };
+            let unified = self.node.cgroups.of_every_container();
+            let linux = resources::linux(pod, member, self.node.machine.memory, unified);
+            let to = Given::of(&linux);
+            let noted = container.annotations.get(label::RESOURCES).and_then(|t| Given::parse(t));
+            match self.given.get(&container.id).copied().or(noted) {
+                Some(from) if from != to => {
+                    let id = container.id.clone();
+                    pending.push(ContainerResize { member, id, from, to, linux });
+                }
+                _ => {
+                    self.given.insert(container.id.clone(), to);
+                }
+            }
+        }
+        pending.sort_by_key(|p| !p.shrinks());
+        pending
+    }
+
+    /// Updates the containers whose resources differ from those they were given, or ends them where
+    /// that needs a start.
+    /// The pod's own cgroup has room for the old and the new resources by now, and is lowered once
+    /// all containers are done.
+    /// What fails is told by the condition `PodResizeInProgress` and tried again.
+    pub(super) async fn resize(&mut self, pod: &Pod, observed: &Observed) -> Result<(), String> {
+        let mut failed = None;
+        let all = self.pending_resizes(pod, observed);
+        let any = !all.is_empty();
+        for pending in all {
+            let name = pending.member.name();
+            let outcome = if pending.restarts() {
+                let message = format!("Container {name} resize requires restart");
+                let (id, name) = (pending.id.clone(), name.to_owned());
+                let kill = Kill { id, name, message, reason: KillReason::Other };
+                match self.unless_ending(self.kill_planned(pod, observed, &kill)).await {
+                    Ok(false) => return Ok(()),
+                    outcome => outcome.map(drop),
+                }
+            } else {
+                let update = cri::LinuxContainerResources {
+                    cpu_period: pending.linux.cpu_period,
+                    cpu_quota: pending.linux.cpu_quota,
+                    cpu_shares: pending.linux.cpu_shares,
+                    memory_limit_in_bytes: pending.linux.memory_limit_in_bytes,
+                    ..cri::LinuxContainerResources::default()
+                };
+                let updated = self.node.runtime.update_container(&pending.id, update).await;
+                updated.map_err(|e| format!("container {name}: {}", e.message))
+            };
+            match outcome {
+                Ok(()) => {
+                    self.changes += 1;
+                    self.given.insert(pending.id, pending.to);
+                }
+                Err(why) => {
+                    let message = resize::message(pod, "Pod resize error", &why);
+                    self.node.pod_event(pod, EventType::Warning, events::RESIZE_ERROR, message);
+                    failed = Some(why);
+                }
+            }
+        }
+        if failed.is_none() {
+            let pids_max = self.node.config.hardened.then_some(PIDS_MAX);
+            failed = self.node.cgroups.apply(pod, pids_max).err().map(|e| e.to_string());
+        }
+        if any && failed.is_none() {
+            let message = resize::message(pod, "Pod resize completed", "");
+            self.node.pod_event(pod, EventType::Normal, events::RESIZE_COMPLETED, message);
+        }
+        self.progress.lock().resizing.clone_from(&failed);
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::pod::tests::pod;
+    use serde_json::json;
+
+    #[test]
+    fn containers_that_give_back_resources_are_resized_first() {
+        let p = pod(json!({"containers": [{"name": "a"}]}));
+        let given = |shares, quota, memory| Given { cpu: (shares, quota), memory };
+        let shrinks = |from, to| {
+            let (member, linux) = (&p.members[0], cri::LinuxContainerResources::default());
+            ContainerResize { member, id: String::new(), from, to, linux }.shrinks()
+        };
+        let middle = given(512, 50_000, 100);
+        assert!(shrinks(middle, given(256, 50_000, 100)));
+        assert!(shrinks(middle, given(512, 40_000, 200)));
+        assert!(shrinks(middle, given(1024, 90_000, 50)));
+        assert!(!shrinks(middle, given(1024, 90_000, 100)));
+        // Zero is no limit.
+        assert!(shrinks(given(512, 0, 0), given(512, 50_000, 0)));
+        assert!(!shrinks(middle, given(512, 0, 0)));
+    }
+}

@@ -1,0 +1,407 @@
+//! Makes sandboxes and starts containers.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use client::events::EventType;
+use proto::runtime::v1 as cri;
+
+use super::actions::{Actions, ends};
+use super::pod_ips;
+use super::reporter::SharedProgress;
+use super::stop::kill;
+use crate::context::Node;
+use crate::events;
+use crate::pods::cri_config;
+use crate::pods::cri_config::dns;
+use crate::pods::cri_config::downward::Facts;
+use crate::pods::cri_config::env::{Lookup, environment};
+use crate::pods::cri_config::{BadSpec, ContainerInput};
+use crate::pods::image_pull;
+use crate::pods::image_pull::Wanted;
+use crate::pods::objects;
+use crate::pods::objects::{Found, Source};
+use crate::pods::observed::{Container, Observed, State};
+use crate::pods::pod::{Member, Pod, Role};
+use crate::pods::worker::lifecycle_hook;
+use crate::probes::handler::Target;
+use crate::status::pod::Waiting;
+use crate::volumes::{self, Volumes};
+
+/// ConfigMaps and Secrets of the pod's namespace, as last seen.
+struct Known<'a> {
+    node: &'a Node,
+    namespace: &'a str,
+}
+
+impl Known<'_> {
+    fn data(
+        &self,
+        source: Source,
+        name: &str,
+    ) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
+        match self.node.objects.get(&(source, self.namespace.to_owned(), name.to_owned())) {
+            Found::Present(object) => Some(objects::data(source, &object)),
+            Found::Missing | Found::Unknown(_) => None,
+        }
+    }
+}
+
+impl Lookup for Known<'_> {
+    fn config_map(&self, name: &str) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
+        self.data(Source::ConfigMap, name)
+    }
+
+    fn secret(&self, name: &str) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
+        self.data(Source::Secret, name)
+    }
+}
+
+/// The restart count that follows the log files there are, when the runtime has forgotten the containers.
+fn count_of_logs(folder: &Path) -> i32 {
+    let numbers = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.split('.').next()?.parse::<i32>().ok());
+    numbers.max().map_or(0, |n| n.saturating_add(1))
+}
+
+impl Actions {
+    pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> Result<String, String> {
+        let network = self.node.network_problem.lock().clone();
+        if let Some(problem) = network.filter(|_| !pod.host_network()) {
+            let message = format!("network is not ready: {problem}");
+            self.node.pod_event(
+                pod,
+                EventType::Warning,
+                events::NETWORK_NOT_READY,
+                message.clone(),
+            );
+            return Err(message);
+        }
+        self.report_dns(pod);
+        let outcome = async {
+            let config = self.sandbox_config(pod, attempt).map_err(|e| e.to_string())?;
+            let handler = runtime_handler(&self.node, pod).await?;
+            self.node.runtime.run_sandbox(config, &handler).await.map_err(|e| e.grpc_text())
+        };
+        match outcome.await {
+            Ok(id) => {
+                self.node.own(&id, &pod.uid);
+                Ok(id)
+            }
+            Err(why) => {
+                let message = format!("Failed to create pod sandbox: {why}");
+                self.node.pod_event(
+                    pod,
+                    EventType::Warning,
+                    events::FAILED_CREATE_POD_SANDBOX,
+                    message.clone(),
+                );
+                Err(message)
+            }
+        }
+    }
+
+    /// Tells what of the pod's resolver settings is not as it asks.
+    fn report_dns(&self, pod: &Pod) {
+        let formed = dns::form(pod, &self.node.config);
+        if formed.lacks_cluster_dns {
+            let why = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+                \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+            self.node.node_event(EventType::Warning, events::MISSING_CLUSTER_DNS, why);
+            let named = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid);
+            let message = format!("pod: {named:?}. {why}");
+            self.node.pod_event(pod, EventType::Warning, events::MISSING_CLUSTER_DNS, message);
+        }
+        for message in formed.omissions {
+            self.node.pod_event(pod, EventType::Warning, events::DNS_CONFIG_FORMING, message);
+        }
+    }
+
+    fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, BadSpec> {
+        cri_config::sandbox(pod, &self.node.config, attempt, &self.node.cgroups.pod_path(pod))
+    }
+
+    /// Starts one container; an error is the waiting state that it shows.
+    pub(super) async fn start(
+        &mut self,
+        pod: &Arc<Pod>,
+        member: &Member,
+        sandbox: &str,
+        attempt: u32,
+        observed: &Observed,
+        volumes: &Volumes,
+    ) -> Result<(), Waiting> {
+        let newest = observed.container(member.name());
+        self.back_off(pod, member, newest)?;
+        let bad_config =
+            |e: BadSpec| Waiting { reason: "CreateContainerConfigError", message: e.0 };
+        let sandbox_config = self.sandbox_config(pod, attempt).map_err(bad_config)?;
+        let node = Arc::clone(&self.node);
+        let mut news = self.desired.clone();
+        let state = &mut self.pulls;
+        let pulled = async {
+            let image = image_pull::ensure(&node, Wanted::by(pod, member), &sandbox_config, state);
+            let image = image.await?;
+            let shown = image_pull::of_volumes(&node, pod, member, &sandbox_config, state).await?;
+            Ok::<_, Waiting>((image, shown))
+        };
+        let (image, shown) = tokio::select! {
+            biased;
+            pulled = pulled => pulled.inspect_err(|why| {
+                let message = format!("Error: {}", why.reason);
+                node.container_event(pod, member, EventType::Warning, events::FAILED, message);
+            })?,
+            // A pod that is to end waits for no pull.
+            () = ends(&mut news) => return Err(waits(pod)),
+        };
+        let fail = |why: Waiting| {
+            let message = format!("Error: {}", why.message);
+            node.container_event(pod, member, EventType::Warning, events::FAILED, message);
+            why
+        };
+        let folder =
+            node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid).join(member.name());
+        let restart_count =
+            newest.map_or_else(|| count_of_logs(&folder), |c| c.restart_count.saturating_add(1));
+        let config = self
+            .container_config(pod, member, (&image, &shown), restart_count, observed, volumes)
+            .map_err(|e| fail(bad_config(e)))?;
+        let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
+        std::fs::create_dir_all(&folder).map_err(|e| fail(bad_config(BadSpec(e.to_string()))))?;
+        let id =
+            node.runtime.create_container(sandbox, config, sandbox_config).await.map_err(|e| {
+                fail(Waiting { reason: "CreateContainerError", message: e.message })
+            })?;
+        node.own(&id, &pod.uid);
+        node.container_event(pod, member, EventType::Normal, events::CREATED, "Container created");
+        // A container is shown as running once its hook has ended.
+        let has_hook = member.container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
+        let _hidden = has_hook.then(|| Starting::new(&self.progress, &id));
+        node.runtime
+            .start_container(&id)
+            .await
+            .map_err(|e| fail(Waiting { reason: "RunContainerError", message: e.message }))?;
+        node.container_event(pod, member, EventType::Normal, events::STARTED, "Container started");
+        link_log(&node, pod, member, &id, &log_path);
+        self.post_start(pod, member, &id, observed).await
+    }
+
+    fn back_off(
+        &mut self,
+        pod: &Pod,
+        member: &Member,
+        newest: Option<&Container>,
+    ) -> Result<(), Waiting> {
+        let Some(ended) = newest.filter(|c| c.state == State::Exited) else { return Ok(()) };
+        let Some((delay, _)) = self.crashes.check(ended) else { return Ok(()) };
+        let text = format!(
+            "Back-off restarting failed container {} in pod {}({})",
+            member.name(),
+            shown(pod),
+            pod.uid
+        );
+        self.node.container_event(pod, member, EventType::Warning, events::BACK_OFF, text);
+        let message = format!(
+            "back-off {} restarting failed container={} pod={}({})",
+            go_duration(delay.as_secs()),
+            member.name(),
+            shown(pod),
+            pod.uid
+        );
+        Err(Waiting { reason: "CrashLoopBackOff", message })
+    }
+
+    fn container_config(
+        &self,
+        pod: &Pod,
+        member: &Member,
+        (image, shown): (&cri::Image, &HashMap<String, cri::ImageSpec>),
+        restart_count: i32,
+        observed: &Observed,
+        volumes: &Volumes,
+    ) -> Result<cri::ContainerConfig, BadSpec> {
+        let node = &self.node;
+        if !node.services.is_synced() && pod.origin == crate::pods::pod::Origin::Api {
+            return Err(BadSpec(
+                "services have not yet been read at least once, cannot construct envvars"
+                    .to_owned(),
+            ));
+        }
+        let ips = pod_ips(node, pod, observed);
+        let allocatable = node.allocatable.load();
+        let node_ips = node.config.node_ips();
+        let facts = Facts { pod_ips: &ips, node_ips: &node_ips, allocatable: &allocatable };
+        let services: Vec<core::Service> = relevant_services(node, pod);
+        let known = Known { node, namespace: pod.namespace() };
+        let env = environment(pod, member, &facts, &services, &known)?;
+        let mounts = volumes::container_mounts(node, pod, member, (volumes, shown), &env, &ips)?;
+        let image_user = image_user(image);
+        let target_id = match (&member.target, member.role) {
+            (Some(target), Role::Ephemeral) => {
+                let container = observed.active(target).filter(|c| c.state == State::Running);
+                let id = container.map(|c| c.id.clone());
+                Some(
+                    id.ok_or_else(|| BadSpec(format!("unable to find target container {target}")))?,
+                )
+            }
+            _ => None,
+        };
+        let seccomp_root = node.config.root_dir.join("seccomp");
+        let input = ContainerInput {
+            image_ref: &image.id,
+            restart_count,
+            env,
+            mounts,
+            image_user,
+            target_id,
+            memory_capacity: node.machine.memory,
+            unified: node.cgroups.of_every_container(),
+            huge_page_sizes: node.cgroups.huge_page_sizes(),
+            seccomp_root: &seccomp_root,
+            hardened: node.config.hardened,
+        };
+        cri_config::container(pod, member, input)
+    }
+
+    async fn post_start(
+        &self,
+        pod: &Arc<Pod>,
+        member: &Member,
+        id: &str,
+        observed: &Observed,
+    ) -> Result<(), Waiting> {
+        let Some(hook) = member.container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref())
+        else {
+            return Ok(());
+        };
+        let ips = pod_ips(&self.node, pod, observed);
+        let target = Target {
+            runtime: &*self.node.runtime,
+            container_id: id,
+            container: &member.container,
+            pod_ip: ips.first().map(String::as_str).unwrap_or_default(),
+            user_agent: "kube-lifecycle/1.37",
+        };
+        // Upstream lets a hook run as long as it likes; the grace period is a bound that holds.
+        let limit =
+            Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(60));
+        let mut news = self.desired.clone();
+        let outcome = tokio::select! {
+            biased;
+            outcome = lifecycle_hook::run(&self.node, pod, target, hook, limit) => outcome,
+            () = ends(&mut news) => return Ok(()),
+        };
+        let Err(why) = outcome else { return Ok(()) };
+        self.node.container_event(
+            pod,
+            member,
+            EventType::Warning,
+            events::FAILED_POST_START_HOOK,
+            "PostStartHook failed",
+        );
+        let grace = Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default());
+        let ip = target.pod_ip;
+        if let Ok(seen) = crate::pods::observed::observe(&*self.node.runtime, &pod.uid).await
+            && let Some(started) = seen.containers.iter().find(|c| c.id == id)
+        {
+            let message = events::FAILED_POST_START_HOOK;
+            let stopped = kill(&self.node, pod, started, ip, grace, message, None).await;
+            if let Err(error) = stopped {
+                tracing::debug!(pod = %pod.key, %error, "cannot stop after a failed postStart hook");
+            }
+        }
+        Err(Waiting { reason: "PostStartHookError", message: why })
+    }
+}
+
+/// Keeps a container out of the status until its postStart hook has ended.
+struct Starting {
+    progress: SharedProgress,
+    id: String,
+}
+
+impl Starting {
+    fn new(progress: &SharedProgress, id: &str) -> Self {
+        progress.lock().starting.insert(id.to_owned());
+        Self { progress: Arc::clone(progress), id: id.to_owned() }
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.progress.lock().starting.remove(&self.id);
+    }
+}
+
+fn waits(pod: &Pod) -> Waiting {
+    let reason = if pod.has_init() { "PodInitializing" } else { "ContainerCreating" };
+    Waiting { reason, message: String::new() }
+}
+
+/// User of an image, a number or a name; one that names none runs as root.
+fn image_user(image: &cri::Image) -> (Option<i64>, String) {
+    match (&image.uid, image.username.as_str()) {
+        (Some(uid), _) => (Some(uid.value), String::new()),
+        (None, "") => (Some(0), String::new()),
+        (None, name) => (None, name.to_owned()),
+    }
+}
+
+/// Services of the pod's namespace and of `default`.
+fn relevant_services(node: &Node, pod: &Pod) -> Vec<core::Service> {
+    let mut out: Vec<core::Service> = if pod.spec().enable_service_links == Some(false) {
+        Vec::new()
+    } else {
+        node.services.list(pod.namespace())
+    };
+    if pod.namespace() != "default" || out.is_empty() {
+        out.extend(node.services.get("default", "kubernetes"));
+    }
+    out
+}
+
+/// The runtime's handler for the pod's RuntimeClass.
+async fn runtime_handler(node: &Node, pod: &Pod) -> Result<String, String> {
+    let Some(name) = pod.spec().runtime_class_name.as_deref().filter(|n| !n.is_empty()) else {
+        return Ok(String::new());
+    };
+    let class: api::k8s::api::node::v1::RuntimeClass = node
+        .client
+        .get("", name)
+        .await
+        .map_err(|e| format!("failed to get sandbox runtime: {e}"))?;
+    Ok(class.handler)
+}
+
+fn shown(pod: &Pod) -> String {
+    format!("{}_{}", pod.name(), pod.namespace())
+}
+
+/// Seconds as Go prints a duration: `10s`, `2m40s`.
+fn go_duration(seconds: u64) -> String {
+    match (seconds / 60, seconds % 60) {
+        (0, s) => format!("{s}s"),
+        (m, s) => format!("{m}m{s}s"),
+    }
+}
+
+/// The name under which log agents look for a container's log.
+pub(super) fn log_link(node: &Node, pod: &Pod, container: &str, id: &str) -> std::path::PathBuf {
+    let name = format!("{}_{}_{container}-{id}.log", pod.name(), pod.namespace());
+    node.config.container_logs_dir.join(name)
+}
+
+fn link_log(node: &Node, pod: &Pod, member: &Member, id: &str, log: &Path) {
+    let link = log_link(node, pod, member.name(), id);
+    let made = std::fs::create_dir_all(&node.config.container_logs_dir)
+        .and_then(|()| std::os::unix::fs::symlink(log, &link));
+    if let Err(error) = made {
+        tracing::debug!(link = %link.display(), %error, "no symbolic link to the log");
+    }
+}

@@ -1,0 +1,413 @@
+//! Ends pods: hooks, the stop signal, the kill, sandboxes last; then everything that is left of them.
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use client::events::EventType;
+use futures::future::join_all;
+use tokio::sync::watch;
+
+use super::actions::Actions;
+use super::start::log_link;
+use super::{Desired, Step, Worker, pod_ips};
+use crate::context::Node;
+use crate::events;
+use crate::pods::observed::{Container, Observed, State, label};
+use crate::pods::plan::{Kill, KillReason};
+use crate::pods::pod::{Pod, Role};
+use crate::pods::worker::lifecycle_hook;
+use crate::probes::handler::Target;
+use crate::runtime::{RuntimeError, netns};
+use crate::volumes;
+
+/// A container always gets this long between the signal and the kill (`minimumGracePeriodInSeconds`).
+const GRACE_MIN: Duration = Duration::from_secs(2);
+
+fn seconds(value: i64) -> Duration {
+    Duration::from_secs(u64::try_from(value).unwrap_or_default())
+}
+
+/// Names of the containers that end before the container `name` gets its stop signal: sidecars end last, the later before
+/// the earlier.
+fn ends_before<'a>(pod: &'a Pod, name: &str) -> Vec<&'a str> {
+    let position = pod.members.iter().position(|m| m.name() == name && m.role == Role::Sidecar);
+    let Some(position) = position else { return Vec::new() };
+    let earlier = |(index, m): &(usize, &crate::pods::pod::Member)| {
+        m.role != Role::Sidecar || *index > position
+    };
+    pod.members.iter().enumerate().filter(earlier).map(|(_, m)| m.name()).collect()
+}
+
+/// The moment at which a container gets its stop signal: once these others have ended.
+pub(super) struct Turn<'a> {
+    waits_for: Vec<&'a str>,
+    ended: watch::Receiver<HashSet<String>>,
+}
+
+impl Turn<'_> {
+    async fn comes(mut self) {
+        let all = |ended: &HashSet<String>| self.waits_for.iter().all(|n| ended.contains(*n));
+        // The sender lives as long as any container is being stopped.
+        let _ = self.ended.wait_for(all).await;
+    }
+}
+
+/// Runs the hook and stops one container within `grace`, not before its `turn` while there is time left. The hook does not
+/// wait for the turn, as upstream has it.
+pub(super) async fn kill(
+    node: &Node,
+    pod: &Pod,
+    container: &Container,
+    ip: &str,
+    grace: Duration,
+    message: &str,
+    turn: Option<Turn<'_>>,
+) -> Result<(), RuntimeError> {
+    let begun = base::clock::now();
+    if let Some(member) = pod.member(&container.name) {
+        let text = if message.is_empty() {
+            format!("Stopping container {}", container.name)
+        } else {
+            message.to_owned()
+        };
+        node.container_event(pod, member, EventType::Normal, events::KILLING, text);
+        // The hook the container was started with: the pod may have changed or be unknown by now.
+        let hook = container
+            .annotations
+            .get(label::PRE_STOP)
+            .and_then(|json| serde_json::from_str::<core::LifecycleHandler>(json).ok());
+        if let (Some(hook), false) = (hook, grace.is_zero()) {
+            let target = Target {
+                runtime: &*node.runtime,
+                container_id: &container.id,
+                container: &member.container,
+                pod_ip: ip,
+                user_agent: "kube-lifecycle/1.37",
+            };
+            let run = lifecycle_hook::run(node, pod, target, &hook, grace);
+            let outcome = tokio::time::timeout(grace, run).await;
+            if !matches!(outcome, Ok(Ok(()))) {
+                node.container_event(
+                    pod,
+                    member,
+                    EventType::Warning,
+                    events::FAILED_PRE_STOP_HOOK,
+                    "PreStopHook failed",
+                );
+            }
+        }
+    }
+    if let Some(turn) = turn {
+        let left = grace.saturating_sub(begun.elapsed());
+        let _ = tokio::time::timeout(left, turn.comes()).await;
+    }
+    let left = grace.saturating_sub(begun.elapsed()).max(GRACE_MIN);
+    node.runtime.stop_container(&container.id, left).await
+}
+
+/// How long the runtime may take to end a pod that the node ends by itself, as upstream's `killPodNow`.
+fn patience(grace: i64) -> Duration {
+    seconds(grace.saturating_add(grace / 2).max(10))
+}
+
+/// What of a pod could not be ended.
+#[derive(Debug, Default)]
+struct KillFailures(Vec<String>);
+
+impl KillFailures {
+    /// Adds a failed step. `action` and `target` are those of the kubelet's `SyncResult`.
+    fn note(&mut self, action: &str, target: &str, outcome: Result<(), RuntimeError>) {
+        if let Err(error) = outcome {
+            let why = error.grpc_text();
+            self.0.push(format!("failed to {action:?} for {target:?} with {action}Error: {why:?}"));
+        }
+    }
+
+    /// The message of the event; `None` when nothing failed.
+    fn message(&self) -> Option<String> {
+        match self.0.as_slice() {
+            [] => None,
+            [one] => Some(format!("error killing pod: {one}")),
+            all => Some(format!("error killing pod: [{}]", all.join(", "))),
+        }
+    }
+}
+
+impl Actions {
+    /// Stops a container that the plan names.
+    pub(super) async fn kill_planned(
+        &self,
+        pod: &Pod,
+        observed: &Observed,
+        wanted: &Kill,
+    ) -> Result<(), String> {
+        let Some(container) = observed.containers.iter().find(|c| c.id == wanted.id) else {
+            return Ok(());
+        };
+        let own = pod.member(&wanted.name).map(|m| &m.container);
+        let of_probe = match wanted.reason {
+            KillReason::LivenessProbe => own.and_then(|c| c.liveness_probe.as_ref()),
+            KillReason::StartupProbe => own.and_then(|c| c.startup_probe.as_ref()),
+            KillReason::Other => None,
+        };
+        let grace = of_probe
+            .and_then(|p| p.termination_grace_period_seconds)
+            .unwrap_or(pod.grace_seconds());
+        let ips = pod_ips(&self.node, pod, observed);
+        let ip = ips.first().map(String::as_str).unwrap_or_default();
+        let message = wanted.message.as_str();
+        let outcome = kill(&self.node, pod, container, ip, seconds(grace), message, None).await;
+        outcome.map_err(|e| e.to_string())
+    }
+
+    /// Stops all containers, sidecars after the others in reverse order, then the sandboxes.
+    pub(super) async fn stop_all(
+        &self,
+        pod: &Pod,
+        observed: &Observed,
+        grace: i64,
+    ) -> Result<(), String> {
+        let grace = seconds(grace);
+        let ips = pod_ips(&self.node, pod, observed);
+        let ip = ips.first().map(String::as_str).unwrap_or_default();
+        let live: Vec<&Container> = observed
+            .containers
+            .iter()
+            .filter(|c| matches!(c.state, State::Running | State::Unknown | State::Created))
+            .collect();
+        let ended = watch::Sender::new(HashSet::new());
+        let stops = live.iter().map(|container| {
+            let is_live = |name: &&str| live.iter().any(|c| c.name == *name);
+            let waits_for = ends_before(pod, &container.name).into_iter().filter(is_live).collect();
+            let turn = Turn { waits_for, ended: ended.subscribe() };
+            let ended = &ended;
+            async move {
+                let outcome = kill(&self.node, pod, container, ip, grace, "", Some(turn)).await;
+                if outcome.is_ok() {
+                    ended.send_if_modified(|ended| ended.insert(container.name.clone()));
+                }
+                (*container, outcome)
+            }
+        });
+        let mut failures = KillFailures::default();
+        for (container, outcome) in join_all(stops).await {
+            failures.note("KillContainer", &container.name, outcome);
+        }
+        // The end of a sandbox ends its containers, too: one that could not be stopped does not keep it.
+        for sandbox in &observed.sandboxes {
+            let outcome = netns::retry(|| self.node.runtime.stop_sandbox(&sandbox.id)).await;
+            failures.note("KillPodSandbox", &pod.uid, outcome);
+        }
+        self.report_kill(pod, failures)
+    }
+
+    /// Makes the failures of a pod's end visible: an event on the pod, and a line in the log.
+    fn report_kill(&self, pod: &Pod, failures: KillFailures) -> Result<(), String> {
+        let Some(message) = failures.message() else { return Ok(()) };
+        tracing::warn!(pod = %pod.key, uid = %pod.uid, error = message, "cannot end the pod yet");
+        self.node.pod_event(pod, EventType::Warning, events::FAILED_KILL_POD, message.clone());
+        Err(message)
+    }
+
+    /// Stops the pod within `most` seconds; a deletion with a shorter grace period takes effect at once.
+    async fn stop_within_grace(
+        &self,
+        desired: &Desired,
+        observed: &Observed,
+        most: Option<i64>,
+    ) -> Result<(), String> {
+        let mut receiver = self.desired.clone();
+        let mut pod = Arc::clone(&desired.pod);
+        let mut late = most.map(|most| base::clock::now() + patience(most));
+        loop {
+            let grace = most.unwrap_or(i64::MAX).min(pod.grace_seconds());
+            let shorter = async {
+                loop {
+                    if receiver.changed().await.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                    let newer = Arc::clone(&receiver.borrow_and_update().pod);
+                    if newer.grace_seconds() < grace {
+                        return newer;
+                    }
+                }
+            };
+            let newer = {
+                let mut stop = pin!(self.stop_all(&pod, observed, grace));
+                let mut shorter = pin!(shorter);
+                loop {
+                    tokio::select! {
+                        biased;
+                        outcome = &mut stop => return outcome,
+                        newer = &mut shorter => break newer,
+                        () = super::reporter::at(late) => {
+                            late = None;
+                            let message =
+                                "Container runtime did not kill the pod within specified grace period.";
+                            let (kind, reason) = (EventType::Warning, events::EXCEEDED_GRACE_PERIOD);
+                            self.node.pod_event(&pod, kind, reason, message);
+                        }
+                    }
+                }
+            };
+            pod = newer;
+        }
+    }
+
+    /// Removes what is left of a stopped pod.
+    async fn clear(&self, pod: &Pod, observed: &Observed) -> Result<(), String> {
+        let mut failures = KillFailures::default();
+        for container in &observed.containers {
+            let outcome = self.remove_container(pod, container).await;
+            failures.note("RemoveContainer", &container.name, outcome);
+        }
+        for sandbox in &observed.sandboxes {
+            let outcome = netns::retry(|| self.node.runtime.remove_sandbox(&sandbox.id)).await;
+            failures.note("RemovePodSandbox", &pod.uid, outcome);
+        }
+        self.report_kill(pod, failures)?;
+        let dir = self.node.config.pod_dir(&pod.uid);
+        base::tasks::blocking(move || volumes::tear_down(&dir))
+            .await
+            .map_err(|e| e.to_string())?
+            .map_err(|e| e.to_string())?;
+        self.node.cgroups.remove(&pod.uid);
+        let logs = self.node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
+        let _ = std::fs::remove_dir_all(logs);
+        self.node.tokens.forget(&pod.uid);
+        self.node.disown(&pod.uid);
+        Ok(())
+    }
+
+    async fn remove_container(&self, pod: &Pod, container: &Container) -> Result<(), RuntimeError> {
+        self.node.runtime.remove_container(&container.id).await?;
+        let _ = std::fs::remove_file(log_link(&self.node, pod, &container.name, &container.id));
+        Ok(())
+    }
+
+    /// Removes dead containers but the newest ended one of each name, and sandboxes that nothing needs.
+    pub(super) async fn collect(&mut self, pod: &Pod, observed: &Observed) {
+        let (mut ended, mut removed) = (HashSet::new(), HashSet::new());
+        for container in &observed.containers {
+            let over = container.state == State::Exited
+                || container.state == State::Created
+                    && observed.container(&container.name) != Some(container);
+            if over && !ended.insert(container.name.as_str()) {
+                if self.remove_container(pod, container).await.is_ok() {
+                    self.changes += 1;
+                    removed.insert(container.id.as_str());
+                }
+                let _ = std::fs::remove_file(&container.log_path);
+            }
+        }
+        for sandbox in observed.sandboxes.iter().skip(1).filter(|s| !s.ready) {
+            // Nothing announces that the last container of a sandbox is removed: the sandbox goes with it.
+            let mut left = observed.containers.iter().filter(|c| !removed.contains(c.id.as_str()));
+            if !left.any(|c| c.sandbox == sandbox.id) {
+                let removed = self.node.runtime.remove_sandbox(&sandbox.id).await;
+                self.changes += u64::from(removed.is_ok());
+            }
+        }
+    }
+}
+
+impl Worker {
+    /// Ends a pod that is deleted, over, or refused.
+    pub(super) async fn finish(&mut self, desired: &Desired, observed: Observed) -> Step {
+        let pod = &desired.pod;
+        self.reporter.show(desired, &observed);
+        let running = observed
+            .containers
+            .iter()
+            // One that was made and not started stays as it is once the pod is stopped.
+            .any(|c| matches!(c.state, State::Running | State::Unknown));
+        if running || observed.sandboxes.iter().any(|s| s.ready) || !self.reporter.stopped {
+            let most = self.reporter.decided.as_ref().and_then(|v| v.grace);
+            let stop = self.actions.stop_within_grace(desired, &observed, most);
+            if let Err(why) = self.reporter.report_while(stop).await {
+                tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
+                return self.later();
+            }
+            self.actions.changes += 1;
+            self.reporter.stopped = true;
+        }
+        let observed = match self.reporter.observe(pod).await {
+            Ok(observed) if !observed.any_running() => observed,
+            _ => return self.later(),
+        };
+        self.reporter.show(desired, &observed);
+        self.node.objects.use_all(&pod.uid, &self.wake, &std::collections::BTreeSet::new());
+        self.node.trust_bundles.forget(pod);
+        self.node.pod_certificates.forget(pod);
+        if !desired.removed && !pod.is_deleted() {
+            self.actions.collect(pod, &observed).await;
+            return Step::Idle;
+        }
+        if let Err(why) = self.actions.clear(pod, &observed).await {
+            tracing::debug!(pod = %pod.key, why, "pod not cleared yet");
+            return self.later();
+        }
+        match (&desired.api_uid, desired.removed) {
+            (Some(uid), false) => self.node.status.finish(&pod.uid, &pod.key, uid),
+            _ => self.node.status.forget(&pod.uid),
+        }
+        Step::Done
+    }
+
+    /// Ends the containers because the machine is switched off; the pod stays the node's.
+    pub(super) async fn halt(&mut self, desired: &Desired, observed: Observed, grace: i64) -> Step {
+        let pod = &desired.pod;
+        self.reporter.show(desired, &observed);
+        if observed.any_running() {
+            self.actions.changes += 1;
+            let stop = self.actions.stop_all(pod, &observed, grace);
+            if let Err(why) = self.reporter.report_while(stop).await {
+                tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
+                return self.later();
+            }
+        }
+        match self.reporter.observe(pod).await {
+            Ok(observed) if !observed.any_running() => {
+                self.reporter.show(desired, &observed);
+                self.halted.send_replace(true);
+                Step::Idle
+            }
+            _ => self.later(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_steps_of_a_pods_end_are_told_as_the_kubelet_tells_them() {
+        let mut failures = KillFailures::default();
+        failures.note("KillContainer", "a", Ok(()));
+        assert_eq!(failures.message(), None);
+        let error = RuntimeError {
+            operation: "stop_pod_sandbox",
+            code: tonic::Code::Unknown,
+            message: "remove netns: unlinkat /run/netns/cni-1: device or resource busy".to_owned(),
+        };
+        failures.note("KillPodSandbox", "u1", Err(error.clone()));
+        let sandbox = "failed to \"KillPodSandbox\" for \"u1\" with KillPodSandboxError: \"rpc error: code = Unknown desc = remove netns: unlinkat /run/netns/cni-1: device or resource busy\"";
+        assert_eq!(failures.message().unwrap(), format!("error killing pod: {sandbox}"));
+        failures.note("KillContainer", "b", Err(RuntimeError { message: "x".to_owned(), ..error }));
+        let container = "failed to \"KillContainer\" for \"b\" with KillContainerError: \"rpc error: code = Unknown desc = x\"";
+        assert_eq!(
+            failures.message().unwrap(),
+            format!("error killing pod: [{sandbox}, {container}]")
+        );
+    }
+
+    #[test]
+    fn the_runtime_gets_half_as_long_again_and_ten_seconds_at_least() {
+        assert_eq!(patience(crate::eviction::ranking::GRACE), Duration::from_secs(10));
+        assert_eq!(patience(60), Duration::from_secs(90));
+    }
+}

@@ -1,0 +1,198 @@
+//! Runs the handlers of probes: exec, HTTP, TCP, gRPC. Those of lifecycle hooks are in [`hook`].
+
+pub(crate) mod http;
+
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use api::k8s::apimachinery::pkg::util::intstr::IntOrString;
+use tokio::net::TcpStream;
+
+use crate::pods::cri_config::expand::expand;
+use crate::runtime::Runtime;
+
+/// Bytes of an answer that are looked at (`pkg/probe/http`: `maxRespBodyLength`).
+const BODY_MAX: usize = 10 << 10;
+
+/// Result of one probe, named as in the kubelet's `pkg/probe`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ProbeResult {
+    Success,
+    /// It counts as success, and an event tells why that is doubtful.
+    Warning(String),
+    Failure(String),
+    /// The probe could not be run. It counts as failure.
+    Unknown(String),
+}
+
+/// Where a handler goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) runtime: &'a dyn Runtime,
+    pub(crate) container_id: &'a str,
+    pub(crate) container: &'a core::Container,
+    pub(crate) pod_ip: &'a str,
+    /// Probes say they are one; hooks do not.
+    pub(crate) user_agent: &'static str,
+}
+
+/// Number of a port: itself, or that of the container's port of this name.
+fn port(container: &core::Container, port: &IntOrString) -> Result<u16, String> {
+    let number = match port {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(name) => {
+            match container.ports.iter().flatten().find(|p| p.name.as_ref() == Some(name)) {
+                Some(port) => port.container_port,
+                None => return Err(format!("port {name:?} not found")),
+            }
+        }
+    };
+    u16::try_from(number)
+        .ok()
+        .filter(|p| *p > 0)
+        .ok_or_else(|| format!("invalid port number: {number}"))
+}
+
+/// `host:port`, with brackets where the host is an IPv6 address.
+fn join(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// The command of a probe with `$(NAME)` replaced where the container's variable has a literal value.
+fn static_command(container: &core::Container, action: &core::ExecAction) -> Vec<String> {
+    let value = |name: &str| {
+        let variables = container.env.iter().flatten().filter(|e| e.value_from.is_none());
+        let found = variables.rev().find(|e| e.name == name)?;
+        Some(found.value.clone().unwrap_or_default())
+    };
+    action.command.iter().flatten().map(|word| expand(word, value)).collect()
+}
+
+/// Runs a command in the container.
+pub(crate) async fn exec(
+    target: Target<'_>,
+    action: &core::ExecAction,
+    limit: Duration,
+) -> ProbeResult {
+    let command = static_command(target.container, action);
+    match target.runtime.exec(target.container_id, &command, limit).await {
+        Ok(output) if output.exit_code == 0 => ProbeResult::Success,
+        Ok(output) => {
+            let mut text = output.stdout;
+            text.extend_from_slice(&output.stderr);
+            text.truncate(BODY_MAX);
+            ProbeResult::Failure(String::from_utf8_lossy(&text).into_owned())
+        }
+        Err(error) if error.code == tonic::Code::DeadlineExceeded => ProbeResult::Failure(format!(
+            "command timed out: {:?} timed out after {}s",
+            command.join(" "),
+            limit.as_secs()
+        )),
+        Err(error) => ProbeResult::Unknown(error.grpc_text()),
+    }
+}
+
+/// Opens a connection.
+pub(crate) async fn tcp(
+    target: Target<'_>,
+    action: &core::TCPSocketAction,
+    limit: Duration,
+) -> ProbeResult {
+    let port = match port(target.container, &action.port) {
+        Ok(port) => port,
+        Err(why) => return ProbeResult::Unknown(why),
+    };
+    let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(target.pod_ip);
+    match connect(host, port, limit).await {
+        Ok(_) => ProbeResult::Success,
+        Err(why) => ProbeResult::Failure(why),
+    }
+}
+
+async fn connect(host: &str, port: u16, limit: Duration) -> Result<TcpStream, String> {
+    let shown = join(host, port);
+    match tokio::time::timeout(limit, TcpStream::connect((host, port))).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(format!("dial tcp {shown}: connect: {}", os_text(&error))),
+        Err(_) => Err(format!("dial tcp {shown}: i/o timeout")),
+    }
+}
+
+/// The words of the operating system, in lower case as Go prints them.
+fn os_text(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        std::io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        std::io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Asks the gRPC health service.
+pub(crate) async fn grpc(
+    target: Target<'_>,
+    action: &core::GRPCAction,
+    limit: Duration,
+) -> ProbeResult {
+    let Ok(port) = u16::try_from(action.port) else {
+        return ProbeResult::Failure(format!("invalid port number: {}", action.port));
+    };
+    let address = join(target.pod_ip, port);
+    let service = action.service.clone().unwrap_or_default();
+    let late = format!("timeout: health rpc did not complete within {}s", limit.as_secs());
+    match tokio::time::timeout(limit, check_health(&address, service, limit)).await {
+        Ok(Ok(())) => ProbeResult::Success,
+        Ok(Err(why)) => ProbeResult::Failure(why),
+        Err(_) => ProbeResult::Failure(late),
+    }
+}
+
+async fn check_health(address: &str, service: String, limit: Duration) -> Result<(), String> {
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|e| e.to_string())?;
+    let channel = endpoint.connect().await.map_err(|_| {
+        format!(
+            "timeout: failed to connect service {address:?} within {}s: context deadline exceeded",
+            limit.as_secs()
+        )
+    })?;
+    let mut client = proto::grpc::health::v1::health_client::HealthClient::new(channel);
+    let request = proto::grpc::health::v1::HealthCheckRequest { service };
+    let answer = client.check(request).await.map_err(|s| match s.code() {
+        tonic::Code::Unimplemented => format!(
+            "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
+            s.message()
+        ),
+        code => format!(
+            "error: health rpc probe failed: rpc error: code = {code:?} desc = {}",
+            s.message()
+        ),
+    })?;
+    let status = answer.into_inner().status();
+    if status == proto::grpc::health::v1::health_check_response::ServingStatus::Serving {
+        return Ok(());
+    }
+    Err(format!("service unhealthy (responded with {:?})", status.as_str_name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_of_probes_get_literal_variables_and_no_others() {
+        let container: core::Container = serde_json::from_value(serde_json::json!({
+            "name": "a", "env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"},
+                {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            "ports": [{"name": "web", "containerPort": 80}],
+        }))
+        .unwrap();
+        let command = ["x", "$(A)", "$(B)", "$$(A)"].map(str::to_owned).to_vec();
+        let action = core::ExecAction { command: Some(command) };
+        assert_eq!(static_command(&container, &action), ["x", "2", "$(B)", "$(A)"]);
+        assert_eq!(port(&container, &IntOrString::String("web".to_owned())), Ok(80));
+        let missing = port(&container, &IntOrString::String("db".to_owned()));
+        assert_eq!(missing.unwrap_err(), "port \"db\" not found");
+        assert_eq!(port(&container, &IntOrString::Int(0)).unwrap_err(), "invalid port number: 0");
+    }
+}

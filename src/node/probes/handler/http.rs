@@ -1,0 +1,346 @@
+//! HTTP GETs of probes and lifecycle hooks: redirects to the same host are followed, any certificate is accepted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use url::Url;
+
+use super::{BODY_MAX, ProbeResult, Target, connect, join, port};
+
+/// A redirect after this many requests is an error (`RedirectChecker` of `pkg/probe/http`).
+const REQUESTS_MAX: usize = 10;
+
+/// What a server answered in the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// The first [`BODY_MAX`] bytes.
+    pub(crate) body: Vec<u8>,
+}
+
+/// A GET without an answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct GetError {
+    text: String,
+    /// The server speaks HTTP where HTTPS was asked for.
+    pub(crate) plain_answer: bool,
+}
+
+impl GetError {
+    fn new(url: &str, why: impl std::fmt::Display) -> Self {
+        Self { text: format!("Get {url:?}: {why}"), plain_answer: false }
+    }
+}
+
+/// Sends the GET of a probe. A status from 200 to 299 is success, one from 300 to 399 a warning.
+pub(crate) async fn probe(
+    target: Target<'_>,
+    action: &core::HTTPGetAction,
+    limit: Duration,
+) -> ProbeResult {
+    let get = match Get::new(target, action) {
+        Ok(get) => get,
+        Err(why) => return ProbeResult::Unknown(why),
+    };
+    match get.send(limit).await {
+        Ok(answer) => judge(&answer),
+        Err(error) => ProbeResult::Failure(error.to_string()),
+    }
+}
+
+fn judge(answer: &Answer) -> ProbeResult {
+    match answer.status {
+        200..300 => ProbeResult::Success,
+        300..400 => ProbeResult::Warning(format!(
+            "Probe terminated redirects, Response body: {}",
+            String::from_utf8_lossy(&answer.body)
+        )),
+        // The body may hold secrets, which an event would show.
+        status => ProbeResult::Failure(format!("HTTP probe failed with statuscode: {status}")),
+    }
+}
+
+/// A GET as a pod specifies it.
+#[derive(Debug, Clone)]
+pub(crate) struct Get {
+    pub(crate) https: bool,
+    host: String,
+    port: u16,
+    path: String,
+    /// Without `Host`.
+    pub(crate) headers: Vec<(String, String)>,
+    /// The `Host` header that the pod sets.
+    host_header: Option<String>,
+}
+
+/// One of the requests that a redirect leads to.
+#[derive(Debug)]
+struct Hop {
+    https: bool,
+    host: String,
+    port: u16,
+    path: String,
+    /// Host and port as the URL has them.
+    authority: String,
+}
+
+impl Hop {
+    fn url(&self) -> String {
+        let scheme = if self.https { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.authority, self.path)
+    }
+
+    /// Where `location` leads from here; `None` when that has no host.
+    fn join(&self, location: &str) -> Result<Option<Self>, String> {
+        let to = Url::parse(&self.url()).and_then(|url| url.join(location));
+        let to = to.map_err(|e| format!("failed to parse Location header {location:?}: {e}"))?;
+        let Some(shown) = to.host_str() else { return Ok(None) };
+        let https = match to.scheme() {
+            "http" => false,
+            "https" => true,
+            other => return Err(format!("unsupported protocol scheme {other:?}")),
+        };
+        let query = to.query().map(|q| format!("?{q}")).unwrap_or_default();
+        Ok(Some(Self {
+            https,
+            host: shown.trim_start_matches('[').trim_end_matches(']').to_owned(),
+            port: to.port_or_known_default().unwrap_or_default(),
+            path: format!("{}{query}", to.path()),
+            authority: match to.port() {
+                Some(port) => format!("{shown}:{port}"),
+                None => shown.to_owned(),
+            },
+        }))
+    }
+}
+
+impl Get {
+    /// # Errors
+    /// A port that the container does not name, or that is none.
+    pub(crate) fn new(target: Target<'_>, action: &core::HTTPGetAction) -> Result<Self, String> {
+        let path = action.path.as_deref().unwrap_or_default();
+        let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(target.pod_ip);
+        let given = action.http_headers.as_deref().unwrap_or_default();
+        let is = |name: &str, of: &core::HTTPHeader| of.name.eq_ignore_ascii_case(name);
+        let host_header = given.iter().find(|h| is("host", h)).map(|h| h.value.clone());
+        let mut headers = Vec::new();
+        for (name, value) in [("User-Agent", target.user_agent), ("Accept", "*/*")] {
+            if !given.iter().any(|h| is(name, h)) {
+                headers.push((name.to_owned(), value.to_owned()));
+            }
+        }
+        for header in given.iter().filter(|h| !is("host", h)) {
+            // An empty one of these two removes it.
+            let removes = is("user-agent", header) || is("accept", header);
+            if !(removes && header.value.is_empty()) {
+                headers.push((header.name.clone(), header.value.clone()));
+            }
+        }
+        Ok(Self {
+            https: action.scheme.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("https")),
+            host: host.to_owned(),
+            port: port(target.container, &action.port)?,
+            path: if path.starts_with('/') { path.to_owned() } else { format!("/{path}") },
+            headers,
+            host_header: host_header.filter(|h| !h.is_empty()),
+        })
+    }
+
+    /// Host and port as the URL has them.
+    pub(crate) fn authority(&self) -> String {
+        join(&self.host, self.port)
+    }
+
+    /// The answer to the GET, or to what it is redirected to on the same host, within `limit` in all.
+    pub(crate) async fn send(&self, limit: Duration) -> Result<Answer, GetError> {
+        let first = Hop {
+            https: self.https,
+            host: self.host.clone(),
+            port: self.port,
+            path: self.path.clone(),
+            authority: self.authority(),
+        };
+        let late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
+        let url = first.url();
+        match tokio::time::timeout(limit, self.follow(first, limit)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(GetError::new(&url, late)),
+        }
+    }
+
+    async fn follow(&self, mut hop: Hop, limit: Duration) -> Result<Answer, GetError> {
+        let mut host_header = self.host_header.clone();
+        let mut referer = None;
+        let mut made = 1;
+        loop {
+            let shown = host_header.as_deref().unwrap_or(&hop.authority);
+            let request = self.request(&hop, shown, referer.as_deref());
+            let request = request.map_err(|e| GetError::new(&hop.url(), e))?;
+            let (answer, location) = exchange(&hop, request, limit).await?;
+            let moved = matches!(answer.status, 301..=303 | 307 | 308);
+            let Some(location) = location.filter(|l| moved && !l.is_empty()) else {
+                return Ok(answer);
+            };
+            let next = hop.join(&location).map_err(|e| GetError::new(&hop.url(), e))?;
+            // What another host answers says nothing about this container.
+            let same = |next: &Hop| next.host.eq_ignore_ascii_case(&self.host);
+            let Some(next) = next.filter(same) else { return Ok(answer) };
+            if made >= REQUESTS_MAX {
+                let why = format!("stopped after {REQUESTS_MAX} redirects");
+                return Err(GetError::new(&location, why));
+            }
+            if Url::parse(&location).is_ok() {
+                host_header = None;
+            }
+            referer = (!hop.https || next.https).then(|| hop.url());
+            hop = next;
+            made += 1;
+        }
+    }
+
+    fn request(
+        &self,
+        hop: &Hop,
+        host: &str,
+        referer: Option<&str>,
+    ) -> Result<http::Request<Empty<Bytes>>, String> {
+        let mut request = http::Request::builder().uri(&hop.path).header("Host", host);
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        if let Some(referer) = referer.filter(|_| self.headers.iter().all(|h| h.0 != "Referer")) {
+            request = request.header("Referer", referer);
+        }
+        request.header("Connection", "close").body(Empty::new()).map_err(|e| e.to_string())
+    }
+}
+
+/// One request and its answer, with where it redirects to.
+async fn exchange(
+    hop: &Hop,
+    request: http::Request<Empty<Bytes>>,
+    limit: Duration,
+) -> Result<(Answer, Option<String>), GetError> {
+    let failed = |why: String| GetError::new(&hop.url(), why);
+    let stream = connect(&hop.host, hop.port, limit).await.map_err(failed)?;
+    if !hop.https {
+        return transfer(TokioIo::new(stream), request).await.map_err(failed);
+    }
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(no_verification()));
+    let name = rustls::pki_types::ServerName::try_from(hop.host.clone());
+    let name = name.map_err(|e| failed(e.to_string()))?;
+    match connector.connect(name, stream).await {
+        Ok(stream) => transfer(TokioIo::new(stream), request).await.map_err(failed),
+        Err(error) if is_plain(&error) => {
+            let error =
+                GetError::new(&hop.url(), "http: server gave HTTP response to HTTPS client");
+            Err(GetError { plain_answer: true, ..error })
+        }
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+/// Whether a handshake failed because what came is no TLS.
+fn is_plain(error: &std::io::Error) -> bool {
+    let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+    matches!(inner, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
+}
+
+async fn transfer<S>(
+    io: TokioIo<S>,
+    request: http::Request<Empty<Bytes>>,
+) -> Result<(Answer, Option<String>), String>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send,
+{
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(io).await.map_err(|e| e.to_string())?;
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let status = response.status().as_u16();
+        let location = response.headers().get(http::header::LOCATION);
+        let location = location.map(|l| String::from_utf8_lossy(l.as_bytes()).into_owned());
+        let body = beginning(response.into_body()).await;
+        Ok((Answer { status, body }, location))
+    };
+    // The connection is driven beside the exchange and dropped with it.
+    let mut exchange = std::pin::pin!(exchange);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        answer = &mut exchange => answer,
+        ended = &mut connection => match ended {
+            Ok(()) => exchange.await,
+            Err(error) => Err(error.to_string()),
+        },
+    }
+}
+
+/// The first [`BODY_MAX`] bytes of a body; a body that is cut short is taken as far as it came.
+async fn beginning(body: hyper::body::Incoming) -> Vec<u8> {
+    let mut body = std::pin::pin!(Limited::new(body, BODY_MAX));
+    let mut out = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        if let Some(data) = frame.data_ref() {
+            out.extend_from_slice(data);
+        }
+    }
+    out
+}
+
+/// Probes accept any certificate, as upstream: the target is an address, and nothing secret is sent.
+fn no_verification() -> rustls::ClientConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));
+    rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring supports the default versions")
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth()
+}
+
+#[derive(Debug)]
+struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
+
+impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &rustls::pki_types::CertificateDer<'_>,
+        _: &[rustls::pki_types::CertificateDer<'_>],
+        _: &rustls::pki_types::ServerName<'_>,
+        _: &[u8],
+        _: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &rustls::pki_types::CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &rustls::pki_types::CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

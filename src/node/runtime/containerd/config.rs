@@ -1,0 +1,192 @@
+//! Writes containerd's configuration: version 2 for 1.x, version 3 for 2.x; unused plugins are off.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use crate::config::RuntimeConfig;
+use crate::runtime::containerd::find::Binaries;
+use crate::runtime::images::pause;
+
+/// What of the machine the configuration depends on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Machine {
+    /// Layers are stacked with overlayfs; else copied (`native`).
+    pub(crate) overlay: bool,
+    /// The kernel refuses scores below our own (unprivileged or nested machines).
+    pub(crate) restrict_oom_score: bool,
+}
+
+/// Plugins that a node never uses. On 1.6 `runtime.v1.linux` stays: the task service vanishes without it.
+const OFF_1: &[&str] = &[
+    "io.containerd.snapshotter.v1.aufs",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.zfs",
+    "io.containerd.internal.v1.opt",
+    "io.containerd.internal.v1.restart",
+    "io.containerd.internal.v1.tracing",
+    "io.containerd.tracing.processor.v1.otlp",
+];
+
+const OFF_2: &[&str] = &[
+    "io.containerd.snapshotter.v1.blockfile",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.erofs",
+    "io.containerd.snapshotter.v1.zfs",
+    "io.containerd.differ.v1.erofs",
+    "io.containerd.internal.v1.opt",
+    "io.containerd.internal.v1.tracing",
+    "io.containerd.monitor.container.v1.restart",
+    "io.containerd.image-verifier.v1.bindir",
+    "io.containerd.nri.v1.nri",
+    "io.containerd.tracing.processor.v1.otlp",
+];
+
+/// Network namespaces of pods are mounted below containerd's state directory. In `/run/netns`, the default, the
+/// first `ip netns add` of an administrator mounts that folder over itself, and no namespace below can be removed.
+const NETNS: &str = "netns_mounts_under_state_dir = true";
+
+/// A TOML basic string.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn path(path: &Path) -> String {
+    quoted(&path.to_string_lossy())
+}
+
+/// Where containerd finds what is said of registries.
+pub(crate) fn registries_dir(config: &RuntimeConfig) -> PathBuf {
+    config.data_dir.join("certs.d")
+}
+
+/// The whole file.
+pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machine) -> String {
+    let (major, minor) = binaries.version;
+    let off = if major >= 2 { OFF_2 } else { OFF_1 };
+    let off: Vec<String> = off.iter().map(|p| quoted(p)).collect();
+    let state = config.run_dir.join("containerd");
+    let socket = config.run_dir.join("containerd.sock");
+    let mut out = format!(
+        "# Written by kube-lite at every start; changes are lost.\n\
+         version = {}\nroot = {}\nstate = {}\nimports = []\ndisabled_plugins = [{}]\n\n\
+         [grpc]\n  address = {}\n[ttrpc]\n  address = {}\n[debug]\n  level = \"warn\"\n",
+        if major >= 2 { 3 } else { 2 },
+        path(&config.data_dir.join("containerd")),
+        path(&state),
+        off.join(", "),
+        path(&socket),
+        path(&socket.with_extension("sock.ttrpc")),
+    );
+    let snapshotter = if machine.overlay { "overlayfs" } else { "native" };
+    let engine = path(&binaries.engine);
+    let idle = if config.short_streams { "  stream_idle_timeout = \"5m0s\"\n" } else { "" };
+    let grouped = if config.grouped_shims {
+        "\n  pod_annotations = [\"io.containerd.runc.v2.group\"]"
+    } else {
+        ""
+    };
+    // One folder: from 2.1 on containerd takes a list of them for the name of one.
+    let registry = format!("\n  config_path = {}", path(&registries_dir(config)));
+    let restrict = machine.restrict_oom_score;
+    let (conf_dir, bin_dir) = (path(&config.cni_conf_dir), path(&config.cni_bin_dir));
+    let pause = quoted(pause::IMAGE);
+    let body = if major >= 2 {
+        let bin = if minor >= 1 {
+            format!("bin_dirs = [{bin_dir}]")
+        } else {
+            format!("bin_dir = {bin_dir}")
+        };
+        format!(
+            "[plugins.\"io.containerd.cri.v1.images\"]\n  snapshotter = \"{snapshotter}\"\n\
+             [plugins.\"io.containerd.cri.v1.images\".pinned_images]\n  sandbox = {pause}\n\
+             [plugins.\"io.containerd.cri.v1.images\".registry]{registry}\n\
+             [plugins.\"io.containerd.cri.v1.runtime\"]\n  restrict_oom_score_adj = {restrict}\n  \
+             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".containerd]\n  default_runtime_name = \"runc\"\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"{grouped}\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc.options]\n  BinaryName = {engine}\n  SystemdCgroup = false\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".cni]\n  {bin}\n  conf_dir = {conf_dir}\n\
+             [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}"
+        )
+    } else {
+        format!(
+            "[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {pause}\n  restrict_oom_score_adj = {restrict}\n  \
+             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
+             stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"{snapshotter}\"\n  default_runtime_name = \"runc\"\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  BinaryName = {engine}\n  SystemdCgroup = false\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = {bin_dir}\n  conf_dir = {conf_dir}\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".registry]{registry}\n"
+        )
+    };
+    out.push_str(&body);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn the_version_of_the_file_follows_that_of_containerd() {
+        let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
+        let machine = Machine { overlay: true, restrict_oom_score: true };
+        let render = |version| {
+            let binaries = Binaries {
+                containerd: "/c".into(),
+                version,
+                engine: "/usr/bin/\"x".into(),
+                fault: None,
+            };
+            super::render(&config, &binaries, machine)
+        };
+        let old = render((1, 6));
+        assert!(
+            old.contains("version = 2\nroot = \"/d/containerd\"") && old.contains("sandbox_image")
+        );
+        let registries = "config_path = \"/d/certs.d\"";
+        assert!(old.contains(registries));
+        assert!(old.contains(r#"BinaryName = "/usr/bin/\"x""#));
+        let new = render((2, 4));
+        assert!(new.contains(registries));
+        assert!(new.contains("version = 3") && new.contains("bin_dirs = [\"/opt/cni/bin\"]"));
+        assert!(render((2, 0)).contains("bin_dir = \"/opt/cni/bin\""));
+    }
+
+    #[test]
+    fn network_namespaces_are_mounted_below_the_state_directory_of_containerd() {
+        let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
+        let machine = Machine { overlay: true, restrict_oom_score: true };
+        // The table of the plugin that runs sandboxes, in both versions of the file.
+        for (version, plugin) in [
+            ((1, 6), "[plugins.\"io.containerd.grpc.v1.cri\"]"),
+            ((2, 0), "[plugins.\"io.containerd.cri.v1.runtime\"]"),
+            ((2, 4), "[plugins.\"io.containerd.cri.v1.runtime\"]"),
+        ] {
+            let binaries =
+                Binaries { containerd: "/c".into(), version, engine: "/runc".into(), fault: None };
+            let text = super::render(&config, &binaries, machine);
+            let table = text.split_once(plugin).unwrap().1;
+            let table = table.split("\n[").next().unwrap();
+            assert!(table.lines().any(|l| l == "  netns_mounts_under_state_dir = true"), "{text}");
+        }
+    }
+}

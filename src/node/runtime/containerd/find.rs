@@ -1,0 +1,234 @@
+//! Finds containerd and a low-level runtime that really starts a container here.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::config::RuntimeConfig;
+use crate::runtime::images::pause;
+
+/// A program that only prints its version, or a trial container, is given this long: on a slow and busy machine the first start of
+/// containerd, forty megabytes from the disk, took more than 15 s.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why there is no runtime.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotFound {
+    /// No such program anywhere we look.
+    #[error(
+        "{program} is neither in {dirs} nor on PATH; install it (for Debian: apt-get install containerd runc) or give --container-runtime-endpoint"
+    )]
+    Program {
+        /// Name of the program.
+        program: &'static str,
+        /// Folders searched.
+        dirs: String,
+    },
+    /// It does not run, or its version cannot be read.
+    #[error("{path} does not say its version: {why}")]
+    Version {
+        /// Path of the program.
+        path: PathBuf,
+        /// Its output or the error.
+        why: String,
+    },
+    /// Shims cannot be grouped with this version.
+    #[error(
+        "--grouped-shims needs containerd 2.2 or later, {path} is {major}.{minor}; install a newer one or start without the flag"
+    )]
+    Ungrouped {
+        /// Path of the program.
+        path: PathBuf,
+        /// Its major version.
+        major: u32,
+        /// Its minor version.
+        minor: u32,
+    },
+}
+
+/// Major and minor version.
+pub(crate) type Version = (u32, u32);
+
+/// What the own runtime consists of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Binaries {
+    pub(crate) containerd: PathBuf,
+    pub(crate) version: Version,
+    /// crun or runc.
+    pub(crate) engine: PathBuf,
+    /// What is known to be wrong with its version.
+    pub(crate) fault: Option<String>,
+}
+
+/// The first executable file named `program` in `bin_dirs`, then in the directories of `path`, a value of the variable
+/// `PATH`.
+pub fn find_program(bin_dirs: &[PathBuf], path: &str, program: &str) -> Option<PathBuf> {
+    let on_path = path.split(':').filter(|p| !p.is_empty()).map(PathBuf::from);
+    bin_dirs.iter().cloned().chain(on_path).map(|dir| dir.join(program)).find(|path| {
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })
+}
+
+fn search(config: &RuntimeConfig, program: &'static str) -> Option<PathBuf> {
+    find_program(&config.bin_dirs, &config.path, program)
+}
+
+fn required(config: &RuntimeConfig, program: &'static str) -> Result<PathBuf, NotFound> {
+    search(config, program).ok_or_else(|| NotFound::Program {
+        program,
+        dirs: config
+            .bin_dirs
+            .iter()
+            .map(|d| d.display().to_string())
+            .collect::<Vec<_>>()
+            .join(", "),
+    })
+}
+
+/// Finds containerd and the engine: crun when a trial container starts under it (7 ms a container instead of 22), else runc.
+pub(crate) async fn find(config: &RuntimeConfig) -> Result<Binaries, NotFound> {
+    let containerd = required(config, "containerd")?;
+    let output = run(&containerd, &["--version"]).await;
+    let version = output.as_deref().ok().and_then(parse_version).ok_or_else(|| {
+        NotFound::Version { path: containerd.clone(), why: output.unwrap_or_else(|e| e) }
+    })?;
+    groupable(config, &containerd, version)?;
+    let engine = match search(config, "crun") {
+        Some(crun) => match trial(&crun, config).await {
+            Ok(()) => crun,
+            Err(why) => {
+                let engine = required(config, "runc")?;
+                tracing::info!(crun = %crun.display(), why, "crun starts no container here, using runc");
+                engine
+            }
+        },
+        None => required(config, "runc")?,
+    };
+    let printed = run(&engine, &["--version"]).await.unwrap_or_default();
+    let fault = crate::runc_fault(&printed);
+    Ok(Binaries { containerd, version, engine, fault })
+}
+
+/// Before 2.2 the shim knows no group given by an annotation (containerd's release notes).
+fn groupable(config: &RuntimeConfig, path: &Path, version: Version) -> Result<(), NotFound> {
+    let (major, minor) = version;
+    if config.grouped_shims && version < (2, 2) {
+        return Err(NotFound::Ungrouped { path: path.to_owned(), major, minor });
+    }
+    Ok(())
+}
+
+/// `containerd github.com/containerd/containerd 1.6.20~ds1 …` or `… v2.4.1 …`.
+fn parse_version(output: &str) -> Option<Version> {
+    let word = output.split_whitespace().nth(2)?;
+    let mut parts = word.trim_start_matches('v').split(['.', '-', '~', '+']);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Runs a program to its end; its output, or why it failed.
+async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
+    let child = tokio::process::Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(TRIAL_TIMEOUT, child)
+        .await
+        .map_err(|_| format!("no end within {TRIAL_TIMEOUT:?}"))?
+        .map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// Creates a container of the pause program under `engine` and deletes it.
+async fn trial(engine: &Path, config: &RuntimeConfig) -> Result<(), String> {
+    let bundle = config.run_dir.join("trial");
+    let files = || -> std::io::Result<()> {
+        base::fs::create_dir(&bundle.join("rootfs/proc"), 0o755)?;
+        base::fs::write_atomic(&bundle.join("rootfs/pause"), &pause::program(), 0o755)?;
+        base::fs::write_atomic(&bundle.join("config.json"), trial_spec().as_bytes(), 0o600)
+    };
+    files().map_err(|e| e.to_string())?;
+    let id = format!("kube-lite-trial-{}", base::clock::random_suffix(8));
+    let root = bundle.join("state");
+    let (root, bundle_path) = (root.to_string_lossy(), bundle.to_string_lossy());
+    // Its output goes nowhere: the container would keep our pipes open.
+    let created = tokio::process::Command::new(engine)
+        .args(["--root", &root, "create", "--bundle", &bundle_path, &id])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(
+            std::fs::File::create(bundle.join("stderr"))
+                .map_or_else(|_| Stdio::null(), Stdio::from),
+        )
+        .kill_on_drop(true)
+        .status();
+    let created = match tokio::time::timeout(TRIAL_TIMEOUT, created).await {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(Ok(status)) => {
+            let stderr = std::fs::read_to_string(bundle.join("stderr")).unwrap_or_default();
+            Err(format!("{status}: {}", stderr.trim()))
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no end within {TRIAL_TIMEOUT:?}")),
+    };
+    if let Err(error) = run(engine, &["--root", &root, "delete", "--force", &id]).await
+        && created.is_ok()
+    {
+        return Err(error);
+    }
+    let _ = std::fs::remove_dir_all(&bundle);
+    created
+}
+
+fn trial_spec() -> String {
+    serde_json::json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": false, "user": {"uid": 0, "gid": 0}, "args": ["/pause"],
+            "env": ["PATH=/"], "cwd": "/", "noNewPrivileges": true,
+        },
+        "root": {"path": "rootfs", "readonly": true},
+        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+        "linux": {
+            "cgroupsPath": format!("/kube-lite-trial-{}", std::process::id()),
+            "resources": {"cpu": {"shares": 2}, "memory": {"limit": 64 << 20}},
+            "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "network"}],
+        },
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_distributions_and_releases_are_read() {
+        let debian = "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3";
+        assert_eq!(parse_version(debian), Some((1, 6)));
+        assert_eq!(
+            parse_version("containerd github.com/containerd/containerd/v2 v2.4.1 abc"),
+            Some((2, 4))
+        );
+        assert_eq!(parse_version("bash: not found"), None);
+    }
+
+    #[test]
+    fn grouped_shims_are_refused_where_containerd_cannot_group() {
+        let mut config =
+            crate::Config::new("n1", "192.0.2.1".parse().unwrap(), "/d".into(), "/r".into())
+                .runtime;
+        assert!(groupable(&config, Path::new("/usr/bin/containerd"), (1, 6)).is_ok());
+        config.grouped_shims = true;
+        assert!(groupable(&config, Path::new("/usr/bin/containerd"), (2, 2)).is_ok());
+        assert_eq!(
+            groupable(&config, Path::new("/usr/bin/containerd"), (2, 1)).unwrap_err().to_string(),
+            "--grouped-shims needs containerd 2.2 or later, /usr/bin/containerd is 2.1; install a newer one or start without the flag"
+        );
+    }
+}

@@ -1,0 +1,308 @@
+//! Keeps our containerd running: adopts the one that runs, starts one that does not, again with back-off when it ends.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Backoff, Shutdown};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::sync::{Notify, watch};
+
+use super::config::{Machine, registries_dir, render};
+use super::find::{Binaries, NotFound, find};
+use super::results;
+use crate::config::RuntimeConfig;
+use crate::runtime::Runtime;
+use crate::runtime::cri::CriRuntime;
+
+/// A started containerd that does not answer by then is stopped and started again.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// The log of containerd starts afresh above this size.
+const LOG_MAX: u64 = 4 << 20;
+
+/// Why there is no own containerd.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SuperviseError {
+    /// A program is missing.
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
+    /// A file or folder cannot be written.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// A handle to the supervised containerd.
+#[derive(Debug, Clone)]
+pub(crate) struct Containerd {
+    socket: PathBuf,
+    /// Counts how often it became ready; zero before the first time.
+    ready: watch::Receiver<u64>,
+    suspect: Arc<Notify>,
+}
+
+impl Containerd {
+    /// Its gRPC socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Resolves when it answers for the first time.
+    pub(crate) async fn ready(&mut self) {
+        let _ = self.ready.wait_for(|n| *n > 0).await;
+    }
+
+    /// Somebody lost the connection: look whether it still runs.
+    pub(crate) fn suspect(&self) {
+        self.suspect.notify_one();
+    }
+}
+
+/// The part that runs as a task.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    config: RuntimeConfig,
+    binaries: Binaries,
+    socket: PathBuf,
+    ready: watch::Sender<u64>,
+    suspect: Arc<Notify>,
+    /// The configuration changed since the running one was started.
+    changed: bool,
+}
+
+/// Finds the programs and writes the configuration.
+pub(crate) async fn prepare(
+    config: &RuntimeConfig,
+) -> Result<(Containerd, Supervisor, Binaries), SuperviseError> {
+    base::fs::create_dir(&config.run_dir, 0o711)?;
+    base::fs::create_dir(&config.data_dir, 0o711)?;
+    let binaries = find(config).await?;
+    let dir = registries_dir(config);
+    crate::runtime::registries::write(&config.registries, &dir)?;
+    let machine = Machine {
+        overlay: overlay_works(&config.data_dir),
+        restrict_oom_score: !scores_may_fall(),
+    };
+    let text = render(config, &binaries, machine);
+    let path = config_path(config);
+    let changed = base::fs::read_to_string(&path).unwrap_or_default() != text;
+    if changed {
+        base::fs::write_atomic(&path, text.as_bytes(), 0o600)?;
+    }
+    let socket = config.run_dir.join("containerd.sock");
+    let (ready, receiver) = watch::channel(0);
+    let suspect = Arc::new(Notify::new());
+    let handle =
+        Containerd { socket: socket.clone(), ready: receiver, suspect: Arc::clone(&suspect) };
+    let supervisor = Supervisor {
+        config: config.clone(),
+        binaries: binaries.clone(),
+        socket,
+        ready,
+        suspect,
+        changed,
+    };
+    Ok((handle, supervisor, binaries))
+}
+
+fn config_path(config: &RuntimeConfig) -> PathBuf {
+    config.data_dir.join("containerd.toml")
+}
+
+/// Whether this kernel stacks layers on the file system of `dir`.
+fn overlay_works(dir: &Path) -> bool {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    let base = dir.join("overlay-trial");
+    let parts = ["lower", "upper", "work", "merged"].map(|p| base.join(p));
+    let made = parts.iter().all(|p| std::fs::create_dir_all(p).is_ok());
+    let [lower, upper, work, merged] = &parts;
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        upper.display(),
+        work.display()
+    );
+    let works = made
+        && mount(
+            Some("overlay"),
+            merged,
+            Some("overlay"),
+            MsFlags::empty(),
+            Some(options.as_str()),
+        )
+        .is_ok();
+    if works {
+        let _ = umount2(merged, MntFlags::MNT_DETACH);
+    }
+    let _ = std::fs::remove_dir_all(&base);
+    works
+}
+
+/// Whether the kernel lets us lower an `oom_score_adj` below our own: not in every container and virtual machine.
+pub(crate) fn scores_may_fall() -> bool {
+    let path = Path::new("/proc/self/oom_score_adj");
+    let Some(own) = std::fs::read_to_string(path).ok().and_then(|t| t.trim().parse::<i32>().ok())
+    else {
+        return false;
+    };
+    let lower = (own - 1).max(-1000);
+    let allowed = std::fs::write(path, lower.to_string()).is_ok();
+    let _ = std::fs::write(path, own.to_string());
+    allowed
+}
+
+impl Supervisor {
+    /// Runs until shutdown, and leaves containerd running then: pods outlive us.
+    pub(crate) async fn run(mut self, shutdown: Shutdown) -> Result<(), std::io::Error> {
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+        while !shutdown.is_requested() {
+            let child = if self.answers().await {
+                if std::mem::take(&mut self.changed) {
+                    tracing::info!(
+                        "containerd's configuration changed, restarting it; containers go on"
+                    );
+                    self.terminate(&shutdown).await;
+                    continue;
+                }
+                tracing::debug!(socket = %self.socket.display(), "containerd runs already");
+                None
+            } else {
+                self.changed = false;
+                Some(self.start()?)
+            };
+            let started = base::clock::now();
+            self.watch(child, &shutdown).await;
+            if shutdown.is_requested() {
+                break;
+            }
+            if started.elapsed() > START_TIMEOUT {
+                backoff.reset();
+            }
+            if !backoff.wait(&shutdown).await {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn answers(&self) -> bool {
+        CriRuntime::new(&self.socket).version().await.is_ok()
+    }
+
+    fn start(&self) -> Result<tokio::process::Child, std::io::Error> {
+        let broken = results::remove_broken(Path::new(results::FOLDER));
+        if broken > 0 {
+            tracing::info!(broken, "results of the network library were cut short, removed");
+        }
+        let log = self.config.data_dir.join("containerd.log");
+        let keep = std::fs::metadata(&log).is_ok_and(|m| m.len() < LOG_MAX);
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .write(true)
+            .append(keep)
+            .truncate(!keep)
+            .open(log)?;
+        let engine_dir = self.binaries.engine.parent().unwrap_or(Path::new("/usr/bin"));
+        let own_dir = self.binaries.containerd.parent().unwrap_or(Path::new("/usr/bin"));
+        let path = format!("{}:{}:{}", own_dir.display(), engine_dir.display(), self.config.path);
+        let child = tokio::process::Command::new(&self.binaries.containerd)
+            .arg("--config")
+            .arg(config_path(&self.config))
+            .env("PATH", path)
+            // Idle this does nothing; it caps the peaks of pulls on small nodes.
+            .env("GOMEMLIMIT", "64MiB")
+            .env("GOGC", "50")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .kill_on_drop(false)
+            .spawn()
+            .map_err(|e| {
+                std::io::Error::new(
+                    e.kind(),
+                    format!("cannot start {}: {e}", self.binaries.containerd.display()),
+                )
+            })?;
+        if let Some(pid) = child.id() {
+            let _ = base::fs::write_atomic(&self.pid_file(), pid.to_string().as_bytes(), 0o600);
+        }
+        Ok(child)
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.config.run_dir.join("containerd.pid")
+    }
+
+    /// Ends the running containerd and waits until it no longer answers. Containers keep their shims.
+    async fn terminate(&self, shutdown: &Shutdown) {
+        let pid =
+            base::fs::read_to_string(&self.pid_file()).ok().and_then(|t| t.trim().parse().ok());
+        let Some(pid) = pid.filter(|pid: &i32| {
+            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let ours = config_path(&self.config);
+            String::from_utf8_lossy(&command).contains(&*ours.to_string_lossy())
+        }) else {
+            tracing::warn!(
+                "cannot tell which process is our containerd; its old configuration stays in force"
+            );
+            return;
+        };
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
+        while Path::new(&format!("/proc/{pid}")).exists() && backoff.failures() < 40 {
+            if !backoff.wait(shutdown).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits for readiness, then for the end.
+    async fn watch(&self, child: Option<tokio::process::Child>, shutdown: &Shutdown) {
+        let mut child = child;
+        let adopted = child.is_none();
+        let ended = async {
+            match &mut child {
+                Some(child) => match child.wait().await {
+                    Ok(status) => tracing::warn!(%status, "containerd ended, starting it again"),
+                    Err(error) => tracing::warn!(%error, "containerd is lost, starting it again"),
+                },
+                // No child of ours: whoever loses the event stream tells, and then we ask.
+                None => loop {
+                    self.suspect.notified().await;
+                    if !self.answers().await {
+                        tracing::warn!("containerd ended, starting it again");
+                        break;
+                    }
+                },
+            }
+        };
+        let ready = async {
+            let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(100));
+            let start = base::clock::now();
+            while !(self.socket.exists() && self.answers().await) {
+                if start.elapsed() > START_TIMEOUT {
+                    tracing::error!(
+                        log = %self.config.data_dir.join("containerd.log").display(),
+                        "containerd does not answer; its log says why"
+                    );
+                    backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(30));
+                }
+                if !backoff.wait(shutdown).await {
+                    return;
+                }
+            }
+            self.ready.send_modify(|n| *n += 1);
+            if !adopted {
+                tracing::debug!(after = ?start.elapsed(), "containerd is ready");
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = ended => {}
+            () = ready => {}
+            () = shutdown.requested() => {}
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Takes the file over at the start and whenever it changes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::Shutdown;
+
+use super::hosts::HEADER;
+use super::{Registries, load};
+use crate::context::Node;
+use crate::file_watcher::Changes;
+
+/// Key of the problem of a refused file.
+const PROBLEM: &str = "registries";
+
+/// Writes the folders that containerd reads, and removes those that are said no more. Folders of others stay.
+///
+/// # Errors
+/// A folder or file that cannot be written.
+pub(crate) fn write(registries: &Registries, dir: &Path) -> io::Result<()> {
+    base::fs::create_dir(dir, 0o700)?;
+    let wanted: BTreeMap<String, String> = registries.hosts();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let known = wanted.contains_key(&*entry.file_name().to_string_lossy());
+        let file = entry.path().join("hosts.toml");
+        if !known && base::fs::read_to_string(&file).is_ok_and(|text| text.starts_with(HEADER)) {
+            std::fs::remove_dir_all(entry.path())?;
+        }
+    }
+    for (folder, text) in wanted {
+        let file = dir.join(&folder).join("hosts.toml");
+        if base::fs::read_to_string(&file).unwrap_or_default() != text {
+            base::fs::create_dir(&dir.join(folder), 0o700)?;
+            base::fs::write_atomic(&file, text.as_bytes(), 0o600)?;
+        }
+    }
+    Ok(())
+}
+
+/// Follows the file until shutdown. One that turned bad is named in the log, and what it said before holds.
+pub(crate) async fn follow(
+    node: Arc<Node>,
+    dir: PathBuf,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let runtime = &node.config.runtime;
+    let Some(path) = runtime.registries_file.clone() else { return idle(shutdown).await };
+    let folders: Vec<PathBuf> = path.parent().map(Path::to_path_buf).into_iter().collect();
+    let mut changes = match Changes::new() {
+        Ok(changes) => changes,
+        Err(error) => {
+            tracing::error!(file = %path.display(), %error, "changes of registries are not seen until the next start");
+            return idle(shutdown).await;
+        }
+    };
+    loop {
+        changes.watch(&folders);
+        let (file, dir, now) = (path.clone(), dir.clone(), node.registries.load_full());
+        let no_default = now.no_default;
+        let read = base::tasks::blocking(move || -> Result<Option<Registries>, String> {
+            let new = load(&file).map_err(|e| e.to_string())?.without_default(no_default);
+            if new == *now {
+                return Ok(None);
+            }
+            write(&new, &dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+            Ok(Some(new))
+        });
+        let problems = node.tasks.problems();
+        match read.await {
+            Ok(Ok(Some(new))) => {
+                node.registries.store(Arc::new(new));
+                problems.clear(PROBLEM);
+                tracing::info!(file = %path.display(), "registries changed");
+            }
+            Ok(Ok(None)) => problems.clear(PROBLEM),
+            Ok(Err(error)) => {
+                let what =
+                    format!("{} is refused, the former registries hold: {error}", path.display());
+                let fix = "correct the file; it is read again as soon as it changes";
+                problems.put(PROBLEM, what, fix);
+            }
+            Err(_) => return Ok(()),
+        }
+        tokio::select! {
+            () = shutdown.requested() => return Ok(()),
+            () = changes.next(&folders) => {}
+        }
+    }
+}
+
+async fn idle(shutdown: Shutdown) -> Result<(), std::convert::Infallible> {
+    shutdown.requested().await;
+    Ok(())
+}

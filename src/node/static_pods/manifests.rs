@@ -1,0 +1,345 @@
+//! Static pods: manifests in folders of this machine, read again when a folder changes.
+
+use api::Typed;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use api::Gvk;
+use api::codec::yaml;
+use api::schema::Schema;
+use api::value::items;
+use base::{Problem, Problems, Shutdown};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::digest::sha256;
+use crate::file_watcher::Changes;
+use crate::pods::pod::{HASH_ANNOTATION, Origin, Pod, SEEN_ANNOTATION, SOURCE_ANNOTATION};
+use crate::volumes;
+
+/// A larger file is no manifest, in bytes: above what the API takes for one object.
+const FILE_MAX: u64 = 3 << 20;
+/// Files of one folder that are read.
+const FILES_MAX: usize = 1000;
+
+/// Why a file is not run as a static pod.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadManifest {
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    #[error("is larger than {FILE_MAX} bytes")]
+    TooLarge,
+    #[error("is no Pod: {0}")]
+    Decode(#[from] api::codec::DecodeError),
+    #[error("holds a {0:?} of {1:?}; a static pod is a Pod of v1")]
+    Kind(String, String),
+    #[error("invalid pod: {0}")]
+    Invalid(String),
+    #[error("static pods may not reference {0}")]
+    Reference(&'static str),
+}
+
+/// The static pods found last; `None` before the first look.
+pub(crate) type StaticPods = Option<Vec<Arc<Pod>>>;
+
+#[derive(Debug)]
+struct File {
+    digest: String,
+    pod: Option<Arc<Pod>>,
+    /// Why the present content is refused.
+    error: Option<String>,
+}
+
+/// The folders, and what was found in them.
+#[derive(Debug)]
+pub(crate) struct Manifests {
+    folders: Vec<PathBuf>,
+    node_name: String,
+    files: BTreeMap<PathBuf, File>,
+    /// What was refused at the last look besides the content of files, by path.
+    refused: BTreeMap<PathBuf, String>,
+}
+
+/// Keys of the problems of static pods, each with the path behind it.
+const PROBLEMS: &str = "static-pods/";
+
+impl Manifests {
+    pub(crate) fn new(folders: Vec<PathBuf>, node_name: String) -> Self {
+        Self { folders, node_name, files: BTreeMap::new(), refused: BTreeMap::new() }
+    }
+
+    /// Every refused file and folder of the last look.
+    fn problems(&self) -> Vec<(String, Problem)> {
+        let files = self.files.iter().filter_map(|(path, file)| Some((path, file.error.as_ref()?)));
+        let all = files.chain(&self.refused);
+        let problem = |(path, error): (&PathBuf, &String)| {
+            let what = format!("the static pod {} is refused: {error}", path.display());
+            let fix = "correct or remove the file; it is read again as soon as it changes";
+            (format!("{PROBLEMS}{}", path.display()), Problem { what, fix: fix.to_owned() })
+        };
+        all.map(problem).collect()
+    }
+
+    /// Looks at every file. One that turned bad is a problem until it changes, and its former pod goes on.
+    pub(crate) fn read(&mut self) -> Vec<Arc<Pod>> {
+        let mut found = BTreeMap::new();
+        self.refused.clear();
+        for folder in self.folders.clone() {
+            match list(&folder) {
+                Ok((paths, refused)) => {
+                    self.refused.extend(refused);
+                    for path in paths {
+                        let former = self.files.remove(&path);
+                        if let Some(file) = self.read_file(&path, former) {
+                            found.insert(path, file);
+                        }
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    self.refused.insert(folder.clone(), format!("cannot be read: {error}"));
+                    let (here, others) = std::mem::take(&mut self.files)
+                        .into_iter()
+                        .partition(|(path, _)| path.parent() == Some(&folder));
+                    found.extend::<BTreeMap<PathBuf, File>>(here);
+                    self.files = others;
+                }
+            }
+        }
+        self.files = found;
+        let mut pods: Vec<Arc<Pod>> = Vec::new();
+        for (path, pod) in self.files.iter().filter_map(|(path, f)| Some((path, f.pod.as_ref()?))) {
+            if pods.iter().any(|p| p.key == pod.key || p.uid == pod.uid) {
+                let error = format!("another manifest holds the pod {}", pod.key);
+                self.refused.insert(path.clone(), error);
+            } else {
+                pods.push(Arc::clone(pod));
+            }
+        }
+        pods
+    }
+
+    fn read_file(&self, path: &Path, former: Option<File>) -> Option<File> {
+        let body = match read_bounded(path) {
+            Ok(body) => body,
+            // Gone since the folder was listed.
+            Err(BadManifest::Io(e)) if e.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => return Some(refuse(&error, String::new(), former)),
+        };
+        let digest = sha256(&body);
+        if let Some(file) = former.as_ref()
+            && file.digest == digest
+        {
+            return former;
+        }
+        Some(match parse(&body, path, &self.node_name) {
+            Ok(pod) => File { digest, pod: Some(Arc::new(pod)), error: None },
+            Err(error) => refuse(&error, digest, former),
+        })
+    }
+}
+
+/// A file whose content is refused; its former pod goes on.
+fn refuse(error: &BadManifest, digest: String, former: Option<File>) -> File {
+    File { digest, pod: former.and_then(|f| f.pod), error: Some(error.to_string()) }
+}
+
+/// Paths that are refused, with their reasons.
+type Refused = Vec<(PathBuf, String)>;
+
+/// The files of a folder in their order, hidden ones left out, and what is no file and no folder.
+fn list(folder: &Path) -> io::Result<(Vec<PathBuf>, Refused)> {
+    let (mut out, mut refused) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_name().to_string_lossy().starts_with('.') || path.is_dir() {
+            continue;
+        }
+        if path.is_file() {
+            out.push(path);
+        } else {
+            refused.push((path, "is not a regular file".to_owned()));
+        }
+    }
+    out.sort();
+    if out.len() > FILES_MAX {
+        let why = format!("only the first {FILES_MAX} of {} files are read", out.len());
+        refused.push((folder.to_owned(), why));
+        out.truncate(FILES_MAX);
+    }
+    Ok((out, refused))
+}
+
+fn read_bounded(path: &Path) -> Result<Vec<u8>, BadManifest> {
+    use std::io::Read;
+    let mut body = Vec::new();
+    std::fs::File::open(path)?.take(FILE_MAX + 1).read_to_end(&mut body)?;
+    let size = u64::try_from(body.len()).unwrap_or(u64::MAX);
+    if size > FILE_MAX { Err(BadManifest::TooLarge) } else { Ok(body) }
+}
+
+/// One manifest, YAML or JSON, as the pod that runs here.
+pub(crate) fn parse(body: &[u8], path: &Path, node_name: &str) -> Result<Pod, BadManifest> {
+    let schema = Schema::builtin();
+    let meta = yaml::interpret(body)?;
+    let kind = Gvk::new("", "v1", "Pod");
+    let type_id = schema
+        .kind(&kind)
+        .filter(|_| meta.kind == "Pod" && meta.api_version == "v1")
+        .ok_or_else(|| BadManifest::Kind(meta.kind.clone(), meta.api_version.clone()))?;
+    let decoded = yaml::decode_strict(&schema, type_id, body)?;
+    if !decoded.strict_errors.is_empty() {
+        let why = api::codec::strict_message(&decoded.strict_errors);
+        tracing::warn!(manifest = %path.display(), why, "parts of the static pod are ignored");
+    }
+    let mut pod = decoded.value;
+    api::schema::defaults::apply_table(&schema, type_id, &mut pod);
+    api::defaults::defaulter("", "v1", "Pod")(&mut pod);
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    if !is_name(&name) {
+        return Err(BadManifest::Invalid(format!("metadata.name: {name:?} is no DNS subdomain")));
+    }
+    settle(&mut pod, &name, path, node_name);
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+    if !is_name(namespace) || namespace.contains('.') {
+        return Err(BadManifest::Invalid(format!(
+            "metadata.namespace: {namespace:?} is no DNS label"
+        )));
+    }
+    let errors = api::validation::core::pod::validate(&pod);
+    if let Some(error) = errors.first() {
+        return Err(BadManifest::Invalid(error.to_string()));
+    }
+    let object = api::k8s::api::core::v1::Pod::from_value(&pod)
+        .map_err(|e| BadManifest::Invalid(e.to_string()))?;
+    let pod = Pod::new(object, Origin::Static).ok_or_else(|| {
+        BadManifest::Invalid("metadata.uid: may hold letters, digits, - and _".to_owned())
+    })?;
+    match reference(&pod) {
+        Some(resource) => Err(BadManifest::Reference(resource)),
+        None => Ok(pod),
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    (1..=253).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))
+        && !text.starts_with(['-', '.'])
+}
+
+/// Identity and place of a static pod: name with the node's, uid and hash from the content, bound to this node.
+fn settle(pod: &mut Value, name: &str, path: &Path, node_name: &str) {
+    let content = format!("{pod}host:{node_name}file:{}", path.display());
+    let digest = sha256(content.as_bytes());
+    // As long as the 128 bits of a uid.
+    let hash: String = digest.trim_start_matches("sha256:").chars().take(32).collect();
+    let meta = &mut pod["metadata"];
+    let uid = meta["uid"].as_str().filter(|u| !u.is_empty()).map_or(hash, str::to_owned);
+    meta["name"] = format!("{name}-{}", node_name.to_lowercase()).into();
+    if meta["namespace"].as_str().is_none_or(str::is_empty) {
+        meta["namespace"] = "default".into();
+    }
+    if !meta["annotations"].is_object() {
+        meta["annotations"] = json!({});
+    }
+    meta["annotations"][HASH_ANNOTATION] = uid.clone().into();
+    meta["annotations"][SOURCE_ANNOTATION] = "file".into();
+    meta["annotations"][SEEN_ANNOTATION] = seen().into();
+    meta["uid"] = uid.into();
+    pod["status"] = json!({"phase": "Pending"});
+    let spec = &mut pod["spec"];
+    spec["nodeName"] = node_name.into();
+    // Trouble of the node is no reason to end what belongs to it.
+    let tolerated = items(spec, "tolerations")
+        .iter()
+        .any(|t| t["operator"] == "Exists" && t["effect"] == "NoExecute" && t.get("key").is_none());
+    if !tolerated {
+        let mut tolerations = items(spec, "tolerations").to_vec();
+        tolerations.push(json!({"operator": "Exists", "effect": "NoExecute"}));
+        spec["tolerations"] = tolerations.into();
+    }
+}
+
+fn seen() -> String {
+    let nanoseconds = i128::try_from(base::clock::unix_time().as_nanos()).unwrap_or_default();
+    jiff::Timestamp::from_nanosecond(nanoseconds).map(|t| t.to_string()).unwrap_or_default()
+}
+
+/// What of the API a static pod refers to; it has to run without.
+fn reference(pod: &Pod) -> Option<&'static str> {
+    let spec = pod.spec();
+    if spec.service_account_name.as_deref().is_some_and(|n| !n.is_empty()) {
+        return Some("serviceaccounts");
+    }
+    if let Some((source, ..)) = volumes::references(pod).first() {
+        return Some(match source {
+            crate::pods::objects::Source::ConfigMap => "configmaps",
+            crate::pods::objects::Source::Secret => "secrets",
+        });
+    }
+    if spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty()) {
+        return Some("resourceclaims");
+    }
+    spec.volumes.iter().flatten().find_map(|v| {
+        let token = |s: &api::k8s::api::core::v1::VolumeProjection| {
+            s.service_account_token.is_some()
+                || s.cluster_trust_bundle.is_some()
+                || s.pod_certificate.is_some()
+        };
+        if v.persistent_volume_claim.is_some() || v.ephemeral.is_some() {
+            Some("persistentvolumeclaims")
+        } else if v.csi.is_some() {
+            Some("csidrivers (via CSI volumes)")
+        } else if v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(token) {
+            Some("serviceaccounts, clustertrustbundles or podcertificates (via projected volumes)")
+        } else {
+            None
+        }
+    })
+}
+
+/// Tells the static pods now and after each change, until shutdown.
+pub(crate) async fn run(
+    mut manifests: Manifests,
+    told: watch::Sender<StaticPods>,
+    problems: Problems,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let folders = manifests.folders.clone();
+    let mut changes = match Changes::new() {
+        Ok(changes) => Some(changes),
+        Err(error) => {
+            tracing::error!(%error, "changes of static pods are not seen until the next start");
+            None
+        }
+    };
+    loop {
+        if let Some(changes) = &mut changes {
+            changes.watch(&folders);
+        }
+        let read = base::tasks::blocking(move || {
+            let pods = manifests.read();
+            (manifests, pods)
+        });
+        let Ok((back, pods)) = read.await else { return Ok(()) };
+        manifests = back;
+        problems.replace(PROBLEMS, manifests.problems());
+        told.send_replace(Some(pods));
+        let changed = async {
+            match &mut changes {
+                Some(changes) => changes.next(&folders).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = shutdown.requested() => return Ok(()),
+            () = changed => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! Mirror pods: how the API shows the static pods of this node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use api::{Object, ObjectKey};
+use base::{Backoff, Shutdown};
+use client::{DeleteOptions, Informer, owner_reference};
+use tokio::sync::{Notify, watch};
+
+use crate::context::Node;
+use crate::pods::pod::{HASH_ANNOTATION, MIRROR_ANNOTATION, Pod};
+use crate::static_pods::manifests::StaticPods;
+
+/// A mirror pod in the API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mirror {
+    pub(crate) key: ObjectKey,
+    pub(crate) uid: Arc<str>,
+    /// Hash of the static pod that it shows.
+    pub(crate) hash: String,
+    deleted: bool,
+}
+
+impl Mirror {
+    /// `None` when the pod is no mirror.
+    pub(crate) fn of(object: &Object) -> Option<Self> {
+        if !may_be(object) {
+            return None;
+        }
+        let pod = Pod::from_object(object)?;
+        let hash = pod.annotations()?.get(MIRROR_ANNOTATION)?.clone();
+        let deleted = pod.is_deleted();
+        Some(Self { key: pod.key, uid: pod.uid, hash, deleted })
+    }
+
+    /// Whether it shows this very pod.
+    pub(crate) fn shows(&self, pod: &Pod) -> bool {
+        self.key == pod.key && Some(self.hash.as_str()) == hash(pod)
+    }
+}
+
+fn hash(pod: &Pod) -> Option<&str> {
+    pod.annotations()?.get(HASH_ANNOTATION).map(String::as_str)
+}
+
+/// Without decoding: most pods are no mirrors.
+fn may_be(object: &Object) -> bool {
+    object.raw().windows(MIRROR_ANNOTATION.len()).any(|w| w == MIRROR_ANNOTATION.as_bytes())
+}
+
+#[derive(Debug)]
+enum Action {
+    Create(Arc<Pod>),
+    Delete(Mirror),
+}
+
+/// What makes the mirrors fit: one for each static pod, of its newest content.
+fn actions(pods: &[Arc<Pod>], mirrors: &[Mirror]) -> Vec<Action> {
+    let stale = mirrors.iter().filter(|m| m.deleted || !pods.iter().any(|p| m.shows(p))).cloned();
+    let missing = pods.iter().filter(|p| !mirrors.iter().any(|m| m.key == p.key)).cloned();
+    stale.map(Action::Delete).chain(missing.map(Action::Create)).collect()
+}
+
+/// Keeps the mirrors until shutdown.
+pub(crate) async fn run(
+    node: Arc<Node>,
+    informer: Informer<core::Pod>,
+    mut pods: watch::Receiver<StaticPods>,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let changed = Arc::new(Notify::new());
+    let wake = Arc::clone(&changed);
+    informer.on_change(move |change| {
+        if may_be(change.object()) {
+            wake.notify_one();
+        }
+    });
+    let ready = async {
+        informer.synced().await;
+        pods.wait_for(Option::is_some).await.is_ok()
+    };
+    tokio::select! {
+        () = shutdown.requested() => return Ok(()),
+        known = ready => if !known { return Ok(()) },
+    }
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+    loop {
+        let wanted = pods.borrow_and_update().clone().unwrap_or_default();
+        let mirrors: Vec<Mirror> =
+            informer.cache().list("").iter().filter_map(|o| Mirror::of(o)).collect();
+        let mut failed = false;
+        for action in actions(&wanted, &mirrors) {
+            if let Err(error) = act(&node, &action).await {
+                failed = true;
+                tracing::debug!(?action, %error, "mirror pod not in its wanted state yet");
+            }
+        }
+        if failed {
+            if !backoff.wait_or(&shutdown, node.client.transport().back()).await {
+                return Ok(());
+            }
+            continue;
+        }
+        backoff.reset();
+        tokio::select! {
+            () = shutdown.requested() => return Ok(()),
+            () = changed.notified() => {}
+            told = pods.changed() => if told.is_err() { return Ok(()) },
+        }
+    }
+}
+
+async fn act(node: &Node, action: &Action) -> Result<(), client::Error> {
+    match action {
+        Action::Delete(mirror) => {
+            let options = DeleteOptions {
+                grace_period_seconds: Some(0),
+                ..DeleteOptions::with_uid(&mirror.uid)
+            };
+            let (namespace, name) = (&mirror.key.namespace, &mirror.key.name);
+            match node.client.delete::<core::Pod>(namespace, name, &options).await {
+                Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+                _ => Ok(()),
+            }
+        }
+        Action::Create(pod) => {
+            let owner: core::Node = node.client.get("", &node.config.node_name).await?;
+            let mut owner = owner_reference(&owner);
+            owner.block_owner_deletion = None;
+            let mut mirror = pod.object.clone();
+            mirror.status = None;
+            mirror.metadata.uid = None;
+            mirror.metadata.owner_references = Some(vec![owner]);
+            if let Some(hash) = hash(pod) {
+                let annotations = mirror.metadata.annotations.get_or_insert_default();
+                annotations.insert(MIRROR_ANNOTATION.to_owned(), hash.to_owned());
+            }
+            match node.client.create(pod.namespace(), &mirror).await {
+                Err(error) if !error.is_already_exists() => Err(error),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_static_pod_has_one_mirror_of_its_newest_content() {
+        let mut pod = crate::pods::pod::tests::pod(serde_json::json!({"containers": []}));
+        pod.object.metadata.annotations = Some([(HASH_ANNOTATION.into(), "h".into())].into());
+        let pods = [Arc::new(pod)];
+        let mirror = |hash: &str, deleted| Mirror {
+            key: pods[0].key.clone(),
+            uid: "m".into(),
+            hash: hash.into(),
+            deleted,
+        };
+        let does = |pods: &[Arc<Pod>], mirrors: &[Mirror]| -> String {
+            let letter = |a: &Action| match a {
+                Action::Create(_) => 'c',
+                Action::Delete(_) => 'd',
+            };
+            actions(pods, mirrors).iter().map(letter).collect()
+        };
+        assert_eq!(does(&pods, &[]), "c");
+        assert_eq!(does(&pods, &[mirror("h", false)]), "");
+        // Made anew once the old one is gone.
+        assert_eq!(does(&pods, &[mirror("old", false)]), "d");
+        assert_eq!(does(&pods, &[mirror("h", true)]), "d");
+        assert_eq!(does(&[], &[mirror("h", false)]), "d");
+    }
+}

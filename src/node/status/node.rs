@@ -1,0 +1,336 @@
+//! The Node object: registration, status, lease. Pods never wait for it.
+
+mod flags;
+mod status;
+
+pub(crate) use status::amounts;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use api::k8s::api::coordination::v1::{Lease, LeaseSpec};
+use api::k8s::api::core::v1 as core;
+use api::k8s::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use base::{Backoff, Shutdown};
+use client::events::EventType;
+use client::{Change, Patch, owner_reference};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::context::Node;
+use crate::events;
+use crate::machine;
+
+use self::flags::Flags;
+
+/// Renewal and duration of the lease (`nodeLeaseDurationSeconds` 40, renewed at a quarter).
+const RENEW: Duration = Duration::from_secs(10);
+const LEASE_SECONDS: i32 = 40;
+/// While the runtime is not ready it is asked this often.
+const UNREADY_LOOK: Duration = Duration::from_millis(250);
+
+/// Keys on the board of problems.
+const DELETED: &str = "node/deleted";
+const REFUSED: &str = "node/refused";
+
+/// What was seen of the node's own object.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Somebody deleted it.
+    gone: AtomicBool,
+    /// Somebody else wrote that nothing is heard of the node.
+    overruled: AtomicBool,
+    /// It was cordoned when it was seen last.
+    unschedulable: AtomicBool,
+}
+
+impl Seen {
+    /// The event about a change of `spec.unschedulable`, if it changed.
+    fn schedulable(&self, object: &core::Node) -> Option<&'static str> {
+        let now = object.spec.as_ref().and_then(|s| s.unschedulable) == Some(true);
+        let changed = self.unschedulable.swap(now, Ordering::Relaxed) != now;
+        let reason = if now { events::NODE_NOT_SCHEDULABLE } else { events::NODE_SCHEDULABLE };
+        changed.then_some(reason)
+    }
+}
+
+/// Registers the node and keeps its status and lease fresh until shutdown.
+pub(crate) async fn run(
+    node: Arc<Node>,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+    let object = loop {
+        match register(&node).await {
+            Ok(object) => break object,
+            Err(error) => {
+                tracing::debug!(%error, "cannot register the node yet");
+                if let client::Error::Api(status) = &error
+                    && !error.is_retryable()
+                {
+                    let what = format!("this node cannot register: {}", status.message);
+                    let fix = "correct what the server names, such as --node-label, and restart this node";
+                    node.tasks.problems().put(REFUSED, what, fix);
+                }
+            }
+        }
+        if !backoff.wait_or(&shutdown, node.client.transport().back()).await {
+            return Ok(());
+        }
+    };
+    node.tasks.problems().clear(REFUSED);
+    let seen = Arc::new(Seen::default());
+    watch_own(&node, &seen);
+    let mut reporter =
+        Reporter { node, seen, object, written: Value::Null, lease: None, status_at: None };
+    let mut addresses = reporter.node.config.addresses.clone();
+    let mut renew_at = base::clock::now();
+    while !shutdown.is_requested() {
+        let gone = reporter.seen.gone.load(Ordering::Relaxed);
+        let ready = gone || reporter.status().await;
+        if base::clock::now() >= renew_at {
+            if !gone {
+                reporter.renew().await;
+            }
+            renew_at = base::clock::now() + RENEW;
+        }
+        let next = if ready { renew_at } else { renew_at.min(base::clock::now() + UNREADY_LOOK) };
+        tokio::select! {
+            () = shutdown.requested() => break,
+            () = reporter.node.report.notified() => {}
+            () = moved(&mut addresses) => {}
+            () = tokio::time::sleep_until(next) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Resolves when the node's addresses changed; never, once nobody tells of them any more.
+pub(crate) async fn moved(addresses: &mut watch::Receiver<Vec<IpAddr>>) {
+    if addresses.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// Follows the node's own object. What is deleted is not made again before the next start, as the kubelet has it: somebody
+/// who takes a node out means it.
+fn watch_own(node: &Arc<Node>, seen: &Arc<Seen>) {
+    let (weak, seen) = (Arc::downgrade(node), Arc::clone(seen));
+    node.own.on_change(move |change| {
+        let Some(node) = weak.upgrade() else { return };
+        match change {
+            Change::Deleted(_) => {
+                seen.gone.store(true, Ordering::Relaxed);
+                let name = &node.config.node_name;
+                let what = format!("the Node object {name} was deleted while this node runs; its pods end");
+                let fix = "to have it back restart kube-lite on this machine (`systemctl restart kube-lite`), else stop it";
+                node.tasks.problems().put(DELETED, what, fix);
+            }
+            Change::Added(object) | Change::Updated { new: object, .. } => {
+                let Some(object) = client::informer::decode::<core::Node>(object) else { return };
+                node.labels.store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
+                if let Some(reason) = seen.schedulable(&object) {
+                    let message =
+                        format!("Node {} status is now: {reason}", node.config.node_name);
+                    node.events.event(&object, EventType::Normal, reason, message);
+                }
+                let back = seen.gone.swap(false, Ordering::Relaxed);
+                if back {
+                    node.tasks.problems().clear(DELETED);
+                }
+                let unknown = status::is_unknown(object.status.as_ref());
+                if !unknown && !back {
+                    return;
+                }
+                seen.overruled.store(true, Ordering::Relaxed);
+            }
+        }
+        node.report.notify_one();
+    });
+}
+
+/// Labels that every node has.
+fn labels(node: &Node) -> BTreeMap<String, String> {
+    let mut out = BTreeMap::new();
+    for (key, value) in [
+        ("kubernetes.io/hostname", node.config.hostname.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", machine::architecture()),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", machine::architecture()),
+    ] {
+        out.insert(key.to_owned(), value.to_owned());
+    }
+    out
+}
+
+/// Makes the Node object, or brings what flags say about an existing one up to date.
+async fn register(node: &Node) -> Result<core::Node, client::Error> {
+    let name = &node.config.node_name;
+    let own = labels(node);
+    let flags = Flags { labels: &node.config.labels, taints: &node.config.taints };
+    let mut annotations = flags.annotations();
+    annotations
+        .insert("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into());
+    let mut labels = node.config.labels.clone();
+    labels.extend(own.clone());
+    let object = core::Node {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        },
+        spec: Some(core::NodeSpec {
+            provider_id: Some(node.config.provider_id.clone()).filter(|p| !p.is_empty()),
+            taints: (!node.config.taints.is_empty()).then(|| node.config.taints.clone()),
+            ..core::NodeSpec::default()
+        }),
+        ..core::Node::default()
+    };
+    let registered = match node.client.create("", &object).await {
+        Ok(created) => created,
+        Err(error) if error.is_already_exists() => {
+            let existing: core::Node = node.client.get("", name).await?;
+            match flags.patch(&existing, &own, base::clock::unix_time().as_secs()) {
+                Some(patch) => node.client.patch("", name, "", &Patch::Merge(&patch)).await?,
+                None => existing,
+            }
+        }
+        Err(error) => return Err(error),
+    };
+    node.labels.store(Arc::new(registered.metadata.labels.clone().unwrap_or_default()));
+    Ok(registered)
+}
+
+struct Reporter {
+    node: Arc<Node>,
+    seen: Arc<Seen>,
+    object: core::Node,
+    /// The status written last, without times.
+    written: Value,
+    lease: Option<Lease>,
+    status_at: Option<Instant>,
+}
+
+impl Reporter {
+    /// Writes the status when it changed or is old; whether the node is ready.
+    async fn status(&mut self) -> bool {
+        let (status, ready) = status::make(&self.node).await;
+        let overruled = self.seen.overruled.swap(false, Ordering::Relaxed);
+        let late = |at: Instant| at.elapsed() >= self.node.config.status_interval;
+        let due = overruled || self.status_at.is_none_or(late);
+        if status == self.written && !due {
+            return ready;
+        }
+        let before = self.object.status.clone().unwrap_or_default();
+        let patch = json!({"status": status::with_times(&status, &before)});
+        let name = &self.node.config.node_name;
+        match self
+            .node
+            .client
+            .patch::<core::Node>("", name, "status", &Patch::Strategic(&patch))
+            .await
+        {
+            Ok(object) => {
+                if let Some(reason) = status::readiness_event(&before, ready) {
+                    let message = format!("Node {name} status is now: {reason}");
+                    self.node.events.event(&object, EventType::Normal, reason, message);
+                }
+                // What is known before the first write is of the process before.
+                let reboot = status::reboot(&before, name, &self.node.machine.boot_id);
+                if let Some(message) = reboot.filter(|_| self.written.is_null()) {
+                    let kind = EventType::Warning;
+                    self.node.events.event(&object, kind, events::REBOOTED, message);
+                }
+                self.node
+                    .labels
+                    .store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
+                self.object = object;
+                self.written = status;
+                self.status_at = Some(base::clock::now());
+            }
+            Err(error) => {
+                self.seen.overruled.fetch_or(overruled, Ordering::Relaxed);
+                tracing::debug!(%error, "cannot write the node status");
+            }
+        }
+        ready
+    }
+
+    async fn renew(&mut self) {
+        if let Err(error) = self.try_renew().await {
+            tracing::debug!(%error, "cannot renew the node lease");
+            self.lease = None;
+        }
+    }
+
+    async fn try_renew(&mut self) -> Result<(), client::Error> {
+        const NAMESPACE: &str = "kube-node-lease";
+        let name = self.node.config.node_name.clone();
+        let now = jiff::Timestamp::from_microsecond(
+            i64::try_from(base::clock::unix_time().as_micros()).unwrap_or_default(),
+        );
+        let now = now.ok().map(MicroTime);
+        let known = match self.lease.take() {
+            Some(lease) => Some(lease),
+            None => match self.node.client.get::<Lease>(NAMESPACE, &name).await {
+                Ok(lease) => Some(lease),
+                Err(error) if error.is_not_found() => None,
+                Err(error) => return Err(error),
+            },
+        };
+        self.lease = Some(match known {
+            Some(mut lease) => {
+                let spec = lease.spec.get_or_insert_default();
+                spec.holder_identity = Some(name);
+                spec.lease_duration_seconds = Some(LEASE_SECONDS);
+                spec.renew_time = now;
+                self.node.client.update(&lease).await?
+            }
+            None => {
+                let mut owner = owner_reference(&self.object);
+                (owner.controller, owner.block_owner_deletion) = (None, None);
+                let lease = Lease {
+                    metadata: ObjectMeta {
+                        name: Some(name.clone()),
+                        namespace: Some(NAMESPACE.to_owned()),
+                        owner_references: Some(vec![owner]),
+                        ..ObjectMeta::default()
+                    },
+                    spec: Some(LeaseSpec {
+                        holder_identity: Some(name),
+                        lease_duration_seconds: Some(LEASE_SECONDS),
+                        renew_time: now,
+                        ..LeaseSpec::default()
+                    }),
+                };
+                self.node.client.create(NAMESPACE, &lease).await?
+            }
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cordoning_and_uncordoning_are_events() {
+        let node = |unschedulable: Option<bool>| core::Node {
+            spec: Some(core::NodeSpec { unschedulable, ..core::NodeSpec::default() }),
+            ..core::Node::default()
+        };
+        let seen = Seen::default();
+        assert_eq!(seen.schedulable(&node(None)), None);
+        assert_eq!(seen.schedulable(&node(Some(true))), Some("NodeNotSchedulable"));
+        assert_eq!(seen.schedulable(&node(Some(true))), None);
+        assert_eq!(seen.schedulable(&node(Some(false))), Some("NodeSchedulable"));
+        assert_eq!(seen.schedulable(&node(None)), None);
+    }
+}

@@ -1,0 +1,311 @@
+//! What the status of the Node object says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::Quantity;
+use api::k8s::api::core::v1 as core;
+use proto::runtime::v1 as cri;
+use serde_json::{Value, json};
+
+use crate::context::Node;
+use crate::events;
+use crate::eviction::monitor::{DISK_PERCENT_MIN, MEMORY_MIN};
+use crate::machine;
+use crate::pods::resources;
+use crate::runtime::RuntimeError;
+
+/// Images listed (`nodeStatusMaxImages`), and names of each.
+const IMAGES_MAX: usize = 50;
+const NAMES_MAX: usize = 5;
+
+const SHUTTING_DOWN: &str = "node is shutting down";
+
+/// Capacity and allocatable of the machine.
+pub(crate) fn amounts(
+    node_config: &crate::Config,
+    machine: &machine::Machine,
+) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
+    let disk = machine::disk(&node_config.root_dir)
+        .map_or(0, |disk| i64::try_from(disk.size).unwrap_or(i64::MAX));
+    let mut capacity = BTreeMap::from([
+        ("cpu".to_owned(), Quantity::from_int(machine.cpus)),
+        ("memory".to_owned(), Quantity::bytes(machine.memory)),
+        ("ephemeral-storage".to_owned(), Quantity::bytes(disk)),
+        ("pods".to_owned(), Quantity::from_int(i64::from(node_config.max_pods))),
+    ]);
+    for (size, count) in machine::huge_pages() {
+        let name = resources::huge_page_resource(size);
+        capacity.insert(name, Quantity::bytes(count.saturating_mul(size)));
+    }
+    let zero = Quantity::from_int(0);
+    let mut allocatable = capacity.clone();
+    let mut take = |name: &str, amount: Quantity| {
+        if let Some(value) = allocatable.get_mut(name) {
+            *value = value.minus(amount).max(zero);
+        }
+    };
+    take("memory", Quantity::bytes(MEMORY_MIN));
+    take("ephemeral-storage", Quantity::bytes(disk / 100 * DISK_PERCENT_MIN));
+    for (name, text) in &node_config.reserved {
+        take(name, Quantity::parse(text).unwrap_or(zero));
+    }
+    (capacity, allocatable)
+}
+
+fn texts(list: &BTreeMap<String, Quantity>) -> BTreeMap<&String, String> {
+    list.iter().map(|(k, v)| (k, v.to_string())).collect()
+}
+
+fn condition(type_: &str, status: bool, reason: &str, message: &str) -> Value {
+    json!({"type": type_, "status": if status { "True" } else { "False" }, "reason": reason, "message": message})
+}
+
+/// The status without times, and whether the node is ready.
+pub(super) async fn make(node: &Node) -> (Value, bool) {
+    let (capacity, allocatable) = amounts(&node.config, &node.machine);
+    let (capacity_text, allocatable_text) = (texts(&capacity), texts(&allocatable));
+    let status = json!({"capacity": capacity_text, "allocatable": allocatable_text});
+    node.allocatable.store(Arc::new(allocatable.clone()));
+    let runtime = node.runtime.status().await;
+    let mut problem = runtime_problem(&runtime);
+    *node.network_problem.lock() = network_problem(&runtime);
+    if node.config.power.is_going_down() {
+        problem = Some(match problem {
+            Some(other) => format!("[{other}, {SHUTTING_DOWN}]"),
+            None => SHUTTING_DOWN.to_owned(),
+        });
+    }
+    let ready = match &problem {
+        None => condition("Ready", true, "KubeletReady", "kubelet is posting ready status"),
+        Some(problem) => condition("Ready", false, "KubeletNotReady", problem),
+    };
+    let m = &node.machine;
+    let (low_memory, low_disk) = node.pressure.now();
+    let mut status = status;
+    status["conditions"] = json!([memory(low_memory), disk(low_disk), pids(), ready]);
+    status["addresses"] = addresses(node);
+    status["images"] = images(node).await;
+    status["daemonEndpoints"] =
+        json!({"kubeletEndpoint": {"Port": node.config.http.as_ref().map_or(10250, |h| h.port)}});
+    status["nodeInfo"] = json!({
+        "architecture": machine::architecture(), "operatingSystem": "linux",
+        "bootID": m.boot_id, "machineID": m.machine_id, "systemUUID": m.system_uuid,
+        "kernelVersion": m.kernel, "osImage": m.os_image,
+        "containerRuntimeVersion": format!("{}://{}", node.version.name, node.version.version),
+        "kubeletVersion": node.config.version, "kubeProxyVersion": node.config.version,
+    });
+    if let Ok(answer) = &runtime {
+        status["runtimeHandlers"] = handlers(answer);
+        status["features"] =
+            json!({"supplementalGroupsPolicy": node.abilities.runtime.strict_groups});
+    }
+    (status, problem.is_none())
+}
+
+/// What the handlers of the runtime say they can do, by name.
+fn handlers(answer: &cri::StatusResponse) -> Value {
+    let mut handlers: Vec<&cri::RuntimeHandler> = answer.runtime_handlers.iter().collect();
+    handlers.sort_by(|a, b| a.name.cmp(&b.name));
+    handlers
+        .into_iter()
+        .map(|h| {
+            let f = h.features.unwrap_or_default();
+            json!({"name": h.name, "features": {
+                "recursiveReadOnlyMounts": f.recursive_read_only_mounts, "userNamespaces": f.user_namespaces}})
+        })
+        .collect()
+}
+
+/// What the runtime says of a network that is not ready. One that does not answer says nothing.
+fn network_problem(runtime: &Result<cri::StatusResponse, RuntimeError>) -> Option<String> {
+    let status = runtime.as_ref().ok()?.status.as_ref()?;
+    let bad = status.conditions.iter().find(|c| c.r#type == "NetworkReady" && !c.status)?;
+    Some(not_ready(bad))
+}
+
+fn not_ready(condition: &cri::RuntimeCondition) -> String {
+    let cri::RuntimeCondition { r#type, reason, message, .. } = condition;
+    let what = match r#type.as_str() {
+        "NetworkReady" => "container runtime network",
+        _ => "container runtime",
+    };
+    format!("{what} not ready: {type}=false reason:{reason} message:{message}")
+}
+
+fn runtime_problem(runtime: &Result<cri::StatusResponse, RuntimeError>) -> Option<String> {
+    let status = match runtime {
+        Ok(answer) => answer.status.as_ref(),
+        Err(error) => return Some(format!("container runtime is down: {error}")),
+    };
+    let bad: Vec<String> = status
+        .iter()
+        .flat_map(|s| &s.conditions)
+        .filter(|c| !c.status && matches!(c.r#type.as_str(), "RuntimeReady" | "NetworkReady"))
+        .map(not_ready)
+        .collect();
+    (!bad.is_empty()).then(|| {
+        format!("[{}]", bad.join(", "))
+            .trim_matches(if bad.len() == 1 { &['[', ']'][..] } else { &[][..] })
+            .to_owned()
+    })
+}
+
+fn memory(pressure: bool) -> Value {
+    let (reason, message) = if pressure {
+        ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
+    } else {
+        ("KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+    };
+    condition("MemoryPressure", pressure, reason, message)
+}
+
+fn disk(pressure: bool) -> Value {
+    let (reason, message) = if pressure {
+        ("KubeletHasDiskPressure", "kubelet has disk pressure")
+    } else {
+        ("KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+    };
+    condition("DiskPressure", pressure, reason, message)
+}
+
+fn pids() -> Value {
+    condition(
+        "PIDPressure",
+        false,
+        "KubeletHasSufficientPID",
+        "kubelet has sufficient PID available",
+    )
+}
+
+fn addresses(node: &Node) -> Value {
+    let of = |type_: &'static str| move |ip: &std::net::IpAddr| json!({"type": type_, "address": ip.to_string()});
+    let mut out: Vec<Value> = node.config.node_ips().iter().map(of("InternalIP")).collect();
+    out.extend(node.config.external_ips.iter().map(of("ExternalIP")));
+    out.push(json!({"type": "Hostname", "address": node.config.hostname}));
+    // Merging by type would lose the second address of a type.
+    out.push(json!({"$patch": "replace"}));
+    Value::Array(out)
+}
+
+async fn images(node: &Node) -> Value {
+    let mut images = node.runtime.images().await.unwrap_or_default();
+    images.sort_by(|a, b| b.size.cmp(&a.size).then_with(|| a.id.cmp(&b.id)));
+    images
+        .into_iter()
+        .take(IMAGES_MAX)
+        .map(|image| {
+            let mut names: Vec<String> =
+                image.repo_digests.into_iter().chain(image.repo_tags).collect();
+            names.truncate(NAMES_MAX);
+            json!({"names": names, "sizeBytes": image.size})
+        })
+        .collect()
+}
+
+/// Whether somebody wrote that nothing is heard of the node.
+pub(super) fn is_unknown(status: Option<&core::NodeStatus>) -> bool {
+    let conditions = status.and_then(|s| s.conditions.as_ref());
+    conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "Unknown")
+}
+
+/// The event about a change of the condition `Ready`, if it changed.
+pub(super) fn readiness_event(before: &core::NodeStatus, ready: bool) -> Option<&'static str> {
+    let condition = before.conditions.iter().flatten().find(|c| c.type_ == "Ready");
+    match (condition.map(|c| c.status.as_str()), ready) {
+        (Some("True"), true) | (Some("False") | None, false) => None,
+        (_, true) => Some(events::NODE_READY),
+        (Some(_), false) => Some(events::NODE_NOT_READY),
+    }
+}
+
+/// The message about a machine that was started again since the node's last status.
+pub(super) fn reboot(before: &core::NodeStatus, node: &str, boot_id: &str) -> Option<String> {
+    let last = before.node_info.as_ref().map(|info| info.boot_id.as_str()).unwrap_or_default();
+    (!last.is_empty() && last != boot_id)
+        .then(|| format!("Node {node} has been rebooted, boot id: {boot_id}"))
+}
+
+/// Adds heartbeat and transition times to the conditions.
+pub(super) fn with_times(status: &Value, before: &core::NodeStatus) -> Value {
+    let mut out = status.clone();
+    let now = jiff::Timestamp::from_second(
+        i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default(),
+    )
+    .map(|t| t.to_string())
+    .unwrap_or_default();
+    for condition in out["conditions"].as_array_mut().into_iter().flatten() {
+        let same = before
+            .conditions
+            .iter()
+            .flatten()
+            .find(|c| condition["type"] == *c.type_ && condition["status"] == *c.status);
+        let since = same.and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0.to_string());
+        condition["lastHeartbeatTime"] = now.clone().into();
+        condition["lastTransitionTime"] = since.unwrap_or_else(|| now.clone()).into();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(value: Value) -> core::NodeStatus {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_change_of_readiness_is_an_event() {
+        let with =
+            |ready: &str| status(json!({"conditions": [{"type": "Ready", "status": ready}]}));
+        let new = status(json!({}));
+        for (before, ready, expected) in [
+            (&with("True"), true, None),
+            (&with("False"), false, None),
+            (&with("False"), true, Some("NodeReady")),
+            (&with("Unknown"), true, Some("NodeReady")),
+            (&with("True"), false, Some("NodeNotReady")),
+            (&with("Unknown"), false, Some("NodeNotReady")),
+            (&new, true, Some("NodeReady")),
+            (&new, false, None),
+        ] {
+            assert_eq!(readiness_event(before, ready), expected, "{before:?} {ready}");
+        }
+    }
+
+    #[test]
+    fn a_reboot_is_told_by_the_boot_id() {
+        let info = |boot: &str| {
+            status(
+                json!({"nodeInfo": {"bootID": boot, "architecture": "", "containerRuntimeVersion": "",
+                "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "",
+                "operatingSystem": "", "osImage": "", "systemUUID": ""}}),
+            )
+        };
+        assert_eq!(reboot(&info("a"), "n", "a"), None);
+        assert_eq!(reboot(&status(json!({})), "n", "a"), None, "its first start");
+        assert_eq!(reboot(&info(""), "n", "a"), None);
+        let message = "Node n has been rebooted, boot id: b";
+        assert_eq!(reboot(&info("a"), "n", "b").as_deref(), Some(message));
+    }
+
+    #[test]
+    fn a_network_that_is_not_ready_is_named_alone() {
+        let condition = |r#type: &str, status| cri::RuntimeCondition {
+            r#type: r#type.to_owned(),
+            status,
+            reason: "R".to_owned(),
+            message: "M".to_owned(),
+        };
+        let answer = |network| {
+            let conditions =
+                vec![condition("RuntimeReady", false), condition("NetworkReady", network)];
+            let status = Some(cri::RuntimeStatus { conditions });
+            Ok(cri::StatusResponse { status, ..cri::StatusResponse::default() })
+        };
+        let text = "container runtime network not ready: NetworkReady=false reason:R message:M";
+        assert_eq!(network_problem(&answer(false)).as_deref(), Some(text));
+        assert_eq!(network_problem(&answer(true)), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! The status of a pod as the API shows it: a pure function of the pod, what was observed, and the last status.
+
+mod conditions;
+mod containers;
+
+pub(crate) use conditions::{RESIZE, is_own, is_written_by_node};
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use api::k8s::api::core::v1 as core;
+use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
+use api::k8s::jiff::Timestamp;
+
+use crate::pods::observed::Observed;
+use crate::pods::plan::{Health, has_initialized, restarts};
+use crate::pods::pod::{Pod, Role};
+use crate::pods::resize::Deferred;
+use crate::pods::resources;
+
+/// Why a container that should run does not: reason and message of its waiting state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// The node's decision that a pod failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    /// Grace in seconds that its containers get at most.
+    pub(crate) grace: Option<i64>,
+    /// The pod was in the way of others: the condition `DisruptionTarget` says so.
+    pub(crate) disruption: bool,
+}
+
+/// What a status is made of, beside the pod.
+#[derive(Debug)]
+pub(crate) struct Input<'a> {
+    pub(crate) observed: &'a Observed,
+    /// Probe results by container id.
+    pub(crate) health: &'a HashMap<String, Health>,
+    /// By container name.
+    pub(crate) waiting: &'a HashMap<String, Waiting>,
+    /// The status made last, or that of the API.
+    pub(crate) previous: &'a core::PodStatus,
+    pub(crate) node_ips: &'a [IpAddr],
+    /// The pod ended and starts nothing again; with phase, reason and message when the node decided so.
+    pub(crate) terminal: bool,
+    pub(crate) decided: Option<&'a Verdict>,
+    /// New resources that the node does not have.
+    pub(crate) deferred: Option<&'a Deferred>,
+    /// New resources are not in force yet: the last error, empty without one.
+    pub(crate) resizing: Option<&'a str>,
+    /// `containerd`: the scheme of container ids.
+    pub(crate) runtime_name: &'a str,
+    pub(crate) now: Timestamp,
+}
+
+impl Input<'_> {
+    /// The decision, once no container runs any more: a phase that says the end frees what the pod had.
+    fn verdict(&self) -> Option<&Verdict> {
+        self.decided.filter(|_| !self.observed.any_running())
+    }
+}
+
+/// A time of the runtime, in whole seconds as the API keeps it; `None` for never.
+pub(crate) fn time(nanoseconds: i64) -> Option<Time> {
+    (nanoseconds > 0)
+        .then(|| Timestamp::from_second(nanoseconds / 1_000_000_000).ok())
+        .flatten()
+        .map(Time)
+}
+
+/// Makes the status.
+pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
+    let main = containers::statuses(pod, input, |r| r == Role::Main);
+    let init = containers::statuses(pod, input, |r| matches!(r, Role::Init | Role::Sidecar));
+    let ephemeral = containers::statuses(pod, input, |r| r == Role::Ephemeral);
+    let all: Vec<core::ContainerStatus> = main.iter().chain(&init).cloned().collect();
+    let previous = input.previous;
+    let api = pod.api_status();
+    let initialized = has_initialized(pod, input.observed);
+    let mut phase = phase(pod, &all, input.terminal, initialized);
+    let over = |p: &str| matches!(p, "Succeeded" | "Failed");
+    let earlier = [api.and_then(|s| s.phase.as_deref()), previous.phase.as_deref()];
+    // A phase that says the end is never left again.
+    if let Some(end) = earlier.into_iter().flatten().find(|p| over(p)) {
+        phase = end;
+    }
+    let (mut reason, mut message) = (None, None);
+    if previous.phase.as_deref() == Some(phase) {
+        reason = previous.reason.clone().or_else(|| api.and_then(|s| s.reason.clone()));
+        message = previous.message.clone().or_else(|| api.and_then(|s| s.message.clone()));
+    }
+    if let Some(verdict) = input.verdict() {
+        phase = "Failed";
+        reason = Some(verdict.reason.clone());
+        message = Some(verdict.message.clone());
+    }
+    let rejected = is_rejected(pod, input);
+    let ips = addresses(pod, input);
+    let host_ips: Vec<String> = input.node_ips.iter().map(ToString::to_string).collect();
+    let conditions = conditions::conditions(pod, input, &all, phase);
+    let some = |list: Vec<core::ContainerStatus>| (!rejected && !list.is_empty()).then_some(list);
+    core::PodStatus {
+        phase: Some(phase.to_owned()),
+        reason,
+        message,
+        conditions: Some(conditions),
+        host_ip: host_ips.first().cloned(),
+        host_ips: Some(host_ips.into_iter().map(|ip| core::HostIP { ip }).collect()),
+        pod_ip: ips.first().cloned(),
+        pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| core::PodIP { ip }).collect()),
+        qos_class: Some(resources::qos(pod).name().to_owned()),
+        start_time: api
+            .and_then(|s| s.start_time.clone())
+            .or_else(|| previous.start_time.clone())
+            .or(Some(Time(Timestamp::from_second(input.now.as_second()).unwrap_or(input.now)))),
+        observed_generation: pod.object.metadata.generation,
+        container_statuses: some(main),
+        init_container_statuses: some(init),
+        ephemeral_container_statuses: some(ephemeral),
+        ..core::PodStatus::default()
+    }
+}
+
+/// Whether the node refused the pod before anything of it was made. The kubelet then tells of no container (`rejectPod`):
+/// one that waits would be what clients show in place of the reason. After a restart the pod's phase tells.
+fn is_rejected(pod: &Pod, input: &Input<'_>) -> bool {
+    let told = |list: &Option<Vec<core::ContainerStatus>>| list.iter().flatten().next().is_some();
+    let previous = input.previous;
+    (input.decided.is_some() || pod.is_api_terminal())
+        && input.observed.sandboxes.is_empty()
+        && input.observed.containers.is_empty()
+        && !told(&previous.container_statuses)
+        && !told(&previous.init_container_statuses)
+}
+
+/// The pod's addresses, the node's own family first; those of the node for `hostNetwork`. They stay after the end.
+fn addresses(pod: &Pod, input: &Input<'_>) -> Vec<String> {
+    if pod.host_network() {
+        return input.node_ips.iter().map(ToString::to_string).collect();
+    }
+    let mut ips = input.observed.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+    if ips.is_empty() && (input.terminal || pod.is_deleted()) {
+        ips = input.previous.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect();
+    }
+    order_addresses(&mut ips, input.node_ips);
+    ips
+}
+
+/// At most one address of each family, that of the node's first address first.
+pub(crate) fn order_addresses(ips: &mut Vec<String>, node_ips: &[IpAddr]) {
+    let v6_first = node_ips.first().is_some_and(IpAddr::is_ipv6);
+    let is_v6 = |ip: &String| ip.contains(':');
+    let first = ips.iter().find(|ip| is_v6(ip) == v6_first).cloned();
+    let second = ips.iter().find(|ip| is_v6(ip) != v6_first).cloned();
+    *ips = first.into_iter().chain(second).collect();
+}
+
+/// `phase` by the rules of the kubelet's `getPhase`.
+fn phase(
+    pod: &Pod,
+    all: &[core::ContainerStatus],
+    terminal: bool,
+    initialized: bool,
+) -> &'static str {
+    let (mut pending_init, mut pending_sidecar, mut init_failed) = (0, 0, 0);
+    let (mut unknown, mut running, mut waiting) = (0, 0, 0);
+    let (mut stopped, mut stopped_for_good, mut succeeded) = (0, 0, 0);
+    for member in pod.members.iter().filter(|m| m.role != Role::Ephemeral) {
+        let status = all.iter().find(|s| s.name == member.name());
+        let state = status.and_then(|s| s.state.as_ref());
+        let last = status.and_then(|s| s.last_state.as_ref()).and_then(|s| s.terminated.as_ref());
+        let is_running = state.is_some_and(|s| s.running.is_some());
+        let ended = state.and_then(|s| s.terminated.as_ref());
+        let is_waiting = state.is_some_and(|s| s.waiting.is_some());
+        let code = ended.or(if is_waiting { last } else { None }).map(|t| t.exit_code);
+        match member.role {
+            Role::Init => match code {
+                Some(0) if ended.is_some() => {}
+                Some(0) => {}
+                Some(code) => init_failed += i32::from(!restarts(pod, member, code)),
+                None => pending_init += 1,
+            },
+            Role::Sidecar if is_running => {
+                running += 1;
+                pending_sidecar += i32::from(status.and_then(|s| s.started) != Some(true));
+            }
+            Role::Sidecar if ended.is_some() || (is_waiting && last.is_some()) => {}
+            Role::Sidecar => {
+                pending_sidecar += 1;
+                if is_waiting { waiting += 1 } else { unknown += 1 }
+            }
+            _ if is_running => running += 1,
+            _ => match code {
+                Some(code) => {
+                    stopped += 1;
+                    stopped_for_good += i32::from(!restarts(pod, member, code));
+                    succeeded += i32::from(code == 0 && ended.is_some());
+                }
+                None if is_waiting => waiting += 1,
+                None => unknown += 1,
+            },
+        }
+    }
+    if init_failed > 0 {
+        return "Failed";
+    }
+    if pending_init > 0 || (pending_sidecar > 0 && !initialized) || waiting > 0 {
+        return "Pending";
+    }
+    if running > 0 && unknown == 0 {
+        return "Running";
+    }
+    if running == 0 && stopped > 0 && unknown == 0 {
+        if !terminal && stopped != stopped_for_good {
+            return "Running";
+        }
+        return if stopped == succeeded { "Succeeded" } else { "Failed" };
+    }
+    "Pending"
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! The conditions that the node owns: PodReadyToStartContainers, Initialized, Ready, ContainersReady, PodScheduled.
+
+use api::k8s::api::core::v1 as core;
+use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::Input;
+use crate::pods::plan::sandbox_problem;
+use crate::pods::pod::{Pod, Role};
+
+/// Types that only the node writes.
+pub(crate) const OWN: [&str; 5] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+
+/// Conditions of a resize: there while it lasts.
+pub(crate) const RESIZE: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
+
+struct Verdict {
+    status: bool,
+    reason: Option<&'static str>,
+    message: String,
+}
+
+impl Verdict {
+    fn yes() -> Self {
+        Self { status: true, reason: None, message: String::new() }
+    }
+
+    fn no(reason: &'static str, message: String) -> Self {
+        Self { status: false, reason: Some(reason), message }
+    }
+}
+
+/// Names as Go prints a slice: `[a b]`.
+fn list(names: &[&str]) -> String {
+    format!("[{}]", names.join(" "))
+}
+
+/// All conditions of the node, after those of others.
+pub(super) fn conditions(
+    pod: &Pod,
+    input: &Input<'_>,
+    all: &[core::ContainerStatus],
+    phase: &str,
+) -> Vec<core::PodCondition> {
+    let foreign = pod.api_status().and_then(|s| s.conditions.as_ref()).into_iter().flatten();
+    let mut out: Vec<core::PodCondition> = foreign.filter(|c| !is_own(&c.type_)).cloned().collect();
+    let kept = input.previous.conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget");
+    if let Some(kept) = kept
+        && !out.iter().any(|c| c.type_ == kept.type_)
+    {
+        out.push(kept.clone());
+    }
+    if let Some(verdict) = input.verdict().filter(|v| v.disruption)
+        && !out.iter().any(|c| c.type_ == "DisruptionTarget")
+    {
+        let said = Verdict {
+            status: true,
+            reason: Some("TerminationByKubelet"),
+            message: verdict.message.clone(),
+        };
+        out.push(condition(pod, input, "DisruptionTarget", said));
+    }
+    let [pending, in_progress] = RESIZE;
+    if let Some(deferred) = input.deferred {
+        let message = deferred.message.clone();
+        let waits = Verdict { status: true, reason: Some("Deferred"), message };
+        out.push(condition(pod, input, pending, waits));
+    }
+    if let Some(why) = input.resizing {
+        let reason = (!why.is_empty()).then_some("Error");
+        let lasts = Verdict { status: true, reason, message: why.to_owned() };
+        out.push(condition(pod, input, in_progress, lasts));
+    }
+    let sandbox = match sandbox_problem(pod, input.observed) {
+        None => Verdict::yes(),
+        Some(problem) => Verdict::no("PodSandboxNotReady", problem.to_owned()),
+    };
+    let ready_containers = containers_ready(pod, all, phase);
+    let ready =
+        if ready_containers.status { gates(pod, &out) } else { containers_ready(pod, all, phase) };
+    let verdicts = [sandbox, initialized(pod, all, phase), ready, ready_containers, Verdict::yes()];
+    for (type_, verdict) in OWN.into_iter().zip(verdicts) {
+        out.push(condition(pod, input, type_, verdict));
+    }
+    out
+}
+
+/// Whether only the node writes conditions of this type.
+pub(crate) fn is_own(type_: &str) -> bool {
+    OWN.contains(&type_) || RESIZE.contains(&type_)
+}
+
+/// Whether the node writes conditions of this type, alone or beside others (`PodConditionSharedByKubelet`).
+pub(crate) fn is_written_by_node(type_: &str) -> bool {
+    is_own(type_) || type_ == "DisruptionTarget"
+}
+
+fn condition(pod: &Pod, input: &Input<'_>, type_: &str, verdict: Verdict) -> core::PodCondition {
+    let status = if verdict.status { "True" } else { "False" };
+    let of_api = pod.api_status().and_then(|s| s.conditions.as_ref());
+    let before = input
+        .previous
+        .conditions
+        .as_ref()
+        .or(of_api)
+        .and_then(|c| c.iter().find(|c| c.type_ == type_ && c.status == status));
+    let now =
+        Time(api::k8s::jiff::Timestamp::from_second(input.now.as_second()).unwrap_or(input.now));
+    core::PodCondition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: verdict.reason.map(str::to_owned),
+        message: (!verdict.message.is_empty()).then_some(verdict.message),
+        last_transition_time: before.and_then(|c| c.last_transition_time.clone()).or(Some(now)),
+        observed_generation: pod.object.metadata.generation,
+        ..core::PodCondition::default()
+    }
+}
+
+fn end(phase: &str) -> Option<Verdict> {
+    match phase {
+        "Failed" => Some(Verdict::no("PodFailed", String::new())),
+        "Succeeded" => Some(Verdict::no("PodCompleted", String::new())),
+        _ => None,
+    }
+}
+
+fn containers_ready(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> Verdict {
+    let (mut unknown, mut unready) = (Vec::new(), Vec::new());
+    for member in pod.members.iter().filter(|m| matches!(m.role, Role::Sidecar | Role::Main)) {
+        match all.iter().find(|s| s.name == member.name()) {
+            None => unknown.push(member.name()),
+            Some(s) if !s.ready => unready.push(member.name()),
+            Some(_) => {}
+        }
+    }
+    if let Some(end) = end(phase) {
+        return end;
+    }
+    let mut messages = Vec::new();
+    if !unknown.is_empty() {
+        messages.push(format!("containers with unknown status: {}", list(&unknown)));
+    }
+    if !unready.is_empty() {
+        messages.push(format!("containers with unready status: {}", list(&unready)));
+    }
+    if messages.is_empty() {
+        Verdict::yes()
+    } else {
+        Verdict::no("ContainersNotReady", messages.join(", "))
+    }
+}
+
+fn gates(pod: &Pod, conditions: &[core::PodCondition]) -> Verdict {
+    let mut messages = Vec::new();
+    for gate in pod.spec().readiness_gates.iter().flatten() {
+        let name = &gate.condition_type;
+        match conditions.iter().find(|c| c.type_ == *name) {
+            None => messages.push(format!(
+                "corresponding condition of pod readiness gate {name:?} does not exist."
+            )),
+            Some(c) if c.status != "True" => messages.push(format!(
+                "the status of pod readiness gate {name:?} is not \"True\", but {}",
+                c.status
+            )),
+            Some(_) => {}
+        }
+    }
+    if messages.is_empty() {
+        Verdict::yes()
+    } else {
+        Verdict::no("ReadinessGatesNotReady", messages.join(", "))
+    }
+}
+
+fn initialized(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> Verdict {
+    let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
+    for member in pod.members.iter().filter(|m| matches!(m.role, Role::Init | Role::Sidecar)) {
+        match all.iter().find(|s| s.name == member.name()) {
+            None => unknown.push(member.name()),
+            Some(s) if member.role == Role::Sidecar && s.started != Some(true) => {
+                incomplete.push(member.name())
+            }
+            Some(s) if member.role == Role::Init && !s.ready => incomplete.push(member.name()),
+            Some(_) => {}
+        }
+    }
+    if phase == "Succeeded" && unknown.is_empty() {
+        return Verdict { status: true, reason: Some("PodCompleted"), message: String::new() };
+    }
+    // Once a main container has run, the pod stays initialized, whatever its sidecars do.
+    let ran = pod.of_role(Role::Main).any(|m| {
+        all.iter().any(|s| {
+            s.name == m.name()
+                && (s.state.as_ref().is_some_and(|s| s.running.is_some() || s.terminated.is_some())
+                    || s.last_state.as_ref().is_some_and(|s| s.terminated.is_some()))
+        })
+    });
+    if ran {
+        return Verdict::yes();
+    }
+    let mut messages = Vec::new();
+    if !unknown.is_empty() {
+        messages.push(format!("containers with unknown status: {}", list(&unknown)));
+    }
+    if !incomplete.is_empty() {
+        messages.push(format!("containers with incomplete status: {}", list(&incomplete)));
+    }
+    if messages.is_empty() {
+        Verdict::yes()
+    } else {
+        Verdict::no("ContainersNotInitialized", messages.join(", "))
+    }
+}

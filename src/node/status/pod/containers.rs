@@ -1,0 +1,244 @@
+//! The statuses of single containers.
+
+use api::k8s::api::core::v1 as core;
+use api::k8s::apimachinery::pkg::api::resource::Quantity;
+use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{Input, time};
+use crate::pods::observed::{Container, State};
+use crate::pods::plan::{Health, has_initialized, wants_start};
+use crate::pods::pod::{Member, Pod, Role};
+
+fn waiting(reason: &str, message: Option<String>) -> core::ContainerState {
+    let waiting = core::ContainerStateWaiting {
+        reason: (!reason.is_empty()).then(|| reason.to_owned()),
+        message: message.filter(|m| !m.is_empty()),
+    };
+    core::ContainerState { waiting: Some(waiting), ..core::ContainerState::default() }
+}
+
+fn terminated(t: core::ContainerStateTerminated) -> core::ContainerState {
+    core::ContainerState { terminated: Some(t), ..core::ContainerState::default() }
+}
+
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// Statuses of the members with a role that `wanted` accepts, in the order of the specification.
+pub(super) fn statuses(
+    pod: &Pod,
+    input: &Input<'_>,
+    wanted: impl Fn(Role) -> bool,
+) -> Vec<core::ContainerStatus> {
+    pod.members.iter().filter(|m| wanted(m.role)).map(|m| status(pod, m, input)).collect()
+}
+
+fn previous<'a>(input: &'a Input<'_>, member: &Member) -> Option<&'a core::ContainerStatus> {
+    let p = input.previous;
+    let list = match member.role {
+        Role::Main => &p.container_statuses,
+        Role::Init | Role::Sidecar => &p.init_container_statuses,
+        Role::Ephemeral => &p.ephemeral_container_statuses,
+    };
+    list.iter().flatten().find(|s| s.name == member.name())
+}
+
+fn status(pod: &Pod, member: &Member, input: &Input<'_>) -> core::ContainerStatus {
+    let old = previous(input, member);
+    let mut seen = input.observed.containers.iter().filter(|c| c.name == member.name());
+    let newest = seen.next();
+    let mut out = match newest {
+        Some(container) => converted(container, input),
+        None => absent(pod, member, old),
+    };
+    if newest.is_some() {
+        // One that was made and never started has no end to show.
+        out.last_state = match seen.find(|c| c.state == State::Exited) {
+            Some(before) => converted(before, input).state,
+            None => last_of(old, out.container_id.as_deref()),
+        };
+        out.restart_count = out.restart_count.max(old.map_or(0, |o| o.restart_count));
+    }
+    out.last_state.get_or_insert_default();
+    let done = newest.is_some_and(|c| c.state == State::Exited && c.exit_code == 0);
+    let lost_init =
+        newest.is_none() && member.role == Role::Init && has_initialized(pod, input.observed);
+    if lost_init && out.state.as_ref().is_some_and(|s| s.waiting.is_some()) {
+        out.state = Some(terminated(core::ContainerStateTerminated {
+            reason: Some("Completed".to_owned()),
+            message: Some("Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally".to_owned()),
+            ..Default::default()
+        }));
+    } else if !(input.terminal || member.role == Role::Init && done)
+        && wants_start(pod, member, newest)
+        && let Some(why) = input.waiting.get(member.name())
+    {
+        if out.state.as_ref().is_some_and(|s| s.terminated.is_some()) {
+            out.last_state = out.state.take();
+        }
+        out.state = Some(waiting(why.reason, Some(why.message.clone())));
+    }
+    out.volume_mounts = volume_mounts(member);
+    if member.role != Role::Ephemeral {
+        let resources = member.container.resources.clone().unwrap_or_default();
+        out.allocated_resources = resources.requests.clone();
+        out.resources = Some(match newest.filter(|c| c.state == State::Running) {
+            Some(container) => actual_resources(resources, container),
+            None => resources,
+        });
+    }
+    readiness(member, newest, input, &mut out);
+    out
+}
+
+/// The last end is remembered when its container is gone from the runtime.
+fn last_of(old: Option<&core::ContainerStatus>, id: Option<&str>) -> Option<core::ContainerState> {
+    let old = old?;
+    let ended = old.state.as_ref().and_then(|s| s.terminated.as_ref());
+    match ended {
+        Some(t) if old.container_id.as_deref() != id => Some(terminated(t.clone())),
+        _ => old.last_state.clone(),
+    }
+}
+
+fn converted(container: &Container, input: &Input<'_>) -> core::ContainerStatus {
+    let id = format!("{}://{}", input.runtime_name, container.id);
+    let at = |t| time(t).or(Some(Time(api::k8s::jiff::Timestamp::UNIX_EPOCH)));
+    let state = match container.state {
+        State::Running => core::ContainerState {
+            running: Some(core::ContainerStateRunning { started_at: time(container.started_at) }),
+            ..Default::default()
+        },
+        State::Exited => terminated(core::ContainerStateTerminated {
+            exit_code: container.exit_code,
+            reason: some(&container.reason),
+            message: some(&container.message),
+            started_at: at(container.started_at),
+            finished_at: at(container.finished_at),
+            container_id: Some(id.clone()),
+            ..Default::default()
+        }),
+        State::Created | State::Unknown => waiting("", None),
+    };
+    let user = container.user.as_ref().map(|u| core::ContainerUser {
+        linux: Some(core::LinuxContainerUser {
+            uid: u.uid,
+            gid: u.gid,
+            supplemental_groups: (!u.supplemental_groups.is_empty())
+                .then(|| u.supplemental_groups.clone()),
+        }),
+    });
+    core::ContainerStatus {
+        name: container.name.clone(),
+        container_id: Some(id),
+        image: container.image.clone(),
+        image_id: container.image_ref.clone(),
+        restart_count: container.restart_count,
+        state: Some(state),
+        stop_signal: container.stop_signal.clone(),
+        user,
+        ..Default::default()
+    }
+}
+
+/// Nothing of this name in the runtime: not made yet, or lost.
+fn absent(
+    pod: &Pod,
+    member: &Member,
+    old: Option<&core::ContainerStatus>,
+) -> core::ContainerStatus {
+    let mut out = core::ContainerStatus {
+        name: member.name().to_owned(),
+        image: member.image().to_owned(),
+        state: Some(waiting(
+            if pod.has_init() { "PodInitializing" } else { "ContainerCreating" },
+            None,
+        )),
+        ..Default::default()
+    };
+    let Some(old) = old else { return out };
+    let state = old.state.clone().unwrap_or_default();
+    if state.terminated.is_some() {
+        return old.clone();
+    }
+    out.restart_count = old.restart_count;
+    out.last_state = old.last_state.clone();
+    let ended_before = old.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
+    if state.running.is_some() && !ended_before {
+        out.last_state = Some(terminated(core::ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some("ContainerStatusUnknown".to_owned()),
+            message: Some("The container could not be located when the pod was deleted.  The container used to be Running".to_owned()),
+            ..Default::default()
+        }));
+        if !pod.is_deleted() {
+            out.restart_count += 1;
+        }
+    }
+    out
+}
+
+fn volume_mounts(member: &Member) -> Option<Vec<core::VolumeMountStatus>> {
+    let mounts = member.container.volume_mounts.as_ref()?;
+    let status = |m: &core::VolumeMount| core::VolumeMountStatus {
+        name: m.name.clone(),
+        mount_path: m.mount_path.clone(),
+        read_only: m.read_only.filter(|r| *r),
+        recursive_read_only: (m.read_only == Some(true)).then(|| "Disabled".to_owned()),
+        ..Default::default()
+    };
+    (!mounts.is_empty()).then(|| mounts.iter().map(status).collect())
+}
+
+/// Limits and requests as the cgroup has them, where the runtime tells.
+fn actual_resources(
+    mut resources: core::ResourceRequirements,
+    container: &Container,
+) -> core::ResourceRequirements {
+    let Some(actual) = &container.resources else { return resources };
+    if let Some(limits) = &mut resources.limits {
+        if actual.cpu_quota > 0 && actual.cpu_period > 0 && limits.contains_key("cpu") {
+            let milli = actual.cpu_quota.saturating_mul(1000) / actual.cpu_period;
+            set(limits, "cpu", api::Quantity::millis(milli));
+        }
+        if actual.memory_limit_in_bytes > 0 && limits.contains_key("memory") {
+            set(limits, "memory", api::Quantity::bytes(actual.memory_limit_in_bytes));
+        }
+    }
+    resources
+}
+
+/// Replaces an amount only when it differs, so that its spelling stays.
+fn set(list: &mut std::collections::BTreeMap<String, Quantity>, name: &str, value: api::Quantity) {
+    // Ten thousandths is the least quota the kernel keeps; below it the wanted value is shown.
+    if let Some(entry) = list.get_mut(name)
+        && api::Quantity::parse(&entry.0).ok() != Some(value)
+        && (name != "cpu" || value.milli_value() > 10)
+    {
+        entry.0 = value.to_string();
+    }
+}
+
+fn readiness(
+    member: &Member,
+    newest: Option<&Container>,
+    input: &Input<'_>,
+    out: &mut core::ContainerStatus,
+) {
+    if member.role == Role::Ephemeral {
+        return;
+    }
+    let running = newest.filter(|c| c.state == State::Running);
+    let health = running.and_then(|c| input.health.get(&c.id)).copied().unwrap_or_default();
+    let Health { startup, readiness, .. } = health;
+    let started =
+        running.is_some() && (member.container.startup_probe.is_none() || startup == Some(true));
+    out.started = Some(started);
+    out.ready = match member.role {
+        Role::Init => {
+            out.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0)
+        }
+        _ => started && (member.container.readiness_probe.is_none() || readiness == Some(true)),
+    };
+}

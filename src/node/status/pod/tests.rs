@@ -1,0 +1,173 @@
+//! Phases, conditions and container states of typical pods.
+
+use serde_json::json;
+
+use super::*;
+use crate::pods::observed::{Container, Sandbox, State};
+use crate::pods::pod::Origin;
+use crate::pods::pod::tests::pod;
+
+fn container(pod: &Pod, name: &str, state: State, exit_code: i32) -> Container {
+    Container {
+        started_at: 1_700_000_000_000_000_000,
+        finished_at: 1_700_000_001_000_000_000,
+        exit_code,
+        reason: if exit_code == 0 { "Completed".into() } else { "Error".into() },
+        image: "docker.io/library/x:1".into(),
+        image_ref: "sha256:1".into(),
+        hash: pod.member(name).unwrap().hash(),
+        ..crate::pods::observed::tests::container(name, state)
+    }
+}
+
+fn status_of(
+    pod: &Pod,
+    containers: &[(&str, State, i32)],
+    waiting: &[(&str, &'static str)],
+) -> core::PodStatus {
+    let sandbox = Sandbox {
+        id: "s".into(),
+        attempt: 0,
+        created_at: 1,
+        ready: true,
+        host_network: false,
+        ips: vec!["fd00::1".into(), "10.0.0.1".into()],
+    };
+    let observed = Observed {
+        sandboxes: vec![sandbox],
+        containers: containers.iter().map(|(n, s, e)| container(pod, n, *s, *e)).collect(),
+    };
+    let waiting = waiting
+        .iter()
+        .map(|(n, r)| ((*n).to_owned(), Waiting { reason: r, message: "m".into() }))
+        .collect();
+    generate(
+        pod,
+        &Input {
+            observed: &observed,
+            health: &HashMap::new(),
+            waiting: &waiting,
+            previous: &core::PodStatus::default(),
+            node_ips: &["192.0.2.1".parse().unwrap()],
+            terminal: false,
+            decided: None,
+            deferred: None,
+            resizing: None,
+            runtime_name: "containerd",
+            now: Timestamp::from_second(1_700_000_100).unwrap(),
+        },
+    )
+}
+
+fn condition(status: &core::PodStatus, type_: &str) -> (String, String) {
+    let c = status.conditions.iter().flatten().find(|c| c.type_ == type_).unwrap();
+    (c.status.clone(), c.message.clone().or(c.reason.clone()).unwrap_or_default())
+}
+
+#[test]
+fn a_running_pod_is_ready_with_its_addresses_in_the_nodes_order() {
+    let p = pod(json!({"containers": [{"name": "a"}]}));
+    let status = status_of(&p, &[("a", State::Running, 0)], &[]);
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.1"));
+    assert_eq!(status.pod_ips.as_ref().unwrap().len(), 2);
+    for type_ in
+        ["Ready", "ContainersReady", "Initialized", "PodReadyToStartContainers", "PodScheduled"]
+    {
+        assert_eq!(condition(&status, type_), ("True".into(), String::new()), "{type_}");
+    }
+    let container = &status.container_statuses.unwrap()[0];
+    assert_eq!(container.container_id.as_deref(), Some("containerd://id-a"));
+    assert!(container.ready && container.started == Some(true));
+}
+
+#[test]
+fn waiting_for_init_is_said_with_upstreams_words() {
+    let p = pod(
+        json!({"initContainers": [{"name": "i"}, {"name": "j"}], "containers": [{"name": "a"}]}),
+    );
+    let status = status_of(&p, &[("i", State::Running, 0)], &[]);
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    assert_eq!(
+        condition(&status, "Initialized"),
+        ("False".into(), "containers with incomplete status: [i j]".into())
+    );
+    assert_eq!(
+        condition(&status, "Ready"),
+        ("False".into(), "containers with unready status: [a]".into())
+    );
+    let waiting = status.container_statuses.unwrap()[0].state.clone().unwrap().waiting.unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("PodInitializing"));
+}
+
+#[test]
+fn ends_decide_the_phase_and_back_off_shows_the_last_end() {
+    for (policy, code, phase) in [
+        ("Never", 0, "Succeeded"),
+        ("Never", 1, "Failed"),
+        ("Always", 1, "Running"),
+        ("OnFailure", 0, "Succeeded"),
+    ] {
+        let p = pod(json!({"restartPolicy": policy, "containers": [{"name": "a"}]}));
+        assert_eq!(
+            status_of(&p, &[("a", State::Exited, code)], &[]).phase.as_deref(),
+            Some(phase),
+            "{policy} {code}"
+        );
+    }
+    let p = pod(json!({"containers": [{"name": "a"}]}));
+    let status = status_of(&p, &[("a", State::Exited, 3)], &[("a", "CrashLoopBackOff")]);
+    let container = &status.container_statuses.as_ref().unwrap()[0];
+    assert_eq!(
+        container.state.as_ref().unwrap().waiting.as_ref().unwrap().reason.as_deref(),
+        Some("CrashLoopBackOff")
+    );
+    assert_eq!(container.last_state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code, 3);
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+}
+
+#[test]
+fn a_pod_that_the_node_rejects_tells_of_no_container() {
+    let pod = pod(json!({
+        "containers": [{"name": "a", "image": "x"}], "initContainers": [{"name": "i", "image": "x"}],
+    }));
+    let verdict = Verdict {
+        reason: "UnsupportedByNode".into(),
+        message: "Pod was rejected: spec.volumes[0].nfs is not supported by this node".into(),
+        grace: None,
+        disruption: false,
+    };
+    let of_pod = |pod: &Pod, decided, previous: &core::PodStatus, observed: &Observed| {
+        let input = Input {
+            observed,
+            health: &HashMap::new(),
+            waiting: &HashMap::new(),
+            previous,
+            node_ips: &[],
+            terminal: true,
+            decided,
+            deferred: None,
+            resizing: None,
+            runtime_name: "containerd",
+            now: Timestamp::from_second(1_700_000_000).unwrap(),
+        };
+        generate(pod, &input)
+    };
+    let of = |previous: &core::PodStatus, observed: &Observed| {
+        of_pod(&pod, Some(&verdict), previous, observed)
+    };
+    let rejected = of(&core::PodStatus::default(), &Observed::default());
+    assert_eq!(rejected.phase.as_deref(), Some("Failed"));
+    assert_eq!(rejected.reason.as_deref(), Some("UnsupportedByNode"));
+    assert_eq!((&rejected.container_statuses, &rejected.init_container_statuses), (&None, &None));
+    assert_eq!(of(&rejected, &Observed::default()).container_statuses, None);
+    // After a restart of the node agent the phase alone tells of it.
+    let mut failed = pod.object.clone();
+    failed.status = Some(rejected.clone());
+    let failed = Pod::new(failed, Origin::Api).unwrap();
+    let after = of_pod(&failed, None, &rejected, &Observed::default());
+    assert_eq!((after.phase.as_deref(), after.container_statuses), (Some("Failed"), None));
+    // One that had begun, as an evicted one, keeps them.
+    let begun = status_of(&pod, &[("a", State::Running, 0)], &[]);
+    assert!(of(&begun, &Observed::default()).container_statuses.is_some());
+}

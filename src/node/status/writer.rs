@@ -1,0 +1,452 @@
+//! Writes pod statuses to the API: only changes, newest only, and the last word before a pod is deleted.
+
+mod terminations;
+
+use api::Typed;
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::ObjectKey;
+use api::k8s::api::core::v1 as core;
+use base::{Backoff, Shutdown};
+use client::{Client, DeleteOptions, Patch};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+
+use self::terminations::Terminations;
+use crate::status::pod::{RESIZE, is_written_by_node};
+
+/// Writes at one time.
+const WRITES_MAX: usize = 8;
+
+#[derive(Debug, Clone)]
+struct Entry {
+    key: ObjectKey,
+    /// Uid of the object in the API (for a static pod that of its mirror).
+    api_uid: String,
+    status: core::PodStatus,
+    /// What the API has, as far as we know.
+    written: core::PodStatus,
+    /// Resource version of what we wrote last; what is older is no news.
+    version: i64,
+    /// Everything is torn down: delete the object after the status.
+    delete: bool,
+    dirty: bool,
+    busy: bool,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: Mutex<HashMap<Arc<str>, Entry>>,
+    changed: Notify,
+    terminations: Terminations,
+}
+
+/// The statuses of all pods of this node; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StatusWriter(Arc<Inner>);
+
+impl StatusWriter {
+    /// Sets the newest status of a pod; `known` is what the API has of it.
+    pub(crate) fn set(
+        &self,
+        uid: &Arc<str>,
+        key: &ObjectKey,
+        api_uid: &str,
+        known: Option<&core::PodStatus>,
+        status: core::PodStatus,
+    ) {
+        let mut entries = self.0.entries.lock();
+        let shown = entries.get(uid).map(|e| &e.status);
+        let shown = shown.filter(|status| **status != core::PodStatus::default());
+        self.0.terminations.record(shown.or(known), &status);
+        let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| Entry {
+            key: key.clone(),
+            api_uid: api_uid.to_owned(),
+            status: core::PodStatus::default(),
+            written: known.cloned().unwrap_or_default(),
+            version: 0,
+            delete: false,
+            dirty: false,
+            busy: false,
+        });
+        if entry.status == status && entry.api_uid == api_uid {
+            return;
+        }
+        if entry.api_uid != api_uid {
+            entry.api_uid = api_uid.to_owned();
+            entry.written = known.cloned().unwrap_or_default();
+        }
+        entry.status = status;
+        entry.dirty = true;
+        drop(entries);
+        self.0.changed.notify_one();
+    }
+
+    /// Metrics of what the statuses told, in Prometheus' text form.
+    pub(crate) fn render(&self) -> String {
+        self.0.terminations.render()
+    }
+
+    /// What the API has now, at this resource version: where it is not what we say, it is written again. After a start from
+    /// memory what we took for known was old; and somebody else may have written it.
+    pub(crate) fn seen(&self, uid: &str, version: i64, status: &core::PodStatus) {
+        let mut entries = self.0.entries.lock();
+        let Some(entry) = entries.get_mut(uid) else { return };
+        let settled = !entry.dirty && !entry.busy && entry.status != core::PodStatus::default();
+        if version <= entry.version || !settled {
+            return;
+        }
+        entry.version = version;
+        if difference(status, &entry.status).is_none() {
+            return;
+        }
+        entry.written = status.clone();
+        entry.dirty = true;
+        drop(entries);
+        self.0.changed.notify_one();
+    }
+
+    /// The pod is torn down: its object may go once the last status is written.
+    pub(crate) fn finish(&self, uid: &Arc<str>, key: &ObjectKey, api_uid: &str) {
+        let mut entries = self.0.entries.lock();
+        let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| Entry {
+            key: key.clone(),
+            api_uid: api_uid.to_owned(),
+            status: core::PodStatus::default(),
+            written: core::PodStatus::default(),
+            version: 0,
+            delete: true,
+            dirty: true,
+            busy: false,
+        });
+        entry.delete = true;
+        entry.dirty = true;
+        drop(entries);
+        self.0.changed.notify_one();
+    }
+
+    /// Forgets a pod that the API no longer has.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.0.entries.lock().remove(uid);
+    }
+
+    /// Writes until shutdown.
+    pub(crate) async fn run(
+        self,
+        client: Client,
+        shutdown: Shutdown,
+    ) -> Result<(), std::convert::Infallible> {
+        let mut writes = FuturesUnordered::new();
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+        let transport = Arc::clone(client.transport());
+        // While a failed write waits to be tried again no other is begun, and those on their way come to their end.
+        let mut pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
+        loop {
+            while pause.is_none() && writes.len() < WRITES_MAX {
+                let Some((uid, entry)) = self.next() else { break };
+                let client = client.clone();
+                writes.push(async move {
+                    let outcome = write(&client, &entry).await;
+                    (uid, entry, outcome)
+                });
+            }
+            tokio::select! {
+                () = shutdown.requested() => return Ok(()),
+                () = self.0.changed.notified(), if pause.is_none() => {}
+                Some((uid, entry, outcome)) = writes.next() => {
+                    let failed = outcome.is_err();
+                    self.done(&uid, entry, outcome);
+                    if !failed {
+                        backoff.reset();
+                    } else if pause.is_none() {
+                        let (delay, transport) = (backoff.next_delay(), Arc::clone(&transport));
+                        pause = Some(Box::pin(async move {
+                            let _ = tokio::time::timeout(delay, transport.back()).await;
+                        }));
+                    }
+                }
+                () = over(&mut pause) => pause = None,
+            }
+        }
+    }
+
+    fn next(&self) -> Option<(Arc<str>, Entry)> {
+        let mut entries = self.0.entries.lock();
+        let (uid, entry) = entries.iter_mut().find(|(_, e)| e.dirty && !e.busy)?;
+        entry.dirty = false;
+        entry.busy = true;
+        Some((Arc::clone(uid), entry.clone()))
+    }
+
+    fn done(&self, uid: &Arc<str>, written: Entry, outcome: Result<Outcome, client::Error>) {
+        let mut entries = self.0.entries.lock();
+        let Some(entry) = entries.get_mut(uid) else { return };
+        entry.busy = false;
+        match outcome {
+            Ok(Outcome::Gone) => {
+                entries.remove(uid);
+            }
+            Ok(Outcome::Written(version)) => {
+                entry.written = written.status;
+                entry.version = entry.version.max(version.unwrap_or_default());
+            }
+            // The API has what it had.
+            Ok(Outcome::Refused) => {}
+            Err(error) => {
+                tracing::debug!(pod = %entry.key, %error, "cannot write pod status, trying again");
+                entry.dirty = true;
+            }
+        }
+    }
+}
+
+/// Resolves when there is a pause and it is over.
+async fn over(pause: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
+    match pause {
+        Some(pause) => pause.await,
+        None => std::future::pending().await,
+    }
+}
+
+enum Outcome {
+    /// At this resource version, when something was to be written.
+    Written(Option<i64>),
+    /// The server does not take it, and would not the next time either: what changes next is told together with it.
+    Refused,
+    Gone,
+}
+
+async fn write(client: &Client, entry: &Entry) -> Result<Outcome, client::Error> {
+    let (namespace, name) = (&*entry.key.namespace, &*entry.key.name);
+    let mut version = None;
+    if let Some(status) = difference(&entry.written, &entry.status) {
+        // The uid makes the server refuse the patch for another pod of the same name.
+        let patch = json!({"metadata": {"uid": entry.api_uid}, "status": status});
+        let result =
+            client.patch::<core::Pod>(namespace, name, "status", &Patch::Strategic(&patch)).await;
+        match result {
+            Ok(pod) => version = pod.metadata.resource_version.and_then(|v| v.parse().ok()),
+            Err(error) if error.is_not_found() || error.is_conflict() => return Ok(Outcome::Gone),
+            Err(error) if error.is_invalid() => {
+                tracing::warn!(pod = %entry.key, %error, "the server refuses the pod status");
+                if !entry.delete {
+                    return Ok(Outcome::Refused);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if !entry.delete {
+        return Ok(Outcome::Written(version));
+    }
+    let options =
+        DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::with_uid(&entry.api_uid) };
+    match client.delete::<core::Pod>(namespace, name, &options).await {
+        Ok(()) => Ok(Outcome::Gone),
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Outcome::Gone),
+        Err(error) => Err(error),
+    }
+}
+
+/// A strategic merge patch from one status to another; `None` when there is nothing to change.
+fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
+    let (Ok(Value::Object(old)), Ok(Value::Object(mut new))) = (old.to_value(), new.to_value())
+    else {
+        return None;
+    };
+    // A condition of another writer, such as a readiness gate, may have changed since this status was made:
+    // writing it would undo that change.
+    if let Some(Value::Array(conditions)) = new.get_mut("conditions") {
+        conditions.retain(|c| c["type"].as_str().is_some_and(is_written_by_node));
+        if conditions.is_empty() {
+            new.remove("conditions");
+        }
+    }
+    let mut out = Map::new();
+    for (key, before) in &old {
+        match new.remove(key) {
+            Some(after) if after == *before => {}
+            Some(after) => {
+                let value = match key.as_str() {
+                    "conditions" => match merged_list("type", before, after) {
+                        // Only those of others are more.
+                        Value::Array(news) if news.is_empty() => continue,
+                        news => news,
+                    },
+                    "podIPs" | "hostIPs" => replaced(after),
+                    _ => after,
+                };
+                out.insert(key.clone(), value);
+            }
+            // Fields of others (the scheduler, the resizer) are not ours to remove.
+            None if matches!(
+                key.as_str(),
+                "reason"
+                    | "message"
+                    | "podIP"
+                    | "podIPs"
+                    | "containerStatuses"
+                    | "initContainerStatuses"
+                    | "ephemeralContainerStatuses"
+            ) =>
+            {
+                out.insert(key.clone(), Value::Null);
+            }
+            None => {}
+        }
+    }
+    // What we know may be less than what the API has: a mirror outlives our memory.
+    for (key, value) in new {
+        let whole = matches!(key.as_str(), "podIPs" | "hostIPs");
+        out.insert(key, if whole { replaced(value) } else { value });
+    }
+    (!out.is_empty()).then_some(Value::Object(out))
+}
+
+/// A list that takes the place of the one there is, also where the patch would merge them.
+fn replaced(list: Value) -> Value {
+    let Value::Array(mut items) = list else { return list };
+    items.push(json!({"$patch": "replace"}));
+    Value::Array(items)
+}
+
+/// A list merged by key: what changed or is new, and directives for what is gone. A nulled field inside an element is said so.
+fn merged_list(key: &str, before: &Value, after: Value) -> Value {
+    let (Value::Array(before), Value::Array(after)) = (before, after) else { return Value::Null };
+    let mut out = Vec::new();
+    for item in &after {
+        let old = before.iter().find(|o| o.get(key) == item.get(key));
+        if old == Some(item) {
+            continue;
+        }
+        let mut item = item.clone();
+        for (field, _) in old.and_then(Value::as_object).into_iter().flatten() {
+            if item.get(field).is_none() {
+                item[field] = Value::Null;
+            }
+        }
+        out.push(item);
+    }
+    for gone in before.iter().filter(|o| !after.iter().any(|a| a.get(key) == o.get(key))) {
+        let over = gone[key].as_str().is_some_and(|t| RESIZE.contains(&t));
+        if over {
+            out.push(json!({"$patch": "delete", key: gone[key]}));
+        }
+    }
+    Value::Array(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_refused_is_told_with_what_changes_next() {
+        let writer = StatusWriter::default();
+        let uid: Arc<str> = "u".into();
+        let status = |address: &str, phase: &str| {
+            let value = json!({"phase": phase, "podIP": address});
+            serde_json::from_value::<core::PodStatus>(value).unwrap()
+        };
+        let key = ObjectKey::new("d", "p");
+        writer.set(
+            &uid,
+            &key,
+            "u",
+            Some(&status("1.1.1.1", "Running")),
+            status("2.2.2.2", "Running"),
+        );
+        let (_, entry) = writer.next().unwrap();
+        writer.done(&uid, entry, Ok(Outcome::Refused));
+        assert!(writer.next().is_none(), "it is not tried again as it was");
+        writer.set(&uid, &key, "u", None, status("2.2.2.2", "Failed"));
+        let (_, entry) = writer.next().unwrap();
+        assert_eq!(
+            difference(&entry.written, &entry.status).unwrap(),
+            json!({"phase": "Failed", "podIP": "2.2.2.2"})
+        );
+    }
+
+    #[test]
+    fn what_the_api_has_otherwise_is_written_again() {
+        let writer = StatusWriter::default();
+        let uid: Arc<str> = "u".into();
+        let ready = |status: &str| {
+            let value =
+                json!({"phase": "Running", "conditions": [{"type": "Ready", "status": status}]});
+            serde_json::from_value::<core::PodStatus>(value).unwrap()
+        };
+        let key = ObjectKey::new("d", "p");
+        // What was remembered is as it is now, and the server heard something else in between.
+        writer.set(&uid, &key, "u", Some(&ready("False")), ready("False"));
+        let (_, entry) = writer.next().unwrap();
+        writer.done(&uid, entry, Ok(Outcome::Written(None)));
+        assert!(writer.next().is_none());
+        writer.seen("u", 7, &ready("False"));
+        assert!(writer.next().is_none());
+        writer.seen("u", 9, &ready("True"));
+        let (_, entry) = writer.next().unwrap();
+        assert_eq!(
+            difference(&entry.written, &entry.status).unwrap()["conditions"],
+            json!([{"type": "Ready", "status": "False"}])
+        );
+        writer.done(&uid, entry, Ok(Outcome::Written(Some(10))));
+        // What comes back of our own words, late as it may be, is no news.
+        writer.seen("u", 8, &ready("True"));
+        writer.seen("u", 10, &ready("False"));
+        assert!(writer.next().is_none());
+    }
+
+    #[test]
+    fn patch_leaves_readiness_gates_as_their_writer_set_them() {
+        let status = |gate: &str, ready: &str| {
+            let value = json!({"phase": "Running", "conditions": [
+                {"type": "k8s.io/blue-green", "status": gate}, {"type": "Ready", "status": ready},
+                {"type": "DisruptionTarget", "status": gate}]});
+            serde_json::from_value::<core::PodStatus>(value).unwrap()
+        };
+        // The gate was closed while the node still holds what it made of the open one.
+        let conditions = |old, new| difference(&old, &new).map(|d| d["conditions"].clone());
+        assert_eq!(
+            conditions(status("False", "True"), status("True", "True")),
+            Some(json!([{"type": "DisruptionTarget", "status": "True"}]))
+        );
+        assert_eq!(
+            conditions(status("False", "True"), status("False", "False")),
+            Some(json!([{"type": "Ready", "status": "False"}]))
+        );
+        let gate_only = serde_json::from_value::<core::PodStatus>(
+            json!({"conditions": [{"type": "k8s.io/blue-green", "status": "True"}]}),
+        );
+        assert_eq!(difference(&core::PodStatus::default(), &gate_only.unwrap()), None);
+    }
+
+    #[test]
+    fn a_patch_names_only_what_changed() {
+        let status = |value: Value| serde_json::from_value::<core::PodStatus>(value).unwrap();
+        let old = status(
+            json!({"phase": "Pending", "reason": "X", "nominatedNodeName": "n", "podIPs": [{"ip": "1"}],
+            "conditions": [{"type": "Ready", "status": "False", "reason": "R"}, {"type": "Foreign", "status": "True"},
+                {"type": "PodResizePending", "status": "True"}]}),
+        );
+        let new = status(json!({"phase": "Running", "podIPs": [{"ip": "2"}],
+            "conditions": [{"type": "Ready", "status": "True"}]}));
+        assert_eq!(
+            difference(&old, &new).unwrap(),
+            json!({"phase": "Running", "reason": null, "podIPs": [{"ip": "2"}, {"$patch": "replace"}],
+                "conditions": [{"type": "Ready", "status": "True", "reason": null},
+                    {"$patch": "delete", "type": "PodResizePending"}]})
+        );
+        assert_eq!(difference(&new, &new), None);
+        // A condition of others beside ours is nothing to write.
+        let beside = status(json!({"phase": "Running", "podIPs": [{"ip": "2"}],
+            "conditions": [{"type": "Ready", "status": "True"}, {"type": "Foreign", "status": "True"}]}));
+        assert_eq!(difference(&beside, &new), None);
+    }
+}
