@@ -1,34 +1,27 @@
 //! Wires the node agent together and starts its tasks.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::k8s::api::core::v1 as core;
-use arc_swap::ArcSwap;
 use base::{Backoff, Kind, Tasks};
 use client::events::EventType;
-use client::{Client, EventRecorder, Informers};
-use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, watch};
+use client::{Client, Informers};
+use tokio::sync::{mpsc, watch};
 
 use crate::cgroups::Cgroups;
 use crate::config::Config;
-use crate::context::{Labels, Node};
-use crate::credentials::pod_certificates::PodCertificates;
-use crate::credentials::tokens::Tokens;
-use crate::credentials::trust_bundles::TrustBundles;
+use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::events;
 use crate::eviction::monitor;
-use crate::eviction::monitor::Pressure;
+use crate::eviction::pressure;
 use crate::housekeeping;
 use crate::kubelet_api;
 use crate::machine::Machine;
-use crate::machine_shutdown;
-use crate::pods::admission::supported_fields::Abilities;
+use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::manager::Pods;
-use crate::pods::objects::Objects;
+use crate::pods::shutdown;
 use crate::runtime::containerd::config::registries_dir;
 use crate::runtime::containerd::events::{EVENTS_MAX, Signal, listen};
 use crate::runtime::containerd::import;
@@ -41,7 +34,6 @@ use crate::static_pods::manifests;
 use crate::static_pods::manifests::Manifests;
 use crate::static_pods::mirror;
 use crate::status::node;
-use crate::status::writer::StatusWriter;
 
 /// A runtime that does not answer for this long ends the start.
 const RUNTIME_WAIT: Duration = Duration::from_secs(120);
@@ -77,13 +69,13 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let engine = engine.map(|e| format!(" with {e}")).unwrap_or_default();
     let _ = config.runtime_shown.set(format!("{} {}{engine}", version.name, version.version));
     let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
-    let abilities = Abilities::new(Features::of(&version, &status));
+    let features = NodeFeatures::new(Features::of(&version, &status));
     let machine = Machine::read();
     let mut cgroups = Cgroups::new(&config.cgroup_root);
     let (_, allocatable) = node::amounts(&config, &machine);
     let of = |name: &str| allocatable.get(name).copied();
     // All pods together may reach the eviction threshold: what ends them then is chosen, not the kernel's first.
-    let memory = of("memory").map_or(0, |q| q.value()).saturating_add(monitor::MEMORY_MIN);
+    let memory = of("memory").map_or(0, |q| q.value()).saturating_add(pressure::MEMORY_MIN);
     cgroups.setup(of("cpu").map_or(0, |q| q.milli_value()), memory)?;
     if containerd.is_some() {
         import_images(&config, &socket, &runtime, &tasks).await?;
@@ -91,52 +83,48 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let informers = Informers::new(client.clone(), tasks.clone());
     let pods = informers
         .scoped(Client::scope::<core::Pod>().fields(format!("spec.nodeName={}", config.node_name)));
+    let own_node = informers.scoped(
+        Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
+    );
+    let operations = Arc::clone(runtime.operations());
+    let registries = config.runtime.registries.clone();
     let node = Arc::new(Node {
-        events: EventRecorder::new(client.clone(), "kubelet", &config.node_name, &tasks),
-        status: StatusWriter::default(),
-        services: informers.of::<core::Service>(),
-        own: informers.scoped(
-            Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
-        ),
-        objects: Objects::new(client.clone(), tasks.clone()),
-        tokens: Tokens::new(client.clone(), tasks.clone()),
-        trust_bundles: TrustBundles::new(informers.clone()),
-        pod_certificates: PodCertificates::new(informers.clone(), &config.node_name),
-        pulls: Node::pulls(),
-        registries: ArcSwap::from_pointee(config.runtime.registries.clone()),
-        allocatable: ArcSwap::from_pointee(allocatable),
-        labels: Labels::open(&client, &tasks).await,
-        owners: Mutex::new(HashMap::new()),
-        pressure: Pressure::default(),
-        network_problem: Mutex::default(),
-        report: Notify::new(),
-        operations: Arc::clone(runtime.operations()),
-        runtime: Arc::new(runtime),
         tasks: tasks.clone(),
-        config,
-        client: client.clone(),
-        version,
-        abilities,
-        cgroups,
-        machine,
+        runtime: RuntimeHandles::new(Arc::new(runtime), version, operations, cgroups, registries),
+        api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
+        caches: NodeCaches::new(&client, &tasks, allocatable).await,
+        identity: NodeIdentity { config, machine, features },
     });
     announce(&node);
     let shutdown = tasks.shutdown().clone();
     let (sender, signals) = mpsc::channel::<Signal>(EVENTS_MAX);
     tasks.spawn(Kind::Critical, "runtime-events", listen(socket, sender, shutdown.clone()));
-    tasks.spawn(Kind::Critical, "pod-status", node.status.clone().run(client, shutdown.clone()));
+    tasks.spawn(
+        Kind::Critical,
+        "pod-status",
+        node.api.status.clone().run(client, shutdown.clone()),
+    );
     tasks.spawn(Kind::Critical, "node-status", node::run(Arc::clone(&node), shutdown.clone()));
-    let http = match &node.config.http {
+    let http = match &node.identity.config.http {
         Some(http) => Some((http.clone(), kubelet_api::listener(http)?)),
         None => None,
     };
     let (told, statics) = watch::channel(None);
     if containerd.is_some() {
-        let dir = registries_dir(&node.config.runtime);
-        let follow = registries::follow(Arc::clone(&node), dir, shutdown.clone());
+        let dir = registries_dir(&node.identity.config.runtime);
+        let follow = registries::follow(
+            Arc::clone(&node.runtime.registries),
+            node.identity.config.runtime.registries_file.clone(),
+            dir,
+            tasks.problems().clone(),
+            shutdown.clone(),
+        );
         tasks.spawn(Kind::Critical, "registries", follow);
     }
-    let folders = Manifests::new(node.config.manifest_dirs.clone(), node.config.node_name.clone());
+    let folders = Manifests::new(
+        node.identity.config.manifest_dirs.clone(),
+        node.identity.config.node_name.clone(),
+    );
     let read = manifests::run(folders, told, tasks.problems().clone(), shutdown.clone());
     tasks.spawn(Kind::Critical, "static-pods", read);
     let mirrors = mirror::run(Arc::clone(&node), pods.clone(), statics.clone(), shutdown.clone());
@@ -146,7 +134,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     tasks.spawn(Kind::Critical, "housekeeping", tidy);
     let pressed = monitor::run(Arc::clone(&node), pods.table(), shutdown.clone());
     tasks.spawn(Kind::Critical, "node-pressure", pressed);
-    let end = machine_shutdown::run(Arc::clone(&node), pods.table(), shutdown.clone());
+    let end = shutdown::run(Arc::clone(&node), pods.table(), shutdown.clone());
     tasks.spawn(Kind::Critical, "node-power", end);
     if let Some((config, listener)) = http {
         let serve = kubelet_api::run(node, pods.table(), config, listener, shutdown.clone());
@@ -168,11 +156,11 @@ const CGROUP_V1_WARNING: &str = "cgroup v1 detected. cgroup v1 support is deprec
 
 /// The events of a start.
 fn announce(node: &Node) {
-    node.node_event(EventType::Normal, events::STARTING, "Starting kubelet.");
+    node.api.events.node_event(EventType::Normal, events::STARTING, "Starting kubelet.");
     let message = "Updated Node Allocatable limit across pods";
-    node.node_event(EventType::Normal, events::NODE_ALLOCATABLE_ENFORCED, message);
-    if !node.cgroups.is_v2() {
-        node.node_event(EventType::Warning, events::CGROUP_V1, CGROUP_V1_WARNING);
+    node.api.events.node_event(EventType::Normal, events::NODE_ALLOCATABLE_ENFORCED, message);
+    if !node.runtime.cgroups.is_v2() {
+        node.api.events.node_event(EventType::Warning, events::CGROUP_V1, CGROUP_V1_WARNING);
     }
 }
 

@@ -193,8 +193,27 @@ impl Config {
         self.root_dir.join("pods").join(uid)
     }
 
+    /// The link under which log agents look for the log of a container:
+    /// `<container logs>/<pod>_<namespace>_<container>-<id>.log`.
+    pub(crate) fn container_log_link(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        id: &str,
+    ) -> PathBuf {
+        self.container_logs_dir.join(format!("{pod}_{namespace}_{container}-{id}.log"))
+    }
+
     /// Log directory of one pod: `<pod logs>/<namespace>_<name>_<uid>`.
     pub fn pod_log_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"))
+    }
+}
+
+/// Resolves when the node's addresses changed; never, once nobody tells of them any more.
+pub(crate) async fn moved(addresses: &mut watch::Receiver<Vec<IpAddr>>) {
+    if addresses.changed().await.is_err() {
+        std::future::pending().await
     }
 }

@@ -69,6 +69,10 @@
 //! | `VolumeResizeFailed` | no volume of this node is resized |
 //! | `VolumeResizeSuccessful` | no volume of this node is resized |
 
+mod recorder;
+
+pub(crate) use recorder::NodeEventRecorder;
+
 /// A container or an image is tried again later.
 pub(crate) const BACK_OFF: &str = "BackOff";
 /// The machine has the first version of cgroups.

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use crate::context::Node;
 use crate::events;
 use crate::machine;
-use crate::pods::manager::Table;
 use crate::pods::observed::State;
+use crate::pods::table::Table;
 use crate::runtime::RuntimeError;
 use crate::runtime::images::pause;
 
@@ -47,7 +47,11 @@ pub(crate) async fn run(
                 tracing::warn!(error = why, "cannot free space of unused images");
                 // One failure alone may pass.
                 if failed {
-                    node.node_event(EventType::Warning, events::IMAGE_GC_FAILED, why.as_str());
+                    node.api.events.node_event(
+                        EventType::Warning,
+                        events::IMAGE_GC_FAILED,
+                        why.as_str(),
+                    );
                 }
             }
             failed = collected.is_err();
@@ -61,10 +65,10 @@ async fn rotate_logs(node: &Node, table: &Table) {
         for container in observed.containers.iter().filter(|c| c.state == State::Running) {
             let path = PathBuf::from(&container.log_path);
             let size = std::fs::metadata(&path).map_or(0, |m| m.len());
-            if size <= node.config.log_max_size {
+            if size <= node.identity.config.log_max_size {
                 continue;
             }
-            let keep = node.config.log_max_files;
+            let keep = node.identity.config.log_max_files;
             if let Err(error) = rotate(node, &path, &container.id, keep).await {
                 tracing::warn!(pod = %pod.key, container = container.name, %error, "cannot rotate the log");
             }
@@ -107,7 +111,7 @@ async fn rotate(node: &Node, path: &Path, id: &str, keep: usize) -> std::io::Res
     };
     base::tasks::blocking(compressed).await.map_err(std::io::Error::other)??;
     std::fs::rename(path, &target)?;
-    if let Err(error) = node.runtime.reopen_log(id).await {
+    if let Err(error) = node.runtime.cri.reopen_log(id).await {
         // The runtime still writes to the old file: give it its name back.
         std::fs::rename(&target, path)?;
         return Err(std::io::Error::other(error));
@@ -136,19 +140,21 @@ async fn collect_images(
     table: &Table,
     seen: &mut HashMap<String, Instant>,
 ) -> Result<(), String> {
-    let images = node.runtime.images().await.map_err(|e| e.to_string())?;
+    let images = node.runtime.cri.images().await.map_err(|e| e.to_string())?;
     let now = base::clock::now();
     let ids: HashSet<&str> = images.iter().map(|i| i.id.as_str()).collect();
     seen.retain(|id, _| ids.contains(id.as_str()));
     for image in &images {
         seen.entry(image.id.clone()).or_insert(now);
     }
-    let Some(disk) = machine::disk(&node.config.runtime.data_dir).filter(|d| d.size > 0) else {
+    let Some(disk) = machine::disk(&node.identity.config.runtime.data_dir).filter(|d| d.size > 0)
+    else {
         let why = "invalid capacity 0 on image filesystem";
-        node.node_event(EventType::Warning, events::INVALID_DISK_CAPACITY, why);
+        node.api.events.node_event(EventType::Warning, events::INVALID_DISK_CAPACITY, why);
         return Err(why.to_owned());
     };
-    let wanted = to_free(disk, node.config.image_gc_high, node.config.image_gc_low);
+    let wanted =
+        to_free(disk, node.identity.config.image_gc_high, node.identity.config.image_gc_low);
     if wanted == 0 {
         return Ok(());
     }
@@ -175,7 +181,7 @@ async fn collect_images(
     }
     if freed < wanted {
         let why = still_full(disk, freed);
-        node.node_event(EventType::Warning, events::FREE_DISK_SPACE_FAILED, why.clone());
+        node.api.events.node_event(EventType::Warning, events::FREE_DISK_SPACE_FAILED, why.clone());
         return Err(why);
     }
     Ok(())
@@ -226,7 +232,7 @@ fn size_text(bytes: u64) -> String {
 
 /// Removes every image that nobody uses: the disk is short.
 pub(crate) async fn free_images(node: &Node, table: &Table) {
-    let Ok(images) = node.runtime.images().await else { return };
+    let Ok(images) = node.runtime.cri.images().await else { return };
     for image in unused(node, table, images).await.unwrap_or_default() {
         // What cannot be removed is logged; the shortage goes on to the pods.
         let _ = remove(node, &image).await;
@@ -235,7 +241,7 @@ pub(crate) async fn free_images(node: &Node, table: &Table) {
 
 /// The images that no container and no pod uses; `None` when the runtime does not answer.
 async fn unused(node: &Node, table: &Table, images: Vec<cri::Image>) -> Option<Vec<cri::Image>> {
-    let containers = node.runtime.containers(None).await.ok()?;
+    let containers = node.runtime.cri.containers(None).await.ok()?;
     let mut used: HashSet<String> =
         containers.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
     // Images of pods that wait to be started again are used too.
@@ -254,7 +260,7 @@ async fn unused(node: &Node, table: &Table, images: Vec<cri::Image>) -> Option<V
 
 async fn remove(node: &Node, image: &cri::Image) -> Result<(), RuntimeError> {
     tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "removing an unused image");
-    node.runtime.remove_image(&image.id).await.inspect_err(|error| {
+    node.runtime.cri.remove_image(&image.id).await.inspect_err(|error| {
         tracing::warn!(image = image.id, %error, "cannot remove the image");
     })
 }

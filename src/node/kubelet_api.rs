@@ -4,29 +4,33 @@ mod auth;
 mod config;
 mod local_volumes;
 mod logs;
+mod query;
+mod response;
+mod state;
 mod stats;
 mod streaming;
 mod system_logs;
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::accept::{Accepted, accept};
 use base::{Kind, Shutdown};
-use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use stream::opening::Opening;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use self::query::query;
+use self::response::{Body, answer, text};
+use self::state::Api;
+use self::stats::cache::Cache;
 use crate::config::HttpConfig;
 use crate::context::Node;
-use crate::pods::manager::Table;
+use crate::pods::table::Table;
 
 /// Connections at one time; further ones wait.
 const CONNECTIONS_MAX: usize = 256;
@@ -34,35 +38,6 @@ const CONNECTIONS_MAX: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// One that does not finish its headers by then, too: anybody may connect, and the connections are few.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(32);
-
-pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
-
-/// What requests are answered from.
-#[derive(Debug)]
-pub(crate) struct Api {
-    pub(crate) node: Arc<Node>,
-    pub(crate) table: Table,
-    auth: auth::Auth,
-    stats: stats::Cache,
-}
-
-/// A whole answer.
-pub(crate) fn answer(
-    status: StatusCode,
-    content_type: &'static str,
-    body: impl Into<Bytes>,
-) -> Response<Body> {
-    let body = Full::new(body.into()).map_err(|never| match never {}).boxed();
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert("content-type", http::HeaderValue::from_static(content_type));
-    response
-}
-
-/// A plain-text answer, as the kubelet's errors are.
-pub(crate) fn text(status: StatusCode, message: impl Into<String>) -> Response<Body> {
-    answer(status, "text/plain; charset=utf-8", message.into())
-}
 
 /// The bound listener, on this runtime.
 ///
@@ -80,8 +55,8 @@ pub(crate) async fn run(
     listener: TcpListener,
     shutdown: Shutdown,
 ) -> Result<(), Infallible> {
-    let auth = auth::Auth::new(node.client.clone(), &node.config.node_name);
-    let api = Arc::new(Api { node, table, auth, stats: stats::Cache::default() });
+    let auth = auth::Auth::new(node.api.client.clone(), &node.identity.config.node_name);
+    let api = Arc::new(Api { node, table, auth, stats: Cache::default() });
     let acceptor = TlsAcceptor::from(config.tls);
     accept(&listener, "kubelet API", CONNECTIONS_MAX, &shutdown, |accepted| {
         let (api, acceptor, stop) = (Arc::clone(&api), acceptor.clone(), shutdown.clone());
@@ -184,54 +159,4 @@ fn pods(api: &Api) -> Response<Body> {
     let list =
         serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
     answer(StatusCode::OK, "application/json", list.to_string())
-}
-
-/// Query parameters, decoded; a name may come several times.
-pub(crate) type Query = HashMap<String, Vec<String>>;
-
-pub(crate) fn query(text: &str) -> Query {
-    let mut out = Query::new();
-    for pair in text.split('&').filter(|p| !p.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        out.entry(decode(name)).or_default().push(decode(value));
-    }
-    out
-}
-
-pub(crate) fn one<'a>(query: &'a Query, name: &str) -> Option<&'a str> {
-    query.get(name).and_then(|v| v.first()).map(String::as_str)
-}
-
-pub(crate) fn flag(query: &Query, name: &str) -> bool {
-    matches!(one(query, name), Some("true" | "1"))
-}
-
-/// A name or value of a query.
-fn decode(text: &str) -> String {
-    String::from_utf8_lossy(&percent_decoded(&text.replace('+', " "))).into_owned()
-}
-
-/// The bytes of a percent-encoded text; a percent sign without two digits is kept.
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|h| std::str::from_utf8(h).ok());
-        let value = hex.filter(|_| *byte == b'%').and_then(|h| u8::from_str_radix(h, 16).ok());
-        out.push(value.unwrap_or(*byte));
-        rest = if value.is_some() { after.get(2..).unwrap_or_default() } else { after };
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queries_are_decoded() {
-        let q = query("command=echo&command=a%20b&follow=true&x=%");
-        assert_eq!(q["command"], ["echo", "a b"]);
-        assert!(flag(&q, "follow") && one(&q, "x") == Some("%"));
-    }
 }

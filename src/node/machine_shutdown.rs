@@ -1,25 +1,9 @@
-//! The machine is switched off: pods end in order and within the time they get, critical ones last, as the kubelet's graceful node
-//! shutdown does. They stay the machine's pods and start again when it is back, also without a server.
+//! The signal that ends the pods of a node before its machine is switched off.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::k8s::api::core::v1 as core;
-use base::Shutdown;
-use client::events::EventType;
-use futures::future::join_all;
 use tokio::sync::watch;
-
-use crate::context::Node;
-use crate::events;
-use crate::pods::manager::Table;
-use crate::pods::pod::Pod;
-use crate::pods::worker::Handle;
-
-/// Pods from this priority on end last (`scheduling.SystemCriticalPriority`).
-const CRITICAL_PRIORITY: i32 = 2_000_000_000;
-/// Beyond the time a group has: hooks and signals are sent, ends are seen.
-const MARGIN: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
@@ -52,6 +36,18 @@ impl Power {
         }
     }
 
+    /// Notes that a node runs; resolves once its pods are to end.
+    pub(crate) fn begin(&self) -> impl Future<Output = ()> + use<> {
+        self.0.send_replace(Phase::Running);
+        let mut phase = self.0.subscribe();
+        async move { drop(phase.wait_for(|phase| *phase == Phase::GoingDown).await) }
+    }
+
+    /// Notes that the pods of the node have ended, or that it stops without ending them.
+    pub(crate) fn end(&self) {
+        self.0.send_replace(Phase::Idle);
+    }
+
     /// Whether pods end because the machine is switched off.
     pub(crate) fn is_going_down(&self) -> bool {
         *self.0.borrow() == Phase::GoingDown
@@ -65,71 +61,6 @@ pub struct Grace {
     pub total: Duration,
     /// Of that for critical ones, which end last (`shutdownGracePeriodCriticalPods`).
     pub critical: Duration,
-}
-
-/// Waits for the machine's end and then ends pods.
-pub(crate) async fn run(
-    node: Arc<Node>,
-    table: Table,
-    shutdown: Shutdown,
-) -> Result<(), std::convert::Infallible> {
-    let power = node.config.power.clone();
-    power.0.send_replace(Phase::Running);
-    let mut phase = power.0.subscribe();
-    let asked = async move { drop(phase.wait_for(|phase| *phase == Phase::GoingDown).await) };
-    let asked = tokio::select! {
-        () = shutdown.requested() => false,
-        () = asked => true,
-    };
-    if asked && !node.config.shutdown_grace.total.is_zero() {
-        end_all(&node, &table).await;
-    }
-    power.0.send_replace(Phase::Idle);
-    shutdown.requested().await;
-    Ok(())
-}
-
-async fn end_all(node: &Node, table: &Table) {
-    node.node_event(
-        EventType::Normal,
-        events::SHUTDOWN,
-        "Shutdown manager detected shutdown event",
-    );
-    node.report.notify_one();
-    for (seconds, pods) in groups(node.config.shutdown_grace, table.all()) {
-        tracing::info!(pods = pods.len(), seconds, "the machine is switched off, pods end");
-        let ends = pods.into_iter().map(|(pod, handle)| async move {
-            let mut halted = handle.halted.subscribe();
-            let cap = seconds.min(pod.grace_seconds());
-            handle.desired.send_modify(|d| d.halt = Some(cap));
-            let _ = halted.wait_for(|halted| *halted).await;
-        });
-        let time = Duration::from_secs(u64::try_from(seconds).unwrap_or_default()) + MARGIN;
-        if tokio::time::timeout(time, join_all(ends)).await.is_err() {
-            tracing::warn!("some pods did not end in time");
-        }
-    }
-}
-
-type Group = (i64, Vec<(Arc<Pod>, Arc<Handle>)>);
-
-/// Pods in the order in which they end, with the seconds of each group.
-fn groups(grace: Grace, pods: Vec<(Arc<Pod>, Arc<Handle>)>) -> [Group; 2] {
-    let (critical, others) = pods
-        .into_iter()
-        .filter(|(pod, _)| !pod.is_deleted() && !pod.is_api_terminal())
-        .partition(|(pod, _)| is_critical(pod.spec()));
-    let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-    let first = grace.total.saturating_sub(grace.critical);
-    [(seconds(first), others), (seconds(grace.critical.min(grace.total)), critical)]
-}
-
-fn is_critical(spec: &core::PodSpec) -> bool {
-    let named = matches!(
-        spec.priority_class_name.as_deref(),
-        Some("system-node-critical" | "system-cluster-critical")
-    );
-    named || spec.priority.is_some_and(|p| p >= CRITICAL_PRIORITY)
 }
 
 #[cfg(test)]
@@ -155,16 +86,5 @@ mod tests {
         };
         tokio::join!(power.go_down(), node);
         assert!(!power.is_going_down());
-    }
-
-    #[test]
-    fn critical_is_by_priority_or_by_class() {
-        let spec = |json: serde_json::Value| serde_json::from_value::<core::PodSpec>(json).unwrap();
-        let of = |json: serde_json::Value| is_critical(&spec(json));
-        assert!(of(serde_json::json!({"containers": [], "priority": 2_000_000_000})));
-        assert!(of(
-            serde_json::json!({"containers": [], "priorityClassName": "system-node-critical"})
-        ));
-        assert!(!of(serde_json::json!({"containers": [], "priority": 1_999_999_999})));
     }
 }

@@ -1,7 +1,10 @@
 //! Pods: the manager, one worker for each pod, and the decisions that both take.
 
 pub(crate) mod admission;
+pub(crate) mod capacity;
+pub(crate) mod condition_types;
 pub(crate) mod cri_config;
+pub(crate) mod handle;
 pub(crate) mod image_pull;
 pub(crate) mod manager;
 pub(crate) mod objects;
@@ -10,4 +13,6 @@ pub(crate) mod plan;
 pub(crate) mod pod;
 pub(crate) mod resize;
 pub(crate) mod resources;
+pub(crate) mod shutdown;
+pub(crate) mod table;
 pub(crate) mod worker;

@@ -18,6 +18,7 @@ use crate::pods::observed::{Observed, State};
 use crate::pods::plan::Health;
 use crate::pods::pod::{Pod, Role};
 use crate::probes::handler::{ProbeResult, Target};
+use crate::status;
 
 /// What a probe decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -107,7 +108,7 @@ impl Probes {
         observed: &Observed,
         terminating: bool,
     ) {
-        let ips = crate::pods::worker::pod_ips(node, pod, observed);
+        let ips = status::pod::pod_ips(&node.identity.config.node_ips(), pod, observed);
         let mut wanted = HashSet::new();
         for member in pod.members.iter().filter(|m| matches!(m.role, Role::Main | Role::Sidecar)) {
             let Some(container) =
@@ -270,7 +271,7 @@ impl Task {
     async fn run_handler(&self) -> ProbeResult {
         let limit = seconds(self.probe.timeout_seconds, 1);
         let target = Target {
-            runtime: &*self.node.runtime,
+            runtime: &*self.node.runtime.cri,
             container_id: &self.id,
             container: &self.container,
             pod_ip: &self.ip,
@@ -294,7 +295,13 @@ impl Task {
         if let Some(member) = self.pod.member(&self.container.name)
             && let Some((reason, message)) = event(self.type_, result)
         {
-            self.node.container_event(&self.pod, member, EventType::Warning, reason, message);
+            self.node.api.events.container_event(
+                &self.pod,
+                member,
+                EventType::Warning,
+                reason,
+                message,
+            );
         }
     }
 

@@ -7,7 +7,7 @@ mod directory;
 pub(crate) mod mounts;
 mod subpath;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use api::k8s::api::core::v1 as core;
@@ -18,9 +18,11 @@ use crate::context::Node;
 use crate::credentials::pod_certificates::Held;
 use crate::pods::cri_config;
 use crate::pods::cri_config::{BadSpec, expand, hosts};
-use crate::pods::objects::{Found, Reference, Source};
+use crate::pods::objects;
+use crate::pods::objects::Found;
 use crate::pods::pod::{Member, Pod};
 use crate::runtime::Features;
+use directory::VolumePath;
 
 /// A volume that cannot be made ready (yet); the text goes into a `FailedMount` event.
 #[derive(Debug, thiserror::Error)]
@@ -30,68 +32,12 @@ pub(crate) struct VolumeError {
     pub(crate) why: String,
 }
 
-/// Where a volume is on the host.
-#[derive(Debug, Clone)]
-pub(crate) struct Place {
-    pub(crate) path: PathBuf,
-    pub(crate) read_only: bool,
-}
-
 /// All volumes of a pod.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes {
-    pub(crate) places: HashMap<String, Place>,
+    pub(crate) places: HashMap<String, VolumePath>,
     /// When a token or certificate in one of them is due.
     pub(crate) refresh_at: Option<Instant>,
-}
-
-/// ConfigMaps and Secrets that a pod refers to, in volumes, variables and pull secrets.
-pub(crate) fn references(pod: &Pod) -> BTreeSet<Reference> {
-    let namespace = pod.namespace().to_owned();
-    let mut out = BTreeSet::new();
-    let mut add = |source: Source, name: &str| {
-        if !name.is_empty() {
-            out.insert((source, namespace.clone(), name.to_owned()));
-        }
-    };
-    for volume in pod.spec().volumes.iter().flatten() {
-        if let Some(source) = &volume.config_map {
-            add(Source::ConfigMap, &source.name);
-        }
-        if let Some(source) = &volume.secret {
-            add(Source::Secret, source.secret_name.as_deref().unwrap_or_default());
-        }
-        for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
-            if let Some(source) = &source.config_map {
-                add(Source::ConfigMap, &source.name);
-            }
-            if let Some(source) = &source.secret {
-                add(Source::Secret, &source.name);
-            }
-        }
-    }
-    for member in &pod.members {
-        for source in member.container.env_from.iter().flatten() {
-            if let Some(source) = &source.config_map_ref {
-                add(Source::ConfigMap, &source.name);
-            }
-            if let Some(source) = &source.secret_ref {
-                add(Source::Secret, &source.name);
-            }
-        }
-        for source in member.container.env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
-            if let Some(source) = &source.config_map_key_ref {
-                add(Source::ConfigMap, &source.name);
-            }
-            if let Some(source) = &source.secret_key_ref {
-                add(Source::Secret, &source.name);
-            }
-        }
-    }
-    for secret in pod.spec().image_pull_secrets.iter().flatten() {
-        add(Source::Secret, &secret.name);
-    }
-    out
 }
 
 /// Whether nothing but this machine and a token is between the pod and its volumes: every object is there, no claim is to
@@ -100,7 +46,9 @@ pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
     let is_claim = |v: &core::Volume| v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
     !pod.spec().volumes.iter().flatten().any(is_claim)
         && !crate::credentials::pod_certificates::has(pod)
-        && references(pod).iter().all(|r| matches!(node.objects.get(r), Found::Present(_)))
+        && objects::references(pod)
+            .iter()
+            .all(|r| matches!(node.api.objects.get(r), Found::Present(_)))
 }
 
 /// Makes every volume ready, or brings it up to date; idempotent.
@@ -109,7 +57,7 @@ pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
 /// The first volume that cannot be made.
 pub(crate) async fn set_up(node: &Node, pod: &Pod, ips: &[String]) -> Result<Volumes, VolumeError> {
     let mut out = Volumes::default();
-    let held = node.pod_certificates.all(node, pod).await;
+    let held = node.api.pod_certificates.all(pod).await;
     // The runtime mounts what images show.
     for volume in pod.spec().volumes.iter().flatten().filter(|v| v.image.is_none()) {
         let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
@@ -127,14 +75,14 @@ async fn set_up_one(
     ips: &[String],
     held: &Held,
     refresh_at: &mut Option<Instant>,
-) -> Result<Place, String> {
-    let base = node.config.pod_dir(&pod.uid).join("volumes");
+) -> Result<VolumePath, String> {
+    let base = node.identity.config.pod_dir(&pod.uid).join("volumes");
     let folder = |plugin: &str| base.join(plugin).join(&volume.name);
     let fs_group = pod.spec().security_context.as_ref().and_then(|s| s.fs_group);
-    let writable = |path| Place { path, read_only: false };
+    let writable = |path| VolumePath { path, read_only: false };
     if let Some(source) = &volume.empty_dir {
         let path = folder("kubernetes.io~empty-dir");
-        directory::empty_dir(source, &path, fs_group, node.machine.memory)?;
+        directory::empty_dir(source, &path, fs_group, node.identity.machine.memory)?;
         return Ok(writable(path));
     }
     if let Some(source) = &volume.host_path {
@@ -170,7 +118,7 @@ async fn set_up_one(
         .await
         .map_err(|e| e.to_string())?
         .map_err(|e| e.to_string())?;
-    Ok(Place { path, read_only: true })
+    Ok(VolumePath { path, read_only: true })
 }
 
 /// The mounts of one container: its volumes, `/etc/hosts`, the termination message. `shown` are the images that volumes show.
@@ -187,7 +135,7 @@ pub(crate) fn container_mounts(
 ) -> Result<Vec<cri::Mount>, BadSpec> {
     let mut out = Vec::new();
     let mut own_hosts = false;
-    let pod_dir = node.config.pod_dir(&pod.uid);
+    let pod_dir = node.identity.config.pod_dir(&pod.uid);
     for (index, mount) in member.container.volume_mounts.iter().flatten().enumerate() {
         own_hosts |= mount.mount_path == "/etc/hosts";
         let sub_path = match mount.sub_path_expr.as_deref().filter(|s| !s.is_empty()) {
@@ -239,7 +187,7 @@ pub(crate) fn container_mounts(
             host_path: path.to_string_lossy().into_owned(),
             readonly: mount.read_only == Some(true) || place.read_only,
             propagation: propagation.into(),
-            recursive_read_only: recursive_read_only(mount, node.abilities.runtime),
+            recursive_read_only: recursive_read_only(mount, node.identity.features.runtime),
             ..cri::Mount::default()
         });
     }
@@ -291,7 +239,7 @@ fn hosts_mount(
     let content = if pod.host_network() {
         hosts::of_host(&std::fs::read_to_string("/etc/hosts").unwrap_or_default(), aliases)
     } else {
-        let (name, domain) = cri_config::hostname(pod, &node.config.cluster_domain);
+        let (name, domain) = cri_config::hostname(pod, &node.identity.config.cluster_domain);
         hosts::managed(ips, &name, &domain, aliases)
     };
     let path = hosts_file(pod_dir);

@@ -6,7 +6,7 @@
 mod state;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,9 +21,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::context::Node;
+use crate::config::Config;
+use crate::events::NodeEventRecorder;
+use crate::pods::objects::OBJECTS_WAIT;
 use crate::pods::pod::Pod;
-use crate::pods::worker::OBJECTS_WAIT;
 
 pub(crate) use state::Credentials;
 use state::{Asked, Decision, Entry, Good, Next};
@@ -45,8 +46,13 @@ pub(crate) type Held = HashMap<(String, usize), Result<(Credentials, Option<Inst
 /// The requests of this node, and what came of them.
 #[derive(Debug)]
 pub(crate) struct PodCertificates {
+    client: Client,
     informers: Informers,
+    own_node: Informer<core::Node>,
+    events: NodeEventRecorder,
     node_name: String,
+    /// The folder of the pod directories.
+    pods_dir: PathBuf,
     running: OnceLock<Informer<PodCertificateRequest>>,
     wakes: Arc<Mutex<HashMap<String, Arc<Notify>>>>,
     /// Counts changes of requests.
@@ -77,10 +83,20 @@ fn jitter() -> i64 {
 }
 
 impl PodCertificates {
-    pub(crate) fn new(informers: Informers, node_name: &str) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        informers: Informers,
+        own_node: Informer<core::Node>,
+        events: NodeEventRecorder,
+        config: &Config,
+    ) -> Self {
         Self {
+            client,
             informers,
-            node_name: node_name.to_owned(),
+            own_node,
+            events,
+            node_name: config.node_name.clone(),
+            pods_dir: config.root_dir.join("pods"),
             running: OnceLock::new(),
             wakes: Arc::default(),
             changes: Arc::default(),
@@ -121,7 +137,7 @@ impl PodCertificates {
     }
 
     /// The certificates of a pod, all asked for at once; a signer has a moment to issue them.
-    pub(crate) async fn all(&self, node: &Node, pod: &Pod) -> Held {
+    pub(crate) async fn all(&self, pod: &Pod) -> Held {
         if !has(pod) {
             return Held::new();
         }
@@ -130,7 +146,7 @@ impl PodCertificates {
         let each = sources(pod).map(|(volume, at, source)| async move {
             let key: Key = (Arc::clone(&pod.uid), volume.to_owned(), at);
             let outcome = if synced {
-                self.one(node, pod, &key, source, until).await
+                self.one(pod, &key, source, until).await
             } else {
                 Err("PodCertificateRequest informer has not yet synced".to_owned())
             };
@@ -141,19 +157,18 @@ impl PodCertificates {
 
     async fn one(
         &self,
-        node: &Node,
         pod: &Pod,
         key: &Key,
         source: &core::PodCertificateProjection,
         until: Instant,
     ) -> Result<(Credentials, Option<Instant>), String> {
         if !self.known.lock().contains_key(key) {
-            let good = recover(node, pod, &key.1, source).await;
+            let good = recover(&self.pods_dir, pod, &key.1, source).await;
             self.known.lock().insert(key.clone(), Entry { good, ..Entry::default() });
         }
         loop {
             let mut changes = self.changes.subscribe();
-            let (next, had) = self.step(node, pod, key);
+            let (next, had) = self.step(pod, key);
             match (next, had) {
                 (Next::Refused(why), _) => return Err(why),
                 (Next::Have, Some(good)) => {
@@ -167,7 +182,7 @@ impl PodCertificates {
                     let change = tokio::time::timeout_at(until, changes.changed()).await;
                     change.map_err(|_| NOT_YET.to_owned())?.map_err(|e| e.to_string())?;
                 }
-                (Next::Ask, had) => match (self.ask(node, pod, source).await, had) {
+                (Next::Ask, had) => match (self.ask(pod, source).await, had) {
                     (Ok(asked), _) => {
                         if let Some(entry) = self.known.lock().get_mut(key) {
                             entry.asked = Some(asked);
@@ -186,7 +201,7 @@ impl PodCertificates {
     }
 
     /// Looks at the request and takes over what came of it; what is next, and what the pod has.
-    fn step(&self, node: &Node, pod: &Pod, key: &Key) -> (Next, Option<Good>) {
+    fn step(&self, pod: &Pod, key: &Key) -> (Next, Option<Good>) {
         let (next, events, had) = {
             let mut known = self.known.lock();
             let entry = known.entry(key.clone()).or_default();
@@ -198,7 +213,7 @@ impl PodCertificates {
             (next, events, entry.good.clone())
         };
         for (reason, message) in events {
-            node.pod_event(pod, EventType::Warning, reason, message);
+            self.events.pod_event(pod, EventType::Warning, reason, message);
         }
         (next, had)
     }
@@ -206,7 +221,6 @@ impl PodCertificates {
     /// Makes a key and a request for it.
     async fn ask(
         &self,
-        node: &Node,
         pod: &Pod,
         source: &core::PodCertificateProjection,
     ) -> Result<Asked, String> {
@@ -216,11 +230,11 @@ impl PodCertificates {
                 source.key_type
             )
         })?;
-        let client = &node.client;
+        let client = &self.client;
         let account = pod.spec().service_account_name.as_deref().unwrap_or("default");
         let fetched = client.get::<core::ServiceAccount>(pod.namespace(), account).await;
         let fetched = fetched.map_err(|e| format!("while fetching service account: {e}"))?;
-        let own = node.own.get("", &self.node_name).ok_or_else(|| {
+        let own = self.own_node.get("", &self.node_name).ok_or_else(|| {
             format!(
                 "while getting node object from local cache: node {:?} not found",
                 self.node_name
@@ -270,12 +284,12 @@ fn api_uid(pod: &Pod) -> &str {
 /// What the process before put into the pod's volume, when that is a key with its certificates: the pod goes on with it
 /// while a new one is asked for, at the latest when it ends.
 async fn recover(
-    node: &Node,
+    pods_dir: &Path,
     pod: &Pod,
     volume: &str,
     source: &core::PodCertificateProjection,
 ) -> Option<Good> {
-    let folder = node.config.pod_dir(&pod.uid).join("volumes/kubernetes.io~projected").join(volume);
+    let folder = pods_dir.join(&*pod.uid).join("volumes/kubernetes.io~projected").join(volume);
     let source = source.clone();
     let read = move || read(&folder, &source);
     let (credentials, ends_at) = base::tasks::blocking(read).await.ok().flatten()?;

@@ -8,55 +8,23 @@ use std::time::Duration;
 
 use base::Shutdown;
 use client::events::EventType;
-use parking_lot::Mutex;
 use proto::runtime::v1 as cri;
-use tokio::time::Instant;
 
 use crate::context::Node;
+use crate::eviction::pressure::{DISK_PERCENT_MIN, MEMORY_MIN, Shortage, Starved};
 use crate::eviction::ranking;
-use crate::eviction::ranking::{ContainerUse, PodUse, Shortage, Starved};
+use crate::eviction::ranking::{ContainerUse, PodUse};
 use crate::housekeeping;
 use crate::machine;
-use crate::pods::manager::Table;
 use crate::pods::observed::label;
 use crate::pods::pod::Pod;
+use crate::pods::table::Table;
 use crate::status::pod::Verdict;
 
 /// How often is measured (the kubelet's `evictionMonitoringPeriod`).
 const EVERY: Duration = Duration::from_secs(10);
-/// A condition stays this long after it was seen last (`evictionPressureTransitionPeriod`).
-const TRANSITION: Duration = Duration::from_secs(300);
-/// Memory that must be available (`memory.available` of upstream's `evictionHard`), in bytes.
-pub(crate) const MEMORY_MIN: i64 = 100 << 20;
-/// Free space and inodes of a file system below which it is full, in percent: k3s' `evictionHard` (5 % for `nodefs` and
-/// `imagefs`), as upstream's 10 and 15 % of a large disk are no shortage; 5 % of the inodes is upstream's.
-pub(crate) const DISK_PERCENT_MIN: i64 = 5;
 /// Folders below an emptyDir that are followed.
 const DEPTH_MAX: usize = 64;
-
-/// When each kind of pressure was seen last.
-#[derive(Debug, Default)]
-pub(crate) struct Pressure(Mutex<(Option<Instant>, Option<Instant>)>);
-
-impl Pressure {
-    fn note(&self, shortages: &[Shortage]) -> bool {
-        let before = self.now();
-        let now = base::clock::now();
-        let seen = |of: Starved| shortages.iter().any(|s| s.of == of).then_some(now);
-        let mut state = self.0.lock();
-        state.0 = seen(Starved::Memory).or(state.0);
-        state.1 = seen(Starved::Storage).or(state.1);
-        drop(state);
-        self.now() != before
-    }
-
-    /// Pressure on memory and on disks, as the conditions say it.
-    pub(crate) fn now(&self) -> (bool, bool) {
-        let state = self.0.lock();
-        let holds = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < TRANSITION);
-        (holds(state.0), holds(state.1))
-    }
-}
 
 /// Runs until shutdown.
 pub(crate) async fn run(
@@ -66,8 +34,8 @@ pub(crate) async fn run(
 ) -> Result<(), std::convert::Infallible> {
     loop {
         let shortages = measure(&node);
-        if node.pressure.note(&shortages) {
-            node.report.notify_one();
+        if node.caches.pressure.note(&shortages) {
+            node.caches.status_changed.notify_one();
         }
         if !enforce_limits(&node, &table).await
             && let Some(worst) = shortages.first()
@@ -87,7 +55,7 @@ fn measure(node: &Node) -> Vec<Shortage> {
     if let Some(available) = machine::memory_available().filter(|a| *a < MEMORY_MIN) {
         out.push(Shortage { of: Starved::Memory, threshold: MEMORY_MIN, available });
     }
-    for path in [&node.config.root_dir, &node.config.runtime.data_dir] {
+    for path in [&node.identity.config.root_dir, &node.identity.config.runtime.data_dir] {
         let Some(disk) = machine::disk(path) else { continue };
         let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let least = |all: u64| bytes(all) / 100 * DISK_PERCENT_MIN;
@@ -108,7 +76,7 @@ async fn relieve(node: &Arc<Node>, table: &Table, shortage: Shortage) {
         available = shortage.available,
         "the node is short"
     );
-    node.node_event(
+    node.api.events.node_event(
         EventType::Warning,
         "EvictionThresholdMet",
         format!("Attempting to reclaim {}", shortage.of.name()),
@@ -171,7 +139,7 @@ fn active(table: &Table) -> Vec<Arc<Pod>> {
 fn evict(node: &Node, table: &Table, pod: &Pod, message: String, disruption: bool) {
     let Some(handle) = table.get(&pod.uid) else { return };
     tracing::warn!(pod = %pod.key, message, "pod evicted");
-    node.pod_event(pod, EventType::Warning, ranking::REASON, message.clone());
+    node.api.events.pod_event(pod, EventType::Warning, ranking::REASON, message.clone());
     let verdict = Verdict {
         reason: ranking::REASON.to_owned(),
         message,
@@ -183,7 +151,7 @@ fn evict(node: &Node, table: &Table, pod: &Pod, message: String, disruption: boo
 
 /// What pods use, by uid.
 async fn usage(node: &Arc<Node>, pods: &[Arc<Pod>]) -> HashMap<String, PodUse> {
-    let stats = node.runtime.stats().await.unwrap_or_default();
+    let stats = node.runtime.cri.stats().await.unwrap_or_default();
     let (node, pods) = (Arc::clone(node), pods.to_vec());
     let walk = move || {
         let use_of = |pod: &Arc<Pod>| (pod.uid.to_string(), pod_use(&node, pod, &stats));
@@ -193,7 +161,7 @@ async fn usage(node: &Arc<Node>, pods: &[Arc<Pod>]) -> HashMap<String, PodUse> {
 }
 
 fn pod_use(node: &Node, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUse {
-    let logs = node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
+    let logs = node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let mut out = PodUse::default();
     for stat in stats {
@@ -207,8 +175,9 @@ fn pod_use(node: &Node, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUse {
         let storage = bytes(layer.saturating_add(tree(&logs.join(&name), DEPTH_MAX)));
         out.containers.push(ContainerUse { name, memory: bytes(memory), storage });
     }
-    out.hosts = bytes(tree(&crate::volumes::hosts_file(&node.config.pod_dir(&pod.uid)), 0));
-    let folder = node.config.pod_dir(&pod.uid).join("volumes/kubernetes.io~empty-dir");
+    out.hosts =
+        bytes(tree(&crate::volumes::hosts_file(&node.identity.config.pod_dir(&pod.uid)), 0));
+    let folder = node.identity.config.pod_dir(&pod.uid).join("volumes/kubernetes.io~empty-dir");
     for volume in pod.spec().volumes.iter().flatten() {
         let Some(source) = &volume.empty_dir else { continue };
         if source.medium.as_deref().is_none_or(str::is_empty) {
@@ -246,15 +215,5 @@ mod tests {
         std::os::unix::fs::symlink("/", folder.path().join("root")).unwrap();
         let used = tree(folder.path(), DEPTH_MAX) - empty;
         assert!((100_000..200_000).contains(&used), "{used}");
-    }
-
-    #[test]
-    fn a_condition_is_told_when_it_begins() {
-        let pressure = Pressure::default();
-        let shortage = Shortage { of: Starved::Storage, threshold: 2, available: 1 };
-        assert!(!pressure.note(&[]));
-        assert!(pressure.note(&[shortage]));
-        assert_eq!(pressure.now(), (false, true));
-        assert!(!pressure.note(&[]), "it stays for a while");
     }
 }

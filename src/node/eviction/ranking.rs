@@ -3,6 +3,7 @@
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
 
+use crate::eviction::pressure::{Shortage, Starved};
 use crate::pods::pod::{Origin, Pod, Role};
 use crate::pods::resources;
 
@@ -12,31 +13,6 @@ const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 pub(crate) const GRACE: i64 = 1;
 /// Reason of an evicted pod.
 pub(crate) const REASON: &str = "Evicted";
-
-/// What the node is short of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Starved {
-    Memory,
-    Storage,
-}
-
-impl Starved {
-    /// The resource's name.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Storage => "ephemeral-storage",
-        }
-    }
-}
-
-/// A threshold that is met, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shortage {
-    pub(crate) of: Starved,
-    pub(crate) threshold: i64,
-    pub(crate) available: i64,
-}
 
 /// Use of one container in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Body, text};
+use super::response::{Body, text};
 
 /// How long answers hold (`KubeletConfiguration`: webhook cache times).
 const ALLOWED_FOR: Duration = Duration::from_secs(300);

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::Api;
+use super::state::Api;
 
 /// The answer's body.
 pub(super) fn show(api: &Api) -> String {
-    let config = &api.node.config;
+    let config = &api.node.identity.config;
     let listening = config.http.as_ref().and_then(|http| http.listener.local_addr().ok());
     let address = listening.map(|address| address.ip().to_string());
     let seconds = |d: std::time::Duration| format!("{}s", d.as_secs());

@@ -10,7 +10,9 @@ use api::Status;
 use http::{Method, Response, StatusCode};
 use serde_json::json;
 
-use super::{Api, Body, Query, answer, one, text};
+use super::query::{Query, one};
+use super::response::{Body, answer, text};
+use super::state::Api;
 
 /// The user of a pod is not known when the directory is made, so every user may write.
 const MODE: u32 = 0o777;
@@ -94,7 +96,7 @@ pub(super) async fn serve(api: &Api, method: &Method, name: &str, query: &Query)
         _ => return text(StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n"),
     };
     let requested = one(query, "storagePath");
-    let done = match directory(&api.node.config.local_storage_dir, name, requested) {
+    let done = match directory(&api.node.identity.config.local_storage_dir, name, requested) {
         Ok(path) => base::tasks::blocking(move || act(&path).map(|()| path))
             .await
             .unwrap_or_else(|e| Err(io::Error::other(e.to_string()).into())),

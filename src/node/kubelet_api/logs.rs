@@ -14,7 +14,9 @@ use jiff::Timestamp;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, BufReader};
 use tokio::sync::mpsc;
 
-use super::{Api, Body, Query, flag, one, text};
+use super::query::{Query, flag, one};
+use super::response::{Body, text};
+use super::state::Api;
 use crate::pods::observed::{Container, State};
 
 /// Lines waiting for a slow client; then the file is not read further.
@@ -186,6 +188,7 @@ async fn send(
         let running = api
             .node
             .runtime
+            .cri
             .container_status(id)
             .await
             .is_ok_and(|s| s.state() == proto::runtime::v1::ContainerState::ContainerRunning);

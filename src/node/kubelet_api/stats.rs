@@ -1,10 +1,12 @@
 //! CPU, memory and disks of node, pods and containers: `stats/summary` and `metrics/resource`.
 
+pub(super) mod cache;
 mod cpu_rates;
 mod disk_usage;
 mod document;
 mod metrics;
 mod process;
+mod samples;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -16,144 +18,26 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use proto::runtime::v1 as cri;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
 use self::cpu_rates::CpuRates;
-use self::disk_usage::DiskUsage;
 use self::process::Process;
+use self::samples::{Measured, PodSample, ProcessLimits, Sample, SystemContainer};
 use self::storage::Storage;
-use super::{Api, Body, answer, text};
-use crate::cgroups::{GroupPressure, GroupUsage, Psi, PsiData};
+use super::response::{Body, answer, text};
+use super::state::Api;
+use crate::cgroups::{GroupPressure, Psi, PsiData};
 use crate::context::Node;
-use crate::machine::{self, Interface, MemoryUsage};
+use crate::machine::{self, Interface};
 use crate::pods::observed::{Observed, State, label};
 use crate::pods::pod::Pod;
 
 pub(super) use self::metrics::own;
 
-/// What is remembered between requests.
-#[derive(Debug)]
-pub(super) struct Cache {
-    rates: CpuRates,
-    disks: Arc<DiskUsage>,
-    /// One request at a time walks the disks; the next one finds what it measured.
-    walking: Semaphore,
-}
-
-impl Default for Cache {
-    fn default() -> Self {
-        Self { rates: CpuRates::default(), disks: Arc::default(), walking: Semaphore::new(1) }
-    }
-}
-
-/// One container.
-#[derive(Debug, Default)]
-struct Sample {
-    id: String,
-    namespace: String,
-    pod: String,
-    uid: String,
-    container: String,
-    /// When it was made, in nanoseconds since the epoch.
-    started: i64,
-    time: i64,
-    cpu_ns: u64,
-    working_set: u64,
-    usage: u64,
-    available: Option<u64>,
-    layer: u64,
-    layer_inodes: Option<u64>,
-    cores_ns: Option<u64>,
-    rss: Option<u64>,
-    page_faults: Option<u64>,
-    major_page_faults: Option<u64>,
-    swap: Option<u64>,
-    swap_available: Option<u64>,
-    pressure: GroupPressure,
-}
-
-impl Sample {
-    /// Fills in what the runtime did not say of the container's group.
-    fn complete(&mut self, group: &GroupUsage) {
-        let left = |limit: Option<u64>, used: u64| limit.map(|limit| limit.saturating_sub(used));
-        self.available = self.available.or(left(group.memory_limit, self.working_set));
-        self.rss = self.rss.or(Some(group.rss));
-        self.page_faults = self.page_faults.or(Some(group.page_faults));
-        self.major_page_faults = self.major_page_faults.or(Some(group.major_page_faults));
-        self.swap = self.swap.or(group.swap);
-        let swap_left = left(group.swap_limit, self.swap.unwrap_or(0));
-        self.swap_available = self.swap_available.or(swap_left);
-        self.pressure.cpu = self.pressure.cpu.or(group.pressure.cpu);
-        self.pressure.memory = self.pressure.memory.or(group.pressure.memory);
-        self.pressure.io = self.pressure.io.or(group.pressure.io);
-    }
-}
-
-/// One pod.
-#[derive(Debug)]
-struct PodSample {
-    pod: Arc<Pod>,
-    observed: Arc<Observed>,
-    usage: GroupUsage,
-    cores_ns: Option<u64>,
-}
-
-/// A part of the machine beside the pods.
-#[derive(Debug)]
-struct SystemContainer {
-    name: &'static str,
-    /// Nanoseconds since the epoch.
-    started: i64,
-    usage: GroupUsage,
-    cores_ns: Option<u64>,
-}
-
-/// What bounds the processes of the node, and what it has of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct ProcessLimits {
-    max: Option<u64>,
-    running: Option<u64>,
-    /// Start of the machine in nanoseconds since the epoch.
-    booted: i64,
-}
-
-impl ProcessLimits {
-    fn parse(pid_max: &str, threads_max: &str, loadavg: &str, stat: &str) -> Self {
-        let number = |text: &str| text.trim().parse::<u64>().ok();
-        let of_load = loadavg.split_whitespace().nth(3).and_then(|f| f.split_once('/'));
-        let booted =
-            stat.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<i64>().ok());
-        Self {
-            max: number(pid_max).into_iter().chain(number(threads_max)).min(),
-            running: of_load.and_then(|(_, total)| number(total)),
-            booted: booted.unwrap_or_default().saturating_mul(1_000_000_000),
-        }
-    }
-}
-
-/// All that is measured at one moment.
-#[derive(Debug, Default)]
-struct Measured {
-    containers: Vec<Sample>,
-    pods: Vec<PodSample>,
-    system: Vec<SystemContainer>,
-    memory: MemoryUsage,
-    interfaces: Vec<Interface>,
-    limits: ProcessLimits,
-    pressure: GroupPressure,
-    node_cpu: u64,
-    node_cores_ns: Option<u64>,
-    node_memory: u64,
-    memory_available: u64,
-    /// Nanoseconds since the epoch.
-    now: i64,
-}
-
 async fn measure(api: &Api) -> Result<Measured, Box<Response<Body>>> {
-    let stats = api.node.runtime.stats().await;
+    let stats = api.node.runtime.cri.stats().await;
     let stats = stats.map_err(|e| Box::new(text(StatusCode::INTERNAL_SERVER_ERROR, e.message)))?;
     let observed =
-        |handle: &Arc<crate::pods::worker::Handle>| Arc::clone(&handle.shown.lock().observed);
+        |handle: &Arc<crate::pods::handle::Handle>| Arc::clone(&handle.shown.lock().observed);
     let pods: Vec<_> = api.table.all().iter().map(|(p, h)| (Arc::clone(p), observed(h))).collect();
     let mut made = HashMap::new();
     for (_, observed) in &pods {
@@ -187,16 +71,16 @@ fn groups(
     );
     let mut samples = Vec::with_capacity(pods.len());
     for (pod, observed) in pods {
-        let Some(usage) = node.cgroups.pod_group(&pod) else { continue };
+        let Some(usage) = node.runtime.cgroups.pod_group(&pod) else { continue };
         for container in containers.iter_mut().filter(|c| *c.uid == *pod.uid) {
-            if let Some(group) = node.cgroups.container_group(&pod, &container.id) {
+            if let Some(group) = node.runtime.cgroups.container_group(&pod, &container.id) {
                 container.complete(&group);
             }
         }
         samples.push(PodSample { pod, observed, usage, cores_ns: None });
     }
     let available = machine::memory_available().and_then(|a| u64::try_from(a).ok());
-    let total = u64::try_from(node.machine.memory).unwrap_or_default();
+    let total = u64::try_from(node.identity.machine.memory).unwrap_or_default();
     let memory_available = available.unwrap_or_default();
     Measured {
         containers,
@@ -205,8 +89,8 @@ fn groups(
         memory: machine::memory_usage(&read("/proc/meminfo"), &read("/proc/vmstat")),
         interfaces: machine::interfaces(&read("/proc/net/dev")),
         limits,
-        pressure: node.cgroups.machine_pressure(),
-        node_cpu: node.cgroups.machine_cpu().unwrap_or_default(),
+        pressure: node.runtime.cgroups.machine_pressure(),
+        node_cpu: node.runtime.cgroups.machine_cpu().unwrap_or_default(),
         node_cores_ns: None,
         node_memory: total.saturating_sub(memory_available),
         memory_available,
@@ -222,13 +106,13 @@ fn system_containers(node: &Node, booted: i64) -> Vec<SystemContainer> {
         usage: process.usage,
         cores_ns: None,
     };
-    let configured = node.config.runtime.endpoint.clone();
+    let configured = node.identity.config.runtime.endpoint.clone();
     let socket: PathBuf =
-        configured.unwrap_or_else(|| node.config.runtime.run_dir.join("containerd.sock"));
-    let process = |pid| Process::read(pid, booted, &node.cgroups);
+        configured.unwrap_or_else(|| node.identity.config.runtime.run_dir.join("containerd.sock"));
+    let process = |pid| Process::read(pid, booted, &node.runtime.cgroups);
     let own = process(std::process::id()).map(|p| of("kubelet", p));
     let runtime = process::listener(&socket).and_then(process).map(|p| of("runtime", p));
-    let pods = node.cgroups.all_pods().map(|usage| SystemContainer {
+    let pods = node.runtime.cgroups.all_pods().map(|usage| SystemContainer {
         name: "pods",
         started: booted,
         usage,
@@ -321,14 +205,21 @@ async fn details(api: &Api, m: &Measured) -> Vec<Details> {
         .collect();
     let measured = base::tasks::blocking(move || {
         let of = |(pod, observed, layers): (Arc<Pod>, Arc<Observed>, Vec<_>)| {
-            let processes = node.cgroups.pod_processes(&pod);
+            let processes = node.runtime.cgroups.pod_processes(&pod);
             // One process shows the network of all; the first may be ending.
             let network = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok();
             let network = processes.iter().take(8).find_map(network).unwrap_or_default();
             Details {
                 processes: processes.len(),
                 interfaces: machine::interfaces(&network),
-                storage: storage::measure(&node.config, &disks, &pod, &observed, &layers, now),
+                storage: storage::measure(
+                    &node.identity.config,
+                    &disks,
+                    &pod,
+                    &observed,
+                    &layers,
+                    now,
+                ),
             }
         };
         let all = pods.into_iter().map(of).collect();
@@ -372,7 +263,7 @@ pub(super) async fn summary(api: &Api) -> Response<Body> {
         Err(response) => return *response,
     };
     let (node, now) = (&api.node, measured.now);
-    let image_disk = machine::disk(&node.config.runtime.data_dir);
+    let image_disk = machine::disk(&node.identity.config.runtime.data_dir);
     let mut containers: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for s in &measured.containers {
         containers.entry(&s.uid).or_default().push(document::container(s, image_disk));
@@ -386,11 +277,11 @@ pub(super) async fn summary(api: &Api) -> Response<Body> {
             pod_stats(&measured, p, details.next().unwrap_or_default(), own)
         })
         .collect();
-    let mut of_node = document::node(&node.config.node_name, &measured);
-    let root_disk = machine::disk(&node.config.root_dir);
+    let mut of_node = document::node(&node.identity.config.node_name, &measured);
+    let root_disk = machine::disk(&node.identity.config.root_dir);
     of_node["fs"] = document::whole_file_system(now, root_disk);
     let mut image_fs = document::whole_file_system(now, image_disk);
-    if let Ok(bytes) = node.runtime.image_bytes().await {
+    if let Ok(bytes) = node.runtime.cri.image_bytes().await {
         image_fs["usedBytes"] = bytes.into();
     }
     of_node["runtime"] = json!({"imageFs": image_fs, "containerFs": image_fs});

@@ -9,7 +9,9 @@ use hyper::body::Incoming;
 use proto::runtime::v1 as cri;
 use stream::bridge::{self, Session, Streams};
 
-use super::{Api, Body, Query, flag, text};
+use super::query::{Query, flag};
+use super::response::{Body, text};
+use super::state::Api;
 use crate::pods::observed::State;
 use crate::runtime::Streaming;
 
@@ -84,7 +86,7 @@ async fn join(
     session: Session,
     mut request: Request<Incoming>,
 ) -> Response<Body> {
-    let url = match api.node.runtime.streaming(message).await {
+    let url = match api.node.runtime.cri.streaming(message).await {
         Ok(url) => url,
         Err(error) => {
             let code = match error.code {

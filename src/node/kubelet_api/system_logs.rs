@@ -28,7 +28,9 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use self::conditions::Condition;
 use self::range::Range;
-use super::{Api, Body, answer, percent_decoded, text};
+use super::query::percent_decoded;
+use super::response::{Body, answer, text};
+use super::state::Api;
 
 /// The part of the request's path that is not of the file.
 const PREFIX: &str = "/logs/";
@@ -61,7 +63,7 @@ pub(super) async fn serve(api: &Arc<Api>, request: &Request<Incoming>) -> Respon
         return response;
     }
     let Some(path) = request.uri().path().strip_prefix(PREFIX) else { return not_found() };
-    let root = api.node.config.system_logs_dir.clone();
+    let root = api.node.identity.config.system_logs_dir.clone();
     respond(root, path, request.uri().query(), request.headers()).await
 }
 

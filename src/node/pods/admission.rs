@@ -5,11 +5,11 @@ pub(crate) mod supported_fields;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::Quantity;
 use api::k8s::api::core::v1 as core;
 
 use crate::context::Node;
 use crate::eviction::ranking;
+use crate::pods::capacity;
 use crate::pods::cri_config;
 use crate::pods::pod::{Pod, Role};
 use crate::pods::resources;
@@ -17,11 +17,11 @@ use crate::pods::resources::Qos;
 
 /// Reason and message of the refusal; `None` admits.
 pub(crate) fn check(node: &Node, pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
-    let allocatable = node.allocatable.load();
-    pressure(node.pressure.now(), pod)
-        .or_else(|| supported_fields::refusal(pod, node.abilities))
+    let allocatable = node.caches.allocatable.load();
+    pressure(node.caches.pressure.now(), pod)
+        .or_else(|| supported_fields::refusal(pod, node.identity.features))
         .or_else(|| sysctls(pod))
-        .or_else(|| resources_left(pod, others, &allocatable))
+        .or_else(|| capacity::resources_left(pod, others, &allocatable))
         .or_else(|| host_ports(pod, others))
         .or_else(|| selector(node, pod))
 }
@@ -57,56 +57,6 @@ fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<(String, String)>
 fn sysctls(pod: &Pod) -> Option<(String, String)> {
     let name = cri_config::unsafe_sysctl(pod)?;
     refuse("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"))
-}
-
-/// A resource of somebody else's domain (`IsExtendedResourceName`).
-fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/")
-}
-
-/// Reason and message when the node has too little left beside `others`.
-pub(crate) fn resources_left(
-    pod: &Pod,
-    others: &[Arc<Pod>],
-    allocatable: &BTreeMap<String, Quantity>,
-) -> Option<(String, String)> {
-    let zero = Quantity::from_int(0);
-    if let Some(most) = allocatable.get("pods")
-        && i64::try_from(others.len()).unwrap_or(i64::MAX) >= most.value()
-    {
-        return refuse(
-            "OutOfpods",
-            format!(
-                "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: {}, capacity: {}",
-                others.len(),
-                most.value()
-            ),
-        );
-    }
-    for name in resources::pod_resource_names(pod) {
-        let wanted = resources::pod_request(pod, &name);
-        if wanted.is_zero() {
-            continue;
-        }
-        let used = others.iter().fold(zero, |sum, p| sum.plus(resources::pod_request(p, &name)));
-        let capacity = match allocatable.get(&name) {
-            Some(capacity) => *capacity,
-            // What an operator wrote into the node's status is counted by the scheduler alone, as with upstream's kubelet.
-            None if is_extended(&name) => continue,
-            None => zero,
-        };
-        if wanted.plus(used) > capacity {
-            let number = |q: Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
-            let message = format!(
-                "Pod was rejected: Node didn't have enough resource: {name}, requested: {}, used: {}, capacity: {}",
-                number(wanted),
-                number(used),
-                number(capacity)
-            );
-            return refuse(&format!("OutOf{name}"), message);
-        }
-    }
-    None
 }
 
 fn ports(pod: &Pod) -> Vec<(String, String, i32)> {
@@ -152,8 +102,8 @@ pub(crate) const NODE_AFFINITY: &str = "NodeAffinity";
 
 /// `spec.nodeSelector` and the required node affinity against the labels of the Node as last seen.
 fn selector(node: &Node, pod: &Pod) -> Option<(String, String)> {
-    let labels = node.labels.load();
-    if labels.is_empty() || fits(pod, &labels, &node.config.node_name) {
+    let labels = node.caches.labels.load();
+    if labels.is_empty() || fits(pod, &labels, &node.identity.config.node_name) {
         return None;
     }
     refuse(
@@ -256,21 +206,5 @@ mod tests {
         );
         let tolerant = json!({"containers": [{"name": "a"}], "tolerations": [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]});
         assert_eq!(reason((true, false), tolerant), None);
-    }
-
-    #[test]
-    fn extended_resources_that_the_node_does_not_know_are_the_schedulers() {
-        let pod = |name: &str| {
-            crate::pods::pod::tests::pod(
-                json!({"containers": [{"name": "a", "resources": {"requests": {name: "1"}}}]}),
-            )
-        };
-        let allocatable = BTreeMap::from([("cpu".to_owned(), Quantity::from_int(2))]);
-        assert_eq!(resources_left(&pod("example.com/x"), &[], &allocatable), None);
-        let (reason, _) = resources_left(&pod("memory"), &[], &allocatable).unwrap();
-        assert_eq!(reason, "OutOfmemory");
-        let known = BTreeMap::from([("example.com/x".to_owned(), Quantity::from_int(0))]);
-        let (reason, _) = resources_left(&pod("example.com/x"), &[], &known).unwrap();
-        assert_eq!(reason, "OutOfexample.com/x");
     }
 }

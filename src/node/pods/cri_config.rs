@@ -3,9 +3,12 @@
 pub(crate) mod dns;
 pub(crate) mod downward;
 pub(crate) mod env;
+mod error;
 pub(crate) mod expand;
 pub(crate) mod hosts;
 pub(crate) mod security;
+
+pub(crate) use error::BadSpec;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,11 +19,6 @@ use crate::config::Config;
 use crate::pods::observed::label;
 use crate::pods::pod::{Member, Pod};
 use crate::pods::resources;
-
-/// A pod that cannot be run as it is written; the text goes into the container's status.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct BadSpec(pub(crate) String);
 
 /// Host name of a pod (63 bytes at most) and its domain, which may be empty.
 pub(crate) fn hostname(pod: &Pod, cluster_domain: &str) -> (String, String) {
@@ -55,31 +53,6 @@ fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, BadSpec> {
         )));
     }
     Ok(full)
-}
-
-fn network_mode(pod: &Pod) -> cri::NamespaceMode {
-    if pod.host_network() { cri::NamespaceMode::Node } else { cri::NamespaceMode::Pod }
-}
-
-/// Namespaces of a pod's sandbox and containers.
-pub(crate) fn namespaces(pod: &Pod) -> cri::NamespaceOption {
-    let spec = pod.spec();
-    let pid = match (spec.host_pid, spec.share_process_namespace) {
-        (Some(true), _) => cri::NamespaceMode::Node,
-        (_, Some(true)) => cri::NamespaceMode::Pod,
-        _ => cri::NamespaceMode::Container,
-    };
-    let ipc = if spec.host_ipc == Some(true) {
-        cri::NamespaceMode::Node
-    } else {
-        cri::NamespaceMode::Pod
-    };
-    cri::NamespaceOption {
-        network: network_mode(pod).into(),
-        pid: pid.into(),
-        ipc: ipc.into(),
-        ..cri::NamespaceOption::default()
-    }
 }
 
 /// The sandbox of a pod.

@@ -94,10 +94,15 @@ pub(crate) fn has_back_off(reason: &str) -> bool {
 pub(crate) fn report_missing_secrets(node: &Node, pod: &Pod) {
     let is_there = |name: &str| {
         let reference = (Source::Secret, pod.namespace().to_owned(), name.to_owned());
-        matches!(node.objects.get(&reference), Found::Present(_))
+        matches!(node.api.objects.get(&reference), Found::Present(_))
     };
     if let Some(message) = missing_secrets(pod, is_there) {
-        node.pod_event(pod, EventType::Warning, "FailedToRetrieveImagePullSecret", message);
+        node.api.events.pod_event(
+            pod,
+            EventType::Warning,
+            "FailedToRetrieveImagePullSecret",
+            message,
+        );
     }
 }
 
@@ -139,8 +144,10 @@ impl<'a> Wanted<'a> {
 
     fn event(&self, node: &Node, kind: EventType, reason: &str, message: impl Into<String>) {
         match self.member {
-            Some(member) => node.container_event(self.pod, member, kind, reason, message),
-            None => node.pod_event(self.pod, kind, reason, message),
+            Some(member) => {
+                node.api.events.container_event(self.pod, member, kind, reason, message)
+            }
+            None => node.api.events.pod_event(self.pod, kind, reason, message),
         }
     }
 }
@@ -196,7 +203,7 @@ pub(crate) async fn ensure(
     let name = name::normalize(image);
     let policy = wanted.policy.filter(|p| !p.is_empty());
     let policy = policy.unwrap_or(if name::is_latest(image) { "Always" } else { "IfNotPresent" });
-    let present = node.runtime.image(&name).await.map_err(|error| {
+    let present = node.runtime.cri.image(&name).await.map_err(|error| {
         let message = format!("Failed to inspect image {image:?}: {error}");
         wanted.event(node, EventType::Warning, events::INSPECT_FAILED, message.clone());
         Waiting { reason: "ImageInspectError", message }
@@ -237,14 +244,14 @@ async fn pull(
     }
     let queued = base::clock::now();
     wanted.event(node, EventType::Normal, events::PULLING, format!("Pulling image {image:?}"));
-    let line = node.pulls.acquire().await;
+    let line = node.runtime.pulls.acquire().await;
     let started = base::clock::now();
     let outcome = pull_with(node, wanted.pod, name, sandbox).await;
     drop(line);
     match outcome {
         Ok(reference) => {
             state.forget(name);
-            let found = node.runtime.image(&reference).await.ok().flatten();
+            let found = node.runtime.cri.image(&reference).await.ok().flatten();
             let found =
                 found.unwrap_or_else(|| cri::Image { id: reference, ..cri::Image::default() });
             let message = format!(
@@ -307,10 +314,10 @@ async fn pull_with(
     sandbox: &cri::PodSandboxConfig,
 ) -> Result<String, String> {
     let mut last = String::new();
-    let of_node = node.registries.load().credentials(name);
+    let of_node = node.runtime.registries.load().credentials(name);
     for auth in credentials(node, pod, name).into_iter().chain(of_node).map(Some).chain([None]) {
         let spec = cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() };
-        match node.runtime.pull_image(spec, auth, sandbox.clone()).await {
+        match node.runtime.cri.pull_image(spec, auth, sandbox.clone()).await {
             Ok(reference) => return Ok(reference),
             Err(error) => last = pull_text(&error),
         }
@@ -323,7 +330,7 @@ fn credentials(node: &Node, pod: &Pod, name: &str) -> Vec<cri::AuthConfig> {
     let mut out: Vec<(usize, cri::AuthConfig)> = Vec::new();
     for secret in pod.spec().image_pull_secrets.iter().flatten() {
         let reference = (Source::Secret, pod.namespace().to_owned(), secret.name.clone());
-        let Found::Present(object) = node.objects.get(&reference) else { continue };
+        let Found::Present(object) = node.api.objects.get(&reference) else { continue };
         let data = crate::pods::objects::data(Source::Secret, &object);
         for (key, value) in data {
             let Ok(json) = serde_json::from_slice::<serde_json::Value>(&value) else { continue };

@@ -11,21 +11,23 @@ use api::k8s::api::core::v1 as core;
 use base::{Kind, Shutdown};
 use client::events::EventType;
 use client::{Change, Informer};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::config::moved;
 use crate::context::Node;
 use crate::pods::admission;
+use crate::pods::handle::Desired;
 use crate::pods::observed::label;
 use crate::pods::pod::{Origin, Pod};
 use crate::pods::resize;
 use crate::pods::resources;
 use crate::pods::resources::Qos;
-use crate::pods::worker::{Desired, Handle, Worker};
+use crate::pods::table::Table;
+use crate::pods::worker::Worker;
 use crate::runtime::containerd::events::Signal;
 use crate::static_pods::manifests::StaticPods;
 use crate::static_pods::mirror::Mirror;
-use crate::status::node::moved;
 use crate::volumes;
 
 /// A full look at runtime and disk, in case an event was lost (the kubelet looks each 2 s; events make this enough).
@@ -36,38 +38,6 @@ const BACK_REST: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_secs(5);
 /// Workers that ended and are not yet taken note of.
 const DONE_MAX: usize = 64;
-
-/// The pods of this node, for others to look at.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Table(Arc<RwLock<HashMap<Arc<str>, Arc<Handle>>>>);
-
-impl Table {
-    /// A pod by namespace and name, the newest when there are several.
-    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<(Arc<Pod>, Arc<Handle>)> {
-        let table = self.0.read();
-        let mut found: Vec<_> = table
-            .values()
-            .map(|h| (h.desired.borrow().clone(), Arc::clone(h)))
-            .filter(|(d, _)| *d.pod.key.namespace == *namespace && *d.pod.key.name == *name)
-            .collect();
-        found.sort_by_key(|(d, _)| d.removed);
-        found.into_iter().next().map(|(d, h)| (d.pod, h))
-    }
-
-    /// A pod by uid.
-    pub(crate) fn get(&self, uid: &str) -> Option<Arc<Handle>> {
-        self.0.read().get(uid).cloned()
-    }
-
-    /// All of them.
-    pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Arc<Handle>)> {
-        self.0
-            .read()
-            .values()
-            .map(|h| (Arc::clone(&h.desired.borrow().pod), Arc::clone(h)))
-            .collect()
-    }
-}
 
 /// What the informer noted: keys of pods that changed.
 #[derive(Debug, Default)]
@@ -136,9 +106,9 @@ impl Pods {
         let (mut listed, mut static_found) = (false, false);
         let mut sweep_at = base::clock::now();
         let mut next_look = base::clock::now() + HOUSEKEEPING;
-        let transport = Arc::clone(self.node.client.transport());
+        let transport = Arc::clone(self.node.api.client.transport());
         let mut back = transport.back();
-        let mut addresses = self.node.config.addresses.clone();
+        let mut addresses = self.node.identity.config.addresses.clone();
         loop {
             tokio::select! {
                 () = shutdown.requested() => return Ok(()),
@@ -156,7 +126,7 @@ impl Pods {
                 () = &mut back => {
                     // Tokens are due, statuses were not told.
                     self.wake_all();
-                    self.node.report.notify_one();
+                    self.node.caches.status_changed.notify_one();
                     sweep_at = base::clock::now() + SETTLE;
                     let transport = &transport;
                     back = Box::pin(async move {
@@ -188,7 +158,7 @@ impl Pods {
     fn hear(&mut self, signal: Signal, lost: &impl Fn()) {
         match signal {
             Signal::Event(event) => {
-                let Some(uid) = self.node.owners.lock().get(&event.id).cloned() else { return };
+                let Some(uid) = self.node.caches.container_owners.get(&event.id) else { return };
                 let table = self.table.0.read();
                 let Some(handle) = table.get(&uid) else { return };
                 handle.on_runtime_event(event);
@@ -270,7 +240,7 @@ impl Pods {
         if let Some(handle) = self.table.get(&pod.uid) {
             let has = Arc::clone(&handle.desired.borrow().pod);
             if let Some(status) = pod.api_status() {
-                self.node.status.seen(&pod.uid, object.resource_version, status);
+                self.node.api.status.seen(&pod.uid, object.resource_version, status);
             }
             let (pod, resize) = self.settle(&has, pod);
             self.report_resize(&handle, &has, &pod, resize.as_ref());
@@ -298,7 +268,7 @@ impl Pods {
         }
         if let Some(refused) = &refused {
             let message = refused.message.clone();
-            self.node.pod_event(&pod, EventType::Warning, &refused.reason, message);
+            self.node.api.events.pod_event(&pod, EventType::Warning, &refused.reason, message);
         }
         let (pod, resize) = self.settle(&resize::given(&pod), pod);
         self.weigh_burstable(&pod);
@@ -332,7 +302,7 @@ impl Pods {
             let refused = self.admit(&pod);
             if let Some(refused) = &refused {
                 let message = refused.message.clone();
-                self.node.pod_event(&pod, EventType::Warning, &refused.reason, message);
+                self.node.api.events.pod_event(&pod, EventType::Warning, &refused.reason, message);
             }
             self.weigh_burstable(&pod);
             let api_uid = mirror.map(|m| m.uid.to_string());
@@ -362,7 +332,7 @@ impl Pods {
         let burstable =
             pods.filter(|p| resources::qos(p) == Qos::Burstable && !p.is_api_terminal());
         let milli = burstable.map(|p| resources::pod_requests(&p).cpu_milli).sum();
-        if let Err(error) = self.node.cgroups.set_burstable_shares(milli) {
+        if let Err(error) = self.node.runtime.cgroups.set_burstable_shares(milli) {
             tracing::debug!(%error, "cannot set the weight of burstable pods");
         }
     }
@@ -381,9 +351,10 @@ impl Pods {
 
     /// Ends what no pod of ours explains: sandboxes and containers, folders, cgroups.
     async fn sweep(&self) {
-        let (Ok(sandboxes), Ok(containers)) =
-            (self.node.runtime.sandboxes(None).await, self.node.runtime.containers(None).await)
-        else {
+        let (Ok(sandboxes), Ok(containers)) = (
+            self.node.runtime.cri.sandboxes(None).await,
+            self.node.runtime.cri.containers(None).await,
+        ) else {
             return;
         };
         let known: HashSet<Arc<str>> = self.table.0.read().keys().cloned().collect();
@@ -405,23 +376,23 @@ impl Pods {
                 spec.termination_grace_period_seconds = Some(seconds);
             }
         }
-        let on_disk = std::fs::read_dir(self.node.config.root_dir.join("pods"))
+        let on_disk = std::fs::read_dir(self.node.identity.config.root_dir.join("pods"))
             .into_iter()
             .flatten()
             .flatten();
-        self.node.tokens.forget_all_but(known.clone());
+        self.node.api.tokens.forget_all_but(known.clone());
         let left: BTreeSet<String> = on_disk
             .filter_map(|e| e.file_name().into_string().ok())
-            .chain(self.node.cgroups.pods())
+            .chain(self.node.runtime.cgroups.pods())
             .filter(|uid| !known.contains(uid.as_str()) && !orphans.contains_key(uid))
             .collect();
         for uid in left {
             tracing::info!(uid, "removing what a former pod left");
-            let dir = self.node.config.pod_dir(&uid);
+            let dir = self.node.identity.config.pod_dir(&uid);
             if let Ok(Err(error)) = base::tasks::blocking(move || volumes::tear_down(&dir)).await {
                 tracing::warn!(uid, %error, "cannot remove a former pod's folder");
             }
-            self.node.cgroups.remove(&uid);
+            self.node.runtime.cgroups.remove(&uid);
         }
         for (_, object) in orphans {
             let Some(pod) = Pod::new(object, Origin::Api) else { continue };

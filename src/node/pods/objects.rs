@@ -4,12 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::pods::pod::Pod;
 use api::{Gvr, Object, WatchEvent};
 use base::{Backoff, Kind, Shutdown, Tasks};
 use client::{Client, Scope};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
+
+/// Waiting for ConfigMaps and Secrets to be read for the first time.
+pub(crate) const OBJECTS_WAIT: Duration = Duration::from_secs(2);
 
 /// Kind of an object that a pod may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,6 +24,55 @@ pub(crate) enum Source {
 
 /// One object.
 pub(crate) type Reference = (Source, String, String);
+
+/// ConfigMaps and Secrets that a pod refers to, in volumes, variables and pull secrets.
+pub(crate) fn references(pod: &Pod) -> BTreeSet<Reference> {
+    let namespace = pod.namespace().to_owned();
+    let mut out = BTreeSet::new();
+    let mut add = |source: Source, name: &str| {
+        if !name.is_empty() {
+            out.insert((source, namespace.clone(), name.to_owned()));
+        }
+    };
+    for volume in pod.spec().volumes.iter().flatten() {
+        if let Some(source) = &volume.config_map {
+            add(Source::ConfigMap, &source.name);
+        }
+        if let Some(source) = &volume.secret {
+            add(Source::Secret, source.secret_name.as_deref().unwrap_or_default());
+        }
+        for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
+            if let Some(source) = &source.config_map {
+                add(Source::ConfigMap, &source.name);
+            }
+            if let Some(source) = &source.secret {
+                add(Source::Secret, &source.name);
+            }
+        }
+    }
+    for member in &pod.members {
+        for source in member.container.env_from.iter().flatten() {
+            if let Some(source) = &source.config_map_ref {
+                add(Source::ConfigMap, &source.name);
+            }
+            if let Some(source) = &source.secret_ref {
+                add(Source::Secret, &source.name);
+            }
+        }
+        for source in member.container.env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
+            if let Some(source) = &source.config_map_key_ref {
+                add(Source::ConfigMap, &source.name);
+            }
+            if let Some(source) = &source.secret_key_ref {
+                add(Source::Secret, &source.name);
+            }
+        }
+    }
+    for secret in pod.spec().image_pull_secrets.iter().flatten() {
+        add(Source::Secret, &secret.name);
+    }
+    out
+}
 
 /// What is known of an object.
 #[derive(Debug, Clone)]

@@ -116,7 +116,7 @@ impl Pod {
     pub(crate) fn is_as(&self, other: &Self) -> bool {
         fn foreign(pod: &Pod) -> Vec<&core::PodCondition> {
             let all = pod.api_status().and_then(|s| s.conditions.as_ref()).into_iter().flatten();
-            all.filter(|c| !crate::status::pod::is_own(&c.type_)).collect()
+            all.filter(|c| !crate::pods::condition_types::is_own(&c.type_)).collect()
         }
         let start = |pod: &Self| pod.api_status().and_then(|s| s.start_time.clone());
         let (a, b) = (&self.object.metadata, &other.object.metadata);

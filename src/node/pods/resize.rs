@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
 
-use crate::pods::admission;
+use crate::pods::capacity;
 use crate::pods::pod::Pod;
 
 /// A resize that waits.
@@ -132,7 +132,7 @@ pub(crate) fn settle(
     if resources(has) == resources(&wanted) {
         return (wanted, None);
     }
-    match admission::resources_left(&wanted, &others(), allocatable) {
+    match capacity::resources_left(&wanted, &others(), allocatable) {
         None => (wanted, None),
         Some((reason, message)) => {
             let kept = resources(has);

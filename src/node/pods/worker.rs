@@ -12,26 +12,22 @@ mod simulation;
 mod start;
 mod stop;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::k8s::api::core::v1 as core;
 use base::Backoff;
 use client::events::EventType;
-use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::context::Node;
 use crate::events;
+use crate::pods::handle::{Desired, Handle};
+use crate::pods::objects;
 use crate::pods::observed::{Observed, State};
 use crate::pods::plan::{Plan, plan};
 use crate::pods::pod::Pod;
-use crate::pods::resize::Deferred;
-use crate::runtime::{ContainerEvent, ContainerEventKind};
-use crate::status::pod::{Verdict, order_addresses};
-use crate::volumes;
+use crate::status::pod::Verdict;
 
 use actions::{Actions, Applied};
 use active::Active;
@@ -39,63 +35,6 @@ use reporter::Reporter;
 
 /// A look without an event, in case one was lost.
 const RELIST: Duration = Duration::from_secs(300);
-/// Processes and threads of one pod under the hardened profile: more than any service has, less than harms its neighbours.
-const PIDS_MAX: i64 = 4096;
-/// Waiting for ConfigMaps and Secrets to be read for the first time.
-pub(crate) const OBJECTS_WAIT: Duration = Duration::from_secs(2);
-
-/// What the pod manager wants of a worker.
-#[derive(Debug, Clone)]
-pub(crate) struct Desired {
-    pub(crate) pod: Arc<Pod>,
-    /// The API has it no more: end it, there is nothing to report to.
-    pub(crate) removed: bool,
-    /// Uid in the API, where a status can be written; a static pod without mirror has none.
-    pub(crate) api_uid: Option<String>,
-    /// The pod may not run here, or no longer.
-    pub(crate) refused: Option<Verdict>,
-    /// New resources that the node does not have; `pod` has those it was given.
-    pub(crate) resize: Option<Deferred>,
-    /// The machine is switched off: containers end within so many seconds, and nothing is started.
-    pub(crate) halt: Option<i64>,
-}
-
-/// The manager's end of a worker.
-#[derive(Debug)]
-pub(crate) struct Handle {
-    pub(crate) desired: watch::Sender<Desired>,
-    pub(crate) wake: Arc<Notify>,
-    pub(crate) exits: Arc<Mutex<HashSet<String>>>,
-    /// Whether the containers have ended, as [`Desired::halt`] asks.
-    pub(crate) halted: Arc<watch::Sender<bool>>,
-    /// The newest status and observation, for the node's own API.
-    pub(crate) shown: Arc<Mutex<Shown>>,
-}
-
-impl Handle {
-    /// Takes note of an event of the runtime about a container or sandbox of the pod.
-    pub(crate) fn on_runtime_event(&self, event: ContainerEvent) {
-        match event.kind {
-            // The worker starts every container itself and observes afterwards.
-            ContainerEventKind::Started => return,
-            ContainerEventKind::Exited => {
-                self.exits.lock().insert(event.id);
-            }
-            ContainerEventKind::OutOfMemory | ContainerEventKind::Deleted => {}
-        }
-        self.wake.notify_one();
-    }
-}
-
-/// What others may look at.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Shown {
-    pub(crate) status: core::PodStatus,
-    pub(crate) observed: Arc<Observed>,
-    /// How often the relist alone changed something: each time an event was lost or a deadline missed.
-    pub(crate) relist_changes: u64,
-}
-
 /// One pod's worker.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -119,16 +58,6 @@ enum Step {
     At(Instant),
     /// Nothing is due: look again when woken, or at the relist.
     Idle,
-}
-
-/// The pod's addresses: its sandbox's, or the node's.
-pub(crate) fn pod_ips(node: &Node, pod: &Pod, observed: &Observed) -> Vec<String> {
-    if pod.host_network() {
-        return node.config.node_ips().iter().map(ToString::to_string).collect();
-    }
-    let mut ips = observed.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
-    order_addresses(&mut ips, &node.config.node_ips());
-    ips
 }
 
 impl Worker {
@@ -189,7 +118,11 @@ impl Worker {
             let (deadline, idle) = match step {
                 Step::Done => {
                     tracing::debug!(pod = %desired.pod.key, uid = %desired.pod.uid, "pod is gone");
-                    self.node.config.unready.gone(&desired.pod.key.to_string(), &desired.pod.uid);
+                    self.node
+                        .identity
+                        .config
+                        .unready
+                        .gone(&desired.pod.key.to_string(), &desired.pod.uid);
                     return Ok(());
                 }
                 Step::Now => continue,
@@ -227,7 +160,12 @@ impl Worker {
                 // A runtime that is away says nothing of this pod.
                 if !error.is_unavailable() {
                     let message = format!("error determining status: {}", error.grpc_text());
-                    self.node.pod_event(pod, EventType::Warning, events::FAILED_SYNC, message);
+                    self.node.api.events.pod_event(
+                        pod,
+                        EventType::Warning,
+                        events::FAILED_SYNC,
+                        message,
+                    );
                 }
                 return self.later();
             }
@@ -244,7 +182,7 @@ impl Worker {
             let own = self.reporter.decided.as_ref().filter(|_| desired.refused.is_none());
             if let Some(verdict) = own {
                 let (reason, message) = (&verdict.reason, verdict.message.clone());
-                self.node.pod_event(pod, EventType::Normal, reason, message);
+                self.node.api.events.pod_event(pod, EventType::Normal, reason, message);
             }
         }
         if desired.removed
@@ -302,9 +240,9 @@ impl Worker {
     /// Brings a pod that should run closer to what is wanted.
     async fn advance(&mut self, desired: &Desired, observed: Observed) -> Result<Step, String> {
         let pod = &desired.pod;
-        self.node.objects.use_all(&pod.uid, &self.wake, &volumes::references(pod));
-        self.node.trust_bundles.follow(pod, &self.wake);
-        self.node.pod_certificates.follow(pod, &self.wake);
+        self.node.api.objects.use_all(&pod.uid, &self.wake, &objects::references(pod));
+        self.node.api.trust_bundles.follow(pod, &self.wake);
+        self.node.api.pod_certificates.follow(pod, &self.wake);
         self.actions.note_resize(pod, &observed);
         self.actions.pulls.begin_round();
         self.reporter.show(desired, &observed);

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 
 use crate::digest::sha256;
 use crate::file_watcher::Changes;
+use crate::pods::objects;
 use crate::pods::pod::{HASH_ANNOTATION, Origin, Pod, SEEN_ANNOTATION, SOURCE_ANNOTATION};
-use crate::volumes;
 
 /// A larger file is no manifest, in bytes: above what the API takes for one object.
 const FILE_MAX: u64 = 3 << 20;
@@ -274,7 +274,7 @@ fn reference(pod: &Pod) -> Option<&'static str> {
     if spec.service_account_name.as_deref().is_some_and(|n| !n.is_empty()) {
         return Some("serviceaccounts");
     }
-    if let Some((source, ..)) = volumes::references(pod).first() {
+    if let Some((source, ..)) = objects::references(pod).first() {
         return Some(match source {
             crate::pods::objects::Source::ConfigMap => "configmaps",
             crate::pods::objects::Source::Secret => "secrets",

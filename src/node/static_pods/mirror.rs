@@ -98,7 +98,7 @@ pub(crate) async fn run(
             }
         }
         if failed {
-            if !backoff.wait_or(&shutdown, node.client.transport().back()).await {
+            if !backoff.wait_or(&shutdown, node.api.client.transport().back()).await {
                 return Ok(());
             }
             continue;
@@ -120,13 +120,14 @@ async fn act(node: &Node, action: &Action) -> Result<(), client::Error> {
                 ..DeleteOptions::with_uid(&mirror.uid)
             };
             let (namespace, name) = (&mirror.key.namespace, &mirror.key.name);
-            match node.client.delete::<core::Pod>(namespace, name, &options).await {
+            match node.api.client.delete::<core::Pod>(namespace, name, &options).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
                 _ => Ok(()),
             }
         }
         Action::Create(pod) => {
-            let owner: core::Node = node.client.get("", &node.config.node_name).await?;
+            let owner: core::Node =
+                node.api.client.get("", &node.identity.config.node_name).await?;
             let mut owner = owner_reference(&owner);
             owner.block_owner_deletion = None;
             let mut mirror = pod.object.clone();
@@ -137,7 +138,7 @@ async fn act(node: &Node, action: &Action) -> Result<(), client::Error> {
                 let annotations = mirror.metadata.annotations.get_or_insert_default();
                 annotations.insert(MIRROR_ANNOTATION.to_owned(), hash.to_owned());
             }
-            match node.client.create(pod.namespace(), &mirror).await {
+            match node.api.client.create(pod.namespace(), &mirror).await {
                 Err(error) if !error.is_already_exists() => Err(error),
                 _ => Ok(()),
             }

@@ -6,7 +6,6 @@ mod status;
 pub(crate) use status::amounts;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,9 +17,9 @@ use base::{Backoff, Shutdown};
 use client::events::EventType;
 use client::{Change, Patch, owner_reference};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::config::moved;
 use crate::context::Node;
 use crate::events;
 use crate::machine;
@@ -78,7 +77,7 @@ pub(crate) async fn run(
                 }
             }
         }
-        if !backoff.wait_or(&shutdown, node.client.transport().back()).await {
+        if !backoff.wait_or(&shutdown, node.api.client.transport().back()).await {
             return Ok(());
         }
     };
@@ -87,7 +86,7 @@ pub(crate) async fn run(
     watch_own(&node, &seen);
     let mut reporter =
         Reporter { node, seen, object, written: Value::Null, lease: None, status_at: None };
-    let mut addresses = reporter.node.config.addresses.clone();
+    let mut addresses = reporter.node.identity.config.addresses.clone();
     let mut renew_at = base::clock::now();
     while !shutdown.is_requested() {
         let gone = reporter.seen.gone.load(Ordering::Relaxed);
@@ -101,7 +100,7 @@ pub(crate) async fn run(
         let next = if ready { renew_at } else { renew_at.min(base::clock::now() + UNREADY_LOOK) };
         tokio::select! {
             () = shutdown.requested() => break,
-            () = reporter.node.report.notified() => {}
+            () = reporter.node.caches.status_changed.notified() => {}
             () = moved(&mut addresses) => {}
             () = tokio::time::sleep_until(next) => {}
         }
@@ -109,34 +108,27 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Resolves when the node's addresses changed; never, once nobody tells of them any more.
-pub(crate) async fn moved(addresses: &mut watch::Receiver<Vec<IpAddr>>) {
-    if addresses.changed().await.is_err() {
-        std::future::pending().await
-    }
-}
-
 /// Follows the node's own object. What is deleted is not made again before the next start, as the kubelet has it: somebody
 /// who takes a node out means it.
 fn watch_own(node: &Arc<Node>, seen: &Arc<Seen>) {
     let (weak, seen) = (Arc::downgrade(node), Arc::clone(seen));
-    node.own.on_change(move |change| {
+    node.api.own_node.on_change(move |change| {
         let Some(node) = weak.upgrade() else { return };
         match change {
             Change::Deleted(_) => {
                 seen.gone.store(true, Ordering::Relaxed);
-                let name = &node.config.node_name;
+                let name = &node.identity.config.node_name;
                 let what = format!("the Node object {name} was deleted while this node runs; its pods end");
                 let fix = "to have it back restart kube-lite on this machine (`systemctl restart kube-lite`), else stop it";
                 node.tasks.problems().put(DELETED, what, fix);
             }
             Change::Added(object) | Change::Updated { new: object, .. } => {
                 let Some(object) = client::informer::decode::<core::Node>(object) else { return };
-                node.labels.store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
+                node.caches.labels.store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
                 if let Some(reason) = seen.schedulable(&object) {
                     let message =
-                        format!("Node {} status is now: {reason}", node.config.node_name);
-                    node.events.event(&object, EventType::Normal, reason, message);
+                        format!("Node {} status is now: {reason}", node.identity.config.node_name);
+                    node.api.events.object_event(&object, EventType::Normal, reason, message);
                 }
                 let back = seen.gone.swap(false, Ordering::Relaxed);
                 if back {
@@ -149,7 +141,7 @@ fn watch_own(node: &Arc<Node>, seen: &Arc<Seen>) {
                 seen.overruled.store(true, Ordering::Relaxed);
             }
         }
-        node.report.notify_one();
+        node.caches.status_changed.notify_one();
     });
 }
 
@@ -157,7 +149,7 @@ fn watch_own(node: &Arc<Node>, seen: &Arc<Seen>) {
 fn labels(node: &Node) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     for (key, value) in [
-        ("kubernetes.io/hostname", node.config.hostname.as_str()),
+        ("kubernetes.io/hostname", node.identity.config.hostname.as_str()),
         ("kubernetes.io/os", "linux"),
         ("kubernetes.io/arch", machine::architecture()),
         ("beta.kubernetes.io/os", "linux"),
@@ -170,13 +162,14 @@ fn labels(node: &Node) -> BTreeMap<String, String> {
 
 /// Makes the Node object, or brings what flags say about an existing one up to date.
 async fn register(node: &Node) -> Result<core::Node, client::Error> {
-    let name = &node.config.node_name;
+    let name = &node.identity.config.node_name;
     let own = labels(node);
-    let flags = Flags { labels: &node.config.labels, taints: &node.config.taints };
+    let flags =
+        Flags { labels: &node.identity.config.labels, taints: &node.identity.config.taints };
     let mut annotations = flags.annotations();
     annotations
         .insert("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into());
-    let mut labels = node.config.labels.clone();
+    let mut labels = node.identity.config.labels.clone();
     labels.extend(own.clone());
     let object = core::Node {
         metadata: ObjectMeta {
@@ -186,24 +179,25 @@ async fn register(node: &Node) -> Result<core::Node, client::Error> {
             ..ObjectMeta::default()
         },
         spec: Some(core::NodeSpec {
-            provider_id: Some(node.config.provider_id.clone()).filter(|p| !p.is_empty()),
-            taints: (!node.config.taints.is_empty()).then(|| node.config.taints.clone()),
+            provider_id: Some(node.identity.config.provider_id.clone()).filter(|p| !p.is_empty()),
+            taints: (!node.identity.config.taints.is_empty())
+                .then(|| node.identity.config.taints.clone()),
             ..core::NodeSpec::default()
         }),
         ..core::Node::default()
     };
-    let registered = match node.client.create("", &object).await {
+    let registered = match node.api.client.create("", &object).await {
         Ok(created) => created,
         Err(error) if error.is_already_exists() => {
-            let existing: core::Node = node.client.get("", name).await?;
+            let existing: core::Node = node.api.client.get("", name).await?;
             match flags.patch(&existing, &own, base::clock::unix_time().as_secs()) {
-                Some(patch) => node.client.patch("", name, "", &Patch::Merge(&patch)).await?,
+                Some(patch) => node.api.client.patch("", name, "", &Patch::Merge(&patch)).await?,
                 None => existing,
             }
         }
         Err(error) => return Err(error),
     };
-    node.labels.store(Arc::new(registered.metadata.labels.clone().unwrap_or_default()));
+    node.caches.labels.store(Arc::new(registered.metadata.labels.clone().unwrap_or_default()));
     Ok(registered)
 }
 
@@ -222,16 +216,17 @@ impl Reporter {
     async fn status(&mut self) -> bool {
         let (status, ready) = status::make(&self.node).await;
         let overruled = self.seen.overruled.swap(false, Ordering::Relaxed);
-        let late = |at: Instant| at.elapsed() >= self.node.config.status_interval;
+        let late = |at: Instant| at.elapsed() >= self.node.identity.config.status_interval;
         let due = overruled || self.status_at.is_none_or(late);
         if status == self.written && !due {
             return ready;
         }
         let before = self.object.status.clone().unwrap_or_default();
         let patch = json!({"status": status::with_times(&status, &before)});
-        let name = &self.node.config.node_name;
+        let name = &self.node.identity.config.node_name;
         match self
             .node
+            .api
             .client
             .patch::<core::Node>("", name, "status", &Patch::Strategic(&patch))
             .await
@@ -239,15 +234,16 @@ impl Reporter {
             Ok(object) => {
                 if let Some(reason) = status::readiness_event(&before, ready) {
                     let message = format!("Node {name} status is now: {reason}");
-                    self.node.events.event(&object, EventType::Normal, reason, message);
+                    self.node.api.events.object_event(&object, EventType::Normal, reason, message);
                 }
                 // What is known before the first write is of the process before.
-                let reboot = status::reboot(&before, name, &self.node.machine.boot_id);
+                let reboot = status::reboot(&before, name, &self.node.identity.machine.boot_id);
                 if let Some(message) = reboot.filter(|_| self.written.is_null()) {
                     let kind = EventType::Warning;
-                    self.node.events.event(&object, kind, events::REBOOTED, message);
+                    self.node.api.events.object_event(&object, kind, events::REBOOTED, message);
                 }
                 self.node
+                    .caches
                     .labels
                     .store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
                 self.object = object;
@@ -271,14 +267,14 @@ impl Reporter {
 
     async fn try_renew(&mut self) -> Result<(), client::Error> {
         const NAMESPACE: &str = "kube-node-lease";
-        let name = self.node.config.node_name.clone();
+        let name = self.node.identity.config.node_name.clone();
         let now = jiff::Timestamp::from_microsecond(
             i64::try_from(base::clock::unix_time().as_micros()).unwrap_or_default(),
         );
         let now = now.ok().map(MicroTime);
         let known = match self.lease.take() {
             Some(lease) => Some(lease),
-            None => match self.node.client.get::<Lease>(NAMESPACE, &name).await {
+            None => match self.node.api.client.get::<Lease>(NAMESPACE, &name).await {
                 Ok(lease) => Some(lease),
                 Err(error) if error.is_not_found() => None,
                 Err(error) => return Err(error),
@@ -290,7 +286,7 @@ impl Reporter {
                 spec.holder_identity = Some(name);
                 spec.lease_duration_seconds = Some(LEASE_SECONDS);
                 spec.renew_time = now;
-                self.node.client.update(&lease).await?
+                self.node.api.client.update(&lease).await?
             }
             None => {
                 let mut owner = owner_reference(&self.object);
@@ -309,7 +305,7 @@ impl Reporter {
                         ..LeaseSpec::default()
                     }),
                 };
-                self.node.client.create(NAMESPACE, &lease).await?
+                self.node.api.client.create(NAMESPACE, &lease).await?
             }
         });
         Ok(())

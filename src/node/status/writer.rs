@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use self::terminations::Terminations;
-use crate::status::pod::{RESIZE, is_written_by_node};
+use crate::pods::condition_types::{RESIZE, is_written_by_node};
 
 /// Writes at one time.
 const WRITES_MAX: usize = 8;

@@ -4,7 +4,7 @@ use api::k8s::api::core::v1 as core;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Place, directory};
+use super::directory::{self, VolumePath};
 use crate::context::Node;
 use crate::pods::pod::Pod;
 
@@ -47,9 +47,9 @@ pub(super) async fn place(
     name: &str,
     read_only: bool,
     fs_group: Option<i64>,
-) -> Result<Place, String> {
+) -> Result<VolumePath, String> {
     let claim: core::PersistentVolumeClaim =
-        node.client.get(pod.namespace(), name).await.map_err(|e| e.to_string())?;
+        node.api.client.get(pod.namespace(), name).await.map_err(|e| e.to_string())?;
     let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
     let volume_name =
         claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|v| !v.is_empty());
@@ -57,7 +57,7 @@ pub(super) async fn place(
         return Err(format!("PVC {}/{name} is not bound yet", pod.namespace()));
     };
     let volume: core::PersistentVolume =
-        node.client.get("", volume_name).await.map_err(|e| e.to_string())?;
+        node.api.client.get("", volume_name).await.map_err(|e| e.to_string())?;
     let spec = volume.spec.unwrap_or_default();
     if spec.volume_mode.as_deref() == Some("Block") {
         return Err("volumeMode Block is not supported by this node".to_owned());
@@ -77,7 +77,8 @@ pub(super) async fn place(
         ));
     };
     if spec.local.is_some() && !read_only {
-        let (pods, own) = (node.config.root_dir.join("pods"), node.config.pod_dir(&pod.uid));
+        let (pods, own) =
+            (node.identity.config.root_dir.join("pods"), node.identity.config.pod_dir(&pod.uid));
         let (volume, root) = (volume_name.to_owned(), path.clone());
         let security = pod.spec().security_context.as_ref();
         let on_mismatch =
@@ -88,7 +89,7 @@ pub(super) async fn place(
             .map_err(|e| e.to_string())?
             .map_err(|e| format!("cannot give {:?} to fsGroup: {e}", path))?;
     }
-    Ok(Place { path, read_only })
+    Ok(VolumePath { path, read_only })
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use super::atomic::{File, Files};
 use crate::context::Node;
 use crate::credentials::pod_certificates::{Credentials, Held};
 use crate::pods::cri_config::downward::{Facts, field, resource};
+use crate::pods::objects::OBJECTS_WAIT;
 use crate::pods::objects::{Found, Source, data};
 use crate::pods::pod::Pod;
-use crate::pods::worker::OBJECTS_WAIT;
 
 /// What a volume holds.
 #[derive(Debug, Default)]
@@ -42,8 +42,8 @@ pub(super) async fn render(
     ips: &[String],
     held: &Held,
 ) -> Result<Option<Content>, String> {
-    let allocatable = node.allocatable.load();
-    let node_ips = node.config.node_ips();
+    let allocatable = node.caches.allocatable.load();
+    let node_ips = node.identity.config.node_ips();
     let facts = Facts { pod_ips: ips, node_ips: &node_ips, allocatable: &allocatable };
     let mut out = Content::default();
     if let Some(source) = &volume.config_map {
@@ -104,7 +104,7 @@ fn keys(
 ) -> Result<(), String> {
     let kind = if source == Source::ConfigMap { "configmap" } else { "secret" };
     let reference = (source, pod.namespace().to_owned(), name.to_owned());
-    let found = match node.objects.get(&reference) {
+    let found = match node.api.objects.get(&reference) {
         Found::Present(object) => data(source, &object),
         Found::Missing if optional => BTreeMap::new(),
         Found::Missing => return Err(format!("{kind} {name:?} not found")),
@@ -221,6 +221,7 @@ async fn projected(
             let seconds = s.expiration_seconds.unwrap_or(3600);
             let audience = s.audience.as_deref().unwrap_or_default();
             let (token, due) = node
+                .api
                 .tokens
                 .get(pod, audience, seconds)
                 .await
@@ -229,7 +230,7 @@ async fn projected(
             let data = token.into_bytes();
             out.files.insert(s.path.clone(), File { data, mode: own_mode, user });
         } else if let Some(s) = &source.cluster_trust_bundle {
-            let data = node.trust_bundles.anchors(s, OBJECTS_WAIT).await?;
+            let data = node.api.trust_bundles.anchors(s, OBJECTS_WAIT).await?;
             out.files.insert(s.path.clone(), File { data, mode: own_mode, user });
         } else if let Some(s) = &source.pod_certificate {
             let found = held.get(&(volume.name.clone(), at)).cloned();

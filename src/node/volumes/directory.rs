@@ -2,12 +2,19 @@
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
 
 use super::mounts;
+
+/// Where a volume is on the host.
+#[derive(Debug, Clone)]
+pub(crate) struct VolumePath {
+    pub(crate) path: PathBuf,
+    pub(crate) read_only: bool,
+}
 
 /// Sets permission bits whatever the umask says.
 pub(super) fn chmod(path: &Path, mode: u32) -> io::Result<()> {

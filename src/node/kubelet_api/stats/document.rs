@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Measured, Sample};
+use super::samples::{Measured, Sample};
 use crate::cgroups::{GroupUsage, Psi, PsiData};
 use crate::machine::{Disk, Interface};
 

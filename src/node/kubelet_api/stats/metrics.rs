@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::{Measured, PodSample, Sample};
-use crate::kubelet_api::Api;
+use super::samples::{Measured, PodSample, Sample};
+use crate::kubelet_api::state::Api;
 use crate::pods::pod::Pod;
 
 pub(super) fn render(m: &Measured) -> String {
@@ -68,7 +68,7 @@ pub(super) fn render(m: &Measured) -> String {
 /// Metrics of the agent itself.
 pub(crate) fn own(api: &Api) -> String {
     let all = api.table.all();
-    let running = |h: &Arc<crate::pods::worker::Handle>| {
+    let running = |h: &Arc<crate::pods::handle::Handle>| {
         let observed = Arc::clone(&h.shown.lock().observed);
         observed
             .containers
@@ -82,8 +82,8 @@ pub(crate) fn own(api: &Api) -> String {
          # TYPE kubelet_running_containers gauge\nkubelet_running_containers{{container_state=\"running\"}} {containers}\n\
          # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}",
         all.len(),
-        api.node.config.node_name,
-        api.node.operations.render(),
-        api.node.status.render()
+        api.node.identity.config.node_name,
+        api.node.runtime.operations.render(),
+        api.node.api.status.render()
     )
 }

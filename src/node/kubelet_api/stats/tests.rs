@@ -1,6 +1,8 @@
 //! The documents and metrics of one measured node, as clients read them.
 
 use super::*;
+use crate::cgroups::GroupUsage;
+use crate::machine::MemoryUsage;
 
 fn some(total: u64) -> Option<Psi> {
     let some = PsiData { avg10: 0.5, avg60: 0.25, avg300: 0.0, total };

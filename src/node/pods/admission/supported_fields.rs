@@ -11,7 +11,7 @@ use crate::runtime::Features;
 
 /// What of the machine and the runtime a pod may need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Abilities {
+pub(crate) struct NodeFeatures {
     pub(crate) runtime: Features,
     /// The kernel enforces AppArmor profiles.
     pub(crate) apparmor: bool,
@@ -19,7 +19,7 @@ pub(crate) struct Abilities {
     pub(crate) selinux: bool,
 }
 
-impl Abilities {
+impl NodeFeatures {
     pub(crate) fn new(runtime: Features) -> Self {
         let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
         let selinux = std::path::Path::new("/sys/fs/selinux/enforce").exists();
@@ -28,7 +28,7 @@ impl Abilities {
 }
 
 /// Reason and message of the first field that cannot be honoured.
-pub(crate) fn refusal(pod: &Pod, abilities: Abilities) -> Option<(String, String)> {
+pub(crate) fn refusal(pod: &Pod, features: NodeFeatures) -> Option<(String, String)> {
     let refuse = |reason: &str, message: String| Some((reason.to_owned(), message));
     let of_os = pod.spec().os.as_ref().is_some_and(|os| os.name != "linux");
     let label = pod.object.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
@@ -46,20 +46,20 @@ pub(crate) fn refusal(pod: &Pod, abilities: Abilities) -> Option<(String, String
     }
     let context = pod.spec().security_context.as_ref();
     let strict = context.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
-    if strict && !abilities.runtime.strict_groups {
+    if strict && !features.runtime.strict_groups {
         return refuse(
             "SupplementalGroupsPolicyNotSupported",
             "SupplementalGroupsPolicy=Strict is not supported in this node".into(),
         );
     }
-    if !abilities.apparmor && wants_apparmor(pod) {
+    if !features.apparmor && wants_apparmor(pod) {
         return refuse(
             "AppArmor",
             "Cannot enforce AppArmor: AppArmor is not enabled on the host".into(),
         );
     }
-    let field = of_runtime(pod, abilities.runtime)
-        .or_else(|| labels(pod).filter(|_| abilities.selinux))
+    let field = of_runtime(pod, features.runtime)
+        .or_else(|| labels(pod).filter(|_| features.selinux))
         .or_else(|| of_table(pod))?;
     refuse("UnsupportedByNode", format!("Pod was rejected: {field} is not supported by this node"))
 }
@@ -124,13 +124,13 @@ mod tests {
     use crate::pods::pod::tests::pod;
     use serde_json::{Value, json};
 
-    fn reason(spec: Value, abilities: Abilities) -> Option<(String, String)> {
-        refusal(&pod(spec), abilities)
+    fn reason(spec: Value, features: NodeFeatures) -> Option<(String, String)> {
+        refusal(&pod(spec), features)
     }
 
     #[test]
     fn what_nobody_acts_on_is_refused_by_name() {
-        let of = |spec: Value| reason(spec, Abilities::default());
+        let of = |spec: Value| reason(spec, NodeFeatures::default());
         let message = |field: &str| {
             Some((
                 "UnsupportedByNode".to_owned(),
@@ -151,20 +151,20 @@ mod tests {
             json!({"containers": c, "volumes": [{"name": "v", "image": {"reference": "r"}}]});
         assert_eq!(of(image.clone()), message("spec.volumes[0].image"));
         let newer = Features { image_volumes: true, ..Features::default() };
-        assert_eq!(reason(image, Abilities { runtime: newer, ..Abilities::default() }), None);
+        assert_eq!(reason(image, NodeFeatures { runtime: newer, ..NodeFeatures::default() }), None);
         let stop = json!({"containers": [{"name": "a", "lifecycle": {"stopSignal": "SIGUSR1"}}]});
         assert_eq!(of(stop.clone()), message("lifecycle.stopSignal of container \"a\""));
         let newer = Features { stop_signal: true, ..Features::default() };
-        assert_eq!(reason(stop, Abilities { runtime: newer, ..Abilities::default() }), None);
+        assert_eq!(reason(stop, NodeFeatures { runtime: newer, ..NodeFeatures::default() }), None);
     }
 
     #[test]
     fn a_profile_that_nobody_enforces_is_refused_as_upstream_does() {
         let spec = |kind: &str| json!({"containers": [{"name": "a"}], "securityContext": {"appArmorProfile": {"type": kind}}});
-        let none = Abilities::default();
+        let none = NodeFeatures::default();
         assert_eq!(reason(spec("Unconfined"), none), None);
         assert_eq!(reason(spec("RuntimeDefault"), none).unwrap().0, "AppArmor");
-        assert_eq!(reason(spec("RuntimeDefault"), Abilities { apparmor: true, ..none }), None);
+        assert_eq!(reason(spec("RuntimeDefault"), NodeFeatures { apparmor: true, ..none }), None);
         let strict = json!({"containers": [{"name": "a"}], "securityContext": {"supplementalGroupsPolicy": "Strict"}});
         assert_eq!(reason(strict, none).unwrap().0, "SupplementalGroupsPolicyNotSupported");
     }

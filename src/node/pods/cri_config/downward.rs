@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
 
-use super::BadSpec;
+use super::error::BadSpec;
 use crate::pods::pod::{Member, Pod};
 
 /// What fields of a running pod are answered with.

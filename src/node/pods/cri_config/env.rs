@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use api::k8s::api::core::v1 as core;
 
-use super::BadSpec;
 use super::downward::{Facts, field, resource};
+use super::error::BadSpec;
 use super::expand::expand;
 use crate::pods::pod::{Member, Pod};
 

@@ -6,7 +6,7 @@ use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use proto::runtime::v1::security_profile::ProfileType;
 
-use super::{BadSpec, namespaces};
+use super::error::BadSpec;
 use crate::pods::pod::{Member, Pod};
 
 /// Paths of `/proc` and `/sys` that containers may not read, unless `procMount: Unmasked`.
@@ -52,6 +52,31 @@ fn groups_policy(pod: Option<&core::PodSecurityContext>) -> i32 {
 fn groups(pod: Option<&core::PodSecurityContext>) -> Vec<i64> {
     let Some(s) = pod else { return Vec::new() };
     s.fs_group.into_iter().chain(s.supplemental_groups.iter().flatten().copied()).collect()
+}
+
+/// Namespaces of a pod's sandbox and containers.
+pub(crate) fn namespaces(pod: &Pod) -> cri::NamespaceOption {
+    let spec = pod.spec();
+    let pid = match (spec.host_pid, spec.share_process_namespace) {
+        (Some(true), _) => cri::NamespaceMode::Node,
+        (_, Some(true)) => cri::NamespaceMode::Pod,
+        _ => cri::NamespaceMode::Container,
+    };
+    let ipc = if spec.host_ipc == Some(true) {
+        cri::NamespaceMode::Node
+    } else {
+        cri::NamespaceMode::Pod
+    };
+    cri::NamespaceOption {
+        network: network_mode(pod).into(),
+        pid: pid.into(),
+        ipc: ipc.into(),
+        ..cri::NamespaceOption::default()
+    }
+}
+
+pub(super) fn network_mode(pod: &Pod) -> cri::NamespaceMode {
+    if pod.host_network() { cri::NamespaceMode::Node } else { cri::NamespaceMode::Pod }
 }
 
 /// Context of the sandbox.

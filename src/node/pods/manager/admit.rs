@@ -11,9 +11,9 @@ use client::events::EventType;
 use super::Pods;
 use crate::events;
 use crate::pods::admission;
+use crate::pods::handle::{Desired, Handle, Shown};
 use crate::pods::pod::Pod;
 use crate::pods::resize;
-use crate::pods::worker::{Desired, Handle, Shown};
 use crate::status::pod::Verdict;
 
 /// Whether a pod takes something of the node (upstream's `GetActivePods`): the API still has it,
@@ -32,7 +32,7 @@ impl Pods {
         if has_begun(pod) {
             return None;
         }
-        if self.node.config.power.is_going_down() {
+        if self.node.identity.config.power.is_going_down() {
             return Some(Verdict {
                 reason: "NodeShutdown".to_owned(),
                 message: "Pod was rejected as the node is shutting down.".to_owned(),
@@ -51,9 +51,11 @@ impl Pods {
         self.node.tasks.spawn(Kind::Request, "node-labels", async move {
             let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
             loop {
-                match node.client.get::<core::Node>("", &node.config.node_name).await {
+                match node.api.client.get::<core::Node>("", &node.identity.config.node_name).await {
                     Ok(object) => {
-                        node.labels.store(Arc::new(object.metadata.labels.unwrap_or_default()));
+                        node.caches
+                            .labels
+                            .store(Arc::new(object.metadata.labels.unwrap_or_default()));
                         break;
                     }
                     // A pod is not refused while the API server cannot be reached.
@@ -65,7 +67,7 @@ impl Pods {
                         break;
                     }
                 }
-                let back = node.client.transport().back();
+                let back = node.api.client.transport().back();
                 if !backoff.wait_or(node.tasks.shutdown(), back).await {
                     return Ok(());
                 }
@@ -78,7 +80,7 @@ impl Pods {
 
     /// All other pods that take something of the node.
     fn others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
-        let active = |handle: &crate::pods::worker::Handle| {
+        let active = |handle: &crate::pods::handle::Handle| {
             let desired = handle.desired.borrow();
             is_active(&desired, &handle.shown.lock())
         };
@@ -105,7 +107,7 @@ impl Pods {
                 "Waiting for the host ports of the former pod {}, which still ends",
                 holder.key
             );
-            self.node.pod_event(pod, EventType::Normal, "NodePorts", message);
+            self.node.api.events.pod_event(pod, EventType::Normal, "NodePorts", message);
         }
         true
     }
@@ -137,11 +139,16 @@ impl Pods {
             if handle.desired.borrow().resize.as_ref() != Some(deferred) {
                 let prefix = format!("Pod resize {}", deferred.reason);
                 let message = resize::message(pod, &prefix, &deferred.message);
-                self.node.pod_event(pod, EventType::Warning, events::RESIZE_DEFERRED, message);
+                self.node.api.events.pod_event(
+                    pod,
+                    EventType::Warning,
+                    events::RESIZE_DEFERRED,
+                    message,
+                );
             }
         } else if resize::differ(has, pod) {
             let message = resize::message(pod, "Pod resize started", "");
-            self.node.pod_event(pod, EventType::Normal, events::RESIZE_STARTED, message);
+            self.node.api.events.pod_event(pod, EventType::Normal, events::RESIZE_STARTED, message);
         }
     }
 
@@ -152,7 +159,7 @@ impl Pods {
         wanted: Arc<Pod>,
     ) -> (Arc<Pod>, Option<resize::Deferred>) {
         let pod = Arc::clone(&wanted);
-        resize::settle(has, wanted, || self.others(&pod), &self.node.allocatable.load())
+        resize::settle(has, wanted, || self.others(&pod), &self.node.caches.allocatable.load())
     }
 }
 

@@ -10,17 +10,23 @@ use tokio::time::Instant;
 
 use super::backoff::CrashBackoff;
 use super::reporter::{SharedProgress, observe_pod};
-use super::{Desired, OBJECTS_WAIT, PIDS_MAX, pod_ips};
 use crate::context::Node;
 use crate::events;
+use crate::pods::handle::Desired;
 use crate::pods::image_pull;
 use crate::pods::image_pull::PullState;
+use crate::pods::objects;
+use crate::pods::objects::OBJECTS_WAIT;
 use crate::pods::observed;
 use crate::pods::observed::Observed;
 use crate::pods::plan::Plan;
 use crate::pods::pod::Pod;
 use crate::pods::resources::Given;
+use crate::status;
 use crate::volumes::{self, Volumes};
+
+/// Processes and threads of one pod under the hardened profile: more than any service has, less than harms its neighbours.
+pub(super) const PIDS_MAX: i64 = 4096;
 
 /// The acting half of a pod worker.
 #[derive(Debug)]
@@ -77,9 +83,9 @@ impl Actions {
         let before = self.changes;
         self.prepare(pod)?;
         let resized = self.resize(pod, observed).await;
-        let references = volumes::references(pod);
-        self.node.objects.known(&references, OBJECTS_WAIT).await;
-        let ips = pod_ips(&self.node, pod, observed);
+        let references = objects::references(pod);
+        self.node.api.objects.known(&references, OBJECTS_WAIT).await;
+        let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
         let node = Arc::clone(&self.node);
         let set_up = volumes::set_up(&node, pod, &ips);
         let mut made = None;
@@ -94,7 +100,12 @@ impl Actions {
             _ => set_up.await,
         };
         let volumes = volumes.map_err(|error| {
-            self.node.pod_event(pod, EventType::Warning, events::FAILED_MOUNT, error.to_string());
+            self.node.api.events.pod_event(
+                pod,
+                EventType::Warning,
+                events::FAILED_MOUNT,
+                error.to_string(),
+            );
             error.to_string()
         })?;
         let mut outcome = Ok(());
@@ -111,8 +122,8 @@ impl Actions {
 
     /// Folders and cgroup of a pod.
     fn prepare(&self, pod: &Pod) -> Result<(), String> {
-        let dir = self.node.config.pod_dir(&pod.uid);
-        let logs = self.node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
+        let dir = self.node.identity.config.pod_dir(&pod.uid);
+        let logs = self.node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
         let make = || -> std::io::Result<()> {
             for folder in [dir.join("volumes"), dir.join("plugins"), logs.clone()] {
                 if !folder.is_dir() {
@@ -122,14 +133,18 @@ impl Actions {
             Ok(())
         };
         let failed = |reason: &str, message: String| {
-            self.node.pod_event(pod, EventType::Warning, reason, message.clone());
+            self.node.api.events.pod_event(pod, EventType::Warning, reason, message.clone());
             message
         };
         make().map_err(|error| {
             failed(events::FAILED, format!("error making pod data directories: {error}"))
         })?;
         // Limits go up before those of the containers and down after them.
-        let raised = self.node.cgroups.raise(pod, self.node.config.hardened.then_some(PIDS_MAX));
+        let raised = self
+            .node
+            .runtime
+            .cgroups
+            .raise(pod, self.node.identity.config.hardened.then_some(PIDS_MAX));
         raised.map_err(|error| {
             let message = format!("unable to ensure pod container exists: {error}");
             failed(events::FAILED_CREATE_POD_CONTAINER, message)
@@ -147,7 +162,12 @@ impl Actions {
         if next.kill_pod {
             if next.create_sandbox.is_some() {
                 let message = "Pod sandbox changed, it will be killed and re-created.";
-                self.node.pod_event(pod, EventType::Normal, events::SANDBOX_CHANGED, message);
+                self.node.api.events.pod_event(
+                    pod,
+                    EventType::Normal,
+                    events::SANDBOX_CHANGED,
+                    message,
+                );
             }
             self.changes += 1;
             if !self.unless_ending(self.stop_all(pod, observed, pod.grace_seconds())).await? {
@@ -162,15 +182,17 @@ impl Actions {
                 None => self.create_sandbox(pod, attempt).await?,
             };
             self.changes += 1;
-            let fresh = observed::sandbox(&*self.node.runtime, &id).await.inspect_err(|error| {
-                let message = format!("Unable to get pod sandbox status: {}", error.grpc_text());
-                self.node.pod_event(
-                    pod,
-                    EventType::Warning,
-                    events::FAILED_POD_SANDBOX_STATUS,
-                    message,
-                );
-            });
+            let fresh =
+                observed::sandbox(&*self.node.runtime.cri, &id).await.inspect_err(|error| {
+                    let message =
+                        format!("Unable to get pod sandbox status: {}", error.grpc_text());
+                    self.node.api.events.pod_event(
+                        pod,
+                        EventType::Warning,
+                        events::FAILED_POD_SANDBOX_STATUS,
+                        message,
+                    );
+                });
             let mut newer = observed.clone();
             newer.sandboxes.splice(0..0, fresh.map_err(|e| e.to_string())?);
             newest = Some(newer);

@@ -86,6 +86,6 @@ async fn http(
         "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
         get.authority()
     );
-    node.pod_event(pod, EventType::Warning, "LifecycleHTTPFallback", message);
+    node.api.events.pod_event(pod, EventType::Warning, "LifecycleHTTPFallback", message);
     Ok(())
 }

@@ -10,8 +10,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::{Desired, Shown, message};
+use super::message;
 use crate::context::Node;
+use crate::pods::handle::{Desired, Shown};
 use crate::pods::observed::{Observed, State, observe};
 use crate::pods::pod::{Origin, Pod};
 use crate::probes::Probes;
@@ -142,12 +143,12 @@ impl Reporter {
                     health: &health,
                     waiting: &progress.waiting,
                     previous: &self.previous,
-                    node_ips: &self.node.config.node_ips(),
+                    node_ips: &self.node.identity.config.node_ips(),
                     terminal: self.terminal && self.stopped,
                     decided: self.decided.as_ref(),
                     deferred: desired.resize.as_ref(),
                     resizing: progress.resizing.as_deref(),
-                    runtime_name: &self.node.version.name,
+                    runtime_name: &self.node.runtime.version.name,
                     now: jiff::Timestamp::from_second(
                         i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default(),
                     )
@@ -155,7 +156,11 @@ impl Reporter {
                 },
             )
         };
-        self.node.config.unready.told(&desired.pod.key.to_string(), &desired.pod.uid, &status);
+        self.node.identity.config.unready.told(
+            &desired.pod.key.to_string(),
+            &desired.pod.uid,
+            &status,
+        );
         {
             let mut shown = self.shown.lock();
             shown.status = status.clone();
@@ -164,7 +169,13 @@ impl Reporter {
         if let (Some(uid), false) = (&desired.api_uid, desired.removed) {
             let known =
                 (desired.pod.origin == Origin::Api).then(|| desired.pod.api_status()).flatten();
-            self.node.status.set(&desired.pod.uid, &desired.pod.key, uid, known, status.clone());
+            self.node.api.status.set(
+                &desired.pod.uid,
+                &desired.pod.key,
+                uid,
+                known,
+                status.clone(),
+            );
         }
         self.changes += u64::from(status != self.previous);
         self.previous = status;
@@ -221,11 +232,11 @@ pub(super) async fn at(deadline: Option<Instant>) {
 /// When the runtime does not answer.
 pub(super) async fn observe_pod(node: &Node, pod: &Pod) -> Result<Observed, RuntimeError> {
     // The status of a sandbox whose namespace is hidden is an error, too.
-    let mut observed = netns::retry(|| observe(&*node.runtime, &pod.uid)).await?;
+    let mut observed = netns::retry(|| observe(&*node.runtime.cri, &pod.uid)).await?;
     let sandboxes = observed.sandboxes.iter().map(|s| &s.id);
     for id in sandboxes.chain(observed.containers.iter().map(|c| &c.id)) {
-        node.own(id, &pod.uid);
+        node.caches.container_owners.insert(id, &pod.uid);
     }
-    message::fill(&mut observed, &node.config.pod_logs_dir);
+    message::fill(&mut observed, &node.identity.config.pod_logs_dir);
     Ok(observed)
 }

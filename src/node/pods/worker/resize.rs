@@ -3,8 +3,8 @@
 use client::events::EventType;
 use proto::runtime::v1 as cri;
 
-use super::PIDS_MAX;
 use super::actions::Actions;
+use super::actions::PIDS_MAX;
 use crate::events;
 use crate::pods::observed::{Observed, State, label};
 use crate::pods::plan::{Kill, KillReason};
@@ -68,8 +68,8 @@ impl Actions {
             else {
                 continue;
             };
-            let unified = self.node.cgroups.of_every_container();
-            let linux = resources::linux(pod, member, self.node.machine.memory, unified);
+            let unified = self.node.runtime.cgroups.of_every_container();
+            let linux = resources::linux(pod, member, self.node.identity.machine.memory, unified);
             let to = Given::of(&linux);
             let noted = container.annotations.get(label::RESOURCES).and_then(|t| Given::parse(t));
             match self.given.get(&container.id).copied().or(noted) {
@@ -113,7 +113,7 @@ impl Actions {
                     memory_limit_in_bytes: pending.linux.memory_limit_in_bytes,
                     ..cri::LinuxContainerResources::default()
                 };
-                let updated = self.node.runtime.update_container(&pending.id, update).await;
+                let updated = self.node.runtime.cri.update_container(&pending.id, update).await;
                 updated.map_err(|e| format!("container {name}: {}", e.message))
             };
             match outcome {
@@ -123,18 +123,28 @@ impl Actions {
                 }
                 Err(why) => {
                     let message = resize::message(pod, "Pod resize error", &why);
-                    self.node.pod_event(pod, EventType::Warning, events::RESIZE_ERROR, message);
+                    self.node.api.events.pod_event(
+                        pod,
+                        EventType::Warning,
+                        events::RESIZE_ERROR,
+                        message,
+                    );
                     failed = Some(why);
                 }
             }
         }
         if failed.is_none() {
-            let pids_max = self.node.config.hardened.then_some(PIDS_MAX);
-            failed = self.node.cgroups.apply(pod, pids_max).err().map(|e| e.to_string());
+            let pids_max = self.node.identity.config.hardened.then_some(PIDS_MAX);
+            failed = self.node.runtime.cgroups.apply(pod, pids_max).err().map(|e| e.to_string());
         }
         if any && failed.is_none() {
             let message = resize::message(pod, "Pod resize completed", "");
-            self.node.pod_event(pod, EventType::Normal, events::RESIZE_COMPLETED, message);
+            self.node.api.events.pod_event(
+                pod,
+                EventType::Normal,
+                events::RESIZE_COMPLETED,
+                message,
+            );
         }
         self.progress.lock().resizing.clone_from(&failed);
         failed.map_or(Ok(()), Err)

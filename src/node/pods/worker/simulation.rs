@@ -5,6 +5,7 @@
 //! random_pods` makes a long
 //! one, and `KUBE_LITE_SIMULATED_SEED=N` begins at a seed, so that one that failed is run alone.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,31 +13,24 @@ use std::time::Duration;
 
 use api::WatchEvent;
 use api::k8s::api::core::v1::{self as core, ContainerState, PodStatus};
-use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use base::{Kind, Shutdown, Tasks};
 use bytes::Bytes;
-use client::{Client, Error, EventRecorder, Informers, Scope, Transport};
-use parking_lot::Mutex;
+use client::{Client, Error, Informers, Scope, Transport};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
-use super::{Desired, Handle, Worker};
+use super::Worker;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
-use crate::context::{Labels, Node};
-use crate::credentials::pod_certificates::PodCertificates;
-use crate::credentials::tokens::Tokens;
-use crate::credentials::trust_bundles::TrustBundles;
-use crate::eviction::monitor::Pressure;
+use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::machine::Machine;
-use crate::pods::admission::supported_fields::Abilities;
-use crate::pods::objects::Objects;
+use crate::pods::admission::supported_fields::NodeFeatures;
+use crate::pods::handle::{Desired, Handle};
 use crate::pods::pod::{Origin, Pod};
 use crate::runtime::fake::{Behaviour, FakeRuntime, Random};
 use crate::runtime::{Features, RuntimeVersion};
 use crate::status::pod::Verdict;
-use crate::status::writer::StatusWriter;
 
 /// Pods of a run that is part of the tests.
 const PODS: u64 = 300;
@@ -76,32 +70,25 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
     config.root_dir = folder.join("kubelet");
     config.pod_logs_dir = folder.join("pod-logs");
     config.container_logs_dir = folder.join("container-logs");
+    let cgroups = Cgroups::in_folder(folder.join("cgroup"));
+    let version = RuntimeVersion { name: "fake".to_owned(), version: "1".to_owned() };
+    let registries = config.runtime.registries.clone();
     Arc::new(Node {
-        events: EventRecorder::new(client.clone(), "kubelet", "n", tasks),
-        status: StatusWriter::default(),
-        services: informers.of(),
-        own: informers.of(),
-        objects: Objects::new(client.clone(), tasks.clone()),
-        tokens: Tokens::new(client.clone(), tasks.clone()),
-        trust_bundles: TrustBundles::new(informers.clone()),
-        pod_certificates: PodCertificates::new(informers.clone(), "n"),
-        pulls: Node::pulls(),
-        registries: ArcSwap::from_pointee(config.runtime.registries.clone()),
-        allocatable: ArcSwap::default(),
-        labels: Labels::open(&client, tasks).await,
-        owners: Mutex::default(),
-        pressure: Pressure::default(),
-        network_problem: Mutex::default(),
-        report: Notify::new(),
-        operations: Arc::default(),
-        runtime: Arc::new(runtime),
         tasks: tasks.clone(),
-        config,
-        client,
-        version: RuntimeVersion { name: "fake".to_owned(), version: "1".to_owned() },
-        abilities: Abilities::new(Features::default()),
-        cgroups: Cgroups::in_folder(folder.join("cgroup")),
-        machine: Machine::read(),
+        runtime: RuntimeHandles::new(
+            Arc::new(runtime),
+            version,
+            Arc::default(),
+            cgroups,
+            registries,
+        ),
+        api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
+        caches: NodeCaches::new(&client, tasks, BTreeMap::new()).await,
+        identity: NodeIdentity {
+            config,
+            machine: Machine::read(),
+            features: NodeFeatures::new(Features::default()),
+        },
     })
 }
 

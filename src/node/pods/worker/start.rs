@@ -10,7 +10,6 @@ use client::events::EventType;
 use proto::runtime::v1 as cri;
 
 use super::actions::{Actions, ends};
-use super::pod_ips;
 use super::reporter::SharedProgress;
 use super::stop::kill;
 use crate::context::Node;
@@ -28,6 +27,7 @@ use crate::pods::observed::{Container, Observed, State};
 use crate::pods::pod::{Member, Pod, Role};
 use crate::pods::worker::lifecycle_hook;
 use crate::probes::handler::Target;
+use crate::status;
 use crate::status::pod::Waiting;
 use crate::volumes::{self, Volumes};
 
@@ -43,7 +43,7 @@ impl Known<'_> {
         source: Source,
         name: &str,
     ) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
-        match self.node.objects.get(&(source, self.namespace.to_owned(), name.to_owned())) {
+        match self.node.api.objects.get(&(source, self.namespace.to_owned(), name.to_owned())) {
             Found::Present(object) => Some(objects::data(source, &object)),
             Found::Missing | Found::Unknown(_) => None,
         }
@@ -72,10 +72,10 @@ fn count_of_logs(folder: &Path) -> i32 {
 
 impl Actions {
     pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> Result<String, String> {
-        let network = self.node.network_problem.lock().clone();
+        let network = self.node.caches.network_problem.lock().clone();
         if let Some(problem) = network.filter(|_| !pod.host_network()) {
             let message = format!("network is not ready: {problem}");
-            self.node.pod_event(
+            self.node.api.events.pod_event(
                 pod,
                 EventType::Warning,
                 events::NETWORK_NOT_READY,
@@ -87,16 +87,16 @@ impl Actions {
         let outcome = async {
             let config = self.sandbox_config(pod, attempt).map_err(|e| e.to_string())?;
             let handler = runtime_handler(&self.node, pod).await?;
-            self.node.runtime.run_sandbox(config, &handler).await.map_err(|e| e.grpc_text())
+            self.node.runtime.cri.run_sandbox(config, &handler).await.map_err(|e| e.grpc_text())
         };
         match outcome.await {
             Ok(id) => {
-                self.node.own(&id, &pod.uid);
+                self.node.caches.container_owners.insert(&id, &pod.uid);
                 Ok(id)
             }
             Err(why) => {
                 let message = format!("Failed to create pod sandbox: {why}");
-                self.node.pod_event(
+                self.node.api.events.pod_event(
                     pod,
                     EventType::Warning,
                     events::FAILED_CREATE_POD_SANDBOX,
@@ -109,22 +109,37 @@ impl Actions {
 
     /// Tells what of the pod's resolver settings is not as it asks.
     fn report_dns(&self, pod: &Pod) {
-        let formed = dns::form(pod, &self.node.config);
+        let formed = dns::form(pod, &self.node.identity.config);
         if formed.lacks_cluster_dns {
             let why = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
                 \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
-            self.node.node_event(EventType::Warning, events::MISSING_CLUSTER_DNS, why);
+            self.node.api.events.node_event(EventType::Warning, events::MISSING_CLUSTER_DNS, why);
             let named = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid);
             let message = format!("pod: {named:?}. {why}");
-            self.node.pod_event(pod, EventType::Warning, events::MISSING_CLUSTER_DNS, message);
+            self.node.api.events.pod_event(
+                pod,
+                EventType::Warning,
+                events::MISSING_CLUSTER_DNS,
+                message,
+            );
         }
         for message in formed.omissions {
-            self.node.pod_event(pod, EventType::Warning, events::DNS_CONFIG_FORMING, message);
+            self.node.api.events.pod_event(
+                pod,
+                EventType::Warning,
+                events::DNS_CONFIG_FORMING,
+                message,
+            );
         }
     }
 
     fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, BadSpec> {
-        cri_config::sandbox(pod, &self.node.config, attempt, &self.node.cgroups.pod_path(pod))
+        cri_config::sandbox(
+            pod,
+            &self.node.identity.config,
+            attempt,
+            &self.node.runtime.cgroups.pod_path(pod),
+        )
     }
 
     /// Starts one container; an error is the waiting state that it shows.
@@ -155,18 +170,27 @@ impl Actions {
             biased;
             pulled = pulled => pulled.inspect_err(|why| {
                 let message = format!("Error: {}", why.reason);
-                node.container_event(pod, member, EventType::Warning, events::FAILED, message);
+                node.api.events.container_event(pod, member, EventType::Warning, events::FAILED, message);
             })?,
             // A pod that is to end waits for no pull.
             () = ends(&mut news) => return Err(waits(pod)),
         };
         let fail = |why: Waiting| {
             let message = format!("Error: {}", why.message);
-            node.container_event(pod, member, EventType::Warning, events::FAILED, message);
+            node.api.events.container_event(
+                pod,
+                member,
+                EventType::Warning,
+                events::FAILED,
+                message,
+            );
             why
         };
-        let folder =
-            node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid).join(member.name());
+        let folder = node
+            .identity
+            .config
+            .pod_log_dir(pod.namespace(), pod.name(), &pod.uid)
+            .join(member.name());
         let restart_count =
             newest.map_or_else(|| count_of_logs(&folder), |c| c.restart_count.saturating_add(1));
         let config = self
@@ -175,19 +199,32 @@ impl Actions {
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
         std::fs::create_dir_all(&folder).map_err(|e| fail(bad_config(BadSpec(e.to_string()))))?;
         let id =
-            node.runtime.create_container(sandbox, config, sandbox_config).await.map_err(|e| {
-                fail(Waiting { reason: "CreateContainerError", message: e.message })
-            })?;
-        node.own(&id, &pod.uid);
-        node.container_event(pod, member, EventType::Normal, events::CREATED, "Container created");
+            node.runtime.cri.create_container(sandbox, config, sandbox_config).await.map_err(
+                |e| fail(Waiting { reason: "CreateContainerError", message: e.message }),
+            )?;
+        node.caches.container_owners.insert(&id, &pod.uid);
+        node.api.events.container_event(
+            pod,
+            member,
+            EventType::Normal,
+            events::CREATED,
+            "Container created",
+        );
         // A container is shown as running once its hook has ended.
         let has_hook = member.container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
         let _hidden = has_hook.then(|| Starting::new(&self.progress, &id));
         node.runtime
+            .cri
             .start_container(&id)
             .await
             .map_err(|e| fail(Waiting { reason: "RunContainerError", message: e.message }))?;
-        node.container_event(pod, member, EventType::Normal, events::STARTED, "Container started");
+        node.api.events.container_event(
+            pod,
+            member,
+            EventType::Normal,
+            events::STARTED,
+            "Container started",
+        );
         link_log(&node, pod, member, &id, &log_path);
         self.post_start(pod, member, &id, observed).await
     }
@@ -206,7 +243,13 @@ impl Actions {
             shown(pod),
             pod.uid
         );
-        self.node.container_event(pod, member, EventType::Warning, events::BACK_OFF, text);
+        self.node.api.events.container_event(
+            pod,
+            member,
+            EventType::Warning,
+            events::BACK_OFF,
+            text,
+        );
         let message = format!(
             "back-off {} restarting failed container={} pod={}({})",
             go_duration(delay.as_secs()),
@@ -227,15 +270,15 @@ impl Actions {
         volumes: &Volumes,
     ) -> Result<cri::ContainerConfig, BadSpec> {
         let node = &self.node;
-        if !node.services.is_synced() && pod.origin == crate::pods::pod::Origin::Api {
+        if !node.api.services.is_synced() && pod.origin == crate::pods::pod::Origin::Api {
             return Err(BadSpec(
                 "services have not yet been read at least once, cannot construct envvars"
                     .to_owned(),
             ));
         }
-        let ips = pod_ips(node, pod, observed);
-        let allocatable = node.allocatable.load();
-        let node_ips = node.config.node_ips();
+        let ips = status::pod::pod_ips(&node.identity.config.node_ips(), pod, observed);
+        let allocatable = node.caches.allocatable.load();
+        let node_ips = node.identity.config.node_ips();
         let facts = Facts { pod_ips: &ips, node_ips: &node_ips, allocatable: &allocatable };
         let services: Vec<core::Service> = relevant_services(node, pod);
         let known = Known { node, namespace: pod.namespace() };
@@ -252,7 +295,7 @@ impl Actions {
             }
             _ => None,
         };
-        let seccomp_root = node.config.root_dir.join("seccomp");
+        let seccomp_root = node.identity.config.root_dir.join("seccomp");
         let input = ContainerInput {
             image_ref: &image.id,
             restart_count,
@@ -260,11 +303,11 @@ impl Actions {
             mounts,
             image_user,
             target_id,
-            memory_capacity: node.machine.memory,
-            unified: node.cgroups.of_every_container(),
-            huge_page_sizes: node.cgroups.huge_page_sizes(),
+            memory_capacity: node.identity.machine.memory,
+            unified: node.runtime.cgroups.of_every_container(),
+            huge_page_sizes: node.runtime.cgroups.huge_page_sizes(),
             seccomp_root: &seccomp_root,
-            hardened: node.config.hardened,
+            hardened: node.identity.config.hardened,
         };
         cri_config::container(pod, member, input)
     }
@@ -280,9 +323,9 @@ impl Actions {
         else {
             return Ok(());
         };
-        let ips = pod_ips(&self.node, pod, observed);
+        let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
         let target = Target {
-            runtime: &*self.node.runtime,
+            runtime: &*self.node.runtime.cri,
             container_id: id,
             container: &member.container,
             pod_ip: ips.first().map(String::as_str).unwrap_or_default(),
@@ -298,7 +341,7 @@ impl Actions {
             () = ends(&mut news) => return Ok(()),
         };
         let Err(why) = outcome else { return Ok(()) };
-        self.node.container_event(
+        self.node.api.events.container_event(
             pod,
             member,
             EventType::Warning,
@@ -307,7 +350,7 @@ impl Actions {
         );
         let grace = Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default());
         let ip = target.pod_ip;
-        if let Ok(seen) = crate::pods::observed::observe(&*self.node.runtime, &pod.uid).await
+        if let Ok(seen) = crate::pods::observed::observe(&*self.node.runtime.cri, &pod.uid).await
             && let Some(started) = seen.containers.iter().find(|c| c.id == id)
         {
             let message = events::FAILED_POST_START_HOOK;
@@ -358,10 +401,10 @@ fn relevant_services(node: &Node, pod: &Pod) -> Vec<core::Service> {
     let mut out: Vec<core::Service> = if pod.spec().enable_service_links == Some(false) {
         Vec::new()
     } else {
-        node.services.list(pod.namespace())
+        node.api.services.list(pod.namespace())
     };
     if pod.namespace() != "default" || out.is_empty() {
-        out.extend(node.services.get("default", "kubernetes"));
+        out.extend(node.api.services.get("default", "kubernetes"));
     }
     out
 }
@@ -372,6 +415,7 @@ async fn runtime_handler(node: &Node, pod: &Pod) -> Result<String, String> {
         return Ok(String::new());
     };
     let class: api::k8s::api::node::v1::RuntimeClass = node
+        .api
         .client
         .get("", name)
         .await
@@ -391,15 +435,10 @@ fn go_duration(seconds: u64) -> String {
     }
 }
 
-/// The name under which log agents look for a container's log.
-pub(super) fn log_link(node: &Node, pod: &Pod, container: &str, id: &str) -> std::path::PathBuf {
-    let name = format!("{}_{}_{container}-{id}.log", pod.name(), pod.namespace());
-    node.config.container_logs_dir.join(name)
-}
-
 fn link_log(node: &Node, pod: &Pod, member: &Member, id: &str, log: &Path) {
-    let link = log_link(node, pod, member.name(), id);
-    let made = std::fs::create_dir_all(&node.config.container_logs_dir)
+    let link =
+        node.identity.config.container_log_link(pod.namespace(), pod.name(), member.name(), id);
+    let made = std::fs::create_dir_all(&node.identity.config.container_logs_dir)
         .and_then(|()| std::os::unix::fs::symlink(log, &link));
     if let Err(error) = made {
         tracing::debug!(link = %link.display(), %error, "no symbolic link to the log");

@@ -11,16 +11,17 @@ use futures::future::join_all;
 use tokio::sync::watch;
 
 use super::actions::Actions;
-use super::start::log_link;
-use super::{Desired, Step, Worker, pod_ips};
+use super::{Step, Worker};
 use crate::context::Node;
 use crate::events;
+use crate::pods::handle::Desired;
 use crate::pods::observed::{Container, Observed, State, label};
 use crate::pods::plan::{Kill, KillReason};
 use crate::pods::pod::{Pod, Role};
 use crate::pods::worker::lifecycle_hook;
 use crate::probes::handler::Target;
 use crate::runtime::{RuntimeError, netns};
+use crate::status;
 use crate::volumes;
 
 /// A container always gets this long between the signal and the kill (`minimumGracePeriodInSeconds`).
@@ -73,7 +74,7 @@ pub(super) async fn kill(
         } else {
             message.to_owned()
         };
-        node.container_event(pod, member, EventType::Normal, events::KILLING, text);
+        node.api.events.container_event(pod, member, EventType::Normal, events::KILLING, text);
         // The hook the container was started with: the pod may have changed or be unknown by now.
         let hook = container
             .annotations
@@ -81,7 +82,7 @@ pub(super) async fn kill(
             .and_then(|json| serde_json::from_str::<core::LifecycleHandler>(json).ok());
         if let (Some(hook), false) = (hook, grace.is_zero()) {
             let target = Target {
-                runtime: &*node.runtime,
+                runtime: &*node.runtime.cri,
                 container_id: &container.id,
                 container: &member.container,
                 pod_ip: ip,
@@ -90,7 +91,7 @@ pub(super) async fn kill(
             let run = lifecycle_hook::run(node, pod, target, &hook, grace);
             let outcome = tokio::time::timeout(grace, run).await;
             if !matches!(outcome, Ok(Ok(()))) {
-                node.container_event(
+                node.api.events.container_event(
                     pod,
                     member,
                     EventType::Warning,
@@ -105,7 +106,7 @@ pub(super) async fn kill(
         let _ = tokio::time::timeout(left, turn.comes()).await;
     }
     let left = grace.saturating_sub(begun.elapsed()).max(GRACE_MIN);
-    node.runtime.stop_container(&container.id, left).await
+    node.runtime.cri.stop_container(&container.id, left).await
 }
 
 /// How long the runtime may take to end a pod that the node ends by itself, as upstream's `killPodNow`.
@@ -156,7 +157,7 @@ impl Actions {
         let grace = of_probe
             .and_then(|p| p.termination_grace_period_seconds)
             .unwrap_or(pod.grace_seconds());
-        let ips = pod_ips(&self.node, pod, observed);
+        let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
         let ip = ips.first().map(String::as_str).unwrap_or_default();
         let message = wanted.message.as_str();
         let outcome = kill(&self.node, pod, container, ip, seconds(grace), message, None).await;
@@ -171,7 +172,7 @@ impl Actions {
         grace: i64,
     ) -> Result<(), String> {
         let grace = seconds(grace);
-        let ips = pod_ips(&self.node, pod, observed);
+        let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
         let ip = ips.first().map(String::as_str).unwrap_or_default();
         let live: Vec<&Container> = observed
             .containers
@@ -198,7 +199,7 @@ impl Actions {
         }
         // The end of a sandbox ends its containers, too: one that could not be stopped does not keep it.
         for sandbox in &observed.sandboxes {
-            let outcome = netns::retry(|| self.node.runtime.stop_sandbox(&sandbox.id)).await;
+            let outcome = netns::retry(|| self.node.runtime.cri.stop_sandbox(&sandbox.id)).await;
             failures.note("KillPodSandbox", &pod.uid, outcome);
         }
         self.report_kill(pod, failures)
@@ -208,7 +209,12 @@ impl Actions {
     fn report_kill(&self, pod: &Pod, failures: KillFailures) -> Result<(), String> {
         let Some(message) = failures.message() else { return Ok(()) };
         tracing::warn!(pod = %pod.key, uid = %pod.uid, error = message, "cannot end the pod yet");
-        self.node.pod_event(pod, EventType::Warning, events::FAILED_KILL_POD, message.clone());
+        self.node.api.events.pod_event(
+            pod,
+            EventType::Warning,
+            events::FAILED_KILL_POD,
+            message.clone(),
+        );
         Err(message)
     }
 
@@ -248,7 +254,7 @@ impl Actions {
                             let message =
                                 "Container runtime did not kill the pod within specified grace period.";
                             let (kind, reason) = (EventType::Warning, events::EXCEEDED_GRACE_PERIOD);
-                            self.node.pod_event(&pod, kind, reason, message);
+                            self.node.api.events.pod_event(&pod, kind, reason, message);
                         }
                     }
                 }
@@ -265,26 +271,32 @@ impl Actions {
             failures.note("RemoveContainer", &container.name, outcome);
         }
         for sandbox in &observed.sandboxes {
-            let outcome = netns::retry(|| self.node.runtime.remove_sandbox(&sandbox.id)).await;
+            let outcome = netns::retry(|| self.node.runtime.cri.remove_sandbox(&sandbox.id)).await;
             failures.note("RemovePodSandbox", &pod.uid, outcome);
         }
         self.report_kill(pod, failures)?;
-        let dir = self.node.config.pod_dir(&pod.uid);
+        let dir = self.node.identity.config.pod_dir(&pod.uid);
         base::tasks::blocking(move || volumes::tear_down(&dir))
             .await
             .map_err(|e| e.to_string())?
             .map_err(|e| e.to_string())?;
-        self.node.cgroups.remove(&pod.uid);
-        let logs = self.node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
+        self.node.runtime.cgroups.remove(&pod.uid);
+        let logs = self.node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
         let _ = std::fs::remove_dir_all(logs);
-        self.node.tokens.forget(&pod.uid);
-        self.node.disown(&pod.uid);
+        self.node.api.tokens.forget(&pod.uid);
+        self.node.caches.container_owners.remove_pod(&pod.uid);
         Ok(())
     }
 
     async fn remove_container(&self, pod: &Pod, container: &Container) -> Result<(), RuntimeError> {
-        self.node.runtime.remove_container(&container.id).await?;
-        let _ = std::fs::remove_file(log_link(&self.node, pod, &container.name, &container.id));
+        self.node.runtime.cri.remove_container(&container.id).await?;
+        let link = self.node.identity.config.container_log_link(
+            pod.namespace(),
+            pod.name(),
+            &container.name,
+            &container.id,
+        );
+        let _ = std::fs::remove_file(link);
         Ok(())
     }
 
@@ -307,7 +319,7 @@ impl Actions {
             // Nothing announces that the last container of a sandbox is removed: the sandbox goes with it.
             let mut left = observed.containers.iter().filter(|c| !removed.contains(c.id.as_str()));
             if !left.any(|c| c.sandbox == sandbox.id) {
-                let removed = self.node.runtime.remove_sandbox(&sandbox.id).await;
+                let removed = self.node.runtime.cri.remove_sandbox(&sandbox.id).await;
                 self.changes += u64::from(removed.is_ok());
             }
         }
@@ -339,9 +351,9 @@ impl Worker {
             _ => return self.later(),
         };
         self.reporter.show(desired, &observed);
-        self.node.objects.use_all(&pod.uid, &self.wake, &std::collections::BTreeSet::new());
-        self.node.trust_bundles.forget(pod);
-        self.node.pod_certificates.forget(pod);
+        self.node.api.objects.use_all(&pod.uid, &self.wake, &std::collections::BTreeSet::new());
+        self.node.api.trust_bundles.forget(pod);
+        self.node.api.pod_certificates.forget(pod);
         if !desired.removed && !pod.is_deleted() {
             self.actions.collect(pod, &observed).await;
             return Step::Idle;
@@ -351,8 +363,8 @@ impl Worker {
             return self.later();
         }
         match (&desired.api_uid, desired.removed) {
-            (Some(uid), false) => self.node.status.finish(&pod.uid, &pod.key, uid),
-            _ => self.node.status.forget(&pod.uid),
+            (Some(uid), false) => self.node.api.status.finish(&pod.uid, &pod.key, uid),
+            _ => self.node.api.status.forget(&pod.uid),
         }
         Step::Done
     }

@@ -9,8 +9,8 @@ use base::Shutdown;
 
 use super::hosts::HEADER;
 use super::{Registries, load};
-use crate::context::Node;
 use crate::file_watcher::Changes;
+use arc_swap::ArcSwap;
 
 /// Key of the problem of a refused file.
 const PROBLEM: &str = "registries";
@@ -42,12 +42,13 @@ pub(crate) fn write(registries: &Registries, dir: &Path) -> io::Result<()> {
 
 /// Follows the file until shutdown. One that turned bad is named in the log, and what it said before holds.
 pub(crate) async fn follow(
-    node: Arc<Node>,
+    current: Arc<ArcSwap<Registries>>,
+    file: Option<PathBuf>,
     dir: PathBuf,
+    problems: base::Problems,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
-    let runtime = &node.config.runtime;
-    let Some(path) = runtime.registries_file.clone() else { return idle(shutdown).await };
+    let Some(path) = file else { return idle(shutdown).await };
     let folders: Vec<PathBuf> = path.parent().map(Path::to_path_buf).into_iter().collect();
     let mut changes = match Changes::new() {
         Ok(changes) => changes,
@@ -58,7 +59,7 @@ pub(crate) async fn follow(
     };
     loop {
         changes.watch(&folders);
-        let (file, dir, now) = (path.clone(), dir.clone(), node.registries.load_full());
+        let (file, dir, now) = (path.clone(), dir.clone(), current.load_full());
         let no_default = now.no_default;
         let read = base::tasks::blocking(move || -> Result<Option<Registries>, String> {
             let new = load(&file).map_err(|e| e.to_string())?.without_default(no_default);
@@ -68,10 +69,9 @@ pub(crate) async fn follow(
             write(&new, &dir).map_err(|e| format!("{}: {e}", dir.display()))?;
             Ok(Some(new))
         });
-        let problems = node.tasks.problems();
         match read.await {
             Ok(Ok(Some(new))) => {
-                node.registries.store(Arc::new(new));
+                current.store(Arc::new(new));
                 problems.clear(PROBLEM);
                 tracing::info!(file = %path.display(), "registries changed");
             }

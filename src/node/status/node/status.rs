@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::context::Node;
 use crate::events;
-use crate::eviction::monitor::{DISK_PERCENT_MIN, MEMORY_MIN};
+use crate::eviction::pressure::{DISK_PERCENT_MIN, MEMORY_MIN};
 use crate::machine;
 use crate::pods::resources;
 use crate::runtime::RuntimeError;
@@ -63,14 +63,14 @@ fn condition(type_: &str, status: bool, reason: &str, message: &str) -> Value {
 
 /// The status without times, and whether the node is ready.
 pub(super) async fn make(node: &Node) -> (Value, bool) {
-    let (capacity, allocatable) = amounts(&node.config, &node.machine);
+    let (capacity, allocatable) = amounts(&node.identity.config, &node.identity.machine);
     let (capacity_text, allocatable_text) = (texts(&capacity), texts(&allocatable));
     let status = json!({"capacity": capacity_text, "allocatable": allocatable_text});
-    node.allocatable.store(Arc::new(allocatable.clone()));
-    let runtime = node.runtime.status().await;
+    node.caches.allocatable.store(Arc::new(allocatable.clone()));
+    let runtime = node.runtime.cri.status().await;
     let mut problem = runtime_problem(&runtime);
-    *node.network_problem.lock() = network_problem(&runtime);
-    if node.config.power.is_going_down() {
+    *node.caches.network_problem.lock() = network_problem(&runtime);
+    if node.identity.config.power.is_going_down() {
         problem = Some(match problem {
             Some(other) => format!("[{other}, {SHUTTING_DOWN}]"),
             None => SHUTTING_DOWN.to_owned(),
@@ -80,25 +80,24 @@ pub(super) async fn make(node: &Node) -> (Value, bool) {
         None => condition("Ready", true, "KubeletReady", "kubelet is posting ready status"),
         Some(problem) => condition("Ready", false, "KubeletNotReady", problem),
     };
-    let m = &node.machine;
-    let (low_memory, low_disk) = node.pressure.now();
+    let m = &node.identity.machine;
+    let (low_memory, low_disk) = node.caches.pressure.now();
     let mut status = status;
     status["conditions"] = json!([memory(low_memory), disk(low_disk), pids(), ready]);
     status["addresses"] = addresses(node);
     status["images"] = images(node).await;
-    status["daemonEndpoints"] =
-        json!({"kubeletEndpoint": {"Port": node.config.http.as_ref().map_or(10250, |h| h.port)}});
+    status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": node.identity.config.http.as_ref().map_or(10250, |h| h.port)}});
     status["nodeInfo"] = json!({
         "architecture": machine::architecture(), "operatingSystem": "linux",
         "bootID": m.boot_id, "machineID": m.machine_id, "systemUUID": m.system_uuid,
         "kernelVersion": m.kernel, "osImage": m.os_image,
-        "containerRuntimeVersion": format!("{}://{}", node.version.name, node.version.version),
-        "kubeletVersion": node.config.version, "kubeProxyVersion": node.config.version,
+        "containerRuntimeVersion": format!("{}://{}", node.runtime.version.name, node.runtime.version.version),
+        "kubeletVersion": node.identity.config.version, "kubeProxyVersion": node.identity.config.version,
     });
     if let Ok(answer) = &runtime {
         status["runtimeHandlers"] = handlers(answer);
         status["features"] =
-            json!({"supplementalGroupsPolicy": node.abilities.runtime.strict_groups});
+            json!({"supplementalGroupsPolicy": node.identity.features.runtime.strict_groups});
     }
     (status, problem.is_none())
 }
@@ -180,16 +179,17 @@ fn pids() -> Value {
 
 fn addresses(node: &Node) -> Value {
     let of = |type_: &'static str| move |ip: &std::net::IpAddr| json!({"type": type_, "address": ip.to_string()});
-    let mut out: Vec<Value> = node.config.node_ips().iter().map(of("InternalIP")).collect();
-    out.extend(node.config.external_ips.iter().map(of("ExternalIP")));
-    out.push(json!({"type": "Hostname", "address": node.config.hostname}));
+    let mut out: Vec<Value> =
+        node.identity.config.node_ips().iter().map(of("InternalIP")).collect();
+    out.extend(node.identity.config.external_ips.iter().map(of("ExternalIP")));
+    out.push(json!({"type": "Hostname", "address": node.identity.config.hostname}));
     // Merging by type would lose the second address of a type.
     out.push(json!({"$patch": "replace"}));
     Value::Array(out)
 }
 
 async fn images(node: &Node) -> Value {
-    let mut images = node.runtime.images().await.unwrap_or_default();
+    let mut images = node.runtime.cri.images().await.unwrap_or_default();
     images.sort_by(|a, b| b.size.cmp(&a.size).then_with(|| a.id.cmp(&b.id)));
     images
         .into_iter()

@@ -3,16 +3,10 @@
 use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::Input;
+use super::input::Input;
+use crate::pods::condition_types;
 use crate::pods::plan::sandbox_problem;
 use crate::pods::pod::{Pod, Role};
-
-/// Types that only the node writes.
-pub(crate) const OWN: [&str; 5] =
-    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
-
-/// Conditions of a resize: there while it lasts.
-pub(crate) const RESIZE: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 
 struct Verdict {
     status: bool,
@@ -43,7 +37,8 @@ pub(super) fn conditions(
     phase: &str,
 ) -> Vec<core::PodCondition> {
     let foreign = pod.api_status().and_then(|s| s.conditions.as_ref()).into_iter().flatten();
-    let mut out: Vec<core::PodCondition> = foreign.filter(|c| !is_own(&c.type_)).cloned().collect();
+    let mut out: Vec<core::PodCondition> =
+        foreign.filter(|c| !condition_types::is_own(&c.type_)).cloned().collect();
     let kept = input.previous.conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget");
     if let Some(kept) = kept
         && !out.iter().any(|c| c.type_ == kept.type_)
@@ -60,7 +55,7 @@ pub(super) fn conditions(
         };
         out.push(condition(pod, input, "DisruptionTarget", said));
     }
-    let [pending, in_progress] = RESIZE;
+    let [pending, in_progress] = condition_types::RESIZE;
     if let Some(deferred) = input.deferred {
         let message = deferred.message.clone();
         let waits = Verdict { status: true, reason: Some("Deferred"), message };
@@ -79,20 +74,10 @@ pub(super) fn conditions(
     let ready =
         if ready_containers.status { gates(pod, &out) } else { containers_ready(pod, all, phase) };
     let verdicts = [sandbox, initialized(pod, all, phase), ready, ready_containers, Verdict::yes()];
-    for (type_, verdict) in OWN.into_iter().zip(verdicts) {
+    for (type_, verdict) in condition_types::OWN.into_iter().zip(verdicts) {
         out.push(condition(pod, input, type_, verdict));
     }
     out
-}
-
-/// Whether only the node writes conditions of this type.
-pub(crate) fn is_own(type_: &str) -> bool {
-    OWN.contains(&type_) || RESIZE.contains(&type_)
-}
-
-/// Whether the node writes conditions of this type, alone or beside others (`PodConditionSharedByKubelet`).
-pub(crate) fn is_written_by_node(type_: &str) -> bool {
-    is_own(type_) || type_ == "DisruptionTarget"
 }
 
 fn condition(pod: &Pod, input: &Input<'_>, type_: &str, verdict: Verdict) -> core::PodCondition {

@@ -4,7 +4,7 @@ use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::api::resource::Quantity;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Input, time};
+use super::input::{Input, time};
 use crate::pods::observed::{Container, State};
 use crate::pods::plan::{Health, has_initialized, wants_start};
 use crate::pods::pod::{Member, Pod, Role};

@@ -1,6 +1,7 @@
 //! Phases, conditions and container states of typical pods.
 
 use serde_json::json;
+use std::collections::HashMap;
 
 use super::*;
 use crate::pods::observed::{Container, Sandbox, State};

@@ -1,0 +1,80 @@
+//! Records the events of the node, its pods and their containers, as the kubelet does.
+
+use api::k8s::api::core::v1 as core;
+use api::k8s::api::core::v1::ObjectReference;
+use client::EventRecorder;
+use client::events::{EventType, reference};
+
+use crate::pods::pod::{Member, Pod, Role};
+
+/// Records events of one node; cheap to clone, never blocks.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeEventRecorder {
+    recorder: EventRecorder,
+    node_name: String,
+}
+
+impl NodeEventRecorder {
+    pub(crate) fn new(recorder: EventRecorder, node_name: &str) -> Self {
+        Self { recorder, node_name: node_name.to_owned() }
+    }
+
+    /// Records an event about an API object.
+    pub(crate) fn object_event(
+        &self,
+        object: &core::Node,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        self.recorder.event(object, kind, reason, message);
+    }
+
+    /// An event about the node itself; its uid is its name, as the kubelet has it.
+    pub(crate) fn node_event(&self, kind: EventType, reason: &str, message: impl Into<String>) {
+        let name = &self.node_name;
+        let object = ObjectReference {
+            kind: Some("Node".into()),
+            name: Some(name.clone()),
+            uid: Some(name.clone()),
+            ..ObjectReference::default()
+        };
+        self.recorder.event_for(object, kind, reason, message);
+    }
+
+    /// An event about a pod.
+    pub(crate) fn pod_event(
+        &self,
+        pod: &Pod,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        self.recorder.event_for(pod_reference(pod), kind, reason, message);
+    }
+
+    /// An event about a container of a pod.
+    pub(crate) fn container_event(
+        &self,
+        pod: &Pod,
+        member: &Member,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        let list = match member.role {
+            Role::Main => "containers",
+            Role::Init | Role::Sidecar => "initContainers",
+            Role::Ephemeral => "ephemeralContainers",
+        };
+        let object = ObjectReference {
+            field_path: Some(format!("spec.{list}{{{}}}", member.name())),
+            ..pod_reference(pod)
+        };
+        self.recorder.event_for(object, kind, reason, message);
+    }
+}
+
+fn pod_reference(pod: &Pod) -> ObjectReference {
+    ObjectReference { api_version: Some("v1".into()), ..reference::<core::Pod>(&pod.object) }
+}

@@ -1,0 +1,85 @@
+//! Whether the node has enough allocatable resources left for a pod.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::Quantity;
+
+use crate::pods::pod::Pod;
+use crate::pods::resources;
+
+/// A resource of somebody else's domain (`IsExtendedResourceName`).
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/")
+}
+
+/// Reason and message when the node has too little left beside `others`.
+pub(crate) fn resources_left(
+    pod: &Pod,
+    others: &[Arc<Pod>],
+    allocatable: &BTreeMap<String, Quantity>,
+) -> Option<(String, String)> {
+    let zero = Quantity::from_int(0);
+    if let Some(most) = allocatable.get("pods")
+        && i64::try_from(others.len()).unwrap_or(i64::MAX) >= most.value()
+    {
+        return reject(
+            "OutOfpods",
+            format!(
+                "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: {}, capacity: {}",
+                others.len(),
+                most.value()
+            ),
+        );
+    }
+    for name in resources::pod_resource_names(pod) {
+        let wanted = resources::pod_request(pod, &name);
+        if wanted.is_zero() {
+            continue;
+        }
+        let used = others.iter().fold(zero, |sum, p| sum.plus(resources::pod_request(p, &name)));
+        let capacity = match allocatable.get(&name) {
+            Some(capacity) => *capacity,
+            // What an operator wrote into the node's status is counted by the scheduler alone, as with upstream's kubelet.
+            None if is_extended(&name) => continue,
+            None => zero,
+        };
+        if wanted.plus(used) > capacity {
+            let number = |q: Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
+            let message = format!(
+                "Pod was rejected: Node didn't have enough resource: {name}, requested: {}, used: {}, capacity: {}",
+                number(wanted),
+                number(used),
+                number(capacity)
+            );
+            return reject(&format!("OutOf{name}"), message);
+        }
+    }
+    None
+}
+
+fn reject(reason: &str, message: String) -> Option<(String, String)> {
+    Some((reason.to_owned(), message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn extended_resources_that_the_node_does_not_know_are_the_schedulers() {
+        let pod = |name: &str| {
+            crate::pods::pod::tests::pod(
+                json!({"containers": [{"name": "a", "resources": {"requests": {name: "1"}}}]}),
+            )
+        };
+        let allocatable = BTreeMap::from([("cpu".to_owned(), Quantity::from_int(2))]);
+        assert_eq!(resources_left(&pod("example.com/x"), &[], &allocatable), None);
+        let (reason, _) = resources_left(&pod("memory"), &[], &allocatable).unwrap();
+        assert_eq!(reason, "OutOfmemory");
+        let known = BTreeMap::from([("example.com/x".to_owned(), Quantity::from_int(0))]);
+        let (reason, _) = resources_left(&pod("example.com/x"), &[], &known).unwrap();
+        assert_eq!(reason, "OutOfexample.com/x");
+    }
+}

@@ -1,0 +1,104 @@
+//! Ends the pods of a node before its machine is switched off, as the kubelet's graceful node shutdown does.
+//!
+//! Critical pods end last, and each group has its share of the grace period. The pods stay bound to the node and start
+//! again when the machine is back, also without a server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use base::Shutdown;
+use client::events::EventType;
+use futures::future::join_all;
+
+use crate::context::Node;
+use crate::events;
+use crate::machine_shutdown::Grace;
+use crate::pods::handle::Handle;
+use crate::pods::pod::Pod;
+use crate::pods::table::Table;
+
+/// Pods from this priority on end last (`scheduling.SystemCriticalPriority`).
+const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// Beyond the time a group has: hooks and signals are sent, ends are seen.
+const MARGIN: Duration = Duration::from_secs(3);
+
+/// Waits for the machine's end and then ends pods.
+pub(crate) async fn run(
+    node: Arc<Node>,
+    table: Table,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let power = node.identity.config.power.clone();
+    let asked = power.begin();
+    let asked = tokio::select! {
+        () = shutdown.requested() => false,
+        () = asked => true,
+    };
+    if asked && !node.identity.config.shutdown_grace.total.is_zero() {
+        end_all(&node, &table).await;
+    }
+    power.end();
+    shutdown.requested().await;
+    Ok(())
+}
+
+async fn end_all(node: &Node, table: &Table) {
+    node.api.events.node_event(
+        EventType::Normal,
+        events::SHUTDOWN,
+        "Shutdown manager detected shutdown event",
+    );
+    node.caches.status_changed.notify_one();
+    for (seconds, pods) in groups(node.identity.config.shutdown_grace, table.all()) {
+        tracing::info!(pods = pods.len(), seconds, "the machine is switched off, pods end");
+        let ends = pods.into_iter().map(|(pod, handle)| async move {
+            let mut halted = handle.halted.subscribe();
+            let cap = seconds.min(pod.grace_seconds());
+            handle.desired.send_modify(|d| d.halt = Some(cap));
+            let _ = halted.wait_for(|halted| *halted).await;
+        });
+        let time = Duration::from_secs(u64::try_from(seconds).unwrap_or_default()) + MARGIN;
+        if tokio::time::timeout(time, join_all(ends)).await.is_err() {
+            tracing::warn!("some pods did not end in time");
+        }
+    }
+}
+
+type Group = (i64, Vec<(Arc<Pod>, Arc<Handle>)>);
+
+/// Pods in the order in which they end, with the seconds of each group.
+fn groups(grace: Grace, pods: Vec<(Arc<Pod>, Arc<Handle>)>) -> [Group; 2] {
+    let (critical, others) = pods
+        .into_iter()
+        .filter(|(pod, _)| !pod.is_deleted() && !pod.is_api_terminal())
+        .partition(|(pod, _)| is_critical(pod.spec()));
+    let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    let first = grace.total.saturating_sub(grace.critical);
+    [(seconds(first), others), (seconds(grace.critical.min(grace.total)), critical)]
+}
+
+fn is_critical(spec: &core::PodSpec) -> bool {
+    let named = matches!(
+        spec.priority_class_name.as_deref(),
+        Some("system-node-critical" | "system-cluster-critical")
+    );
+    named || spec.priority.is_some_and(|p| p >= CRITICAL_PRIORITY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn critical_is_by_priority_or_by_class() {
+        let spec = |json: serde_json::Value| serde_json::from_value::<core::PodSpec>(json).unwrap();
+        let of = |json: serde_json::Value| is_critical(&spec(json));
+        assert!(of(serde_json::json!({"containers": [], "priority": 2_000_000_000})));
+        assert!(of(
+            serde_json::json!({"containers": [], "priorityClassName": "system-node-critical"})
+        ));
+        assert!(!of(serde_json::json!({"containers": [], "priority": 1_999_999_999})));
+    }
+}

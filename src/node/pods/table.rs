@@ -1,0 +1,41 @@
+//! The table of the pods of this node, by uid.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::pods::handle::Handle;
+use crate::pods::pod::Pod;
+
+/// The pods of this node, for others to look at.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Table(pub(super) Arc<RwLock<HashMap<Arc<str>, Arc<Handle>>>>);
+
+impl Table {
+    /// A pod by namespace and name, the newest when there are several.
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<(Arc<Pod>, Arc<Handle>)> {
+        let table = self.0.read();
+        let mut found: Vec<_> = table
+            .values()
+            .map(|h| (h.desired.borrow().clone(), Arc::clone(h)))
+            .filter(|(d, _)| *d.pod.key.namespace == *namespace && *d.pod.key.name == *name)
+            .collect();
+        found.sort_by_key(|(d, _)| d.removed);
+        found.into_iter().next().map(|(d, h)| (d.pod, h))
+    }
+
+    /// A pod by uid.
+    pub(crate) fn get(&self, uid: &str) -> Option<Arc<Handle>> {
+        self.0.read().get(uid).cloned()
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Arc<Handle>)> {
+        self.0
+            .read()
+            .values()
+            .map(|h| (Arc::clone(&h.desired.borrow().pod), Arc::clone(h)))
+            .collect()
+    }
+}
