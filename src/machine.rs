@@ -338,7 +338,7 @@ impl Machine {
         tasks.spawn(Kind::Request, "node-start", {
             let tasks = tasks.clone();
             async move {
-                let outcome = node::agent(agent, clients.node, tasks.clone()).await;
+                let outcome = node::run(agent, clients.node, tasks.clone()).await;
                 if let Err(error) = outcome {
                     if !tasks.shutdown().is_requested() {
                         tasks.stop_with(&format!("node: {error}"));

@@ -1,6 +1,7 @@
 //! Puts images into containerd without a registry: the built-in pause image and archives from disk.
 
 mod archive;
+mod contents;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,13 @@ use proto::containerd::services::images::v1 as images;
 use proto::containerd::services::images::v1::images_client::ImagesClient;
 use proto::containerd::services::leases::v1 as leases;
 use proto::containerd::services::leases::v1::leases_client::LeasesClient;
-use proto::containerd::types::Descriptor;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tonic::transport::Channel;
 
 use super::NAMESPACE;
 use crate::runtime::cri::channel;
 use crate::runtime::images::pause;
+use contents::{Blob, Contents, Image, Source, descriptor};
 
 /// One message of an upload; far below containerd's limit of 16 MiB.
 const CHUNK: usize = 1 << 20;
@@ -43,35 +44,6 @@ pub(crate) enum ImportError {
         /// Why.
         source: std::io::Error,
     },
-}
-
-/// Where the bytes of a blob are.
-#[derive(Debug, Clone)]
-pub(crate) enum Source {
-    Bytes(Bytes),
-    File { path: PathBuf, offset: u64 },
-}
-
-/// One blob to store, with the digests that it refers to.
-#[derive(Debug, Clone)]
-pub(crate) struct Blob {
-    pub(crate) descriptor: Descriptor,
-    pub(crate) source: Source,
-    pub(crate) children: Vec<String>,
-}
-
-/// A named image; its blobs come before those that refer to them.
-#[derive(Debug, Clone)]
-pub(crate) struct Image {
-    pub(crate) names: Vec<String>,
-    pub(crate) target: Descriptor,
-}
-
-/// What an archive holds.
-#[derive(Debug, Default)]
-pub(crate) struct Contents {
-    pub(crate) blobs: Vec<Blob>,
-    pub(crate) images: Vec<Image>,
 }
 
 /// Imports the built-in pause image; cheap when it is there already.
@@ -128,15 +100,6 @@ pub(crate) async fn archive(socket: &Path, path: &Path) -> Result<Vec<String>, I
     let stored = store(socket, contents).await;
     drop(temporary);
     stored.map(|()| names)
-}
-
-pub(crate) fn descriptor(media_type: &str, digest: &str, size: u64) -> Descriptor {
-    Descriptor {
-        media_type: media_type.to_owned(),
-        digest: digest.to_owned(),
-        size: i64::try_from(size).unwrap_or(i64::MAX),
-        ..Descriptor::default()
-    }
 }
 
 fn request<T>(message: T, lease: &str, timeout: Duration) -> tonic::Request<T> {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use base::Shutdown;
 
+use super::config::Registries;
+use super::file::load;
 use super::hosts::HEADER;
-use super::{Registries, load};
 use crate::file_watcher::Changes;
 use arc_swap::ArcSwap;
 

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::file::{Endpoint, Tls};
-use super::{ANY, Registries};
+use super::config::{ANY, Endpoint, Registries, Tls};
 use crate::runtime::containerd::config::quoted;
 
 /// By this line a folder is known as ours.

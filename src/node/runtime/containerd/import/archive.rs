@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use proto::containerd::types::Descriptor;
 use serde::Deserialize;
 
-use super::{Blob, Contents, Image, Source, descriptor};
+use super::contents::{Blob, Contents, Image, Source, descriptor};
 use crate::digest::{sha256, sha256_of};
 use crate::runtime::images::{name, tarball};
 

@@ -1,0 +1,44 @@
+//! The blobs and images of an archive, in the order in which containerd must store them.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use proto::containerd::types::Descriptor;
+
+/// Where the bytes of a blob are.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    Bytes(Bytes),
+    File { path: PathBuf, offset: u64 },
+}
+
+/// One blob to store, with the digests that it refers to.
+#[derive(Debug, Clone)]
+pub(crate) struct Blob {
+    pub(crate) descriptor: Descriptor,
+    pub(crate) source: Source,
+    pub(crate) children: Vec<String>,
+}
+
+/// A named image; its blobs come before those that refer to them.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    pub(crate) names: Vec<String>,
+    pub(crate) target: Descriptor,
+}
+
+/// What an archive holds.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    pub(crate) blobs: Vec<Blob>,
+    pub(crate) images: Vec<Image>,
+}
+
+pub(crate) fn descriptor(media_type: &str, digest: &str, size: u64) -> Descriptor {
+    Descriptor {
+        media_type: media_type.to_owned(),
+        digest: digest.to_owned(),
+        size: i64::try_from(size).unwrap_or(i64::MAX),
+        ..Descriptor::default()
+    }
+}
