@@ -14,7 +14,7 @@ use crate::context::Node;
 use crate::eviction::pressure::{DISK_PERCENT_MIN, MEMORY_MIN, Shortage, Starved};
 use crate::eviction::ranking;
 use crate::eviction::ranking::{ContainerUse, PodUse};
-use crate::housekeeping;
+use crate::housekeeping::image_gc;
 use crate::machine;
 use crate::pods::observed::label;
 use crate::pods::pod::Pod;
@@ -82,7 +82,7 @@ async fn relieve(node: &Arc<Node>, table: &Table, shortage: Shortage) {
         format!("Attempting to reclaim {}", shortage.of.name()),
     );
     if shortage.of == Starved::Storage {
-        housekeeping::free_images(node, table).await;
+        image_gc::free_images(node, table).await;
         if !measure(node).iter().any(|s| s.of == Starved::Storage) {
             return;
         }

@@ -1,0 +1,175 @@
+//! Image garbage collection: removes unused images when the image file system is full.
+
+use std::collections::{HashMap, HashSet};
+
+use client::events::EventType;
+use proto::runtime::v1 as cri;
+use std::time::Duration;
+use tokio::time::Instant;
+
+use crate::context::Node;
+use crate::events;
+use crate::machine;
+use crate::pods::table::Table;
+use crate::runtime::RuntimeError;
+use crate::runtime::images::pause;
+
+/// An image stays this long after it was seen first (kubelet's `imageMinimumGCAge`).
+const IMAGE_AGE_MIN: Duration = Duration::from_secs(120);
+
+/// Removes unused images, the longest known first, when their file system is full.
+///
+/// # Errors
+/// Why it stays full; what is removed stays removed.
+pub(super) async fn collect_images(
+    node: &Node,
+    table: &Table,
+    seen: &mut HashMap<String, Instant>,
+) -> Result<(), String> {
+    let images = node.runtime.cri.images().await.map_err(|e| e.to_string())?;
+    let now = base::clock::now();
+    let ids: HashSet<&str> = images.iter().map(|i| i.id.as_str()).collect();
+    seen.retain(|id, _| ids.contains(id.as_str()));
+    for image in &images {
+        seen.entry(image.id.clone()).or_insert(now);
+    }
+    let Some(disk) = machine::disk(&node.identity.config.runtime.data_dir).filter(|d| d.size > 0)
+    else {
+        let why = "invalid capacity 0 on image filesystem";
+        node.api.events.node_event(EventType::Warning, events::INVALID_DISK_CAPACITY, why);
+        return Err(why.to_owned());
+    };
+    let wanted =
+        to_free(disk, node.identity.config.image_gc_high, node.identity.config.image_gc_low);
+    if wanted == 0 {
+        return Ok(());
+    }
+    let unused = unused(node, table, images).await;
+    let mut unused = unused.ok_or("the container runtime does not list its containers")?;
+    unused.retain(|i| seen.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN));
+    unused.sort_by_key(|i| seen.get(&i.id).copied());
+    let (mut freed, mut errors) = (0_u64, Vec::new());
+    for image in unused {
+        if freed >= wanted {
+            break;
+        }
+        match remove(node, &image).await {
+            Ok(()) => freed = freed.saturating_add(image.size),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(format!(
+            "wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image \
+             deletion: {}",
+            errors.join(", ")
+        ));
+    }
+    if freed < wanted {
+        let why = still_full(disk, freed);
+        node.api.events.node_event(EventType::Warning, events::FREE_DISK_SPACE_FAILED, why.clone());
+        return Err(why);
+    }
+    Ok(())
+}
+
+/// Percent of a file system that are used.
+fn used_percent(disk: machine::Disk) -> u64 {
+    100_u64.saturating_sub(share(disk.free.min(disk.size), 100, disk.size))
+}
+
+/// `amount * factor / divisor` without overflow.
+fn share(amount: u64, factor: u64, divisor: u64) -> u64 {
+    let product = u128::from(amount).saturating_mul(u128::from(factor));
+    u64::try_from(product / u128::from(divisor.max(1))).unwrap_or(u64::MAX)
+}
+
+/// Bytes to free so that `low` percent are used, once more than `high` are.
+fn to_free(disk: machine::Disk, high: u8, low: u8) -> u64 {
+    if used_percent(disk) < u64::from(high) {
+        return 0;
+    }
+    share(disk.size, 100_u64.saturating_sub(u64::from(low)), 100).saturating_sub(disk.free)
+}
+
+/// Upstream's words for images that are not what fills the disk.
+fn still_full(disk: machine::Disk, freed: u64) -> String {
+    format!(
+        "Insufficient free disk space on the node's image filesystem ({}% of {} used). Failed to \
+         free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk \
+         usage, as it could be used by active images, logs, volumes, or other data.",
+        used_percent(disk),
+        size_text(disk.size)
+    )
+}
+
+/// A size with one decimal, as upstream's `formatSize`.
+fn size_text(bytes: u64) -> String {
+    let mut rest = bytes as f64;
+    let mut unit = "B";
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        if rest < 1024.0 {
+            break;
+        }
+        (rest, unit) = (rest / 1024.0, larger);
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{rest:.1} {unit}") }
+}
+
+/// Removes every image that nobody uses: the disk is short.
+pub(crate) async fn free_images(node: &Node, table: &Table) {
+    let Ok(images) = node.runtime.cri.images().await else { return };
+    for image in unused(node, table, images).await.unwrap_or_default() {
+        // What cannot be removed is logged; the shortage goes on to the pods.
+        let _ = remove(node, &image).await;
+    }
+}
+
+/// The images that no container and no pod uses; `None` when the runtime does not answer.
+async fn unused(node: &Node, table: &Table, images: Vec<cri::Image>) -> Option<Vec<cri::Image>> {
+    let containers = node.runtime.cri.containers(None).await.ok()?;
+    let mut used: HashSet<String> =
+        containers.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
+    // Images of pods that wait to be started again are used too.
+    for (pod, _) in table.all() {
+        used.extend(pod.members.iter().map(|m| crate::runtime::images::name::normalize(m.image())));
+        let shown = pod.spec().volumes.iter().flatten().filter_map(|v| v.image.as_ref());
+        let shown = shown.filter_map(|image| image.reference.as_deref());
+        used.extend(shown.map(crate::runtime::images::name::normalize));
+    }
+    let is_used = |i: &cri::Image| {
+        let mut names = i.repo_tags.iter().chain(&i.repo_digests);
+        used.contains(&i.id) || names.any(|n| used.contains(n) || n == pause::IMAGE)
+    };
+    Some(images.into_iter().filter(|i| !i.pinned && !is_used(i)).collect())
+}
+
+async fn remove(node: &Node, image: &cri::Image) -> Result<(), RuntimeError> {
+    tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "removing an unused image");
+    node.runtime.cri.remove_image(&image.id).await.inspect_err(|error| {
+        tracing::warn!(image = image.id, %error, "cannot remove the image");
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_collected_down_to_the_low_mark() {
+        let disk = |free| {
+            let size = 1000;
+            machine::Disk { size, free, used: size - free, inodes: 0, inodes_free: 0 }
+        };
+        assert_eq!(to_free(disk(151), 85, 80), 49, "84.9% are used, upstream rounds up");
+        assert_eq!(to_free(disk(160), 85, 80), 0);
+        assert_eq!(to_free(disk(150), 85, 80), 50);
+        assert_eq!(to_free(disk(0), 85, 80), 200);
+        let full = machine::Disk { size: 3 << 29, ..disk(0) };
+        assert!(still_full(full, 7).starts_with(
+            "Insufficient free disk space on the node's image filesystem (100% of 1.5 GiB used). \
+             Failed to free sufficient space by deleting unused images (freed 7 bytes). "
+        ));
+        assert_eq!((size_text(1023), size_text(1024)), ("1023 B".into(), "1.0 KiB".into()));
+    }
+}
