@@ -35,25 +35,27 @@ use crate::static_pods::manifests::Manifests;
 use crate::static_pods::mirror;
 use crate::status::node;
 
-/// A runtime that does not answer for this long ends the start.
+/// How long the agent waits for the runtime to answer before the start fails.
 const RUNTIME_WAIT: Duration = Duration::from_secs(120);
 
 /// Why the node agent cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// No runtime, or it cannot be started; says what to install.
+    /// No runtime was found, or it does not start; the text says what to install.
     #[error("cannot run containers: {0}")]
     Runtime(String),
-    /// A folder or cgroup cannot be written.
+    /// A directory or cgroup cannot be written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 
-/// Starts the node agent: the runtime, then tasks in `tasks` for pods, status, lease. Returns once the runtime answers;
-/// the tasks run until `tasks` is shut down, and pods go on after that. The server need not be reachable.
+/// Starts the node agent: the runtime first, then tasks in `tasks` for pods, status and lease.
+/// Returns once the runtime answers. The tasks run until `tasks` is shut down; pods keep running
+/// after that. The API server need not be reachable.
 ///
 /// # Errors
-/// No usable container runtime, or folders and cgroups that cannot be written.
+///
+/// No usable container runtime, or directories and cgroups that cannot be written.
 pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), NodeError> {
     for (dir, mode) in [
         (&config.root_dir, 0o750),
@@ -74,7 +76,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let mut cgroups = Cgroups::new(&config.cgroup_root);
     let (_, allocatable) = node::amounts(&config, &machine);
     let of = |name: &str| allocatable.get(name).copied();
-    // All pods together may reach the eviction threshold: what ends them then is chosen, not the kernel's first.
+    // The limit of all pods together lies above the eviction threshold: pods are then evicted by
+    // rank before the kernel's OOM killer picks a process.
     let memory = of("memory").map_or(0, |q| q.value()).saturating_add(pressure::MEMORY_MIN);
     cgroups.setup(of("cpu").map_or(0, |q| q.milli_value()), memory)?;
     if containerd.is_some() {
@@ -149,12 +152,12 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     Ok(())
 }
 
-/// Upstream's words (`CgroupV1DeprecatedWarning`).
+/// Upstream's text (`CgroupV1DeprecatedWarning`).
 const CGROUP_V1_WARNING: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future \
     release. Please migrate to cgroup v2. More information at \
     https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 
-/// The events of a start.
+/// Records the events of a start.
 fn announce(node: &Node) {
     node.api.events.node_event(EventType::Normal, events::STARTING, "Starting kubelet.");
     let message = "Updated Node Allocatable limit across pods";
@@ -164,7 +167,8 @@ fn announce(node: &Node) {
     }
 }
 
-/// The runtime's socket; with an own containerd its handle and the name of what starts its containers.
+/// Returns the runtime's socket and, for a containerd that the agent supervises, its handle and the
+/// name of the OCI runtime.
 async fn start_runtime(
     config: &Config,
     tasks: &Tasks,
@@ -208,7 +212,7 @@ async fn wait_for(runtime: &CriRuntime, tasks: &Tasks) -> Result<RuntimeVersion,
     }
 }
 
-/// The pause image now, the archives beside everything else.
+/// Imports the pause image before it returns and the image archives in the background.
 async fn import_images(
     config: &Config,
     socket: &std::path::Path,
@@ -217,7 +221,7 @@ async fn import_images(
 ) -> Result<(), NodeError> {
     import::pause_image(socket).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
-    // The CRI plugin learns of the image by an event of its own.
+    // The CRI plugin learns of the image by an event, which may come later than the import.
     while runtime
         .image(crate::runtime::images::pause::IMAGE)
         .await

@@ -1,4 +1,5 @@
-//! Our own part of the cgroup tree: `kubepods`, its QoS classes, and one group per pod; v1 hierarchies or v2.
+//! The agent's part of the cgroup tree: `kubepods`, its QoS classes, and one group per pod, in v1
+//! hierarchies or v2.
 
 mod usage;
 
@@ -11,19 +12,19 @@ use crate::pods::pod::Pod;
 use crate::pods::resources;
 use crate::pods::resources::{CPU_PERIOD, Qos};
 
-/// The same file in both versions.
+/// The file has this name in both versions.
 const PIDS_MAX: &str = "pids.max";
-/// The v1 controllers that pods are limited with.
+/// The v1 controllers that limit pods.
 const CONTROLLERS: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "blkio", "hugetlb"];
 
-/// The tree under one root.
+/// The cgroup tree under one root.
 #[derive(Debug, Clone)]
 pub(crate) struct Cgroups {
     mount: PathBuf,
     /// `/kubepods` under the configured root.
     top: String,
     v2: bool,
-    /// Sizes of huge pages that can be limited, in bytes; set once the tree is there.
+    /// Sizes of huge pages in bytes that can be limited; set by [`Cgroups::setup`].
     huge_page_sizes: Vec<i64>,
 }
 
@@ -36,12 +37,13 @@ impl Cgroups {
         Self { mount, top, v2, huge_page_sizes: Vec::new() }
     }
 
-    /// Whether the machine has the second version of cgroups.
+    /// Whether the machine uses cgroup v2.
     pub(crate) fn is_v2(&self) -> bool {
         self.v2
     }
 
-    /// Sizes of huge pages in bytes that this tree limits: all of the kernel's, or none without the `hugetlb` controller.
+    /// Sizes of huge pages in bytes that this tree limits: all that the kernel has, or none without
+    /// the `hugetlb` controller.
     pub(crate) fn huge_page_sizes(&self) -> &[i64] {
         &self.huge_page_sizes
     }
@@ -56,14 +58,15 @@ impl Cgroups {
         controllers.split_whitespace().any(|c| c == "hugetlb")
     }
 
-    /// A tree in a folder, for tests.
+    /// A tree in a directory, for tests.
     #[cfg(test)]
     pub(crate) fn in_folder(mount: PathBuf) -> Self {
         Self { mount, top: "/kubepods".to_owned(), v2: true, huge_page_sizes: Vec::new() }
     }
 
-    /// What every container gets beside its own resources, by file of its v2 group: an OOM kill ends the whole container, and nothing
-    /// swaps, as the kubelet's defaults say. A kernel that counts no swap has no file for it, and the runtime would refuse the container.
+    /// Settings of every container's v2 group besides its own resources: an OOM kill ends the whole
+    /// container, and swap is disabled, as the kubelet's defaults are. A kernel without swap
+    /// accounting has no file for the limit, and the runtime would fail to create the container.
     pub(crate) fn of_every_container(&self) -> &'static [(&'static str, &'static str)] {
         let all: &'static [_] = &[("memory.oom.group", "1"), ("memory.swap.max", "0")];
         let swap = || self.mount.join(self.top.trim_start_matches('/')).join("memory.swap.max");
@@ -74,7 +77,8 @@ impl Cgroups {
         }
     }
 
-    /// Cgroup of a pod: `/kubepods/burstable/pod<uid>`, as the runtime takes it for a parent.
+    /// Cgroup of a pod, such as `/kubepods/burstable/pod<uid>`, in the form that the runtime takes
+    /// for a parent.
     pub(crate) fn pod_path(&self, pod: &Pod) -> String {
         self.path(resources::qos(pod), &pod.uid)
     }
@@ -87,7 +91,7 @@ impl Cgroups {
         }
     }
 
-    /// The folders of a cgroup: one, or one for each v1 hierarchy there is.
+    /// The directories of a cgroup: one in v2, one for each existing hierarchy in v1.
     fn folders(&self, path: &str) -> Vec<(&'static str, PathBuf)> {
         let relative = path.trim_start_matches('/');
         if self.v2 {
@@ -100,10 +104,12 @@ impl Cgroups {
             .collect()
     }
 
-    /// Makes `kubepods` and the classes, with the memory and CPU that all pods together may use.
+    /// Creates `kubepods` and the QoS classes, with the memory and CPU that all pods together may
+    /// use.
     ///
     /// # Errors
-    /// A hierarchy that cannot be written.
+    ///
+    /// A hierarchy cannot be written.
     pub(crate) fn setup(&mut self, cpu_milli: i64, memory: i64) -> io::Result<()> {
         for path in [
             self.top.clone(),
@@ -121,24 +127,28 @@ impl Cgroups {
         self.set(&format!("{}/besteffort", self.top), "cpu", "cpu.shares", resources::shares(0))
     }
 
-    /// Makes or updates the group of a pod, which has at most `pids_max` processes and threads.
+    /// Creates or updates the group of a pod, which may have at most `pids_max` processes and
+    /// threads.
     ///
     /// # Errors
-    /// A hierarchy that cannot be written.
+    ///
+    /// A hierarchy cannot be written.
     pub(crate) fn apply(&self, pod: &Pod, pids_max: Option<i64>) -> io::Result<()> {
         self.update(pod, pids_max, |_, _| true)
     }
 
-    /// The same, but lowers no limit: in front of a resize of the containers, which must never need more than their pod has.
+    /// Like [`Cgroups::apply`], but lowers no limit. Called before a resize of the containers,
+    /// whose limits must never exceed those of their pod.
     ///
     /// # Errors
-    /// A hierarchy that cannot be written.
+    ///
+    /// A hierarchy cannot be written.
     pub(crate) fn raise(&self, pod: &Pod, pids_max: Option<i64>) -> io::Result<()> {
         self.update(pod, pids_max, |has, wanted| has.is_none_or(|has| has < wanted))
     }
 
-    /// Sets what the pod asks for, and the limits that `replaces` accepts: called with the limit that there is, if any, and
-    /// the new one.
+    /// Sets requests and those limits that `replaces` accepts; it is called with the current limit,
+    /// if any, and the new one.
     fn update(
         &self,
         pod: &Pod,
@@ -150,7 +160,7 @@ impl Cgroups {
         self.create(&path)?;
         let (requests, limits) = (resources::pod_requests(pod), resources::pod_limits(pod));
         self.set(&path, "cpu", "cpu.shares", resources::shares(requests.cpu_milli))?;
-        // A limit that is not there is higher than any.
+        // A missing limit counts as higher than any other.
         let set = |controller, file, wanted| {
             let has = self.limit(&path, controller, file).or((!is_new).then_some(i64::MAX));
             if replaces(has, wanted) { self.set(&path, controller, file, wanted) } else { Ok(()) }
@@ -186,18 +196,18 @@ impl Cgroups {
         Ok(())
     }
 
-    /// The limit that a group has, by the name of its v1 file; `None` without one.
+    /// The current limit of a group, by the name of its v1 file; `None` without one.
     fn limit(&self, path: &str, controller: &str, file: &str) -> Option<i64> {
         let name = if self.v2 { translate(file, 2).0 } else { file };
         let folders = self.folders(path);
         let (_, folder) = folders.iter().find(|(c, _)| self.v2 || *c == controller)?;
         let text = std::fs::read_to_string(folder.join(name)).ok()?;
         let value = text.split_whitespace().next()?.parse::<i64>().ok()?;
-        // What v1 says for no limit: -1 of a quota, and more bytes than there are addresses of memory.
+        // v1 writes "no limit" as -1 for a quota and as a huge number of bytes for memory.
         (0..1 << 60).contains(&value).then_some(value)
     }
 
-    /// Sets what all burstable pods together ask for.
+    /// Sets the CPU shares of the group of all burstable pods.
     pub(crate) fn set_burstable_shares(&self, cpu_milli: i64) -> io::Result<()> {
         self.set(
             &format!("{}/burstable", self.top),
@@ -224,7 +234,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Writes a v1 value, or its v2 counterpart.
+    /// Writes a v1 value or its v2 counterpart.
     fn set(&self, path: &str, controller: &str, file: &str, value: i64) -> io::Result<()> {
         let (file, value) =
             if self.v2 { translate(file, value) } else { (file, value.to_string()) };
@@ -241,11 +251,12 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Removes the group of a pod and what the runtime left under it, whatever its class.
+    /// Removes the group of a pod and its children from each QoS class.
     pub(crate) fn remove(&self, uid: &str) {
         for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
             let path = self.path(qos, uid);
-            // The runtime made the group in every hierarchy, also in those that we set nothing in.
+            // The runtime creates the group in every hierarchy, including those that the agent does
+            // not write.
             for root in self.roots() {
                 remove_tree(&root.join(path.trim_start_matches('/')));
             }
@@ -261,7 +272,7 @@ impl Cgroups {
         entries.map(|e| e.path()).filter(|p| p.is_dir() && !p.is_symlink()).collect()
     }
 
-    /// Uids of pods that have a group.
+    /// Uids of the pods that have a group.
     pub(crate) fn pods(&self) -> Vec<String> {
         let mut out = std::collections::BTreeSet::new();
         for path in [
@@ -287,7 +298,7 @@ fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
     result.map_err(|e| io::Error::new(e.kind(), format!("cgroup {}: {e}", path.display())))
 }
 
-/// A v1 cpuset is born empty and takes no process until it has processors and memory nodes.
+/// A new v1 cpuset is empty and accepts no process until CPUs and memory nodes are set.
 fn create_cpuset(hierarchy: &Path, path: &str) -> io::Result<()> {
     let mut folder = hierarchy.to_owned();
     for part in path.split('/').filter(|p| !p.is_empty()) {
@@ -307,7 +318,7 @@ fn create_cpuset(hierarchy: &Path, path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Switches the controllers on in every ancestor of a v2 group; a controller that is missing stays off.
+/// Enables the controllers in every ancestor of a v2 group; a missing controller stays disabled.
 fn delegate(mount: &Path, path: &str) {
     let mut folder = mount.to_owned();
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
@@ -321,7 +332,7 @@ fn delegate(mount: &Path, path: &str) {
     }
 }
 
-/// The v2 file and value of a v1 setting.
+/// The v2 file and value for a v1 setting.
 fn translate(file: &str, value: i64) -> (&'static str, String) {
     match file {
         // The kernel's own mapping of shares 2…262144 to weights 1…10000.
@@ -334,7 +345,7 @@ fn translate(file: &str, value: i64) -> (&'static str, String) {
     }
 }
 
-/// Removes nested groups, leaves first; a group that still has processes stays.
+/// Removes nested groups, leaves first; a group that still has processes remains.
 fn remove_tree(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|t| t.is_dir()) {

@@ -1,4 +1,5 @@
-//! Settings of the node agent: everything host-global is a path or a name, so that several nodes live on one machine.
+//! Configuration of the node agent. Everything that is global to the host is a path or a name, so
+//! that several nodes can run on one machine.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,16 +13,17 @@ use tokio::sync::watch;
 use crate::runtime::registries::Registries;
 use crate::status::not_ready::Unready;
 
-/// Settings of one node agent.
+/// Configuration of one node agent.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Name of the Node object.
     pub node_name: String,
     /// Value of the `kubernetes.io/hostname` label and the Hostname address.
     pub hostname: String,
-    /// Addresses of the node, preferred family first. They may change while it runs; node and pods follow.
+    /// Addresses of the node, preferred family first. They may change while the agent runs; node
+    /// and pods follow.
     pub addresses: watch::Receiver<Vec<IpAddr>>,
-    /// Where it is told which pods are not ready.
+    /// Where the agent publishes the pods that are not ready.
     pub unready: Unready,
     /// External addresses, reported as `ExternalIP`.
     pub external_ips: Vec<IpAddr>,
@@ -31,11 +33,11 @@ pub struct Config {
     pub taints: Vec<Taint>,
     /// `spec.providerID`; empty for none.
     pub provider_id: String,
-    /// What `status.nodeInfo.kubeletVersion` says.
+    /// `status.nodeInfo.kubeletVersion`.
     pub version: String,
-    /// Pod directories; `/var/lib/kubelet` unless the data directory is moved.
+    /// Pod directories; `/var/lib/kubelet` unless the data directory is set.
     pub root_dir: PathBuf,
-    /// Where the directories of local-path volumes are made.
+    /// Where the directories of local-path volumes are created.
     pub local_storage_dir: PathBuf,
     /// Served at `/logs/` of the kubelet API: `/var/log`.
     pub system_logs_dir: PathBuf,
@@ -43,9 +45,9 @@ pub struct Config {
     pub pod_logs_dir: PathBuf,
     /// `/var/log/containers`.
     pub container_logs_dir: PathBuf,
-    /// Folders with manifests of static pods.
+    /// Directories with manifests of static pods.
     pub manifest_dirs: Vec<PathBuf>,
-    /// Cgroup under which `kubepods` is made; `/` is the root of each hierarchy.
+    /// Cgroup under which `kubepods` is created; `/` is the root of each hierarchy.
     pub cgroup_root: String,
     /// The runtime.
     pub runtime: RuntimeConfig,
@@ -55,70 +57,74 @@ pub struct Config {
     pub cluster_domain: String,
     /// The node's own resolver file.
     pub resolv_conf: PathBuf,
-    /// Most pods on this node.
+    /// Maximum number of pods on this node.
     pub max_pods: u32,
-    /// Resources kept from pods, by name, such as `cpu: 100m`.
+    /// Resources reserved for the system, by name, such as `cpu: 100m`.
     pub reserved: BTreeMap<String, String>,
     /// A container log is rotated at this size, in bytes.
     pub log_max_size: u64,
-    /// Files kept of one container's log, the current one included.
+    /// Number of files kept of one container's log, the current one included.
     pub log_max_files: usize,
-    /// Image collection starts above this use of the image file system, in percent.
+    /// Image garbage collection starts above this use of the image file system, in percent.
     pub image_gc_high: u8,
-    /// Image collection stops below this use, in percent.
+    /// Image garbage collection stops below this use, in percent.
     pub image_gc_low: u8,
-    /// How often an unchanged node status is written.
+    /// How often an unchanged node status is sent.
     pub status_interval: Duration,
-    /// The stricter defaults of `--profile=hardened`: the runtime's seccomp profile and no raw packets for containers that
-    /// say nothing, a bound of processes for each pod.
+    /// The stricter defaults of `--profile=hardened`: the runtime's seccomp profile and no raw
+    /// packets for containers that do not set these, and a limit on the processes of each pod.
     pub hardened: bool,
-    /// The kubelet API; `None` serves none.
+    /// The kubelet API; `None` disables it.
     pub http: Option<HttpConfig>,
-    /// How the pods end when the machine is switched off.
+    /// The signal that ends the pods before the machine is switched off.
     pub power: crate::Power,
-    /// The time they get then.
+    /// The grace period of the pods at a shutdown of the machine.
     pub shutdown_grace: crate::Grace,
-    /// Filled once the runtime answers: its name and version, and what starts containers: `containerd 1.6.20 with crun`.
+    /// Set once the runtime answers: its name and version, and the OCI runtime, such as `containerd
+    /// 1.6.20 with crun`.
     pub runtime_shown: Arc<OnceLock<String>>,
 }
 
-/// The runtime that containers run in.
+/// Configuration of the container runtime.
 #[derive(Debug, Clone)]
 pub struct RuntimeConfig {
-    /// An existing CRI socket; `None` starts and supervises an own containerd.
+    /// An existing CRI socket; `None` starts and supervises containerd.
     pub endpoint: Option<PathBuf>,
-    /// Folder of images, snapshots and metadata of the own containerd, and of its configuration.
+    /// Directory of the supervised containerd's images, snapshots, metadata and configuration.
     pub data_dir: PathBuf,
-    /// Folder of its socket and volatile state.
+    /// Directory of the supervised containerd's socket and volatile state.
     pub run_dir: PathBuf,
-    /// Folders searched for `containerd`, `runc` and `crun` before `PATH`.
+    /// Directories searched for `containerd`, `runc` and `crun` before `PATH`.
     pub bin_dirs: Vec<PathBuf>,
     /// Value of `PATH`.
     pub path: String,
-    /// CNI network configurations.
+    /// Directory of CNI network configurations.
     pub cni_conf_dir: PathBuf,
-    /// CNI plugins.
+    /// Directory of CNI plugins.
     pub cni_bin_dir: PathBuf,
-    /// What is known of registries at the start.
+    /// The registries at the start.
     pub registries: Registries,
-    /// The file that says so, which may change; `None` for none.
+    /// The file that `registries` was read from and that is read again when it changes; `None` for
+    /// none.
     pub registries_file: Option<PathBuf>,
-    /// Archives imported at start.
+    /// Directory of image archives imported at the start.
     pub images_dir: PathBuf,
-    /// Several pods share one shim process (containerd ≥ 2.2): less memory, one fault domain.
+    /// Whether several pods share one shim process (containerd ≥ 2.2): less memory, one fault
+    /// domain.
     pub grouped_shims: bool,
-    /// An exec, attach or port-forward that nobody uses ends after five minutes, not after upstream's four hours.
+    /// Whether an idle exec, attach or port-forward ends after five minutes instead of upstream's
+    /// four hours.
     pub short_streams: bool,
 }
 
 /// The kubelet API.
 #[derive(Clone)]
 pub struct HttpConfig {
-    /// Bound and non-blocking; the port is 10250 unless flags say otherwise.
+    /// Bound and non-blocking; the default port is 10250.
     pub listener: Arc<std::net::TcpListener>,
     /// Its port.
     pub port: u16,
-    /// Certificate, key and the CA that client certificates are checked with.
+    /// Certificate, key and the CA that verifies client certificates.
     pub tls: Arc<rustls::ServerConfig>,
 }
 
@@ -129,13 +135,13 @@ impl std::fmt::Debug for HttpConfig {
 }
 
 impl Config {
-    /// Addresses of the node as they are now, preferred family first.
+    /// Current addresses of the node, preferred family first.
     pub(crate) fn node_ips(&self) -> Vec<IpAddr> {
         self.addresses.borrow().clone()
     }
 
-    /// Defaults for a node of this name and address; paths are those that log agents and CSI drivers expect, the
-    /// runtime's own live under `data_dir` and `run_dir`.
+    /// Defaults for a node of this name and address. Paths are those that log agents and CSI
+    /// drivers expect; the runtime's own are under `data_dir` and `run_dir`.
     pub fn new(node_name: &str, node_ip: IpAddr, data_dir: PathBuf, run_dir: PathBuf) -> Self {
         let path = |p: &str| PathBuf::from(p);
         Self {
@@ -172,7 +178,7 @@ impl Config {
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".to_owned(),
             resolv_conf: path("/etc/resolv.conf"),
-            // The defaults of `KubeletConfiguration` v1beta1.
+            // The following are the defaults of `KubeletConfiguration` v1beta1.
             max_pods: 110,
             reserved: BTreeMap::new(),
             log_max_size: 10 << 20,
@@ -211,7 +217,7 @@ impl Config {
     }
 }
 
-/// Resolves when the node's addresses changed; never, once nobody tells of them any more.
+/// Resolves when the node's addresses change; never again once their sender is dropped.
 pub(crate) async fn moved(addresses: &mut watch::Receiver<Vec<IpAddr>>) {
     if addresses.changed().await.is_err() {
         std::future::pending().await

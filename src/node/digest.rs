@@ -1,4 +1,4 @@
-//! SHA-256 digests as OCI writes them.
+//! SHA-256 digests in OCI notation.
 
 use std::io::{self, Read};
 

@@ -73,51 +73,51 @@ mod recorder;
 
 pub(crate) use recorder::NodeEventRecorder;
 
-/// A container or an image is tried again later.
+/// A container start or an image pull is in back-off.
 pub(crate) const BACK_OFF: &str = "BackOff";
-/// The machine has the first version of cgroups.
+/// The machine uses cgroup v1.
 pub(crate) const CGROUP_V1: &str = "CgroupV1";
-/// A container was made.
+/// A container was created.
 pub(crate) const CREATED: &str = "Created";
-/// Name servers or search domains of a pod were left out.
+/// Name servers or search domains of a pod were omitted.
 pub(crate) const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
-/// An image is not there and must not be pulled.
+/// An image is missing and its policy forbids a pull.
 pub(crate) const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
-/// The runtime takes longer to end a pod than it may.
+/// The runtime did not stop a pod within its grace period.
 pub(crate) const EXCEEDED_GRACE_PERIOD: &str = "ExceededGracePeriod";
-/// Something of a pod failed; the message says what.
+/// A step failed; the message says which.
 pub(crate) const FAILED: &str = "Failed";
-/// The cgroup of a pod cannot be made.
+/// The cgroup of a pod cannot be created.
 pub(crate) const FAILED_CREATE_POD_CONTAINER: &str = "FailedCreatePodContainer";
-/// A sandbox cannot be made.
+/// A sandbox cannot be created.
 pub(crate) const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
-/// A pod cannot be ended.
+/// A pod cannot be stopped.
 pub(crate) const FAILED_KILL_POD: &str = "FailedKillPod";
 /// A volume cannot be set up.
 pub(crate) const FAILED_MOUNT: &str = "FailedMount";
-/// The runtime does not say how a sandbox is.
+/// The runtime does not return the status of a sandbox.
 pub(crate) const FAILED_POD_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
-/// A container's hook after its start failed.
+/// A container's postStart hook failed.
 pub(crate) const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
-/// A container's hook before its end failed.
+/// A container's preStop hook failed.
 pub(crate) const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
-/// The runtime does not say how a pod is.
+/// The runtime does not return the state of a pod.
 pub(crate) const FAILED_SYNC: &str = "FailedSync";
-/// The image file system stays full although unused images were removed.
+/// The image file system stays full after unused images were removed.
 pub(crate) const FREE_DISK_SPACE_FAILED: &str = "FreeDiskSpaceFailed";
-/// Unused images could not be removed twice in a row.
+/// Image garbage collection failed twice in a row.
 pub(crate) const IMAGE_GC_FAILED: &str = "ImageGCFailed";
-/// The runtime does not say whether it has an image.
+/// The runtime does not say whether an image is present.
 pub(crate) const INSPECT_FAILED: &str = "InspectFailed";
-/// The image file system has no size.
+/// The capacity of the image file system is zero.
 pub(crate) const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";
 /// A container is being stopped.
 pub(crate) const KILLING: &str = "Killing";
-/// A pod wants the cluster's DNS, and there is none.
+/// A pod uses the cluster's DNS, and none is configured.
 pub(crate) const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 /// A pod waits for the network plugin.
 pub(crate) const NETWORK_NOT_READY: &str = "NetworkNotReady";
-/// The limits of all pods together are set.
+/// The limits of all pods together were set.
 pub(crate) const NODE_ALLOCATABLE_ENFORCED: &str = "NodeAllocatableEnforced";
 /// The node became not ready.
 pub(crate) const NODE_NOT_READY: &str = "NodeNotReady";
@@ -129,23 +129,23 @@ pub(crate) const NODE_READY: &str = "NodeReady";
 pub(crate) const NODE_SCHEDULABLE: &str = "NodeSchedulable";
 /// A probe succeeded with a warning.
 pub(crate) const PROBE_WARNING: &str = "ProbeWarning";
-/// An image was pulled, or was there.
+/// An image was pulled or is already present.
 pub(crate) const PULLED: &str = "Pulled";
 /// An image is being pulled.
 pub(crate) const PULLING: &str = "Pulling";
-/// The machine was started again since the node's last status.
+/// The machine rebooted since the node's last status.
 pub(crate) const REBOOTED: &str = "Rebooted";
 /// All containers have the new resources of their pod.
 pub(crate) const RESIZE_COMPLETED: &str = "ResizeCompleted";
-/// The node has too little left for new resources of a pod.
+/// The node lacks the new resources of a pod.
 pub(crate) const RESIZE_DEFERRED: &str = "ResizeDeferred";
-/// The runtime or the kernel refused new resources.
+/// The runtime or the kernel rejected new resources.
 pub(crate) const RESIZE_ERROR: &str = "ResizeError";
-/// New resources of a pod are being put in force.
+/// New resources of a pod are being applied.
 pub(crate) const RESIZE_STARTED: &str = "ResizeStarted";
 /// A sandbox is replaced.
 pub(crate) const SANDBOX_CHANGED: &str = "SandboxChanged";
-/// The machine is switched off.
+/// The machine is being switched off.
 pub(crate) const SHUTDOWN: &str = "Shutdown";
 /// A container was started.
 pub(crate) const STARTED: &str = "Started";
@@ -159,7 +159,8 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::{Path, PathBuf};
 
-    /// The values of the constants in upstream's `event.go` (v1.37.1), then those spelled out at their call sites.
+    /// The values of the constants in upstream's `event.go` (v1.37.1), then the reasons that
+    /// upstream writes as literals.
     const UPSTREAM: &str = "Created Started Failed Killing Preempting BackOff ExceededGracePeriod \
         FailedKillPod FailedCreatePodContainer NetworkNotReady ResizeDeferred ResizeInfeasible \
         ResizeCompleted ResizeStarted ResizeError FailedNodeDeclaredFeaturesCheck Pulling Pulled \
@@ -194,12 +195,12 @@ mod tests {
         let upstream: BTreeSet<&str> = UPSTREAM.split_whitespace().collect();
         assert_eq!(table.keys().copied().collect::<BTreeSet<_>>(), upstream);
         let mut files = Vec::new();
-        // Tests run in the folder of their crate.
+        // Tests run in the directory of their crate.
         sources(Path::new("."), &mut files);
         let mut code = String::new();
         for file in files {
             let text = std::fs::read_to_string(file).unwrap();
-            // What tests name is not emitted.
+            // Reasons that only tests use are not emitted.
             code.push_str(text.split("#[cfg(test)]\nmod tests {").next().unwrap());
         }
         let word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';

@@ -1,4 +1,4 @@
-//! Folders of this machine whose files are read again when they change.
+//! Watches directories for changes of their files, with inotify.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use futures::StreamExt;
 use inotify::{Event, EventMask, Inotify, WatchMask};
 
-/// What the kernel tells about the folders.
+/// An inotify instance with the watched directories.
 #[derive(Debug)]
 pub(crate) struct Changes {
     watches: inotify::Watches,
@@ -19,7 +19,7 @@ impl Changes {
         Ok(Self { watches: inotify.watches(), events: inotify.into_event_stream(vec![0; 4096])? })
     }
 
-    /// A folder that is not there yet is awaited in the nearest one that is.
+    /// Watches the directories; for a missing one, watches the nearest ancestor that exists.
     pub(crate) fn watch(&mut self, folders: &[PathBuf]) {
         let mask = WatchMask::CLOSE_WRITE
             | WatchMask::CREATE
@@ -35,7 +35,7 @@ impl Changes {
         }
     }
 
-    /// Resolves at a change that matters.
+    /// Resolves at the next relevant change.
     pub(crate) async fn next(&mut self, folders: &[PathBuf]) {
         loop {
             match self.events.next().await {
@@ -47,7 +47,7 @@ impl Changes {
     }
 }
 
-/// A file that was only made is not yet written, unless it is a link.
+/// Whether an event is relevant. A created file is not written yet, unless it is a link.
 fn matters(event: &Event<std::ffi::OsString>, folders: &[PathBuf]) -> bool {
     use std::os::unix::fs::MetadataExt;
     let Some(name) = &event.name else { return true };

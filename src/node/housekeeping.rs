@@ -1,4 +1,4 @@
-//! Keeps the disk from filling: rotates container logs, removes unused images when their file system is full.
+//! Housekeeping: rotates container logs and removes unused images when their file system is full.
 
 pub(crate) mod image_gc;
 mod log_rotation;
@@ -18,9 +18,9 @@ use crate::context::Node;
 use crate::events;
 use crate::pods::table::Table;
 
-/// How often logs are measured (kubelet's `containerLogMonitorInterval`).
+/// How often the sizes of logs are checked (kubelet's `containerLogMonitorInterval`).
 const LOGS_EVERY: Duration = Duration::from_secs(10);
-/// How often the image file system is measured (kubelet's `imageGCPeriod`).
+/// How often the image file system is checked (kubelet's `imageGCPeriod`).
 const IMAGES_EVERY: Duration = Duration::from_secs(300);
 /// Runs until shutdown.
 pub(crate) async fn run(
@@ -42,7 +42,7 @@ pub(crate) async fn run(
             let collected = collect_images(&node, &table, &mut seen).await;
             if let Err(why) = &collected {
                 tracing::warn!(error = why, "cannot free space of unused images");
-                // One failure alone may pass.
+                // A single failure is not reported as an event.
                 if failed {
                     node.api.events.node_event(
                         EventType::Warning,

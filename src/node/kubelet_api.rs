@@ -1,4 +1,5 @@
-//! The kubelet API on 10250: logs, exec, attach, port-forward, pods, stats; authenticated and authorized by the API server.
+//! The kubelet API on 10250: logs, exec, attach, port-forward, pods, stats; authenticated and
+//! authorized by the API server.
 
 mod auth;
 mod config;
@@ -32,17 +33,18 @@ use crate::config::HttpConfig;
 use crate::context::Node;
 use crate::pods::table::Table;
 
-/// Connections at one time; further ones wait.
+/// Maximum number of simultaneous connections; further ones wait.
 const CONNECTIONS_MAX: usize = 256;
-/// A client that does not finish its handshake by then is dropped.
+/// Time limit for the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// One that does not finish its headers by then, too: anybody may connect, and the connections are few.
+/// Time limit for the request headers: any client can connect, and connections are limited.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(32);
 
-/// The bound listener, on this runtime.
+/// Registers the bound listener with the async runtime.
 ///
 /// # Errors
-/// The runtime does not take it.
+///
+/// The async runtime rejects the listener.
 pub(crate) fn listener(config: &HttpConfig) -> std::io::Result<TcpListener> {
     TcpListener::from_std(config.listener.try_clone()?)
 }

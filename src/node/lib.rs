@@ -1,7 +1,8 @@
-//! The node agent: runs the pods of one node through a CRI runtime and reports about them.
+//! The node agent: runs the pods of one node through a CRI runtime and reports their status.
 //!
-//! [`run`] is the whole of it. Decisions (which containers to start, what a pod's status is) are pure functions over what
-//! was observed; the runtime, the API server and the disk are behind thin shells.
+//! [`run`] is the entry point. Decisions (which containers to start, what the status of a pod is)
+//! are pure functions of observed state; the runtime, the API server and the disk are accessed by
+//! thin layers.
 
 mod agent;
 mod cgroups;

@@ -1,8 +1,8 @@
-//! Facts of the machine: processors, memory, kernel, identity.
+//! Properties of the machine: processors, memory, kernel, identity, disks and interfaces.
 
 use std::path::Path;
 
-/// What does not change while we run.
+/// Properties that do not change while the agent runs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Machine {
     pub(crate) cpus: i64,
@@ -18,7 +18,7 @@ fn line(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// `amd64`, `arm64`, …: Go's name of this architecture.
+/// Go's name of this architecture, such as `amd64`.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -27,7 +27,7 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// Sizes in bytes of the huge pages that this kernel has, and how many of each it holds.
+/// Returns the huge page sizes of this kernel in bytes and the number of pages of each.
 pub(crate) fn huge_pages() -> Vec<(i64, i64)> {
     let mut out = Vec::new();
     for entry in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
@@ -41,14 +41,14 @@ pub(crate) fn huge_pages() -> Vec<(i64, i64)> {
     out
 }
 
-/// The size in a name such as `hugepages-2048kB`.
+/// Parses the size in a name such as `hugepages-2048kB`.
 fn huge_page_size(name: &str) -> Option<i64> {
     let kb = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     kb.parse::<i64>().ok()?.checked_mul(1024).filter(|size| *size > 0)
 }
 
 impl Machine {
-    /// Reads `/proc`, `/sys` and `/etc`; what is missing stays empty.
+    /// Reads `/proc`, `/sys` and `/etc`; missing values are empty.
     pub(crate) fn read() -> Self {
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let total = memory
@@ -82,19 +82,19 @@ impl Machine {
     }
 }
 
-/// A file system: bytes and inodes, all and free to us.
+/// A file system: its bytes and inodes, and those free for unprivileged users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Disk {
     pub(crate) size: u64,
     pub(crate) free: u64,
-    /// Bytes that are taken; those kept for root are neither.
+    /// Used bytes; the blocks reserved for root are neither used nor free.
     pub(crate) used: u64,
-    /// Zero where the file system has no fixed number.
+    /// Zero if the file system has no fixed number.
     pub(crate) inodes: u64,
     pub(crate) inodes_free: u64,
 }
 
-/// The file system under `path`.
+/// Returns the file system of `path`.
 pub(crate) fn disk(path: &Path) -> Option<Disk> {
     let stat = nix::sys::statvfs::statvfs(path).ok()?;
     let unit = stat.fragment_size();
@@ -107,7 +107,7 @@ pub(crate) fn disk(path: &Path) -> Option<Disk> {
     })
 }
 
-/// Bytes of memory that can be had without swapping; `None` where the kernel does not tell.
+/// Bytes of memory available without swapping; `None` if the kernel does not report it.
 pub(crate) fn memory_available() -> Option<i64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
@@ -115,7 +115,7 @@ pub(crate) fn memory_available() -> Option<i64> {
     Some(kb.saturating_mul(1024))
 }
 
-/// Memory of the whole machine in bytes, and its page faults.
+/// Memory and page faults of the whole machine, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemoryUsage {
     pub(crate) usage: u64,
@@ -126,7 +126,7 @@ pub(crate) struct MemoryUsage {
     pub(crate) swap_free: u64,
 }
 
-/// Reads it from the texts of `/proc/meminfo` and `/proc/vmstat`.
+/// Parses the texts of `/proc/meminfo` and `/proc/vmstat`.
 pub(crate) fn memory_usage(meminfo: &str, vmstat: &str) -> MemoryUsage {
     let of = |text: &str, name: &str| {
         text.lines()
@@ -154,7 +154,7 @@ pub(crate) struct Interface {
     pub(crate) tx_errors: u64,
 }
 
-/// The interfaces in a text of `/proc/net/dev`, without the loopback and the host's ends of pods.
+/// Parses `/proc/net/dev`, without the loopback and the host's ends of pod interfaces.
 pub(crate) fn interfaces(text: &str) -> Vec<Interface> {
     let interface = |line: &str| {
         let (name, counters) = line.split_once(':')?;

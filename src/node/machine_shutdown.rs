@@ -7,21 +7,22 @@ use tokio::sync::watch;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
-    /// No node runs here, or its pods have ended.
+    /// No node runs, or its pods have ended.
     #[default]
     Idle,
     /// The node runs.
     Running,
-    /// Its pods end.
+    /// The pods are being stopped.
     GoingDown,
 }
 
-/// The way to end the pods of a node before its machine is switched off; cheap to clone, one for each node.
+/// Stops the pods of a node before its machine is switched off; cheap to clone, one for each node.
 #[derive(Debug, Clone, Default)]
 pub struct Power(Arc<watch::Sender<Phase>>);
 
 impl Power {
-    /// Ends the node's pods; resolves when they have ended or their time is over, at once where no node runs.
+    /// Stops the node's pods. Resolves when they have ended or their grace period is over, and at
+    /// once if no node runs.
     pub async fn go_down(&self) {
         let asked = self.0.send_if_modified(|phase| {
             let runs = *phase == Phase::Running;
@@ -31,35 +32,36 @@ impl Power {
             runs
         });
         if asked {
-            // The sender is held by `self`: it cannot be closed.
+            // `self` holds the sender, so the channel cannot close.
             let _ = self.0.subscribe().wait_for(|phase| *phase == Phase::Idle).await;
         }
     }
 
-    /// Notes that a node runs; resolves once its pods are to end.
+    /// Records that a node runs; resolves once its pods are to be stopped.
     pub(crate) fn begin(&self) -> impl Future<Output = ()> + use<> {
         self.0.send_replace(Phase::Running);
         let mut phase = self.0.subscribe();
         async move { drop(phase.wait_for(|phase| *phase == Phase::GoingDown).await) }
     }
 
-    /// Notes that the pods of the node have ended, or that it stops without ending them.
+    /// Records that the pods of the node have ended, or that the node stops without stopping them.
     pub(crate) fn end(&self) {
         self.0.send_replace(Phase::Idle);
     }
 
-    /// Whether pods end because the machine is switched off.
+    /// Whether pods are being stopped because the machine is switched off.
     pub(crate) fn is_going_down(&self) -> bool {
         *self.0.borrow() == Phase::GoingDown
     }
 }
 
-/// The time pods get.
+/// The grace periods of the pods at a shutdown of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grace {
-    /// All together (`shutdownGracePeriod`); zero leaves pods to what switches the machine off.
+    /// For all pods together (`shutdownGracePeriod`); zero stops no pods.
     pub total: Duration,
-    /// Of that for critical ones, which end last (`shutdownGracePeriodCriticalPods`).
+    /// The part of it for critical pods, which are stopped last
+    /// (`shutdownGracePeriodCriticalPods`).
     pub critical: Duration,
 }
 

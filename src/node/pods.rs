@@ -1,4 +1,4 @@
-//! Pods: the manager, one worker for each pod, and the decisions that both take.
+//! Pods: the manager, one worker for each pod, and the decisions that they share.
 
 pub(crate) mod admission;
 pub(crate) mod capacity;

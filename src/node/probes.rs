@@ -1,4 +1,5 @@
-//! Probes of running containers: one task per probe, results by container id, a wake-up when a result changes.
+//! Probes of running containers: one task for each probe, results by container id, and a wake-up
+//! when a result changes.
 
 pub(crate) mod handler;
 
@@ -20,7 +21,7 @@ use crate::pods::pod::{Pod, Role};
 use crate::probes::handler::{ProbeResult, Target};
 use crate::status;
 
-/// What a probe decides.
+/// The kind of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Type {
     Startup,
@@ -38,10 +39,11 @@ impl Type {
     }
 }
 
-/// How often a probe that cannot be run is tried (`maxProbeRetries`).
+/// Number of attempts for a probe that cannot be run (`maxProbeRetries`).
 const TRIES: usize = 3;
 
-/// Reason and message of the event about a result, as the kubelet's `prober` has them; success has none.
+/// Returns reason and message of the event about a result, as the kubelet's `prober` does; none for
+/// a success.
 fn event(type_: Type, result: &ProbeResult) -> Option<(&'static str, String)> {
     let name = type_.name();
     match result {
@@ -67,7 +69,7 @@ pub(crate) struct Probes {
     results: Results,
     running: HashMap<(String, Type), Shutdown>,
     wake: Arc<Notify>,
-    /// A container has started: its other probes begin.
+    /// Notifies the other probes that a container has started.
     started: Arc<Notify>,
 }
 
@@ -84,12 +86,13 @@ impl Probes {
         Self { results: Results::default(), running: HashMap::new(), wake, started: Arc::default() }
     }
 
-    /// Results so far, by container id.
+    /// Returns the current results, by container id.
     pub(crate) fn results(&self) -> HashMap<String, Health> {
         self.results.lock().clone()
     }
 
-    /// A container that already was started before we were: its startup probe is not asked again.
+    /// Restores the results of a container that an earlier process started: its startup probe is
+    /// not repeated.
     pub(crate) fn adopt(&self, id: &str, ready: bool) {
         let mut results = self.results.lock();
         results.entry(id.to_owned()).or_insert(Health {
@@ -99,8 +102,9 @@ impl Probes {
         });
     }
 
-    /// Starts probes of running containers, ends those of containers that are gone. A pod that ends keeps only its readiness
-    /// probes; what has not started by then counts as started, as upstream has it.
+    /// Starts the probes of running containers and stops those of others. A terminating pod keeps
+    /// only its readiness probes; as with upstream, containers that have not started by then count
+    /// as started.
     pub(crate) fn sync(
         &mut self,
         node: &Arc<Node>,
@@ -241,7 +245,8 @@ impl Task {
             if started || self.type_ == Type::Startup {
                 base::clock::sleep(period.saturating_sub(begun.elapsed())).await;
             } else {
-                // The startup probe may have decided just before we wait: then the next look is a period away.
+                // The startup probe may succeed just before this wait: the next check is then a
+                // period away.
                 let _ = tokio::time::timeout(period, self.started.notified()).await;
             }
         }
@@ -257,7 +262,8 @@ impl Task {
         base::clock::sleep(delay.saturating_sub(age)).await;
     }
 
-    /// Runs the probe; one that could not be run is tried again at once, up to [`TRIES`] times.
+    /// Runs the probe; a probe that could not be run is repeated at once, up to [`PROBE_ATTEMPTS`]
+    /// times.
     async fn once(&self) -> ProbeResult {
         for _ in 1..TRIES {
             match self.run_handler().await {
@@ -290,7 +296,7 @@ impl Task {
         }
     }
 
-    /// The event that a result is worth.
+    /// Records the event of a result, if any.
     fn report(&self, result: &ProbeResult) {
         if let Some(member) = self.pod.member(&self.container.name)
             && let Some((reason, message)) = event(self.type_, result)

@@ -1,4 +1,4 @@
-//! The seam to the container runtime, shaped like CRI, and what may go wrong behind it.
+//! The interface to the container runtime, modelled after the CRI, and its errors.
 
 pub(crate) mod containerd;
 pub(crate) mod cri;
@@ -25,22 +25,22 @@ pub struct RuntimeError {
     pub operation: &'static str,
     /// gRPC code.
     pub code: tonic::Code,
-    /// The runtime's own words.
+    /// The runtime's message.
     pub message: String,
 }
 
 impl RuntimeError {
-    /// The sandbox, container or image does not exist (any more).
+    /// Whether the sandbox, container or image does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code == tonic::Code::NotFound
     }
 
-    /// The error as a gRPC client of Go prints it, which is how events of the kubelet show it.
+    /// The error as a Go gRPC client formats it, which the kubelet's events show.
     pub(crate) fn grpc_text(&self) -> String {
         format!("rpc error: code = {:?} desc = {}", self.code, self.message)
     }
 
-    /// The runtime could not be reached: it restarts, or is not there yet.
+    /// Whether the runtime cannot be reached: it restarts, or is not running yet.
     pub fn is_unavailable(&self) -> bool {
         self.code == tonic::Code::Unavailable
     }
@@ -55,7 +55,7 @@ pub struct RuntimeVersion {
     pub version: String,
 }
 
-/// What newer runtimes can do and older ones ignore without a word.
+/// Features of newer runtimes that older ones ignore silently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
     /// `supplementalGroupsPolicy: Strict`.
@@ -64,13 +64,14 @@ pub struct Features {
     pub recursive_read_only: bool,
     /// `lifecycle.stopSignal`.
     pub stop_signal: bool,
-    /// Volumes that show images (KEP 4639).
+    /// Volumes from images (KEP 4639).
     pub image_volumes: bool,
 }
 
 impl Features {
-    /// What the runtime says of itself; for what it does not say, its version. `stopSignal` is known to work from
-    /// containerd 2.4 on, images are mounted from containerd 2.1 and CRI-O 1.31 on, and nothing in the protocol tells.
+    /// Reads the features that the runtime reports, and infers the others from its version:
+    /// `stopSignal` works with containerd 2.4 and later, image volumes with containerd 2.1 and
+    /// CRI-O 1.31 and later, and the protocol reports neither.
     pub fn of(version: &RuntimeVersion, status: &cri_api::StatusResponse) -> Self {
         let default = status.runtime_handlers.iter().find(|h| h.name.is_empty());
         let mut parts = version.version.trim_start_matches('v').split(['.', '-', '~', '+']);
@@ -102,12 +103,12 @@ pub struct ExecOutput {
     pub exit_code: i32,
 }
 
-/// Something happened to a container or sandbox of this id; only a hint to look again.
+/// A change of a container or sandbox; a hint to observe it again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerEvent {
     /// Id of a container or of a sandbox.
     pub id: String,
-    /// What.
+    /// The kind of change.
     pub kind: ContainerEventKind,
 }
 
@@ -118,94 +119,95 @@ pub enum ContainerEventKind {
     Started,
     /// Its process ended.
     Exited,
-    /// The kernel killed in it for lack of memory.
+    /// The kernel killed a process for lack of memory.
     OutOfMemory,
     /// It was removed.
     Deleted,
 }
 
-/// Which streaming session is asked for; the answer is a URL on the loopback interface.
+/// A request for a streaming session; the response is a URL on the loopback interface.
 #[derive(Debug, Clone)]
 pub enum Streaming {
     /// Run a command.
     Exec(cri_api::ExecRequest),
-    /// Join the running process.
+    /// Attach to the running process.
     Attach(cri_api::AttachRequest),
-    /// Reach ports of the pod.
+    /// Forward ports of the pod.
     PortForward(cri_api::PortForwardRequest),
 }
 
-/// The container runtime. Every call has a deadline; a call on something that is gone answers `NotFound`.
+/// The container runtime. Every call has a deadline; a call for a missing object returns
+/// `NotFound`.
 #[async_trait]
 pub trait Runtime: Send + Sync + fmt::Debug {
-    /// Who answers.
+    /// Returns name and version of the runtime.
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError>;
     /// `RuntimeReady` and `NetworkReady` with reasons, handlers and features.
     async fn status(&self) -> Result<cri_api::StatusResponse, RuntimeError>;
-    /// Makes a sandbox with its network; `handler` is that of the RuntimeClass, or empty.
+    /// Creates a sandbox with its network; `handler` is that of the RuntimeClass, or empty.
     async fn run_sandbox(
         &self,
         config: cri_api::PodSandboxConfig,
         handler: &str,
     ) -> Result<String, RuntimeError>;
-    /// Ends everything in a sandbox and gives its addresses back; idempotent.
+    /// Stops a sandbox with its containers and releases its addresses; idempotent.
     async fn stop_sandbox(&self, id: &str) -> Result<(), RuntimeError>;
     /// Removes a stopped sandbox; idempotent.
     async fn remove_sandbox(&self, id: &str) -> Result<(), RuntimeError>;
-    /// Sandboxes, of one pod when a uid is given.
+    /// Lists sandboxes, of one pod if a uid is given.
     async fn sandboxes(
         &self,
         pod_uid: Option<&str>,
     ) -> Result<Vec<cri_api::PodSandbox>, RuntimeError>;
     /// State and addresses of one sandbox.
     async fn sandbox_status(&self, id: &str) -> Result<cri_api::PodSandboxStatus, RuntimeError>;
-    /// Makes a container.
+    /// Creates a container.
     async fn create_container(
         &self,
         sandbox: &str,
         config: cri_api::ContainerConfig,
         sandbox_config: cri_api::PodSandboxConfig,
     ) -> Result<String, RuntimeError>;
-    /// Starts it.
+    /// Starts a container.
     async fn start_container(&self, id: &str) -> Result<(), RuntimeError>;
-    /// Sends the stop signal, after `grace` kills; idempotent.
+    /// Sends the stop signal and kills the container after `grace`; idempotent.
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), RuntimeError>;
-    /// Removes it; idempotent.
+    /// Removes a container; idempotent.
     async fn remove_container(&self, id: &str) -> Result<(), RuntimeError>;
-    /// Containers, of one pod when a uid is given.
+    /// Lists containers, of one pod if a uid is given.
     async fn containers(
         &self,
         pod_uid: Option<&str>,
     ) -> Result<Vec<cri_api::Container>, RuntimeError>;
     /// State of one container.
     async fn container_status(&self, id: &str) -> Result<cri_api::ContainerStatus, RuntimeError>;
-    /// Changes its limits in place.
+    /// Changes the limits of a running container.
     async fn update_container(
         &self,
         id: &str,
         resources: cri_api::LinuxContainerResources,
     ) -> Result<(), RuntimeError>;
-    /// Runs a command to its end, at most `timeout`.
+    /// Runs a command to completion, for at most `timeout`.
     async fn exec(
         &self,
         id: &str,
         command: &[String],
         timeout: Duration,
     ) -> Result<ExecOutput, RuntimeError>;
-    /// Prepares a streaming session; the URL that serves it.
+    /// Prepares a streaming session; returns its URL.
     async fn streaming(&self, request: Streaming) -> Result<String, RuntimeError>;
-    /// Opens the log file again, after it was renamed.
+    /// Reopens the log file after it was renamed.
     async fn reopen_log(&self, id: &str) -> Result<(), RuntimeError>;
     /// CPU and memory of all containers.
     async fn stats(&self) -> Result<Vec<cri_api::ContainerStats>, RuntimeError>;
-    /// Pulls an image; its reference by digest.
+    /// Pulls an image; returns its reference by digest.
     async fn pull_image(
         &self,
         image: cri_api::ImageSpec,
         auth: Option<cri_api::AuthConfig>,
         sandbox: cri_api::PodSandboxConfig,
     ) -> Result<String, RuntimeError>;
-    /// The image, when present.
+    /// Returns an image; `None` if it is not present.
     async fn image(&self, reference: &str) -> Result<Option<cri_api::Image>, RuntimeError>;
     /// All images.
     async fn images(&self) -> Result<Vec<cri_api::Image>, RuntimeError>;

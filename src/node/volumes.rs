@@ -1,4 +1,4 @@
-//! The volumes of a pod: made ready before its containers, kept up to date, taken down after them.
+//! The volumes of a pod: set up before its containers, kept up to date, torn down after them.
 
 mod atomic;
 mod claims;
@@ -24,7 +24,7 @@ use crate::pods::pod::{Member, Pod};
 use crate::runtime::Features;
 use directory::VolumePath;
 
-/// A volume that cannot be made ready (yet); the text goes into a `FailedMount` event.
+/// A volume cannot be set up (yet); the text is shown in a `FailedMount` event.
 #[derive(Debug, thiserror::Error)]
 #[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
 pub(crate) struct VolumeError {
@@ -36,12 +36,12 @@ pub(crate) struct VolumeError {
 #[derive(Debug, Default)]
 pub(crate) struct Volumes {
     pub(crate) places: HashMap<String, VolumePath>,
-    /// When a token or certificate in one of them is due.
+    /// When a token or certificate in a volume has to be refreshed.
     pub(crate) refresh_at: Option<Instant>,
 }
 
-/// Whether nothing but this machine and a token is between the pod and its volumes: every object is there, no claim is to
-/// be looked up, and no signer to be waited for.
+/// Whether the volumes can be set up without a wait: all objects are cached, and there is no claim
+/// to look up and no certificate to wait for.
 pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
     let is_claim = |v: &core::Volume| v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
     !pod.spec().volumes.iter().flatten().any(is_claim)
@@ -51,14 +51,15 @@ pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
             .all(|r| matches!(node.api.objects.get(r), Found::Present(_)))
 }
 
-/// Makes every volume ready, or brings it up to date; idempotent.
+/// Sets up or updates all volumes; idempotent.
 ///
 /// # Errors
-/// The first volume that cannot be made.
+///
+/// The first volume that cannot be set up.
 pub(crate) async fn set_up(node: &Node, pod: &Pod, ips: &[String]) -> Result<Volumes, VolumeError> {
     let mut out = Volumes::default();
     let held = node.api.pod_certificates.all(pod).await;
-    // The runtime mounts what images show.
+    // The runtime mounts image volumes itself.
     for volume in pod.spec().volumes.iter().flatten().filter(|v| v.image.is_none()) {
         let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
         let place =
@@ -121,10 +122,12 @@ async fn set_up_one(
     Ok(VolumePath { path, read_only: true })
 }
 
-/// The mounts of one container: its volumes, `/etc/hosts`, the termination message. `shown` are the images that volumes show.
+/// Returns the mounts of a container: its volumes, `/etc/hosts`, and the termination message.
+/// `shown` are the images of image volumes.
 ///
 /// # Errors
-/// A volume that is missing, or a sub-path that leaves its volume.
+///
+/// A missing volume, or a sub-path that leaves its volume.
 pub(crate) fn container_mounts(
     node: &Node,
     pod: &Pod,
@@ -202,7 +205,8 @@ pub(crate) fn container_mounts(
     Ok(out)
 }
 
-/// Whether mounts below a read-only volume are read-only too; `Enabled` was refused where the runtime cannot do it.
+/// Whether mounts below a read-only volume are read-only too; admission rejects `Enabled` if the
+/// runtime does not support it.
 fn recursive_read_only(mount: &core::VolumeMount, runtime: Features) -> bool {
     mount.read_only == Some(true)
         && runtime.recursive_read_only
@@ -224,7 +228,7 @@ fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String,
     }
 }
 
-/// The file that is the pod's /etc/hosts.
+/// Returns the path of the pod's /etc/hosts on the host.
 pub(crate) fn hosts_file(pod_dir: &Path) -> PathBuf {
     pod_dir.join("etc-hosts")
 }
@@ -243,10 +247,11 @@ fn hosts_mount(
         hosts::managed(ips, &name, &domain, aliases)
     };
     let path = hosts_file(pod_dir);
-    // Containers may have written any amount into it, which is not read.
+    // Containers may have written any amount to the file, so that it is not read if its length
+    // differs.
     let length = u64::try_from(content.len()).ok();
     let same = std::fs::metadata(&path).is_ok_and(|m| Some(m.len()) == length);
-    // Written in place: running containers have this very file mounted.
+    // Written in place, as running containers have this file mounted.
     if !same || std::fs::read_to_string(&path).unwrap_or_default() != content {
         std::fs::create_dir_all(pod_dir)?;
         std::fs::write(&path, content)?;
@@ -259,7 +264,7 @@ fn hosts_mount(
     })
 }
 
-/// Each container instance gets a file of its own to write its last words to.
+/// Creates the termination message file, a new one for each container instance.
 fn message_mount(pod_dir: &Path, member: &Member, path: &str) -> std::io::Result<cri::Mount> {
     let folder = pod_dir.join("containers").join(member.name());
     std::fs::create_dir_all(&folder)?;
@@ -273,10 +278,12 @@ fn message_mount(pod_dir: &Path, member: &Member, path: &str) -> std::io::Result
     })
 }
 
-/// Takes everything of a pod down and removes its directory. Fails when a mount stays, and then removes nothing under it.
+/// Unmounts the volumes of a pod and removes its directory. If a mount remains, nothing below it is
+/// removed.
 ///
 /// # Errors
-/// A mount that cannot be undone or a folder that cannot be removed.
+///
+/// A mount that cannot be undone, or a directory that cannot be removed.
 pub(crate) fn tear_down(pod_dir: &Path) -> std::io::Result<()> {
     mounts::unmount_below(pod_dir)?;
     match std::fs::remove_dir_all(pod_dir) {

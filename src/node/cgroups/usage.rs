@@ -1,42 +1,43 @@
-//! What the kernel counts of groups: CPU time, memory, processes, and pressure.
+//! Accounting of groups by the kernel: CPU time, memory, processes, and pressure.
 
 use std::path::Path;
 
 use super::Cgroups;
 use crate::pods::pod::Pod;
 
-/// Lines of `memory.stat`: file pages that can be dropped, anonymous memory, faults, and those that read a disk.
+/// Lines of `memory.stat`: inactive file pages, anonymous memory, page faults, and major page
+/// faults.
 const MEMORY_V1: [&str; 4] =
     ["total_inactive_file", "total_rss", "total_pgfault", "total_pgmajfault"];
 const MEMORY_V2: [&str; 4] = ["inactive_file", "anon", "pgfault", "pgmajfault"];
-/// A v1 limit from here on is none.
+/// A v1 limit of this value or more means no limit.
 const UNLIMITED: u64 = 1 << 62;
-/// Groups below a pod's own: those of its containers, and what these make for themselves.
+/// Depth of the groups below a pod's own: those of its containers, and any that these create.
 const DEPTH_MAX: usize = 8;
-/// Processes of one pod that are looked at.
+/// Limit on the processes of one pod that are listed.
 const PROCESSES_MAX: usize = 1 << 16;
 
-/// What the kernel counts of a group and of those below it.
+/// Usage of a group and of the groups below it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct GroupUsage {
     pub(crate) cpu_ns: u64,
     /// Bytes, file pages included.
     pub(crate) usage: u64,
-    /// Bytes without file pages that can be dropped at once.
+    /// Bytes without inactive file pages.
     pub(crate) working_set: u64,
     /// Bytes of anonymous memory.
     pub(crate) rss: u64,
     pub(crate) page_faults: u64,
     pub(crate) major_page_faults: u64,
-    /// Bytes; none where there is no limit.
+    /// Bytes; `None` without a limit.
     pub(crate) memory_limit: Option<u64>,
-    /// Bytes; none where the kernel does not count them.
+    /// Bytes; `None` if the kernel does not account for swap.
     pub(crate) swap: Option<u64>,
     pub(crate) swap_limit: Option<u64>,
     pub(crate) pressure: GroupPressure,
 }
 
-/// Pressure stall information by resource; none on cgroup v1 and on kernels without it.
+/// Pressure stall information by resource; `None` on cgroup v1 and on kernels without it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct GroupPressure {
     pub(crate) cpu: Option<Psi>,
@@ -44,14 +45,14 @@ pub(crate) struct GroupPressure {
     pub(crate) io: Option<Psi>,
 }
 
-/// Pressure of one resource: some tasks waited, all waited.
+/// Pressure of one resource: at least one task waited, or all tasks waited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Psi {
     pub(crate) some: PsiData,
     pub(crate) full: PsiData,
 }
 
-/// One line of a pressure file: averages in percent, and the kernel's total.
+/// One line of a pressure file: averages in percent, and the total.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct PsiData {
     pub(crate) avg10: f64,
@@ -61,7 +62,8 @@ pub(crate) struct PsiData {
 }
 
 impl Psi {
-    /// Reads a file such as `cpu.pressure`. The CPU of a whole machine has no line `full` on older kernels.
+    /// Parses a file such as `cpu.pressure`. On older kernels, the file of the whole machine's CPU
+    /// has no line `full`.
     fn parse(text: &str) -> Option<Self> {
         let line = |name: &str| {
             let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '))?;
@@ -91,12 +93,12 @@ impl Cgroups {
         self.pressure("")
     }
 
-    /// Everything that is measured of a pod's group.
+    /// Usage of a pod's group.
     pub(crate) fn pod_group(&self, pod: &Pod) -> Option<GroupUsage> {
         self.group(self.pod_path(pod).trim_start_matches('/'))
     }
 
-    /// The same of the group of one of its containers, which the runtime names by the container's id.
+    /// Usage of a container's group, which the runtime names by the container's id.
     pub(crate) fn container_group(&self, pod: &Pod, id: &str) -> Option<GroupUsage> {
         if id.is_empty() || id.contains('/') {
             return None;
@@ -104,7 +106,7 @@ impl Cgroups {
         self.group(&format!("{}/{id}", self.pod_path(pod).trim_start_matches('/')))
     }
 
-    /// The same of the group of all pods.
+    /// Usage of the group of all pods.
     pub(crate) fn all_pods(&self) -> Option<GroupUsage> {
         self.group(self.top.trim_start_matches('/'))
     }
@@ -166,7 +168,7 @@ impl Cgroups {
         std::fs::read_to_string(usage).ok()?.trim().parse().ok()
     }
 
-    /// Processes in the group of a pod and in those below it.
+    /// Processes in the group of a pod and in the groups below it.
     pub(crate) fn pod_processes(&self, pod: &Pod) -> Vec<u32> {
         let mount = if self.v2 { self.mount.clone() } else { self.mount.join("memory") };
         let mut out = Vec::new();
@@ -190,7 +192,7 @@ fn collect_processes(folder: &Path, depth: usize, out: &mut Vec<u32>) {
     }
 }
 
-/// A value of a file of lines `name value`.
+/// The value of a line `name value`.
 fn number(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
@@ -251,7 +253,7 @@ mod tests {
         for v2 in [true, false] {
             assert_eq!(tree(mount, v2).all_pods(), Some(expected), "v2: {v2}");
         }
-        // What v1 says for no limit.
+        // v1's value for "no limit".
         write("memory/kubepods/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(tree(mount, false).all_pods().unwrap().memory_limit, None);
     }

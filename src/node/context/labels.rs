@@ -1,4 +1,5 @@
-//! The labels of the Node object, kept on disk so that pods are admitted by them while no server can be reached.
+//! The labels of the Node object, kept on disk so that pods are admitted by them while no server
+//! can be reached.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

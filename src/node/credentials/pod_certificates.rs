@@ -1,7 +1,9 @@
-//! Certificates of pods (KEP 4317): the node makes a key, asks a signer for a certificate in the pod's name, and renews it.
+//! Pod certificates (KEP 4317): the node creates a key, requests a certificate in the pod's name
+//! from a signer, and renews it.
 //!
-//! Requests of this node are watched from the first such pod on. As upstream's kubelet nothing is kept across a start but
-//! what stands in the pods' volumes: a pod that runs goes on with it while new certificates are asked for.
+//! The requests of this node are watched from the first such pod on. Like upstream's kubelet, the
+//! agent keeps nothing across a restart but the files in the pods' volumes: a running pod keeps its
+//! certificate while a new one is requested.
 
 mod state;
 
@@ -29,21 +31,22 @@ use crate::pods::pod::Pod;
 pub(crate) use state::Credentials;
 use state::{Asked, Decision, Entry, Good, Next};
 
-/// Life that is asked for when the pod names none, in seconds.
+/// Lifetime to request if the pod sets none, in seconds.
 const EXPIRATION: i32 = 24 * 3600;
-/// Certificates of many pods are not asked for at the same time: up to so many seconds later.
+/// Requests are delayed by up to this many seconds, so that many pods do not send theirs at the
+/// same time.
 const JITTER: u64 = 5 * 60;
-/// When a refresh that could not be asked for is tried again; until then the pod has the old certificate.
+/// How soon a failed refresh request is retried; until then the pod keeps the old certificate.
 const AGAIN: Duration = Duration::from_secs(60);
 const NOT_YET: &str = "credential bundle is not issued yet";
 
-/// Pod, volume and place of the source in it.
+/// Pod, volume, and index of the source in the volume.
 type Key = (Arc<str>, String, usize);
 
-/// Credentials and when to look at them again, or why there are none, by volume and place of the source.
+/// Credentials with the time of the next check, or the error, by volume and index of the source.
 pub(crate) type Held = HashMap<(String, usize), Result<(Credentials, Option<Instant>), String>>;
 
-/// The requests of this node, and what came of them.
+/// The certificate requests of this node and their results.
 #[derive(Debug)]
 pub(crate) struct PodCertificates {
     client: Client,
@@ -51,7 +54,7 @@ pub(crate) struct PodCertificates {
     own_node: Informer<core::Node>,
     events: NodeEventRecorder,
     node_name: String,
-    /// The folder of the pod directories.
+    /// The directory that holds the pod directories.
     pods_dir: PathBuf,
     running: OnceLock<Informer<PodCertificateRequest>>,
     wakes: Arc<Mutex<HashMap<String, Arc<Notify>>>>,
@@ -60,7 +63,7 @@ pub(crate) struct PodCertificates {
     known: Mutex<HashMap<Key, Entry>>,
 }
 
-/// The certificate sources of a pod: volume, place, source.
+/// The certificate sources of a pod: volume, index, source.
 fn sources(pod: &Pod) -> impl Iterator<Item = (&str, usize, &core::PodCertificateProjection)> {
     pod.spec().volumes.iter().flatten().flat_map(|volume| {
         let projected = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
@@ -69,7 +72,7 @@ fn sources(pod: &Pod) -> impl Iterator<Item = (&str, usize, &core::PodCertificat
     })
 }
 
-/// Whether the pod's volumes wait for a signer.
+/// Whether a volume of the pod has a certificate from a signer.
 pub(crate) fn has(pod: &Pod) -> bool {
     sources(pod).next().is_some()
 }
@@ -122,7 +125,7 @@ impl PodCertificates {
         })
     }
 
-    /// Says whether a pod has certificates from now on: decisions about them wake it then.
+    /// Registers a pod for notifications: decisions about its certificates wake it.
     pub(crate) fn follow(&self, pod: &Pod, wake: &Arc<Notify>) {
         if has(pod) {
             self.wakes.lock().insert(api_uid(pod).to_owned(), Arc::clone(wake));
@@ -130,13 +133,14 @@ impl PodCertificates {
         }
     }
 
-    /// The pod is over.
+    /// Drops the state of a pod that ended.
     pub(crate) fn forget(&self, pod: &Pod) {
         self.wakes.lock().remove(api_uid(pod));
         self.known.lock().retain(|(uid, ..), _| *uid != pod.uid);
     }
 
-    /// The certificates of a pod, all asked for at once; a signer has a moment to issue them.
+    /// Returns the certificates of a pod. All are requested at once; a signer has [`OBJECTS_WAIT`]
+    /// to issue them.
     pub(crate) async fn all(&self, pod: &Pod) -> Held {
         if !has(pod) {
             return Held::new();
@@ -176,7 +180,7 @@ impl PodCertificates {
                     let left = Duration::from_secs(u64::try_from(left).unwrap_or_default());
                     return Ok((good.credentials, Some(base::clock::now() + left)));
                 }
-                // The decision wakes the pod.
+                // The signer's decision wakes the pod.
                 (Next::Wait, Some(good)) => return Ok((good.credentials, None)),
                 (Next::Wait | Next::Have, None) => {
                     let change = tokio::time::timeout_at(until, changes.changed()).await;
@@ -200,7 +204,7 @@ impl PodCertificates {
         }
     }
 
-    /// Looks at the request and takes over what came of it; what is next, and what the pod has.
+    /// Applies the state of the request. Returns the next action and the certificate in use.
     fn step(&self, pod: &Pod, key: &Key) -> (Next, Option<Good>) {
         let (next, events, had) = {
             let mut known = self.known.lock();
@@ -218,7 +222,7 @@ impl PodCertificates {
         (next, had)
     }
 
-    /// Makes a key and a request for it.
+    /// Creates a key and a request for its certificate.
     async fn ask(
         &self,
         pod: &Pod,
@@ -281,8 +285,8 @@ fn api_uid(pod: &Pod) -> &str {
     pod.object.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// What the process before put into the pod's volume, when that is a key with its certificates: the pod goes on with it
-/// while a new one is asked for, at the latest when it ends.
+/// Reads the key and certificates that an earlier process wrote into the pod's volume. The pod
+/// keeps them while new ones are requested, no later than when they expire.
 async fn recover(
     pods_dir: &Path,
     pod: &Pod,
@@ -296,7 +300,7 @@ async fn recover(
     Some(Good::new(credentials, now().saturating_add(jitter()).min(ends_at), ends_at))
 }
 
-/// Key, certificates and their end from the files of a source.
+/// Key, certificates and expiry from the files of a source.
 fn read(folder: &Path, source: &core::PodCertificateProjection) -> Option<(Credentials, i64)> {
     let file = |path: &Option<String>| {
         let path = path.as_deref().filter(|p| !p.is_empty())?;
@@ -332,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_volume_gives_back_what_was_put_there() {
-        // A certificate of its own authority is a key with a chain as good as any.
+        // A self-signed certificate is a valid chain here.
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         base::pki::Ca::load_or_create(&at("chain"), &at("key"), "test").unwrap();

@@ -1,5 +1,6 @@
-//! Service-account tokens of pods: asked for once, kept until four fifths of their life are over, and in a sealed file for
-//! a start without a server: a pod with an old token runs, one without any does not.
+//! Service account tokens of pods. A token is requested once, renewed after four fifths of its
+//! lifetime, and kept in an encrypted file for a start without a server: a pod can run with an old
+//! token, but not without one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use tokio::time::Instant;
 use crate::digest::sha256;
 use crate::pods::pod::Pod;
 
-/// A token is renewed at this age at the latest (`pkg/kubelet/token`: `maxTTL`).
+/// Maximum age at which a token is renewed (`pkg/kubelet/token`: `maxTTL`).
 const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a server has to answer where there is an old token to go on with.
+/// How long the server has to answer if there is an old token to use instead.
 const ANSWER_WAIT: Duration = Duration::from_millis(1500);
-/// When a token that is due and was not renewed is asked for again; the return of the server comes before that.
+/// How soon a failed renewal is retried; the return of the server triggers it earlier.
 const AGAIN: Duration = Duration::from_secs(300);
 
 type Key = (Arc<str>, String, i64);
@@ -41,7 +42,7 @@ pub(crate) struct Tokens {
     known: Mutex<HashMap<Key, Token>>,
 }
 
-/// How the names of a pod's files begin.
+/// The prefix of the names of a pod's files.
 fn prefix(uid: &str) -> String {
     format!("token-{uid}-")
 }
@@ -58,8 +59,9 @@ impl Tokens {
         Self { client, tasks, kept, known: Mutex::default() }
     }
 
-    /// The token of a pod for `audience` (empty: the API server's), and when to ask again. A known one is given on while
-    /// the server cannot be reached, even when it is over: its pod starts, and gets a new one when the server is back.
+    /// Returns the token of a pod for `audience` (empty: the API server's) and the time of the next
+    /// renewal. While the server cannot be reached, an existing token is returned even if it has
+    /// expired: its pod starts, and gets a new token when the server is back.
     pub(crate) async fn get(
         &self,
         pod: &Pod,
@@ -98,7 +100,7 @@ impl Tokens {
         }
     }
 
-    /// The token of the process before: of unknown age, so it is due.
+    /// Reads the token of an earlier process. Its age is unknown, so it is due for renewal.
     async fn remembered(&self, key: &Key) -> Option<Token> {
         let (kept, name) = (self.kept.clone()?, file_name(key));
         let content = base::tasks::blocking(move || kept.read(&name)).await.ok().flatten()?;
@@ -127,7 +129,7 @@ impl Tokens {
         });
     }
 
-    /// Removes what is remembered of pods that are none of these.
+    /// Removes the files of all pods except these.
     pub(crate) fn forget_all_but(&self, known: HashSet<Arc<str>>) {
         let kept: Vec<String> = known.iter().map(|uid| prefix(uid)).collect();
         self.forget_files(move |name| {
@@ -152,14 +154,15 @@ impl Tokens {
         let gvr = Gvr::new("", "v1", "serviceaccounts");
         let answer = self.client.post_value(&gvr, pod.namespace(), account, "token", &body).await?;
         let text = answer["status"]["token"].as_str().unwrap_or_default().to_owned();
-        // The lifetime as granted, counted on our own clock: a wrong wall clock does not matter.
+        // The granted lifetime is counted on the monotonic clock, so that a wrong wall clock has no
+        // effect.
         let life = answer["spec"]["expirationSeconds"].as_u64().unwrap_or(3600);
         let life = Duration::from_secs(life);
         let now = base::clock::now();
         Ok(Token { text, refresh_at: now + (life * 4 / 5).min(AGE_MAX), expires_at: now + life })
     }
 
-    /// Forgets the tokens of a pod.
+    /// Removes the tokens of a pod.
     pub(crate) fn forget(&self, uid: &str) {
         self.known.lock().retain(|(owner, ..), _| **owner != *uid);
         let prefix = prefix(uid);

@@ -1,4 +1,5 @@
-//! ClusterTrustBundles that pods of this node project into volumes: all of them are watched from the first such pod on.
+//! ClusterTrustBundles that pods of this node project into volumes. All bundles are watched from
+//! the first such pod on.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -14,12 +15,12 @@ use tokio::sync::Notify;
 
 use crate::pods::pod::Pod;
 
-/// Longest selector in its written form, as the kubelet has it.
+/// Maximum length of a selector as text, as in the kubelet.
 const SELECTOR_MAX: usize = 100 * 1024;
 
 type Wakes = Arc<Mutex<HashMap<Arc<str>, Arc<Notify>>>>;
 
-/// The bundles, and the pods that have some.
+/// The bundles and the pods that use them.
 #[derive(Debug)]
 pub(crate) struct TrustBundles {
     informers: Informers,
@@ -42,7 +43,7 @@ impl TrustBundles {
         })
     }
 
-    /// Says whether a pod has bundles from now on: changes of any wake it then.
+    /// Registers a pod that uses bundles: a change of any bundle wakes it.
     pub(crate) fn follow(&self, pod: &Pod, wake: &Arc<Notify>) {
         if projected(pod) {
             self.wakes.lock().insert(Arc::clone(&pod.uid), Arc::clone(wake));
@@ -50,12 +51,12 @@ impl TrustBundles {
         }
     }
 
-    /// The pod is over.
+    /// Drops the state of a pod that ended.
     pub(crate) fn forget(&self, pod: &Pod) {
         self.wakes.lock().remove(&pod.uid);
     }
 
-    /// The anchors that a source selects, as one PEM text.
+    /// Returns the anchors that a source selects, as one PEM text.
     pub(crate) async fn anchors(
         &self,
         source: &core::ClusterTrustBundleProjection,
@@ -75,7 +76,8 @@ fn projected(pod: &Pod) -> bool {
     projected.flat_map(|p| p.sources.iter().flatten()).any(|s| s.cluster_trust_bundle.is_some())
 }
 
-/// The anchors of the named bundle, or of those of a signer that the selector takes: each once, in the order of their bytes.
+/// Returns the anchors of the named bundle, or of the bundles of a signer that match the selector:
+/// each once, sorted by their bytes.
 fn select(
     all: &[Arc<Object>],
     source: &core::ClusterTrustBundleProjection,
@@ -122,7 +124,7 @@ fn text(object: &Object, pointer: &str) -> Option<String> {
     Some(object.value().ok()?.pointer(pointer)?.as_str()?.to_owned())
 }
 
-/// One certificate in PEM, in lines of 64 as everybody writes them.
+/// Encodes a certificate in PEM, in the usual lines of 64 characters.
 pub(crate) fn pem(der: &[u8]) -> String {
     let mut out = String::from("-----BEGIN CERTIFICATE-----\n");
     for line in der.chunks(48) {
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A bundle whose anchors are the texts; what is in a certificate does not matter to the node.
+    /// A bundle whose anchors are these texts; the node does not parse certificates.
     fn bundle(name: &str, signer: &str, alive: &str, anchors: &[&str]) -> Arc<Object> {
         let bundle: String = anchors.iter().map(|a| pem(a.as_bytes())).collect();
         let value = json!({
@@ -178,7 +180,7 @@ mod tests {
         let missing = "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \"x\" not found";
         assert_eq!(of(json!({"path": "p", "name": "x"})).unwrap_err(), missing);
         assert_eq!(of(json!({"path": "p", "name": "x", "optional": true})).unwrap(), "");
-        // No selector takes nothing.
+        // A missing selector matches nothing.
         let error = "combination of signerName and labelSelector matched zero ClusterTrustBundles";
         assert_eq!(of(json!({"path": "p", "signerName": "s/1"})).unwrap_err(), error);
         let source = json!({"path": "p", "signerName": "s/1", "optional": true});

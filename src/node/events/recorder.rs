@@ -19,7 +19,7 @@ impl NodeEventRecorder {
         Self { recorder, node_name: node_name.to_owned() }
     }
 
-    /// Records an event about an API object.
+    /// Records an event about a Node object.
     pub(crate) fn object_event(
         &self,
         object: &core::Node,
@@ -30,7 +30,7 @@ impl NodeEventRecorder {
         self.recorder.event(object, kind, reason, message);
     }
 
-    /// An event about the node itself; its uid is its name, as the kubelet has it.
+    /// Records an event about the node. Its uid is the node's name, as in the kubelet.
     pub(crate) fn node_event(&self, kind: EventType, reason: &str, message: impl Into<String>) {
         let name = &self.node_name;
         let object = ObjectReference {
@@ -42,7 +42,7 @@ impl NodeEventRecorder {
         self.recorder.event_for(object, kind, reason, message);
     }
 
-    /// An event about a pod.
+    /// Records an event about a pod.
     pub(crate) fn pod_event(
         &self,
         pod: &Pod,
@@ -53,7 +53,7 @@ impl NodeEventRecorder {
         self.recorder.event_for(pod_reference(pod), kind, reason, message);
     }
 
-    /// An event about a container of a pod.
+    /// Records an event about a container of a pod.
     pub(crate) fn container_event(
         &self,
         pod: &Pod,

@@ -1,4 +1,5 @@
-//! Watches memory and disks of the node: tells the conditions, frees what nobody uses, ends pods when that is not enough.
+//! Monitors memory and disks of the node: sets the pressure conditions, removes unused images, and
+//! evicts pods if that does not suffice.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -21,9 +22,9 @@ use crate::pods::pod::Pod;
 use crate::pods::table::Table;
 use crate::status::pod::Verdict;
 
-/// How often is measured (the kubelet's `evictionMonitoringPeriod`).
+/// How often memory and disks are measured (the kubelet's `evictionMonitoringPeriod`).
 const EVERY: Duration = Duration::from_secs(10);
-/// Folders below an emptyDir that are followed.
+/// Depth to which an emptyDir is measured.
 const DEPTH_MAX: usize = 64;
 
 /// Runs until shutdown.
@@ -49,7 +50,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What is short now, memory first.
+/// Returns the current shortages, memory first.
 fn measure(node: &Node) -> Vec<Shortage> {
     let mut out = Vec::new();
     if let Some(available) = machine::memory_available().filter(|a| *a < MEMORY_MIN) {
@@ -69,7 +70,7 @@ fn measure(node: &Node) -> Vec<Shortage> {
     out
 }
 
-/// Frees what nobody uses; ends one pod when that does not help.
+/// Removes unused images; evicts one pod if that does not suffice.
 async fn relieve(node: &Arc<Node>, table: &Table, shortage: Shortage) {
     tracing::warn!(
         resource = shortage.of.name(),
@@ -99,7 +100,7 @@ async fn relieve(node: &Arc<Node>, table: &Table, shortage: Shortage) {
     evict(node, table, pod, ranking::message(pod, used, shortage), true);
 }
 
-/// Ends pods that exceed their own limits on local storage; whether there were any.
+/// Evicts pods that exceed their own limits on local storage; returns whether there were any.
 async fn enforce_limits(node: &Arc<Node>, table: &Table) -> bool {
     let limited = |p: &Arc<Pod>| ranking::has_storage_limits(p);
     let pods: Vec<Arc<Pod>> = active(table).into_iter().filter(limited).collect();
@@ -118,7 +119,7 @@ async fn enforce_limits(node: &Arc<Node>, table: &Table) -> bool {
     any
 }
 
-/// Pods that run or are about to.
+/// Pods that run or are about to start.
 fn active(table: &Table) -> Vec<Arc<Pod>> {
     let over = |phase: Option<&str>| matches!(phase, Some("Succeeded" | "Failed"));
     table
@@ -149,7 +150,7 @@ fn evict(node: &Node, table: &Table, pod: &Pod, message: String, disruption: boo
     handle.desired.send_modify(|d| d.refused = Some(verdict));
 }
 
-/// What pods use, by uid.
+/// Usage of the pods, by uid.
 async fn usage(node: &Arc<Node>, pods: &[Arc<Pod>]) -> HashMap<String, PodUse> {
     let stats = node.runtime.cri.stats().await.unwrap_or_default();
     let (node, pods) = (Arc::clone(node), pods.to_vec());
@@ -188,7 +189,7 @@ fn pod_use(node: &Node, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUse {
     out
 }
 
-/// Bytes on disk at and below a path, without following links or leaving its file system.
+/// Bytes on disk at and below a path; does not follow links or leave the file system.
 fn tree(path: &Path, depth: usize) -> u64 {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return 0 };
     let mut sum = meta.blocks().saturating_mul(512);

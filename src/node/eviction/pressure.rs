@@ -5,17 +5,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Memory that must be available (`memory.available` of upstream's `evictionHard`), in bytes.
+/// Minimum of available memory (`memory.available` of upstream's `evictionHard`), in bytes.
 pub(crate) const MEMORY_MIN: i64 = 100 << 20;
 
-/// Free space and inodes of a file system below which it is full, in percent: k3s' `evictionHard` (5 % for `nodefs` and
-/// `imagefs`), as upstream's 10 and 15 % of a large disk are no shortage; 5 % of the inodes is upstream's.
+/// Minimum of free space and inodes of a file system, in percent. These are the values of k3s
+/// (`nodefs` and `imagefs` 5 %), as upstream's 10 and 15 % of a large disk are no shortage; 5 % of
+/// the inodes is upstream's.
 pub(crate) const DISK_PERCENT_MIN: i64 = 5;
 
-/// A condition stays this long after it was seen last (`evictionPressureTransitionPeriod`).
+/// A condition lasts this long after the last shortage (`evictionPressureTransitionPeriod`).
 const TRANSITION: Duration = Duration::from_secs(300);
 
-/// What the node is short of.
+/// A resource that the node can be short of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Starved {
     Memory,
@@ -32,7 +33,7 @@ impl Starved {
     }
 }
 
-/// A threshold that is met, in bytes.
+/// A threshold that is crossed, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shortage {
     pub(crate) of: Starved,
@@ -40,7 +41,7 @@ pub(crate) struct Shortage {
     pub(crate) available: i64,
 }
 
-/// When each kind of pressure was seen last.
+/// The time of the last shortage of memory and of storage.
 #[derive(Debug, Default)]
 pub(crate) struct Pressure(Mutex<(Option<Instant>, Option<Instant>)>);
 
@@ -56,7 +57,7 @@ impl Pressure {
         self.now() != before
     }
 
-    /// Pressure on memory and on disks, as the conditions say it.
+    /// The conditions MemoryPressure and DiskPressure.
     pub(crate) fn now(&self) -> (bool, bool) {
         let state = self.0.lock();
         let holds = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < TRANSITION);

@@ -1,4 +1,5 @@
-//! Whom a starved node ends, and with which words: pure functions over what was measured, in upstream's order.
+//! Ranks pods for eviction and formats the messages: pure functions over measurements, in
+//! upstream's order.
 
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
@@ -7,14 +8,14 @@ use crate::eviction::pressure::{Shortage, Starved};
 use crate::pods::pod::{Origin, Pod, Role};
 use crate::pods::resources;
 
-/// Pods from this priority on are never evicted (`scheduling.SystemCriticalPriority`).
+/// Pods of this priority or higher are never evicted (`scheduling.SystemCriticalPriority`).
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
-/// Grace of a hard eviction, in seconds (`immediateEvictionGracePeriodSeconds`).
+/// Grace period of a hard eviction, in seconds (`immediateEvictionGracePeriodSeconds`).
 pub(crate) const GRACE: i64 = 1;
 /// Reason of an evicted pod.
 pub(crate) const REASON: &str = "Evicted";
 
-/// Use of one container in bytes.
+/// Usage of one container in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ContainerUse {
     pub(crate) name: String,
@@ -23,13 +24,13 @@ pub(crate) struct ContainerUse {
     pub(crate) storage: i64,
 }
 
-/// Use of a pod in bytes.
+/// Usage of a pod in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PodUse {
     pub(crate) containers: Vec<ContainerUse>,
     /// emptyDir volumes on disk, by name.
     pub(crate) volumes: Vec<(String, i64)>,
-    /// Its /etc/hosts, into which containers may write.
+    /// The pod's /etc/hosts, which containers can write to.
     pub(crate) hosts: i64,
 }
 
@@ -45,13 +46,13 @@ impl PodUse {
     }
 }
 
-/// Static pods and those of the system's priority classes go on.
+/// Whether a pod is never evicted: static pods and those of the system's priority classes.
 pub(crate) fn is_critical(pod: &Pod) -> bool {
     pod.origin == Origin::Static || pod.spec().priority.is_some_and(|p| p >= CRITICAL_PRIORITY)
 }
 
-/// Positions of the pods, the first to be ended first: those above their requests, by priority, by what they use above
-/// their requests. Critical pods are left out.
+/// Returns the indexes of the pods in eviction order: pods above their requests first, then by
+/// priority, then by usage above the requests. Critical pods are left out.
 pub(crate) fn rank(pods: &[(&Pod, PodUse)], what: Starved) -> Vec<usize> {
     let key = |index: usize| {
         let (pod, used) = &pods[index];
@@ -64,7 +65,7 @@ pub(crate) fn rank(pods: &[(&Pod, PodUse)], what: Starved) -> Vec<usize> {
     out
 }
 
-/// What the pod's status says.
+/// The message of an evicted pod's status.
 pub(crate) fn message(pod: &Pod, used: &PodUse, shortage: Shortage) -> String {
     let name = shortage.of.name();
     let bytes = |amount: i64| Quantity::bytes(amount).to_string();
@@ -99,14 +100,14 @@ fn limit(list: &core::Container) -> Option<&str> {
     limits.get("ephemeral-storage").map(|q| q.0.as_str())
 }
 
-/// Whether the pod has limits of its own on local storage.
+/// Whether the pod limits its local storage.
 pub(crate) fn has_storage_limits(pod: &Pod) -> bool {
     let sized = |v: &core::Volume| v.empty_dir.as_ref().is_some_and(|e| e.size_limit.is_some());
     pod.spec().volumes.iter().flatten().any(sized)
         || pod.members.iter().any(|m| limit(&m.container).is_some())
 }
 
-/// The first of the pod's own limits on local storage that it exceeds.
+/// Returns a message for the first limit on local storage that the pod exceeds.
 pub(crate) fn storage_excess(pod: &Pod, used: &PodUse) -> Option<String> {
     if is_critical(pod) {
         return None;
@@ -190,7 +191,7 @@ mod tests {
         );
     }
 
-    /// CVE-2020-8557: what a container writes into the pod's /etc/hosts counts for the pod.
+    /// CVE-2020-8557: writes of a container to the pod's /etc/hosts count as usage of the pod.
     #[test]
     fn a_pod_whose_hosts_file_grows_beyond_its_limit_is_ended() {
         let p = pod(

@@ -14,13 +14,14 @@ use crate::pods::table::Table;
 use crate::runtime::RuntimeError;
 use crate::runtime::images::pause;
 
-/// An image stays this long after it was seen first (kubelet's `imageMinimumGCAge`).
+/// An image is kept for this long after it was first listed (kubelet's `imageMinimumGCAge`).
 const IMAGE_AGE_MIN: Duration = Duration::from_secs(120);
 
-/// Removes unused images, the longest known first, when their file system is full.
+/// Removes unused images, longest known first, when their file system is full.
 ///
 /// # Errors
-/// Why it stays full; what is removed stays removed.
+///
+/// Why the file system stays full; removed images stay removed.
 pub(super) async fn collect_images(
     node: &Node,
     table: &Table,
@@ -73,7 +74,7 @@ pub(super) async fn collect_images(
     Ok(())
 }
 
-/// Percent of a file system that are used.
+/// Used space of a file system in percent.
 fn used_percent(disk: machine::Disk) -> u64 {
     100_u64.saturating_sub(share(disk.free.min(disk.size), 100, disk.size))
 }
@@ -84,7 +85,7 @@ fn share(amount: u64, factor: u64, divisor: u64) -> u64 {
     u64::try_from(product / u128::from(divisor.max(1))).unwrap_or(u64::MAX)
 }
 
-/// Bytes to free so that `low` percent are used, once more than `high` are.
+/// Bytes to free to get down to `low` percent, if more than `high` percent are used.
 fn to_free(disk: machine::Disk, high: u8, low: u8) -> u64 {
     if used_percent(disk) < u64::from(high) {
         return 0;
@@ -92,7 +93,7 @@ fn to_free(disk: machine::Disk, high: u8, low: u8) -> u64 {
     share(disk.size, 100_u64.saturating_sub(u64::from(low)), 100).saturating_sub(disk.free)
 }
 
-/// Upstream's words for images that are not what fills the disk.
+/// Upstream's text for a file system that stays full without unused images.
 fn still_full(disk: machine::Disk, freed: u64) -> String {
     format!(
         "Insufficient free disk space on the node's image filesystem ({}% of {} used). Failed to \
@@ -103,7 +104,7 @@ fn still_full(disk: machine::Disk, freed: u64) -> String {
     )
 }
 
-/// A size with one decimal, as upstream's `formatSize`.
+/// Formats a size with one decimal, as upstream's `formatSize` does.
 fn size_text(bytes: u64) -> String {
     let mut rest = bytes as f64;
     let mut unit = "B";
@@ -116,21 +117,21 @@ fn size_text(bytes: u64) -> String {
     if unit == "B" { format!("{bytes} B") } else { format!("{rest:.1} {unit}") }
 }
 
-/// Removes every image that nobody uses: the disk is short.
+/// Removes all unused images, for a disk under pressure.
 pub(crate) async fn free_images(node: &Node, table: &Table) {
     let Ok(images) = node.runtime.cri.images().await else { return };
     for image in unused(node, table, images).await.unwrap_or_default() {
-        // What cannot be removed is logged; the shortage goes on to the pods.
+        // The error is logged; if the disk stays full, pods are evicted.
         let _ = remove(node, &image).await;
     }
 }
 
-/// The images that no container and no pod uses; `None` when the runtime does not answer.
+/// Returns the images that no container and no pod uses; `None` if the runtime does not answer.
 async fn unused(node: &Node, table: &Table, images: Vec<cri::Image>) -> Option<Vec<cri::Image>> {
     let containers = node.runtime.cri.containers(None).await.ok()?;
     let mut used: HashSet<String> =
         containers.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
-    // Images of pods that wait to be started again are used too.
+    // Images of pods whose containers wait for a restart are in use.
     for (pod, _) in table.all() {
         used.extend(pod.members.iter().map(|m| crate::runtime::images::name::normalize(m.image())));
         let shown = pod.spec().volumes.iter().flatten().filter_map(|v| v.image.as_ref());

@@ -25,7 +25,8 @@ pub(super) async fn rotate_logs(node: &Node, table: &Table) {
     }
 }
 
-/// The rotated files of a log, the oldest first: `0.log.<timestamp>`, compressed but the newest.
+/// Returns the rotated files `0.log.<timestamp>` of a log, oldest first; all but the newest are
+/// compressed.
 fn rotated(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name().map(|n| format!("{}.", n.to_string_lossy())) else {
         return Vec::new();
@@ -49,7 +50,7 @@ async fn rotate(node: &Node, path: &Path, id: &str, keep: usize) -> std::io::Res
     let log = path.to_owned();
     let compressed = move || -> std::io::Result<()> {
         let mut old = rotated(&log);
-        // One for the file that is written now, one for the one that is about to be rotated.
+        // Leave room for the current file and for the one that is about to be rotated.
         while old.len() > keep.saturating_sub(2) {
             std::fs::remove_file(old.remove(0))?;
         }
@@ -61,7 +62,7 @@ async fn rotate(node: &Node, path: &Path, id: &str, keep: usize) -> std::io::Res
     base::tasks::blocking(compressed).await.map_err(std::io::Error::other)??;
     std::fs::rename(path, &target)?;
     if let Err(error) = node.runtime.cri.reopen_log(id).await {
-        // The runtime still writes to the old file: give it its name back.
+        // The runtime still writes to the old file: restore its name.
         std::fs::rename(&target, path)?;
         return Err(std::io::Error::other(error));
     }

@@ -1,4 +1,5 @@
-//! Who asks, and may they: a client certificate or a token that the API server knows, then its word on every request.
+//! Authentication and authorization: a client certificate or a token verified by the API server,
+//! then an access review of every request by the API server.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -12,14 +13,14 @@ use tokio::time::Instant;
 
 use super::response::{Body, text};
 
-/// How long answers hold (`KubeletConfiguration`: webhook cache times).
+/// How long results are cached (`KubeletConfiguration`: webhook cache times).
 const ALLOWED_FOR: Duration = Duration::from_secs(300);
 const DENIED_FOR: Duration = Duration::from_secs(30);
 const TOKEN_FOR: Duration = Duration::from_secs(120);
-/// Remembered answers; when full all are forgotten.
+/// Maximum number of cached results; a full cache is cleared.
 const REMEMBERED_MAX: usize = 1024;
 
-/// Somebody: all that the API server is told of them, and so all that an answer is remembered by.
+/// All attributes of a user that reviews send, and so the cache key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct User {
     name: String,
@@ -28,7 +29,8 @@ pub(super) struct User {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-/// The user of a client certificate, whose chain TLS has verified: common name and organizations.
+/// Returns the user of a client certificate, whose chain TLS has verified: common name and
+/// organizations.
 pub(super) fn from_certificate(der: &[u8]) -> Option<User> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
     let subject = certificate.subject();
@@ -39,14 +41,14 @@ pub(super) fn from_certificate(der: &[u8]) -> Option<User> {
     Some(User { name, groups, ..User::default() })
 }
 
-/// What was asked: user, verb, subresource.
+/// Key of an access review: user, verb, subresource.
 type Question = (User, &'static str, &'static str);
-/// Answers and until when they hold.
+/// Results of access reviews with their expiry.
 type Answers = HashMap<Question, (bool, Instant)>;
 /// Users by token digest.
 type Users = HashMap<String, (User, Instant)>;
 
-/// Asks the API server, and remembers for a while.
+/// Authenticates and authorizes requests by reviews of the API server, which it caches.
 #[derive(Debug)]
 pub(super) struct Auth {
     client: Client,
@@ -61,8 +63,8 @@ fn refuse(status: StatusCode, message: impl Into<String>) -> Refusal {
     Box::new(text(status, message))
 }
 
-/// Verb and subresources of a request, each of which is enough, as the kubelet maps them
-/// (`pkg/kubelet/server/auth.go`).
+/// Verb and subresources of a request as the kubelet maps them (`pkg/kubelet/server/auth.go`);
+/// access to one of the subresources suffices.
 fn attributes(method: &Method, path: &str) -> (&'static str, &'static [&'static str]) {
     let verb = match *method {
         Method::GET => "get",
@@ -84,13 +86,13 @@ fn attributes(method: &Method, path: &str) -> (&'static str, &'static [&'static 
     (verb, subresources)
 }
 
-/// The first part of a path, which says what is asked for here and in [`super::route`].
+/// The first segment of a path, which selects the handler here and in [`super::route`].
 fn first(path: &str) -> &str {
     path.trim_start_matches('/').split('/').next().unwrap_or_default()
 }
 
-/// The path runs or reaches something in a pod. A WebSocket opens with GET, so that `get nodes/proxy` alone would be a
-/// shell in every container.
+/// Whether the path runs or reaches something in a pod. A WebSocket opens with GET, so that `get
+/// nodes/proxy` alone would give a shell in every container.
 fn acts(path: &str) -> bool {
     matches!(first(path), "exec" | "attach" | "portForward")
 }
@@ -100,7 +102,7 @@ impl Auth {
         Self { client, node: node.to_owned(), users: Mutex::default(), answers: Mutex::default() }
     }
 
-    /// The user of a bearer token.
+    /// Returns the user of a bearer token.
     pub(super) async fn by_token(&self, header: &str) -> Result<User, Refusal> {
         let unauthorized = || refuse(StatusCode::UNAUTHORIZED, "Unauthorized");
         let (scheme, token) = header.trim().split_once(' ').ok_or_else(unauthorized)?;
@@ -137,8 +139,8 @@ impl Auth {
         Ok(user)
     }
 
-    /// Whether the user may; some subresources are also open to who may use `nodes/proxy`. What acts in a pod needs `create`,
-    /// too, where upstream is content with the verb of the request's method.
+    /// Authorizes a request; some subresources are also open to users of `nodes/proxy`. What acts
+    /// in a pod also needs `create`, where upstream only requires the verb of the request's method.
     pub(super) async fn allow(
         &self,
         user: &User,
@@ -201,7 +203,7 @@ impl Auth {
     }
 }
 
-/// The user of a TokenReview's status.
+/// The user in the status of a TokenReview.
 fn user_of(user: &serde_json::Value) -> User {
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let texts =
@@ -219,7 +221,8 @@ fn user_of(user: &serde_json::Value) -> User {
 mod tests {
     use super::*;
 
-    /// C1.6: upstream's table (`pkg/kubelet/server/auth_test.go`), and paths that are to be read as here as by the router.
+    /// Upstream's table (`pkg/kubelet/server/auth_test.go`), and paths that must be read here as by
+    /// the router.
     #[test]
     fn every_path_has_upstreams_attributes() {
         for (method, path, verb, subresources) in [
@@ -258,7 +261,7 @@ mod tests {
         assert!(!acts("/containerLogs/a/exec/c"));
     }
 
-    /// C1.6: answers are remembered by all that the API server was told.
+    /// Results are cached by all attributes that a review sends.
     #[test]
     fn a_review_names_the_user_whole() {
         let user = user_of(&json!({"username": "u", "uid": "1", "groups": ["g"],

@@ -1,10 +1,10 @@
-//! The node's settings as `KubeletConfiguration`, at `/configz`: those that are in force, in upstream's spelling.
+//! The configuration in effect as `KubeletConfiguration`, served at `/configz`.
 
 use serde_json::json;
 
 use super::state::Api;
 
-/// The answer's body.
+/// Returns the body of the response.
 pub(super) fn show(api: &Api) -> String {
     let config = &api.node.identity.config;
     let listening = config.http.as_ref().and_then(|http| http.listener.local_addr().ok());

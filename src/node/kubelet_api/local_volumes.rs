@@ -1,7 +1,7 @@
-//! `localVolumes`: makes and removes the directories of local-path volumes on this node.
+//! `localVolumes`: creates and removes the directories of local-path volumes on this node.
 //!
 //! The provisioner runs on the leading server and knows the API objects; the node decides which
-//! path is touched. A directory is always a direct child of the node's own storage directory.
+//! path is used. A directory is always a direct child of the node's own storage directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use super::query::{Query, one};
 use super::response::{Body, answer, text};
 use super::state::Api;
 
-/// The user of a pod is not known when the directory is made, so every user may write.
+/// The user of a pod is unknown when the directory is created, so every user may write.
 const MODE: u32 = 0o777;
-/// Longest name of a file on Linux.
+/// Maximum length of a file name on Linux.
 const NAME_MAX: usize = 255;
 
-/// Why a directory is not made or removed.
+/// Why a directory cannot be created or removed.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("{0:?} is not the name of a local-path volume directory")]
@@ -48,8 +48,8 @@ impl Error {
     }
 }
 
-/// The path of the volume directory `name`, a direct child of `root`. The caller may say which
-/// storage directory it expects, and is refused when the node has another.
+/// Returns the path of the volume directory `name`, a direct child of `root`. If the caller names
+/// the storage directory that it expects, it must be the node's.
 fn directory(root: &Path, name: &str, requested: Option<&str>) -> Result<PathBuf, Error> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
     // The prefix rules out `.` and `..`, the characters rule out separators and escapes.
@@ -64,7 +64,7 @@ fn directory(root: &Path, name: &str, requested: Option<&str>) -> Result<PathBuf
     }
 }
 
-/// Whether a directory is there; anything else under its name, a symbolic link too, is an error.
+/// Whether a directory exists; anything else of this name, including a symbolic link, is an error.
 fn exists(path: &Path) -> Result<bool, Error> {
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => Ok(true),
@@ -87,8 +87,8 @@ fn remove(path: &Path) -> Result<(), Error> {
     if exists(path)? { Err(Error::NotRemoved(path.to_owned())) } else { Ok(()) }
 }
 
-/// `POST` makes the directory and answers with its path, `DELETE` removes it with its content.
-/// Both succeed when there is nothing to do.
+/// `POST` creates the directory and returns its path, `DELETE` removes it with its content. Both
+/// are idempotent.
 pub(super) async fn serve(api: &Api, method: &Method, name: &str, query: &Query) -> Response<Body> {
     let act = match *method {
         Method::POST => make,

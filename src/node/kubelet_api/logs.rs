@@ -1,4 +1,4 @@
-//! `containerLogs`: reads CRI log files, from any point, with or without following them.
+//! `containerLogs`: reads CRI log files from a given point and optionally follows them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use super::response::{Body, text};
 use super::state::Api;
 use crate::pods::observed::{Container, State};
 
-/// Lines waiting for a slow client; then the file is not read further.
+/// Number of lines buffered for a slow client before reading pauses.
 const WAITING_MAX: usize = 64;
-/// Longest line kept whole; the runtime splits at 16 KiB.
+/// Maximum length of a line; the runtime splits lines at 16 KiB.
 const LINE_MAX: u64 = 1 << 20;
-/// Block of the search for the last lines.
+/// Block size of the search for the last lines.
 const BLOCK: u64 = 64 << 10;
 
 #[derive(Debug, Clone)]
@@ -77,7 +77,7 @@ fn options(query: &Query) -> Result<Options, String> {
     })
 }
 
-/// Answers with the log of a container.
+/// Serves the log of a container.
 pub(super) async fn serve(
     api: &Arc<Api>,
     namespace: &str,
@@ -136,7 +136,7 @@ pub(super) async fn serve(
     response
 }
 
-/// Why a log file cannot be read, in the words of upstream's clients.
+/// Why a log file cannot be read, in the text that upstream's clients expect.
 fn unreadable(path: &Path, error: &std::io::Error) -> String {
     let shown = path.display();
     if error.kind() == std::io::ErrorKind::NotFound {
@@ -164,7 +164,7 @@ async fn send(
     let mut line = Vec::new();
     let mut changes = if options.follow { Some(watch(path)?) } else { None };
     loop {
-        // A line without its end is completed by what is written next.
+        // The rest of an incomplete line follows with the next write.
         let read = (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line).await?;
         if line.last() == Some(&b'\n') {
             if let Some(mut out) = shown(&line, &options) {
@@ -207,7 +207,7 @@ struct Changes {
 impl Changes {
     async fn next(&mut self) {
         use futures::StreamExt;
-        // A container that ends writes nothing more: look again by then.
+        // The end of a container writes nothing to the log, so check again after a second.
         let _ = tokio::time::timeout(Duration::from_secs(1), self.stream.next()).await;
     }
 }
@@ -221,7 +221,7 @@ fn watch(path: &Path) -> std::io::Result<Changes> {
     Ok(Changes { stream: inotify.into_event_stream(vec![0; 4096])? })
 }
 
-/// The new file under the same path, once the old one was renamed away.
+/// Opens the new file at the path once the log was rotated.
 async fn rotated(
     path: &Path,
     reader: &mut BufReader<tokio::fs::File>,
@@ -251,7 +251,7 @@ async fn tail_offset(file: &mut tokio::fs::File, lines: usize) -> std::io::Resul
         (&mut *file).take(end - from).read_to_end(&mut block).await?;
         for (index, byte) in block.iter().enumerate().rev() {
             let at = from + index as u64;
-            // The end of the last line does not begin one.
+            // The newline that ends the file does not start a line.
             if *byte == b'\n' && at + 1 < length {
                 found += 1;
                 if found == lines {
@@ -264,7 +264,8 @@ async fn tail_offset(file: &mut tokio::fs::File, lines: usize) -> std::io::Resul
     Ok(0)
 }
 
-/// What of a log line is sent: `<time> <stream> <tag> <text>`; a partial line is sent without its end.
+/// Formats a log line `<time> <stream> <tag> <text>` for the client; a partial line is sent without
+/// its newline.
 fn shown(line: &[u8], options: &Options) -> Option<Vec<u8>> {
     let mut parts = line.splitn(4, |b| *b == b' ');
     let (time, stream, tag, content) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// Query parameters, decoded; a name may come several times.
+/// Decoded query parameters; a name may occur several times.
 pub(crate) type Query = HashMap<String, Vec<String>>;
 
 pub(crate) fn query(text: &str) -> Query {
@@ -22,12 +22,12 @@ pub(crate) fn flag(query: &Query, name: &str) -> bool {
     matches!(one(query, name), Some("true" | "1"))
 }
 
-/// A name or value of a query.
+/// Decodes a name or value of a query.
 fn decode(text: &str) -> String {
     String::from_utf8_lossy(&percent_decoded(&text.replace('+', " "))).into_owned()
 }
 
-/// The bytes of a percent-encoded text; a percent sign without two digits is kept.
+/// Decodes percent-encoded text; a percent sign without two hex digits is kept.
 pub(super) fn percent_decoded(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -6,7 +6,7 @@ use http_body_util::{BodyExt, Full, combinators::BoxBody};
 
 pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
 
-/// A whole answer.
+/// A response with a complete body.
 pub(crate) fn answer(
     status: StatusCode,
     content_type: &'static str,
@@ -19,7 +19,7 @@ pub(crate) fn answer(
     response
 }
 
-/// A plain-text answer, as the kubelet's errors are.
+/// A plain-text response, as the kubelet's errors are.
 pub(crate) fn text(status: StatusCode, message: impl Into<String>) -> Response<Body> {
     answer(status, "text/plain; charset=utf-8", message.into())
 }

@@ -7,7 +7,7 @@ use super::stats::cache::Cache;
 use crate::context::Node;
 use crate::pods::table::Table;
 
-/// What requests are answered from.
+/// The state of the kubelet API.
 #[derive(Debug)]
 pub(crate) struct Api {
     pub(crate) node: Arc<Node>,

@@ -98,7 +98,7 @@ fn groups(
     }
 }
 
-/// The agent, the runtime, and all pods together.
+/// The system containers: the agent, the runtime, and all pods together.
 fn system_containers(node: &Node, booted: i64) -> Vec<SystemContainer> {
     let of = |name, process: Process| SystemContainer {
         name,
@@ -121,7 +121,7 @@ fn system_containers(node: &Node, booted: i64) -> Vec<SystemContainer> {
     [own, runtime, pods].into_iter().flatten().collect()
 }
 
-/// CPU use since the samples before.
+/// Adds the CPU rates since the previous samples.
 fn add_rates(m: &mut Measured, rates: &CpuRates) {
     let now = m.now;
     m.node_cores_ns = rates.rate("node", now, m.node_cpu);
@@ -180,7 +180,7 @@ fn sample(stats: cri::ContainerStats) -> Option<Sample> {
     })
 }
 
-/// What only the summary tells of a pod.
+/// Details of a pod that only the summary shows.
 #[derive(Debug, Default)]
 struct Details {
     processes: usize,
@@ -206,7 +206,7 @@ async fn details(api: &Api, m: &Measured) -> Vec<Details> {
     let measured = base::tasks::blocking(move || {
         let of = |(pod, observed, layers): (Arc<Pod>, Arc<Observed>, Vec<_>)| {
             let processes = node.runtime.cgroups.pod_processes(&pod);
-            // One process shows the network of all; the first may be ending.
+            // All processes share the network namespace; the first ones may be exiting.
             let network = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok();
             let network = processes.iter().take(8).find_map(network).unwrap_or_default();
             Details {
@@ -289,7 +289,7 @@ pub(super) async fn summary(api: &Api) -> Response<Body> {
     answer(StatusCode::OK, "application/json", body.to_string())
 }
 
-/// The metrics that metrics-server scrapes.
+/// Serves the metrics that metrics-server scrapes.
 pub(super) async fn metrics(api: &Api) -> Response<Body> {
     let measured = match measure(api).await {
         Ok(measured) => measured,

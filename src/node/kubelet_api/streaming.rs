@@ -1,4 +1,5 @@
-//! Exec, attach and port-forward: the upgraded connection is joined to the runtime's own streaming server.
+//! Exec, attach and port-forward: joins the upgraded connection to the runtime's own streaming
+//! server.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::runtime::Streaming;
 type Joined =
     Pin<Box<dyn Future<Output = Result<Response<Vec<u8>>, stream::upgrade::Error>> + Send>>;
 
-/// Bytes of the runtime's refusal that are passed on.
+/// Maximum number of bytes of an error response of the runtime to pass on.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
 /// `exec` and `attach`.
@@ -41,7 +42,7 @@ pub(super) async fn in_container(
     };
     let (stdin, tty) = (flag(query, "input") || flag(query, "stdin"), flag(query, "tty"));
     let stdout = flag(query, "output") || flag(query, "stdout");
-    // A terminal has one stream of output.
+    // A terminal has a single output stream.
     let stderr = (flag(query, "error") || flag(query, "stderr")) && !tty;
     if !stdin && !stdout && !stderr {
         let why = "you must specify at least 1 of stdin, stdout, stderr";
@@ -79,7 +80,7 @@ pub(super) async fn port_forward(
     join(api, Streaming::PortForward(message), Session::PortForward, request).await
 }
 
-/// Joins the client to the runtime, or says why not.
+/// Joins the client to the runtime, or returns an error response.
 async fn join(
     api: &Arc<Api>,
     message: Streaming,

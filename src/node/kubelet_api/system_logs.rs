@@ -1,7 +1,8 @@
-//! `/logs/`: the node's log directory, read-only, with the answers of Go's `http.FileServer`, which upstream's kubelet
-//! uses: a listing for a directory, a file with its ranges, redirects to the canonical path.
+//! `/logs/`: the node's log directory, read-only, with the responses of Go's `http.FileServer`,
+//! which upstream's kubelet uses: a listing for a directory, a file with its ranges, redirects to
+//! the canonical path.
 //!
-//! Symbolic links are followed, also out of the directory: `/var/log/containers` is made of them.
+//! Symbolic links are followed, also out of the directory: `/var/log/containers` consists of links.
 
 mod conditions;
 mod content_type;
@@ -32,18 +33,18 @@ use super::query::percent_decoded;
 use super::response::{Body, answer, text};
 use super::state::Api;
 
-/// The part of the request's path that is not of the file.
+/// The prefix of the request path before the path of the file.
 const PREFIX: &str = "/logs/";
 /// A directory with more entries is not listed.
 const ENTRIES_MAX: usize = 1 << 16;
-/// Bytes that decide about the content type, as in Go's `sniffLen`.
+/// Number of bytes that determine the content type, as in Go's `sniffLen`.
 const SNIFFED: u64 = 512;
-/// Most bytes of a file in memory for one request.
+/// Maximum number of bytes of a file in memory per request.
 const CHUNK: u64 = 64 << 10;
 
-/// What a path leads to.
+/// The target of a path.
 enum PathTarget {
-    /// A page with all entries.
+    /// A page with all entries, and the modification time.
     Listing(Vec<u8>, i64),
     File {
         file: std::fs::File,
@@ -51,11 +52,11 @@ enum PathTarget {
         modified: i64,
         content_type: &'static str,
     },
-    /// The canonical path, relative to the one asked for.
+    /// The canonical path, relative to the requested one.
     Redirect(String),
 }
 
-/// Answers a request whose path begins with [`PREFIX`].
+/// Serves a request whose path begins with [`PREFIX`].
 pub(super) async fn serve(api: &Arc<Api>, request: &Request<Incoming>) -> Response<Body> {
     if request.method() != Method::GET {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
@@ -71,7 +72,7 @@ fn not_found() -> Response<Body> {
     text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-/// Answers for a path below `root`, still percent-encoded.
+/// Serves a path below `root`, still percent-encoded.
 async fn respond(
     root: PathBuf,
     path: &str,
@@ -134,7 +135,7 @@ fn not_modified(modified: i64) -> Response<Body> {
     response
 }
 
-/// Opens what the path names and says how it is answered.
+/// Opens the file or directory at the path and determines the response.
 fn find(root: &Path, path: &[u8]) -> io::Result<PathTarget> {
     if path == b"index.html" || path.ends_with(b"/index.html") {
         return Ok(PathTarget::Redirect("./".to_owned()));
@@ -175,7 +176,7 @@ fn find(root: &Path, path: &[u8]) -> io::Result<PathTarget> {
     Ok(PathTarget::File { file, size: metadata.len(), modified: modified(&metadata), content_type })
 }
 
-/// Opens for reading; a FIFO without a writer does not block.
+/// Opens for reading; does not block on a FIFO without a writer.
 fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
     let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -188,7 +189,7 @@ fn modified(metadata: &std::fs::Metadata) -> i64 {
     std::os::unix::fs::MetadataExt::mtime(metadata)
 }
 
-/// The parts of a path after `.`, `..` and empty ones are resolved; `..` does not lead above the root.
+/// Splits a path and resolves `.`, `..` and empty segments; `..` does not lead above the root.
 fn components(path: &[u8]) -> Vec<&[u8]> {
     let mut out = Vec::new();
     for part in path.split(|b| *b == b'/') {
@@ -247,7 +248,8 @@ fn html(text: &str) -> String {
     out
 }
 
-/// A relative path as a URL, as Go's `url.URL.String` writes it: a colon in its first part would begin a scheme.
+/// Escapes a relative path as Go's `url.URL.String` does: a colon in its first segment would look
+/// like a scheme.
 fn escape(path: &[u8]) -> String {
     let first = path.split(|b| *b == b'/').next().unwrap_or_default();
     let mut out = if first.contains(&b':') { "./".to_owned() } else { String::new() };
@@ -261,7 +263,7 @@ fn escape(path: &[u8]) -> String {
     out
 }
 
-/// A file or parts of it, as Go's `serveContent` answers.
+/// Serves a file or parts of it, as Go's `serveContent` does.
 fn content(
     file: tokio::fs::File,
     size: u64,
@@ -342,7 +344,7 @@ fn multipart(ranges: &[Range], boundary: &str, content_type: &str, size: u64) ->
     out
 }
 
-/// The pieces, read as the client takes them.
+/// Streams the pieces at the pace of the client.
 fn frames(
     file: tokio::fs::File,
     pieces: Vec<Piece>,
@@ -366,7 +368,8 @@ fn frames(
         (&mut file).take(range.length.min(CHUNK)).read_to_end(&mut chunk).await?;
         let read = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
         if read == 0 && range.length > 0 {
-            // A shorter body than announced: the client sees that the log was truncated meanwhile.
+            // The body ends before its announced length, so that the client notices the truncated
+            // log.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         range.length = range.length.saturating_sub(read);

@@ -1,4 +1,5 @@
-//! The node's own admission: a pod that was bound here and cannot run here fails with a reason, as the kubelet's.
+//! Admission of the node: a pod that is bound to this node and cannot run here fails with a reason,
+//! as with the kubelet.
 
 pub(crate) mod supported_fields;
 
@@ -15,7 +16,7 @@ use crate::pods::pod::{Pod, Role};
 use crate::pods::resources;
 use crate::pods::resources::Qos;
 
-/// Reason and message of the refusal; `None` admits.
+/// Returns reason and message of the rejection; `None` admits the pod.
 pub(crate) fn check(node: &Node, pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
     let allocatable = node.caches.allocatable.load();
     pressure(node.caches.pressure.now(), pod)
@@ -30,7 +31,8 @@ fn refuse(reason: &str, message: impl Into<String>) -> Option<(String, String)> 
     Some((reason.to_owned(), message.into()))
 }
 
-/// Under pressure only what is critical starts, and under that of memory alone what asks for some.
+/// Under pressure only critical pods start; under memory pressure alone also pods that request
+/// memory.
 fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<(String, String)> {
     const TAINT: &str = "node.kubernetes.io/memory-pressure";
     if !(memory || disk) || ranking::is_critical(pod) {
@@ -76,7 +78,7 @@ fn ports(pod: &Pod) -> Vec<(String, String, i32)> {
         .collect()
 }
 
-/// Whether one of the others has a host port that the pod asks for.
+/// Whether one of the others uses a host port of the pod.
 pub(crate) fn host_ports_clash(pod: &Pod, others: &[Arc<Pod>]) -> bool {
     let wanted = ports(pod);
     let any = |ip: &str| matches!(ip, "0.0.0.0" | "::");
@@ -97,10 +99,12 @@ fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
     None
 }
 
-/// Reason of a pod whose selectors do not fit the node's labels: these may be older than the pod.
+/// Reason of a pod whose selectors do not match the node's labels; the cached labels may be older
+/// than the pod.
 pub(crate) const NODE_AFFINITY: &str = "NodeAffinity";
 
-/// `spec.nodeSelector` and the required node affinity against the labels of the Node as last seen.
+/// Matches `spec.nodeSelector` and the required node affinity against the cached labels of the
+/// Node.
 fn selector(node: &Node, pod: &Pod) -> Option<(String, String)> {
     let labels = node.caches.labels.load();
     if labels.is_empty() || fits(pod, &labels, &node.identity.config.node_name) {

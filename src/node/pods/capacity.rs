@@ -8,12 +8,12 @@ use api::Quantity;
 use crate::pods::pod::Pod;
 use crate::pods::resources;
 
-/// A resource of somebody else's domain (`IsExtendedResourceName`).
+/// Whether a resource is outside of Kubernetes' domains (`IsExtendedResourceName`).
 fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/")
 }
 
-/// Reason and message when the node has too little left beside `others`.
+/// Returns reason and message if the node has too few resources left besides those of `others`.
 pub(crate) fn resources_left(
     pod: &Pod,
     others: &[Arc<Pod>],
@@ -40,7 +40,8 @@ pub(crate) fn resources_left(
         let used = others.iter().fold(zero, |sum, p| sum.plus(resources::pod_request(p, &name)));
         let capacity = match allocatable.get(&name) {
             Some(capacity) => *capacity,
-            // What an operator wrote into the node's status is counted by the scheduler alone, as with upstream's kubelet.
+            // Extended resources in the Node's status count for the scheduler alone, as with
+            // upstream's kubelet.
             None if is_extended(&name) => continue,
             None => zero,
         };

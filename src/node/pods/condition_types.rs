@@ -1,10 +1,10 @@
 //! The types of pod conditions that the node writes.
 
-/// Types that only the node writes.
+/// Condition types that only the node writes.
 pub(crate) const OWN: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
-/// Conditions of a resize: there while it lasts.
+/// Condition types of a resize; present while it lasts.
 pub(crate) const RESIZE: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 
 /// Whether only the node writes conditions of this type.
@@ -12,7 +12,8 @@ pub(crate) fn is_own(type_: &str) -> bool {
     OWN.contains(&type_) || RESIZE.contains(&type_)
 }
 
-/// Whether the node writes conditions of this type, alone or beside others (`PodConditionSharedByKubelet`).
+/// Whether the node writes conditions of this type, alone or with other components
+/// (`PodConditionSharedByKubelet`).
 pub(crate) fn is_written_by_node(type_: &str) -> bool {
     is_own(type_) || type_ == "DisruptionTarget"
 }

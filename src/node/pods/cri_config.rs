@@ -1,4 +1,4 @@
-//! From a pod to what the runtime is told: sandbox and container configurations.
+//! Converts a pod to the sandbox and container configurations of the CRI.
 
 pub(crate) mod dns;
 pub(crate) mod downward;
@@ -20,7 +20,7 @@ use crate::pods::observed::label;
 use crate::pods::pod::{Member, Pod};
 use crate::pods::resources;
 
-/// Host name of a pod (63 bytes at most) and its domain, which may be empty.
+/// Returns the host name of a pod (63 bytes at most) and its domain, which may be empty.
 pub(crate) fn hostname(pod: &Pod, cluster_domain: &str) -> (String, String) {
     let spec = pod.spec();
     let cut = |name: &str| {
@@ -38,14 +38,14 @@ pub(crate) fn hostname(pod: &Pod, cluster_domain: &str) -> (String, String) {
     (cut(name), domain)
 }
 
-/// The name that the pod's kernel gets.
+/// Returns the host name that the kernel of the pod shows.
 fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, BadSpec> {
     let (name, domain) = hostname(pod, cluster_domain);
     if pod.spec().set_hostname_as_fqdn != Some(true) || domain.is_empty() {
         return Ok(name);
     }
     let full = format!("{name}.{domain}");
-    // The kernel keeps 64 bytes.
+    // The kernel limits host names to 64 bytes.
     if full.len() > 64 {
         return Err(BadSpec(format!(
             "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long (64 characters is the max, {} characters requested)",
@@ -55,9 +55,10 @@ fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, BadSpec> {
     Ok(full)
 }
 
-/// The sandbox of a pod.
+/// Returns the sandbox configuration of a pod.
 ///
 /// # Errors
+///
 /// A host name that is too long, or a sysctl or profile that is not supported.
 pub(crate) fn sandbox(
     pod: &Pod,
@@ -70,10 +71,10 @@ pub(crate) fn sandbox(
     labels.extend(identity(pod));
     let mut annotations: HashMap<String, String> =
         pod.annotations().cloned().unwrap_or_default().into_iter().collect();
-    // Ours decides over shims, never a user's.
+    // Only the agent assigns shims, never a pod's annotation.
     annotations.remove("io.containerd.runc.v2.group");
     if config.runtime.grouped_shims {
-        // At most eight groups bound what one lost shim takes down.
+        // Eight groups limit the number of pods that a lost shim affects.
         let group = pod.uid.bytes().fold(0_u32, |sum, b| sum.wrapping_add(u32::from(b))) % 8;
         annotations.insert("io.containerd.runc.v2.group".to_owned(), format!("kube-lite-{group}"));
     }
@@ -140,7 +141,7 @@ fn identity(pod: &Pod) -> [(String, String); 3] {
     ]
 }
 
-/// Sysctls that are safe without the administrator's leave (`pkg/kubelet/sysctl`).
+/// Sysctls that are safe without the administrator's permission (`pkg/kubelet/sysctl`).
 const SAFE_SYSCTLS: [&str; 14] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -175,7 +176,7 @@ fn sysctls(pod: &Pod) -> Result<HashMap<String, String>, BadSpec> {
     Ok(list.into_iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect())
 }
 
-/// What a container's configuration is made of, beside pod and member.
+/// Input of a container's configuration besides pod and member.
 #[derive(Debug)]
 pub(crate) struct ContainerInput<'a> {
     pub(crate) image_ref: &'a str,
@@ -184,22 +185,23 @@ pub(crate) struct ContainerInput<'a> {
     pub(crate) mounts: Vec<cri::Mount>,
     /// User of the image: a number, or a name.
     pub(crate) image_user: (Option<i64>, String),
-    /// Container whose processes an ephemeral container sees.
+    /// Container whose process namespace an ephemeral container joins.
     pub(crate) target_id: Option<String>,
     pub(crate) memory_capacity: i64,
-    /// What every container gets in its v2 group, by file.
+    /// Settings of every container's v2 cgroup, by file.
     pub(crate) unified: &'static [(&'static str, &'static str)],
-    /// Sizes of huge pages, in bytes, that the container's cgroup can limit.
+    /// Huge page sizes, in bytes, that the container's cgroup can limit.
     pub(crate) huge_page_sizes: &'a [i64],
     pub(crate) seccomp_root: &'a Path,
-    /// The stricter defaults of the hardened profile hold.
+    /// Whether the stricter defaults of the hardened profile apply.
     pub(crate) hardened: bool,
 }
 
-/// One container.
+/// Returns the configuration of a container.
 ///
 /// # Errors
-/// `runAsNonRoot` that cannot hold, or a profile that is not supported.
+///
+/// A `runAsNonRoot` that is violated or cannot be verified, or a profile that is not supported.
 pub(crate) fn container(
     pod: &Pod,
     member: &Member,
@@ -267,7 +269,7 @@ pub(crate) fn container(
     })
 }
 
-/// What a later start must know about the container, even when the pod is gone from the API.
+/// State that a later process needs of the container, even if the pod is deleted from the API.
 fn annotations(pod: &Pod, member: &Member, restart_count: i32) -> HashMap<String, String> {
     let c = &member.container;
     let mut out = HashMap::from([

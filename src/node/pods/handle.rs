@@ -1,4 +1,4 @@
-//! The manager's handle to a pod worker: what the worker is to do and what it reports.
+//! The manager's handle to a pod worker: the desired state, and the state that the worker reports.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,19 +13,20 @@ use crate::pods::resize::Deferred;
 use crate::runtime::{ContainerEvent, ContainerEventKind};
 use crate::status::pod::Verdict;
 
-/// What the pod manager wants of a worker.
+/// The state that the pod manager desires of a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Desired {
     pub(crate) pod: Arc<Pod>,
-    /// The API has it no more: end it, there is nothing to report to.
+    /// The pod is deleted from the API: stop it and report nothing.
     pub(crate) removed: bool,
-    /// Uid in the API, where a status can be written; a static pod without mirror has none.
+    /// Uid of the API object whose status is written; a static pod without a mirror pod has none.
     pub(crate) api_uid: Option<String>,
-    /// The pod may not run here, or no longer.
+    /// The decision to reject or end the pod.
     pub(crate) refused: Option<Verdict>,
-    /// New resources that the node does not have; `pod` has those it was given.
+    /// A deferred resize; `pod` has the allocated resources.
     pub(crate) resize: Option<Deferred>,
-    /// The machine is switched off: containers end within so many seconds, and nothing is started.
+    /// The machine is being switched off: containers end within this many seconds, and none is
+    /// started.
     pub(crate) halt: Option<i64>,
 }
 
@@ -35,17 +36,17 @@ pub(crate) struct Handle {
     pub(crate) desired: watch::Sender<Desired>,
     pub(crate) wake: Arc<Notify>,
     pub(crate) exits: Arc<Mutex<HashSet<String>>>,
-    /// Whether the containers have ended, as [`Desired::halt`] asks.
+    /// Whether the containers have ended after [`DesiredPod::halt`] was set.
     pub(crate) halted: Arc<watch::Sender<bool>>,
-    /// The newest status and observation, for the node's own API.
+    /// The last status and observation, for the kubelet API.
     pub(crate) shown: Arc<Mutex<Shown>>,
 }
 
 impl Handle {
-    /// Takes note of an event of the runtime about a container or sandbox of the pod.
+    /// Handles an event of the runtime about a container or sandbox of the pod.
     pub(crate) fn on_runtime_event(&self, event: ContainerEvent) {
         match event.kind {
-            // The worker starts every container itself and observes afterwards.
+            // Only the worker starts containers, and it observes them afterwards.
             ContainerEventKind::Started => return,
             ContainerEventKind::Exited => {
                 self.exits.lock().insert(event.id);
@@ -56,11 +57,12 @@ impl Handle {
     }
 }
 
-/// What others may look at.
+/// State that a worker publishes.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Shown {
     pub(crate) status: core::PodStatus,
     pub(crate) observed: Arc<Observed>,
-    /// How often the relist alone changed something: each time an event was lost or a deadline missed.
+    /// How often the periodic relist changed the pod: each time an event was lost or a deadline
+    /// missed.
     pub(crate) relist_changes: u64,
 }

@@ -1,4 +1,4 @@
-//! Makes sure that a container's image is there: policy, credentials, back-off, events.
+//! Ensures that a container's image is present: pull policy, credentials, back-off, events.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::runtime::RuntimeError;
 use crate::runtime::images::name;
 use crate::status::pod::Waiting;
 
-/// Back-off between failed pulls of one image, as that of failing containers.
+/// Back-off between failed pulls of an image, as between restarts of failing containers.
 const BACKOFF_INITIAL: Duration = Duration::from_secs(10);
 const BACKOFF_MAX: Duration = Duration::from_secs(300);
 
-/// How long the reason of a failed pull is shown before that of the back-off. The kubelet shows it until its worker
-/// looks at the pod again.
+/// How long the reason of a failed pull is shown before that of the back-off. The kubelet shows it
+/// until the next sync of the pod.
 const FAILURE_SHOWN: Duration = Duration::from_secs(1);
 
 /// Failed pulls of one pod, by image name.
@@ -34,33 +34,33 @@ pub(crate) struct PullState {
 struct Failure {
     delay: Duration,
     at: Instant,
-    /// Reason and message that a back-off shows.
+    /// Reason and message of the failure, which the back-off shows.
     message: String,
-    /// A container waits for this image in the current round.
+    /// A container waits for this image in the current round of starts.
     waiting: bool,
-    /// The back-off has been shown since the pull failed.
+    /// The back-off was shown since the pull failed.
     backing_off: bool,
 }
 
 impl PullState {
-    /// Begins a round of starts: what no start of it asks for has no next try.
+    /// Begins a round of starts: an image that no start of it needs has no next try.
     pub(crate) fn begin_round(&mut self) {
         self.failed.values_mut().for_each(|f| f.waiting = false);
     }
 
-    /// When a container that waits for an image is to be looked at again: to show the back-off, or to pull.
+    /// When a container that waits for an image is due: to show the back-off, or to pull.
     pub(crate) fn next_try(&self) -> Option<Instant> {
         let waiting = self.failed.values().filter(|f| f.waiting);
         waiting.map(|f| f.at + if f.backing_off { f.delay } else { FAILURE_SHOWN }).min()
     }
 
-    /// The message of the failure that a pull of `name` is to wait for.
+    /// Returns the message of the failure if a pull of `name` is in back-off.
     fn back_off(&mut self, name: &str, now: Instant) -> Option<&str> {
         let failure = self.failed.get_mut(name)?;
         if now.saturating_duration_since(failure.at) >= failure.delay {
             return None;
         }
-        // In the round of the failure another container of the image does not end its showing.
+        // Another container with the image in the same round keeps the failure's reason.
         failure.backing_off |= !failure.waiting;
         failure.waiting = true;
         Some(&failure.message)
@@ -83,14 +83,14 @@ impl PullState {
     }
 }
 
-/// Whether a container with this reason is started again at a time of its own, that of [`PullState::next_try`] or of the
-/// back-off of crashes.
+/// Whether a container with this reason is retried at its own time: that of [`PullState::next_try`]
+/// or of the crash back-off.
 pub(crate) fn has_back_off(reason: &str) -> bool {
     let of_pull = ["ErrImagePull", "ImagePullBackOff", REGISTRY_UNAVAILABLE, SIGNATURE_FAILED];
     reason == "CrashLoopBackOff" || of_pull.contains(&reason)
 }
 
-/// Tells of the pod's pull secrets that are not there, after a pull has failed.
+/// Records an event about missing pull secrets of the pod, after a failed pull.
 pub(crate) fn report_missing_secrets(node: &Node, pod: &Pod) {
     let is_there = |name: &str| {
         let reference = (Source::Secret, pod.namespace().to_owned(), name.to_owned());
@@ -117,26 +117,26 @@ fn missing_secrets(pod: &Pod, is_there: impl Fn(&str) -> bool) -> Option<String>
     })
 }
 
-/// An image that a pod needs, and who of it.
+/// An image that a pod needs, and its user.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pod: &'a Pod,
-    /// As people write it.
+    /// As written in the specification.
     image: &'a str,
     /// `Always`, `IfNotPresent` or `Never`.
     policy: Option<&'a str>,
-    /// The container that runs it; `None` for a volume, which is the whole pod's.
+    /// The container that runs it; `None` for a volume, which belongs to the whole pod.
     member: Option<&'a Member>,
 }
 
 impl<'a> Wanted<'a> {
-    /// What a container runs.
+    /// The image of a container.
     pub(crate) fn by(pod: &'a Pod, member: &'a Member) -> Self {
         let policy = member.container.image_pull_policy.as_deref();
         Self { pod, image: member.image(), policy, member: Some(member) }
     }
 
-    /// What a volume shows.
+    /// The image of a volume.
     fn as_volume(pod: &'a Pod, source: &'a core::ImageVolumeSource) -> Self {
         let image = source.reference.as_deref().unwrap_or_default();
         Self { pod, image, policy: source.pull_policy.as_deref(), member: None }
@@ -152,10 +152,12 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// The images that volumes of this container show, by the volumes' names (KEP 4639).
+/// Returns the images of volumes that this container mounts, by the names of the volumes (KEP
+/// 4639).
 ///
 /// # Errors
-/// The waiting state that the container shows.
+///
+/// The waiting state of the container.
 pub(crate) async fn of_volumes(
     node: &Node,
     pod: &Pod,
@@ -182,10 +184,11 @@ pub(crate) async fn of_volumes(
     Ok(out)
 }
 
-/// The image, pulled when the policy wants it.
+/// Returns the image; pulls it if its policy requires.
 ///
 /// # Errors
-/// The waiting state that the container shows.
+///
+/// The waiting state of the container.
 pub(crate) async fn ensure(
     node: &Node,
     wanted: Wanted<'_>,
@@ -274,7 +277,7 @@ async fn pull(
     }
 }
 
-/// What the names of errors that the CRI defines mean for a pod.
+/// Error names that the CRI defines.
 const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
 const SIGNATURE_FAILED: &str = "SignatureValidationFailed";
 
@@ -292,12 +295,12 @@ fn pull_failure(image: &str, error: String) -> Waiting {
     Waiting { reason: "ErrImagePull", message: error }
 }
 
-/// The error of a pull; the code says nothing when the runtime knows none.
+/// Text of a pull error; the code is omitted if the runtime does not know it.
 fn pull_text(error: &RuntimeError) -> String {
     if error.code == tonic::Code::Unknown { error.message.clone() } else { error.grpc_text() }
 }
 
-/// A duration as Go prints it, to the millisecond: `1.204s`, `87ms`.
+/// Formats a duration as Go does, to the millisecond: `1.204s`, `87ms`.
 fn seconds(duration: Duration) -> String {
     if duration < Duration::from_secs(1) {
         return format!("{}ms", duration.as_millis());
@@ -306,7 +309,7 @@ fn seconds(duration: Duration) -> String {
     format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Tries every credential that fits the image, the pod's before the node's, then none.
+/// Tries each credential for the image, the pod's before the node's, then none.
 async fn pull_with(
     node: &Node,
     pod: &Pod,
@@ -325,7 +328,7 @@ async fn pull_with(
     Err(last)
 }
 
-/// Credentials of the pod's pull secrets for the image's registry; the longest matching address first.
+/// Credentials of the pod's pull secrets for the image's registry, longest matching address first.
 fn credentials(node: &Node, pod: &Pod, name: &str) -> Vec<cri::AuthConfig> {
     let mut out: Vec<(usize, cri::AuthConfig)> = Vec::new();
     for secret in pod.spec().image_pull_secrets.iter().flatten() {
@@ -350,7 +353,8 @@ fn credentials(node: &Node, pod: &Pod, name: &str) -> Vec<cri::AuthConfig> {
     out.into_iter().map(|(_, auth)| auth).collect()
 }
 
-/// Whether a registry address of a pull secret is that of the image (`docker.io/library/a:1`), and how closely.
+/// Returns the length of a pull secret's registry address if it matches the image
+/// (`docker.io/library/a:1`).
 fn fits(address: &str, name: &str) -> Option<usize> {
     let address =
         address.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
@@ -434,11 +438,11 @@ mod tests {
     #[test]
     fn an_image_that_no_container_waits_for_wakes_nothing() {
         let (mut state, start) = (PullState::default(), base::clock::now());
-        // The image of a container was changed while its pull backed off.
+        // The image of a container was changed while its pull was in back-off.
         state.note_failure("old", String::new(), start);
         state.begin_round();
         assert_eq!(state.next_try(), None);
-        // Somebody imported the image.
+        // The image was imported.
         state.note_failure("new", String::new(), start);
         state.forget("new");
         assert_eq!(state.next_try(), None);

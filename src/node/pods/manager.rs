@@ -1,4 +1,5 @@
-//! Which pods belong to this node, and one worker for each: fed by the API, by the runtime's events, by what is found on disk.
+//! The pod manager: runs one worker for each pod of this node, driven by the API, events of the
+//! runtime, and what is found on disk.
 
 mod admit;
 
@@ -30,16 +31,18 @@ use crate::static_pods::manifests::StaticPods;
 use crate::static_pods::mirror::Mirror;
 use crate::volumes;
 
-/// A full look at runtime and disk, in case an event was lost (the kubelet looks each 2 s; events make this enough).
+/// Interval of the full check of runtime and disk, in case an event was lost (the kubelet checks
+/// every 2 s; events make this suffice).
 const HOUSEKEEPING: Duration = Duration::from_secs(300);
-/// A server that comes and goes wakes all pods no more often than this.
+/// Minimum interval between wake-ups of all pods when the server's connection flaps.
 const BACK_REST: Duration = Duration::from_secs(1);
-/// After the server's return its news of what changed meanwhile is waited for, before anything unknown is ended.
+/// Delay after the server's return before unknown pods are stopped, so that the watch can deliver
+/// changes first.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Workers that ended and are not yet taken note of.
+/// Maximum number of ended workers that await processing.
 const DONE_MAX: usize = 64;
 
-/// What the informer noted: keys of pods that changed.
+/// Keys of pods that the informer reported as changed.
 #[derive(Debug, Default)]
 struct Dirty {
     keys: Mutex<BTreeSet<ObjectKey>>,
@@ -54,11 +57,11 @@ pub(crate) struct Pods {
     informer: Informer<core::Pod>,
     statics: watch::Receiver<StaticPods>,
     dirty: Arc<Dirty>,
-    /// Torn down here and not yet gone from the API.
+    /// Pods that ended here and still exist in the API.
     finished: HashSet<Arc<str>>,
-    /// The node's labels were read anew for these.
+    /// Pods for which the node's labels were read again.
     rechecked: HashSet<Arc<str>>,
-    /// Pods that wait for host ports of one that still ends, by uid.
+    /// Pods that wait for host ports of a pod that is ending, by uid.
     waiting: HashMap<Arc<str>, ObjectKey>,
     done: (mpsc::Sender<Arc<str>>, mpsc::Receiver<Arc<str>>),
     swept: bool,
@@ -94,7 +97,7 @@ impl Pods {
         self.table.clone()
     }
 
-    /// Runs until shutdown; pods then go on without us.
+    /// Runs until shutdown; pods keep running after that.
     pub(crate) async fn run(
         mut self,
         mut signals: mpsc::Receiver<Signal>,
@@ -124,7 +127,7 @@ impl Pods {
                 },
                 Some(uid) = self.done.1.recv() => self.ended(&uid),
                 () = &mut back => {
-                    // Tokens are due, statuses were not told.
+                    // Tokens may be due, and statuses may not have been sent.
                     self.wake_all();
                     self.node.caches.status_changed.notify_one();
                     sweep_at = base::clock::now() + SETTLE;
@@ -134,7 +137,7 @@ impl Pods {
                         transport.back().await;
                     });
                 }
-                // Statuses name them.
+                // Pod statuses contain the addresses.
                 () = moved(&mut addresses) => self.wake_all(),
                 () = tokio::time::sleep_until(sweep_at), if listed && !self.swept && sweep_at > base::clock::now() => {}
                 () = tokio::time::sleep_until(next_look) => {
@@ -146,7 +149,8 @@ impl Pods {
             for key in keys {
                 self.reconcile(&key);
             }
-            // A pod that is not known is only ended by what a server says: memory may be a moment older than the pod.
+            // Unknown pods are only stopped by the word of a server: the cache on disk may be older
+            // than the pod.
             let may_sweep = listed && static_found && !transport.is_away();
             if may_sweep && !self.swept && sweep_at <= base::clock::now() {
                 self.swept = true;
@@ -182,10 +186,10 @@ impl Pods {
         if let Some(handle) = handle {
             let pod = Arc::clone(&handle.desired.borrow().pod);
             let static_waits = self.waiting.values().any(|key| self.is_static(key));
-            // What it had may be what others wait for.
+            // Other pods may wait for its resources.
             self.resume_waiting();
             if pod.origin == Origin::Static || static_waits {
-                // Its manifest may be back, or a newer one wait for its end.
+                // Its manifest may be back, or a newer one may wait for its end.
                 self.run_static();
             }
             if pod.origin == Origin::Api {
@@ -200,7 +204,7 @@ impl Pods {
         self.statics.borrow().iter().flatten().any(|pod| pod.key == *key)
     }
 
-    /// Makes the workers of one key fit what the API has.
+    /// Updates the workers of one key to the state in the API.
     fn reconcile(&mut self, key: &ObjectKey) {
         let object = self.informer.cache().get(&key.namespace, &key.name);
         let current = object.as_ref().map(|o| Arc::clone(&o.uid));
@@ -247,7 +251,8 @@ impl Pods {
             let frees =
                 pod.is_api_terminal() && !has.is_api_terminal() || resize::differ(&has, &pod);
             handle.desired.send_if_modified(|d| {
-                // What comes back of our own status is taken note of, and wakes nobody.
+                // An update that only returns the node's own status is stored without waking the
+                // worker.
                 let news = !pod.is_as(&d.pod) || d.resize != resize;
                 (d.pod, d.resize) = (pod, resize);
                 news
@@ -263,7 +268,7 @@ impl Pods {
         let refused = self.admit(&pod);
         let by_labels = refused.as_ref().is_some_and(|r| r.reason == admission::NODE_AFFINITY);
         if by_labels && self.rechecked.insert(Arc::clone(&pod.uid)) {
-            // The labels may have changed since we saw them: the pod may be here because they did.
+            // The cached labels may be outdated, and the pod may be here because of the new ones.
             return self.read_labels(key.clone());
         }
         if let Some(refused) = &refused {
@@ -276,7 +281,8 @@ impl Pods {
         self.start(Desired { api_uid, pod, removed: false, refused, resize, halt: None });
     }
 
-    /// Makes the workers of static pods fit the manifests. A pod that changed waits for the end of the former one.
+    /// Updates the workers of static pods to the manifests. A changed pod waits for the end of its
+    /// predecessor.
     fn run_static(&mut self) {
         let wanted = self.statics.borrow_and_update().clone().unwrap_or_default();
         let mut running = Vec::new();
@@ -311,7 +317,7 @@ impl Pods {
         }
     }
 
-    /// Tells the worker of a static pod where the API shows its status.
+    /// Tells the worker of a static pod the uid of its mirror pod.
     fn show(&self, key: &ObjectKey, mirror: Option<&Mirror>) {
         for handle in self.table.0.read().values() {
             handle.desired.send_if_modified(|d| {
@@ -326,7 +332,7 @@ impl Pods {
         }
     }
 
-    /// All burstable pods together weigh as much as they ask for.
+    /// Sets the CPU weight of the burstable class to the sum of its pods' requests.
     fn weigh_burstable(&self, new: &Arc<Pod>) {
         let pods = self.table.all().into_iter().map(|(p, _)| p).chain([Arc::clone(new)]);
         let burstable =
@@ -349,7 +355,7 @@ impl Pods {
         });
     }
 
-    /// Ends what no pod of ours explains: sandboxes and containers, folders, cgroups.
+    /// Removes sandboxes, containers, directories and cgroups that belong to no known pod.
     async fn sweep(&self) {
         let (Ok(sandboxes), Ok(containers)) = (
             self.node.runtime.cri.sandboxes(None).await,

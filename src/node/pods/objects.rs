@@ -1,4 +1,5 @@
-//! ConfigMaps and Secrets that pods of this node use: each watched by name, as the Node authorizer allows, while in use.
+//! ConfigMaps and Secrets that pods of this node use: each watched by name while in use, as the
+//! Node authorizer allows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
-/// Waiting for ConfigMaps and Secrets to be read for the first time.
+/// How long to wait for the first read of ConfigMaps and Secrets.
 pub(crate) const OBJECTS_WAIT: Duration = Duration::from_secs(2);
 
 /// Kind of an object that a pod may use.
@@ -22,10 +23,10 @@ pub(crate) enum Source {
     Secret,
 }
 
-/// One object.
+/// Kind, namespace and name of an object.
 pub(crate) type Reference = (Source, String, String);
 
-/// ConfigMaps and Secrets that a pod refers to, in volumes, variables and pull secrets.
+/// Returns the ConfigMaps and Secrets that a pod refers to in volumes, variables and pull secrets.
 pub(crate) fn references(pod: &Pod) -> BTreeSet<Reference> {
     let namespace = pod.namespace().to_owned();
     let mut out = BTreeSet::new();
@@ -74,10 +75,10 @@ pub(crate) fn references(pod: &Pod) -> BTreeSet<Reference> {
     out
 }
 
-/// What is known of an object.
+/// The cached state of an object.
 #[derive(Debug, Clone)]
 pub(crate) enum Found {
-    /// No answer yet; the last error, when there was one.
+    /// Not read yet; the last error, if any.
     Unknown(String),
     Missing,
     Present(Arc<Object>),
@@ -107,7 +108,8 @@ impl Objects {
         Self(Arc::new(Inner { client, tasks, entries: Mutex::default(), wakes: Mutex::default() }))
     }
 
-    /// Says what a pod uses from now on: new objects are watched, and changes of any wake the pod.
+    /// Replaces the objects that a pod uses: new objects are watched, and a change of any wakes the
+    /// pod.
     pub(crate) fn use_all(&self, uid: &Arc<str>, wake: &Arc<Notify>, wanted: &BTreeSet<Reference>) {
         let mut entries = self.0.entries.lock();
         entries.retain(|reference, entry| {
@@ -132,13 +134,13 @@ impl Objects {
         }
     }
 
-    /// What is known now.
+    /// Returns the cached state.
     pub(crate) fn get(&self, reference: &Reference) -> Found {
         let entries = self.0.entries.lock();
         entries.get(reference).map_or(Found::Missing, |e| e.value.borrow().clone())
     }
 
-    /// Waits until all objects of a pod are known, or `limit` passes.
+    /// Waits until all objects of a pod are read, or `limit` passes.
     pub(crate) async fn known(&self, wanted: &BTreeSet<Reference>, limit: Duration) {
         let receivers: Vec<watch::Receiver<Found>> = {
             let entries = self.0.entries.lock();
@@ -196,7 +198,7 @@ async fn follow(
             outcome = session => outcome,
         };
         match outcome {
-            // It told something: what follows is asked for at once.
+            // The watch delivered events: resume it at once.
             Ok(true) => {
                 backoff.reset();
                 continue;
@@ -221,7 +223,7 @@ async fn follow(
             break;
         }
     }
-    // The process stops, or no pod of this node uses the object any more.
+    // The process stops, or no pod of this node uses the object any longer.
     let again = objects.0.entries.lock().contains_key(&reference);
     if !again && !objects.0.tasks.shutdown().is_requested() {
         transport.forget(&scope);
@@ -229,7 +231,8 @@ async fn follow(
     Ok(())
 }
 
-/// One watch from its start to its end; whether it told anything. `resume` is the revision that the next one goes on from.
+/// Runs one watch to its end; returns whether it delivered an event. `resume` is the revision from
+/// which the next one resumes.
 async fn session(
     objects: &Objects,
     reference: &Reference,
@@ -285,7 +288,7 @@ async fn session(
     Ok(told)
 }
 
-/// The data of a ConfigMap or Secret: text, `binaryData` and Secret values decoded.
+/// Returns the data of a ConfigMap or Secret, with `binaryData` and Secret values decoded.
 pub(crate) fn data(source: Source, object: &Object) -> BTreeMap<String, Vec<u8>> {
     use base64::Engine;
     let Ok(value) = object.value() else { return BTreeMap::new() };

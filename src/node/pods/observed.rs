@@ -1,4 +1,4 @@
-//! What the runtime says about one pod, in the terms that decisions are made in.
+//! The state of one pod as observed from the runtime, in the form that decisions use.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,8 @@ use proto::runtime::v1 as cri;
 
 use crate::runtime::{Runtime, RuntimeError};
 
-/// Names of the labels and annotations on sandboxes and containers; the kubelet's, so that tools find what they expect.
+/// Names of the labels and annotations of sandboxes and containers. They are the kubelet's, for
+/// tools that read them.
 pub(crate) mod label {
     pub(crate) const POD_NAME: &str = "io.kubernetes.pod.name";
     pub(crate) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -18,7 +19,7 @@ pub(crate) mod label {
     pub(crate) const MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
     pub(crate) const MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
     pub(crate) const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
-    /// Ours: what the container was given at its start.
+    /// Specific to kube-lite: the resources with which the container was started.
     pub(crate) const RESOURCES: &str = "kube-lite.io/resources";
     pub(crate) const PORTS: &str = "io.kubernetes.container.ports";
     pub(crate) const DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
@@ -33,7 +34,7 @@ pub(crate) struct Sandbox {
     pub(crate) created_at: i64,
     pub(crate) ready: bool,
     pub(crate) host_network: bool,
-    /// Without a network of its own there are none.
+    /// Empty in the host network.
     pub(crate) ips: Vec<String>,
 }
 
@@ -53,7 +54,7 @@ pub(crate) struct Container {
     pub(crate) name: String,
     pub(crate) sandbox: String,
     pub(crate) state: State,
-    /// Nanoseconds since the epoch; zero when it has not happened.
+    /// Nanoseconds since the epoch; zero before the event.
     pub(crate) created_at: i64,
     pub(crate) started_at: i64,
     pub(crate) finished_at: i64,
@@ -73,7 +74,7 @@ pub(crate) struct Container {
     pub(crate) stop_signal: Option<String>,
 }
 
-/// All of one pod, newest first.
+/// The sandboxes and containers of one pod, newest first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Observed {
     pub(crate) sandboxes: Vec<Sandbox>,
@@ -96,14 +97,15 @@ impl Observed {
         self.sandboxes.first().filter(|s| s.ready)
     }
 
-    /// Whether the runtime does not list the end of this container or sandbox yet. A container whose end was announced
-    /// while its start was under way is listed as created, then as running, and only then as ended.
+    /// Whether the runtime does not list the end of this container or sandbox yet. A container that
+    /// ends while it is being started is listed as created, then as running, and only then as
+    /// exited.
     pub(crate) fn lacks_end(&self, id: &str) -> bool {
         self.containers.iter().any(|c| c.id == id && c.state != State::Exited)
             || self.sandboxes.iter().any(|s| s.id == id && s.ready)
     }
 
-    /// The newest first: by their numbers, since a clock may have been set back between two of them.
+    /// Sorts the newest first, by number: a clock may have been set back between two of them.
     fn sort(&mut self) {
         self.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
         self.containers.sort_by_key(|c| std::cmp::Reverse((c.restart_count, c.created_at)));
@@ -114,10 +116,11 @@ impl Observed {
     }
 }
 
-/// Asks the runtime for everything that belongs to the pod `uid`.
+/// Queries the runtime for the sandboxes and containers of the pod `uid`.
 ///
 /// # Errors
-/// When the runtime does not answer; what vanishes between two questions is left out.
+///
+/// The runtime does not answer. Objects that vanish between two calls are left out.
 pub(crate) async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<Observed, RuntimeError> {
     let (sandboxes, containers) =
         futures::try_join!(runtime.sandboxes(Some(uid)), runtime.containers(Some(uid)))?;
@@ -133,10 +136,11 @@ pub(crate) async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<Observed
     Ok(observed)
 }
 
-/// One sandbox; `None` when it is gone.
+/// Queries a sandbox; `None` if it does not exist.
 ///
 /// # Errors
-/// When the runtime does not answer.
+///
+/// The runtime does not answer.
 pub(crate) async fn sandbox(
     runtime: &dyn Runtime,
     id: &str,
@@ -251,7 +255,7 @@ pub(crate) mod tests {
     #[test]
     fn an_announced_end_is_awaited_until_the_container_is_listed_as_ended() {
         for (state, lacks) in [
-            // The exit came while the start was under way.
+            // The exit came during the start.
             (State::Created, true),
             (State::Running, true),
             (State::Exited, false),

@@ -1,9 +1,9 @@
-//! Decides what to do with a running pod: a pure function of the wanted and the observed.
+//! Plans the next actions for a running pod: a pure function of the desired and the observed state.
 
 use crate::pods::observed::{Container, Observed, State};
 use crate::pods::pod::{Member, Pod, Role};
 
-/// What the probes say about one container.
+/// The probe results of one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Health {
     /// `None` before the first result, or without a probe.
@@ -12,7 +12,7 @@ pub(crate) struct Health {
     pub(crate) readiness: Option<bool>,
 }
 
-/// Why a container is stopped; decides over its grace period.
+/// Why a container is stopped; determines its grace period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KillReason {
     LivenessProbe,
@@ -25,25 +25,25 @@ pub(crate) enum KillReason {
 pub(crate) struct Kill {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// For the `Killing` event.
+    /// The message of the `Killing` event.
     pub(crate) message: String,
     pub(crate) reason: KillReason,
 }
 
-/// What to do next.
+/// The next actions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Stop all containers and the sandboxes first.
     pub(crate) kill_pod: bool,
-    /// Make a sandbox with this attempt number.
+    /// Create a sandbox with this attempt number.
     pub(crate) create_sandbox: Option<u32>,
-    /// Stop these.
+    /// Stop these containers.
     pub(crate) kill: Vec<Kill>,
     /// Start these members, in order.
     pub(crate) start: Vec<usize>,
 }
 
-/// Why the current sandbox will not do; `None` when it will. The texts are those of the condition
+/// Returns why the current sandbox cannot be used, if so. The texts are those of the condition
 /// `PodReadyToStartContainers`.
 pub(crate) fn sandbox_problem(pod: &Pod, observed: &Observed) -> Option<&'static str> {
     let Some(newest) = observed.sandboxes.first() else {
@@ -64,7 +64,8 @@ pub(crate) fn sandbox_problem(pod: &Pod, observed: &Observed) -> Option<&'static
     None
 }
 
-/// Whether a container that ended with `exit_code` starts again, by its own rules, its own policy, the pod's.
+/// Whether a container that exited with `exit_code` is restarted, by its restart rules, its own
+/// policy, or the pod's.
 pub(crate) fn restarts(pod: &Pod, member: &Member, exit_code: i32) -> bool {
     if member.role == Role::Ephemeral {
         return false;
@@ -78,14 +79,14 @@ pub(crate) fn restarts(pod: &Pod, member: &Member, exit_code: i32) -> bool {
     }
     let policy = member.container.restart_policy.as_deref().unwrap_or(pod.restart_policy());
     match (member.role, policy) {
-        // Of an init container only a failure counts; `Always` then means `OnFailure`.
+        // An init container restarts only after a failure; `Always` means `OnFailure`.
         (Role::Init, "Always" | "OnFailure") | (_, "OnFailure") => exit_code != 0,
         (_, "Never") => false,
         _ => true,
     }
 }
 
-/// Whether the newest container of this name is to be started (again).
+/// Whether the newest container of this name has to be started.
 pub(crate) fn wants_start(pod: &Pod, member: &Member, container: Option<&Container>) -> bool {
     if pod.is_deleted() {
         return false;
@@ -94,21 +95,21 @@ pub(crate) fn wants_start(pod: &Pod, member: &Member, container: Option<&Contain
         None => true,
         Some(c) => match c.state {
             State::Running => false,
-            // Made but not started, or lost: try again.
+            // Created but not started, or lost: start again.
             State::Created | State::Unknown => member.role != Role::Ephemeral,
             State::Exited => restarts(pod, member, c.exit_code),
         },
     }
 }
 
-/// Whether the main containers may run: one did already in this sandbox.
+/// Whether the pod is initialized: a main container has run in this sandbox.
 pub(crate) fn has_initialized(pod: &Pod, observed: &Observed) -> bool {
     pod.of_role(Role::Main).any(|m| {
         observed.active(m.name()).is_some_and(|c| matches!(c.state, State::Running | State::Exited))
     })
 }
 
-/// Decides. `health` answers for the container of an id.
+/// Plans the next actions. `health` returns the probe results by container id.
 pub(crate) fn plan(pod: &Pod, observed: &Observed, health: impl Fn(&str) -> Health) -> Plan {
     if sandbox_problem(pod, observed).is_some() {
         return with_new_sandbox(pod, observed);
@@ -166,7 +167,7 @@ fn restarts_after_probe(pod: &Pod, member: &Member) -> bool {
     member.container.restart_policy.as_deref().unwrap_or(pod.restart_policy()) != "Never"
 }
 
-/// Why a running container must end.
+/// Returns why a running container has to be stopped, if so.
 fn fault(member: &Member, running: &Container, health: Health) -> Option<(String, KillReason)> {
     let name = member.name();
     if running.hash != member.hash() {
@@ -187,7 +188,7 @@ fn fault(member: &Member, running: &Container, health: Health) -> Option<(String
 fn with_new_sandbox(pod: &Pod, observed: &Observed) -> Plan {
     let attempt = observed.sandboxes.first().map_or(0, |s| s.attempt.saturating_add(1));
     let mut plan = Plan { kill_pod: !observed.sandboxes.is_empty(), ..Plan::default() };
-    // A pod that may not restart and has run is over.
+    // A pod with restartPolicy Never that has run is not started again.
     if pod.restart_policy() == "Never" && attempt != 0 && !observed.containers.is_empty() {
         plan.kill_pod = true;
         return plan;
@@ -213,7 +214,7 @@ fn with_new_sandbox(pod: &Pod, observed: &Observed) -> Plan {
     plan
 }
 
-/// Init containers and sidecars; `true` when the main containers may run.
+/// Plans init containers and sidecars; returns whether the main containers may run.
 fn plan_init(
     pod: &Pod,
     observed: &Observed,
@@ -254,7 +255,7 @@ fn plan_init(
     true
 }
 
-/// Keeps a sidecar running; `true` when what follows it may start.
+/// Plans a sidecar; returns whether the containers after it may start.
 fn plan_sidecar(
     member: &Member,
     index: usize,

@@ -1,4 +1,5 @@
-//! A pod as the node works with it: identity checked once, all kinds of containers in one list.
+//! A pod in the form that the node uses: with a checked identity and all kinds of containers in one
+//! list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,12 +7,13 @@ use std::sync::Arc;
 use api::k8s::api::core::v1 as core;
 use api::{Object, ObjectKey};
 
-/// How a container takes part in its pod's life.
+/// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Runs to its end before the next one starts.
+    /// Runs to completion before the next one starts.
     Init,
-    /// An init container with `restartPolicy: Always`: starts in order, runs beside the main containers.
+    /// An init container with `restartPolicy: Always`: starts in order, runs alongside the main
+    /// containers.
     Sidecar,
     /// From `spec.containers`.
     Main,
@@ -37,7 +39,7 @@ impl Member {
         self.container.image.as_deref().unwrap_or_default()
     }
 
-    /// Changes when the container has to be made anew: of its fields only the image may change in a running pod.
+    /// Changes if the container has to be recreated: in a running pod only the image can change.
     pub(crate) fn hash(&self) -> String {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in self.name().bytes().chain([0]).chain(self.image().bytes()) {
@@ -47,7 +49,7 @@ impl Member {
     }
 }
 
-/// Where a pod comes from.
+/// The source of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The API server.
@@ -56,9 +58,9 @@ pub(crate) enum Origin {
     Static,
 }
 
-/// Annotation with which static pods and their mirrors are told.
+/// Annotation that marks static pods and their mirror pods.
 pub(crate) const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
-/// Annotation of a mirror pod; its value is the hash of the static pod.
+/// Annotation of a mirror pod with the hash of its static pod.
 pub(crate) const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 /// Annotation with the hash of a static pod.
 pub(crate) const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
@@ -69,7 +71,7 @@ pub(crate) const SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";
 #[derive(Debug, Clone)]
 pub(crate) struct Pod {
     pub(crate) key: ObjectKey,
-    /// Identity on this node. For a mirror pod this is the static pod's uid.
+    /// Identity on this node; for a mirror pod, the static pod's uid.
     pub(crate) uid: Arc<str>,
     pub(crate) origin: Origin,
     pub(crate) object: core::Pod,
@@ -78,7 +80,8 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// `None` when the object cannot be decoded or lacks name, uid or spec, which is logged.
+    /// Converts an object; `None`, with a log message, if it cannot be decoded or lacks name, uid
+    /// or spec.
     pub(crate) fn from_object(object: &Object) -> Option<Self> {
         let pod: core::Pod = client::informer::decode(object)?;
         let parsed = Self::new(pod, Origin::Api);
@@ -112,7 +115,8 @@ impl Pod {
         Some(Self { key, uid, origin, object, members })
     }
 
-    /// Whether nothing differs from `other` that the node acts on: all but its own part of the status.
+    /// Whether the two versions are equal in everything that the node acts on, which excludes its
+    /// own part of the status.
     pub(crate) fn is_as(&self, other: &Self) -> bool {
         fn foreign(pod: &Pod) -> Vec<&core::PodCondition> {
             let all = pod.api_status().and_then(|s| s.conditions.as_ref()).into_iter().flatten();
@@ -163,7 +167,8 @@ impl Pod {
         self.object.metadata.deletion_timestamp.is_some()
     }
 
-    /// Seconds a container gets to end: those of the deletion, else of the specification.
+    /// Grace period of the containers in seconds: that of the deletion, else that of the
+    /// specification.
     pub(crate) fn grace_seconds(&self) -> i64 {
         self.object
             .metadata
@@ -173,7 +178,7 @@ impl Pod {
             .max(0)
     }
 
-    /// Whether the API says that it will never run again.
+    /// Whether the phase in the API is final.
     pub(crate) fn is_api_terminal(&self) -> bool {
         self.api_status()
             .and_then(|s| s.phase.as_deref())
@@ -192,20 +197,20 @@ impl Pod {
         self.members.iter().any(|m| matches!(m.role, Role::Init | Role::Sidecar))
     }
 
-    /// A mirror of a static pod: shown by the API, not run from it.
+    /// Whether this is the mirror pod of a static pod, which is not run itself.
     pub(crate) fn is_mirror(&self) -> bool {
         self.annotations().is_some_and(|a| a.contains_key(MIRROR_ANNOTATION))
     }
 }
 
-/// The uid becomes a folder name.
+/// The uid is used as a directory name.
 fn is_path_safe(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 128
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
 }
 
-/// The common part of an ephemeral container.
+/// The fields of an ephemeral container that all containers share.
 fn common(e: &core::EphemeralContainer) -> core::Container {
     core::Container {
         args: e.args.clone(),

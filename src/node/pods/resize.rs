@@ -1,4 +1,4 @@
-//! Resources of a running pod that are changed in place: whether the node has them, and what the pod keeps until it has.
+//! In-place resize of pods: whether the node has the new resources, and the allocation until then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,16 +9,17 @@ use api::k8s::api::core::v1 as core;
 use crate::pods::capacity;
 use crate::pods::pod::Pod;
 
-/// A resize that waits.
+/// A deferred resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Deferred {
     /// Message of the condition `PodResizePending`, whose reason is then `Deferred`.
     pub(crate) message: String,
-    /// What the admission of a new pod would be refused with, such as `OutOfcpu`.
+    /// The reason with which a new pod would be rejected, such as `OutOfcpu`.
     pub(crate) reason: String,
 }
 
-/// The message of an event about a resize, as upstream's `podResizeMessage`: resources of the containers in JSON.
+/// Formats the message of a resize event, like upstream's `podResizeMessage`: resources of the
+/// containers in JSON.
 pub(crate) fn message<'a>(pod: &'a Pod, prefix: &str, error: &'a str) -> String {
     #[derive(serde::Serialize)]
     struct Container<'a> {
@@ -70,7 +71,7 @@ type Amounts = BTreeMap<String, api::k8s::apimachinery::pkg::api::resource::Quan
 
 type Resources = Option<core::ResourceRequirements>;
 
-/// Resources by container, and those of the whole pod under the empty name.
+/// Resources by container name, and those of the whole pod under the empty name.
 fn resources(pod: &Pod) -> BTreeMap<&str, &Resources> {
     let containers = pod.members.iter().map(|m| (m.name(), &m.container.resources));
     containers.chain([("", &pod.spec().resources)]).collect()
@@ -81,7 +82,7 @@ pub(crate) fn differ(a: &Pod, b: &Pod) -> bool {
     resources(a) != resources(b)
 }
 
-/// The pod with other resources; `of` answers by container, `Some` replaces.
+/// Replaces the resources of a pod where `of`, called with the container name, returns `Some`.
 fn with(pod: &Pod, of: impl Fn(&str) -> Option<Resources>) -> Pod {
     let mut object = pod.object.clone();
     if let Some(spec) = &mut object.spec {
@@ -95,11 +96,12 @@ fn with(pod: &Pod, of: impl Fn(&str) -> Option<Resources>) -> Pod {
             spec.resources = resources;
         }
     }
-    // Name, uid and spec were there before.
+    // Name, uid and spec exist in the original.
     Pod::new(object, pod.origin).unwrap_or_else(|| pod.clone())
 }
 
-/// What a pod that runs already was given, by its status: a resize that waited when we stopped still waits.
+/// The pod with its allocated resources, from its status: a deferred resize stays deferred across a
+/// restart of the agent.
 pub(crate) fn given(pod: &Pod) -> Pod {
     let status = pod.api_status();
     let statuses: Vec<&core::ContainerStatus> = status
@@ -122,7 +124,8 @@ pub(crate) fn given(pod: &Pod) -> Pod {
     })
 }
 
-/// The pod as it runs now: with its new resources when they can be had beside `others`, else with those it has.
+/// Allocates resources: returns the pod with its new resources if they fit besides those of
+/// `others`, else with its current ones.
 pub(crate) fn settle(
     has: &Pod,
     wanted: Arc<Pod>,
@@ -143,7 +146,7 @@ pub(crate) fn settle(
     }
 }
 
-/// Whether a change of a resource needs the container to start again.
+/// Whether a resize of a resource restarts the container.
 pub(crate) fn restarts(container: &core::Container, resource: &str) -> bool {
     let mut policies = container.resize_policy.iter().flatten();
     policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
@@ -187,7 +190,7 @@ mod tests {
         assert_eq!((waits.message.as_str(), waits.reason.as_str()), (message, "OutOfcpu"));
     }
 
-    /// The form of upstream's `TestPodResizeCompletedMsg` and its siblings.
+    /// The format of upstream's `TestPodResizeCompletedMsg` and similar tests.
     #[test]
     fn events_of_a_resize_show_the_resources() {
         let mut wanted = pod(json!({
@@ -219,7 +222,7 @@ mod tests {
             cpu(&given(&Pod::new(object.clone(), crate::pods::pod::Origin::Api).unwrap())),
             "500m"
         );
-        // Another spelling of the same amount is no resize.
+        // A different notation of the same quantity is no resize.
         object.status = Some(status("1000m"));
         assert_eq!(cpu(&given(&Pod::new(object, crate::pods::pod::Origin::Api).unwrap())), "1");
     }

@@ -11,7 +11,7 @@ use crate::pods::pod::{Member, Pod, Role};
 
 /// Length of a CFS period in microseconds (`cm.QuotaPeriod`).
 pub(crate) const CPU_PERIOD: i64 = 100_000;
-/// Smallest quota in microseconds (`cm.MinQuotaPeriod`).
+/// Minimum quota in microseconds (`cm.MinQuotaPeriod`).
 const CPU_QUOTA_MIN: i64 = 1_000;
 const SHARES_MIN: i64 = 2;
 const SHARES_MAX: i64 = 262_144;
@@ -25,7 +25,7 @@ pub(crate) enum Qos {
 }
 
 impl Qos {
-    /// As the API writes it.
+    /// The name in the API.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Guaranteed => "Guaranteed",
@@ -41,7 +41,7 @@ fn parse(text: &Text) -> Quantity {
     Quantity::parse(&text.0).unwrap_or_else(|_| Quantity::from_int(0))
 }
 
-/// A limit or request by name; `None` when it is not set.
+/// Returns a limit or request by name; `None` if it is not set.
 fn get(list: Option<&List>, name: &str) -> Option<Quantity> {
     list.and_then(|l| l.get(name)).map(parse)
 }
@@ -54,7 +54,7 @@ fn requests(c: &core::Container) -> Option<&List> {
     c.resources.as_ref().and_then(|r| r.requests.as_ref())
 }
 
-/// Relative CPU weight of cgroup v1 for thousandths of a core.
+/// CPU shares of cgroup v1 for thousandths of a core.
 pub(crate) fn shares(milli: i64) -> i64 {
     if milli == 0 {
         SHARES_MIN
@@ -63,12 +63,12 @@ pub(crate) fn shares(milli: i64) -> i64 {
     }
 }
 
-/// CFS quota for thousandths of a core; zero is no limit.
+/// CFS quota for thousandths of a core; zero means no limit.
 pub(crate) fn quota(milli: i64) -> i64 {
     if milli == 0 { 0 } else { (milli.saturating_mul(CPU_PERIOD) / 1000).max(CPU_QUOTA_MIN) }
 }
 
-/// The pod's class, by the rules of `pkg/apis/core/v1/helper/qos`.
+/// Returns the pod's class, by the rules of `pkg/apis/core/v1/helper/qos`.
 pub(crate) fn qos(pod: &Pod) -> Qos {
     let mut any = false;
     let mut guaranteed = true;
@@ -99,12 +99,13 @@ pub(crate) fn qos(pod: &Pod) -> Qos {
     }
 }
 
-/// What a whole pod asks for: the larger of its running containers and its largest init phase, plus overhead.
+/// Resources of a whole pod: the maximum of its running containers and its largest init phase, plus
+/// overhead.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PodAmount {
     pub(crate) cpu_milli: i64,
     pub(crate) memory: i64,
-    /// Every running container has a limit; only meaningful for limits.
+    /// Whether each running container has a limit; only meaningful for limits.
     pub(crate) cpu_complete: bool,
     pub(crate) memory_complete: bool,
 }
@@ -147,7 +148,7 @@ fn amount(
     (sum, complete)
 }
 
-/// Requests (a limit stands in where none is given).
+/// Returns the requests; a limit replaces a missing request.
 pub(crate) fn pod_requests(pod: &Pod) -> PodAmount {
     let level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref());
     let of = |name: &'static str| {
@@ -165,14 +166,14 @@ pub(crate) fn pod_requests(pod: &Pod) -> PodAmount {
     }
 }
 
-/// A request of the whole pod for any resource, in units.
+/// Returns the request of the whole pod for a resource, in units.
 pub(crate) fn pod_request(pod: &Pod, name: &str) -> Quantity {
     let level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref());
     amount(pod, name, |c| get(requests(c), name).or_else(|| get(limits(c), name)), get(level, name))
         .0
 }
 
-/// Names of all resources that a pod asks for.
+/// Returns the names of all resources that a pod requests or limits.
 pub(crate) fn pod_resource_names(pod: &Pod) -> std::collections::BTreeSet<String> {
     let of = |c: &Member| {
         requests(&c.container)
@@ -186,15 +187,15 @@ pub(crate) fn pod_resource_names(pod: &Pod) -> std::collections::BTreeSet<String
     pod.members.iter().flat_map(of).chain(level.flat_map(|l| l.keys().cloned())).collect()
 }
 
-/// How the names of resources that are huge pages begin; the size of a page follows.
+/// Prefix of huge page resources; the page size follows.
 const HUGE_PAGES: &str = "hugepages-";
 
-/// The resource of huge pages of a size: `hugepages-2Mi`.
+/// The resource name of a page size, such as `hugepages-2Mi`.
 pub(crate) fn huge_page_resource(size: i64) -> String {
     format!("{HUGE_PAGES}{}", Quantity::bytes(size))
 }
 
-/// The name of a size in the files of the kernel's `hugetlb` controller: `2MB`.
+/// The page size in the file names of the kernel's `hugetlb` controller, such as `2MB`.
 pub(crate) fn huge_page_unit(size: i64) -> String {
     match size {
         s if s >= 1 << 30 => format!("{}GB", s >> 30),
@@ -203,7 +204,7 @@ pub(crate) fn huge_page_unit(size: i64) -> String {
     }
 }
 
-/// Bytes that a list has of huge pages of a size.
+/// Bytes of huge pages of a size in a list.
 fn huge_pages_in(list: Option<&List>, size: i64) -> Option<i64> {
     let of_size = |name: &str| {
         let page = name.strip_prefix(HUGE_PAGES).and_then(|p| Quantity::parse(p).ok());
@@ -212,7 +213,7 @@ fn huge_pages_in(list: Option<&List>, size: i64) -> Option<i64> {
     list?.iter().find(|(name, _)| of_size(name)).map(|(_, amount)| parse(amount).value())
 }
 
-/// A container's limit for each size of huge pages that the kernel has: its own, else the pod's, else none may be used
+/// Limits of a container for each page size of the kernel: its own, else the pod's, else zero
 /// (`GetHugepageLimitsFromResources`).
 pub(crate) fn huge_page_limits(
     pod: &Pod,
@@ -231,7 +232,7 @@ pub(crate) fn huge_page_limits(
     sizes.iter().map(of).collect()
 }
 
-/// Limits.
+/// Returns the limits.
 pub(crate) fn pod_limits(pod: &Pod) -> PodAmount {
     let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
     let of = |name: &'static str| amount(pod, name, |c| get(limits(c), name), get(level, name));
@@ -246,7 +247,7 @@ pub(crate) fn pod_limits(pod: &Pod) -> PodAmount {
 
 /// `oom_score_adj` of a container, by the formula of `pkg/kubelet/qos`.
 pub(crate) fn oom_score(pod: &Pod, member: &Member, capacity: i64) -> i64 {
-    // `system-node-critical`; only it counts as node-critical.
+    // `system-node-critical`, the only class that is node-critical.
     if pod.spec().priority.is_some_and(|p| p >= 2_000_001_000) {
         return -997;
     }
@@ -269,14 +270,15 @@ pub(crate) fn oom_score(pod: &Pod, member: &Member, capacity: i64) -> i64 {
         let least = pod.of_role(Role::Main).map(request).min().unwrap_or(0);
         adjust = adjust.min(score(least));
     }
-    // Above guaranteed pods, and not the same as best-effort ones.
+    // Keep the score above guaranteed pods and below best-effort ones.
     if adjust < 3 {
         return 3;
     }
     if adjust == 1000 { 999 } else { adjust }
 }
 
-/// A container's resources for the runtime, with what every container gets in its v2 group.
+/// Returns the resources of a container for the runtime, with the settings of every container's v2
+/// group.
 pub(crate) fn linux(
     pod: &Pod,
     member: &Member,
@@ -302,7 +304,7 @@ pub(crate) fn linux(
     out
 }
 
-/// The resources a container was given that can change while it runs, in units of the kernel.
+/// The allocated resources of a container that can change while it runs, in units of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Given {
     /// Shares and quota.
@@ -316,12 +318,12 @@ impl Given {
         Self { cpu: (linux.cpu_shares, linux.cpu_quota), memory: linux.memory_limit_in_bytes }
     }
 
-    /// As the container's annotation keeps it.
+    /// Formats the value of the container's annotation.
     pub(crate) fn text(self) -> String {
         format!("{} {} {}", self.cpu.0, self.cpu.1, self.memory)
     }
 
-    /// `None` when an annotation is none of ours.
+    /// Parses an annotation; `None` if its format is unknown.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split(' ').map(|n| n.parse::<i64>().ok());
         let mut next = || numbers.next().flatten();

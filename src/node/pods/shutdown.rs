@@ -1,7 +1,8 @@
-//! Ends the pods of a node before its machine is switched off, as the kubelet's graceful node shutdown does.
+//! Stops the pods of a node before its machine is switched off, as the kubelet's graceful node
+//! shutdown does.
 //!
-//! Critical pods end last, and each group has its share of the grace period. The pods stay bound to the node and start
-//! again when the machine is back, also without a server.
+//! Critical pods are stopped last, and each group has its share of the grace period. The pods stay
+//! bound to the node and start again when the machine is back, also without a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +19,13 @@ use crate::pods::handle::Handle;
 use crate::pods::pod::Pod;
 use crate::pods::table::Table;
 
-/// Pods from this priority on end last (`scheduling.SystemCriticalPriority`).
+/// Pods of this priority or higher are stopped last (`scheduling.SystemCriticalPriority`).
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// Beyond the time a group has: hooks and signals are sent, ends are seen.
+/// Time on top of a group's grace period to send hooks and signals and to observe the ends.
 const MARGIN: Duration = Duration::from_secs(3);
 
-/// Waits for the machine's end and then ends pods.
+/// Waits for the shutdown of the machine and then stops the pods.
 pub(crate) async fn run(
     node: Arc<Node>,
     table: Table,
@@ -68,7 +69,8 @@ async fn end_all(node: &Node, table: &Table) {
 
 type Group = (i64, Vec<(Arc<Pod>, Arc<Handle>)>);
 
-/// Pods in the order in which they end, with the seconds of each group.
+/// Returns the pods in the order in which they are stopped, with the grace period of each group in
+/// seconds.
 fn groups(grace: Grace, pods: Vec<(Arc<Pod>, Arc<Handle>)>) -> [Group; 2] {
     let (critical, others) = pods
         .into_iter()

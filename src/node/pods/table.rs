@@ -8,12 +8,12 @@ use parking_lot::RwLock;
 use crate::pods::handle::Handle;
 use crate::pods::pod::Pod;
 
-/// The pods of this node, for others to look at.
+/// The pods of this node and the handles to their workers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Table(pub(super) Arc<RwLock<HashMap<Arc<str>, Arc<Handle>>>>);
 
 impl Table {
-    /// A pod by namespace and name, the newest when there are several.
+    /// Returns a pod by namespace and name; a pod that still exists in the API takes precedence.
     pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<(Arc<Pod>, Arc<Handle>)> {
         let table = self.0.read();
         let mut found: Vec<_> = table
@@ -25,12 +25,12 @@ impl Table {
         found.into_iter().next().map(|(d, h)| (d.pod, h))
     }
 
-    /// A pod by uid.
+    /// Returns a pod by uid.
     pub(crate) fn get(&self, uid: &str) -> Option<Arc<Handle>> {
         self.0.read().get(uid).cloned()
     }
 
-    /// All of them.
+    /// Returns all pods.
     pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Arc<Handle>)> {
         self.0
             .read()

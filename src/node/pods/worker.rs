@@ -1,4 +1,5 @@
-//! One task per pod: observes, reports, decides with [`crate::pods::plan`], acts; woken by events, never by a clock alone.
+//! The worker of one pod: a task that observes, reports, plans with [`crate::pods::plan`] and acts.
+//! Events and deadlines wake it; a periodic relist is only a safeguard.
 
 mod actions;
 mod active;
@@ -33,7 +34,7 @@ use actions::{Actions, Applied};
 use active::Active;
 use reporter::Reporter;
 
-/// A look without an event, in case one was lost.
+/// Interval of the periodic relist, in case an event was lost.
 const RELIST: Duration = Duration::from_secs(300);
 /// One pod's worker.
 #[derive(Debug)]
@@ -50,18 +51,18 @@ pub(crate) struct Worker {
 }
 
 enum Step {
-    /// The pod is gone from this node.
+    /// The pod is removed from this node.
     Done,
-    /// Plan again at once, on what is observed then.
+    /// Observe and plan again at once.
     Now,
-    /// Look again by then, or when woken.
+    /// Sync again at this time, or when woken.
     At(Instant),
-    /// Nothing is due: look again when woken, or at the relist.
+    /// Nothing is due: sync again when woken, or at the relist.
     Idle,
 }
 
 impl Worker {
-    /// A worker for a pod, and the handle to it.
+    /// Creates a worker for a pod, and the handle to it.
     pub(crate) fn new(node: Arc<Node>, desired: Desired) -> (Self, Handle) {
         let (sender, receiver) = watch::channel(desired);
         let wake = Arc::new(Notify::new());
@@ -97,7 +98,8 @@ impl Worker {
         (worker, handle)
     }
 
-    /// Runs until the pod is gone from this node, or shutdown: then its containers go on.
+    /// Runs until the pod is removed from this node, or until shutdown, after which its containers
+    /// keep running.
     pub(crate) async fn run(mut self) -> Result<(), std::convert::Infallible> {
         let shutdown = self.node.tasks.shutdown().clone();
         let mut relisted = None;
@@ -141,12 +143,12 @@ impl Worker {
         }
     }
 
-    /// Changes of the pod and of its status so far.
+    /// Number of changes of the pod and of its status so far.
     fn changes(&self) -> (u64, u64) {
         (self.actions.changes, self.reporter.changes)
     }
 
-    /// Tries again after the back-off.
+    /// Syncs again after the back-off.
     fn later(&mut self) -> Step {
         Step::At(base::clock::now() + self.trouble.next_delay())
     }
@@ -157,7 +159,7 @@ impl Worker {
             Ok(observed) => observed,
             Err(error) => {
                 tracing::debug!(pod = %pod.key, %error, "cannot look at the pod");
-                // A runtime that is away says nothing of this pod.
+                // While the runtime is unavailable, no event about the pod is recorded.
                 if !error.is_unavailable() {
                     let message = format!("error determining status: {}", error.grpc_text());
                     self.node.api.events.pod_event(
@@ -174,7 +176,7 @@ impl Worker {
             self.adopted = true;
             self.adopt(pod, &observed);
         }
-        // A deadline ends what runs; the outcome of a pod that has ended stays.
+        // A deadline ends a running pod; the outcome of an ended pod is final.
         if self.reporter.decided.is_none() && !self.reporter.terminal && !pod.is_api_terminal() {
             let over = self.active_left(pod).is_some_and(|left| left.is_zero());
             self.reporter.decided =
@@ -209,14 +211,16 @@ impl Worker {
         }
     }
 
-    /// What is left of `activeDeadlineSeconds`. The API may not have the start yet, and has none of a static pod.
+    /// The rest of `activeDeadlineSeconds`. The start time in the API may be missing, and always is
+    /// for a static pod.
     fn active_left(&mut self, pod: &Pod) -> Option<Duration> {
         let start = pod.api_status().and_then(|s| s.start_time.as_ref());
         let start = start.or(self.reporter.previous.start_time.as_ref())?.0.as_second();
         self.active.left(pod, start)
     }
 
-    /// What ran before we did was started, and ready if it was.
+    /// Restores the probe state of containers that an earlier process started: started, and ready
+    /// if they were.
     fn adopt(&self, pod: &Pod, observed: &Observed) {
         let previous = &self.reporter.previous;
         let old =
@@ -237,7 +241,7 @@ impl Worker {
         plan(pod, observed, |id| health.get(id).copied().unwrap_or_default())
     }
 
-    /// Brings a pod that should run closer to what is wanted.
+    /// Advances a pod that should run towards its desired state.
     async fn advance(&mut self, desired: &Desired, observed: Observed) -> Result<Step, String> {
         let pod = &desired.pod;
         self.node.api.objects.use_all(&pod.uid, &self.wake, &objects::references(pod));
@@ -257,9 +261,11 @@ impl Worker {
         if applied.changed || next != Plan::default() {
             observed = self.reporter.observe(pod).await.map_err(|e| e.to_string())?;
             self.reporter.show(desired, &observed);
-            // One plan does not see what it brings about: a sidecar that runs lets the next container start.
+            // A plan does not include its own effects: once a sidecar runs, the next container may
+            // start.
             let planned = self.plan(pod, &observed);
-            // Nor is what the runtime says now always what it said before: a sandbox may have ended in between.
+            // The runtime's state may also have changed on its own: a sandbox may have ended
+            // between two observations.
             again = planned != Plan::default() && (applied.changed || planned != next);
             next = planned;
         }
@@ -270,14 +276,14 @@ impl Worker {
         Ok(if again { Step::Now } else { self.deadline(pod, &next, &applied, &observed) })
     }
 
-    /// When to look again without being woken.
+    /// Returns when to sync again without being woken.
     fn deadline(&mut self, pod: &Pod, next: &Plan, applied: &Applied, observed: &Observed) -> Step {
         let now = base::clock::now();
         let mut times = Vec::new();
         times.extend(applied.refresh_at);
         times.extend(self.actions.pulls.next_try());
-        // A back-off that is over counts for a container that waits for it alone: any other would be
-        // looked at in a loop.
+        // The end of a back-off only counts for containers that wait for it: otherwise the worker
+        // would loop.
         let crashed: Vec<usize> = {
             let waiting = &self.actions.progress.lock().waiting;
             let waits = |index: &&usize| {
@@ -289,8 +295,8 @@ impl Worker {
         times.extend(self.actions.crashes.next_try(pod, observed, &crashed));
         times.extend(self.active_left(pod).map(|left| now + left));
         times.extend(self.reporter.lag_deadline());
-        // One that falls on the relist is no less a deadline: the longest back-off is as long, and a container is tried a
-        // millisecond after it.
+        // The longest back-off is as long as the relist interval, and the container is due a
+        // millisecond after it: this is still a deadline.
         let relist = now + RELIST + backoff::TRY_AFTER;
         times.into_iter().min().filter(|at| *at <= relist).map_or(Step::Idle, Step::At)
     }

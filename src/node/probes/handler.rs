@@ -1,4 +1,4 @@
-//! Runs the handlers of probes: exec, HTTP, TCP, gRPC. Those of lifecycle hooks are in [`hook`].
+//! Runs the handlers of probes: exec, HTTP, TCP, gRPC.
 
 pub(crate) mod http;
 
@@ -11,32 +11,32 @@ use tokio::net::TcpStream;
 use crate::pods::cri_config::expand::expand;
 use crate::runtime::Runtime;
 
-/// Bytes of an answer that are looked at (`pkg/probe/http`: `maxRespBodyLength`).
+/// Maximum number of bytes read of a response (`pkg/probe/http`: `maxRespBodyLength`).
 const BODY_MAX: usize = 10 << 10;
 
 /// Result of one probe, named as in the kubelet's `pkg/probe`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ProbeResult {
     Success,
-    /// It counts as success, and an event tells why that is doubtful.
+    /// Counts as a success; an event reports the warning.
     Warning(String),
     Failure(String),
-    /// The probe could not be run. It counts as failure.
+    /// The probe could not be run, which counts as a failure.
     Unknown(String),
 }
 
-/// Where a handler goes.
+/// The target of a handler.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) runtime: &'a dyn Runtime,
     pub(crate) container_id: &'a str,
     pub(crate) container: &'a core::Container,
     pub(crate) pod_ip: &'a str,
-    /// Probes say they are one; hooks do not.
+    /// Probes and hooks have different user agents.
     pub(crate) user_agent: &'static str,
 }
 
-/// Number of a port: itself, or that of the container's port of this name.
+/// Resolves a port: a number, or the name of a container port.
 fn port(container: &core::Container, port: &IntOrString) -> Result<u16, String> {
     let number = match port {
         IntOrString::Int(number) => *number,
@@ -53,12 +53,13 @@ fn port(container: &core::Container, port: &IntOrString) -> Result<u16, String> 
         .ok_or_else(|| format!("invalid port number: {number}"))
 }
 
-/// `host:port`, with brackets where the host is an IPv6 address.
+/// Formats `host:port`, with brackets around an IPv6 address.
 fn join(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// The command of a probe with `$(NAME)` replaced where the container's variable has a literal value.
+/// Returns the command of a probe; replaces `$(NAME)` by variables of the container with a literal
+/// value.
 fn static_command(container: &core::Container, action: &core::ExecAction) -> Vec<String> {
     let value = |name: &str| {
         let variables = container.env.iter().flatten().filter(|e| e.value_from.is_none());
@@ -118,7 +119,7 @@ async fn connect(host: &str, port: u16, limit: Duration) -> Result<TcpStream, St
     }
 }
 
-/// The words of the operating system, in lower case as Go prints them.
+/// The operating system's error text, in Go's form.
 fn os_text(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
@@ -128,7 +129,7 @@ fn os_text(error: &std::io::Error) -> String {
     }
 }
 
-/// Asks the gRPC health service.
+/// Queries the gRPC health service.
 pub(crate) async fn grpc(
     target: Target<'_>,
     action: &core::GRPCAction,

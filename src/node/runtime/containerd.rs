@@ -1,7 +1,7 @@
-//! Our own containerd: found, configured, supervised, watched and fed with images.
+//! The supervised containerd: search, configuration, supervision, events and image import.
 //!
-//! It has its own root, state and socket, so that it never meets a Docker on the host. Containers outlive it, and it
-//! outlives us: a start finds the running one and adopts it.
+//! It has its own root, state and socket, so that it does not conflict with Docker on the host.
+//! Containers survive its restart, and it survives a restart of the agent, which then adopts it.
 
 pub(crate) mod config;
 pub(crate) mod events;
@@ -12,5 +12,5 @@ pub(crate) mod supervise;
 #[cfg(test)]
 mod tests;
 
-/// Namespace in which containerd's CRI plugin keeps everything.
+/// The namespace of containerd's CRI plugin.
 pub(crate) const NAMESPACE: &str = "k8s.io";

@@ -1,4 +1,5 @@
-//! The runtime over CRI v1: gRPC on a unix socket, a deadline on every call.
+//! The CRI v1 client of the container runtime: gRPC over a unix socket with a deadline for every
+//! call.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,21 +17,24 @@ use super::operations::Operations;
 use super::unpacked::{self, Unpacked};
 use super::{ExecOutput, Runtime, RuntimeError, RuntimeVersion, Streaming};
 
-/// Deadline of calls that do little (kubelet's `runtimeRequestTimeout`).
+/// Deadline of short calls (kubelet's `runtimeRequestTimeout`).
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// Making or ending a sandbox calls CNI plugins (twice the above, as the kubelet allows).
+/// Deadline of calls that run CNI plugins to create or stop a sandbox (twice that of other calls,
+/// as in the kubelet).
 const SANDBOX_TIMEOUT: Duration = Duration::from_secs(240);
-/// A pull that takes longer is started again; containerd itself gives up after 5 minutes without progress.
+/// Deadline of a pull; containerd itself aborts a pull after 5 minutes without progress.
 const PULL_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Largest answer: lists of a node with many containers and images (kubelet's `maxMsgSize`).
+/// Maximum size of a response: lists of a node with many containers and images (kubelet's
+/// `maxMsgSize`).
 const MESSAGE_MAX: usize = 16 << 20;
-/// Label of everything that belongs to a pod.
+/// The label of sandboxes and containers with the uid of their pod.
 const POD_UID_LABEL: &str = "io.kubernetes.pod.uid";
 
-/// A lazy connection to a unix socket; connects at the first call and again after a loss.
+/// Returns a lazy channel to a unix socket; it connects with the first call and reconnects after a
+/// loss.
 pub(crate) fn channel(socket: &Path) -> Channel {
     let socket: PathBuf = socket.to_owned();
-    // The URI only satisfies the type: the connector goes to the socket.
+    // The URI is required but unused: the connector uses the socket.
     Endpoint::from_static("http://unix").connect_with_connector_lazy(tower::service_fn(
         move |_: Uri| {
             let socket = socket.clone();
@@ -39,7 +43,7 @@ pub(crate) fn channel(socket: &Path) -> Channel {
     ))
 }
 
-/// A CRI runtime behind a unix socket.
+/// A CRI runtime at a unix socket.
 #[derive(Debug, Clone)]
 pub(crate) struct CriRuntime {
     runtime: RuntimeServiceClient<Channel>,
@@ -50,12 +54,12 @@ pub(crate) struct CriRuntime {
 }
 
 impl CriRuntime {
-    /// The same runtime, which reports sandboxes that it cannot stop or remove to `problems`.
+    /// Reports sandboxes that cannot be stopped or removed to `problems`.
     pub(crate) fn reporting(self, problems: &base::Problems) -> Self {
         Self { problems: problems.clone(), ..self }
     }
 
-    /// Keeps the problem of a sandbox that does not go, until it does.
+    /// Keeps a problem entry for a sandbox until it can be stopped or removed.
     fn sandbox_gone(
         &self,
         id: &str,
@@ -74,7 +78,7 @@ impl CriRuntime {
         outcome
     }
 
-    /// What was asked, for metrics.
+    /// Counts and durations of the calls, for metrics.
     pub(crate) fn operations(&self) -> &Arc<Operations> {
         &self.operations
     }
@@ -98,7 +102,7 @@ fn request<T>(message: T, timeout: Duration) -> tonic::Request<T> {
     request
 }
 
-/// Awaits an answer; the deadline also holds when the runtime does not keep it.
+/// Awaits a response; enforces the deadline if the runtime does not.
 async fn answer<T>(
     operation: &'static str,
     timeout: Duration,
@@ -120,7 +124,7 @@ async fn answer<T>(
     }
 }
 
-/// One call: `call!(self, client, method, Message { … }, timeout)`.
+/// Makes a call: `call!(self, client, method, Message { … }, timeout)`.
 macro_rules! call {
     ($own:expr, $client:ident, $method:ident, $message:expr, $timeout:expr) => {{
         let mut client = $own.$client.clone();
@@ -147,7 +151,7 @@ fn uid_selector(pod_uid: Option<&str>) -> HashMap<String, String> {
     pod_uid.map(|uid| (POD_UID_LABEL.to_owned(), uid.to_owned())).into_iter().collect()
 }
 
-/// Success also when the thing is gone already.
+/// Converts `NotFound` to a success.
 fn gone_is_fine<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> {
     match result {
         Err(error) if !error.is_not_found() => Err(error),
@@ -156,7 +160,7 @@ fn gone_is_fine<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> 
 }
 
 impl CriRuntime {
-    /// Puts on disk what the runtime has unpacked of an image, before the first container of it starts.
+    /// Syncs the unpacked layers of an image to disk, before the first container of it starts.
     async fn put_on_disk(&self, image: &str) {
         if !self.unpacked.is_first(image) {
             return;
@@ -297,7 +301,7 @@ impl Runtime for CriRuntime {
             cmd: command.to_vec(),
             timeout: seconds,
         };
-        // Zero means no limit to the runtime; ours still holds.
+        // For the runtime, zero means no limit; the deadline of the call still applies.
         let deadline = if seconds == 0 { CALL_TIMEOUT } else { timeout + Duration::from_secs(10) };
         let output = call!(self, runtime, exec_sync, message, deadline)?;
         Ok(ExecOutput { stdout: output.stdout, stderr: output.stderr, exit_code: output.exit_code })

@@ -1,5 +1,5 @@
-//! A container runtime in memory for simulations: containers run, fail and end as a seed says, on
-//! tokio's clock.
+//! A container runtime in memory for simulations: a seed determines how containers run, fail and
+//! end, in tokio's time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::{
 };
 use crate::pods::observed::label;
 
-/// Events on their way; a simulated pod never has so many at once.
+/// Maximum number of queued events, which a simulated pod never reaches.
 const EVENTS_MAX: usize = 4096;
 
-/// Numbers that follow from a seed.
+/// A pseudorandom number generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -39,7 +39,7 @@ impl Random {
         (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % limit.max(1)
     }
 
-    /// True in `percent` of all cases.
+    /// Returns true with a probability of `percent`.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -49,14 +49,14 @@ impl Random {
     }
 }
 
-/// How containers of one name behave.
+/// The behaviour of containers with one name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Behaviour {
-    /// Ends by itself at most after so many seconds; `None` runs on.
+    /// Maximum run time in seconds; `None` for a container that does not exit.
     pub(crate) runs_for: Option<u64>,
-    /// In so many percent of all ends with an error.
+    /// Percentage of exits with an error.
     pub(crate) fails: u64,
-    /// Ends at most so many milliseconds after the stop signal.
+    /// Maximum time from the stop signal to the exit, in milliseconds.
     pub(crate) stops_after: u64,
 }
 
@@ -79,14 +79,14 @@ struct State {
     sandboxes: Vec<Sandbox>,
     containers: Vec<Container>,
     behaviours: HashMap<String, Behaviour>,
-    /// Commands of probes that fail now.
+    /// Commands of failing probes.
     unhealthy: HashSet<String>,
-    /// No call is answered.
+    /// Calls fail as unavailable.
     away: bool,
-    /// Resources are not updated.
+    /// Updates of resources fail.
     refuses_updates: bool,
     calls: u64,
-    /// Calls that changed something, for the comparison of two runs.
+    /// Calls that changed something, to compare two runs.
     trace: Vec<String>,
 }
 
@@ -106,7 +106,7 @@ fn error(code: tonic::Code, message: &str) -> RuntimeError {
     RuntimeError { operation: "fake", code, message: message.to_owned() }
 }
 
-/// How long the listing shows the state before an end that was announced: mostly not at all.
+/// Returns how long the listing lags behind an announced exit: usually not at all.
 fn listing_lag(random: &mut Random) -> Duration {
     match random.below(100) {
         0..5 => random.millis(3000),
@@ -116,7 +116,7 @@ fn listing_lag(random: &mut Random) -> Duration {
 }
 
 impl FakeRuntime {
-    /// A runtime, and its events.
+    /// Creates a runtime and the stream of its events.
     pub(crate) fn new(seed: u64, tasks: Tasks) -> (Self, mpsc::Receiver<ContainerEvent>) {
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let state = State {
@@ -138,7 +138,7 @@ impl FakeRuntime {
         self.state.lock().behaviours.insert(name.to_owned(), behaviour);
     }
 
-    /// A probe command fails from now on, or succeeds again.
+    /// Lets a probe command succeed or fail.
     pub(crate) fn set_healthy(&self, command: &str, healthy: bool) {
         let mut state = self.state.lock();
         if healthy {
@@ -156,7 +156,7 @@ impl FakeRuntime {
         self.state.lock().refuses_updates = refuses;
     }
 
-    /// All calls so far.
+    /// Number of calls so far.
     pub(crate) fn calls(&self) -> u64 {
         self.state.lock().calls
     }
@@ -165,7 +165,7 @@ impl FakeRuntime {
         self.state.lock().trace.clone()
     }
 
-    /// Ends the running container of a name as if its process had ended.
+    /// Ends the running container of a name as if its process had exited.
     pub(crate) fn end(&self, name: &str, exit_code: i32) {
         let id = {
             let state = self.state.lock();
@@ -179,7 +179,7 @@ impl FakeRuntime {
         }
     }
 
-    /// Ends the newest sandbox and everything in it. In some cases its event comes before the listing shows it.
+    /// Ends the newest sandbox with its containers. The listing may lag behind the event.
     pub(crate) fn lose_sandbox(&self) {
         let (id, lag) = {
             let mut state = self.state.lock();
@@ -199,7 +199,7 @@ impl FakeRuntime {
         });
     }
 
-    /// Does something after a while, or at once.
+    /// Calls `act` after a pause, or at once.
     fn after(&self, pause: Duration, act: impl FnOnce(&Self) + Send + 'static) {
         if pause.is_zero() {
             return act(self);
@@ -223,7 +223,7 @@ impl FakeRuntime {
         self.events.try_send(event).expect("a simulated pod has few events at once");
     }
 
-    /// The end of a container. In some cases its event comes before the listing shows it.
+    /// Ends a container. The listing may lag behind the event.
     fn exit(&self, id: &str, exit_code: i32) {
         let lag = {
             let mut state = self.state.lock();
@@ -251,7 +251,7 @@ impl FakeRuntime {
         container.status.exit_code = exit_code;
     }
 
-    /// Time passes with every call, and none is answered while the runtime is away.
+    /// Every call takes time, and fails while the runtime is unavailable.
     async fn call(&self) -> Result<(), RuntimeError> {
         let (pause, away) = {
             let mut state = self.state.lock();
@@ -394,7 +394,8 @@ impl Runtime for FakeRuntime {
             let at_once = ends && state.random.chance(20);
             (behaviour, at_once.then(|| state.random.millis(300)))
         };
-        // The process ends before this call does: its event comes while the container is listed as created.
+        // The process exits before this call returns: its event comes while the container is listed
+        // as created.
         if let Some(pause) = ends_at_once {
             self.announce(id);
             base::clock::sleep(pause).await;
@@ -414,7 +415,7 @@ impl Runtime for FakeRuntime {
         };
         let id = id.to_owned();
         if ends_at_once.is_some() {
-            // Then it is listed as running, and only then as ended.
+            // It is then listed as running, and only later as exited.
             let lag = listing_lag(&mut self.state.lock().random);
             self.after(lag, move |own| own.set_exited(&id, exit_code));
         } else if let Some(end) = end {
@@ -490,7 +491,7 @@ impl Runtime for FakeRuntime {
         _timeout: Duration,
     ) -> Result<ExecOutput, RuntimeError> {
         self.call().await?;
-        // A hook lasts as long as it says.
+        // A hook takes the specified time.
         if let ["hook", seconds, exit_code] =
             command.iter().map(String::as_str).collect::<Vec<_>>()[..]
         {

@@ -1,7 +1,9 @@
-//! Removes network namespaces of pods that a later mount hides: without that their sandboxes cannot be stopped.
+//! Removes network namespaces of pods that a later mount hides, which prevents their sandboxes from
+//! being stopped.
 //!
-//! `ip netns add` mounts `/run/netns` over itself when it is no mount point yet. Each namespace file below it is
-//! then mounted twice: the runtime unmounts the upper mount and cannot unlink the file because of the lower one.
+//! `ip netns add` mounts `/run/netns` over itself if it is no mount point yet. Each namespace file
+//! below it is then mounted twice: the runtime unmounts the upper mount and cannot unlink the file
+//! because of the lower one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,15 +14,15 @@ use nix::sys::statfs::{FsType, statfs};
 
 use super::RuntimeError;
 
-/// Magic number of the file system of namespaces (`NSFS_MAGIC` of linux/magic.h).
+/// Magic number of the namespace file system (`NSFS_MAGIC` of linux/magic.h).
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
-/// How the CNI library of containerd and CRI-O begins the names of its namespace files.
+/// Prefix of namespace files of the CNI library in containerd and CRI-O.
 const PREFIX: &str = "cni-";
-/// Mounts undone above one file; more than ever lie above each other.
+/// Maximum number of mounts to undo above one file.
 const LAYERS_MAX: usize = 64;
 
-/// Namespace files that have a mount which a mount above hides: they are listed in `mountinfo`, and `is_namespace`
-/// does not hold for what their path leads to.
+/// Returns the namespace files whose mount is hidden by another: they are listed in `mountinfo`,
+/// but `is_namespace` is false for their path.
 fn hidden(mountinfo: &str, is_namespace: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let mut out = Vec::new();
     for line in mountinfo.lines() {
@@ -35,11 +37,12 @@ fn hidden(mountinfo: &str, is_namespace: impl Fn(&Path) -> bool) -> Vec<PathBuf>
     out
 }
 
-/// Calls the runtime about a sandbox. When that fails and a mount hides network namespaces, they are released and the
-/// call is made a second time.
+/// Calls the runtime about a sandbox. If the call fails and a mount hides network namespaces,
+/// releases them and repeats the call.
 ///
 /// # Errors
-/// That of the call.
+///
+/// The error of the call.
 pub(crate) async fn retry<T, F>(call: impl Fn() -> F) -> Result<T, RuntimeError>
 where
     F: Future<Output = Result<T, RuntimeError>>,
@@ -61,10 +64,12 @@ where
     }
 }
 
-/// Removes the namespace files whose mounts are hidden; their number. The mounts that hide them stay as they are.
+/// Removes the namespace files whose mounts are hidden, and returns their number. The hiding mounts
+/// remain.
 ///
 /// # Errors
-/// A mount table that cannot be read, or a file that cannot be unlinked.
+///
+/// The mount table cannot be read, or a file cannot be unlinked.
 fn release_hidden() -> io::Result<usize> {
     let mountinfo = std::fs::read_to_string("/proc/self/mountinfo")?;
     let is_namespace = |path: &Path| statfs(path).is_ok_and(|s| s.filesystem_type() == NSFS_MAGIC);
@@ -72,7 +77,8 @@ fn release_hidden() -> io::Result<usize> {
     if paths.is_empty() {
         return Ok(0);
     }
-    // Only a thread can have mounts of its own, and it never gets those of the process back: it ends.
+    // A thread can get its own mount namespace, but cannot return to that of the process, so it
+    // ends afterwards.
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("hidden-netns".to_owned());
         let worker = thread.spawn_scoped(scope, || unlink(&paths))?;
@@ -81,8 +87,8 @@ fn release_hidden() -> io::Result<usize> {
     Ok(paths.len())
 }
 
-/// Unlinks the files from a mount namespace in which nothing is mounted on them. The kernel then undoes what other
-/// mount namespaces have mounted there (`detach_mounts`).
+/// Unlinks the files in a mount namespace that has no mounts on them. The kernel then detaches
+/// their mounts in other namespaces (`detach_mounts`).
 fn unlink(paths: &[PathBuf]) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none = None::<&str>;
@@ -130,7 +136,7 @@ mod tests {
         assert!(hidden(mountinfo, |_| true).is_empty());
     }
 
-    /// The state that `ip netns add` leaves, in a mount namespace of its own. Needs root.
+    /// The state after `ip netns add`, in a separate mount namespace. Needs root.
     #[test]
     fn a_file_below_a_bind_mount_of_its_folder_is_unlinked_and_the_bind_mount_stays() {
         if !nix::unistd::geteuid().is_root() {
@@ -148,7 +154,7 @@ mod tests {
             std::fs::write(&file, "").unwrap();
             bind(Path::new("/proc/self/ns/net"), &file);
             bind(home.path(), home.path());
-            // What the runtime does: it undoes the mount that it sees, and cannot unlink the file.
+            // The runtime unmounts the visible mount, and cannot unlink the file.
             umount2(&file, MntFlags::MNT_DETACH).unwrap();
             let busy = std::fs::remove_file(&file).unwrap_err();
             assert_eq!(busy.raw_os_error(), Some(nix::libc::EBUSY));

@@ -1,7 +1,7 @@
-//! What is known to be wrong with versions of runc: a container that is started by one of these can get out.
+//! Known vulnerabilities of runc versions: a container can escape to the host.
 
-/// Packages of an older version into which the distribution brought the fix, as `runc --version` names them: the text up to
-/// the number of the package, and the first number that has it (DSA-5615-1, USN-6619-1).
+/// Packages of older versions with a backported fix, as `runc --version` prints them: the text
+/// before the package revision, and the first fixed revision (DSA-5615-1, USN-6619-1).
 const MENDED: [(&str, u32); 5] = [
     ("1.0.0~rc93+ds1-5+deb11u", 3),
     ("1.1.5+ds1-1+deb12u", 1),
@@ -9,7 +9,7 @@ const MENDED: [(&str, u32); 5] = [
     ("1.1.7-0ubuntu1~22.04.", 2),
     ("1.1.7-0ubuntu2.", 2),
 ];
-/// The first release that has it.
+/// The first fixed release.
 const FIRST: [u32; 3] = [1, 1, 12];
 
 fn leading_number(text: &str) -> Option<u32> {
@@ -17,8 +17,8 @@ fn leading_number(text: &str) -> Option<u32> {
     text.get(..end)?.parse().ok()
 }
 
-/// What is wrong with the runc that printed this for `--version`: CVE-2024-21626, where neither its release nor its
-/// distribution's package is known to have the fix. `None` for other engines, too.
+/// Returns the vulnerability of the runc that printed this for `--version`: CVE-2024-21626, unless
+/// its release or its distribution's package has the fix. `None` for other OCI runtimes.
 pub fn runc_fault(printed: &str) -> Option<String> {
     let version = printed.lines().find_map(|l| l.strip_prefix("runc version "))?.trim();
     let mut numbers = version.split('.').map(leading_number);
@@ -38,7 +38,7 @@ pub fn runc_fault(printed: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// C2.15.
+    /// Releases and distribution packages with and without the fix.
     #[test]
     fn an_old_runc_is_told_unless_its_distribution_mended_it() {
         let fault = |version: &str, commit: &str| {
@@ -55,7 +55,7 @@ mod tests {
             ("1.1.12", "v1.1.12-0-g51d5e946", false),
             ("1.2.0-rc.1", "v1.2.0-rc.1-0-g275e6d85", false),
             ("1.0.0-rc10", "x", true),
-            // Debian 12 as it came, and with its security update.
+            // Debian 12 at its release, and with its security update.
             ("1.1.5+ds1", "1.1.5+ds1-1+b1", true),
             ("1.1.5+ds1", "1.1.5+ds1-1+deb12u1", false),
             ("1.0.0~rc93+ds1", "1.0.0~rc93+ds1-5+deb11u2", true),

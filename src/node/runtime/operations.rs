@@ -1,4 +1,4 @@
-//! How often and how long the container runtime was asked, as the kubelet's metrics tell it.
+//! Metrics of the calls to the container runtime, as in the kubelet.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Upper bounds in seconds: `ExponentialBuckets(.005, 2.5, 14)` of `pkg/kubelet/metrics`, as Go prints them.
+/// Upper bounds in seconds: `ExponentialBuckets(.005, 2.5, 14)` of `pkg/kubelet/metrics`, as Go
+/// formats them.
 const BUCKETS: [(f64, &str); 14] = [
     (0.005, "0.005"),
     (0.0125, "0.0125"),
@@ -32,11 +33,11 @@ struct Operation {
     failed: u64,
 }
 
-/// One count per operation of the CRI; there are some twenty.
+/// Counts by operation of the CRI, of which there are about twenty.
 #[derive(Debug, Default)]
 pub(crate) struct Operations(Mutex<BTreeMap<&'static str, Operation>>);
 
-/// The kubelet's name of a call: its sandboxes are one word.
+/// Returns the kubelet's name of a call, which writes "podsandbox" as one word.
 fn name(call: &str) -> String {
     match call {
         "update_container_resources" => "update_container".to_owned(),
@@ -46,7 +47,7 @@ fn name(call: &str) -> String {
 }
 
 impl Operations {
-    /// Notes one call that ended.
+    /// Records a completed call.
     pub(crate) fn note(&self, call: &'static str, took: Duration, failed: bool) {
         let seconds = took.as_secs_f64();
         let mut all = self.0.lock();
@@ -59,7 +60,7 @@ impl Operations {
         }
     }
 
-    /// In Prometheus' text form.
+    /// Renders the metrics in the Prometheus text format.
     pub(crate) fn render(&self) -> String {
         let all = self.0.lock().clone();
         let mut out = String::new();

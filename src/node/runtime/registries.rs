@@ -1,7 +1,9 @@
-//! `registries.yaml`: which registries images come from, in k3s's form, and what containerd and its calls are told of it.
+//! `registries.yaml`: the registries of images in k3s's format, and their configuration for
+//! containerd.
 //!
-//! Mirrors and TLS settings become folders of `hosts.toml`, which containerd reads at each pull. Credentials stay in this process and
-//! go along with the calls that need them, so that no file of containerd's holds one and a change needs no restart.
+//! Mirrors and TLS settings become directories with `hosts.toml`, which containerd reads at each
+//! pull. Credentials stay in this process and are sent with the calls that need them: no file of
+//! containerd contains one, and a change needs no restart.
 
 mod config;
 mod file;

@@ -1,9 +1,10 @@
-//! Images whose files are on disk.
+//! Syncs the unpacked files of images to disk.
 //!
-//! The runtime notes in its database, on disk at once, that an image is unpacked, and leaves its files to the kernel: after a power
-//! cut within the next half minute the image would be there with empty files, for good (containerd before 2.0, and later ones
-//! without `image_pull_with_sync_fs`; seen with 1.6). It unpacks at a pull or for the first container, so before that starts the
-//! file system is synced, once per image.
+//! The runtime records in its database, which it syncs, that an image is unpacked, and leaves its
+//! files to the kernel's page cache: a power failure within the next half minute would permanently
+//! leave an image with empty files (containerd before 2.0, and later versions without
+//! `image_pull_with_sync_fs`; observed with 1.6). The runtime unpacks at a pull or for the first
+//! container, so the file system is synced before that container starts, once for each image.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -11,7 +12,8 @@ use std::fs::File;
 use parking_lot::Mutex;
 use proto::runtime::v1::FilesystemUsage;
 
-/// Images remembered; with more the file system is synced once more for each, which costs little when nothing is new.
+/// Maximum number of recorded images; beyond it the file system is synced again for each, which is
+/// cheap without new data.
 const IMAGES_MAX: usize = 1000;
 
 /// The images that were synced since the start.
@@ -19,7 +21,7 @@ const IMAGES_MAX: usize = 1000;
 pub(super) struct Unpacked(Mutex<HashSet<String>>);
 
 impl Unpacked {
-    /// Whether this is the first container of an image, by its id or name.
+    /// Whether this is the first container of an image, given by id or name.
     pub(super) fn is_first(&self, image: &str) -> bool {
         let mut known = self.0.lock();
         if known.len() >= IMAGES_MAX {
@@ -28,13 +30,13 @@ impl Unpacked {
         known.insert(image.to_owned())
     }
 
-    /// Images come or go: what was unpacked may be unpacked again.
+    /// Forgets all images, as after a pull or a removal an image may be unpacked again.
     pub(super) fn forget(&self) {
         self.0.lock().clear();
     }
 }
 
-/// Syncs the file systems of images; what cannot be synced is told.
+/// Syncs the file systems of images; logs failures.
 pub(super) async fn sync(places: Vec<FilesystemUsage>) {
     for folder in places.into_iter().filter_map(|usage| usage.fs_id).map(|id| id.mountpoint) {
         let place = folder.clone();

@@ -1,4 +1,5 @@
-//! Static pods: manifests in folders of this machine, read again when a folder changes.
+//! Static pods: reads manifests from directories of the machine, again whenever a directory
+//! changes.
 
 use api::Typed;
 use std::collections::BTreeMap;
@@ -19,12 +20,12 @@ use crate::file_watcher::Changes;
 use crate::pods::objects;
 use crate::pods::pod::{HASH_ANNOTATION, Origin, Pod, SEEN_ANNOTATION, SOURCE_ANNOTATION};
 
-/// A larger file is no manifest, in bytes: above what the API takes for one object.
+/// Maximum size of a manifest in bytes, above the API's limit for an object.
 const FILE_MAX: u64 = 3 << 20;
-/// Files of one folder that are read.
+/// Maximum number of files that are read in a directory.
 const FILES_MAX: usize = 1000;
 
-/// Why a file is not run as a static pod.
+/// Why a file is rejected as a static pod.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadManifest {
     #[error("cannot be read: {0}")]
@@ -41,28 +42,28 @@ pub(crate) enum BadManifest {
     Reference(&'static str),
 }
 
-/// The static pods found last; `None` before the first look.
+/// The current static pods; `None` before the directories were read.
 pub(crate) type StaticPods = Option<Vec<Arc<Pod>>>;
 
 #[derive(Debug)]
 struct File {
     digest: String,
     pod: Option<Arc<Pod>>,
-    /// Why the present content is refused.
+    /// Why the current content is rejected.
     error: Option<String>,
 }
 
-/// The folders, and what was found in them.
+/// The directories and their manifests.
 #[derive(Debug)]
 pub(crate) struct Manifests {
     folders: Vec<PathBuf>,
     node_name: String,
     files: BTreeMap<PathBuf, File>,
-    /// What was refused at the last look besides the content of files, by path.
+    /// Other rejected paths of the last read, with the reasons.
     refused: BTreeMap<PathBuf, String>,
 }
 
-/// Keys of the problems of static pods, each with the path behind it.
+/// Prefix of the keys of problem entries; the path follows.
 const PROBLEMS: &str = "static-pods/";
 
 impl Manifests {
@@ -70,7 +71,7 @@ impl Manifests {
         Self { folders, node_name, files: BTreeMap::new(), refused: BTreeMap::new() }
     }
 
-    /// Every refused file and folder of the last look.
+    /// Returns a problem entry for each rejected file and directory.
     fn problems(&self) -> Vec<(String, Problem)> {
         let files = self.files.iter().filter_map(|(path, file)| Some((path, file.error.as_ref()?)));
         let all = files.chain(&self.refused);
@@ -82,7 +83,8 @@ impl Manifests {
         all.map(problem).collect()
     }
 
-    /// Looks at every file. One that turned bad is a problem until it changes, and its former pod goes on.
+    /// Reads all files. A file that becomes invalid is a problem until it changes, and its previous
+    /// pod keeps running.
     pub(crate) fn read(&mut self) -> Vec<Arc<Pod>> {
         let mut found = BTreeMap::new();
         self.refused.clear();
@@ -124,7 +126,7 @@ impl Manifests {
     fn read_file(&self, path: &Path, former: Option<File>) -> Option<File> {
         let body = match read_bounded(path) {
             Ok(body) => body,
-            // Gone since the folder was listed.
+            // Removed since the directory was listed.
             Err(BadManifest::Io(e)) if e.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => return Some(refuse(&error, String::new(), former)),
         };
@@ -141,15 +143,16 @@ impl Manifests {
     }
 }
 
-/// A file whose content is refused; its former pod goes on.
+/// Rejects the content of a file; its previous pod keeps running.
 fn refuse(error: &BadManifest, digest: String, former: Option<File>) -> File {
     File { digest, pod: former.and_then(|f| f.pod), error: Some(error.to_string()) }
 }
 
-/// Paths that are refused, with their reasons.
+/// Rejected paths with the reasons.
 type Refused = Vec<(PathBuf, String)>;
 
-/// The files of a folder in their order, hidden ones left out, and what is no file and no folder.
+/// Lists the files of a directory, sorted and without hidden ones, and what is neither a file nor a
+/// directory.
 fn list(folder: &Path) -> io::Result<(Vec<PathBuf>, Refused)> {
     let (mut out, mut refused) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(folder)? {
@@ -181,7 +184,7 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, BadManifest> {
     if size > FILE_MAX { Err(BadManifest::TooLarge) } else { Ok(body) }
 }
 
-/// One manifest, YAML or JSON, as the pod that runs here.
+/// Parses a manifest, YAML or JSON, as a pod of this node.
 pub(crate) fn parse(body: &[u8], path: &Path, node_name: &str) -> Result<Pod, BadManifest> {
     let schema = Schema::builtin();
     let meta = yaml::interpret(body)?;
@@ -230,11 +233,12 @@ fn is_name(text: &str) -> bool {
         && !text.starts_with(['-', '.'])
 }
 
-/// Identity and place of a static pod: name with the node's, uid and hash from the content, bound to this node.
+/// Completes a static pod: name with the node's name, uid and hash from the content, bound to this
+/// node.
 fn settle(pod: &mut Value, name: &str, path: &Path, node_name: &str) {
     let content = format!("{pod}host:{node_name}file:{}", path.display());
     let digest = sha256(content.as_bytes());
-    // As long as the 128 bits of a uid.
+    // The length of a 128-bit uid.
     let hash: String = digest.trim_start_matches("sha256:").chars().take(32).collect();
     let meta = &mut pod["metadata"];
     let uid = meta["uid"].as_str().filter(|u| !u.is_empty()).map_or(hash, str::to_owned);
@@ -252,7 +256,7 @@ fn settle(pod: &mut Value, name: &str, path: &Path, node_name: &str) {
     pod["status"] = json!({"phase": "Pending"});
     let spec = &mut pod["spec"];
     spec["nodeName"] = node_name.into();
-    // Trouble of the node is no reason to end what belongs to it.
+    // Problems of the node do not evict its static pods.
     let tolerated = items(spec, "tolerations")
         .iter()
         .any(|t| t["operator"] == "Exists" && t["effect"] == "NoExecute" && t.get("key").is_none());
@@ -268,7 +272,7 @@ fn seen() -> String {
     jiff::Timestamp::from_nanosecond(nanoseconds).map(|t| t.to_string()).unwrap_or_default()
 }
 
-/// What of the API a static pod refers to; it has to run without.
+/// Returns the API objects to which a static pod refers, which is not allowed.
 fn reference(pod: &Pod) -> Option<&'static str> {
     let spec = pod.spec();
     if spec.service_account_name.as_deref().is_some_and(|n| !n.is_empty()) {
@@ -301,7 +305,7 @@ fn reference(pod: &Pod) -> Option<&'static str> {
     })
 }
 
-/// Tells the static pods now and after each change, until shutdown.
+/// Publishes the static pods now and after each change, until shutdown.
 pub(crate) async fn run(
     mut manifests: Manifests,
     told: watch::Sender<StaticPods>,

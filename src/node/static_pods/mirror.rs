@@ -1,4 +1,4 @@
-//! Mirror pods: how the API shows the static pods of this node.
+//! Mirror pods: the representation of static pods in the API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::static_pods::manifests::StaticPods;
 pub(crate) struct Mirror {
     pub(crate) key: ObjectKey,
     pub(crate) uid: Arc<str>,
-    /// Hash of the static pod that it shows.
+    /// Hash of its static pod.
     pub(crate) hash: String,
     deleted: bool,
 }
 
 impl Mirror {
-    /// `None` when the pod is no mirror.
+    /// Returns `None` if the pod is no mirror pod.
     pub(crate) fn of(object: &Object) -> Option<Self> {
         if !may_be(object) {
             return None;
@@ -35,7 +35,7 @@ impl Mirror {
         Some(Self { key: pod.key, uid: pod.uid, hash, deleted })
     }
 
-    /// Whether it shows this very pod.
+    /// Whether this is the mirror of this version of the pod.
     pub(crate) fn shows(&self, pod: &Pod) -> bool {
         self.key == pod.key && Some(self.hash.as_str()) == hash(pod)
     }
@@ -45,7 +45,7 @@ fn hash(pod: &Pod) -> Option<&str> {
     pod.annotations()?.get(HASH_ANNOTATION).map(String::as_str)
 }
 
-/// Without decoding: most pods are no mirrors.
+/// A check without decoding, as most pods are no mirror pods.
 fn may_be(object: &Object) -> bool {
     object.raw().windows(MIRROR_ANNOTATION.len()).any(|w| w == MIRROR_ANNOTATION.as_bytes())
 }
@@ -56,14 +56,14 @@ enum Action {
     Delete(Mirror),
 }
 
-/// What makes the mirrors fit: one for each static pod, of its newest content.
+/// Returns the actions after which each static pod has one mirror pod of its current content.
 fn actions(pods: &[Arc<Pod>], mirrors: &[Mirror]) -> Vec<Action> {
     let stale = mirrors.iter().filter(|m| m.deleted || !pods.iter().any(|p| m.shows(p))).cloned();
     let missing = pods.iter().filter(|p| !mirrors.iter().any(|m| m.key == p.key)).cloned();
     stale.map(Action::Delete).chain(missing.map(Action::Create)).collect()
 }
 
-/// Keeps the mirrors until shutdown.
+/// Maintains the mirror pods until shutdown.
 pub(crate) async fn run(
     node: Arc<Node>,
     informer: Informer<core::Pod>,
@@ -170,7 +170,7 @@ mod tests {
         };
         assert_eq!(does(&pods, &[]), "c");
         assert_eq!(does(&pods, &[mirror("h", false)]), "");
-        // Made anew once the old one is gone.
+        // Recreated once the old one is deleted.
         assert_eq!(does(&pods, &[mirror("old", false)]), "d");
         assert_eq!(does(&pods, &[mirror("h", true)]), "d");
         assert_eq!(does(&[], &[mirror("h", false)]), "d");

@@ -1,4 +1,4 @@
-//! The Node object: registration, status, lease. Pods never wait for it.
+//! The Node object: registration, status and lease. Pods do not depend on it.
 
 mod flags;
 mod status;
@@ -26,29 +26,30 @@ use crate::machine;
 
 use self::flags::Flags;
 
-/// Renewal and duration of the lease (`nodeLeaseDurationSeconds` 40, renewed at a quarter).
+/// Renewal interval and duration of the lease (`nodeLeaseDurationSeconds` 40, renewed at a
+/// quarter).
 const RENEW: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: i32 = 40;
-/// While the runtime is not ready it is asked this often.
+/// Interval of status queries while the runtime is not ready.
 const UNREADY_LOOK: Duration = Duration::from_millis(250);
 
-/// Keys on the board of problems.
+/// Keys of problem entries.
 const DELETED: &str = "node/deleted";
 const REFUSED: &str = "node/refused";
 
-/// What was seen of the node's own object.
+/// The observed state of the Node object.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Somebody deleted it.
+    /// The object was deleted.
     gone: AtomicBool,
-    /// Somebody else wrote that nothing is heard of the node.
+    /// Another component set the status of the node to unknown.
     overruled: AtomicBool,
-    /// It was cordoned when it was seen last.
+    /// The node was cordoned when the object was last observed.
     unschedulable: AtomicBool,
 }
 
 impl Seen {
-    /// The event about a change of `spec.unschedulable`, if it changed.
+    /// Returns the reason of an event if `spec.unschedulable` changed.
     fn schedulable(&self, object: &core::Node) -> Option<&'static str> {
         let now = object.spec.as_ref().and_then(|s| s.unschedulable) == Some(true);
         let changed = self.unschedulable.swap(now, Ordering::Relaxed) != now;
@@ -57,7 +58,7 @@ impl Seen {
     }
 }
 
-/// Registers the node and keeps its status and lease fresh until shutdown.
+/// Registers the node and keeps its status and lease current until shutdown.
 pub(crate) async fn run(
     node: Arc<Node>,
     shutdown: Shutdown,
@@ -108,8 +109,8 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Follows the node's own object. What is deleted is not made again before the next start, as the kubelet has it: somebody
-/// who takes a node out means it.
+/// Watches the Node object. As with the kubelet, a deleted object is not recreated before the next
+/// start, because an administrator removed the node on purpose.
 fn watch_own(node: &Arc<Node>, seen: &Arc<Seen>) {
     let (weak, seen) = (Arc::downgrade(node), Arc::clone(seen));
     node.api.own_node.on_change(move |change| {
@@ -160,7 +161,7 @@ fn labels(node: &Node) -> BTreeMap<String, String> {
     out
 }
 
-/// Makes the Node object, or brings what flags say about an existing one up to date.
+/// Creates the Node object, or updates an existing one to the flags.
 async fn register(node: &Node) -> Result<core::Node, client::Error> {
     let name = &node.identity.config.node_name;
     let own = labels(node);
@@ -205,14 +206,14 @@ struct Reporter {
     node: Arc<Node>,
     seen: Arc<Seen>,
     object: core::Node,
-    /// The status written last, without times.
+    /// The last written status, without times.
     written: Value,
     lease: Option<Lease>,
     status_at: Option<Instant>,
 }
 
 impl Reporter {
-    /// Writes the status when it changed or is old; whether the node is ready.
+    /// Writes the status if it changed or the interval is over; returns whether the node is ready.
     async fn status(&mut self) -> bool {
         let (status, ready) = status::make(&self.node).await;
         let overruled = self.seen.overruled.swap(false, Ordering::Relaxed);
@@ -236,7 +237,7 @@ impl Reporter {
                     let message = format!("Node {name} status is now: {reason}");
                     self.node.api.events.object_event(&object, EventType::Normal, reason, message);
                 }
-                // What is known before the first write is of the process before.
+                // Before the first write, the status is that of an earlier process.
                 let reboot = status::reboot(&before, name, &self.node.identity.machine.boot_id);
                 if let Some(message) = reboot.filter(|_| self.written.is_null()) {
                     let kind = EventType::Warning;

@@ -1,4 +1,5 @@
-//! Which pods of this node are not ready, as the node itself knows it: sooner than any server, and without one.
+//! The pods of this node that are not ready, published by the node itself: sooner than by a server,
+//! and without one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,17 +10,17 @@ use tokio::sync::watch;
 /// Uids of pods that are not ready, by `namespace/name`.
 pub type NotReady = BTreeMap<String, Arc<str>>;
 
-/// The pods that are not ready, cheap to clone.
+/// Publishes the pods that are not ready; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Unready(watch::Sender<NotReady>);
 
 impl Unready {
-    /// Told anew with each change.
+    /// Subscribes to the pods that are not ready.
     pub fn subscribe(&self) -> watch::Receiver<NotReady> {
         self.0.subscribe()
     }
 
-    /// Takes the newest status of a pod.
+    /// Updates a pod from its latest status.
     pub(crate) fn told(&self, key: &str, uid: &Arc<str>, status: &PodStatus) {
         let conditions = status.conditions.iter().flatten();
         let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
@@ -31,7 +32,7 @@ impl Unready {
         });
     }
 
-    /// The pod is ready, or is here no more. Another one may have its name by now.
+    /// Removes a pod that is ready or deleted, unless another pod has its name by now.
     pub(crate) fn gone(&self, key: &str, uid: &Arc<str>) {
         self.0.send_if_modified(|all| {
             let own = all.get(key).is_some_and(|known| known == uid);
@@ -62,7 +63,7 @@ mod tests {
         assert_eq!(*seen.borrow_and_update(), [("n/a".to_owned(), Arc::clone(&one))].into());
         unready.told("n/a", &one, &status("False"));
         assert!(!seen.has_changed().unwrap());
-        // Its successor has the name; the end of the first says nothing of it.
+        // Its successor has the same name and is not affected by the end of the first pod.
         unready.told("n/a", &two, &status("False"));
         unready.gone("n/a", &one);
         assert_eq!(*seen.borrow_and_update(), [("n/a".to_owned(), Arc::clone(&two))].into());

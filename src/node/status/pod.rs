@@ -1,4 +1,5 @@
-//! The status of a pod as the API shows it: a pure function of the pod, what was observed, and the last status.
+//! The status of a pod in the API: a pure function of the pod, the observed state, and the previous
+//! status.
 
 mod conditions;
 mod containers;
@@ -17,7 +18,7 @@ use crate::pods::plan::{has_initialized, restarts};
 use crate::pods::pod::{Pod, Role};
 use crate::pods::resources;
 
-/// Makes the status.
+/// Generates the status.
 pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
     let main = containers::statuses(pod, input, |r| r == Role::Main);
     let init = containers::statuses(pod, input, |r| matches!(r, Role::Init | Role::Sidecar));
@@ -29,7 +30,7 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
     let mut phase = phase(pod, &all, input.terminal, initialized);
     let over = |p: &str| matches!(p, "Succeeded" | "Failed");
     let earlier = [api.and_then(|s| s.phase.as_deref()), previous.phase.as_deref()];
-    // A phase that says the end is never left again.
+    // A final phase does not change.
     if let Some(end) = earlier.into_iter().flatten().find(|p| over(p)) {
         phase = end;
     }
@@ -70,8 +71,9 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
     }
 }
 
-/// Whether the node refused the pod before anything of it was made. The kubelet then tells of no container (`rejectPod`):
-/// one that waits would be what clients show in place of the reason. After a restart the pod's phase tells.
+/// Whether the node rejected the pod before it created anything. Like the kubelet (`rejectPod`),
+/// the status then has no containers: clients would show the reason of a waiting container instead
+/// of the pod's. After a restart, the phase indicates the rejection.
 fn is_rejected(pod: &Pod, input: &Input<'_>) -> bool {
     let told = |list: &Option<Vec<core::ContainerStatus>>| list.iter().flatten().next().is_some();
     let previous = input.previous;
@@ -82,7 +84,8 @@ fn is_rejected(pod: &Pod, input: &Input<'_>) -> bool {
         && !told(&previous.init_container_statuses)
 }
 
-/// The pod's addresses, the node's own family first; those of the node for `hostNetwork`. They stay after the end.
+/// Returns the pod's addresses, that of the node's preferred family first; with `hostNetwork` those
+/// of the node. They are kept after the end.
 fn addresses(pod: &Pod, input: &Input<'_>) -> Vec<String> {
     if pod.host_network() {
         return input.node_ips.iter().map(ToString::to_string).collect();
@@ -95,7 +98,7 @@ fn addresses(pod: &Pod, input: &Input<'_>) -> Vec<String> {
     ips
 }
 
-/// The pod's addresses: its sandbox's, or the node's.
+/// Returns the addresses of the pod's sandbox, or of the node with `hostNetwork`.
 pub(crate) fn pod_ips(node_ips: &[IpAddr], pod: &Pod, observed: &Observed) -> Vec<String> {
     if pod.host_network() {
         return node_ips.iter().map(ToString::to_string).collect();
@@ -105,7 +108,7 @@ pub(crate) fn pod_ips(node_ips: &[IpAddr], pod: &Pod, observed: &Observed) -> Ve
     ips
 }
 
-/// At most one address of each family, that of the node's first address first.
+/// Reduces to one address of each family, that of the node's first address first.
 fn order_addresses(ips: &mut Vec<String>, node_ips: &[IpAddr]) {
     let v6_first = node_ips.first().is_some_and(IpAddr::is_ipv6);
     let is_v6 = |ip: &String| ip.contains(':');
@@ -114,7 +117,7 @@ fn order_addresses(ips: &mut Vec<String>, node_ips: &[IpAddr]) {
     *ips = first.into_iter().chain(second).collect();
 }
 
-/// `phase` by the rules of the kubelet's `getPhase`.
+/// Returns the phase by the rules of the kubelet's `getPhase`.
 fn phase(
     pod: &Pod,
     all: &[core::ContainerStatus],

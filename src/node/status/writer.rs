@@ -1,4 +1,5 @@
-//! Writes pod statuses to the API: only changes, newest only, and the last word before a pod is deleted.
+//! Writes pod statuses to the API: only changes, only the latest, and the last one before a pod is
+//! deleted.
 
 mod terminations;
 
@@ -21,20 +22,20 @@ use tokio::sync::Notify;
 use self::terminations::Terminations;
 use crate::pods::condition_types::{RESIZE, is_written_by_node};
 
-/// Writes at one time.
+/// Maximum number of simultaneous writes.
 const WRITES_MAX: usize = 8;
 
 #[derive(Debug, Clone)]
 struct Entry {
     key: ObjectKey,
-    /// Uid of the object in the API (for a static pod that of its mirror).
+    /// Uid of the object in the API (for a static pod that of its mirror pod).
     api_uid: String,
     status: core::PodStatus,
-    /// What the API has, as far as we know.
+    /// The status in the API as far as it is known.
     written: core::PodStatus,
-    /// Resource version of what we wrote last; what is older is no news.
+    /// Resource version of the last write; older versions are ignored.
     version: i64,
-    /// Everything is torn down: delete the object after the status.
+    /// The pod is removed from the node: delete the object after the status is written.
     delete: bool,
     dirty: bool,
     busy: bool,
@@ -52,7 +53,7 @@ struct Inner {
 pub(crate) struct StatusWriter(Arc<Inner>);
 
 impl StatusWriter {
-    /// Sets the newest status of a pod; `known` is what the API has of it.
+    /// Sets the latest status of a pod; `known` is that of the API.
     pub(crate) fn set(
         &self,
         uid: &Arc<str>,
@@ -88,13 +89,14 @@ impl StatusWriter {
         self.0.changed.notify_one();
     }
 
-    /// Metrics of what the statuses told, in Prometheus' text form.
+    /// Renders the metrics in the Prometheus text format.
     pub(crate) fn render(&self) -> String {
         self.0.terminations.render()
     }
 
-    /// What the API has now, at this resource version: where it is not what we say, it is written again. After a start from
-    /// memory what we took for known was old; and somebody else may have written it.
+    /// Handles the status in the API at a resource version: a status that differs from the node's
+    /// is written again. After a start from the cache the known status may be outdated, and other
+    /// writers may have changed it.
     pub(crate) fn seen(&self, uid: &str, version: i64, status: &core::PodStatus) {
         let mut entries = self.0.entries.lock();
         let Some(entry) = entries.get_mut(uid) else { return };
@@ -112,7 +114,7 @@ impl StatusWriter {
         self.0.changed.notify_one();
     }
 
-    /// The pod is torn down: its object may go once the last status is written.
+    /// Lets the object of a removed pod be deleted after the last status is written.
     pub(crate) fn finish(&self, uid: &Arc<str>, key: &ObjectKey, api_uid: &str) {
         let mut entries = self.0.entries.lock();
         let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| Entry {
@@ -131,7 +133,7 @@ impl StatusWriter {
         self.0.changed.notify_one();
     }
 
-    /// Forgets a pod that the API no longer has.
+    /// Drops a pod that is deleted from the API.
     pub(crate) fn forget(&self, uid: &str) {
         self.0.entries.lock().remove(uid);
     }
@@ -145,7 +147,8 @@ impl StatusWriter {
         let mut writes = FuturesUnordered::new();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
         let transport = Arc::clone(client.transport());
-        // While a failed write waits to be tried again no other is begun, and those on their way come to their end.
+        // After a failed write no other write begins before the pause is over; running writes
+        // continue.
         let mut pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         loop {
             while pause.is_none() && writes.len() < WRITES_MAX {
@@ -196,7 +199,7 @@ impl StatusWriter {
                 entry.written = written.status;
                 entry.version = entry.version.max(version.unwrap_or_default());
             }
-            // The API has what it had.
+            // The API keeps its previous status.
             Ok(Outcome::Refused) => {}
             Err(error) => {
                 tracing::debug!(pod = %entry.key, %error, "cannot write pod status, trying again");
@@ -215,9 +218,9 @@ async fn over(pause: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
 }
 
 enum Outcome {
-    /// At this resource version, when something was to be written.
+    /// With the resource version, if there was something to write.
     Written(Option<i64>),
-    /// The server does not take it, and would not the next time either: what changes next is told together with it.
+    /// The server rejected the status, so it is not retried; the next change includes it.
     Refused,
     Gone,
 }
@@ -226,7 +229,7 @@ async fn write(client: &Client, entry: &Entry) -> Result<Outcome, client::Error>
     let (namespace, name) = (&*entry.key.namespace, &*entry.key.name);
     let mut version = None;
     if let Some(status) = difference(&entry.written, &entry.status) {
-        // The uid makes the server refuse the patch for another pod of the same name.
+        // With the uid, the server rejects the patch for another pod of the same name.
         let patch = json!({"metadata": {"uid": entry.api_uid}, "status": status});
         let result =
             client.patch::<core::Pod>(namespace, name, "status", &Patch::Strategic(&patch)).await;
@@ -254,14 +257,14 @@ async fn write(client: &Client, entry: &Entry) -> Result<Outcome, client::Error>
     }
 }
 
-/// A strategic merge patch from one status to another; `None` when there is nothing to change.
+/// Returns a strategic merge patch from one status to another; `None` if they are equal.
 fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
     let (Ok(Value::Object(old)), Ok(Value::Object(mut new))) = (old.to_value(), new.to_value())
     else {
         return None;
     };
-    // A condition of another writer, such as a readiness gate, may have changed since this status was made:
-    // writing it would undo that change.
+    // A condition of another writer, such as a readiness gate, may have changed since this status
+    // was generated: writing it would revert that change.
     if let Some(Value::Array(conditions)) = new.get_mut("conditions") {
         conditions.retain(|c| c["type"].as_str().is_some_and(is_written_by_node));
         if conditions.is_empty() {
@@ -275,7 +278,7 @@ fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
             Some(after) => {
                 let value = match key.as_str() {
                     "conditions" => match merged_list("type", before, after) {
-                        // Only those of others are more.
+                        // All changes are of other writers.
                         Value::Array(news) if news.is_empty() => continue,
                         news => news,
                     },
@@ -284,7 +287,7 @@ fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
                 };
                 out.insert(key.clone(), value);
             }
-            // Fields of others (the scheduler, the resizer) are not ours to remove.
+            // Fields of other writers (the scheduler, the resizer) are not removed.
             None if matches!(
                 key.as_str(),
                 "reason"
@@ -301,7 +304,7 @@ fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
             None => {}
         }
     }
-    // What we know may be less than what the API has: a mirror outlives our memory.
+    // The API may have more than is known here: a mirror pod outlives this process.
     for (key, value) in new {
         let whole = matches!(key.as_str(), "podIPs" | "hostIPs");
         out.insert(key, if whole { replaced(value) } else { value });
@@ -309,14 +312,15 @@ fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
     (!out.is_empty()).then_some(Value::Object(out))
 }
 
-/// A list that takes the place of the one there is, also where the patch would merge them.
+/// Returns a list that replaces the existing one, even if the patch strategy merges it.
 fn replaced(list: Value) -> Value {
     let Value::Array(mut items) = list else { return list };
     items.push(json!({"$patch": "replace"}));
     Value::Array(items)
 }
 
-/// A list merged by key: what changed or is new, and directives for what is gone. A nulled field inside an element is said so.
+/// Returns a list that is merged by key: changed and new items, and directives for removed ones.
+/// Removed fields of an item are set to null.
 fn merged_list(key: &str, before: &Value, after: Value) -> Value {
     let (Value::Array(before), Value::Array(after)) = (before, after) else { return Value::Null };
     let mut out = Vec::new();
@@ -383,7 +387,7 @@ mod tests {
             serde_json::from_value::<core::PodStatus>(value).unwrap()
         };
         let key = ObjectKey::new("d", "p");
-        // What was remembered is as it is now, and the server heard something else in between.
+        // The cached status equals the current one, but the server received another one in between.
         writer.set(&uid, &key, "u", Some(&ready("False")), ready("False"));
         let (_, entry) = writer.next().unwrap();
         writer.done(&uid, entry, Ok(Outcome::Written(None)));
@@ -397,7 +401,7 @@ mod tests {
             json!([{"type": "Ready", "status": "False"}])
         );
         writer.done(&uid, entry, Ok(Outcome::Written(Some(10))));
-        // What comes back of our own words, late as it may be, is no news.
+        // The node's own writes are ignored when they come back, however late.
         writer.seen("u", 8, &ready("True"));
         writer.seen("u", 10, &ready("False"));
         assert!(writer.next().is_none());
@@ -411,7 +415,7 @@ mod tests {
                 {"type": "DisruptionTarget", "status": gate}]});
             serde_json::from_value::<core::PodStatus>(value).unwrap()
         };
-        // The gate was closed while the node still holds what it made of the open one.
+        // The gate was closed while the node still has the status generated with the open gate.
         let conditions = |old, new| difference(&old, &new).map(|d| d["conditions"].clone());
         assert_eq!(
             conditions(status("False", "True"), status("True", "True")),
@@ -444,7 +448,7 @@ mod tests {
                     {"$patch": "delete", "type": "PodResizePending"}]})
         );
         assert_eq!(difference(&new, &new), None);
-        // A condition of others beside ours is nothing to write.
+        // An additional condition of another writer causes no write.
         let beside = status(json!({"phase": "Running", "podIPs": [{"ip": "2"}],
             "conditions": [{"type": "Ready", "status": "True"}, {"type": "Foreign", "status": "True"}]}));
         assert_eq!(difference(&beside, &new), None);

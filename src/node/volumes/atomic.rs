@@ -1,4 +1,4 @@
-//! Writes a set of files so that readers see all of the old or all of the new: a symlink is switched.
+//! Replaces a set of files atomically by switching a symbolic link.
 //!
 //! The layout is the kubelet's: `name -> ..data/name`, `..data -> ..<timestamp>.<random>`.
 
@@ -8,12 +8,12 @@ use std::path::{Component, Path, PathBuf};
 
 use super::directory::chmod;
 
-/// A file to show.
+/// A file of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct File {
     pub(super) data: Vec<u8>,
     pub(super) mode: u32,
-    /// Owner, when it is not root.
+    /// Owner, if it is not root.
     pub(super) user: Option<u32>,
 }
 
@@ -37,7 +37,7 @@ fn first(path: &str) -> &str {
     path.split('/').next().unwrap_or(path)
 }
 
-/// Brings `folder` to exactly `files`; writes nothing when it is so already.
+/// Replaces the content of `folder` by `files`; writes nothing if it is equal.
 pub(super) fn write(folder: &Path, files: &Files, group: Option<u32>) -> io::Result<()> {
     for path in files.keys() {
         check(path)?;
@@ -101,7 +101,7 @@ fn write_file(new: &Path, path: &str, file: &File, group: Option<u32>) -> io::Re
     if group.is_some() || file.user.is_some() {
         std::os::unix::fs::chown(&target, file.user, group)?;
     }
-    // The group may read what it is given.
+    // The group of the pod can read the file.
     chmod(&target, if group.is_some() { file.mode | 0o440 } else { file.mode })
 }
 
@@ -124,7 +124,7 @@ fn list(folder: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Removes former versions and names that are no more.
+/// Removes previous versions and the links of removed names.
 fn clean(folder: &Path, current: &str, files: &Files) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;

@@ -1,4 +1,5 @@
-//! PersistentVolumeClaims bound to volumes that are folders of this node: `local` and `hostPath`.
+//! PersistentVolumeClaims bound to volumes that are directories of this node: `local` and
+//! `hostPath`.
 
 use api::k8s::api::core::v1 as core;
 use std::io;
@@ -8,13 +9,13 @@ use super::directory::{self, VolumePath};
 use crate::context::Node;
 use crate::pods::pod::Pod;
 
-/// Where the use of a local volume is noted in the folder of a pod.
+/// Directory in a pod's directory with a mark for each local volume that it uses.
 const MARKS: &str = "volumes/kubernetes.io~local-volume";
-/// One volume changes hands at a time: its second pod waits until the first has seen to it.
+/// Changes of ownership are serialized: the second pod of a volume waits for the first.
 static CHANGING: parking_lot::Mutex<()> = parking_lot::const_mutex(());
 
-/// Notes that a pod uses a local volume, which is given to the group (with whether only a folder that is not the group's yet is
-/// to be changed) by the first pod on it: what a running pod does with its files is never undone.
+/// Marks a local volume as used by a pod. The first pod of a volume changes its group, unless
+/// `group` requires a mismatch and there is none; files of running pods are not changed.
 fn first_use(
     pods: &Path,
     own: &Path,
@@ -40,7 +41,7 @@ fn first_use(
     std::fs::create_dir_all(mark(own))
 }
 
-/// Where the volume of a claim is.
+/// Returns the path of the volume of a claim.
 pub(super) async fn place(
     node: &Node,
     pod: &Pod,

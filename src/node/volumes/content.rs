@@ -1,4 +1,5 @@
-//! The files of volumes whose content comes from the API: configMap, secret, downwardAPI, projected.
+//! The files of volumes whose content comes from the API: configMap, secret, downwardAPI,
+//! projected.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +14,18 @@ use crate::pods::objects::OBJECTS_WAIT;
 use crate::pods::objects::{Found, Source, data};
 use crate::pods::pod::Pod;
 
-/// What a volume holds.
+/// The content of a volume.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pub(super) files: Files,
     pub(super) plugin: &'static str,
-    /// Secrets are never written to a disk.
+    /// Secrets are never written to disk.
     pub(super) in_memory: bool,
     pub(super) refresh_at: Option<Instant>,
 }
 
 impl Content {
-    /// The volume is to be written anew then.
+    /// Schedules an update of the volume.
     fn due(&mut self, at: Instant) {
         self.refresh_at = Some(self.refresh_at.map_or(at, |known| known.min(at)));
     }
@@ -34,7 +35,7 @@ fn mode(item: Option<i32>, default: Option<i32>) -> u32 {
     item.or(default).and_then(|m| u32::try_from(m).ok()).unwrap_or(0o644) & 0o7777
 }
 
-/// The content of a volume; `None` when it is of another kind.
+/// Renders the content of a volume; `None` for another kind of volume.
 pub(super) async fn render(
     node: &Node,
     pod: &Pod,
@@ -116,7 +117,7 @@ fn keys(
     select(found, kind, items, optional, default_mode, &mut out.files)
 }
 
-/// All keys, or those of `items` under their paths.
+/// Selects all keys, or those of `items` with their paths.
 fn select(
     mut found: BTreeMap<String, Vec<u8>>,
     kind: &str,
@@ -169,15 +170,16 @@ fn downward(
     Ok(())
 }
 
-/// Owner and mode of tokens, trust anchors and certificates. They are for the one user that all containers run as, and
-/// for the `fsGroup` of the pod, whose right to read is added where files are written.
+/// Returns owner and mode of tokens, trust anchors and certificates. They are readable for the user
+/// that all containers run as, and for the `fsGroup` of the pod, whose permission is added when the
+/// files are written.
 fn access(pod: &Pod, default: Option<i32>) -> (Option<u32>, u32) {
     let grouped = pod.spec().security_context.as_ref().is_some_and(|s| s.fs_group.is_some());
     let user = only_user(pod);
     (user, if grouped || user.is_some() { 0o600 } else { mode(None, default) })
 }
 
-/// The one user that all containers run as; then only it may read tokens.
+/// Returns the user if all containers run as the same; only this user can then read tokens.
 fn only_user(pod: &Pod) -> Option<u32> {
     let of_pod = pod.spec().security_context.as_ref().and_then(|s| s.run_as_user);
     let mut users = pod
@@ -260,7 +262,8 @@ mod tests {
 
     use super::*;
 
-    /// The cases of `TestCollectDataWithServiceAccountToken` and of the specs of `[sig-auth] ServiceAccounts`.
+    /// The cases of `TestCollectDataWithServiceAccountToken` and of the specs of `[sig-auth]
+    /// ServiceAccounts`.
     #[test]
     fn tokens_are_for_the_only_user_and_for_the_group_of_the_pod() {
         let of = |context: Value, containers: Value| {

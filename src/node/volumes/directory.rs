@@ -1,4 +1,4 @@
-//! Volumes that are plain folders: emptyDir, on disk or in memory, and hostPath.
+//! Volumes that are directories: emptyDir, on disk or in memory, and hostPath.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -9,25 +9,26 @@ use api::k8s::api::core::v1 as core;
 
 use super::mounts;
 
-/// Where a volume is on the host.
+/// The path of a volume on the host.
 #[derive(Debug, Clone)]
 pub(crate) struct VolumePath {
     pub(crate) path: PathBuf,
     pub(crate) read_only: bool,
 }
 
-/// Sets permission bits whatever the umask says.
+/// Sets permission bits independently of the umask.
 pub(super) fn chmod(path: &Path, mode: u32) -> io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
 }
 
-/// What a member of the group may do with a folder; new files in it inherit the group.
+/// Permissions of the group for a directory; new files in it inherit the group.
 const GROUP_FOLDER: u32 = 0o2770;
-/// What a member of the group may do with a file.
+/// Permissions of the group for a file.
 const GROUP_FILE: u32 = 0o660;
 
-/// Gives a folder of a pod to its `fsGroup`: group-writable, new files inherit the group. The folder itself comes after what is in
-/// it, so that `is_of_group` tells a change that was cut short. Blocks as long as there are files.
+/// Changes the group of a directory tree to a pod's `fsGroup`: group-writable, new files inherit
+/// the group. The directory itself is changed last, so that `is_of_group` detects an interrupted
+/// change. Blocks during the walk of the files.
 pub(super) fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
     if meta.is_dir() {
@@ -42,20 +43,20 @@ pub(super) fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
         std::os::unix::fs::lchown(path, None, Some(group))?;
     }
     let wanted = if meta.is_dir() { GROUP_FOLDER } else { GROUP_FILE };
-    // A change of the group clears the bits for set-user and set-group: they are set again.
+    // A change of the group clears the set-user-ID and set-group-ID bits, so restore them.
     if !meta.file_type().is_symlink() && (meta.gid() != group || meta.mode() & wanted != wanted) {
         chmod(path, (meta.mode() & 0o7777) | wanted)?;
     }
     Ok(())
 }
 
-/// Whether the folder is the group's already, as `fsGroupChangePolicy: OnRootMismatch` asks.
+/// Whether the directory already has the group, for `fsGroupChangePolicy: OnRootMismatch`.
 pub(super) fn is_of_group(path: &Path, group: u32) -> bool {
     std::fs::metadata(path)
         .is_ok_and(|m| m.is_dir() && m.gid() == group && m.mode() & GROUP_FOLDER == GROUP_FOLDER)
 }
 
-/// Makes an emptyDir.
+/// Creates an emptyDir.
 pub(super) fn empty_dir(
     source: &core::EmptyDirVolumeSource,
     path: &Path,
@@ -92,7 +93,7 @@ pub(super) fn empty_dir(
     make().map_err(|e| e.to_string())
 }
 
-/// Checks (or makes) what a hostPath names.
+/// Checks or creates the path of a hostPath volume.
 pub(super) fn host_path(source: &core::HostPathVolumeSource) -> Result<(), String> {
     let path = Path::new(&source.path);
     if path.components().any(|c| c == std::path::Component::ParentDir) {
@@ -134,7 +135,7 @@ pub(super) fn host_path(source: &core::HostPathVolumeSource) -> Result<(), Strin
 mod tests {
     use super::*;
 
-    /// The group of a folder that this process made: any user may give files to it.
+    /// The group of a directory that this process created, to which any user can change files.
     fn own_group(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().gid()
     }

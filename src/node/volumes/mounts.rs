@@ -1,4 +1,4 @@
-//! Mounts under the pod directories.
+//! Mounts below the pod directories.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ fn named(action: &str, path: &Path, errno: nix::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
 }
 
-/// Mount points at or below `folder`, the deepest first.
+/// Returns the mount points at or below `folder`, deepest first.
 pub(crate) fn below(folder: &Path) -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut out: Vec<PathBuf> = table
@@ -23,7 +23,7 @@ pub(crate) fn below(folder: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// `\040` and its like stand for blanks in the table.
+/// Replaces escapes such as `\040` in the mount table.
 fn unescape(text: &str) -> String {
     let mut out = text.to_owned();
     for (code, plain) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
@@ -36,8 +36,8 @@ fn is_mount_point(path: &Path) -> bool {
     below(path).iter().any(|p| p == path)
 }
 
-/// Mounts a tmpfs on `path`, made when missing; `size` in bytes, zero for the kernel's default. Does nothing when it is
-/// mounted already.
+/// Mounts a tmpfs on `path`, which is created if missing; `size` in bytes, zero for the kernel's
+/// default. Does nothing if it is mounted already.
 pub(crate) fn tmpfs(path: &Path, size: i64, options: &str) -> io::Result<()> {
     if is_mount_point(path) {
         return Ok(());
@@ -48,13 +48,13 @@ pub(crate) fn tmpfs(path: &Path, size: i64, options: &str) -> io::Result<()> {
         .map_err(|e| named("mount tmpfs on", path, e))
 }
 
-/// Binds `source` to `target`, which exists.
+/// Bind-mounts `source` on the existing `target`.
 pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     mount(Some(source), target, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
         .map_err(|e| named("bind to", target, e))
 }
 
-/// Undoes every mount at or below `folder`.
+/// Unmounts everything at or below `folder`.
 pub(crate) fn unmount_below(folder: &Path) -> io::Result<()> {
     for path in below(folder) {
         umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)

@@ -1,4 +1,5 @@
-//! Sub-paths of volumes, opened by the kernel strictly beneath the volume: no symlink of a container leads out.
+//! Sub-paths of volumes, which the kernel resolves strictly beneath the volume: no symbolic link of
+//! a container leads out.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +10,8 @@ use nix::sys::stat::{Mode, fchmod, fstatat, mkdirat};
 
 use super::mounts;
 
-/// Binds `sub_path` of `volume` to `target`, making folders that are missing with the volume's own permission bits.
+/// Bind-mounts `sub_path` of `volume` on `target`; creates missing directories with the volume's
+/// permission bits.
 pub(super) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<(), String> {
     let parts: Vec<&std::ffi::OsStr> = Path::new(sub_path)
         .components()
@@ -32,8 +34,8 @@ pub(super) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<(), S
         .map_err(|e| e.to_string())
 }
 
-/// Opens a sub-path of a volume, making folders that are missing. Whatever others do to the volume meanwhile, the kernel leads
-/// nowhere but beneath it.
+/// Opens a sub-path of a volume and creates missing directories. The kernel resolves the path
+/// beneath the volume, whatever other processes do to it meanwhile.
 fn open(volume: &Path, parts: &[&std::ffi::OsStr]) -> Result<OwnedFd, String> {
     let text = |e: nix::Error| e.to_string();
     let root = std::fs::File::open(volume).map_err(|e| e.to_string())?;
@@ -66,7 +68,7 @@ fn open(volume: &Path, parts: &[&std::ffi::OsStr]) -> Result<OwnedFd, String> {
     parent.ok_or_else(|| "the sub-path is empty".to_owned())
 }
 
-/// Makes the empty file or folder that is bound over.
+/// Creates the empty file or directory on which the sub-path is mounted.
 fn place(target: &Path, is_dir: bool) -> std::io::Result<()> {
     if let Some(parent) = target.parent() {
         std::fs::create_dir_all(parent)?;
@@ -84,7 +86,7 @@ fn place(target: &Path, is_dir: bool) -> std::io::Result<()> {
     }
 }
 
-// renameat2 is known for glibc's sake alone; the tests run there.
+// renameat2 is only available with glibc, which the tests use.
 #[cfg(all(test, target_env = "gnu"))]
 mod tests {
     use std::ffi::OsStr;
@@ -95,8 +97,9 @@ mod tests {
 
     use super::*;
 
-    /// C2.5 (CVE-2017-1002101, CVE-2021-25741): a folder and a link that leads out of the volume change places while sub-paths
-    /// through them are opened ten thousand times. What is opened, and what is made, is in the volume, always.
+    /// CVE-2017-1002101 and CVE-2021-25741: a directory and a link that leads out of the volume are
+    /// swapped while sub-paths through them are opened ten thousand times. What is opened and
+    /// created must always be in the volume.
     #[test]
     fn ten_thousand_swaps_of_a_folder_and_a_link_lead_nowhere_else() {
         const TIMES: usize = 10_000;
@@ -123,7 +126,7 @@ mod tests {
                 swaps
             });
             for at in 0..TIMES {
-                // Every other time also a folder that has to be made.
+                // Every second time also a directory that has to be created.
                 let last = if at % 2 == 0 { "b".to_owned() } else { format!("made-{}", at % 50) };
                 match open(&volume, &[OsStr::new("a"), OsStr::new(&last)]) {
                     Ok(fd) => {
@@ -140,7 +143,7 @@ mod tests {
         let names = std::fs::read_dir(&outside).unwrap().flatten().map(|entry| entry.file_name());
         assert_eq!(names.collect::<Vec<_>>(), ["b"]);
         assert_eq!(std::fs::read_dir(outside.join("b")).unwrap().count(), 0);
-        // Both were met, so that there was a race to win.
+        // Both outcomes occurred, so that there was a race.
         assert!(opened > 0 && refused > 0 && swaps > TIMES / 10, "{opened} {refused} {swaps}");
     }
 }

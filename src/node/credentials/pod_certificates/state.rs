@@ -1,4 +1,4 @@
-//! What is known of one certificate of a pod, and what follows from it: pure.
+//! The state of one pod certificate and its transitions, as pure functions.
 
 use std::sync::Arc;
 
@@ -6,12 +6,13 @@ use api::field::go_quote;
 use api::k8s::api::certificates::v1::PodCertificateRequest;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 
-/// A request that is not in the cache so long after it was made, in seconds, was deleted (`assumeDeletedThreshold`).
+/// A request that is not in the cache after this many seconds was deleted
+/// (`assumeDeletedThreshold`).
 const ABANDON_AFTER: i64 = 10 * 60;
-/// A certificate whose refresh was due so long ago, in seconds, is overdue (`refreshOverdueDuration`).
+/// A refresh is overdue this many seconds after it was due (`refreshOverdueDuration`).
 const OVERDUE_AFTER: i64 = 10 * 60;
 
-/// A key and the certificates for it, both in PEM.
+/// A key and its certificate chain, both in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) key: Arc<str>,
@@ -40,18 +41,18 @@ impl Good {
     }
 }
 
-/// A request that a signer has to decide.
+/// A request that awaits the signer's decision.
 #[derive(Clone)]
 pub(super) struct Asked {
-    /// The key that it is for.
+    /// The key of the request.
     pub(super) key: Arc<str>,
-    /// The request's name.
+    /// The name of the request.
     pub(super) name: String,
     abandon_at: i64,
 }
 
 impl Asked {
-    /// Made at `now`; `jitter` spreads what many pods do at the same time.
+    /// A request created at `now`; `jitter` spreads the requests of many pods.
     pub(super) fn new(key: String, name: String, now: i64, jitter: i64) -> Self {
         let abandon_at = now.saturating_add(ABANDON_AFTER).saturating_add(jitter);
         Self { key: key.into(), name, abandon_at }
@@ -64,7 +65,7 @@ impl std::fmt::Debug for Asked {
     }
 }
 
-/// What a signer made of a request.
+/// The signer's decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
     Pending,
@@ -103,13 +104,13 @@ impl Decision {
         Self::Pending
     }
 
-    /// What the API server should not have let pass.
+    /// A status that the API server's validation should have rejected.
     fn unusable(message: String) -> Self {
         Self::Failed { reason: "InvalidStatus".to_owned(), message }
     }
 }
 
-/// The certificates alone, without what stands between them.
+/// Returns the certificates alone, without the text between them.
 fn clean(chain: &str) -> Result<String, String> {
     let all = base::pki::certificates(chain)?;
     Ok(all.iter().map(|der| crate::credentials::trust_bundles::pem(der)).collect())
@@ -118,16 +119,16 @@ fn clean(chain: &str) -> Result<String, String> {
 /// Reason and message of an event about the pod.
 pub(super) type Event = (&'static str, String);
 
-/// What to do now.
+/// The next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// There will be none, and why.
+    /// There will be no certificate, for this reason.
     Refused(String),
-    /// Make a request.
+    /// Create a request.
     Ask,
     /// Wait for the signer.
     Wait,
-    /// Nothing before the refresh.
+    /// Do nothing before the refresh.
     Have,
 }
 
@@ -140,8 +141,9 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Takes over what the signer did with the request (`found`; `None` while it is not in the cache) and says what is
-    /// next at `now`. `jitter` (seconds) is added to the time of the refresh; `namespace` is the pod's, for events.
+    /// Applies the signer's `decision` (`None` while the request is not in the cache) and returns
+    /// the next action at `now`. `jitter` (seconds) is added to the time of the refresh;
+    /// `namespace` is the pod's, for events.
     pub(super) fn step(
         &mut self,
         found: Option<Decision>,
@@ -219,7 +221,7 @@ impl Entry {
     }
 }
 
-/// Takes a key and the certificates behind it apart.
+/// Splits a bundle into the key and the certificates after it.
 pub(super) fn split(bundle: &str) -> Option<(&str, &str)> {
     const END: &str = "-----END PRIVATE KEY-----\n";
     let at = bundle.find(END)?.checked_add(END.len())?;
@@ -262,7 +264,7 @@ mod tests {
         let mut entry = asked();
         assert_eq!(entry.step(None, "n", NOW + 660, 0).0, Next::Wait);
         assert_eq!(entry.step(None, "n", NOW + 661, 0).0, Next::Ask);
-        // One that is there is waited for, however long it takes.
+        // A request in the cache is awaited without a limit.
         let mut entry = asked();
         assert_eq!(entry.step(Some(Decision::Pending), "n", NOW + 9999, 0).0, Next::Wait);
     }

@@ -1,4 +1,4 @@
-//! What the statistics keep between requests.
+//! State of the statistics that is kept between requests.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use tokio::sync::Semaphore;
 use super::cpu_rates::CpuRates;
 use super::disk_usage::DiskUsage;
 
-/// What is remembered between requests.
+/// State that is kept between requests.
 #[derive(Debug)]
 pub(crate) struct Cache {
     pub(super) rates: CpuRates,
     pub(super) disks: Arc<DiskUsage>,
-    /// One request at a time walks the disks; the next one finds what it measured.
+    /// One request at a time walks the disks; the next one uses its results.
     pub(super) walking: Semaphore,
 }
 

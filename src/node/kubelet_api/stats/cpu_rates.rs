@@ -1,12 +1,13 @@
-//! CPU use in nanocores, from two samples of CPU time: the one before is kept, nothing is sampled by itself.
+//! CPU use in nanocores, computed from the samples of two requests; there is no sampling in
+//! between.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-/// Samples closer together than this say little: the previous rate is returned.
+/// Samples closer together than this are too imprecise: the previous rate is returned.
 const WINDOW_MIN: i64 = 1_000_000_000;
-/// A sample that no request has used within this time is dropped, as upstream's `defaultCachePeriod`.
+/// A sample that is unused for this long is dropped, as upstream's `defaultCachePeriod`.
 const KEPT_FOR: i64 = 600_000_000_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -17,12 +18,13 @@ struct Sample {
     rate: Option<u64>,
 }
 
-/// The last sample of everything that is measured; as many as there are pods and containers.
+/// The last sample of each pod, container and system container.
 #[derive(Debug, Default)]
 pub(super) struct CpuRates(Mutex<HashMap<String, Sample>>);
 
 impl CpuRates {
-    /// Nanocores used since the last sample of `key`; none on the first one and after a restart of what is measured.
+    /// Returns the nanocores used since the last sample of `key`; `None` for the first sample and
+    /// after a restart.
     pub(super) fn rate(&self, key: &str, at: i64, cpu_ns: u64) -> Option<u64> {
         let mut samples = self.0.lock();
         let Some(last) = samples.get(key).copied() else {
@@ -42,7 +44,7 @@ impl CpuRates {
         rate
     }
 
-    /// Drops what was not measured for a while before `now`.
+    /// Drops samples that were not used for a while before `now`.
     pub(super) fn prune(&self, now: i64) {
         self.0.lock().retain(|_, sample| now.saturating_sub(sample.at) <= KEPT_FOR);
     }
@@ -60,10 +62,10 @@ mod tests {
         assert_eq!(rates.rate("a", 10 * SECOND, 500), None);
         // Half a core over ten seconds.
         assert_eq!(rates.rate("a", 20 * SECOND, 500 + 5_000_000_000), Some(500_000_000));
-        // Too close: told again, and the sample stays.
+        // Too close: the rate is repeated, and the sample is kept.
         assert_eq!(rates.rate("a", 20 * SECOND + 5, 6_000_000_500), Some(500_000_000));
         assert_eq!(rates.rate("a", 22 * SECOND, 500 + 9_000_000_000), Some(2_000_000_000));
-        // A container that was restarted begins at zero.
+        // A restarted container starts at zero.
         assert_eq!(rates.rate("a", 30 * SECOND, 7), None);
         assert_eq!(rates.rate("b", 30 * SECOND, 7), None);
         // A clock that was set back.

@@ -1,4 +1,5 @@
-//! Bytes and inodes below directories, measured at most once a minute each, as upstream's volume statistics are.
+//! Bytes and inodes below directories, measured at most once a minute each, as upstream's volume
+//! statistics are.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -8,27 +9,27 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long a measurement holds (`volumeStatsAggPeriod`).
+/// How long a measurement is valid (`volumeStatsAggPeriod`).
 const KEPT_FOR: Duration = Duration::from_secs(60);
-/// A tree with more entries is not measured: the walk would take minutes.
+/// Maximum number of entries of a measured tree: a longer walk would take minutes.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// What a tree takes.
+/// Usage of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Used {
     pub(super) bytes: u64,
     pub(super) inodes: u64,
-    /// When it was measured, in nanoseconds since the epoch.
+    /// Time of the measurement, in nanoseconds since the epoch.
     pub(super) at: i64,
 }
 
-/// Measured trees.
+/// Cache of measured trees.
 #[derive(Debug, Default)]
 pub(super) struct DiskUsage(Mutex<HashMap<PathBuf, (Instant, Option<Used>)>>);
 
 impl DiskUsage {
-    /// What a file or directory takes, without following links or leaving its file system; none for one that does not
-    /// exist or is too large to walk. Blocks as long as there are files.
+    /// Returns the usage of a file or directory, without following links or leaving its file
+    /// system; `None` if it does not exist or is too large. Blocks during the walk.
     pub(super) fn of(&self, path: &Path, now: Instant) -> Option<Used> {
         if let Some((at, used)) = self.0.lock().get(path)
             && now.saturating_duration_since(*at) < KEPT_FOR
@@ -40,7 +41,7 @@ impl DiskUsage {
         used
     }
 
-    /// Drops what is out of date, such as that of pods that are gone.
+    /// Drops expired measurements, such as those of removed pods.
     pub(super) fn prune(&self, now: Instant) {
         self.0.lock().retain(|_, (at, _)| now.saturating_duration_since(*at) < KEPT_FOR);
     }
@@ -50,11 +51,11 @@ fn walk(path: &Path, mut room: usize) -> Option<Used> {
     let root = std::fs::symlink_metadata(path).ok()?;
     let at = i64::try_from(base::clock::unix_time().as_nanos()).unwrap_or_default();
     let mut used = Used { bytes: root.blocks().saturating_mul(512), inodes: 1, at };
-    // A file with several names takes its space once.
+    // A file with several hard links counts once.
     let mut linked = HashSet::new();
     let mut open = if root.is_dir() { vec![path.to_owned()] } else { Vec::new() };
     while let Some(directory) = open.pop() {
-        // What is removed during the walk takes nothing.
+        // Files that are removed during the walk are skipped.
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
             room = room.checked_sub(1)?;
             let Ok(metadata) = entry.metadata() else { continue };

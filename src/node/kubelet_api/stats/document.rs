@@ -12,14 +12,14 @@ pub(super) fn time(nanoseconds: i64) -> String {
         .unwrap_or_default()
 }
 
-/// Adds a field that has a value.
+/// Adds a field if it has a value.
 fn put(object: &mut Value, name: &str, value: Option<u64>) {
     if let Some(value) = value {
         object[name] = value.into();
     }
 }
 
-/// `PSIStats`, with the kernel's totals as they are: so does upstream.
+/// `PSIStats`, with the kernel's totals unconverted, as upstream does.
 fn add_psi(object: &mut Value, psi: Option<Psi>) {
     let line = |data: PsiData| {
         json!({"total": data.total, "avg10": data.avg10, "avg60": data.avg60,
@@ -38,7 +38,7 @@ fn cpu(at: i64, core_ns: u64, cores_ns: Option<u64>, psi: Option<Psi>) -> Value 
     out
 }
 
-/// `MemoryStats` of a group, with what its limit leaves.
+/// `MemoryStats` of a group, with what remains of its limit.
 fn memory(at: i64, usage: &GroupUsage) -> Value {
     let mut out = json!({"time": time(at), "usageBytes": usage.usage,
         "workingSetBytes": usage.working_set, "rssBytes": usage.rss,
@@ -56,16 +56,16 @@ fn io(at: i64, psi: Option<Psi>) -> Value {
     out
 }
 
-/// `SwapStats`; a kernel that counts no swap has none.
+/// `SwapStats`; without swap accounting in the kernel, usage is zero.
 fn swap(at: i64, used: Option<u64>, available: Option<u64>) -> Value {
     let mut out = json!({"time": time(at), "swapUsageBytes": used.unwrap_or(0)});
     put(&mut out, "swapAvailableBytes", available);
     out
 }
 
-/// What is measured of a group, as fields of `PodStats`, `ContainerStats` or `NodeStats`.
+/// Adds the measurements of a group as fields of `PodStats`, `ContainerStats` or `NodeStats`.
 pub(super) fn add_group(out: &mut Value, at: i64, usage: &GroupUsage, cores_ns: Option<u64>) {
-    // Upstream tells zero until there are two samples.
+    // Upstream reports zero until there are two samples.
     out["cpu"] = cpu(at, usage.cpu_ns, Some(cores_ns.unwrap_or(0)), usage.pressure.cpu);
     out["memory"] = memory(at, usage);
     out["io"] = io(at, usage.pressure.io);
@@ -86,7 +86,7 @@ pub(super) fn network(at: i64, all: &[Interface]) -> Option<Value> {
     Some(out)
 }
 
-/// `FsStats`: what is used of a file system.
+/// `FsStats`: the usage of a file system.
 pub(super) fn file_system(
     at: i64,
     disk: Option<Disk>,
@@ -133,7 +133,7 @@ pub(super) fn container(s: &Sample, image_disk: Option<Disk>) -> Value {
     })
 }
 
-/// `ContainerStats` of a system container, which has no file systems.
+/// `ContainerStats` of a system container, without file systems.
 fn system_container(
     name: &str,
     at: i64,

@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text form: `metrics/resource` and the agent's own at `metrics`.
+//! Metrics in the Prometheus text format: `metrics/resource` and the agent's own at `metrics`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The system containers `kubelet` and `runtime`: one process each, since both may be in one cgroup.
+//! The system containers `kubelet` and `runtime`: one process each, since both may be in one
+//! cgroup.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -7,19 +8,20 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::cgroups::{Cgroups, GroupUsage};
 
-/// Nanoseconds of a clock tick of `/proc/PID/stat`: the kernel's `USER_HZ` is 100 on every architecture it has today.
+/// Nanoseconds per clock tick of `/proc/PID/stat`: the kernel's `USER_HZ` is 100 on every
+/// architecture.
 const TICK: u64 = 10_000_000;
 
 /// One process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Process {
-    /// Start in nanoseconds since the epoch.
+    /// Start time in nanoseconds since the epoch.
     pub(super) started: i64,
     pub(super) usage: GroupUsage,
 }
 
 impl Process {
-    /// Reads a process, with the pressure in its group.
+    /// Reads a process, with the pressure of its cgroup.
     pub(super) fn read(pid: u32, booted: i64, cgroups: &Cgroups) -> Option<Self> {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
         let mut process = Self::parse(&read("stat")?, &read("status")?, booted)?;
@@ -31,7 +33,8 @@ impl Process {
     }
 
     fn parse(stat: &str, status: &str, booted: i64) -> Option<Self> {
-        // The name of the process, in parentheses, may have blanks and parentheses itself; fields are counted from 3.
+        // The process name, in parentheses, may contain blanks and parentheses; fields after it are
+        // counted from 3.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |n: usize| fields.get(n.checked_sub(3)?)?.parse::<u64>().ok();
         let bytes = |name: &str| {
@@ -56,7 +59,7 @@ impl Process {
     }
 }
 
-/// The process that listens at a socket; none when it is in another process namespace.
+/// Returns the process that listens on a socket; `None` if it is in another PID namespace.
 pub(super) fn listener(socket: &Path) -> Option<u32> {
     let stream = UnixStream::connect(socket).ok()?;
     let peer = getsockopt(&stream, PeerCredentials).ok()?;

@@ -15,7 +15,7 @@ pub(super) struct Sample {
     pub(super) pod: String,
     pub(super) uid: String,
     pub(super) container: String,
-    /// When it was made, in nanoseconds since the epoch.
+    /// Creation time, in nanoseconds since the epoch.
     pub(super) started: i64,
     pub(super) time: i64,
     pub(super) cpu_ns: u64,
@@ -34,7 +34,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Fills in what the runtime did not say of the container's group.
+    /// Fills in what the runtime does not report from the container's group.
     pub(super) fn complete(&mut self, group: &GroupUsage) {
         let left = |limit: Option<u64>, used: u64| limit.map(|limit| limit.saturating_sub(used));
         self.available = self.available.or(left(group.memory_limit, self.working_set));
@@ -59,7 +59,7 @@ pub(super) struct PodSample {
     pub(super) cores_ns: Option<u64>,
 }
 
-/// A part of the machine beside the pods.
+/// A part of the machine besides the pods.
 #[derive(Debug)]
 pub(super) struct SystemContainer {
     pub(super) name: &'static str,
@@ -69,12 +69,12 @@ pub(super) struct SystemContainer {
     pub(super) cores_ns: Option<u64>,
 }
 
-/// What bounds the processes of the node, and what it has of them.
+/// Limit and number of the processes of the node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ProcessLimits {
     pub(super) max: Option<u64>,
     pub(super) running: Option<u64>,
-    /// Start of the machine in nanoseconds since the epoch.
+    /// Boot time in nanoseconds since the epoch.
     pub(super) booted: i64,
 }
 
@@ -92,7 +92,7 @@ impl ProcessLimits {
     }
 }
 
-/// All that is measured at one moment.
+/// All measurements of one moment.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) containers: Vec<Sample>,

@@ -1,4 +1,4 @@
-//! What a pod takes on disk: volumes, logs, and ephemeral storage as a whole.
+//! Disk usage of a pod: volumes, logs, and ephemeral storage as a whole.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::machine::{self, Disk};
 use crate::pods::observed::Observed;
 use crate::pods::pod::Pod;
 
-/// Storage of one pod, as parts of `PodStats`.
+/// Disk usage of one pod, as parts of `PodStats`.
 #[derive(Debug, Default)]
 pub(super) struct Storage {
     pub(super) volumes: Vec<Value>,
@@ -23,16 +23,17 @@ pub(super) struct Storage {
     pub(super) ephemeral: Value,
 }
 
-/// Where and how a volume is measured.
+/// How a volume is measured.
 #[derive(Debug, PartialEq, Eq)]
 enum Measure {
-    /// Its files are counted.
+    /// By counting its files.
     Walk(PathBuf),
-    /// A file system of its own or shared: the file system's numbers.
+    /// By the numbers of its file system, which it may share.
     FileSystem(PathBuf),
 }
 
-/// Measures a pod; `layers` are bytes and inodes of the writable layers. Blocks as long as there are files.
+/// Measures a pod; `layers` are bytes and inodes of the writable layers. Blocks during the walk of
+/// the files.
 pub(super) fn measure(
     config: &Config,
     disks: &DiskUsage,
@@ -88,7 +89,7 @@ fn of_root_disk(used: Used, disk: Option<Disk>) -> Value {
     document::file_system(used.at, disk, Some(used.bytes), Some(used.inodes))
 }
 
-/// A sum, as old as the newest of its parts.
+/// A sum with the time of its newest part.
 #[derive(Debug, Default)]
 struct Sum {
     bytes: u64,
@@ -108,14 +109,16 @@ impl Sum {
     }
 }
 
-/// Files directly in the log directory of a pod; those of the containers are in directories.
+/// Returns the files directly in the log directory of a pod; the logs of its containers are in
+/// subdirectories.
 fn files_of(logs: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(logs).into_iter().flatten().flatten();
     let file = |e: &std::fs::DirEntry| e.file_type().is_ok_and(|t| t.is_file());
     entries.filter(file).map(|e| e.path()).take(1024).collect()
 }
 
-/// How a volume is measured; none for hostPath and images, which upstream does not measure either.
+/// Returns how a volume is measured; `None` for hostPath and images, which upstream does not
+/// measure either.
 fn measure_of(volume: &Volume, base: &Path, pod: &Pod, observed: &Observed) -> Option<Measure> {
     let walk = |plugin: &str| Some(Measure::Walk(base.join(plugin).join(&volume.name)));
     if volume.empty_dir.is_some() {
@@ -137,7 +140,7 @@ fn measure_of(volume: &Volume, base: &Path, pod: &Pod, observed: &Observed) -> O
     mounted_at(&volume.name, pod, observed).map(Measure::FileSystem)
 }
 
-/// The directory of this machine that a running container has mounted for a volume.
+/// Returns the host directory that a running container has mounted for a volume.
 fn mounted_at(volume: &str, pod: &Pod, observed: &Observed) -> Option<PathBuf> {
     let mut mounts = pod.members.iter().flat_map(|member| {
         let own = member.container.volume_mounts.iter().flatten();
@@ -149,7 +152,7 @@ fn mounted_at(volume: &str, pod: &Pod, observed: &Observed) -> Option<PathBuf> {
     })
 }
 
-/// The claim of a volume.
+/// Returns the claim name of a volume.
 fn claim(volume: &Volume, pod: &Pod) -> Option<String> {
     match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(claim), _) => Some(claim.claim_name.clone()),
@@ -167,7 +170,7 @@ fn named(volume: &Volume, pod: &Pod, mut stats: Value) -> Value {
     stats
 }
 
-/// What counts as ephemeral storage of the pod (`IsLocalEphemeralVolume`).
+/// Whether a volume counts as ephemeral storage of the pod (`IsLocalEphemeralVolume`).
 fn is_local_ephemeral(volume: &Volume) -> bool {
     let on_disk = |medium: Option<&str>| medium.is_none_or(str::is_empty);
     volume.config_map.is_some()
@@ -217,7 +220,7 @@ mod tests {
         assert!(storage.logs["c"]["usedBytes"].as_u64().unwrap() >= 50_000);
         let whole = storage.ephemeral["usedBytes"].as_u64().unwrap();
         assert!((1_150_000..1_500_000).contains(&whole), "layer, volume and log: {whole}");
-        // Layer 3, scratch 2, settings 2, log 2.
+        // Layer 3, scratch 2, ConfigMap 2, log 2.
         assert_eq!(storage.ephemeral["inodesUsed"], 9);
     }
 

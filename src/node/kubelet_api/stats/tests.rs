@@ -1,4 +1,4 @@
-//! The documents and metrics of one measured node, as clients read them.
+//! The documents and metrics of one measured node in the form that clients read.
 
 use super::*;
 use crate::cgroups::GroupUsage;

@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 
-/// The type of a file with this extension, from Go's table of well-known ones as far as logs go.
+/// Returns the type of a file extension, from Go's table of well-known types as far as logs need
+/// it.
 pub(super) fn of_extension(extension: &OsStr) -> Option<&'static str> {
     match extension.to_str()?.to_ascii_lowercase().as_str() {
         "css" => Some("text/css; charset=utf-8"),
@@ -20,8 +21,8 @@ pub(super) fn of_extension(extension: &OsStr) -> Option<&'static str> {
     }
 }
 
-/// The type of a file that begins so, as Go's `DetectContentType`. Markup is not looked for: a browser would run what a
-/// program has logged.
+/// Detects the type by the first bytes, as Go's `DetectContentType` does. Markup is not detected: a
+/// browser would execute what a program has logged.
 pub(super) fn detect(start: &[u8]) -> &'static str {
     const SIGNATURES: [(&[u8], &str); 7] = [
         (b"\xfe\xff", "text/plain; charset=utf-16be"),

@@ -1,6 +1,6 @@
-//! The `Range` header, read as Go's `parseRange` reads it.
+//! The `Range` header, parsed as Go's `parseRange` does.
 
-/// Bytes of a file.
+/// A byte range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) start: u64,
@@ -19,7 +19,7 @@ impl Range {
     }
 }
 
-/// Why a range is not served.
+/// Why a range cannot be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
     #[error("invalid range")]
@@ -28,7 +28,7 @@ pub(super) enum Error {
     NoOverlap,
 }
 
-/// The ranges of a header; none when the whole file is to be sent.
+/// Parses the ranges of a header; empty if the whole file is to be sent.
 pub(super) fn parse(header: Option<&str>, size: u64) -> Result<Vec<Range>, Error> {
     let Some(header) = header else { return Ok(Vec::new()) };
     let list = header.strip_prefix("bytes=").ok_or(Error::Invalid)?;
@@ -38,7 +38,8 @@ pub(super) fn parse(header: Option<&str>, size: u64) -> Result<Vec<Range>, Error
         match one(part, size)? {
             Some(range) => {
                 total = total.saturating_add(range.length);
-                // More than the file is an attack or a mistake: the whole file is the answer then.
+                // Ranges with more bytes than the file are an attack or a mistake: the whole file
+                // is sent.
                 if total <= size {
                     ranges.push(range);
                 }
@@ -47,13 +48,13 @@ pub(super) fn parse(header: Option<&str>, size: u64) -> Result<Vec<Range>, Error
         }
     }
     if outside && ranges.is_empty() && total == 0 {
-        // Some clients send a range with every request; an empty file is empty for them, too.
+        // Some clients send a range with every request, also for an empty file.
         return if size == 0 { Ok(ranges) } else { Err(Error::NoOverlap) };
     }
     Ok(if total > size { Vec::new() } else { ranges })
 }
 
-/// One range of the list; `None` when it begins behind the end of the file.
+/// Parses one range of the list; `None` if it begins after the end of the file.
 fn one(part: &str, size: u64) -> Result<Option<Range>, Error> {
     let number = |text: &str| match text.parse::<u64>() {
         Ok(number) if i64::try_from(number).is_ok() && !text.starts_with('+') => Ok(number),
@@ -75,7 +76,8 @@ fn one(part: &str, size: u64) -> Result<Option<Range>, Error> {
     Ok(Some(Range { start, length }))
 }
 
-/// Separates the parts of an answer with several ranges: random, so that no log contains it.
+/// Returns a separator of the parts of a response with several ranges: random, so that no log
+/// contains it.
 pub(super) fn boundary() -> String {
     let random = [base::clock::random_u64(), base::clock::random_u64()];
     random.iter().map(|word| format!("{word:016x}")).collect()
@@ -85,7 +87,7 @@ pub(super) fn boundary() -> String {
 mod tests {
     use super::*;
 
-    /// Rows of Go's `ParseRangeTests` (`net/http/range_test.go`).
+    /// Cases of Go's `ParseRangeTests` (`net/http/range_test.go`).
     #[test]
     fn ranges_are_read_as_go_reads_them() {
         for (header, size, expected) in [

@@ -1,11 +1,12 @@
-//! Listings, files and redirects of a log directory, against the answers of Go's file server.
+//! Listings, files and redirects of a log directory, compared with the responses of Go's file
+//! server.
 
 use http::header::{IF_MODIFIED_SINCE, IF_RANGE};
 use http_body_util::BodyExt as _;
 
 use super::*;
 
-/// A log directory beside a file that is outside of it.
+/// A log directory next to a file outside of it.
 fn directory() -> (tempfile::TempDir, PathBuf) {
     let outer = tempfile::tempdir().unwrap();
     let root = outer.path().join("log");
@@ -136,7 +137,7 @@ async fn a_large_file_is_read_in_chunks() {
     assert!(body == large, "the body is not the file");
 }
 
-/// A program may put a pipe into the log directory.
+/// A program may create a FIFO in the log directory.
 #[tokio::test]
 async fn a_pipe_does_not_hang() {
     let (_outer, root) = directory();

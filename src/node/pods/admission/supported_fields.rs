@@ -1,7 +1,8 @@
-//! What of a pod this node can honour: the one place where a field that nothing acts on turns into a refusal by name.
+//! The fields that this node supports: every pod field without effect on this node leads to a
+//! rejection that names it.
 //!
-//! [`api::unsupported`] lists the fields that no node of this version acts on. Those below depend on the machine and its
-//! container runtime.
+//! [`api::unsupported`] lists the fields that no node of this version supports. Those below depend
+//! on the machine and its container runtime.
 
 use api::Typed;
 use api::k8s::api::core::v1 as core;
@@ -9,13 +10,13 @@ use api::k8s::api::core::v1 as core;
 use crate::pods::pod::Pod;
 use crate::runtime::Features;
 
-/// What of the machine and the runtime a pod may need.
+/// Features of the machine and the runtime that a pod may need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct NodeFeatures {
     pub(crate) runtime: Features,
-    /// The kernel enforces AppArmor profiles.
+    /// Whether the kernel enforces AppArmor profiles.
     pub(crate) apparmor: bool,
-    /// The kernel enforces SELinux labels, which our containers are not given.
+    /// Whether the kernel enforces SELinux labels, which containers of this node do not get.
     pub(crate) selinux: bool,
 }
 
@@ -27,7 +28,7 @@ impl NodeFeatures {
     }
 }
 
-/// Reason and message of the first field that cannot be honoured.
+/// Returns reason and message for the first unsupported field.
 pub(crate) fn refusal(pod: &Pod, features: NodeFeatures) -> Option<(String, String)> {
     let refuse = |reason: &str, message: String| Some((reason.to_owned(), message));
     let of_os = pod.spec().os.as_ref().is_some_and(|os| os.name != "linux");
@@ -64,7 +65,7 @@ pub(crate) fn refusal(pod: &Pod, features: NodeFeatures) -> Option<(String, Stri
     refuse("UnsupportedByNode", format!("Pod was rejected: {field} is not supported by this node"))
 }
 
-/// Any profile but `Unconfined`.
+/// Whether a container has a profile other than `Unconfined`.
 fn wants_apparmor(pod: &Pod) -> bool {
     let enforced = |p: &core::AppArmorProfile| p.type_ != "Unconfined";
     let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
@@ -74,7 +75,7 @@ fn wants_apparmor(pod: &Pod) -> bool {
     })
 }
 
-/// Fields that only newer runtimes act on; older ones ignore them without a word.
+/// Returns the first field that needs a newer runtime; older ones ignore it silently.
 fn of_runtime(pod: &Pod, runtime: Features) -> Option<String> {
     let mut volumes = pod.spec().volumes.iter().flatten();
     if let Some(index) = volumes.position(|v| v.image.is_some()).filter(|_| !runtime.image_volumes)
@@ -102,7 +103,8 @@ fn of_runtime(pod: &Pod, runtime: Features) -> Option<String> {
     None
 }
 
-/// Where SELinux is in force a label that is not set would be a promise; elsewhere nobody would enforce it.
+/// With SELinux enabled, a label that is not applied would be a false promise; without it, labels
+/// have no effect anyway.
 fn labels(pod: &Pod) -> Option<String> {
     let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.se_linux_options.as_ref());
     let labelled = |m: &crate::pods::pod::Member| {
@@ -169,7 +171,8 @@ mod tests {
         assert_eq!(reason(strict, none).unwrap().0, "SupplementalGroupsPolicyNotSupported");
     }
 
-    /// The fields of 1.37 that are acted on, and by whom; the rest is in the table, or the test below fails.
+    /// The supported fields of 1.37 by the component that implements them; all others are in the
+    /// table of unsupported ones, or the test below fails.
     const ACTED: &[(&str, &str)] = &[
         // The node.
         (
@@ -202,7 +205,7 @@ mod tests {
             "VolumeProjection",
             "secret downwardAPI configMap serviceAccountToken clusterTrustBundle podCertificate",
         ),
-        // Keys that cannot be made are in the table by their type.
+        // Unsupported key types are in the table by their value.
         (
             "PodCertificateProjection",
             "signerName keyType maxExpirationSeconds credentialBundlePath keyPath certificateChainPath userAnnotations",
@@ -215,20 +218,21 @@ mod tests {
         ("ResourceRequirements", "limits requests"),
         ("ContainerRestartRule", "action exitCodes"),
         ("Lifecycle", "postStart preStop stopSignal"),
-        // A TCP hook fails when it runs, as upstream's.
+        // A TCP hook fails when it runs, as with upstream.
         ("LifecycleHandler", "exec httpGet sleep tcpSocket"),
         (
             "Probe",
             "exec httpGet tcpSocket grpc initialDelaySeconds timeoutSeconds periodSeconds successThreshold \
              failureThreshold terminationGracePeriodSeconds",
         ),
-        // Windows' options mean nothing on Linux, by their definition.
+        // Options of Windows have no effect on Linux by definition.
         (
             "SecurityContext",
             "capabilities privileged seLinuxOptions windowsOptions runAsUser runAsGroup runAsNonRoot \
              readOnlyRootFilesystem allowPrivilegeEscalation procMount seccompProfile appArmorProfile",
         ),
-        // `seLinuxChangePolicy` says how volumes get a label, which pods are refused for where labels count.
+        // `seLinuxChangePolicy` controls how volumes are labelled; with SELinux, pods with labels
+        // are rejected.
         (
             "PodSecurityContext",
             "seLinuxOptions windowsOptions runAsUser runAsGroup runAsNonRoot supplementalGroups \
@@ -242,7 +246,7 @@ mod tests {
     #[test]
     fn every_field_is_acted_on_or_refused() {
         let schema = api::schema::Schema::builtin();
-        // Where fields of a type stand in a pod with one container and one volume, for the table to find.
+        // The position of the fields of a type in a pod with one container and one volume.
         let place = |type_: &str, field: &str, value: Value| -> Value {
             let container = |c: Value| json!({"containers": [c]});
             let volume = |v: Value| json!({"volumes": [v]});

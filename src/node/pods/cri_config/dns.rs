@@ -1,30 +1,32 @@
-//! The resolver settings of a pod.
+//! The resolver configuration of a pod.
 
 use proto::runtime::v1::DnsConfig;
 
 use crate::config::Config;
 use crate::pods::pod::Pod;
 
-/// Most name servers (`validation.MaxDNSNameservers`).
+/// Maximum number of name servers (`validation.MaxDNSNameservers`).
 const SERVERS_MAX: usize = 3;
-/// Most search domains and their length together (`MaxDNSSearchPaths`, `MaxDNSSearchListChars`).
+/// Maximum number of search domains and of their characters (`MaxDNSSearchPaths`,
+/// `MaxDNSSearchListChars`).
 const SEARCHES_MAX: usize = 32;
 const SEARCH_CHARS_MAX: usize = 2048;
 
-/// Longest search domain (`DNS1123SubdomainMaxLength`): some resolvers abort on a longer one.
+/// Maximum length of a search domain (`DNS1123SubdomainMaxLength`): some resolvers abort on a
+/// longer one.
 const SEARCH_LENGTH_MAX: usize = 253;
 
-/// The resolver settings of a pod, and what of them is not as the pod asks.
+/// The resolver configuration of a pod, and its differences from the specification.
 #[derive(Debug, Default)]
 pub(crate) struct Formed {
     pub(crate) dns: DnsConfig,
-    /// What was left out, one message each.
+    /// One message for each kind of omission.
     pub(crate) omissions: Vec<String>,
-    /// The pod wants the cluster's DNS, and the node knows no address of it.
+    /// Whether the pod uses the cluster's DNS, and the node has no address of it.
     pub(crate) lacks_cluster_dns: bool,
 }
 
-/// Settings by `dnsPolicy` and `dnsConfig`, within the limits of resolvers.
+/// Returns the configuration by `dnsPolicy` and `dnsConfig`, within the limits of resolvers.
 pub(crate) fn form(pod: &Pod, config: &Config) -> Formed {
     let spec = pod.spec();
     let host = || parse(&std::fs::read_to_string(&config.resolv_conf).unwrap_or_default());
@@ -98,7 +100,7 @@ fn unique(list: &mut Vec<String>) {
     list.retain(|item| seen.insert(item.clone()));
 }
 
-/// Reads a `resolv.conf`.
+/// Parses a `resolv.conf`.
 fn parse(text: &str) -> DnsConfig {
     let mut out = DnsConfig::default();
     for line in text.lines() {
@@ -151,7 +153,7 @@ mod tests {
         assert!(of(json!({"containers": [], "dnsPolicy": "None"})).servers.is_empty());
     }
 
-    /// The limits and words of upstream's `formDNSConfigFitsLimits`.
+    /// The limits and messages of upstream's `formDNSConfigFitsLimits`.
     #[test]
     fn what_resolvers_do_not_take_is_left_out_and_told() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Fields of a pod as text, for variables and downward API volumes.
+//! Fields of a pod as text, for environment variables and downward API volumes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,16 +9,16 @@ use api::k8s::api::core::v1 as core;
 use super::error::BadSpec;
 use crate::pods::pod::{Member, Pod};
 
-/// What fields of a running pod are answered with.
+/// State outside of the pod object that fields refer to.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts<'a> {
     pub(crate) pod_ips: &'a [String],
     pub(crate) node_ips: &'a [IpAddr],
-    /// Stands in for a limit that is not set.
+    /// Replaces a limit that is not set.
     pub(crate) allocatable: &'a BTreeMap<String, Quantity>,
 }
 
-/// A map as the volume shows it: `key="value"` lines, escaped as Go's `%q`.
+/// Formats a map as `key="value"` lines, quoted as by Go's `%q`.
 fn lines(map: Option<&BTreeMap<String, String>>) -> String {
     let lines: Vec<String> =
         map.into_iter().flatten().map(|(k, v)| format!("{k}={}", go_quote(v))).collect();
@@ -49,9 +49,10 @@ fn go_quote(text: &str) -> String {
     out
 }
 
-/// The value of a `fieldRef`.
+/// Returns the value of a `fieldRef`.
 ///
 /// # Errors
+///
 /// A path that does not exist.
 pub(crate) fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> Result<String, BadSpec> {
     let meta = &pod.object.metadata;
@@ -80,9 +81,10 @@ pub(crate) fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> Result<String, 
     })
 }
 
-/// The value of a `resourceFieldRef`, in units of its divisor, rounded up.
+/// Returns the value of a `resourceFieldRef`, in units of its divisor, rounded up.
 ///
 /// # Errors
+///
 /// An unknown container or resource, or a divisor that is no quantity.
 pub(crate) fn resource(
     pod: &Pod,
@@ -120,7 +122,7 @@ pub(crate) fn resource(
         .unwrap_or("1");
     let divisor =
         Quantity::parse(divisor).map_err(|e| BadSpec(format!("divisor {divisor:?}: {e}")))?;
-    // CPU is counted in thousandths, everything else in units.
+    // CPU is divided in thousandths, everything else in units.
     let (amount, unit) = if name == "cpu" {
         (value.milli_value(), divisor.milli_value())
     } else {

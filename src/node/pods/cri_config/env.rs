@@ -9,7 +9,7 @@ use super::error::BadSpec;
 use super::expand::expand;
 use crate::pods::pod::{Member, Pod};
 
-/// Objects that a pod refers to; `None` for an object that does not exist.
+/// Looks up objects that a pod refers to; `None` for a missing object.
 pub(crate) trait Lookup {
     /// Data of a ConfigMap of the pod's namespace.
     fn config_map(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>>;
@@ -17,9 +17,11 @@ pub(crate) trait Lookup {
     fn secret(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>>;
 }
 
-/// Variables in order: those of the specification, then those of services which it does not set.
+/// Returns the variables in order: those of the specification, then those of services unless the
+/// specification sets them.
 ///
 /// # Errors
+///
 /// A ConfigMap, Secret or key that is missing and not optional, or an unsupported source.
 pub(crate) fn environment(
     pod: &Pod,
@@ -87,7 +89,7 @@ fn text(value: Vec<u8>) -> String {
     String::from_utf8(value).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
-/// `None` when an optional source is missing.
+/// Returns the value of a source; `None` if an optional source is missing.
 fn from_source(
     pod: &Pod,
     member: &Member,
@@ -123,7 +125,8 @@ fn from_source(
     }
 }
 
-/// Variables of the services of the pod's namespace (and of `kubernetes` always), as docker links had them.
+/// Variables of the services of the pod's namespace (and always of `kubernetes`), in the form of
+/// Docker links.
 fn service_variables(pod: &Pod, services: &[core::Service]) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     for service in services {

@@ -1,6 +1,6 @@
-//! The error of a pod specification that cannot be turned into a runtime configuration.
+//! The error of a pod specification that cannot be converted to a runtime configuration.
 
-/// A pod that cannot be run as it is written; the text goes into the container's status.
+/// A pod cannot run as specified; the text is shown in the container's status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BadSpec(pub(crate) String);

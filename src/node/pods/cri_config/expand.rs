@@ -1,6 +1,7 @@
-//! `$(NAME)` references in commands, arguments and variables, by Kubernetes' own rules.
+//! `$(NAME)` references in commands, arguments and variables, by the rules of Kubernetes.
 
-/// Replaces every `$(NAME)` that `lookup` knows; `$$` is a dollar sign; everything else stays as it is.
+/// Replaces each `$(NAME)` for which `lookup` returns a value, and `$$` by a dollar sign; keeps
+/// everything else.
 pub(crate) fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -5,7 +5,7 @@ use api::k8s::api::core::v1::HostAlias;
 const HEADER: &str = "# Kubernetes-managed hosts file.\n";
 const HEADER_HOST_NETWORK: &str = "# Kubernetes-managed hosts file (host network).\n";
 
-/// Content for a pod with addresses of its own.
+/// Content for a pod with its own addresses.
 pub(crate) fn managed(
     ips: &[String],
     hostname: &str,
@@ -26,7 +26,7 @@ pub(crate) fn managed(
     out + &entries(aliases)
 }
 
-/// Content for a pod in the host's network: the host's file and the aliases.
+/// Content for a pod in the host network: the host's file and the aliases.
 pub(crate) fn of_host(file: &str, aliases: &[HostAlias]) -> String {
     format!("{HEADER_HOST_NETWORK}{file}{}", entries(aliases))
 }

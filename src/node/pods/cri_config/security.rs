@@ -1,4 +1,4 @@
-//! Security contexts, pod and container merged as upstream merges them.
+//! Security contexts of pod and container, merged as upstream merges them.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use proto::runtime::v1::security_profile::ProfileType;
 use super::error::BadSpec;
 use crate::pods::pod::{Member, Pod};
 
-/// Paths of `/proc` and `/sys` that containers may not read, unless `procMount: Unmasked`.
+/// Paths of `/proc` and `/sys` that are masked in containers, unless `procMount: Unmasked`.
 const MASKED: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
@@ -24,7 +24,7 @@ const MASKED: [&str; 12] = [
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
-/// … and may not write.
+/// Paths that are read-only in containers, unless `procMount: Unmasked`.
 const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -79,7 +79,7 @@ pub(super) fn network_mode(pod: &Pod) -> cri::NamespaceMode {
     if pod.host_network() { cri::NamespaceMode::Node } else { cri::NamespaceMode::Pod }
 }
 
-/// Context of the sandbox.
+/// Returns the security context of the sandbox.
 pub(super) fn sandbox(pod: &Pod) -> Result<cri::LinuxSandboxSecurityContext, BadSpec> {
     let context = pod.spec().security_context.as_ref();
     let privileged = pod
@@ -109,7 +109,7 @@ fn seccomp(
     hardened: bool,
 ) -> Result<cri::SecurityProfile, BadSpec> {
     let Some(wanted) = profile_ else {
-        // As upstream's `seccompDefault`.
+        // Like upstream's `seccompDefault`.
         let default = if hardened { ProfileType::RuntimeDefault } else { ProfileType::Unconfined };
         return Ok(profile(default, ""));
     };
@@ -146,8 +146,9 @@ fn apparmor(
     }))
 }
 
-/// Capabilities added and dropped. Under the hardened profile a container makes no raw packets unless it asks for them: with
-/// them it may answer for others on its link (ARP, router advertisements: CVE-2020-10749).
+/// Returns added and dropped capabilities. Under the hardened profile a container has no raw
+/// sockets unless it adds them: with raw sockets it can impersonate others on its link (ARP, router
+/// advertisements: CVE-2020-10749).
 fn capabilities(
     own: Option<&core::Capabilities>,
     privileged: bool,
@@ -173,7 +174,8 @@ fn capabilities(
     })
 }
 
-/// Context of a container; `image_user` is the user of its image, a number or a name.
+/// Returns the security context of a container; `image_user` is the user of its image, a number or
+/// a name.
 pub(super) fn container(
     pod: &Pod,
     member: &Member,
@@ -230,7 +232,8 @@ pub(super) fn container(
     })
 }
 
-/// `runAsNonRoot` holds for a number other than zero; a name cannot be judged.
+/// Verifies `runAsNonRoot`: the user must be a number other than zero, as the uid of a name is
+/// unknown.
 fn check_non_root(
     member: &Member,
     user: Option<i64>,
@@ -275,7 +278,8 @@ mod tests {
         assert!(of(root, (Some(5), "")).unwrap_err().contains("runAsUser breaks non-root policy"));
     }
 
-    /// C3.17, C2.10: the profile of the runtime by default, no raw packets, and CVE-2023-2431's empty profile is none at all.
+    /// The runtime's profile is the default, there are no raw sockets, and an empty profile
+    /// (CVE-2023-2431) is none.
     #[test]
     fn hardened_containers_have_a_profile_and_no_raw_packets() {
         let of = |spec: serde_json::Value, hardened| {

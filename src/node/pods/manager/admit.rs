@@ -1,4 +1,4 @@
-//! Admission of pods to this node, and of new resources to pods that run.
+//! Admission of pods to this node, and of new resources to running pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,9 @@ use crate::pods::pod::Pod;
 use crate::pods::resize;
 use crate::status::pod::Verdict;
 
-/// Whether a pod takes something of the node (upstream's `GetActivePods`): the API still has it,
-/// and it has not ended. A pod
-/// that was deleted without a grace period counts no more, although its containers may still be on
-/// their way out.
+/// Whether a pod uses resources of the node (upstream's `GetActivePods`): it exists in the API and
+/// has not ended. A pod that was deleted without a grace period does not count, although its
+/// containers may still be ending.
 fn is_active(desired: &Desired, shown: &Shown) -> bool {
     let ended = desired.pod.is_api_terminal()
         || matches!(shown.status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -27,7 +26,8 @@ fn is_active(desired: &Desired, shown: &Shown) -> bool {
 }
 
 impl Pods {
-    /// Only a pod that has not begun can be refused: what runs is adopted.
+    /// Returns the rejection of a pod. Only a pod that has not begun can be rejected: a running pod
+    /// is adopted.
     pub(super) fn admit(&self, pod: &Arc<Pod>) -> Option<Verdict> {
         if has_begun(pod) {
             return None;
@@ -45,7 +45,7 @@ impl Pods {
         Some(Verdict { reason, message, grace: None, disruption: false })
     }
 
-    /// Reads the Node's labels and looks at the pod again.
+    /// Reads the Node's labels and reconciles the pod again.
     pub(super) fn read_labels(&self, key: ObjectKey) {
         let (node, dirty) = (Arc::clone(&self.node), Arc::clone(&self.dirty));
         self.node.tasks.spawn(Kind::Request, "node-labels", async move {
@@ -58,7 +58,7 @@ impl Pods {
                             .store(Arc::new(object.metadata.labels.unwrap_or_default()));
                         break;
                     }
-                    // A pod is not refused while the API server cannot be reached.
+                    // A pod is not rejected while the API server cannot be reached.
                     Err(error) if error.is_retryable() => {
                         tracing::debug!(%error, "cannot read the node's labels yet");
                     }
@@ -78,7 +78,7 @@ impl Pods {
         });
     }
 
-    /// All other pods that take something of the node.
+    /// All other pods that use resources of the node.
     fn others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
         let active = |handle: &crate::pods::handle::Handle| {
             let desired = handle.desired.borrow();
@@ -88,9 +88,8 @@ impl Pods {
         all.filter(|(p, handle)| p.uid != pod.uid && active(handle)).map(|(p, _)| p).collect()
     }
 
-    /// Whether the pod has to wait for host ports of a pod that the API no longer has and whose
-    /// containers still end. The
-    /// end of that pod wakes [`Pods::resume_waiting`].
+    /// Whether the pod has to wait for host ports of a deleted pod whose containers are still
+    /// ending. The end of that pod triggers [`PodManager::resume_waiting`].
     pub(super) fn waits_for_host_ports(&mut self, pod: &Arc<Pod>) -> bool {
         if has_begun(pod) {
             return false;
@@ -112,8 +111,8 @@ impl Pods {
         true
     }
 
-    /// Looks again at pods that wait for what a pod had that ended or shrank: for host ports, or
-    /// for new resources.
+    /// Reconciles the pods that wait for host ports or for new resources, after a pod ended or
+    /// shrank.
     pub(super) fn resume_waiting(&mut self) {
         let resizes = self.table.all().into_iter();
         let resizes = resizes.filter(|(_, h)| h.desired.borrow().resize.is_some());
@@ -127,7 +126,7 @@ impl Pods {
         }
     }
 
-    /// Tells that a resize begins or has to wait.
+    /// Records an event that a resize begins or is deferred.
     pub(super) fn report_resize(
         &self,
         handle: &Handle,
@@ -152,7 +151,7 @@ impl Pods {
         }
     }
 
-    /// The pod with the resources that it may have now.
+    /// Returns the pod with the resources that are allocated to it now.
     pub(super) fn settle(
         &self,
         has: &Pod,
@@ -163,7 +162,8 @@ impl Pods {
     }
 }
 
-/// Only a pod that has not begun is admitted, or waits for that: what runs is adopted.
+/// Whether the pod was started before. Only other pods are admitted or wait; a running pod is
+/// adopted.
 fn has_begun(pod: &Pod) -> bool {
     let begun = pod.api_status().is_some_and(|s| s.start_time.is_some());
     begun || pod.is_deleted() || pod.is_api_terminal()

@@ -1,5 +1,4 @@
-//! Carries out a plan: folders, volumes and sandbox, then stops and starts; it reports nothing by
-//! itself.
+//! Executes a plan: directories, volumes and sandbox, then stops and starts. It reports no status.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,10 +24,11 @@ use crate::pods::resources::Given;
 use crate::status;
 use crate::volumes::{self, Volumes};
 
-/// Processes and threads of one pod under the hardened profile: more than any service has, less than harms its neighbours.
+/// Limit of processes and threads of one pod under the hardened profile: more than services need,
+/// and few enough to protect other pods.
 pub(super) const PIDS_MAX: i64 = 4096;
 
-/// The acting half of a pod worker.
+/// The part of a pod worker that acts.
 #[derive(Debug)]
 pub(super) struct Actions {
     pub(super) node: Arc<Node>,
@@ -36,20 +36,20 @@ pub(super) struct Actions {
     pub(super) progress: SharedProgress,
     pub(super) pulls: PullState,
     pub(super) crashes: CrashBackoff,
-    /// What containers were given, by id.
+    /// Allocated resources of the containers, by id.
     pub(super) given: HashMap<String, Given>,
-    /// Counts what was made, started, stopped or removed.
+    /// Number of objects created, started, stopped or removed.
     pub(super) changes: u64,
 }
 
-/// What carrying out a plan came to.
+/// The outcome of a plan.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
-    /// When a token or certificate in a volume is due.
+    /// When a token or certificate in a volume has to be refreshed.
     pub(super) refresh_at: Option<Instant>,
-    /// Something was made, started or stopped: the plan that follows may be another one.
+    /// Something was created, started or stopped, so that the next plan may differ.
     pub(super) changed: bool,
-    /// Why a part of it failed; that part is tried again soon.
+    /// Error of a part that failed and is retried soon.
     pub(super) failed: Option<String>,
 }
 
@@ -70,10 +70,11 @@ impl Actions {
         }
     }
 
-    /// Carries out `next`.
+    /// Executes `next`.
     ///
     /// # Errors
-    /// What keeps the whole pod from going on: folders, volumes, its sandbox.
+    ///
+    /// A failure that blocks the whole pod: directories, volumes, its sandbox.
     pub(super) async fn apply(
         &mut self,
         pod: &Arc<Pod>,
@@ -90,8 +91,7 @@ impl Actions {
         let set_up = volumes::set_up(&node, pod, &ips);
         let mut made = None;
         let volumes = match next.create_sandbox.filter(|_| !next.kill_pod) {
-            // Both take a while, and neither needs the other; only where the volumes may be long in
-            // coming they come first.
+            // Both take a while and are independent. Volumes that may take long are set up first.
             Some(attempt) if volumes::are_near(&self.node, pod) => {
                 let (volumes, sandbox) = tokio::join!(set_up, self.create_sandbox(pod, attempt));
                 made = Some(sandbox);
@@ -120,7 +120,7 @@ impl Actions {
         })
     }
 
-    /// Folders and cgroup of a pod.
+    /// Creates the directories and the cgroup of a pod.
     fn prepare(&self, pod: &Pod) -> Result<(), String> {
         let dir = self.node.identity.config.pod_dir(&pod.uid);
         let logs = self.node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
@@ -139,7 +139,7 @@ impl Actions {
         make().map_err(|error| {
             failed(events::FAILED, format!("error making pod data directories: {error}"))
         })?;
-        // Limits go up before those of the containers and down after them.
+        // The pod's limits are raised before those of the containers and lowered after them.
         let raised = self
             .node
             .runtime
@@ -210,7 +210,7 @@ impl Actions {
             if !self.unless_ending(kills).await? {
                 return Ok(());
             }
-            // What was killed has ended by now, and its end begins the back-off.
+            // The killed containers have ended, which starts their back-off.
             newest = Some(observe_pod(&self.node, pod).await.map_err(|e| e.to_string())?);
         }
         let observed = newest.as_ref().unwrap_or(observed);
@@ -226,7 +226,7 @@ impl Actions {
                     self.progress.lock().waiting.remove(member.name());
                 }
                 Err(why) => {
-                    // Back-offs have a deadline of their own, everything else is tried again soon.
+                    // Back-offs have their own deadline; other failures are retried soon.
                     if !image_pull::has_back_off(why.reason) {
                         failed = Err(why.message.clone());
                     }
@@ -241,9 +241,8 @@ impl Actions {
         failed
     }
 
-    /// Waits for a stop, but not beyond the moment from which the whole pod is to end: that end has
-    /// a grace period of its
-    /// own. Whether the stop came to its end.
+    /// Waits for a stop until the whole pod has to end, as that has its own grace period. Returns
+    /// whether the stop completed.
     pub(super) async fn unless_ending(
         &self,
         stop: impl Future<Output = Result<(), String>>,
@@ -257,7 +256,7 @@ impl Actions {
     }
 }
 
-/// Resolves once the pod is to end.
+/// Resolves once the pod has to end.
 pub(super) async fn ends(news: &mut watch::Receiver<Desired>) {
     let ends =
         |d: &Desired| d.removed || d.refused.is_some() || d.halt.is_some() || d.pod.is_deleted();

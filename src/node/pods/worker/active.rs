@@ -1,4 +1,4 @@
-//! `activeDeadlineSeconds`, counted so that a clock that is set meanwhile neither ends pods nor lets them run on.
+//! `activeDeadlineSeconds`, independent of changes of the wall clock.
 
 use std::time::Duration;
 
@@ -6,15 +6,17 @@ use tokio::time::Instant;
 
 use crate::pods::pod::Pod;
 
-/// How long one pod has been active. The wall clock is read once, when its start is first known; from then on the monotonic one counts.
+/// The active time of one pod. The wall clock is read once, when the start time is first known;
+/// after that the monotonic clock counts.
 #[derive(Debug, Default)]
 pub(super) struct Active {
-    /// When that was, and how long the pod had been active then.
+    /// The time of that reading, and the active time of the pod until then.
     seen: Option<(Instant, Duration)>,
 }
 
 impl Active {
-    /// What is left of the deadline of a pod that started at `start` (seconds since the epoch), if it has one.
+    /// Returns the rest of the deadline of a pod that started at `start` (seconds since the epoch),
+    /// if it has one.
     pub(super) fn left(&mut self, pod: &Pod, start: i64) -> Option<Duration> {
         let limit = u64::try_from(pod.spec().active_deadline_seconds?).ok()?;
         Some(self.left_of(
@@ -25,7 +27,8 @@ impl Active {
         ))
     }
 
-    /// `start` is in seconds since the epoch. A clock that says less is behind: without one of its own a machine starts in the past.
+    /// `start` is in seconds since the epoch. The wall clock may lie before it: a machine without a
+    /// real-time clock boots in the past.
     fn left_of(&mut self, limit: Duration, start: i64, wall: Duration, now: Instant) -> Duration {
         let (since, before) = *self.seen.get_or_insert_with(|| {
             let start = Duration::from_secs(u64::try_from(start).unwrap_or_default());
@@ -54,7 +57,7 @@ mod tests {
         assert_eq!(active.left_of(seconds(60), START, ahead, now + seconds(20)), seconds(30));
         assert_eq!(active.left_of(seconds(60), START, seconds(0), now + seconds(49)), seconds(1));
         assert_eq!(active.left_of(seconds(60), START, wall, now + seconds(50)), seconds(0));
-        // The deadline may be changed while it runs.
+        // The deadline may change while the pod runs.
         assert_eq!(active.left_of(seconds(30), START, wall, now + seconds(10)), seconds(10));
     }
 

@@ -1,4 +1,5 @@
-//! The delay before a container that ended starts again: 10 s, doubled up to 5 minutes, forgotten after 10 good minutes.
+//! The delay before an exited container is restarted: 10 s, doubled up to 5 minutes, reset after 10
+//! minutes of running.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,13 +9,14 @@ use tokio::time::Instant;
 use crate::pods::observed::{Container, Observed, State};
 use crate::pods::pod::Pod;
 
-/// How long after its back-off a container is tried: then it is over by any rounding.
+/// How long after its back-off a container is retried, so that rounding cannot prolong the
+/// back-off.
 pub(super) const TRY_AFTER: Duration = Duration::from_millis(1);
 /// The kubelet's `MaxCrashLoopBackOff` and `initialNodeBackoff`.
 const INITIAL: Duration = Duration::from_secs(10);
 const MAX: Duration = Duration::from_secs(300);
 
-/// What small corrections of the clock may make of an end that is just seen.
+/// Tolerance for small corrections of the clock.
 const CLOCK_SLACK: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -32,20 +34,22 @@ fn key(container: &Container) -> String {
     format!("{} {}", container.name, container.hash)
 }
 
-/// When it ended. An end in the future is of a clock that was set back since, and says nothing: it is long over.
+/// Returns the exit time. A time in the future was recorded before the clock was set back, and
+/// counts as long past.
 fn ended(container: &Container, now: Duration) -> Duration {
     let end = Duration::from_nanos(u64::try_from(container.finished_at).unwrap_or_default());
     if end > now + CLOCK_SLACK { Duration::ZERO } else { end }
 }
 
 impl CrashBackoff {
-    /// How much of the delay is left for a container that ended; `None` when it may start. A start is then assumed.
+    /// Returns delay and rest of the delay of an exited container; `None` if it may start, which is
+    /// then recorded as a start.
     pub(super) fn check(&mut self, container: &Container) -> Option<(Duration, Duration)> {
         let now = base::clock::unix_time();
         let end = ended(container, now);
         let fresh = Entry { delay: INITIAL, updated: now };
         match self.0.get_mut(&key(container)) {
-            // It ran well for long: begin again.
+            // It ran for long enough: reset the delay.
             Some(entry) if end.saturating_sub(entry.updated) > MAX * 2 => *entry = fresh,
             Some(entry) => {
                 let left = (end + entry.delay).saturating_sub(now);
@@ -61,8 +65,9 @@ impl CrashBackoff {
         None
     }
 
-    /// When the next of the members `start` may start, which the plan starts and a back-off keeps. Others that ended wait
-    /// for more than that. An init container that succeeded is among them when a new sandbox wants it once more.
+    /// Returns when the next of the members `start`, which are in back-off, may start. Other exited
+    /// containers wait for something else. An init container that succeeded is among them if a new
+    /// sandbox runs it again.
     pub(super) fn next_try(
         &self,
         pod: &Pod,

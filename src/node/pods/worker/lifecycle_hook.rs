@@ -1,4 +1,5 @@
-//! Runs the handlers of lifecycle hooks. Their failures are worded as the kubelet's `pkg/kubelet/lifecycle` words them.
+//! Runs the handlers of lifecycle hooks. Error texts are those of the kubelet's
+//! `pkg/kubelet/lifecycle`.
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::probes::handler::http::Get;
 /// Runs a lifecycle hook.
 ///
 /// # Errors
+///
 /// The message of the failure.
 pub(crate) async fn run(
     node: &Node,
@@ -64,8 +66,8 @@ async fn exec(target: Target<'_>, command: &[String], limit: Duration) -> Result
     }
 }
 
-/// Any answer is success, whatever its status. The node repeats an HTTPS request in the clear when the server answers it
-/// with HTTP.
+/// Runs an HTTP hook. Any response is a success, whatever its status. If the server answers an
+/// HTTPS request with HTTP, the request is repeated with HTTP.
 async fn http(
     node: &Node,
     pod: &Pod,

@@ -1,15 +1,16 @@
-//! The last words of containers that ended: their message file, else (when asked for) the end of their log.
+//! Termination messages of containers: the message file, or, if configured, the end of the log.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use crate::pods::observed::{Container, Observed, State, label};
 
-/// Bytes kept of a message file and of a log (`MaxContainerTerminationMessageLength`, `…LogLength`, `…LogLines`).
+/// Bytes kept of a message file and of a log (`MaxContainerTerminationMessageLength`, `…LogLength`,
+/// `…LogLines`).
 const MESSAGE_MAX: u64 = 4096;
 const LOG_MAX: usize = 2048;
 const LOG_LINES_MAX: usize = 80;
-/// Bytes of the log file that are looked at: each line carries a prefix of some 40 bytes.
+/// Bytes read of the log file: each line has a prefix of about 40 bytes.
 const LOG_TAIL: u64 = 16 << 10;
 
 /// Fills in the messages of exited containers.

@@ -1,4 +1,4 @@
-//! Observes a pod and reports its status, also while an action on its containers takes long.
+//! Observes a pod and reports its status, also during long actions on its containers.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
@@ -20,26 +20,27 @@ use crate::runtime::{RuntimeError, netns};
 use crate::status::pod;
 use crate::status::pod::{Input, Verdict, Waiting};
 
-/// How long an end that was announced may be missing from what the runtime lists.
+/// How long an announced exit may be missing from the runtime's listing.
 const EXIT_LAG_MAX: Duration = Duration::from_secs(5);
-/// The first pause before an announced end is looked for again; it grows with the time waited.
+/// Initial delay before an announced exit is looked up again; it grows with the time waited.
 const EXIT_LAG_LOOK: Duration = Duration::from_millis(5);
 
-/// What the actions on a pod note for its status while they run.
+/// State of running actions that the pod's status shows.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// Why containers wait, by name.
     pub(super) waiting: HashMap<String, Waiting>,
-    /// Ids of containers whose postStart hook runs: they are not shown as running before it ends.
+    /// Ids of containers whose postStart hook is running: they are not shown as running before it
+    /// ends.
     pub(super) starting: HashSet<String>,
-    /// New resources are not in force yet; the text is the last error, or empty.
+    /// A resize is in progress; the text is the last error, or empty.
     pub(super) resizing: Option<String>,
 }
 
-/// Progress that the actions write and the reporter reads.
+/// Progress, written by the actions and read by the reporter.
 pub(super) type SharedProgress = Arc<Mutex<Progress>>;
 
-/// The reporting half of a pod worker.
+/// The part of a pod worker that reports.
 #[derive(Debug)]
 pub(super) struct Reporter {
     pub(super) node: Arc<Node>,
@@ -50,15 +51,15 @@ pub(super) struct Reporter {
     pub(super) probes: Probes,
     pub(super) progress: SharedProgress,
     pub(super) previous: core::PodStatus,
-    /// The node decided that the pod failed.
+    /// The node's decision to fail the pod.
     pub(super) decided: Option<Verdict>,
-    /// Nothing is started any more.
+    /// No container is started any longer.
     pub(super) terminal: bool,
     /// Containers and sandboxes are stopped.
     pub(super) stopped: bool,
-    /// Ends that were announced and are not yet listed, since when.
+    /// Announced exits that are not listed yet, with the time of their announcement.
     missing: HashMap<String, Instant>,
-    /// Counts statuses that differed from the one before.
+    /// Number of statuses that differed from the previous one.
     pub(super) changes: u64,
 }
 
@@ -89,10 +90,11 @@ impl Reporter {
         }
     }
 
-    /// Asks the runtime how the pod is.
+    /// Queries the state of the pod from the runtime.
     ///
     /// # Errors
-    /// When the runtime does not answer.
+    ///
+    /// The runtime does not answer.
     pub(super) async fn observe(&mut self, pod: &Pod) -> Result<Observed, RuntimeError> {
         let announced = std::mem::take(&mut *self.exits.lock());
         let now = base::clock::now();
@@ -104,13 +106,13 @@ impl Reporter {
         Ok(observed)
     }
 
-    /// When to look again for an announced end that the runtime does not list yet.
+    /// Returns when to look again for an announced exit that the runtime does not list yet.
     pub(super) fn lag_deadline(&self) -> Option<Instant> {
         let now = base::clock::now();
         self.missing.values().map(|since| now + since.elapsed().max(EXIT_LAG_LOOK)).min()
     }
 
-    /// Brings the probes in line with what runs, and publishes the status.
+    /// Updates the probes to the running containers, and publishes the status.
     pub(super) fn show(&mut self, desired: &Desired, observed: &Observed) {
         let hidden;
         let mut observed = observed;
@@ -131,7 +133,7 @@ impl Reporter {
         self.publish(desired, observed);
     }
 
-    /// Tells the API and others how the pod is.
+    /// Publishes the status to the API server and to other parts of the node.
     fn publish(&mut self, desired: &Desired, observed: &Observed) {
         let health = self.probes.results();
         let status = {
@@ -181,9 +183,8 @@ impl Reporter {
         self.previous = status;
     }
 
-    /// Drives `action` to its end and reports meanwhile what the runtime and the probes announce: a
-    /// hook, a pull or a
-    /// grace period of one container must not hide what happens to the others.
+    /// Runs `action` to completion and meanwhile reports what runtime and probes announce: a hook,
+    /// a pull or a grace period of one container must not hide changes of the others.
     pub(super) async fn report_while<T>(&mut self, action: impl Future<Output = T>) -> T {
         let mut action = pin!(action);
         let wake = Arc::clone(&self.wake);
@@ -203,7 +204,7 @@ impl Reporter {
             }
         };
         if woken {
-            // What was announced is not planned on yet.
+            // The plan has not considered the announcements yet.
             wake.notify_one();
         }
         outcome
@@ -226,12 +227,13 @@ pub(super) async fn at(deadline: Option<Instant>) {
     }
 }
 
-/// Asks the runtime for everything of a pod, and notes whose it is.
+/// Queries sandboxes and containers of a pod from the runtime and records their owner.
 ///
 /// # Errors
-/// When the runtime does not answer.
+///
+/// The runtime does not answer.
 pub(super) async fn observe_pod(node: &Node, pod: &Pod) -> Result<Observed, RuntimeError> {
-    // The status of a sandbox whose namespace is hidden is an error, too.
+    // The runtime also returns an error for a sandbox whose namespace is hidden.
     let mut observed = netns::retry(|| observe(&*node.runtime.cri, &pod.uid)).await?;
     let sandboxes = observed.sandboxes.iter().map(|s| &s.id);
     for id in sandboxes.chain(observed.containers.iter().map(|c| &c.id)) {

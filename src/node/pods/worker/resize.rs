@@ -1,4 +1,4 @@
-//! Gives running containers the resources that their pod has now.
+//! Applies a resize to the running containers of a pod.
 
 use client::events::EventType;
 use proto::runtime::v1 as cri;
@@ -13,7 +13,7 @@ use crate::pods::resize;
 use crate::pods::resources;
 use crate::pods::resources::Given;
 
-/// A running container whose resources are not yet those that its pod has now.
+/// A running container whose resources differ from the allocated ones.
 struct ContainerResize<'a> {
     member: &'a Member,
     id: String,
@@ -23,9 +23,8 @@ struct ContainerResize<'a> {
 }
 
 impl ContainerResize<'_> {
-    /// Whether the container gives something back. Such containers come first, so that the sum of
-    /// all never exceeds both
-    /// the old and the new resources of the pod.
+    /// Whether the container frees resources. Such containers come first, so that the sum of all
+    /// never exceeds both the old and the new resources of the pod.
     fn shrinks(&self) -> bool {
         let smaller = |to: i64, from: i64| to > 0 && (from <= 0 || to < from);
         self.to.cpu.0 < self.from.cpu.0
@@ -33,7 +32,7 @@ impl ContainerResize<'_> {
             || smaller(self.to.memory, self.from.memory)
     }
 
-    /// Whether the container's own policy asks for a restart.
+    /// Whether the container's resize policy requires a restart.
     fn restarts(&self) -> bool {
         let policy = |resource| resize::restarts(&self.member.container, resource);
         self.from.cpu != self.to.cpu && policy("cpu")
@@ -42,9 +41,8 @@ impl ContainerResize<'_> {
 }
 
 impl Actions {
-    /// Notes for the status whether new resources are still to be put in force: the API must not
-    /// show the new generation
-    /// as observed before that without the condition `PodResizeInProgress`.
+    /// Records for the status whether a resize is pending: the API must not show the new generation
+    /// as observed before the resize without the condition `PodResizeInProgress`.
     pub(super) fn note_resize(&mut self, pod: &Pod, observed: &Observed) {
         let pending = !self.pending_resizes(pod, observed).is_empty();
         let mut progress = self.progress.lock();
@@ -86,11 +84,10 @@ impl Actions {
         pending
     }
 
-    /// Updates the containers whose resources differ from those they were given, or ends them where
-    /// that needs a start.
-    /// The pod's own cgroup has room for the old and the new resources by now, and is lowered once
-    /// all containers are done.
-    /// What fails is told by the condition `PodResizeInProgress` and tried again.
+    /// Updates the containers whose resources differ from the allocated ones, or stops those that
+    /// need a restart. The pod's cgroup already has room for the old and the new resources, and is
+    /// lowered once all containers are done. The condition `PodResizeInProgress` reports failures,
+    /// which are retried.
     pub(super) async fn resize(&mut self, pod: &Pod, observed: &Observed) -> Result<(), String> {
         let mut failed = None;
         let all = self.pending_resizes(pod, observed);
@@ -170,7 +167,7 @@ mod tests {
         assert!(shrinks(middle, given(512, 40_000, 200)));
         assert!(shrinks(middle, given(1024, 90_000, 50)));
         assert!(!shrinks(middle, given(1024, 90_000, 100)));
-        // Zero is no limit.
+        // Zero means no limit.
         assert!(shrinks(given(512, 0, 0), given(512, 50_000, 0)));
         assert!(!shrinks(middle, given(512, 0, 0)));
     }

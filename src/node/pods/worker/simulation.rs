@@ -1,9 +1,9 @@
-//! Random pods against a fake runtime in simulated time: every change must follow an event or a
+//! Random pods with a fake runtime in simulated time: every change must follow an event or a
 //! deadline, none the relist.
 //!
 //! A short run is part of the tests; `KUBE_LITE_SIMULATED_PODS=10000 cargo test -p node --release
-//! random_pods` makes a long
-//! one, and `KUBE_LITE_SIMULATED_SEED=N` begins at a seed, so that one that failed is run alone.
+//! random_pods` makes a long one, and `KUBE_LITE_SIMULATED_SEED=N` sets the first seed, for example
+//! to repeat a failed one.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -32,14 +32,14 @@ use crate::runtime::fake::{Behaviour, FakeRuntime, Random};
 use crate::runtime::{Features, RuntimeVersion};
 use crate::status::pod::Verdict;
 
-/// Pods of a run that is part of the tests.
+/// Number of pods in the regular tests.
 const PODS: u64 = 300;
 /// The simulated wall clock at the start of each pod.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
-/// How long a pod is left alone at the end: longer than each back-off and a few relists.
+/// How long a pod is left alone at the end: longer than each back-off and several relists.
 const CALM: Duration = Duration::from_secs(1000);
 
-/// Calls of the runtime in the life of one pod; more would be a loop that waits for nothing.
+/// Maximum number of runtime calls in the life of one pod; more indicate a busy loop.
 const CALLS_MAX: u64 = 8000;
 
 /// An API server that never answers.
@@ -61,7 +61,7 @@ impl Transport for Silent {
     }
 }
 
-/// A node whose folders lie in `folder`.
+/// A node whose directories are in `folder`.
 async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
     let client = Client::new(Arc::new(Silent), "simulation");
     let informers = Informers::new(client.clone(), tasks.clone());
@@ -200,7 +200,7 @@ fn resources(random: &mut Random) -> Value {
     json!({"requests": amounts, "limits": amounts})
 }
 
-/// A random pod, and how its containers behave.
+/// A random pod and the behaviour of its containers.
 fn random_pod(random: &mut Random) -> (Value, Vec<(String, Behaviour)>) {
     let mut behaviours = Vec::new();
     let mut init = Vec::new();
@@ -228,7 +228,7 @@ fn random_pod(random: &mut Random) -> (Value, Vec<(String, Behaviour)>) {
     (spec, behaviours)
 }
 
-/// Something that happens to a pod.
+/// Disturbs a pod in a random way.
 fn disturb(simulation: &Simulation, random: &mut Random, names: &[String]) {
     let name = &names[random.below(names.len() as u64) as usize];
     let kind = ["startup", "readiness", "liveness"][random.below(3) as usize];
@@ -265,7 +265,7 @@ fn disturb(simulation: &Simulation, random: &mut Random, names: &[String]) {
     }
 }
 
-/// Ends the pod in one of the ways there are.
+/// Ends a pod in a random way.
 fn end(simulation: &Simulation, random: &mut Random) {
     match random.below(5) {
         0 => simulation.handle.desired.send_modify(|d| d.removed = true),
@@ -279,7 +279,7 @@ fn end(simulation: &Simulation, random: &mut Random) {
     }
 }
 
-/// What a simulated pod came to.
+/// The outcome of a simulated pod.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     relist_changes: u64,
@@ -352,7 +352,7 @@ fn random_pods_change_by_events_and_deadlines_never_by_the_relist_alone() {
             busy.push((seed, outcome.calls));
         }
         if outcome.relist_changes > 0 {
-            // The calls that led to it, for a run of this seed alone.
+            // The calls that led to it, for a repetition of this seed.
             outcome.trace.iter().for_each(|line| println!("{line}"));
             failed.push((seed, outcome.relist_changes));
         }
@@ -373,7 +373,7 @@ fn the_same_seed_gives_the_same_pod_and_the_same_calls() {
     }
 }
 
-/// Waits until the published status is as wanted, and says how long that took.
+/// Waits until the published status is as expected; returns the time taken.
 async fn until(simulation: &Simulation, wanted: impl Fn(&PodStatus) -> bool) -> Duration {
     let begun = base::clock::now();
     while !wanted(&simulation.handle.shown.lock().status) {
@@ -395,7 +395,7 @@ fn state(status: &PodStatus, name: &str) -> ContainerState {
 /// Runs a scenario with a pod of this specification.
 fn with_pod(spec: Value, scenario: impl AsyncFnOnce(&Simulation)) {
     let folder = tempfile::tempdir().unwrap();
-    // With this seed no call of the runtime fails.
+    // With this seed no runtime call fails.
     let seed = 1;
     on_paused_clock(async {
         let pod = static_pod("p", &spec);

@@ -1,4 +1,4 @@
-//! Makes sandboxes and starts containers.
+//! Creates sandboxes and starts containers.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -31,7 +31,7 @@ use crate::status;
 use crate::status::pod::Waiting;
 use crate::volumes::{self, Volumes};
 
-/// ConfigMaps and Secrets of the pod's namespace, as last seen.
+/// Looks up ConfigMaps and Secrets of the pod's namespace in the cache.
 struct Known<'a> {
     node: &'a Node,
     namespace: &'a str,
@@ -60,7 +60,8 @@ impl Lookup for Known<'_> {
     }
 }
 
-/// The restart count that follows the log files there are, when the runtime has forgotten the containers.
+/// Returns the restart count that follows the existing log files, if the runtime has no record of
+/// the containers.
 fn count_of_logs(folder: &Path) -> i32 {
     let numbers = std::fs::read_dir(folder)
         .into_iter()
@@ -107,7 +108,7 @@ impl Actions {
         }
     }
 
-    /// Tells what of the pod's resolver settings is not as it asks.
+    /// Records events about differences of the pod's resolver configuration from its specification.
     fn report_dns(&self, pod: &Pod) {
         let formed = dns::form(pod, &self.node.identity.config);
         if formed.lacks_cluster_dns {
@@ -142,7 +143,7 @@ impl Actions {
         )
     }
 
-    /// Starts one container; an error is the waiting state that it shows.
+    /// Starts a container. An error is the waiting state of the container.
     pub(super) async fn start(
         &mut self,
         pod: &Arc<Pod>,
@@ -172,7 +173,7 @@ impl Actions {
                 let message = format!("Error: {}", why.reason);
                 node.api.events.container_event(pod, member, EventType::Warning, events::FAILED, message);
             })?,
-            // A pod that is to end waits for no pull.
+            // A pod that has to end does not wait for a pull.
             () = ends(&mut news) => return Err(waits(pod)),
         };
         let fail = |why: Waiting| {
@@ -210,7 +211,7 @@ impl Actions {
             events::CREATED,
             "Container created",
         );
-        // A container is shown as running once its hook has ended.
+        // A container with a postStart hook is shown as running once the hook has ended.
         let has_hook = member.container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
         let _hidden = has_hook.then(|| Starting::new(&self.progress, &id));
         node.runtime
@@ -331,7 +332,7 @@ impl Actions {
             pod_ip: ips.first().map(String::as_str).unwrap_or_default(),
             user_agent: "kube-lifecycle/1.37",
         };
-        // Upstream lets a hook run as long as it likes; the grace period is a bound that holds.
+        // Upstream does not limit the duration of a hook; here the grace period limits it.
         let limit =
             Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(60));
         let mut news = self.desired.clone();
@@ -363,7 +364,7 @@ impl Actions {
     }
 }
 
-/// Keeps a container out of the status until its postStart hook has ended.
+/// Hides a container from the status until its postStart hook has ended.
 struct Starting {
     progress: SharedProgress,
     id: String,
@@ -387,7 +388,7 @@ fn waits(pod: &Pod) -> Waiting {
     Waiting { reason, message: String::new() }
 }
 
-/// User of an image, a number or a name; one that names none runs as root.
+/// Returns the user of an image, a number or a name; an image without a user runs as root.
 fn image_user(image: &cri::Image) -> (Option<i64>, String) {
     match (&image.uid, image.username.as_str()) {
         (Some(uid), _) => (Some(uid.value), String::new()),
@@ -396,7 +397,7 @@ fn image_user(image: &cri::Image) -> (Option<i64>, String) {
     }
 }
 
-/// Services of the pod's namespace and of `default`.
+/// Returns the services of the pod's namespace and of `default`.
 fn relevant_services(node: &Node, pod: &Pod) -> Vec<core::Service> {
     let mut out: Vec<core::Service> = if pod.spec().enable_service_links == Some(false) {
         Vec::new()
@@ -409,7 +410,7 @@ fn relevant_services(node: &Node, pod: &Pod) -> Vec<core::Service> {
     out
 }
 
-/// The runtime's handler for the pod's RuntimeClass.
+/// Returns the runtime handler of the pod's RuntimeClass.
 async fn runtime_handler(node: &Node, pod: &Pod) -> Result<String, String> {
     let Some(name) = pod.spec().runtime_class_name.as_deref().filter(|n| !n.is_empty()) else {
         return Ok(String::new());
@@ -427,7 +428,7 @@ fn shown(pod: &Pod) -> String {
     format!("{}_{}", pod.name(), pod.namespace())
 }
 
-/// Seconds as Go prints a duration: `10s`, `2m40s`.
+/// Formats seconds as Go formats a duration: `10s`, `2m40s`.
 fn go_duration(seconds: u64) -> String {
     match (seconds / 60, seconds % 60) {
         (0, s) => format!("{s}s"),

@@ -1,4 +1,4 @@
-//! Ends pods: hooks, the stop signal, the kill, sandboxes last; then everything that is left of them.
+//! Stops pods: hooks, stop signals, kills, then the sandboxes. Removes what is left of them.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -24,15 +24,15 @@ use crate::runtime::{RuntimeError, netns};
 use crate::status;
 use crate::volumes;
 
-/// A container always gets this long between the signal and the kill (`minimumGracePeriodInSeconds`).
+/// Minimum time between the stop signal and the kill (`minimumGracePeriodInSeconds`).
 const GRACE_MIN: Duration = Duration::from_secs(2);
 
 fn seconds(value: i64) -> Duration {
     Duration::from_secs(u64::try_from(value).unwrap_or_default())
 }
 
-/// Names of the containers that end before the container `name` gets its stop signal: sidecars end last, the later before
-/// the earlier.
+/// Returns the names of the containers that end before the container `name` gets its stop signal:
+/// sidecars end last, in reverse order of their start.
 fn ends_before<'a>(pod: &'a Pod, name: &str) -> Vec<&'a str> {
     let position = pod.members.iter().position(|m| m.name() == name && m.role == Role::Sidecar);
     let Some(position) = position else { return Vec::new() };
@@ -42,7 +42,7 @@ fn ends_before<'a>(pod: &'a Pod, name: &str) -> Vec<&'a str> {
     pod.members.iter().enumerate().filter(earlier).map(|(_, m)| m.name()).collect()
 }
 
-/// The moment at which a container gets its stop signal: once these others have ended.
+/// Delays the stop signal of a container until other containers have ended.
 pub(super) struct Turn<'a> {
     waits_for: Vec<&'a str>,
     ended: watch::Receiver<HashSet<String>>,
@@ -51,13 +51,13 @@ pub(super) struct Turn<'a> {
 impl Turn<'_> {
     async fn comes(mut self) {
         let all = |ended: &HashSet<String>| self.waits_for.iter().all(|n| ended.contains(*n));
-        // The sender lives as long as any container is being stopped.
+        // The sender lives until all containers are stopped.
         let _ = self.ended.wait_for(all).await;
     }
 }
 
-/// Runs the hook and stops one container within `grace`, not before its `turn` while there is time left. The hook does not
-/// wait for the turn, as upstream has it.
+/// Runs the preStop hook and stops one container within `grace`, but not before its `turn` while
+/// time is left. As with upstream, the hook does not wait for the turn.
 pub(super) async fn kill(
     node: &Node,
     pod: &Pod,
@@ -75,7 +75,8 @@ pub(super) async fn kill(
             message.to_owned()
         };
         node.api.events.container_event(pod, member, EventType::Normal, events::KILLING, text);
-        // The hook the container was started with: the pod may have changed or be unknown by now.
+        // The hook at the time of the container's start: the pod may have changed or be unknown by
+        // now.
         let hook = container
             .annotations
             .get(label::PRE_STOP)
@@ -109,17 +110,19 @@ pub(super) async fn kill(
     node.runtime.cri.stop_container(&container.id, left).await
 }
 
-/// How long the runtime may take to end a pod that the node ends by itself, as upstream's `killPodNow`.
+/// How long the runtime may take to stop a pod that the node decided to stop, as upstream's
+/// `killPodNow`.
 fn patience(grace: i64) -> Duration {
     seconds(grace.saturating_add(grace / 2).max(10))
 }
 
-/// What of a pod could not be ended.
+/// Failures of the steps that stop a pod.
 #[derive(Debug, Default)]
 struct KillFailures(Vec<String>);
 
 impl KillFailures {
-    /// Adds a failed step. `action` and `target` are those of the kubelet's `SyncResult`.
+    /// Adds the outcome of a step if it failed. `action` and `target` are those of the kubelet's
+    /// `SyncResult`.
     fn note(&mut self, action: &str, target: &str, outcome: Result<(), RuntimeError>) {
         if let Err(error) = outcome {
             let why = error.grpc_text();
@@ -127,7 +130,7 @@ impl KillFailures {
         }
     }
 
-    /// The message of the event; `None` when nothing failed.
+    /// Returns the message of the event; `None` without failures.
     fn message(&self) -> Option<String> {
         match self.0.as_slice() {
             [] => None,
@@ -138,7 +141,7 @@ impl KillFailures {
 }
 
 impl Actions {
-    /// Stops a container that the plan names.
+    /// Stops a container of the plan.
     pub(super) async fn kill_planned(
         &self,
         pod: &Pod,
@@ -164,7 +167,7 @@ impl Actions {
         outcome.map_err(|e| e.to_string())
     }
 
-    /// Stops all containers, sidecars after the others in reverse order, then the sandboxes.
+    /// Stops all containers, sidecars after the others and in reverse order, then the sandboxes.
     pub(super) async fn stop_all(
         &self,
         pod: &Pod,
@@ -197,7 +200,7 @@ impl Actions {
         for (container, outcome) in join_all(stops).await {
             failures.note("KillContainer", &container.name, outcome);
         }
-        // The end of a sandbox ends its containers, too: one that could not be stopped does not keep it.
+        // The end of a sandbox also ends containers that could not be stopped.
         for sandbox in &observed.sandboxes {
             let outcome = netns::retry(|| self.node.runtime.cri.stop_sandbox(&sandbox.id)).await;
             failures.note("KillPodSandbox", &pod.uid, outcome);
@@ -205,7 +208,7 @@ impl Actions {
         self.report_kill(pod, failures)
     }
 
-    /// Makes the failures of a pod's end visible: an event on the pod, and a line in the log.
+    /// Reports the failures of a stop as an event of the pod and in the log.
     fn report_kill(&self, pod: &Pod, failures: KillFailures) -> Result<(), String> {
         let Some(message) = failures.message() else { return Ok(()) };
         tracing::warn!(pod = %pod.key, uid = %pod.uid, error = message, "cannot end the pod yet");
@@ -218,7 +221,8 @@ impl Actions {
         Err(message)
     }
 
-    /// Stops the pod within `most` seconds; a deletion with a shorter grace period takes effect at once.
+    /// Stops the pod within `most` seconds; a deletion with a shorter grace period takes effect at
+    /// once.
     async fn stop_within_grace(
         &self,
         desired: &Desired,
@@ -263,7 +267,7 @@ impl Actions {
         }
     }
 
-    /// Removes what is left of a stopped pod.
+    /// Removes the remains of a stopped pod.
     async fn clear(&self, pod: &Pod, observed: &Observed) -> Result<(), String> {
         let mut failures = KillFailures::default();
         for container in &observed.containers {
@@ -300,7 +304,7 @@ impl Actions {
         Ok(())
     }
 
-    /// Removes dead containers but the newest ended one of each name, and sandboxes that nothing needs.
+    /// Removes dead containers except for the newest exited one of each name, and unused sandboxes.
     pub(super) async fn collect(&mut self, pod: &Pod, observed: &Observed) {
         let (mut ended, mut removed) = (HashSet::new(), HashSet::new());
         for container in &observed.containers {
@@ -316,7 +320,8 @@ impl Actions {
             }
         }
         for sandbox in observed.sandboxes.iter().skip(1).filter(|s| !s.ready) {
-            // Nothing announces that the last container of a sandbox is removed: the sandbox goes with it.
+            // The removal of the last container of a sandbox causes no event, so its sandbox is
+            // removed with it.
             let mut left = observed.containers.iter().filter(|c| !removed.contains(c.id.as_str()));
             if !left.any(|c| c.sandbox == sandbox.id) {
                 let removed = self.node.runtime.cri.remove_sandbox(&sandbox.id).await;
@@ -327,14 +332,14 @@ impl Actions {
 }
 
 impl Worker {
-    /// Ends a pod that is deleted, over, or refused.
+    /// Stops a pod that is deleted, finished, or rejected.
     pub(super) async fn finish(&mut self, desired: &Desired, observed: Observed) -> Step {
         let pod = &desired.pod;
         self.reporter.show(desired, &observed);
         let running = observed
             .containers
             .iter()
-            // One that was made and not started stays as it is once the pod is stopped.
+            // A container that was created and not started is kept once the pod is stopped.
             .any(|c| matches!(c.state, State::Running | State::Unknown));
         if running || observed.sandboxes.iter().any(|s| s.ready) || !self.reporter.stopped {
             let most = self.reporter.decided.as_ref().and_then(|v| v.grace);
@@ -369,7 +374,7 @@ impl Worker {
         Step::Done
     }
 
-    /// Ends the containers because the machine is switched off; the pod stays the node's.
+    /// Stops the containers because the machine is switched off; the pod stays bound to the node.
     pub(super) async fn halt(&mut self, desired: &Desired, observed: Observed, grace: i64) -> Step {
         let pod = &desired.pod;
         self.reporter.show(desired, &observed);

@@ -1,4 +1,5 @@
-//! HTTP GETs of probes and lifecycle hooks: redirects to the same host are followed, any certificate is accepted.
+//! HTTP GET requests of probes and lifecycle hooks: they follow redirects to the same host and
+//! accept any certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::{BODY_MAX, ProbeResult, Target, connect, join, port};
 /// A redirect after this many requests is an error (`RedirectChecker` of `pkg/probe/http`).
 const REQUESTS_MAX: usize = 10;
 
-/// What a server answered in the end.
+/// The final response of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -22,12 +23,12 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-/// A GET without an answer.
+/// A GET request without a response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct GetError {
     text: String,
-    /// The server speaks HTTP where HTTPS was asked for.
+    /// The server responds with HTTP to an HTTPS request.
     pub(crate) plain_answer: bool,
 }
 
@@ -37,7 +38,8 @@ impl GetError {
     }
 }
 
-/// Sends the GET of a probe. A status from 200 to 299 is success, one from 300 to 399 a warning.
+/// Sends the GET request of a probe. A status from 200 to 299 is a success, one from 300 to 399 a
+/// warning.
 pub(crate) async fn probe(
     target: Target<'_>,
     action: &core::HTTPGetAction,
@@ -60,12 +62,12 @@ fn judge(answer: &Answer) -> ProbeResult {
             "Probe terminated redirects, Response body: {}",
             String::from_utf8_lossy(&answer.body)
         )),
-        // The body may hold secrets, which an event would show.
+        // The body may contain secrets, which an event would reveal.
         status => ProbeResult::Failure(format!("HTTP probe failed with statuscode: {status}")),
     }
 }
 
-/// A GET as a pod specifies it.
+/// A GET request as specified in a pod.
 #[derive(Debug, Clone)]
 pub(crate) struct Get {
     pub(crate) https: bool,
@@ -74,18 +76,18 @@ pub(crate) struct Get {
     path: String,
     /// Without `Host`.
     pub(crate) headers: Vec<(String, String)>,
-    /// The `Host` header that the pod sets.
+    /// The `Host` header of the specification.
     host_header: Option<String>,
 }
 
-/// One of the requests that a redirect leads to.
+/// One request of a chain of redirects.
 #[derive(Debug)]
 struct Hop {
     https: bool,
     host: String,
     port: u16,
     path: String,
-    /// Host and port as the URL has them.
+    /// Host and port as in the URL.
     authority: String,
 }
 
@@ -95,7 +97,7 @@ impl Hop {
         format!("{scheme}://{}{}", self.authority, self.path)
     }
 
-    /// Where `location` leads from here; `None` when that has no host.
+    /// Resolves `location` relative to this URL; `None` if the result has no host.
     fn join(&self, location: &str) -> Result<Option<Self>, String> {
         let to = Url::parse(&self.url()).and_then(|url| url.join(location));
         let to = to.map_err(|e| format!("failed to parse Location header {location:?}: {e}"))?;
@@ -120,8 +122,11 @@ impl Hop {
 }
 
 impl Get {
+    /// Converts the action of a probe or hook.
+    ///
     /// # Errors
-    /// A port that the container does not name, or that is none.
+    ///
+    /// A port that the container does not name, or an invalid one.
     pub(crate) fn new(target: Target<'_>, action: &core::HTTPGetAction) -> Result<Self, String> {
         let path = action.path.as_deref().unwrap_or_default();
         let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(target.pod_ip);
@@ -135,7 +140,7 @@ impl Get {
             }
         }
         for header in given.iter().filter(|h| !is("host", h)) {
-            // An empty one of these two removes it.
+            // An empty value removes one of these two headers.
             let removes = is("user-agent", header) || is("accept", header);
             if !(removes && header.value.is_empty()) {
                 headers.push((header.name.clone(), header.value.clone()));
@@ -156,7 +161,8 @@ impl Get {
         join(&self.host, self.port)
     }
 
-    /// The answer to the GET, or to what it is redirected to on the same host, within `limit` in all.
+    /// Returns the response to the request or to its redirects on the same host, within `limit` in
+    /// all.
     pub(crate) async fn send(&self, limit: Duration) -> Result<Answer, GetError> {
         let first = Hop {
             https: self.https,
@@ -187,7 +193,7 @@ impl Get {
                 return Ok(answer);
             };
             let next = hop.join(&location).map_err(|e| GetError::new(&hop.url(), e))?;
-            // What another host answers says nothing about this container.
+            // The response of another host says nothing about this container.
             let same = |next: &Hop| next.host.eq_ignore_ascii_case(&self.host);
             let Some(next) = next.filter(same) else { return Ok(answer) };
             if made >= REQUESTS_MAX {
@@ -220,7 +226,7 @@ impl Get {
     }
 }
 
-/// One request and its answer, with where it redirects to.
+/// Sends one request; returns its response and the target of its redirect.
 async fn exchange(
     hop: &Hop,
     request: http::Request<Empty<Bytes>>,
@@ -245,7 +251,7 @@ async fn exchange(
     }
 }
 
-/// Whether a handshake failed because what came is no TLS.
+/// Whether a handshake failed because the peer does not use TLS.
 fn is_plain(error: &std::io::Error) -> bool {
     let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     matches!(inner, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
@@ -268,7 +274,7 @@ where
         let body = beginning(response.into_body()).await;
         Ok((Answer { status, body }, location))
     };
-    // The connection is driven beside the exchange and dropped with it.
+    // The connection is polled along with the exchange and dropped with it.
     let mut exchange = std::pin::pin!(exchange);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
@@ -280,7 +286,7 @@ where
     }
 }
 
-/// The first [`BODY_MAX`] bytes of a body; a body that is cut short is taken as far as it came.
+/// Reads the first [`BODY_MAX`] bytes of a body; a truncated body is returned as received.
 async fn beginning(body: hyper::body::Incoming) -> Vec<u8> {
     let mut body = std::pin::pin!(Limited::new(body, BODY_MAX));
     let mut out = Vec::new();
@@ -292,7 +298,8 @@ async fn beginning(body: hyper::body::Incoming) -> Vec<u8> {
     out
 }
 
-/// Probes accept any certificate, as upstream: the target is an address, and nothing secret is sent.
+/// Probes accept any certificate, as with upstream: the target is an address, and no secret is
+/// sent.
 fn no_verification() -> rustls::ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));

@@ -1,4 +1,5 @@
-//! Writes containerd's configuration: version 2 for 1.x, version 3 for 2.x; unused plugins are off.
+//! Renders containerd's configuration: version 2 for 1.x, version 3 for 2.x; unused plugins are
+//! disabled.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -7,16 +8,18 @@ use crate::config::RuntimeConfig;
 use crate::runtime::containerd::find::Binaries;
 use crate::runtime::images::pause;
 
-/// What of the machine the configuration depends on.
+/// Properties of the machine that affect the configuration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Machine {
-    /// Layers are stacked with overlayfs; else copied (`native`).
+    /// Whether layers are mounted with overlayfs or copied (`native`).
     pub(crate) overlay: bool,
-    /// The kernel refuses scores below our own (unprivileged or nested machines).
+    /// Whether the kernel rejects OOM scores below that of the process (unprivileged or nested
+    /// machines).
     pub(crate) restrict_oom_score: bool,
 }
 
-/// Plugins that a node never uses. On 1.6 `runtime.v1.linux` stays: the task service vanishes without it.
+/// Plugins that a node does not use. `runtime.v1.linux` of 1.6 stays enabled: the task service
+/// depends on it.
 const OFF_1: &[&str] = &[
     "io.containerd.snapshotter.v1.aufs",
     "io.containerd.snapshotter.v1.btrfs",
@@ -43,11 +46,12 @@ const OFF_2: &[&str] = &[
     "io.containerd.tracing.processor.v1.otlp",
 ];
 
-/// Network namespaces of pods are mounted below containerd's state directory. In `/run/netns`, the default, the
-/// first `ip netns add` of an administrator mounts that folder over itself, and no namespace below can be removed.
+/// Network namespaces of pods are mounted below containerd's state directory. In the default
+/// `/run/netns`, an administrator's first `ip netns add` mounts that directory over itself, and no
+/// namespace below it can be removed.
 const NETNS: &str = "netns_mounts_under_state_dir = true";
 
-/// A TOML basic string.
+/// Formats a TOML basic string.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -70,12 +74,12 @@ fn path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
-/// Where containerd finds what is said of registries.
+/// The directory from which containerd reads the registry configuration.
 pub(crate) fn registries_dir(config: &RuntimeConfig) -> PathBuf {
     config.data_dir.join("certs.d")
 }
 
-/// The whole file.
+/// Renders the configuration file.
 pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machine) -> String {
     let (major, minor) = binaries.version;
     let off = if major >= 2 { OFF_2 } else { OFF_1 };
@@ -101,7 +105,7 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
     } else {
         ""
     };
-    // One folder: from 2.1 on containerd takes a list of them for the name of one.
+    // A single directory: containerd 2.1 and later read a list as the name of one.
     let registry = format!("\n  config_path = {}", path(&registries_dir(config)));
     let restrict = machine.restrict_oom_score;
     let (conf_dir, bin_dir) = (path(&config.cni_conf_dir), path(&config.cni_bin_dir));

@@ -1,4 +1,5 @@
-//! Listens to what happens to containers: containerd's own event service, or CRI's where the runtime is another.
+//! Receives container events: from containerd's own event service, or from the CRI's with another
+//! runtime.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,21 +19,22 @@ use super::NAMESPACE;
 use crate::runtime::cri::channel;
 use crate::runtime::{ContainerEvent, ContainerEventKind};
 
-/// Events waiting for the pod manager; then the stream is not read further, and the runtime buffers.
+/// Maximum number of events that await the pod manager; beyond it the stream is not read, and the
+/// runtime buffers.
 pub(crate) const EVENTS_MAX: usize = 1024;
 
-/// What the listener tells.
+/// A message of the listener.
 #[derive(Debug)]
 pub(crate) enum Signal {
-    /// Something happened to one container.
+    /// A change of one container.
     Event(ContainerEvent),
-    /// The stream (re)started: what happened before may have been missed, look at everything.
+    /// The stream (re)started: earlier events may be lost, so observe everything.
     Restarted,
-    /// The runtime hung up.
+    /// The runtime closed the connection.
     Lost,
 }
 
-/// Runs until shutdown; each (re)connection tells [`Signal::Restarted`].
+/// Runs until shutdown; each (re)connection sends [`RuntimeSignal::Restarted`].
 pub(crate) async fn listen(
     socket: std::path::PathBuf,
     sender: mpsc::Sender<Signal>,
@@ -53,7 +55,7 @@ pub(crate) async fn listen(
     }
 }
 
-/// One stream from its start to its end.
+/// Reads one stream to its end.
 async fn session(socket: &Path, sender: &mpsc::Sender<Signal>) -> Result<(), tonic::Status> {
     let channel = channel(socket);
     let filters = ["exit", "start", "oom", "delete"]
@@ -78,8 +80,9 @@ async fn session(socket: &Path, sender: &mpsc::Sender<Signal>) -> Result<(), ton
     Ok(())
 }
 
-/// Begins a stream of events and tells [`Signal::Restarted`] once the runtime is up: runtimes written in Go answer the
-/// request for a stream with its first event only, which may be long in coming.
+/// Opens a stream of events and sends [`RuntimeSignal::Restarted`] once the runtime is up: runtimes
+/// written in Go only respond to the request for a stream with its first event, which may take
+/// long.
 async fn begun<T>(
     channel: Channel,
     sender: &mpsc::Sender<Signal>,
@@ -87,13 +90,13 @@ async fn begun<T>(
 ) -> Result<T, tonic::Status> {
     let mut begin = std::pin::pin!(begin);
     let mut runtime = RuntimeServiceClient::new(channel);
-    // Not the version: that is answered before the runtime has found its containers again.
+    // The version is not sufficient: the runtime returns it before it has restored its containers.
     let up = runtime.status(cri::StatusRequest { verbose: false });
     let mut up = std::pin::pin!(up);
     let mut told = false;
     loop {
         tokio::select! {
-            // The request for the stream goes out first, so that nothing falls between the two.
+            // Poll the stream request first, so that no event is lost between the two.
             biased;
             stream = &mut begin => return stream,
             status = &mut up, if !told => {
@@ -124,7 +127,7 @@ async fn cri_session(channel: Channel, sender: &mpsc::Sender<Signal>) -> Result<
     Ok(())
 }
 
-/// Events of the container's first process only: an exec has an id of its own.
+/// Translates events of a container's first process; an exec has its own id.
 fn translate(envelope: &Envelope) -> Option<ContainerEvent> {
     let bytes = envelope.event.as_ref()?.value.as_slice();
     let (id, kind) = match envelope.topic.as_str() {

@@ -1,4 +1,4 @@
-//! Finds containerd and a low-level runtime that really starts a container here.
+//! Finds containerd and an OCI runtime that can start a container on this machine.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -8,24 +8,24 @@ use std::time::Duration;
 use crate::config::RuntimeConfig;
 use crate::runtime::images::pause;
 
-/// A program that only prints its version, or a trial container, is given this long: on a slow and busy machine the first start of
-/// containerd, forty megabytes from the disk, took more than 15 s.
+/// Time limit for a program that prints its version, and for the trial container: on a slow and
+/// busy machine the first start of containerd, which reads 40 MB from disk, took more than 15 s.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why there is no runtime.
+/// Why no runtime was found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotFound {
-    /// No such program anywhere we look.
+    /// The program is in none of the directories.
     #[error(
         "{program} is neither in {dirs} nor on PATH; install it (for Debian: apt-get install containerd runc) or give --container-runtime-endpoint"
     )]
     Program {
         /// Name of the program.
         program: &'static str,
-        /// Folders searched.
+        /// The searched directories.
         dirs: String,
     },
-    /// It does not run, or its version cannot be read.
+    /// The program does not run, or its version cannot be parsed.
     #[error("{path} does not say its version: {why}")]
     Version {
         /// Path of the program.
@@ -33,7 +33,7 @@ pub(crate) enum NotFound {
         /// Its output or the error.
         why: String,
     },
-    /// Shims cannot be grouped with this version.
+    /// This version of containerd cannot group shims.
     #[error(
         "--grouped-shims needs containerd 2.2 or later, {path} is {major}.{minor}; install a newer one or start without the flag"
     )]
@@ -50,19 +50,19 @@ pub(crate) enum NotFound {
 /// Major and minor version.
 pub(crate) type Version = (u32, u32);
 
-/// What the own runtime consists of.
+/// The programs of the supervised runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Binaries {
     pub(crate) containerd: PathBuf,
     pub(crate) version: Version,
-    /// crun or runc.
+    /// The path of crun or runc.
     pub(crate) engine: PathBuf,
-    /// What is known to be wrong with its version.
+    /// A known vulnerability of its version.
     pub(crate) fault: Option<String>,
 }
 
-/// The first executable file named `program` in `bin_dirs`, then in the directories of `path`, a value of the variable
-/// `PATH`.
+/// Returns the first executable file named `program` in `bin_dirs`, then in the directories of
+/// `path`, a value of the variable `PATH`.
 pub fn find_program(bin_dirs: &[PathBuf], path: &str, program: &str) -> Option<PathBuf> {
     let on_path = path.split(':').filter(|p| !p.is_empty()).map(PathBuf::from);
     bin_dirs.iter().cloned().chain(on_path).map(|dir| dir.join(program)).find(|path| {
@@ -86,7 +86,8 @@ fn required(config: &RuntimeConfig, program: &'static str) -> Result<PathBuf, No
     })
 }
 
-/// Finds containerd and the engine: crun when a trial container starts under it (7 ms a container instead of 22), else runc.
+/// Finds containerd and the OCI runtime: crun if it starts a trial container (7 ms per container
+/// instead of 22), else runc.
 pub(crate) async fn find(config: &RuntimeConfig) -> Result<Binaries, NotFound> {
     let containerd = required(config, "containerd")?;
     let output = run(&containerd, &["--version"]).await;
@@ -110,7 +111,7 @@ pub(crate) async fn find(config: &RuntimeConfig) -> Result<Binaries, NotFound> {
     Ok(Binaries { containerd, version, engine, fault })
 }
 
-/// Before 2.2 the shim knows no group given by an annotation (containerd's release notes).
+/// The shim of versions before 2.2 ignores the group annotation (containerd's release notes).
 fn groupable(config: &RuntimeConfig, path: &Path, version: Version) -> Result<(), NotFound> {
     let (major, minor) = version;
     if config.grouped_shims && version < (2, 2) {
@@ -119,14 +120,14 @@ fn groupable(config: &RuntimeConfig, path: &Path, version: Version) -> Result<()
     Ok(())
 }
 
-/// `containerd github.com/containerd/containerd 1.6.20~ds1 …` or `… v2.4.1 …`.
+/// Parses `containerd github.com/containerd/containerd 1.6.20~ds1 …` or `… v2.4.1 …`.
 fn parse_version(output: &str) -> Option<Version> {
     let word = output.split_whitespace().nth(2)?;
     let mut parts = word.trim_start_matches('v').split(['.', '-', '~', '+']);
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Runs a program to its end; its output, or why it failed.
+/// Runs a program to completion; returns its output, or the error.
 async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let child = tokio::process::Command::new(program)
         .args(arguments)
@@ -144,7 +145,7 @@ async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
     Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Creates a container of the pause program under `engine` and deletes it.
+/// Creates a container of the pause program with `oci_runtime` and deletes it.
 async fn trial(engine: &Path, config: &RuntimeConfig) -> Result<(), String> {
     let bundle = config.run_dir.join("trial");
     let files = || -> std::io::Result<()> {
@@ -156,7 +157,7 @@ async fn trial(engine: &Path, config: &RuntimeConfig) -> Result<(), String> {
     let id = format!("kube-lite-trial-{}", base::clock::random_suffix(8));
     let root = bundle.join("state");
     let (root, bundle_path) = (root.to_string_lossy(), bundle.to_string_lossy());
-    // Its output goes nowhere: the container would keep our pipes open.
+    // The container inherits the output, so a pipe would stay open.
     let created = tokio::process::Command::new(engine)
         .args(["--root", &root, "create", "--bundle", &bundle_path, &id])
         .stdin(Stdio::null())

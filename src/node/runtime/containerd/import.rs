@@ -1,4 +1,5 @@
-//! Puts images into containerd without a registry: the built-in pause image and archives from disk.
+//! Imports images into containerd without a registry: the built-in pause image and archives from
+//! disk.
 
 mod archive;
 mod contents;
@@ -23,30 +24,30 @@ use crate::runtime::cri::channel;
 use crate::runtime::images::pause;
 use contents::{Blob, Contents, Image, Source, descriptor};
 
-/// One message of an upload; far below containerd's limit of 16 MiB.
+/// Size of an upload message; far below containerd's limit of 16 MiB.
 const CHUNK: usize = 1 << 20;
-/// Small calls.
+/// Time limit for small calls.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// One blob; a gigabyte on a slow card.
+/// Time limit for one blob, such as a gigabyte on a slow SD card.
 const BLOB_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Why an image could not be imported.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImportError {
-    /// The runtime refused; retry when it is up again.
+    /// The runtime returned an error; the import can be retried.
     #[error("cannot import image content: {0}")]
     Runtime(#[from] tonic::Status),
     /// The archive cannot be read.
     #[error("cannot import {path}: {source}")]
     Archive {
-        /// File.
+        /// The archive.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
 }
 
-/// Imports the built-in pause image; cheap when it is there already.
+/// Imports the built-in pause image; cheap if it is present already.
 pub(crate) async fn pause_image(socket: &Path) -> Result<(), ImportError> {
     let [layer, config, manifest] = pause::image();
     let children = vec![config.digest.clone(), layer.digest.clone()];
@@ -61,17 +62,17 @@ pub(crate) async fn pause_image(socket: &Path) -> Result<(), ImportError> {
     store(socket, Contents { blobs, images: vec![image] }).await
 }
 
-/// Ends of the names of archives. One that is compressed by zstd is refused by name.
+/// Name suffixes of archives. An archive compressed with zstd is rejected with its own message.
 const ARCHIVES: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
 
-/// The archives of a folder in their order, and the files that cannot be archives, each with its
-/// reason. Opening a FIFO would block for ever, so only regular files are archives.
+/// Returns the archives of a directory, sorted, and the files that cannot be archives, each with
+/// its reason. Only regular files are archives: opening a FIFO would block forever.
 pub(crate) fn archives(folder: &Path) -> (Vec<PathBuf>, Vec<(PathBuf, String)>) {
     let (mut archives, mut refused) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let (name, path) = (entry.file_name(), entry.path());
         let name = name.to_string_lossy();
-        // Hidden files, and folders, hold other things.
+        // Hidden files and directories are ignored.
         if name.starts_with('.') || path.is_dir() {
             continue;
         }
@@ -88,7 +89,7 @@ pub(crate) fn archives(folder: &Path) -> (Vec<PathBuf>, Vec<(PathBuf, String)>) 
     (archives, refused)
 }
 
-/// Imports an OCI layout or `docker save` archive (plain or gzip); the names of its images.
+/// Imports an OCI layout or `docker save` archive (plain or gzip); returns the names of its images.
 pub(crate) async fn archive(socket: &Path, path: &Path) -> Result<Vec<String>, ImportError> {
     let failed = |source| ImportError::Archive { path: path.to_owned(), source };
     let owned = path.to_owned();
@@ -113,7 +114,8 @@ fn request<T>(message: T, lease: &str, timeout: Duration) -> tonic::Request<T> {
     request
 }
 
-/// Stores blobs and names under a lease, so that containerd's collector takes nothing away half-way.
+/// Stores blobs and names under a lease, so that containerd's garbage collection removes nothing in
+/// between.
 async fn store(socket: &Path, contents: Contents) -> Result<(), ImportError> {
     let channel = channel(socket);
     let mut leases = LeasesClient::new(channel.clone());
@@ -130,7 +132,7 @@ async fn store(socket: &Path, contents: Contents) -> Result<(), ImportError> {
     stored
 }
 
-/// An hour from now: a lease that we could not delete ends by itself.
+/// An hour from now, when containerd removes a lease that could not be deleted.
 fn expiry() -> String {
     let seconds = base::clock::unix_time().as_secs().saturating_add(3600);
     jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or_default())
@@ -170,7 +172,7 @@ async fn store_all(channel: &Channel, lease: &str, contents: Contents) -> Result
     Ok(())
 }
 
-/// Labels that keep what a manifest or index refers to.
+/// Labels that protect the references of a manifest or index from garbage collection.
 fn references(children: &[String]) -> HashMap<String, String> {
     children
         .iter()
@@ -219,7 +221,7 @@ async fn label(
     Ok(())
 }
 
-/// The messages of one upload: chunks, then the commit that checks size and digest.
+/// Returns the messages of one upload: chunks, then the commit that verifies size and digest.
 async fn upload(
     blob: Blob,
     labels: HashMap<String, String>,
@@ -241,7 +243,7 @@ async fn upload(
             let mut file = tokio::fs::File::open(&path).await.map_err(failed)?;
             file.seek(std::io::SeekFrom::Start(offset)).await.map_err(failed)?;
             let rest = file.take(u64::try_from(total).unwrap_or_default());
-            // A file that ends early ends the stream early; the commit then fails by its size.
+            // A truncated file ends the stream early, and the commit fails because of the size.
             stream::unfold(rest, |mut rest| async move {
                 let mut chunk = bytes::BytesMut::with_capacity(CHUNK);
                 while chunk.len() < CHUNK && rest.read_buf(&mut chunk).await.ok()? > 0 {}

@@ -1,18 +1,22 @@
-//! What containerd's network library remembers of each sandbox, and cannot read any more after a power cut.
+//! The network results that containerd's CNI library stores for each sandbox, which a power failure
+//! can corrupt.
 
 use std::path::Path;
 
 use serde::de::IgnoredAny;
 
-/// Where the library keeps one file for each sandbox and link (libcni's `CacheDir`); containerd has no setting for it.
+/// Directory of the library with one file per sandbox and interface (libcni's `CacheDir`);
+/// containerd has no option for it.
 pub(super) const FOLDER: &str = "/var/lib/cni/results";
-/// Our network (its name in the configuration that is installed), and the library's own for `lo`.
+/// Prefixes of the files of kube-lite's network (the name in the installed configuration) and of
+/// the library's own for `lo`.
 const NETWORKS: [&str; 2] = ["kube-lite-", "cni-loopback-"];
-/// A result with every field takes a few kilobytes.
+/// Maximum size of a result; one with every field takes a few kilobytes.
 const SIZE_MAX: u64 = 1 << 20;
 
-/// Removes results that are no JSON: the library writes them without a sync, a power cut leaves them empty, and containerd then
-/// refuses for ever to stop the sandbox that they are of. Without a result it is stopped as well. Returns how many there were.
+/// Removes results that are not JSON and returns their number. The library writes them without a
+/// sync, a power failure leaves them empty, and containerd then cannot stop their sandbox. Without
+/// a result it can.
 pub(super) fn remove_broken(folder: &Path) -> usize {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let broken = files.filter(|file| {

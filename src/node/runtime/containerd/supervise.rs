@@ -1,4 +1,5 @@
-//! Keeps our containerd running: adopts the one that runs, starts one that does not, again with back-off when it ends.
+//! Supervises containerd: adopts a running one or starts it, and restarts it with back-off when it
+//! ends.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,18 +18,18 @@ use crate::config::RuntimeConfig;
 use crate::runtime::Runtime;
 use crate::runtime::cri::CriRuntime;
 
-/// A started containerd that does not answer by then is stopped and started again.
+/// A containerd that is not ready within this time is reported as an error.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// The log of containerd starts afresh above this size.
+/// Size above which the log of containerd is truncated at a start.
 const LOG_MAX: u64 = 4 << 20;
 
-/// Why there is no own containerd.
+/// Why containerd cannot be supervised.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SuperviseError {
     /// A program is missing.
     #[error(transparent)]
     NotFound(#[from] NotFound),
-    /// A file or folder cannot be written.
+    /// A file or directory cannot be written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
@@ -37,29 +38,29 @@ pub(crate) enum SuperviseError {
 #[derive(Debug, Clone)]
 pub(crate) struct Containerd {
     socket: PathBuf,
-    /// Counts how often it became ready; zero before the first time.
+    /// How often containerd became ready; zero before the first time.
     ready: watch::Receiver<u64>,
     suspect: Arc<Notify>,
 }
 
 impl Containerd {
-    /// Its gRPC socket.
+    /// The gRPC socket of containerd.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Resolves when it answers for the first time.
+    /// Resolves when containerd is ready for the first time.
     pub(crate) async fn ready(&mut self) {
         let _ = self.ready.wait_for(|n| *n > 0).await;
     }
 
-    /// Somebody lost the connection: look whether it still runs.
+    /// Reports a lost connection, so that the supervisor checks whether containerd still runs.
     pub(crate) fn suspect(&self) {
         self.suspect.notify_one();
     }
 }
 
-/// The part that runs as a task.
+/// The supervising task.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     config: RuntimeConfig,
@@ -67,7 +68,7 @@ pub(crate) struct Supervisor {
     socket: PathBuf,
     ready: watch::Sender<u64>,
     suspect: Arc<Notify>,
-    /// The configuration changed since the running one was started.
+    /// The configuration changed since the running containerd was started.
     changed: bool,
 }
 
@@ -110,7 +111,7 @@ fn config_path(config: &RuntimeConfig) -> PathBuf {
     config.data_dir.join("containerd.toml")
 }
 
-/// Whether this kernel stacks layers on the file system of `dir`.
+/// Whether overlayfs works on the file system of `dir`.
 fn overlay_works(dir: &Path) -> bool {
     use nix::mount::{MntFlags, MsFlags, mount, umount2};
     let base = dir.join("overlay-trial");
@@ -139,7 +140,8 @@ fn overlay_works(dir: &Path) -> bool {
     works
 }
 
-/// Whether the kernel lets us lower an `oom_score_adj` below our own: not in every container and virtual machine.
+/// Whether the kernel allows an `oom_score_adj` below that of this process, which some containers
+/// and virtual machines do not.
 pub(crate) fn scores_may_fall() -> bool {
     let path = Path::new("/proc/self/oom_score_adj");
     let Some(own) = std::fs::read_to_string(path).ok().and_then(|t| t.trim().parse::<i32>().ok())
@@ -153,7 +155,7 @@ pub(crate) fn scores_may_fall() -> bool {
 }
 
 impl Supervisor {
-    /// Runs until shutdown, and leaves containerd running then: pods outlive us.
+    /// Runs until shutdown. containerd keeps running after that, as do the pods.
     pub(crate) async fn run(mut self, shutdown: Shutdown) -> Result<(), std::io::Error> {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
         while !shutdown.is_requested() {
@@ -210,7 +212,7 @@ impl Supervisor {
             .arg("--config")
             .arg(config_path(&self.config))
             .env("PATH", path)
-            // Idle this does nothing; it caps the peaks of pulls on small nodes.
+            // Without effect when idle; limits peaks of pulls on small nodes.
             .env("GOMEMLIMIT", "64MiB")
             .env("GOGC", "50")
             .stdin(Stdio::null())
@@ -235,7 +237,7 @@ impl Supervisor {
         self.config.run_dir.join("containerd.pid")
     }
 
-    /// Ends the running containerd and waits until it no longer answers. Containers keep their shims.
+    /// Stops the running containerd and waits for its end. The shims of containers keep running.
     async fn terminate(&self, shutdown: &Shutdown) {
         let pid =
             base::fs::read_to_string(&self.pid_file()).ok().and_then(|t| t.trim().parse().ok());
@@ -258,7 +260,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for readiness, then for the end.
+    /// Waits until containerd is ready, then until it ends.
     async fn watch(&self, child: Option<tokio::process::Child>, shutdown: &Shutdown) {
         let mut child = child;
         let adopted = child.is_none();
@@ -268,7 +270,8 @@ impl Supervisor {
                     Ok(status) => tracing::warn!(%status, "containerd ended, starting it again"),
                     Err(error) => tracing::warn!(%error, "containerd is lost, starting it again"),
                 },
-                // No child of ours: whoever loses the event stream tells, and then we ask.
+                // An adopted containerd is not a child process: a lost event stream triggers the
+                // check.
                 None => loop {
                     self.suspect.notified().await;
                     if !self.answers().await {

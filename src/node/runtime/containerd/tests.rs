@@ -1,4 +1,4 @@
-//! Against the real containerd of this machine, in folders of its own.
+//! Runs the machine's containerd in its own directories.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::Config;
 use crate::runtime::Runtime;
 use crate::runtime::cri::CriRuntime;
 
-/// Whether containers can be started here; says why not.
+/// Whether containers can be started here; prints why not.
 fn privileged() -> bool {
     let able = nix::unistd::Uid::effective().is_root()
         && ["/usr/bin/containerd", "/usr/local/bin/containerd"]

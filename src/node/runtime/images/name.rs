@@ -1,6 +1,7 @@
-//! Image references as people write them, in the full form that runtimes keep.
+//! Converts image references to the full form that runtimes use.
 
-/// `busybox` → `docker.io/library/busybox:latest`, as `github.com/distribution/reference` normalises names.
+/// Normalizes `busybox` to `docker.io/library/busybox:latest`, as
+/// `github.com/distribution/reference` does.
 pub(crate) fn normalize(reference: &str) -> String {
     let (name, suffix) = split(reference);
     let suffix = if suffix.is_empty() { ":latest" } else { suffix };
@@ -23,7 +24,7 @@ pub(crate) fn normalize(reference: &str) -> String {
     format!("{registry}/{path}{suffix}")
 }
 
-/// Name, and the rest that begins with `:` or `@` (or is empty).
+/// Splits off the suffix, which begins with `:` or `@` or is empty.
 fn split(reference: &str) -> (&str, &str) {
     let at = reference.find('@').unwrap_or(reference.len());
     let slash = reference[..at].rfind('/').map_or(0, |i| i + 1);
@@ -36,7 +37,7 @@ pub(crate) fn is_latest(reference: &str) -> bool {
     normalize(reference).ends_with(":latest")
 }
 
-/// Whether the reference could name an image at all; the runtime checks the rest.
+/// Whether the reference is plausible; the runtime validates it fully.
 pub(crate) fn is_valid(reference: &str) -> bool {
     let (name, suffix) = split(reference);
     let path_is_fine = |p: &str| {

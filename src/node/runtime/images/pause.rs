@@ -1,14 +1,16 @@
-//! The built-in pause image: a static program of 200 bytes that holds a sandbox's namespaces, and its OCI image.
+//! The built-in pause image: a static program of 200 bytes that holds a sandbox's namespaces, and
+//! its OCI image.
 //!
-//! As process 1 it must end on TERM and INT, and reap the orphans of a shared process namespace. It blocks the three
-//! signals and waits for them one by one, so it needs no handlers, no libc and no stack beyond eight bytes.
+//! As process 1 it must exit on TERM and INT, and reap the orphans of a shared process namespace.
+//! It blocks the three signals and waits for them one by one, so it needs no handlers, no libc and
+//! no stack beyond eight bytes.
 
 use bytes::Bytes;
 
 use crate::digest::sha256;
 use crate::runtime::images::tarball;
 
-/// Name of the image in the runtime; `localhost` keeps everybody from asking a registry for it.
+/// Name of the image in the runtime; the host `localhost` prevents pulls from a registry.
 pub(crate) const IMAGE: &str = "localhost/kube-lite/pause:1";
 
 /// One blob of an OCI image.
@@ -25,7 +27,8 @@ impl Blob {
     }
 }
 
-/// Layer, configuration and manifest of the image for this machine, in the order they must be stored.
+/// Layer, configuration and manifest of the image for this machine, in the order in which they must
+/// be stored.
 pub(crate) fn image() -> [Blob; 3] {
     let (elf, architecture) = if cfg!(target_arch = "aarch64") {
         (elf(183, &aarch64()), "arm64")
@@ -54,7 +57,7 @@ pub(crate) fn image() -> [Blob; 3] {
     [layer, config, manifest]
 }
 
-/// The program for this machine, for a trial container.
+/// The program for this machine, used by a trial container.
 pub(crate) fn program() -> Vec<u8> {
     if cfg!(target_arch = "aarch64") { elf(183, &aarch64()) } else { elf(62, X86_64) }
 }
@@ -87,8 +90,8 @@ fn elf(machine: u16, code: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `rt_sigprocmask(BLOCK, {INT, TERM, CHLD})`, then for ever: `rt_sigtimedwait`; INT or TERM: `exit(0)`; else `wait4` with
-/// `WNOHANG` until nothing is left.
+/// `rt_sigprocmask(BLOCK, {INT, TERM, CHLD})`, then a loop: `rt_sigtimedwait`; INT or TERM:
+/// `exit(0)`; else `wait4` with `WNOHANG` until no child is left.
 const X86_64: &[u8] = &[
     0x68, 0x02, 0x40, 0x01, 0x00, // push 0x14002: the set
     0x31, 0xff, 0x48, 0x89, 0xe6, 0x31, 0xd2, // edi = 0, rsi = rsp, edx = 0
@@ -165,7 +168,7 @@ mod tests {
         for signal in [Signal::SIGTERM, Signal::SIGINT] {
             let mut child = Command::new(&path).spawn().unwrap();
             let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-            // It is ready for signals once it waits in rt_sigtimedwait.
+            // It can handle signals once it waits in rt_sigtimedwait.
             let call = if cfg!(target_arch = "aarch64") { "137 " } else { "128 " };
             let path = format!("/proc/{pid}/syscall");
             while !std::fs::read_to_string(&path).unwrap().starts_with(call) {

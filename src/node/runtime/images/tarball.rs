@@ -2,9 +2,9 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// Most entries of one archive; an image archive has a few dozen.
+/// Maximum number of entries of an archive; an image archive has a few dozen.
 const ENTRIES_MAX: usize = 100_000;
-/// Longest name in a GNU or pax header.
+/// Maximum length of a name in a GNU or pax header.
 const NAME_MAX: u64 = 64 << 10;
 const BLOCK: u64 = 512;
 
@@ -12,7 +12,7 @@ const BLOCK: u64 = 512;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    /// Offset of its content in the archive.
+    /// Offset of the content in the archive.
     pub(crate) offset: u64,
     pub(crate) size: u64,
 }
@@ -21,7 +21,7 @@ fn bad(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a tar archive: {why}"))
 }
 
-/// A number field: octal text, or base 256 when the high bit is set.
+/// Parses a number field: octal text, or base 256 if the high bit is set.
 fn number(field: &[u8]) -> io::Result<u64> {
     if let Some((first, rest)) = field.split_first()
         && first & 0x80 != 0
@@ -52,7 +52,7 @@ fn slice(block: &[u8; 512], from: usize, length: usize) -> &[u8] {
     &block[from..from + length]
 }
 
-/// The `path` of a pax header, when it has one. Records are `length key=value\n`.
+/// Returns the `path` of a pax header, if it has one. Records are `length key=value\n`.
 fn pax_path(data: &[u8]) -> Option<String> {
     let mut rest = data;
     while !rest.is_empty() {
@@ -67,10 +67,11 @@ fn pax_path(data: &[u8]) -> Option<String> {
     None
 }
 
-/// The regular files of an archive, in order.
+/// Returns the regular files of an archive, in order.
 ///
 /// # Errors
-/// I/O errors and anything that is no tar archive.
+///
+/// I/O errors, and files that are not tar archives.
 pub(crate) fn index(archive: &mut (impl Read + Seek)) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
     let mut long_name = None;
@@ -80,7 +81,7 @@ pub(crate) fn index(archive: &mut (impl Read + Seek)) -> io::Result<Vec<Entry>> 
         archive.seek(SeekFrom::Start(position))?;
         match archive.read_exact(&mut block) {
             Ok(()) => {}
-            // Some writers leave the closing zero blocks out.
+            // Some writers omit the final zero blocks.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof && !entries.is_empty() => break,
             Err(e) => return Err(e),
         }
@@ -124,7 +125,7 @@ pub(crate) fn index(archive: &mut (impl Read + Seek)) -> io::Result<Vec<Entry>> 
     Ok(entries)
 }
 
-/// An archive of small files: name (under 100 bytes), mode, content. Owner root, time zero.
+/// Writes an archive of small files: name (under 100 bytes), mode, content. Owner root, time zero.
 pub(crate) fn write(files: &[(&str, u32, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, mode, content) in files {

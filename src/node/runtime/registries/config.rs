@@ -8,17 +8,17 @@ use proto::runtime::v1 as cri;
 
 use serde::Deserialize;
 
-/// Where Docker Hub's images are; its name in references is another.
+/// The host of Docker Hub, which differs from its name in references.
 const HUB: &str = "registry-1.docker.io";
 
-/// Where a registry answers.
+/// The address of a registry or mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
     /// `https` or `http`.
     pub(super) scheme: &'static str,
-    /// Name or address, with the port where one is given.
+    /// Name or address, with an optional port.
     pub(super) host: String,
-    /// What stands in front of the requests' paths; empty for the usual `/v2`.
+    /// Prefix of the request paths; empty for the usual `/v2`.
     pub(super) path: String,
 }
 
@@ -29,12 +29,12 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Where a registry itself answers.
+    /// Returns the endpoint of a registry itself.
     pub(super) fn of_registry(name: &str) -> Result<Self, &'static str> {
         let host = if name == "docker.io" { HUB } else { name };
         let local =
             host.rsplit_once(':').is_some_and(|(name, port)| is_local(name) && port != "443");
-        // As containerd: a registry of this machine on a port of its own has no certificate.
+        // As in containerd, a registry on a port of this machine has no certificate.
         Self::new(if local { "http" } else { "https" }, host, "")
     }
 
@@ -52,7 +52,7 @@ impl Endpoint {
         Ok(Self { scheme, host: host.to_owned(), path: path.to_owned() })
     }
 
-    /// As people write it: with or without a scheme, with or without a path.
+    /// Parses an endpoint with optional scheme and path.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = match text.split_once("://") {
             Some(("https", rest)) => (Some("https"), rest),
@@ -65,7 +65,7 @@ impl Endpoint {
         Self::new(scheme.unwrap_or(named.scheme), &named.host, path)
     }
 
-    /// The registry's name in references.
+    /// The registry's name in image references.
     pub(super) fn registry(&self) -> &str {
         if self.host == HUB { "docker.io" } else { &self.host }
     }
@@ -80,7 +80,7 @@ fn is_local(name: &str) -> bool {
     name == "localhost" || address.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// What is said of a host.
+/// The configuration of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settings {
@@ -88,7 +88,7 @@ pub(super) struct Settings {
     pub(super) tls: Option<Tls>,
 }
 
-/// Credentials; never shown.
+/// Credentials, which are not printed.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Auth {
@@ -132,7 +132,7 @@ impl Auth {
     }
 }
 
-/// How a host's certificate is checked, and what it is shown.
+/// Verification of a host's certificate, and the client certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Tls {
@@ -148,7 +148,7 @@ impl Tls {
             .then_some("cert_file and key_file belong together")
     }
 
-    /// The files that must be there.
+    /// The files that have to exist.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let all = [
             ("ca_file", &self.ca_file),
@@ -161,33 +161,33 @@ impl Tls {
     }
 }
 
-/// The key of what holds for every registry that has no entry of its own.
+/// The key of the configuration for registries without their own.
 pub(super) const ANY: &str = "*";
 
-/// What `registries.yaml` says, checked.
+/// The validated content of `registries.yaml`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registries {
-    /// Endpoints by registry, in their order.
+    /// Endpoints by registry, in the order of use.
     pub(super) mirrors: BTreeMap<String, Vec<Endpoint>>,
     /// Settings by host.
     pub(super) configs: BTreeMap<String, Settings>,
-    /// A registry with mirrors is not asked itself (`--disable-default-registry-endpoint`).
+    /// A registry with mirrors is not used itself (`--disable-default-registry-endpoint`).
     pub(super) no_default: bool,
 }
 
 impl Registries {
-    /// As it is, but registries with mirrors are asked only when they are among these.
+    /// Sets whether registries with mirrors are only used through their mirrors.
     #[must_use]
     pub fn without_default(self, no_default: bool) -> Self {
         Self { no_default, ..self }
     }
 
-    /// The endpoints for a registry's images; `None` when nothing is said of it.
+    /// Returns the mirrors of a registry; `None` without an entry.
     pub(super) fn mirrors_of(&self, registry: &str) -> Option<&[Endpoint]> {
         self.mirrors.get(registry).or_else(|| self.mirrors.get(ANY)).map(Vec::as_slice)
     }
 
-    /// What is said of an endpoint, by the name that its requests go to or by that of its registry.
+    /// Returns the configuration of an endpoint, by its host or by the name of its registry.
     pub(super) fn settings(&self, endpoint: &Endpoint) -> Option<&Settings> {
         let names = [endpoint.host.as_str(), endpoint.registry()];
         names.iter().find_map(|name| self.configs.get(*name))
@@ -201,8 +201,8 @@ impl Registries {
         self.settings(endpoint).or_else(|| self.configs.get(ANY))?.auth.as_ref()
     }
 
-    /// Credentials for the endpoints of an image (`docker.io/library/a:1`), in the order in which these are asked. containerd sends each
-    /// to the endpoint alone that it is for.
+    /// Returns the credentials for the endpoints of an image (`docker.io/library/a:1`), in the
+    /// order in which these are used. containerd sends each to its endpoint only.
     pub(crate) fn credentials(&self, image: &str) -> Vec<cri::AuthConfig> {
         let registry = image.split('/').next().unwrap_or_default();
         let mirrors = self.mirrors_of(registry);

@@ -1,4 +1,4 @@
-//! Reads `registries.yaml` and refuses what it cannot mean.
+//! Reads and validates `registries.yaml`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,27 +10,27 @@ use serde_json::Value;
 
 use super::config::{ANY, Auth, Endpoint, Registries, Settings, Tls};
 
-/// A larger file is none of ours, in bytes.
+/// Maximum size of the file in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Why the file is not taken.
+/// Why the file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum BadRegistries {
-    /// It is there and cannot be read.
+    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It is larger than such a file can be.
+    /// The file is too large.
     #[error("is larger than {FILE_MAX} bytes")]
     TooLarge,
-    /// It is no YAML.
+    /// The file is not YAML.
     #[error("{0}")]
     Decode(#[from] api::codec::DecodeError),
-    /// An entry means nothing: where, and why.
+    /// An entry is invalid.
     #[error("{at}: {why}")]
     Entry {
-        /// Such as `mirrors.docker.io.endpoint`.
+        /// Path of the entry, such as `mirrors.docker.io.endpoint`.
         at: String,
-        /// What is wrong, and what to write instead.
+        /// The reason, and what to write instead.
         why: String,
     },
 }
@@ -61,10 +61,11 @@ fn read<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, BadRegistries>
     serde_json::from_value(value).map_err(|e| bad(at, e.to_string()))
 }
 
-/// Reads the text; files that it names are not looked at.
+/// Parses the text; does not read the files that it names.
 ///
 /// # Errors
-/// The first entry that means nothing, by name.
+///
+/// The first invalid entry.
 pub(super) fn parse(text: &[u8]) -> Result<Registries, BadRegistries> {
     let value = api::codec::yaml::parse(text)?;
     if value.is_null() {
@@ -111,10 +112,11 @@ pub(super) fn parse(text: &[u8]) -> Result<Registries, BadRegistries> {
     Ok(out)
 }
 
-/// Reads the file; one that is not there says nothing.
+/// Reads the file; a missing one is empty.
 ///
 /// # Errors
-/// Why it is not taken: unreadable, no YAML, an entry that means nothing, a file of certificates that is not there.
+///
+/// The file is unreadable or not YAML, an entry is invalid, or a certificate file is missing.
 pub fn load(path: &Path) -> Result<Registries, BadRegistries> {
     use std::io::Read;
     let file = match std::fs::File::open(path) {

@@ -1,4 +1,4 @@
-//! Takes the file over at the start and whenever it changes.
+//! Applies the file at the start and after each change.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,13 +13,15 @@ use super::hosts::HEADER;
 use crate::file_watcher::Changes;
 use arc_swap::ArcSwap;
 
-/// Key of the problem of a refused file.
+/// Key of the problem entry of a rejected file.
 const PROBLEM: &str = "registries";
 
-/// Writes the folders that containerd reads, and removes those that are said no more. Folders of others stay.
+/// Writes the directories that containerd reads, and removes outdated ones. Directories with other
+/// content are kept.
 ///
 /// # Errors
-/// A folder or file that cannot be written.
+///
+/// A directory or file cannot be written.
 pub(crate) fn write(registries: &Registries, dir: &Path) -> io::Result<()> {
     base::fs::create_dir(dir, 0o700)?;
     let wanted: BTreeMap<String, String> = registries.hosts();
@@ -41,7 +43,8 @@ pub(crate) fn write(registries: &Registries, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Follows the file until shutdown. One that turned bad is named in the log, and what it said before holds.
+/// Watches the file until shutdown. If it becomes invalid, a problem is reported and the previous
+/// configuration stays in effect.
 pub(crate) async fn follow(
     current: Arc<ArcSwap<Registries>>,
     file: Option<PathBuf>,

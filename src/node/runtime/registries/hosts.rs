@@ -1,4 +1,5 @@
-//! The folders that containerd reads: one for each registry, with a `hosts.toml` of its endpoints (containerd's docs/hosts.md).
+//! The directories that containerd reads: one for each registry, with a `hosts.toml` of its
+//! endpoints (containerd's docs/hosts.md).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,10 +7,10 @@ use std::fmt::Write as _;
 use super::config::{ANY, Endpoint, Registries, Tls};
 use crate::runtime::containerd::config::quoted;
 
-/// By this line a folder is known as ours.
+/// The first line of generated files, by which their directories are recognized.
 pub(super) const HEADER: &str = "# Written by kube-lite from registries.yaml; changes are lost.\n";
 
-/// The name of a registry's folder: a port stands between underscores.
+/// Returns the directory name of a registry: a port is put between underscores.
 fn folder(registry: &str) -> String {
     match registry.rsplit_once(':') {
         _ if registry == ANY => "_default".to_owned(),
@@ -37,9 +38,9 @@ fn put(out: &mut String, indent: &str, endpoint: Option<&Endpoint>, tls: Option<
 }
 
 impl Registries {
-    /// The text of each `hosts.toml`, by its folder.
+    /// Returns the text of each `hosts.toml`, by directory.
     pub(super) fn hosts(&self) -> BTreeMap<String, String> {
-        // What is said of a host holds for its registry, too, when that has no mirrors.
+        // The configuration of a host also applies to its registry if that has no mirrors.
         let with_tls = self.configs.iter().filter(|(_, s)| s.tls.is_some()).map(|(host, _)| host);
         let mut out = BTreeMap::new();
         for registry in self.mirrors.keys().chain(with_tls) {
@@ -51,14 +52,15 @@ impl Registries {
         out
     }
 
-    /// `None` when it would say nothing that containerd does not do anyway.
+    /// Returns the file of a registry; `None` if it would not change containerd's behaviour.
     fn hosts_of(&self, registry: &str) -> Option<String> {
         let mut endpoints: Vec<&Endpoint> = match registry {
             ANY => self.mirrors.get(ANY).into_iter().flatten().collect(),
             _ => self.mirrors_of(registry).into_iter().flatten().collect(),
         };
         let own = Endpoint::of_registry(registry).ok().filter(|_| registry != ANY);
-        // What is asked last stands by itself: the registry, or the last endpoint where it is not to be asked.
+        // The last endpoint to use is the `server`: the registry, or the last mirror if the
+        // registry itself is not used.
         let server = if endpoints.last().copied() == own.as_ref() && own.is_some()
             || self.no_default && !endpoints.is_empty()
         {

@@ -1,4 +1,5 @@
-//! Expectations are those of k3s's documentation ("Private Registry Configuration") and of containerd's docs/hosts.md.
+//! Expectations are those of k3s's documentation ("Private Registry Configuration") and of
+//! containerd's docs/hosts.md.
 
 use super::file::parse;
 use super::*;
@@ -41,7 +42,7 @@ capabilities = ["pull", "resolve"]
   override_path = true
 "#
     );
-    // The last endpoint is the registry itself: it is not asked twice.
+    // The last endpoint is the registry itself, which is not used twice.
     assert_eq!(
         hosts["registry.example.com_8443_"],
         r#"# Written by kube-lite from registries.yaml; changes are lost.
@@ -135,7 +136,7 @@ configs:
     );
     assert_eq!(shown("other.io/a"), [pair("https://other.io", "t")]);
     assert_eq!(shown("third.io/a"), []);
-    // Nothing of it is ever shown.
+    // Credentials are not printed.
     assert!(!format!("{found:?}").contains("secret") && !format!("{found:?}").contains("aHVi"));
 }
 

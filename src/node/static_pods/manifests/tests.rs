@@ -1,4 +1,4 @@
-//! Manifests of static pods: read, checked, refused by name.
+//! Manifests of static pods: parsing, validation and rejection.
 
 use super::*;
 
@@ -20,7 +20,8 @@ fn a_manifest_becomes_a_pod_of_this_node() {
     assert_eq!(pod.restart_policy(), "Always");
     let tolerations = pod.spec().tolerations.as_ref().unwrap();
     assert_eq!(tolerations[0].effect.as_deref(), Some("NoExecute"));
-    // The same content has the same uid, also as JSON with other spacing; another content has another.
+    // The same content has the same uid, also as JSON with other spacing; different content has a
+    // different uid.
     assert_eq!(of(&WEB.replace("busybox}", "busybox }")).unwrap().uid, pod.uid);
     assert_ne!(of(&WEB.replace("busybox", "busybox:1")).unwrap().uid, pod.uid);
 }
@@ -82,7 +83,7 @@ fn every_refused_manifest_is_a_problem_until_it_is_corrected() {
     let refused = |name: &str, why: &str| {
         format!("the static pod {} is refused: {why}", path(name).display())
     };
-    // The same again: an unchanged file stays refused.
+    // A second read: an unchanged file stays rejected.
     for _ in 0..2 {
         assert_eq!(
             whats(&mut manifests),

@@ -1,4 +1,5 @@
-//! What flags say about the Node object and said before: at each start what they no longer say goes, what others added stays.
+//! Labels and taints of the Node object that are set by flags. At each start, those that are no
+//! longer in the flags are removed; those of others are kept.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +7,15 @@ use api::k8s::api::core::v1 as core;
 use api::k8s::api::core::v1::Taint;
 use serde_json::{Map, Value, json};
 
-/// The labels that flags said last, as a JSON object.
+/// The labels of the last flags, as a JSON object.
 pub(super) const LABELS: &str = "kube-lite.io/flag-labels";
-/// The taints that flags say, for the node lifecycle controller: nodes may not change their taints themselves.
+/// The taints of the flags, for the node lifecycle controller: nodes may not change their own
+/// taints.
 pub(super) const TAINTS: &str = "kube-lite.io/flag-taints";
-/// The text of [`TAINTS`] that the controller has applied.
+/// The value of [`TAINTS`] that the controller has applied.
 pub(super) const APPLIED: &str = "kube-lite.io/applied-flag-taints";
 
-/// What flags say.
+/// Labels and taints of the flags.
 pub(super) struct Flags<'a> {
     pub(super) labels: &'a BTreeMap<String, String>,
     pub(super) taints: &'a [Taint],
@@ -34,7 +36,8 @@ impl Flags<'_> {
         out
     }
 
-    /// `again` makes the text another one, so that it is applied once more.
+    /// Formats the value of [`TAINTS`]; `again` makes it different, so that it is applied once
+    /// more.
     fn taints_text(&self, again: Option<u64>) -> String {
         let taints: Vec<Value> = self
             .taints
@@ -47,8 +50,8 @@ impl Flags<'_> {
         }
     }
 
-    /// The merge patch that brings an existing node up to date; `None` when it is. `own` are labels that every node has,
-    /// `start` tells starts apart.
+    /// Returns the merge patch that updates an existing node; `None` if it is up to date. `own` are
+    /// the labels of every node, `start` is the time of this start.
     pub(super) fn patch(
         &self,
         node: &core::Node,

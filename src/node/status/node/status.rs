@@ -1,4 +1,4 @@
-//! What the status of the Node object says.
+//! The content of the Node status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::machine;
 use crate::pods::resources;
 use crate::runtime::RuntimeError;
 
-/// Images listed (`nodeStatusMaxImages`), and names of each.
+/// Maximum number of listed images (`nodeStatusMaxImages`), and of names of each.
 const IMAGES_MAX: usize = 50;
 const NAMES_MAX: usize = 5;
 
 const SHUTTING_DOWN: &str = "node is shutting down";
 
-/// Capacity and allocatable of the machine.
+/// Returns capacity and allocatable of the machine.
 pub(crate) fn amounts(
     node_config: &crate::Config,
     machine: &machine::Machine,
@@ -61,7 +61,7 @@ fn condition(type_: &str, status: bool, reason: &str, message: &str) -> Value {
     json!({"type": type_, "status": if status { "True" } else { "False" }, "reason": reason, "message": message})
 }
 
-/// The status without times, and whether the node is ready.
+/// Returns the status without times, and whether the node is ready.
 pub(super) async fn make(node: &Node) -> (Value, bool) {
     let (capacity, allocatable) = amounts(&node.identity.config, &node.identity.machine);
     let (capacity_text, allocatable_text) = (texts(&capacity), texts(&allocatable));
@@ -102,7 +102,7 @@ pub(super) async fn make(node: &Node) -> (Value, bool) {
     (status, problem.is_none())
 }
 
-/// What the handlers of the runtime say they can do, by name.
+/// Features of the runtime handlers, sorted by name.
 fn handlers(answer: &cri::StatusResponse) -> Value {
     let mut handlers: Vec<&cri::RuntimeHandler> = answer.runtime_handlers.iter().collect();
     handlers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -116,7 +116,8 @@ fn handlers(answer: &cri::StatusResponse) -> Value {
         .collect()
 }
 
-/// What the runtime says of a network that is not ready. One that does not answer says nothing.
+/// Returns the runtime's message about a network that is not ready; `None` if the runtime does not
+/// answer.
 fn network_problem(runtime: &Result<cri::StatusResponse, RuntimeError>) -> Option<String> {
     let status = runtime.as_ref().ok()?.status.as_ref()?;
     let bad = status.conditions.iter().find(|c| c.r#type == "NetworkReady" && !c.status)?;
@@ -203,13 +204,13 @@ async fn images(node: &Node) -> Value {
         .collect()
 }
 
-/// Whether somebody wrote that nothing is heard of the node.
+/// Whether another component set the condition `Ready` to unknown.
 pub(super) fn is_unknown(status: Option<&core::NodeStatus>) -> bool {
     let conditions = status.and_then(|s| s.conditions.as_ref());
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "Unknown")
 }
 
-/// The event about a change of the condition `Ready`, if it changed.
+/// Returns the reason of an event if the condition `Ready` changed.
 pub(super) fn readiness_event(before: &core::NodeStatus, ready: bool) -> Option<&'static str> {
     let condition = before.conditions.iter().flatten().find(|c| c.type_ == "Ready");
     match (condition.map(|c| c.status.as_str()), ready) {
@@ -219,7 +220,7 @@ pub(super) fn readiness_event(before: &core::NodeStatus, ready: bool) -> Option<
     }
 }
 
-/// The message about a machine that was started again since the node's last status.
+/// Returns the message of an event if the machine rebooted since the node's last status.
 pub(super) fn reboot(before: &core::NodeStatus, node: &str, boot_id: &str) -> Option<String> {
     let last = before.node_info.as_ref().map(|info| info.boot_id.as_str()).unwrap_or_default();
     (!last.is_empty() && last != boot_id)

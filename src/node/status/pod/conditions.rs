@@ -1,4 +1,5 @@
-//! The conditions that the node owns: PodReadyToStartContainers, Initialized, Ready, ContainersReady, PodScheduled.
+//! The conditions of the node: PodReadyToStartContainers, Initialized, Ready, ContainersReady,
+//! PodScheduled.
 
 use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
@@ -24,12 +25,12 @@ impl Verdict {
     }
 }
 
-/// Names as Go prints a slice: `[a b]`.
+/// Formats names as Go formats a slice: `[a b]`.
 fn list(names: &[&str]) -> String {
     format!("[{}]", names.join(" "))
 }
 
-/// All conditions of the node, after those of others.
+/// Returns the conditions of the node after those of other writers.
 pub(super) fn conditions(
     pod: &Pod,
     input: &Input<'_>,

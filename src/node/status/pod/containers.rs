@@ -1,4 +1,4 @@
-//! The statuses of single containers.
+//! Container statuses.
 
 use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::api::resource::Quantity;
@@ -25,7 +25,8 @@ fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Statuses of the members with a role that `wanted` accepts, in the order of the specification.
+/// Returns the statuses of the members with a role that `wanted` accepts, in the order of the
+/// specification.
 pub(super) fn statuses(
     pod: &Pod,
     input: &Input<'_>,
@@ -53,7 +54,7 @@ fn status(pod: &Pod, member: &Member, input: &Input<'_>) -> core::ContainerStatu
         None => absent(pod, member, old),
     };
     if newest.is_some() {
-        // One that was made and never started has no end to show.
+        // A container that was created and never started has no last state.
         out.last_state = match seen.find(|c| c.state == State::Exited) {
             Some(before) => converted(before, input).state,
             None => last_of(old, out.container_id.as_deref()),
@@ -92,7 +93,7 @@ fn status(pod: &Pod, member: &Member, input: &Input<'_>) -> core::ContainerStatu
     out
 }
 
-/// The last end is remembered when its container is gone from the runtime.
+/// Returns the last termination, which is kept after its container was removed from the runtime.
 fn last_of(old: Option<&core::ContainerStatus>, id: Option<&str>) -> Option<core::ContainerState> {
     let old = old?;
     let ended = old.state.as_ref().and_then(|s| s.terminated.as_ref());
@@ -142,7 +143,7 @@ fn converted(container: &Container, input: &Input<'_>) -> core::ContainerStatus 
     }
 }
 
-/// Nothing of this name in the runtime: not made yet, or lost.
+/// The status of a container that the runtime does not have: not created yet, or lost.
 fn absent(
     pod: &Pod,
     member: &Member,
@@ -191,7 +192,7 @@ fn volume_mounts(member: &Member) -> Option<Vec<core::VolumeMountStatus>> {
     (!mounts.is_empty()).then(|| mounts.iter().map(status).collect())
 }
 
-/// Limits and requests as the cgroup has them, where the runtime tells.
+/// Returns limits and requests of the cgroup, if the runtime reports them.
 fn actual_resources(
     mut resources: core::ResourceRequirements,
     container: &Container,
@@ -209,9 +210,9 @@ fn actual_resources(
     resources
 }
 
-/// Replaces an amount only when it differs, so that its spelling stays.
+/// Replaces a quantity only if it differs, to keep its notation.
 fn set(list: &mut std::collections::BTreeMap<String, Quantity>, name: &str, value: api::Quantity) {
-    // Ten thousandths is the least quota the kernel keeps; below it the wanted value is shown.
+    // The kernel's minimum quota is ten thousandths; below it the specified value is shown.
     if let Some(entry) = list.get_mut(name)
         && api::Quantity::parse(&entry.0).ok() != Some(value)
         && (name != "cpu" || value.milli_value() > 10)

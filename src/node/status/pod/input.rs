@@ -11,7 +11,7 @@ use crate::pods::observed::Observed;
 use crate::pods::plan::Health;
 use crate::pods::resize::Deferred;
 
-/// Why a container that should run does not: reason and message of its waiting state.
+/// Reason and message of the waiting state of a container that should run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) reason: &'static str,
@@ -23,43 +23,44 @@ pub(crate) struct Waiting {
 pub(crate) struct Verdict {
     pub(crate) reason: String,
     pub(crate) message: String,
-    /// Grace in seconds that its containers get at most.
+    /// Upper limit of the grace period, in seconds.
     pub(crate) grace: Option<i64>,
-    /// The pod was in the way of others: the condition `DisruptionTarget` says so.
+    /// The pod was evicted in favour of others, which sets the condition `DisruptionTarget`.
     pub(crate) disruption: bool,
 }
 
-/// What a status is made of, beside the pod.
+/// Input of a status besides the pod.
 #[derive(Debug)]
 pub(crate) struct Input<'a> {
     pub(crate) observed: &'a Observed,
     /// Probe results by container id.
     pub(crate) health: &'a HashMap<String, Health>,
-    /// By container name.
+    /// Waiting states by container name.
     pub(crate) waiting: &'a HashMap<String, Waiting>,
-    /// The status made last, or that of the API.
+    /// The previous status, or that of the API.
     pub(crate) previous: &'a core::PodStatus,
     pub(crate) node_ips: &'a [IpAddr],
-    /// The pod ended and starts nothing again; with phase, reason and message when the node decided so.
+    /// The pod ended and starts no container again.
     pub(crate) terminal: bool,
     pub(crate) decided: Option<&'a Verdict>,
-    /// New resources that the node does not have.
+    /// A deferred resize.
     pub(crate) deferred: Option<&'a Deferred>,
-    /// New resources are not in force yet: the last error, empty without one.
+    /// A resize is in progress: the last error, or empty.
     pub(crate) resizing: Option<&'a str>,
-    /// `containerd`: the scheme of container ids.
+    /// The scheme of container ids, such as `containerd`.
     pub(crate) runtime_name: &'a str,
     pub(crate) now: Timestamp,
 }
 
 impl Input<'_> {
-    /// The decision, once no container runs any more: a phase that says the end frees what the pod had.
+    /// Returns the decision once no container runs: a final phase releases the resources of the
+    /// pod.
     pub(super) fn verdict(&self) -> Option<&Verdict> {
         self.decided.filter(|_| !self.observed.any_running())
     }
 }
 
-/// A time of the runtime, in whole seconds as the API keeps it; `None` for never.
+/// Converts a time of the runtime to whole seconds, as in the API; `None` for zero.
 pub(super) fn time(nanoseconds: i64) -> Option<Time> {
     (nanoseconds > 0)
         .then(|| Timestamp::from_second(nanoseconds / 1_000_000_000).ok())

@@ -162,13 +162,13 @@ fn a_pod_that_the_node_rejects_tells_of_no_container() {
     assert_eq!(rejected.reason.as_deref(), Some("UnsupportedByNode"));
     assert_eq!((&rejected.container_statuses, &rejected.init_container_statuses), (&None, &None));
     assert_eq!(of(&rejected, &Observed::default()).container_statuses, None);
-    // After a restart of the node agent the phase alone tells of it.
+    // After a restart of the agent, only the phase indicates the rejection.
     let mut failed = pod.object.clone();
     failed.status = Some(rejected.clone());
     let failed = Pod::new(failed, Origin::Api).unwrap();
     let after = of_pod(&failed, None, &rejected, &Observed::default());
     assert_eq!((after.phase.as_deref(), after.container_statuses), (Some("Failed"), None));
-    // One that had begun, as an evicted one, keeps them.
+    // A pod that had begun, such as an evicted one, keeps its container statuses.
     let begun = status_of(&pod, &[("a", State::Running, 0)], &[]);
     assert!(of(&begun, &Observed::default()).container_statuses.is_some());
 }

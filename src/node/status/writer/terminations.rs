@@ -5,10 +5,10 @@ use std::time::Duration;
 use api::k8s::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
 use base::metrics::Family;
 
-/// Reasons are the runtime's own words, so their number has a bound.
+/// Maximum number of series, as reasons are arbitrary texts of the runtime.
 const SERIES_MAX: usize = 1024;
 
-/// Counts by comparing each status with the one before it, as upstream's status manager does.
+/// Counts by comparing each status with the previous one, as upstream's status manager does.
 #[derive(Debug)]
 pub(super) struct Terminations {
     counts: Family,
@@ -28,8 +28,9 @@ impl Default for Terminations {
 }
 
 impl Terminations {
-    /// Counts what is terminated in `new` and was not in `old`. Without an old status (that of a static pod is not read from
-    /// the API) a termination counts when it happened in the life of this process.
+    /// Counts terminations in `new` that are not in `old`. Without an old status (that of a static
+    /// pod is not read from the API) a termination counts if it happened during the life of this
+    /// process.
     pub(super) fn record(&self, old: Option<&PodStatus>, new: &PodStatus) {
         let none = PodStatus::default();
         let before = old.unwrap_or(&none);
@@ -72,7 +73,7 @@ impl Terminations {
         }
     }
 
-    /// In Prometheus' text form.
+    /// Renders the metrics in the Prometheus text format.
     pub(super) fn render(&self) -> String {
         let mut out = String::new();
         self.counts.render(&mut out);
@@ -80,21 +81,22 @@ impl Terminations {
     }
 }
 
-/// The terminations that a status shows. A container that is restarted at once is never shown as terminated, only its
-/// last state is.
+/// Returns the terminations in a status. A container that is restarted at once is never shown as
+/// terminated, only its last state is.
 fn terminated(status: &ContainerStatus) -> impl Iterator<Item = &ContainerStateTerminated> {
     let states = [&status.last_state, &status.state];
     states.into_iter().filter_map(|s| s.as_ref()?.terminated.as_ref())
 }
 
-/// Whether the status before shows this termination already.
+/// Whether the previous status contains this termination.
 fn is_known(
     before: &ContainerStatus,
     now: &ContainerStatus,
     ended: &ContainerStateTerminated,
 ) -> bool {
     if ended.container_id.is_none() {
-        // One that the runtime has lost has no identity: then the states are compared.
+        // A termination of a container that the runtime lost has no id: then the states are
+        // compared.
         let is_state = now.state.as_ref().and_then(|s| s.terminated.as_ref()) == Some(ended);
         let state = before.state.as_ref().and_then(|s| s.terminated.as_ref());
         return if is_state { state.is_some() } else { terminated(before).next().is_some() };
@@ -128,7 +130,8 @@ mod tests {
 
     const NOW: &str = "2100-01-01T00:00:00Z";
 
-    /// The steps of upstream's `TestTerminatedContainersMetric`: running, terminated, the same again, another container.
+    /// The steps of upstream's `TestTerminatedContainersMetric`: running, terminated, the same
+    /// again, another container.
     #[test]
     fn a_termination_is_counted_once() {
         let terminations = Terminations::default();

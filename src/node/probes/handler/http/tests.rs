@@ -1,12 +1,12 @@
-//! Redirects as `pkg/probe/http` of the kubelet follows them.
+//! Redirects as the kubelet's `pkg/probe/http` follows them.
 
 use api::k8s::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
-/// A server on 127.0.0.1 that answers `GET /status/location` with that status and location, the requests it gets being
-/// kept; its port.
+/// A server on 127.0.0.1 that responds to `GET /status/location` with this status and location and
+/// keeps the requests. Returns its port and the requests.
 async fn server() -> (u16, Arc<parking_lot::Mutex<Vec<String>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -21,7 +21,7 @@ async fn server() -> (u16, Arc<parking_lot::Mutex<Vec<String>>>) {
                     break;
                 }
                 request.extend_from_slice(&byte);
-                // A record of TLS: it is answered as servers of HTTP do, with an error of HTTP.
+                // A TLS record gets an HTTP error, as from usual HTTP servers.
                 if request == [0x16] {
                     request = b"GET /400 HTTP/1.1\r\n\r\n".to_vec();
                 }
@@ -71,7 +71,7 @@ async fn redirects_to_the_same_host_are_followed() {
     assert_eq!(absolute.send(LIMIT).await.unwrap().status, 204);
     let last = requests.lock().last().unwrap().to_lowercase();
     assert!(last.contains(&format!("host: 127.0.0.1:{port}\r\n")), "{last}");
-    // One that fails there is a failure.
+    // A redirect to a failure is a failure.
     assert_eq!(to("/302//500").send(LIMIT).await.unwrap().status, 500);
 }
 
@@ -82,7 +82,7 @@ async fn a_redirect_to_another_host_ends_the_probe_with_a_warning() {
     assert_eq!(requests.lock().len(), 1);
     let warning = "Probe terminated redirects, Response body: hi";
     assert_eq!(judge(&answer), ProbeResult::Warning(warning.to_owned()));
-    // A redirect that names no place, and one that is no redirect.
+    // A redirect without a target, and a location without a redirect.
     for path in ["/301", "/300//200"] {
         let answer = get(port, path, &[]).send(LIMIT).await.unwrap();
         assert_eq!(judge(&answer), ProbeResult::Warning(warning.to_owned()));

@@ -1,4 +1,5 @@
-//! Reads the two forms of image archives: OCI layout (`index.json`) and `docker save` (`manifest.json`).
+//! Reads both formats of image archives: OCI layout (`index.json`) and `docker save`
+//! (`manifest.json`).
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -12,9 +13,9 @@ use super::contents::{Blob, Contents, Image, Source, descriptor};
 use crate::digest::{sha256, sha256_of};
 use crate::runtime::images::{name, tarball};
 
-/// Largest manifest or configuration read into memory.
+/// Maximum size of a manifest or configuration.
 const JSON_MAX: u64 = 8 << 20;
-/// Indexes inside indexes.
+/// Maximum depth of nested indexes.
 const DEPTH_MAX: u8 = 4;
 
 fn bad(why: impl Into<String>) -> io::Error {
@@ -31,7 +32,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Reads what an archive holds; the second value must live until the blobs are stored.
+/// Reads the contents of an archive; the second value must live until the blobs are stored.
 pub(crate) fn open(path: &Path) -> io::Result<(Contents, Option<Temporary>)> {
     let mut file = File::open(path)?;
     let mut magic = [0; 4];
@@ -135,7 +136,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Adds a manifest or index and what it refers to, leaves first; `false` when the archive lacks it (other platforms).
+    /// Adds a manifest or index and its references, leaves first; `false` if the archive does not
+    /// contain it (other platforms).
     fn walk(
         &mut self,
         node: &OciDescriptor,
@@ -205,7 +207,7 @@ impl Archive {
         Ok(())
     }
 
-    /// A file of the archive as a blob; a compressed layer is told by its magic.
+    /// Reads a file of the archive as a blob; a compressed layer is detected by its magic number.
     fn blob(&mut self, name: &str, media_type: &str) -> io::Result<Blob> {
         let entry = self.entry(name)?;
         self.file.seek(SeekFrom::Start(entry.offset))?;

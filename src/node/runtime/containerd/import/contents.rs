@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use proto::containerd::types::Descriptor;
 
-/// Where the bytes of a blob are.
+/// The source of a blob's bytes.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     Bytes(Bytes),
     File { path: PathBuf, offset: u64 },
 }
 
-/// One blob to store, with the digests that it refers to.
+/// One blob to store, with the digests of its references.
 #[derive(Debug, Clone)]
 pub(crate) struct Blob {
     pub(crate) descriptor: Descriptor,
@@ -20,14 +20,14 @@ pub(crate) struct Blob {
     pub(crate) children: Vec<String>,
 }
 
-/// A named image; its blobs come before those that refer to them.
+/// A named image; its blobs precede those that refer to them.
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
     pub(crate) names: Vec<String>,
     pub(crate) target: Descriptor,
 }
 
-/// What an archive holds.
+/// The contents of an archive.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub(crate) blobs: Vec<Blob>,
