@@ -50,7 +50,7 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
         tokio::select! {
             end = end_reason::asked_to_end() => match end {
                 End::Stop => tracing::info!("stopping, pods go on"),
-                End::PowerOff => config.machine.power.go_down().await,
+                End::PowerOff => config.machine.power.stop_pods().await,
             },
             () = shutdown.requested() => {}
         }

@@ -65,9 +65,9 @@ pub struct Machine {
     /// Paths, names and ports as given.
     pub args: NodeArgs,
     /// How the node's pods end when the machine is switched off.
-    pub power: node::Power,
+    pub power: node::MachineShutdown,
     /// The time they get then.
-    pub shutdown_grace: node::Grace,
+    pub shutdown_grace: node::ShutdownGracePeriod,
     /// What is known of registries at the start.
     registries: node::runtime::registries::Registries,
     /// `PATH`.
@@ -200,7 +200,7 @@ impl Machine {
             taints: flags::taints(&args.node_taint)?,
             path: locations.path.clone(),
             without_effect: general.without_effect.clone(),
-            power: node::Power::default(),
+            power: node::MachineShutdown::default(),
             shutdown_grace: flags::shutdown_grace(&args)?,
             data_dir,
             node_name,
@@ -302,16 +302,16 @@ impl Machine {
         &self,
         claim: &NodeClaim,
         tls: Arc<rustls::ServerConfig>,
-    ) -> node::HttpConfig {
+    ) -> node::KubeletApiConfig {
         let listener = Arc::clone(&claim.kubelet);
-        node::HttpConfig { listener, port: self.args.kubelet_port, tls }
+        node::KubeletApiConfig { listener, port: self.args.kubelet_port, tls }
     }
 
     /// Starts network and node agent, each under its own identity. `runtime` is filled once the container runtime
     /// answers. `addresses` come from [`Machine::addresses`], `kubelet_api` from [`Machine::kubelet_api`].
     pub(crate) fn start(
         &self,
-        kubelet_api: node::HttpConfig,
+        kubelet_api: node::KubeletApiConfig,
         cluster: &ClusterSettings,
         clients: Clients,
         runtime: Arc<OnceLock<String>>,
@@ -319,21 +319,21 @@ impl Machine {
         tasks: &Tasks,
     ) {
         let mut agent = self.agent(cluster);
-        agent.http = Some(kubelet_api);
+        agent.kubelet_api = Some(kubelet_api);
         agent.addresses = addresses.subscribe();
         let network = self.network(cluster, addresses);
         if let Err(refusal) = name::remember(&self.directory(), &self.node_name) {
             tasks.stop_with(&refusal.to_string());
         }
         excluded_endpoints::follow(
-            &agent.unready,
+            &agent.not_ready_pods,
             clients.answering,
             network.left_out.clone(),
             tasks,
         );
         let network = net::run(network, clients.network, clients.node.clone(), tasks.clone());
         tasks.spawn(Kind::Critical, "network", network);
-        agent.runtime_shown = runtime;
+        agent.runtime_description = runtime;
         // The agent returns once the runtime answers; its tasks go on.
         tasks.spawn(Kind::Request, "node-start", {
             let tasks = tasks.clone();
@@ -404,7 +404,7 @@ impl Machine {
         );
         agent.labels.clone_from(&self.labels);
         agent.taints.clone_from(&self.taints);
-        agent.power = self.power.clone();
+        agent.machine_shutdown = self.power.clone();
         agent.shutdown_grace = self.shutdown_grace;
         agent.version = VERSION.to_owned();
         agent.root_dir.clone_from(&args.kubelet_root_dir);

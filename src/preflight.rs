@@ -185,7 +185,7 @@ fn engine(runtime: Option<&str>, programs: &Programs) -> Finding {
         let output = std::process::Command::new(runc).arg("--version").output().ok()?;
         String::from_utf8(output.stdout).ok()
     });
-    let fault = printed.as_deref().and_then(node::runc_fault);
+    let fault = printed.as_deref().and_then(node::runc_vulnerability);
     let found = finding("engine", OLD_RUNC, fault, "no fault of its version is known");
     match found.verdict {
         Verdict::Fail => Finding { verdict: Verdict::Warning, ..found },

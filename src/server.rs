@@ -79,7 +79,7 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
         tokio::select! {
             end = end_reason::asked_to_end() => match end {
                 End::Stop => tracing::info!("stopping, pods go on"),
-                End::PowerOff => config.machine.power.go_down().await,
+                End::PowerOff => config.machine.power.stop_pods().await,
             },
             () = shutdown.requested() => {}
             () = faults[0].requested() => {}

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use base::{Kind, Tasks};
-use node::Unready;
+use node::NotReadyPods;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -42,7 +42,7 @@ impl Cut {
 
 /// Follows both until shutdown.
 pub(super) fn follow(
-    unready: &Unready,
+    unready: &NotReadyPods,
     mut answering: watch::Receiver<bool>,
     left_out: watch::Sender<BTreeSet<String>>,
     tasks: &Tasks,

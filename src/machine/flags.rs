@@ -7,7 +7,7 @@ use api::k8s::api::core::v1::Taint;
 use api::node_labels::{Reserved, reserved};
 use api::validation::names::{label_value, qualified_name};
 
-use node::Grace;
+use node::ShutdownGracePeriod;
 
 use super::bad;
 use crate::command_line::{NodeArgs, duration};
@@ -64,7 +64,7 @@ fn time(flag: &str, text: &str) -> Result<Duration, Refusal> {
 }
 
 /// The time that pods get when the machine is switched off.
-pub(super) fn shutdown_grace(args: &NodeArgs) -> Result<Grace, Refusal> {
+pub(super) fn shutdown_grace(args: &NodeArgs) -> Result<ShutdownGracePeriod, Refusal> {
     let total = time("shutdown-grace-period", &args.shutdown_grace_period)?;
     let flag = "shutdown-grace-period-critical-pods";
     let given = &args.shutdown_grace_period_critical_pods;
@@ -72,7 +72,7 @@ pub(super) fn shutdown_grace(args: &NodeArgs) -> Result<Grace, Refusal> {
     if critical > total && !total.is_zero() {
         return Err(bad(flag, given, "must not be longer than --shutdown-grace-period"));
     }
-    Ok(Grace { total, critical })
+    Ok(ShutdownGracePeriod { total, critical })
 }
 
 /// The taints that the flags ask for.

@@ -14,26 +14,26 @@ use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::events;
-use crate::eviction::monitor;
+use crate::eviction;
 use crate::eviction::pressure;
 use crate::housekeeping;
 use crate::kubelet_api;
 use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
-use crate::pods::manager::Pods;
+use crate::pods::manager::PodManager;
 use crate::pods::shutdown;
 use crate::runtime::containerd::config::registries_dir;
-use crate::runtime::containerd::events::{EVENTS_MAX, Signal, listen};
+use crate::runtime::containerd::events::{EVENTS_MAX, RuntimeSignal, listen};
 use crate::runtime::containerd::import;
 use crate::runtime::containerd::supervise;
-use crate::runtime::containerd::supervise::Containerd;
+use crate::runtime::containerd::supervise::ContainerdHandle;
 use crate::runtime::cri::CriRuntime;
 use crate::runtime::registries;
-use crate::runtime::{Features, Runtime, RuntimeVersion};
+use crate::runtime::{Runtime, RuntimeFeatures, RuntimeVersion};
 use crate::static_pods::manifests;
-use crate::static_pods::manifests::Manifests;
+use crate::static_pods::manifests::ManifestReader;
 use crate::static_pods::mirror;
-use crate::status::node;
+use crate::status;
 
 /// How long the agent waits for the runtime to answer before the start fails.
 const RUNTIME_WAIT: Duration = Duration::from_secs(120);
@@ -65,16 +65,18 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     ] {
         base::fs::create_dir(dir, mode)?;
     }
-    let (socket, containerd, engine) = start_runtime(&config, &tasks).await?;
-    let runtime = CriRuntime::new(&socket).reporting(tasks.problems());
+    let (socket, containerd, oci_runtime) = start_runtime(&config, &tasks).await?;
+    let runtime = CriRuntime::new(&socket).with_problems(tasks.problems());
     let version = wait_for(&runtime, &tasks).await?;
-    let engine = engine.map(|e| format!(" with {e}")).unwrap_or_default();
-    let _ = config.runtime_shown.set(format!("{} {}{engine}", version.name, version.version));
+    let oci_runtime = oci_runtime.map(|e| format!(" with {e}")).unwrap_or_default();
+    let _ = config
+        .runtime_description
+        .set(format!("{} {}{oci_runtime}", version.name, version.version));
     let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
-    let features = NodeFeatures::new(Features::of(&version, &status));
+    let features = NodeFeatures::new(RuntimeFeatures::of(&version, &status));
     let machine = Machine::read();
     let mut cgroups = Cgroups::new(&config.cgroup_root);
-    let (_, allocatable) = node::amounts(&config, &machine);
+    let (_, allocatable) = status::node::capacity_and_allocatable(&config, &machine);
     let of = |name: &str| allocatable.get(name).copied();
     // The limit of all pods together lies above the eviction threshold: pods are then evicted by
     // rank before the kernel's OOM killer picks a process.
@@ -100,22 +102,26 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     });
     announce(&node);
     let shutdown = tasks.shutdown().clone();
-    let (sender, signals) = mpsc::channel::<Signal>(EVENTS_MAX);
+    let (sender, signals) = mpsc::channel::<RuntimeSignal>(EVENTS_MAX);
     tasks.spawn(Kind::Critical, "runtime-events", listen(socket, sender, shutdown.clone()));
     tasks.spawn(
         Kind::Critical,
         "pod-status",
         node.api.status.clone().run(client, shutdown.clone()),
     );
-    tasks.spawn(Kind::Critical, "node-status", node::run(Arc::clone(&node), shutdown.clone()));
-    let http = match &node.identity.config.http {
+    tasks.spawn(
+        Kind::Critical,
+        "node-status",
+        status::node::run(Arc::clone(&node), shutdown.clone()),
+    );
+    let http = match &node.identity.config.kubelet_api {
         Some(http) => Some((http.clone(), kubelet_api::listener(http)?)),
         None => None,
     };
-    let (told, statics) = watch::channel(None);
+    let (publisher, statics) = watch::channel(None);
     if containerd.is_some() {
         let dir = registries_dir(&node.identity.config.runtime);
-        let follow = registries::follow(
+        let follow = registries::watch_file(
             Arc::clone(&node.runtime.registries),
             node.identity.config.runtime.registries_file.clone(),
             dir,
@@ -124,18 +130,18 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         );
         tasks.spawn(Kind::Critical, "registries", follow);
     }
-    let folders = Manifests::new(
+    let folders = ManifestReader::new(
         node.identity.config.manifest_dirs.clone(),
         node.identity.config.node_name.clone(),
     );
-    let read = manifests::run(folders, told, tasks.problems().clone(), shutdown.clone());
+    let read = manifests::run(folders, publisher, tasks.problems().clone(), shutdown.clone());
     tasks.spawn(Kind::Critical, "static-pods", read);
     let mirrors = mirror::run(Arc::clone(&node), pods.clone(), statics.clone(), shutdown.clone());
     tasks.spawn(Kind::Critical, "mirror-pods", mirrors);
-    let pods = Pods::new(Arc::clone(&node), pods, statics);
+    let pods = PodManager::new(Arc::clone(&node), pods, statics);
     let tidy = housekeeping::run(Arc::clone(&node), pods.table(), shutdown.clone());
     tasks.spawn(Kind::Critical, "housekeeping", tidy);
-    let pressed = monitor::run(Arc::clone(&node), pods.table(), shutdown.clone());
+    let pressed = eviction::monitor::run(Arc::clone(&node), pods.table(), shutdown.clone());
     tasks.spawn(Kind::Critical, "node-pressure", pressed);
     let end = shutdown::run(Arc::clone(&node), pods.table(), shutdown.clone());
     tasks.spawn(Kind::Critical, "node-power", end);
@@ -145,7 +151,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     }
     let lost = move || {
         if let Some(containerd) = &containerd {
-            containerd.suspect();
+            containerd.check();
         }
     };
     tasks.spawn(Kind::Critical, "pods", pods.run(signals, lost, shutdown));
@@ -172,25 +178,25 @@ fn announce(node: &Node) {
 async fn start_runtime(
     config: &Config,
     tasks: &Tasks,
-) -> Result<(PathBuf, Option<Containerd>, Option<String>), NodeError> {
+) -> Result<(PathBuf, Option<ContainerdHandle>, Option<String>), NodeError> {
     if let Some(endpoint) = &config.runtime.endpoint {
         return Ok((endpoint.clone(), None, None));
     }
     let (mut handle, supervisor, binaries) =
         supervise::prepare(&config.runtime).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
-    tracing::debug!(containerd = %binaries.containerd.display(), engine = %binaries.engine.display(), "container runtime");
-    if let Some(fault) = &binaries.fault {
+    tracing::debug!(containerd = %binaries.containerd.display(), oci_runtime = %binaries.oci_runtime.display(), "container runtime");
+    if let Some(vulnerability) = &binaries.vulnerability {
         let fix =
             "install runc 1.1.12 or later, or crun, or your distribution's package with the fix";
-        tasks.problems().put("runtime/engine", fault, fix);
+        tasks.problems().put("runtime/engine", vulnerability, fix);
     }
     tasks.spawn(Kind::Critical, "containerd", supervisor.run(tasks.shutdown().clone()));
     tokio::time::timeout(RUNTIME_WAIT, handle.ready()).await.map_err(|_| {
         let log = config.runtime.data_dir.join("containerd.log");
         NodeError::Runtime(format!("containerd does not answer; see {}", log.display()))
     })?;
-    let engine = binaries.engine.file_name().map(|n| n.to_string_lossy().into_owned());
-    Ok((handle.socket().to_owned(), Some(handle), engine))
+    let oci_runtime = binaries.oci_runtime.file_name().map(|n| n.to_string_lossy().into_owned());
+    Ok((handle.socket().to_owned(), Some(handle), oci_runtime))
 }
 
 async fn wait_for(runtime: &CriRuntime, tasks: &Tasks) -> Result<RuntimeVersion, NodeError> {

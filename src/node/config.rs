@@ -11,7 +11,7 @@ use api::k8s::api::core::v1::Taint;
 use tokio::sync::watch;
 
 use crate::runtime::registries::Registries;
-use crate::status::not_ready::Unready;
+use crate::status::not_ready::NotReadyPods;
 
 /// Configuration of one node agent.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub struct Config {
     /// and pods follow.
     pub addresses: watch::Receiver<Vec<IpAddr>>,
     /// Where the agent publishes the pods that are not ready.
-    pub unready: Unready,
+    pub not_ready_pods: NotReadyPods,
     /// External addresses, reported as `ExternalIP`.
     pub external_ips: Vec<IpAddr>,
     /// Labels set at registration.
@@ -75,14 +75,14 @@ pub struct Config {
     /// packets for containers that do not set these, and a limit on the processes of each pod.
     pub hardened: bool,
     /// The kubelet API; `None` disables it.
-    pub http: Option<HttpConfig>,
+    pub kubelet_api: Option<KubeletApiConfig>,
     /// The signal that ends the pods before the machine is switched off.
-    pub power: crate::Power,
+    pub machine_shutdown: crate::MachineShutdown,
     /// The grace period of the pods at a shutdown of the machine.
-    pub shutdown_grace: crate::Grace,
+    pub shutdown_grace: crate::ShutdownGracePeriod,
     /// Set once the runtime answers: its name and version, and the OCI runtime, such as `containerd
     /// 1.6.20 with crun`.
-    pub runtime_shown: Arc<OnceLock<String>>,
+    pub runtime_description: Arc<OnceLock<String>>,
 }
 
 /// Configuration of the container runtime.
@@ -119,7 +119,7 @@ pub struct RuntimeConfig {
 
 /// The kubelet API.
 #[derive(Clone)]
-pub struct HttpConfig {
+pub struct KubeletApiConfig {
     /// Bound and non-blocking; the default port is 10250.
     pub listener: Arc<std::net::TcpListener>,
     /// Its port.
@@ -128,7 +128,7 @@ pub struct HttpConfig {
     pub tls: Arc<rustls::ServerConfig>,
 }
 
-impl std::fmt::Debug for HttpConfig {
+impl std::fmt::Debug for KubeletApiConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "HttpConfig({})", self.port)
     }
@@ -148,7 +148,7 @@ impl Config {
             node_name: node_name.to_owned(),
             hostname: node_name.to_owned(),
             addresses: watch::channel(vec![node_ip]).1,
-            unready: Unready::default(),
+            not_ready_pods: NotReadyPods::default(),
             external_ips: Vec::new(),
             labels: BTreeMap::new(),
             taints: Vec::new(),
@@ -187,10 +187,13 @@ impl Config {
             image_gc_low: 80,
             status_interval: Duration::from_secs(300),
             hardened: false,
-            http: None,
-            power: crate::Power::default(),
-            shutdown_grace: crate::Grace { total: Duration::ZERO, critical: Duration::ZERO },
-            runtime_shown: Arc::default(),
+            kubelet_api: None,
+            machine_shutdown: crate::MachineShutdown::default(),
+            shutdown_grace: crate::ShutdownGracePeriod {
+                total: Duration::ZERO,
+                critical: Duration::ZERO,
+            },
+            runtime_description: Arc::default(),
         }
     }
 
@@ -218,7 +221,7 @@ impl Config {
 }
 
 /// Resolves when the node's addresses change; never again once their sender is dropped.
-pub(crate) async fn moved(addresses: &mut watch::Receiver<Vec<IpAddr>>) {
+pub(crate) async fn addresses_changed(addresses: &mut watch::Receiver<Vec<IpAddr>>) {
     if addresses.changed().await.is_err() {
         std::future::pending().await
     }

@@ -22,11 +22,11 @@ use crate::credentials::pod_certificates::PodCertificates;
 use crate::credentials::tokens::Tokens;
 use crate::credentials::trust_bundles::TrustBundles;
 use crate::events::NodeEventRecorder;
-use crate::eviction::pressure::Pressure;
+use crate::eviction::pressure::NodePressure;
 use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
-use crate::pods::objects::Objects;
-use crate::runtime::operations::Operations;
+use crate::pods::objects::ReferencedObjects;
+use crate::runtime::operations::OperationMetrics;
 use crate::runtime::registries::Registries;
 use crate::runtime::{Runtime, RuntimeVersion};
 use crate::status::writer::StatusWriter;
@@ -60,7 +60,7 @@ pub(crate) struct RuntimeHandles {
     pub(crate) cri: Arc<dyn Runtime>,
     pub(crate) version: RuntimeVersion,
     /// Counts and durations of CRI calls, for the metrics.
-    pub(crate) operations: Arc<Operations>,
+    pub(crate) operations: Arc<OperationMetrics>,
     pub(crate) cgroups: Cgroups,
     /// The registries file as last read.
     pub(crate) registries: Arc<ArcSwap<Registries>>,
@@ -72,7 +72,7 @@ impl RuntimeHandles {
     pub(crate) fn new(
         cri: Arc<dyn Runtime>,
         version: RuntimeVersion,
-        operations: Arc<Operations>,
+        operations: Arc<OperationMetrics>,
         cgroups: Cgroups,
         registries: Registries,
     ) -> Self {
@@ -96,7 +96,7 @@ pub(crate) struct ApiHandles {
     pub(crate) services: Informer<Service>,
     /// The Node object of this node.
     pub(crate) own_node: Informer<core::Node>,
-    pub(crate) objects: Objects,
+    pub(crate) objects: ReferencedObjects,
     pub(crate) tokens: Tokens,
     pub(crate) trust_bundles: TrustBundles,
     pub(crate) pod_certificates: PodCertificates,
@@ -116,7 +116,7 @@ impl ApiHandles {
         Self {
             status: StatusWriter::default(),
             services: informers.of::<Service>(),
-            objects: Objects::new(client.clone(), tasks.clone()),
+            objects: ReferencedObjects::new(client.clone(), tasks.clone()),
             tokens: Tokens::new(client.clone(), tasks.clone()),
             trust_bundles: TrustBundles::new(informers.clone()),
             pod_certificates: PodCertificates::new(
@@ -140,7 +140,7 @@ pub(crate) struct NodeCaches {
     pub(crate) labels: Labels,
     /// The pod of each container and sandbox, for events of the runtime.
     pub(crate) container_owners: ContainerOwners,
-    pub(crate) pressure: Pressure,
+    pub(crate) pressure: NodePressure,
     /// Why the runtime cannot connect pods yet, from its last status.
     pub(crate) network_problem: Mutex<Option<String>>,
     /// Wakes the reporter of the node status.
@@ -157,7 +157,7 @@ impl NodeCaches {
             allocatable: ArcSwap::from_pointee(allocatable),
             labels: Labels::open(client, tasks).await,
             container_owners: ContainerOwners::default(),
-            pressure: Pressure::default(),
+            pressure: NodePressure::default(),
             network_problem: Mutex::default(),
             status_changed: Notify::new(),
         }

@@ -8,12 +8,12 @@ use inotify::{Event, EventMask, Inotify, WatchMask};
 
 /// An inotify instance with the watched directories.
 #[derive(Debug)]
-pub(crate) struct Changes {
+pub(crate) struct FileWatcher {
     watches: inotify::Watches,
     events: inotify::EventStream<Vec<u8>>,
 }
 
-impl Changes {
+impl FileWatcher {
     pub(crate) fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         Ok(Self { watches: inotify.watches(), events: inotify.into_event_stream(vec![0; 4096])? })
@@ -36,10 +36,10 @@ impl Changes {
     }
 
     /// Resolves at the next relevant change.
-    pub(crate) async fn next(&mut self, folders: &[PathBuf]) {
+    pub(crate) async fn changed(&mut self, folders: &[PathBuf]) {
         loop {
             match self.events.next().await {
-                Some(Ok(event)) if matters(&event, folders) => return,
+                Some(Ok(event)) if is_relevant(&event, folders) => return,
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => std::future::pending().await,
             }
@@ -48,7 +48,7 @@ impl Changes {
 }
 
 /// Whether an event is relevant. A created file is not written yet, unless it is a link.
-fn matters(event: &Event<std::ffi::OsString>, folders: &[PathBuf]) -> bool {
+fn is_relevant(event: &Event<std::ffi::OsString>, folders: &[PathBuf]) -> bool {
     use std::os::unix::fs::MetadataExt;
     let Some(name) = &event.name else { return true };
     if name.to_string_lossy().starts_with('.') {

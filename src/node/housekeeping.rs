@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::context::Node;
 use crate::events;
-use crate::pods::table::Table;
+use crate::pods::table::PodTable;
 
 /// How often the sizes of logs are checked (kubelet's `containerLogMonitorInterval`).
 const LOGS_EVERY: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ const IMAGES_EVERY: Duration = Duration::from_secs(300);
 /// Runs until shutdown.
 pub(crate) async fn run(
     node: Arc<Node>,
-    table: Table,
+    table: PodTable,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     let mut seen: HashMap<String, Instant> = HashMap::new();

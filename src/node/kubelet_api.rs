@@ -26,12 +26,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use self::query::query;
-use self::response::{Body, answer, text};
-use self::state::Api;
-use self::stats::cache::Cache;
-use crate::config::HttpConfig;
+use self::response::{Body, response, text_response};
+use self::state::KubeletApi;
+use self::stats::cache::StatsCache;
+use crate::config::KubeletApiConfig;
 use crate::context::Node;
-use crate::pods::table::Table;
+use crate::pods::table::PodTable;
 
 /// Maximum number of simultaneous connections; further ones wait.
 const CONNECTIONS_MAX: usize = 256;
@@ -45,20 +45,20 @@ const HEADERS_TIMEOUT: Duration = Duration::from_secs(32);
 /// # Errors
 ///
 /// The async runtime rejects the listener.
-pub(crate) fn listener(config: &HttpConfig) -> std::io::Result<TcpListener> {
+pub(crate) fn listener(config: &KubeletApiConfig) -> std::io::Result<TcpListener> {
     TcpListener::from_std(config.listener.try_clone()?)
 }
 
 /// Serves until shutdown.
 pub(crate) async fn run(
     node: Arc<Node>,
-    table: Table,
-    config: HttpConfig,
+    table: PodTable,
+    config: KubeletApiConfig,
     listener: TcpListener,
     shutdown: Shutdown,
 ) -> Result<(), Infallible> {
-    let auth = auth::Auth::new(node.api.client.clone(), &node.identity.config.node_name);
-    let api = Arc::new(Api { node, table, auth, stats: Cache::default() });
+    let auth = auth::ApiAuth::new(node.api.client.clone(), &node.identity.config.node_name);
+    let api = Arc::new(KubeletApi { node, table, auth, stats: StatsCache::default() });
     let acceptor = TlsAcceptor::from(config.tls);
     accept(&listener, "kubelet API", CONNECTIONS_MAX, &shutdown, |accepted| {
         let (api, acceptor, stop) = (Arc::clone(&api), acceptor.clone(), shutdown.clone());
@@ -76,7 +76,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-async fn serve(api: Arc<Api>, acceptor: TlsAcceptor, stream: TcpStream) {
+async fn serve(api: Arc<KubeletApi>, acceptor: TlsAcceptor, stream: TcpStream) {
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
     let Ok(Ok(stream)) = handshake else { return };
     let certificate =
@@ -97,32 +97,32 @@ async fn serve(api: Arc<Api>, acceptor: TlsAcceptor, stream: TcpStream) {
 }
 
 async fn handle(
-    api: &Arc<Api>,
+    api: &Arc<KubeletApi>,
     user: Option<auth::User>,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let token = request.headers().get("authorization").and_then(|v| v.to_str().ok());
     let user = match (user, token) {
         (Some(user), _) => user,
-        (None, Some(token)) => match api.auth.by_token(token).await {
+        (None, Some(token)) => match api.auth.authenticate_token(token).await {
             Ok(user) => user,
             Err(response) => return *response,
         },
-        (None, None) => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
+        (None, None) => return text_response(StatusCode::UNAUTHORIZED, "Unauthorized"),
     };
-    if let Err(response) = api.auth.allow(&user, request.method(), request.uri().path()).await {
+    if let Err(response) = api.auth.authorize(&user, request.method(), request.uri().path()).await {
         return *response;
     }
     route(api, request).await
 }
 
-async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Response<Body> {
+async fn route(api: &Arc<KubeletApi>, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let query = query(request.uri().query().unwrap_or_default());
     let get = request.method() == Method::GET;
     match parts.as_slice() {
-        ["healthz"] | ["healthz", _] if get => text(StatusCode::OK, "ok"),
+        ["healthz"] | ["healthz", _] if get => text_response(StatusCode::OK, "ok"),
         ["pods" | "runningpods"] if get => pods(api),
         ["containerLogs", namespace, pod, container] if get => {
             logs::serve(api, namespace, pod, container, &query).await
@@ -138,27 +138,29 @@ async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Response<Body> {
         ["localVolumes", name] => local_volumes::serve(api, request.method(), name, &query).await,
         ["logs", ..] => system_logs::serve(api, &request).await,
         ["stats", "summary"] if get => stats::summary(api).await,
-        ["metrics", "resource"] if get => stats::metrics(api).await,
-        ["configz"] if get => answer(StatusCode::OK, "application/json", config::show(api)),
-        ["metrics"] if get => {
-            answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", stats::own(api))
-        }
-        _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        ["metrics", "resource"] if get => stats::resource_metrics(api).await,
+        ["configz"] if get => response(StatusCode::OK, "application/json", config::configz(api)),
+        ["metrics"] if get => response(
+            StatusCode::OK,
+            "text/plain; version=0.0.4; charset=utf-8",
+            stats::agent_metrics(api),
+        ),
+        _ => text_response(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
 
-fn pods(api: &Api) -> Response<Body> {
+fn pods(api: &KubeletApi) -> Response<Body> {
     let items: Vec<_> = api
         .table
         .all()
         .into_iter()
         .map(|(pod, handle)| {
             let mut object = pod.object.clone();
-            object.status = Some(handle.shown.lock().status.clone());
+            object.status = Some(handle.reported.lock().status.clone());
             object
         })
         .collect();
     let list =
         serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
-    answer(StatusCode::OK, "application/json", list.to_string())
+    response(StatusCode::OK, "application/json", list.to_string())
 }

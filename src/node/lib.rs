@@ -25,8 +25,8 @@ pub(crate) mod status;
 mod volumes;
 
 pub use agent::{NodeError, run};
-pub use config::{Config, HttpConfig, RuntimeConfig};
-pub use machine_shutdown::{Grace, Power};
+pub use config::{Config, KubeletApiConfig, RuntimeConfig};
+pub use machine_shutdown::{MachineShutdown, ShutdownGracePeriod};
 pub use runtime::containerd::find::find_program;
-pub use runtime::oci_runtime::runc_fault;
-pub use status::not_ready::{NotReady, Unready};
+pub use runtime::oci_runtime::runc_vulnerability;
+pub use status::not_ready::{NotReadyPodUids, NotReadyPods};

@@ -15,21 +15,21 @@ use tokio::sync::Notify;
 
 use crate::context::Node;
 use crate::events;
-use crate::pods::observed::{Observed, State};
-use crate::pods::plan::Health;
-use crate::pods::pod::{Pod, Role};
-use crate::probes::handler::{ProbeResult, Target};
+use crate::pods::observed::{ObservedPod, State};
+use crate::pods::plan::ProbeResults;
+use crate::pods::pod::{ContainerRole, Pod};
+use crate::probes::handler::{HandlerTarget, ProbeResult};
 use crate::status;
 
 /// The kind of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Type {
+enum ProbeKind {
     Startup,
     Readiness,
     Liveness,
 }
 
-impl Type {
+impl ProbeKind {
     fn name(self) -> &'static str {
         match self {
             Self::Startup => "Startup",
@@ -40,11 +40,11 @@ impl Type {
 }
 
 /// Number of attempts for a probe that cannot be run (`maxProbeRetries`).
-const TRIES: usize = 3;
+const PROBE_ATTEMPTS: usize = 3;
 
 /// Returns reason and message of the event about a result, as the kubelet's `prober` does; none for
 /// a success.
-fn event(type_: Type, result: &ProbeResult) -> Option<(&'static str, String)> {
+fn event(type_: ProbeKind, result: &ProbeResult) -> Option<(&'static str, String)> {
     let name = type_.name();
     match result {
         ProbeResult::Success => None,
@@ -61,13 +61,13 @@ fn event(type_: Type, result: &ProbeResult) -> Option<(&'static str, String)> {
     }
 }
 
-type Results = Arc<Mutex<HashMap<String, Health>>>;
+type SharedResults = Arc<Mutex<HashMap<String, ProbeResults>>>;
 
 /// The probes of one pod.
 #[derive(Debug)]
 pub(crate) struct Probes {
-    results: Results,
-    running: HashMap<(String, Type), Shutdown>,
+    results: SharedResults,
+    running: HashMap<(String, ProbeKind), Shutdown>,
     wake: Arc<Notify>,
     /// Notifies the other probes that a container has started.
     started: Arc<Notify>,
@@ -83,11 +83,16 @@ impl Drop for Probes {
 
 impl Probes {
     pub(crate) fn new(wake: Arc<Notify>) -> Self {
-        Self { results: Results::default(), running: HashMap::new(), wake, started: Arc::default() }
+        Self {
+            results: SharedResults::default(),
+            running: HashMap::new(),
+            wake,
+            started: Arc::default(),
+        }
     }
 
     /// Returns the current results, by container id.
-    pub(crate) fn results(&self) -> HashMap<String, Health> {
+    pub(crate) fn results(&self) -> HashMap<String, ProbeResults> {
         self.results.lock().clone()
     }
 
@@ -95,7 +100,7 @@ impl Probes {
     /// not repeated.
     pub(crate) fn adopt(&self, id: &str, ready: bool) {
         let mut results = self.results.lock();
-        results.entry(id.to_owned()).or_insert(Health {
+        results.entry(id.to_owned()).or_insert(ProbeResults {
             startup: Some(true),
             readiness: Some(ready),
             liveness: None,
@@ -109,26 +114,30 @@ impl Probes {
         &mut self,
         node: &Arc<Node>,
         pod: &Arc<Pod>,
-        observed: &Observed,
+        observed: &ObservedPod,
         terminating: bool,
     ) {
         let ips = status::pod::pod_ips(&node.identity.config.node_ips(), pod, observed);
         let mut wanted = HashSet::new();
-        for member in pod.members.iter().filter(|m| matches!(m.role, Role::Main | Role::Sidecar)) {
+        for member in pod
+            .containers
+            .iter()
+            .filter(|m| matches!(m.role, ContainerRole::Main | ContainerRole::Sidecar))
+        {
             let Some(container) =
-                observed.active(member.name()).filter(|c| c.state == State::Running)
+                observed.active_container(member.name()).filter(|c| c.state == State::Running)
             else {
                 continue;
             };
             let c = &member.container;
             for (type_, probe) in [
-                (Type::Startup, &c.startup_probe),
-                (Type::Readiness, &c.readiness_probe),
-                (Type::Liveness, &c.liveness_probe),
+                (ProbeKind::Startup, &c.startup_probe),
+                (ProbeKind::Readiness, &c.readiness_probe),
+                (ProbeKind::Liveness, &c.liveness_probe),
             ] {
                 let Some(probe) = probe else { continue };
-                if terminating && type_ != Type::Readiness {
-                    if type_ == Type::Startup {
+                if terminating && type_ != ProbeKind::Readiness {
+                    if type_ == ProbeKind::Startup {
                         self.count_as_started(&container.id);
                     }
                     continue;
@@ -140,7 +149,7 @@ impl Probes {
                 }
                 let stop = node.tasks.shutdown().child();
                 self.running.insert(key, stop.clone());
-                let task = Task {
+                let task = ProbeTask {
                     node: Arc::clone(node),
                     pod: Arc::clone(pod),
                     container: c.clone(),
@@ -178,16 +187,16 @@ impl Probes {
     }
 }
 
-struct Task {
+struct ProbeTask {
     node: Arc<Node>,
     pod: Arc<Pod>,
     container: core::Container,
     id: String,
     started_at: i64,
     ip: String,
-    type_: Type,
+    type_: ProbeKind,
     probe: core::Probe,
-    results: Results,
+    results: SharedResults,
     wake: Arc<Notify>,
     started: Arc<Notify>,
 }
@@ -198,7 +207,7 @@ fn seconds(value: Option<i32>, default: u64) -> Duration {
     )
 }
 
-impl Task {
+impl ProbeTask {
     async fn run(self, stop: Shutdown) -> Result<(), std::convert::Infallible> {
         tokio::select! {
             biased;
@@ -216,11 +225,11 @@ impl Task {
             let begun = base::clock::now();
             let health = self.results.lock().get(&self.id).copied().unwrap_or_default();
             let started = self.container.startup_probe.is_none() || health.startup == Some(true);
-            if self.type_ == Type::Startup && started {
+            if self.type_ == ProbeKind::Startup && started {
                 return;
             }
-            if started || self.type_ == Type::Startup {
-                let result = self.once().await;
+            if started || self.type_ == ProbeKind::Startup {
+                let result = self.run_with_retries().await;
                 let good = matches!(result, ProbeResult::Success | ProbeResult::Warning(_));
                 run = if run.0 == Some(good) {
                     (run.0, run.1.saturating_add(1))
@@ -235,14 +244,14 @@ impl Task {
                 };
                 if run.1 >= threshold {
                     self.decide(good);
-                    let final_ =
-                        self.type_ == Type::Startup || (self.type_ == Type::Liveness && !good);
+                    let final_ = self.type_ == ProbeKind::Startup
+                        || (self.type_ == ProbeKind::Liveness && !good);
                     if final_ {
                         return;
                     }
                 }
             }
-            if started || self.type_ == Type::Startup {
+            if started || self.type_ == ProbeKind::Startup {
                 base::clock::sleep(period.saturating_sub(begun.elapsed())).await;
             } else {
                 // The startup probe may succeed just before this wait: the next check is then a
@@ -264,8 +273,8 @@ impl Task {
 
     /// Runs the probe; a probe that could not be run is repeated at once, up to [`PROBE_ATTEMPTS`]
     /// times.
-    async fn once(&self) -> ProbeResult {
-        for _ in 1..TRIES {
+    async fn run_with_retries(&self) -> ProbeResult {
+        for _ in 1..PROBE_ATTEMPTS {
             match self.run_handler().await {
                 ProbeResult::Unknown(_) => {}
                 known => return known,
@@ -276,7 +285,7 @@ impl Task {
 
     async fn run_handler(&self) -> ProbeResult {
         let limit = seconds(self.probe.timeout_seconds, 1);
-        let target = Target {
+        let target = HandlerTarget {
             runtime: &*self.node.runtime.cri,
             container_id: &self.id,
             container: &self.container,
@@ -298,7 +307,7 @@ impl Task {
 
     /// Records the event of a result, if any.
     fn report(&self, result: &ProbeResult) {
-        if let Some(member) = self.pod.member(&self.container.name)
+        if let Some(member) = self.pod.container(&self.container.name)
             && let Some((reason, message)) = event(self.type_, result)
         {
             self.node.api.events.container_event(
@@ -315,14 +324,14 @@ impl Task {
         let mut results = self.results.lock();
         let health = results.entry(self.id.clone()).or_default();
         let slot = match self.type_ {
-            Type::Startup => &mut health.startup,
-            Type::Readiness => &mut health.readiness,
-            Type::Liveness => &mut health.liveness,
+            ProbeKind::Startup => &mut health.startup,
+            ProbeKind::Readiness => &mut health.readiness,
+            ProbeKind::Liveness => &mut health.liveness,
         };
         let changed = *slot != Some(good);
         *slot = Some(good);
         drop(results);
-        if self.type_ == Type::Startup && good {
+        if self.type_ == ProbeKind::Startup && good {
             self.started.notify_waiters();
         }
         if changed {
@@ -337,7 +346,7 @@ mod tests {
 
     #[test]
     fn results_of_probes_have_the_events_of_the_kubelet() {
-        let of = |result| event(Type::Readiness, &result);
+        let of = |result| event(ProbeKind::Readiness, &result);
         let text = |text: &str| text.to_owned();
         assert_eq!(of(ProbeResult::Success), None);
         assert_eq!(

@@ -9,7 +9,7 @@ pub(crate) mod netns;
 pub(crate) mod oci_runtime;
 pub(crate) mod operations;
 pub mod registries;
-mod unpacked;
+mod synced_images;
 
 use std::fmt;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub struct RuntimeVersion {
 
 /// Features of newer runtimes that older ones ignore silently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Features {
+pub struct RuntimeFeatures {
     /// `supplementalGroupsPolicy: Strict`.
     pub strict_groups: bool,
     /// `recursiveReadOnly` of volume mounts, under the default handler.
@@ -68,7 +68,7 @@ pub struct Features {
     pub image_volumes: bool,
 }
 
-impl Features {
+impl RuntimeFeatures {
     /// Reads the features that the runtime reports, and infers the others from its version:
     /// `stopSignal` works with containerd 2.4 and later, image volumes with containerd 2.1 and
     /// CRI-O 1.31 and later, and the protocol reports neither.
@@ -127,7 +127,7 @@ pub enum ContainerEventKind {
 
 /// A request for a streaming session; the response is a URL on the loopback interface.
 #[derive(Debug, Clone)]
-pub enum Streaming {
+pub enum StreamingRequest {
     /// Run a command.
     Exec(cri_api::ExecRequest),
     /// Attach to the running process.
@@ -195,7 +195,7 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         timeout: Duration,
     ) -> Result<ExecOutput, RuntimeError>;
     /// Prepares a streaming session; returns its URL.
-    async fn streaming(&self, request: Streaming) -> Result<String, RuntimeError>;
+    async fn streaming(&self, request: StreamingRequest) -> Result<String, RuntimeError>;
     /// Reopens the log file after it was renamed.
     async fn reopen_log(&self, id: &str) -> Result<(), RuntimeError>;
     /// CPU and memory of all containers.

@@ -15,13 +15,13 @@ use proto::runtime::v1 as cri;
 use tokio::time::Instant;
 
 use crate::context::Node;
-use crate::credentials::pod_certificates::Held;
+use crate::credentials::pod_certificates::IssuedCredentials;
 use crate::pods::cri_config;
-use crate::pods::cri_config::{BadSpec, expand, hosts};
+use crate::pods::cri_config::{InvalidPodSpec, expand, hosts};
 use crate::pods::objects;
-use crate::pods::objects::Found;
-use crate::pods::pod::{Member, Pod};
-use crate::runtime::Features;
+use crate::pods::objects::CachedObject;
+use crate::pods::pod::{Pod, PodContainer};
+use crate::runtime::RuntimeFeatures;
 use directory::VolumePath;
 
 /// A volume cannot be set up (yet); the text is shown in a `FailedMount` event.
@@ -34,21 +34,21 @@ pub(crate) struct VolumeError {
 
 /// All volumes of a pod.
 #[derive(Debug, Default)]
-pub(crate) struct Volumes {
-    pub(crate) places: HashMap<String, VolumePath>,
+pub(crate) struct PodVolumes {
+    pub(crate) paths: HashMap<String, VolumePath>,
     /// When a token or certificate in a volume has to be refreshed.
     pub(crate) refresh_at: Option<Instant>,
 }
 
 /// Whether the volumes can be set up without a wait: all objects are cached, and there is no claim
 /// to look up and no certificate to wait for.
-pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
+pub(crate) fn need_no_wait(node: &Node, pod: &Pod) -> bool {
     let is_claim = |v: &core::Volume| v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
     !pod.spec().volumes.iter().flatten().any(is_claim)
-        && !crate::credentials::pod_certificates::has(pod)
+        && !crate::credentials::pod_certificates::has_certificates(pod)
         && objects::references(pod)
             .iter()
-            .all(|r| matches!(node.api.objects.get(r), Found::Present(_)))
+            .all(|r| matches!(node.api.objects.get(r), CachedObject::Present(_)))
 }
 
 /// Sets up or updates all volumes; idempotent.
@@ -56,15 +56,20 @@ pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
 /// # Errors
 ///
 /// The first volume that cannot be set up.
-pub(crate) async fn set_up(node: &Node, pod: &Pod, ips: &[String]) -> Result<Volumes, VolumeError> {
-    let mut out = Volumes::default();
-    let held = node.api.pod_certificates.all(pod).await;
+pub(crate) async fn set_up(
+    node: &Node,
+    pod: &Pod,
+    ips: &[String],
+) -> Result<PodVolumes, VolumeError> {
+    let mut out = PodVolumes::default();
+    let certificates = node.api.pod_certificates.certificates(pod).await;
     // The runtime mounts image volumes itself.
     for volume in pod.spec().volumes.iter().flatten().filter(|v| v.image.is_none()) {
         let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
-        let place =
-            set_up_one(node, pod, volume, ips, &held, &mut out.refresh_at).await.map_err(failed)?;
-        out.places.insert(volume.name.clone(), place);
+        let place = set_up_one(node, pod, volume, ips, &certificates, &mut out.refresh_at)
+            .await
+            .map_err(failed)?;
+        out.paths.insert(volume.name.clone(), place);
     }
     Ok(out)
 }
@@ -74,7 +79,7 @@ async fn set_up_one(
     pod: &Pod,
     volume: &core::Volume,
     ips: &[String],
-    held: &Held,
+    certificates: &IssuedCredentials,
     refresh_at: &mut Option<Instant>,
 ) -> Result<VolumePath, String> {
     let base = node.identity.config.pod_dir(&pod.uid).join("volumes");
@@ -91,7 +96,7 @@ async fn set_up_one(
         return Ok(writable(PathBuf::from(&source.path)));
     }
     if let Some(claim) = &volume.persistent_volume_claim {
-        return claims::place(
+        return claims::claim_path(
             node,
             pod,
             &claim.claim_name,
@@ -102,9 +107,9 @@ async fn set_up_one(
     }
     if volume.ephemeral.is_some() {
         let name = format!("{}-{}", pod.name(), volume.name);
-        return claims::place(node, pod, &name, false, fs_group).await;
+        return claims::claim_path(node, pod, &name, false, fs_group).await;
     }
-    let content = content::render(node, pod, volume, ips, held).await?;
+    let content = content::render(node, pod, volume, ips, certificates).await?;
     let Some(content) = content else {
         return Err("this kind of volume is not supported by this node".to_owned());
     };
@@ -131,11 +136,11 @@ async fn set_up_one(
 pub(crate) fn container_mounts(
     node: &Node,
     pod: &Pod,
-    member: &Member,
-    (volumes, shown): (&Volumes, &HashMap<String, cri::ImageSpec>),
+    member: &PodContainer,
+    (volumes, shown): (&PodVolumes, &HashMap<String, cri::ImageSpec>),
     env: &[(String, String)],
     ips: &[String],
-) -> Result<Vec<cri::Mount>, BadSpec> {
+) -> Result<Vec<cri::Mount>, InvalidPodSpec> {
     let mut out = Vec::new();
     let mut own_hosts = false;
     let pod_dir = node.identity.config.pod_dir(&pod.uid);
@@ -156,8 +161,8 @@ pub(crate) fn container_mounts(
             });
             continue;
         }
-        let place = volumes.places.get(&mount.name).ok_or_else(|| {
-            BadSpec(format!(
+        let place = volumes.paths.get(&mount.name).ok_or_else(|| {
+            InvalidPodSpec(format!(
                 "cannot find volume {:?} to mount into container {:?}",
                 mount.name,
                 member.name()
@@ -172,7 +177,7 @@ pub(crate) fn container_mounts(
                 .join(member.name())
                 .join(index.to_string());
             subpath::bind(&place.path, &sub_path, &target).map_err(|why| {
-                BadSpec(format!(
+                InvalidPodSpec(format!(
                     "failed to prepare subPath for volumeMount {:?} of container {:?}: {why}",
                     mount.name,
                     member.name()
@@ -195,25 +200,25 @@ pub(crate) fn container_mounts(
         });
     }
     if !own_hosts && (pod.host_network() || !ips.is_empty()) {
-        out.push(hosts_mount(node, pod, &pod_dir, ips).map_err(|e| BadSpec(e.to_string()))?);
+        out.push(hosts_mount(node, pod, &pod_dir, ips).map_err(|e| InvalidPodSpec(e.to_string()))?);
     }
     if let Some(path) =
         member.container.termination_message_path.as_deref().filter(|p| !p.is_empty())
     {
-        out.push(message_mount(&pod_dir, member, path).map_err(|e| BadSpec(e.to_string()))?);
+        out.push(message_mount(&pod_dir, member, path).map_err(|e| InvalidPodSpec(e.to_string()))?);
     }
     Ok(out)
 }
 
 /// Whether mounts below a read-only volume are read-only too; admission rejects `Enabled` if the
 /// runtime does not support it.
-fn recursive_read_only(mount: &core::VolumeMount, runtime: Features) -> bool {
+fn recursive_read_only(mount: &core::VolumeMount, runtime: RuntimeFeatures) -> bool {
     mount.read_only == Some(true)
         && runtime.recursive_read_only
         && matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"))
 }
 
-fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String, BadSpec> {
+fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String, InvalidPodSpec> {
     let missing = std::cell::RefCell::new(None);
     let out = expand::expand(expression, |name| {
         let value = env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
@@ -223,7 +228,7 @@ fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String,
         value
     });
     match missing.into_inner() {
-        Some(name) => Err(BadSpec(format!("missing value for {name:?}"))),
+        Some(name) => Err(InvalidPodSpec(format!("missing value for {name:?}"))),
         None => Ok(out),
     }
 }
@@ -265,7 +270,7 @@ fn hosts_mount(
 }
 
 /// Creates the termination message file, a new one for each container instance.
-fn message_mount(pod_dir: &Path, member: &Member, path: &str) -> std::io::Result<cri::Mount> {
+fn message_mount(pod_dir: &Path, member: &PodContainer, path: &str) -> std::io::Result<cri::Mount> {
     let folder = pod_dir.join("containers").join(member.name());
     std::fs::create_dir_all(&folder)?;
     let file = folder.join(base::clock::random_suffix(8));

@@ -29,7 +29,7 @@ use crate::pods::objects::OBJECTS_WAIT;
 use crate::pods::pod::Pod;
 
 pub(crate) use state::Credentials;
-use state::{Asked, Decision, Entry, Good, Next};
+use state::{CertificateState, CurrentCertificate, Decision, NextAction, PendingRequest};
 
 /// Lifetime to request if the pod sets none, in seconds.
 const EXPIRATION: i32 = 24 * 3600;
@@ -37,14 +37,15 @@ const EXPIRATION: i32 = 24 * 3600;
 /// same time.
 const JITTER: u64 = 5 * 60;
 /// How soon a failed refresh request is retried; until then the pod keeps the old certificate.
-const AGAIN: Duration = Duration::from_secs(60);
-const NOT_YET: &str = "credential bundle is not issued yet";
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+const NOT_ISSUED: &str = "credential bundle is not issued yet";
 
 /// Pod, volume, and index of the source in the volume.
-type Key = (Arc<str>, String, usize);
+type CertificateKey = (Arc<str>, String, usize);
 
 /// Credentials with the time of the next check, or the error, by volume and index of the source.
-pub(crate) type Held = HashMap<(String, usize), Result<(Credentials, Option<Instant>), String>>;
+pub(crate) type IssuedCredentials =
+    HashMap<(String, usize), Result<(Credentials, Option<Instant>), String>>;
 
 /// The certificate requests of this node and their results.
 #[derive(Debug)]
@@ -57,10 +58,10 @@ pub(crate) struct PodCertificates {
     /// The directory that holds the pod directories.
     pods_dir: PathBuf,
     running: OnceLock<Informer<PodCertificateRequest>>,
-    wakes: Arc<Mutex<HashMap<String, Arc<Notify>>>>,
+    wake_handles: Arc<Mutex<HashMap<String, Arc<Notify>>>>,
     /// Counts changes of requests.
     changes: Arc<watch::Sender<u64>>,
-    known: Mutex<HashMap<Key, Entry>>,
+    states: Mutex<HashMap<CertificateKey, CertificateState>>,
 }
 
 /// The certificate sources of a pod: volume, index, source.
@@ -73,7 +74,7 @@ fn sources(pod: &Pod) -> impl Iterator<Item = (&str, usize, &core::PodCertificat
 }
 
 /// Whether a volume of the pod has a certificate from a signer.
-pub(crate) fn has(pod: &Pod) -> bool {
+pub(crate) fn has_certificates(pod: &Pod) -> bool {
     sources(pod).next().is_some()
 }
 
@@ -101,9 +102,9 @@ impl PodCertificates {
             node_name: config.node_name.clone(),
             pods_dir: config.root_dir.join("pods"),
             running: OnceLock::new(),
-            wakes: Arc::default(),
+            wake_handles: Arc::default(),
             changes: Arc::default(),
-            known: Mutex::default(),
+            states: Mutex::default(),
         }
     }
 
@@ -112,12 +113,13 @@ impl PodCertificates {
             let scope = Client::scope::<PodCertificateRequest>();
             let scope = scope.fields(format!("spec.nodeName={}", self.node_name));
             let informer = self.informers.scoped(scope);
-            let (wakes, changes) = (Arc::clone(&self.wakes), Arc::clone(&self.changes));
+            let (wake_handles, changes) =
+                (Arc::clone(&self.wake_handles), Arc::clone(&self.changes));
             informer.on_change(move |change| {
                 changes.send_modify(|count| *count = count.wrapping_add(1));
                 let Ok(request) = change.object().value() else { return };
                 let uid = api::value::str_in(&request, &["spec", "podUID"]);
-                if let Some(wake) = wakes.lock().get(uid) {
+                if let Some(wake) = wake_handles.lock().get(uid) {
                     wake.notify_one();
                 }
             });
@@ -127,30 +129,30 @@ impl PodCertificates {
 
     /// Registers a pod for notifications: decisions about its certificates wake it.
     pub(crate) fn follow(&self, pod: &Pod, wake: &Arc<Notify>) {
-        if has(pod) {
-            self.wakes.lock().insert(api_uid(pod).to_owned(), Arc::clone(wake));
+        if has_certificates(pod) {
+            self.wake_handles.lock().insert(api_uid(pod).to_owned(), Arc::clone(wake));
             self.running();
         }
     }
 
     /// Drops the state of a pod that ended.
     pub(crate) fn forget(&self, pod: &Pod) {
-        self.wakes.lock().remove(api_uid(pod));
-        self.known.lock().retain(|(uid, ..), _| *uid != pod.uid);
+        self.wake_handles.lock().remove(api_uid(pod));
+        self.states.lock().retain(|(uid, ..), _| *uid != pod.uid);
     }
 
     /// Returns the certificates of a pod. All are requested at once; a signer has [`OBJECTS_WAIT`]
     /// to issue them.
-    pub(crate) async fn all(&self, pod: &Pod) -> Held {
-        if !has(pod) {
-            return Held::new();
+    pub(crate) async fn certificates(&self, pod: &Pod) -> IssuedCredentials {
+        if !has_certificates(pod) {
+            return IssuedCredentials::new();
         }
         let until = base::clock::now() + OBJECTS_WAIT;
         let synced = tokio::time::timeout_at(until, self.running().synced()).await.is_ok();
         let each = sources(pod).map(|(volume, at, source)| async move {
-            let key: Key = (Arc::clone(&pod.uid), volume.to_owned(), at);
+            let key: CertificateKey = (Arc::clone(&pod.uid), volume.to_owned(), at);
             let outcome = if synced {
-                self.one(pod, &key, source, until).await
+                self.certificate(pod, &key, source, until).await
             } else {
                 Err("PodCertificateRequest informer has not yet synced".to_owned())
             };
@@ -159,42 +161,44 @@ impl PodCertificates {
         futures::future::join_all(each).await.into_iter().collect()
     }
 
-    async fn one(
+    async fn certificate(
         &self,
         pod: &Pod,
-        key: &Key,
+        key: &CertificateKey,
         source: &core::PodCertificateProjection,
         until: Instant,
     ) -> Result<(Credentials, Option<Instant>), String> {
-        if !self.known.lock().contains_key(key) {
-            let good = recover(&self.pods_dir, pod, &key.1, source).await;
-            self.known.lock().insert(key.clone(), Entry { good, ..Entry::default() });
+        if !self.states.lock().contains_key(key) {
+            let current = recover(&self.pods_dir, pod, &key.1, source).await;
+            self.states
+                .lock()
+                .insert(key.clone(), CertificateState { current, ..CertificateState::default() });
         }
         loop {
             let mut changes = self.changes.subscribe();
-            let (next, had) = self.step(pod, key);
+            let (next, had) = self.advance(pod, key);
             match (next, had) {
-                (Next::Refused(why), _) => return Err(why),
-                (Next::Have, Some(good)) => {
-                    let left = good.refresh_at.saturating_sub(now());
+                (NextAction::Fail(why), _) => return Err(why),
+                (NextAction::Keep, Some(current)) => {
+                    let left = current.refresh_at.saturating_sub(now());
                     let left = Duration::from_secs(u64::try_from(left).unwrap_or_default());
-                    return Ok((good.credentials, Some(base::clock::now() + left)));
+                    return Ok((current.credentials, Some(base::clock::now() + left)));
                 }
                 // The signer's decision wakes the pod.
-                (Next::Wait, Some(good)) => return Ok((good.credentials, None)),
-                (Next::Wait | Next::Have, None) => {
+                (NextAction::Wait, Some(current)) => return Ok((current.credentials, None)),
+                (NextAction::Wait | NextAction::Keep, None) => {
                     let change = tokio::time::timeout_at(until, changes.changed()).await;
-                    change.map_err(|_| NOT_YET.to_owned())?.map_err(|e| e.to_string())?;
+                    change.map_err(|_| NOT_ISSUED.to_owned())?.map_err(|e| e.to_string())?;
                 }
-                (Next::Ask, had) => match (self.ask(pod, source).await, had) {
-                    (Ok(asked), _) => {
-                        if let Some(entry) = self.known.lock().get_mut(key) {
-                            entry.asked = Some(asked);
+                (NextAction::Request, had) => match (self.send_request(pod, source).await, had) {
+                    (Ok(pending), _) => {
+                        if let Some(entry) = self.states.lock().get_mut(key) {
+                            entry.pending = Some(pending);
                         }
                     }
-                    (Err(why), Some(good)) => {
+                    (Err(why), Some(current)) => {
                         tracing::debug!(pod = %pod.key, why, "certificate not renewed, the pod has the old one");
-                        return Ok((good.credentials, Some(base::clock::now() + AGAIN)));
+                        return Ok((current.credentials, Some(base::clock::now() + RETRY_AFTER)));
                     }
                     (Err(why), None) => {
                         return Err(format!("while creating initial PodCertificateRequest: {why}"));
@@ -205,16 +209,16 @@ impl PodCertificates {
     }
 
     /// Applies the state of the request. Returns the next action and the certificate in use.
-    fn step(&self, pod: &Pod, key: &Key) -> (Next, Option<Good>) {
+    fn advance(&self, pod: &Pod, key: &CertificateKey) -> (NextAction, Option<CurrentCertificate>) {
         let (next, events, had) = {
-            let mut known = self.known.lock();
-            let entry = known.entry(key.clone()).or_default();
-            let found = entry.asked.as_ref().and_then(|asked| {
-                let request = self.running().get(pod.namespace(), &asked.name)?;
+            let mut states = self.states.lock();
+            let entry = states.entry(key.clone()).or_default();
+            let decision = entry.pending.as_ref().and_then(|pending| {
+                let request = self.running().get(pod.namespace(), &pending.name)?;
                 Some(Decision::of(&request))
             });
-            let (next, events) = entry.step(found, pod.namespace(), now(), jitter());
-            (next, events, entry.good.clone())
+            let (next, events) = entry.advance(decision, pod.namespace(), now(), jitter());
+            (next, events, entry.current.clone())
         };
         for (reason, message) in events {
             self.events.pod_event(pod, EventType::Warning, reason, message);
@@ -223,11 +227,11 @@ impl PodCertificates {
     }
 
     /// Creates a key and a request for its certificate.
-    async fn ask(
+    async fn send_request(
         &self,
         pod: &Pod,
         source: &core::PodCertificateProjection,
-    ) -> Result<Asked, String> {
+    ) -> Result<PendingRequest, String> {
         let kind = KeyKind::named(&source.key_type).ok_or_else(|| {
             format!(
                 "this node cannot make keys of type {}: use ECDSAP256, ECDSAP384 or ED25519",
@@ -277,7 +281,7 @@ impl PodCertificates {
         let created = client.create(pod.namespace(), &request).await;
         let created = created.map_err(|e| format!("while creating on API: {e}"))?;
         let name = created.metadata.name.unwrap_or_default();
-        Ok(Asked::new(stub.key_pem, name, now(), jitter()))
+        Ok(PendingRequest::new(stub.key_pem, name, now(), jitter()))
     }
 }
 
@@ -292,12 +296,12 @@ async fn recover(
     pod: &Pod,
     volume: &str,
     source: &core::PodCertificateProjection,
-) -> Option<Good> {
+) -> Option<CurrentCertificate> {
     let folder = pods_dir.join(&*pod.uid).join("volumes/kubernetes.io~projected").join(volume);
     let source = source.clone();
     let read = move || read(&folder, &source);
     let (credentials, ends_at) = base::tasks::blocking(read).await.ok().flatten()?;
-    Some(Good::new(credentials, now().saturating_add(jitter()).min(ends_at), ends_at))
+    Some(CurrentCertificate::new(credentials, now().saturating_add(jitter()).min(ends_at), ends_at))
 }
 
 /// Key, certificates and expiry from the files of a source.
@@ -331,7 +335,7 @@ mod tests {
         ]}));
         let all: Vec<_> = sources(&pod).map(|(v, at, s)| (v, at, s.signer_name.as_str())).collect();
         assert_eq!(all, [("b", 1, "s/1"), ("c", 0, "s/2")]);
-        assert!(has(&pod));
+        assert!(has_certificates(&pod));
     }
 
     #[test]

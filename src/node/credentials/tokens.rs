@@ -22,9 +22,9 @@ const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How long the server has to answer if there is an old token to use instead.
 const ANSWER_WAIT: Duration = Duration::from_millis(1500);
 /// How soon a failed renewal is retried; the return of the server triggers it earlier.
-const AGAIN: Duration = Duration::from_secs(300);
+const RETRY_AFTER: Duration = Duration::from_secs(300);
 
-type Key = (Arc<str>, String, i64);
+type TokenKey = (Arc<str>, String, i64);
 
 #[derive(Debug, Clone)]
 struct Token {
@@ -38,8 +38,8 @@ struct Token {
 pub(crate) struct Tokens {
     client: Client,
     tasks: Tasks,
-    kept: Option<Arc<Sealed>>,
-    known: Mutex<HashMap<Key, Token>>,
+    files: Option<Arc<Sealed>>,
+    cache: Mutex<HashMap<TokenKey, Token>>,
 }
 
 /// The prefix of the names of a pod's files.
@@ -47,7 +47,7 @@ fn prefix(uid: &str) -> String {
     format!("token-{uid}-")
 }
 
-fn file_name((uid, audience, seconds): &Key) -> String {
+fn file_name((uid, audience, seconds): &TokenKey) -> String {
     let digest = sha256(format!("{audience}\n{seconds}").as_bytes());
     let digest = digest.trim_start_matches("sha256:");
     format!("{}{}", prefix(uid), digest.get(..16).unwrap_or(digest))
@@ -55,8 +55,8 @@ fn file_name((uid, audience, seconds): &Key) -> String {
 
 impl Tokens {
     pub(crate) fn new(client: Client, tasks: Tasks) -> Self {
-        let kept = client.transport().kept();
-        Self { client, tasks, kept, known: Mutex::default() }
+        let files = client.transport().kept();
+        Self { client, tasks, files, cache: Mutex::default() }
     }
 
     /// Returns the token of a pod for `audience` (empty: the API server's) and the time of the next
@@ -69,8 +69,8 @@ impl Tokens {
         seconds: i64,
     ) -> Result<(String, Instant), client::Error> {
         let key = (Arc::clone(&pod.uid), audience.to_owned(), seconds);
-        let known = self.known.lock().get(&key).cloned();
-        let known = if known.is_some() { known } else { self.remembered(&key).await };
+        let known = self.cache.lock().get(&key).cloned();
+        let known = if known.is_some() { known } else { self.read_file(&key).await };
         if let Some(token) = known.as_ref().filter(|t| t.refresh_at > base::clock::now()) {
             return Ok((token.text.clone(), token.refresh_at));
         }
@@ -86,14 +86,14 @@ impl Tokens {
         match outcome {
             Ok(token) => {
                 let answer = (token.text.clone(), token.refresh_at);
-                self.remember(&key, &token.text);
-                self.known.lock().insert(key, token);
+                self.write_file(&key, &token.text);
+                self.cache.lock().insert(key, token);
                 Ok(answer)
             }
             Err(error) => match known {
                 Some(token) if error.is_retryable() || token.expires_at > base::clock::now() => {
                     tracing::debug!(pod = %pod.key, %error, "token not renewed, the pod has the old one");
-                    Ok((token.text, base::clock::now() + AGAIN))
+                    Ok((token.text, base::clock::now() + RETRY_AFTER))
                 }
                 _ => Err(error),
             },
@@ -101,39 +101,39 @@ impl Tokens {
     }
 
     /// Reads the token of an earlier process. Its age is unknown, so it is due for renewal.
-    async fn remembered(&self, key: &Key) -> Option<Token> {
-        let (kept, name) = (self.kept.clone()?, file_name(key));
-        let content = base::tasks::blocking(move || kept.read(&name)).await.ok().flatten()?;
+    async fn read_file(&self, key: &TokenKey) -> Option<Token> {
+        let (files, name) = (self.files.clone()?, file_name(key));
+        let content = base::tasks::blocking(move || files.read(&name)).await.ok().flatten()?;
         let now = base::clock::now();
         let text = String::from_utf8(content).ok()?;
         Some(Token { text, refresh_at: now, expires_at: now })
     }
 
-    fn remember(&self, key: &Key, text: &str) {
-        let Some(kept) = self.kept.clone() else { return };
+    fn write_file(&self, key: &TokenKey, text: &str) {
+        let Some(files) = self.files.clone() else { return };
         let (name, text) = (file_name(key), text.to_owned());
         self.tasks.spawn(Kind::Request, "token-file", async move {
-            let written = base::tasks::blocking(move || kept.write(&name, text.as_bytes())).await;
+            let written = base::tasks::blocking(move || files.write(&name, text.as_bytes())).await;
             written.map_err(std::io::Error::other)?
         });
     }
 
-    fn forget_files(&self, is_of: impl Fn(&str) -> bool + Send + 'static) {
-        let Some(kept) = self.kept.clone() else { return };
+    fn remove_files(&self, is_of: impl Fn(&str) -> bool + Send + 'static) {
+        let Some(files) = self.files.clone() else { return };
         self.tasks.spawn(Kind::Request, "token-file", async move {
             let removed = base::tasks::blocking(move || {
-                let mut names = kept.names().into_iter().map(|(name, _)| name);
-                names.try_for_each(|name| if is_of(&name) { kept.remove(&name) } else { Ok(()) })
+                let mut names = files.names().into_iter().map(|(name, _)| name);
+                names.try_for_each(|name| if is_of(&name) { files.remove(&name) } else { Ok(()) })
             });
             removed.await.map_err(std::io::Error::other)?
         });
     }
 
     /// Removes the files of all pods except these.
-    pub(crate) fn forget_all_but(&self, known: HashSet<Arc<str>>) {
-        let kept: Vec<String> = known.iter().map(|uid| prefix(uid)).collect();
-        self.forget_files(move |name| {
-            name.starts_with("token-") && !kept.iter().any(|prefix| name.starts_with(prefix))
+    pub(crate) fn retain_pods(&self, known: HashSet<Arc<str>>) {
+        let files: Vec<String> = known.iter().map(|uid| prefix(uid)).collect();
+        self.remove_files(move |name| {
+            name.starts_with("token-") && !files.iter().any(|prefix| name.starts_with(prefix))
         });
     }
 
@@ -164,8 +164,8 @@ impl Tokens {
 
     /// Removes the tokens of a pod.
     pub(crate) fn forget(&self, uid: &str) {
-        self.known.lock().retain(|(owner, ..), _| **owner != *uid);
+        self.cache.lock().retain(|(owner, ..), _| **owner != *uid);
         let prefix = prefix(uid);
-        self.forget_files(move |name| name.starts_with(&prefix));
+        self.remove_files(move |name| name.starts_with(&prefix));
     }
 }

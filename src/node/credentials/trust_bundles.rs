@@ -18,42 +18,44 @@ use crate::pods::pod::Pod;
 /// Maximum length of a selector as text, as in the kubelet.
 const SELECTOR_MAX: usize = 100 * 1024;
 
-type Wakes = Arc<Mutex<HashMap<Arc<str>, Arc<Notify>>>>;
+type WakeHandles = Arc<Mutex<HashMap<Arc<str>, Arc<Notify>>>>;
 
 /// The bundles and the pods that use them.
 #[derive(Debug)]
 pub(crate) struct TrustBundles {
     informers: Informers,
     running: OnceLock<Informer<()>>,
-    wakes: Wakes,
+    wake_handles: WakeHandles,
 }
 
 impl TrustBundles {
     pub(crate) fn new(informers: Informers) -> Self {
-        Self { informers, running: OnceLock::new(), wakes: Wakes::default() }
+        Self { informers, running: OnceLock::new(), wake_handles: WakeHandles::default() }
     }
 
     fn running(&self) -> &Informer<()> {
         self.running.get_or_init(|| {
             let gvr = Gvr::new("certificates.k8s.io", "v1", "clustertrustbundles");
             let informer = self.informers.of_gvr(gvr);
-            let wakes = Arc::clone(&self.wakes);
-            informer.on_change(move |_| wakes.lock().values().for_each(|wake| wake.notify_one()));
+            let wake_handles = Arc::clone(&self.wake_handles);
+            informer.on_change(move |_| {
+                wake_handles.lock().values().for_each(|wake| wake.notify_one())
+            });
             informer
         })
     }
 
     /// Registers a pod that uses bundles: a change of any bundle wakes it.
     pub(crate) fn follow(&self, pod: &Pod, wake: &Arc<Notify>) {
-        if projected(pod) {
-            self.wakes.lock().insert(Arc::clone(&pod.uid), Arc::clone(wake));
+        if projects_bundles(pod) {
+            self.wake_handles.lock().insert(Arc::clone(&pod.uid), Arc::clone(wake));
             self.running();
         }
     }
 
     /// Drops the state of a pod that ended.
     pub(crate) fn forget(&self, pod: &Pod) {
-        self.wakes.lock().remove(&pod.uid);
+        self.wake_handles.lock().remove(&pod.uid);
     }
 
     /// Returns the anchors that a source selects, as one PEM text.
@@ -71,7 +73,7 @@ impl TrustBundles {
 }
 
 /// Whether a pod projects bundles.
-fn projected(pod: &Pod) -> bool {
+fn projects_bundles(pod: &Pod) -> bool {
     let projected = pod.spec().volumes.iter().flatten().filter_map(|v| v.projected.as_ref());
     projected.flat_map(|p| p.sources.iter().flatten()).any(|s| s.cluster_trust_bundle.is_some())
 }

@@ -5,7 +5,7 @@ use api::k8s::api::core::v1::ObjectReference;
 use client::EventRecorder;
 use client::events::{EventType, reference};
 
-use crate::pods::pod::{Member, Pod, Role};
+use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 
 /// Records events of one node; cheap to clone, never blocks.
 #[derive(Debug, Clone)]
@@ -57,15 +57,15 @@ impl NodeEventRecorder {
     pub(crate) fn container_event(
         &self,
         pod: &Pod,
-        member: &Member,
+        member: &PodContainer,
         kind: EventType,
         reason: &str,
         message: impl Into<String>,
     ) {
         let list = match member.role {
-            Role::Main => "containers",
-            Role::Init | Role::Sidecar => "initContainers",
-            Role::Ephemeral => "ephemeralContainers",
+            ContainerRole::Main => "containers",
+            ContainerRole::Init | ContainerRole::Sidecar => "initContainers",
+            ContainerRole::Ephemeral => "ephemeralContainers",
         };
         let object = ObjectReference {
             field_path: Some(format!("spec.{list}{{{}}}", member.name())),

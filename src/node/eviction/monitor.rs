@@ -12,30 +12,30 @@ use client::events::EventType;
 use proto::runtime::v1 as cri;
 
 use crate::context::Node;
-use crate::eviction::pressure::{DISK_PERCENT_MIN, MEMORY_MIN, Shortage, Starved};
+use crate::eviction::pressure::{DISK_PERCENT_MIN, MEMORY_MIN, ScarceResource, Shortage};
 use crate::eviction::ranking;
-use crate::eviction::ranking::{ContainerUse, PodUse};
+use crate::eviction::ranking::{ContainerUsage, PodUsage};
 use crate::housekeeping::image_gc;
 use crate::machine;
 use crate::pods::observed::label;
 use crate::pods::pod::Pod;
-use crate::pods::table::Table;
-use crate::status::pod::Verdict;
+use crate::pods::table::PodTable;
+use crate::status::pod::PodFailure;
 
 /// How often memory and disks are measured (the kubelet's `evictionMonitoringPeriod`).
-const EVERY: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(10);
 /// Depth to which an emptyDir is measured.
 const DEPTH_MAX: usize = 64;
 
 /// Runs until shutdown.
 pub(crate) async fn run(
     node: Arc<Node>,
-    table: Table,
+    table: PodTable,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     loop {
         let shortages = measure(&node);
-        if node.caches.pressure.note(&shortages) {
+        if node.caches.pressure.record(&shortages) {
             node.caches.status_changed.notify_one();
         }
         if !enforce_limits(&node, &table).await
@@ -45,7 +45,7 @@ pub(crate) async fn run(
         }
         tokio::select! {
             () = shutdown.requested() => return Ok(()),
-            () = base::clock::sleep(EVERY) => {}
+            () = base::clock::sleep(INTERVAL) => {}
         }
     }
 }
@@ -54,7 +54,7 @@ pub(crate) async fn run(
 fn measure(node: &Node) -> Vec<Shortage> {
     let mut out = Vec::new();
     if let Some(available) = machine::memory_available().filter(|a| *a < MEMORY_MIN) {
-        out.push(Shortage { of: Starved::Memory, threshold: MEMORY_MIN, available });
+        out.push(Shortage { of: ScarceResource::Memory, threshold: MEMORY_MIN, available });
     }
     for path in [&node.identity.config.root_dir, &node.identity.config.runtime.data_dir] {
         let Some(disk) = machine::disk(path) else { continue };
@@ -63,7 +63,7 @@ fn measure(node: &Node) -> Vec<Shortage> {
         let short = |free: u64, all: u64| all > 0 && bytes(free) < least(all);
         if short(disk.free, disk.size) || short(disk.inodes_free, disk.inodes) {
             let (threshold, available) = (least(disk.size), bytes(disk.free));
-            out.push(Shortage { of: Starved::Storage, threshold, available });
+            out.push(Shortage { of: ScarceResource::Storage, threshold, available });
             break;
         }
     }
@@ -71,7 +71,7 @@ fn measure(node: &Node) -> Vec<Shortage> {
 }
 
 /// Removes unused images; evicts one pod if that does not suffice.
-async fn relieve(node: &Arc<Node>, table: &Table, shortage: Shortage) {
+async fn relieve(node: &Arc<Node>, table: &PodTable, shortage: Shortage) {
     tracing::warn!(
         resource = shortage.of.name(),
         available = shortage.available,
@@ -82,16 +82,16 @@ async fn relieve(node: &Arc<Node>, table: &Table, shortage: Shortage) {
         "EvictionThresholdMet",
         format!("Attempting to reclaim {}", shortage.of.name()),
     );
-    if shortage.of == Starved::Storage {
+    if shortage.of == ScarceResource::Storage {
         image_gc::free_images(node, table).await;
-        if !measure(node).iter().any(|s| s.of == Starved::Storage) {
+        if !measure(node).iter().any(|s| s.of == ScarceResource::Storage) {
             return;
         }
     }
     let pods: Vec<Arc<Pod>> = active(table);
     let used = usage(node, &pods).await;
     let of = |pod: &Arc<Pod>| used.get(&*pod.uid).cloned().unwrap_or_default();
-    let measured: Vec<(&Pod, PodUse)> = pods.iter().map(|p| (&**p, of(p))).collect();
+    let measured: Vec<(&Pod, PodUsage)> = pods.iter().map(|p| (&**p, of(p))).collect();
     let ranked = ranking::rank(&measured, shortage.of);
     let Some((pod, used)) = ranked.first().and_then(|i| measured.get(*i)) else {
         tracing::warn!(resource = shortage.of.name(), "no pod can be evicted");
@@ -101,7 +101,7 @@ async fn relieve(node: &Arc<Node>, table: &Table, shortage: Shortage) {
 }
 
 /// Evicts pods that exceed their own limits on local storage; returns whether there were any.
-async fn enforce_limits(node: &Arc<Node>, table: &Table) -> bool {
+async fn enforce_limits(node: &Arc<Node>, table: &PodTable) -> bool {
     let limited = |p: &Arc<Pod>| ranking::has_storage_limits(p);
     let pods: Vec<Arc<Pod>> = active(table).into_iter().filter(limited).collect();
     if pods.is_empty() {
@@ -120,38 +120,38 @@ async fn enforce_limits(node: &Arc<Node>, table: &Table) -> bool {
 }
 
 /// Pods that run or are about to start.
-fn active(table: &Table) -> Vec<Arc<Pod>> {
+fn active(table: &PodTable) -> Vec<Arc<Pod>> {
     let over = |phase: Option<&str>| matches!(phase, Some("Succeeded" | "Failed"));
     table
         .all()
         .into_iter()
         .filter(|(pod, handle)| {
             let desired = handle.desired.borrow();
-            desired.refused.is_none()
+            desired.rejection.is_none()
                 && !desired.removed
                 && !pod.is_deleted()
                 && !pod.is_api_terminal()
-                && !over(handle.shown.lock().status.phase.as_deref())
+                && !over(handle.reported.lock().status.phase.as_deref())
         })
         .map(|(pod, _)| pod)
         .collect()
 }
 
-fn evict(node: &Node, table: &Table, pod: &Pod, message: String, disruption: bool) {
+fn evict(node: &Node, table: &PodTable, pod: &Pod, message: String, disruption: bool) {
     let Some(handle) = table.get(&pod.uid) else { return };
     tracing::warn!(pod = %pod.key, message, "pod evicted");
     node.api.events.pod_event(pod, EventType::Warning, ranking::REASON, message.clone());
-    let verdict = Verdict {
+    let verdict = PodFailure {
         reason: ranking::REASON.to_owned(),
         message,
         grace: Some(ranking::GRACE),
         disruption,
     };
-    handle.desired.send_modify(|d| d.refused = Some(verdict));
+    handle.desired.send_modify(|d| d.rejection = Some(verdict));
 }
 
 /// Usage of the pods, by uid.
-async fn usage(node: &Arc<Node>, pods: &[Arc<Pod>]) -> HashMap<String, PodUse> {
+async fn usage(node: &Arc<Node>, pods: &[Arc<Pod>]) -> HashMap<String, PodUsage> {
     let stats = node.runtime.cri.stats().await.unwrap_or_default();
     let (node, pods) = (Arc::clone(node), pods.to_vec());
     let walk = move || {
@@ -161,10 +161,10 @@ async fn usage(node: &Arc<Node>, pods: &[Arc<Pod>]) -> HashMap<String, PodUse> {
     base::tasks::blocking(walk).await.unwrap_or_default()
 }
 
-fn pod_use(node: &Node, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUse {
+fn pod_use(node: &Node, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
     let logs = node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let mut out = PodUse::default();
+    let mut out = PodUsage::default();
     for stat in stats {
         let Some(labels) = stat.attributes.as_ref().map(|a| &a.labels) else { continue };
         if labels.get(label::POD_UID).map(String::as_str) != Some(&*pod.uid) {
@@ -173,30 +173,32 @@ fn pod_use(node: &Node, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUse {
         let name = labels.get(label::CONTAINER_NAME).cloned().unwrap_or_default();
         let memory = stat.memory.as_ref().and_then(|m| m.working_set_bytes).map_or(0, |v| v.value);
         let layer = stat.writable_layer.as_ref().and_then(|w| w.used_bytes).map_or(0, |v| v.value);
-        let storage = bytes(layer.saturating_add(tree(&logs.join(&name), DEPTH_MAX)));
-        out.containers.push(ContainerUse { name, memory: bytes(memory), storage });
+        let storage = bytes(layer.saturating_add(disk_usage(&logs.join(&name), DEPTH_MAX)));
+        out.containers.push(ContainerUsage { name, memory: bytes(memory), storage });
     }
     out.hosts =
-        bytes(tree(&crate::volumes::hosts_file(&node.identity.config.pod_dir(&pod.uid)), 0));
+        bytes(disk_usage(&crate::volumes::hosts_file(&node.identity.config.pod_dir(&pod.uid)), 0));
     let folder = node.identity.config.pod_dir(&pod.uid).join("volumes/kubernetes.io~empty-dir");
     for volume in pod.spec().volumes.iter().flatten() {
         let Some(source) = &volume.empty_dir else { continue };
         if source.medium.as_deref().is_none_or(str::is_empty) {
-            out.volumes
-                .push((volume.name.clone(), bytes(tree(&folder.join(&volume.name), DEPTH_MAX))));
+            out.volumes.push((
+                volume.name.clone(),
+                bytes(disk_usage(&folder.join(&volume.name), DEPTH_MAX)),
+            ));
         }
     }
     out
 }
 
 /// Bytes on disk at and below a path; does not follow links or leave the file system.
-fn tree(path: &Path, depth: usize) -> u64 {
+fn disk_usage(path: &Path, depth: usize) -> u64 {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return 0 };
     let mut sum = meta.blocks().saturating_mul(512);
     if meta.is_dir() && depth > 0 {
         for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
             if entry.metadata().is_ok_and(|m| m.dev() == meta.dev()) {
-                sum = sum.saturating_add(tree(&entry.path(), depth - 1));
+                sum = sum.saturating_add(disk_usage(&entry.path(), depth - 1));
             }
         }
     }
@@ -211,10 +213,10 @@ mod tests {
     fn a_tree_weighs_what_its_files_take_on_disk() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("a")).unwrap();
-        let empty = tree(folder.path(), DEPTH_MAX);
+        let empty = disk_usage(folder.path(), DEPTH_MAX);
         std::fs::write(folder.path().join("a/b"), vec![1; 100_000]).unwrap();
         std::os::unix::fs::symlink("/", folder.path().join("root")).unwrap();
-        let used = tree(folder.path(), DEPTH_MAX) - empty;
+        let used = disk_usage(folder.path(), DEPTH_MAX) - empty;
         assert!((100_000..200_000).contains(&used), "{used}");
     }
 }

@@ -14,16 +14,16 @@ pub(crate) const MEMORY_MIN: i64 = 100 << 20;
 pub(crate) const DISK_PERCENT_MIN: i64 = 5;
 
 /// A condition lasts this long after the last shortage (`evictionPressureTransitionPeriod`).
-const TRANSITION: Duration = Duration::from_secs(300);
+const TRANSITION_PERIOD: Duration = Duration::from_secs(300);
 
 /// A resource that the node can be short of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Starved {
+pub(crate) enum ScarceResource {
     Memory,
     Storage,
 }
 
-impl Starved {
+impl ScarceResource {
     /// The resource's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -36,31 +36,31 @@ impl Starved {
 /// A threshold that is crossed, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shortage {
-    pub(crate) of: Starved,
+    pub(crate) of: ScarceResource,
     pub(crate) threshold: i64,
     pub(crate) available: i64,
 }
 
 /// The time of the last shortage of memory and of storage.
 #[derive(Debug, Default)]
-pub(crate) struct Pressure(Mutex<(Option<Instant>, Option<Instant>)>);
+pub(crate) struct NodePressure(Mutex<(Option<Instant>, Option<Instant>)>);
 
-impl Pressure {
-    pub(super) fn note(&self, shortages: &[Shortage]) -> bool {
-        let before = self.now();
+impl NodePressure {
+    pub(super) fn record(&self, shortages: &[Shortage]) -> bool {
+        let before = self.current();
         let now = base::clock::now();
-        let seen = |of: Starved| shortages.iter().any(|s| s.of == of).then_some(now);
+        let seen = |of: ScarceResource| shortages.iter().any(|s| s.of == of).then_some(now);
         let mut state = self.0.lock();
-        state.0 = seen(Starved::Memory).or(state.0);
-        state.1 = seen(Starved::Storage).or(state.1);
+        state.0 = seen(ScarceResource::Memory).or(state.0);
+        state.1 = seen(ScarceResource::Storage).or(state.1);
         drop(state);
-        self.now() != before
+        self.current() != before
     }
 
     /// The conditions MemoryPressure and DiskPressure.
-    pub(crate) fn now(&self) -> (bool, bool) {
+    pub(crate) fn current(&self) -> (bool, bool) {
         let state = self.0.lock();
-        let holds = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < TRANSITION);
+        let holds = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < TRANSITION_PERIOD);
         (holds(state.0), holds(state.1))
     }
 }
@@ -71,11 +71,11 @@ mod tests {
 
     #[test]
     fn a_condition_is_told_when_it_begins() {
-        let pressure = Pressure::default();
-        let shortage = Shortage { of: Starved::Storage, threshold: 2, available: 1 };
-        assert!(!pressure.note(&[]));
-        assert!(pressure.note(&[shortage]));
-        assert_eq!(pressure.now(), (false, true));
-        assert!(!pressure.note(&[]), "it stays for a while");
+        let pressure = NodePressure::default();
+        let shortage = Shortage { of: ScarceResource::Storage, threshold: 2, available: 1 };
+        assert!(!pressure.record(&[]));
+        assert!(pressure.record(&[shortage]));
+        assert_eq!(pressure.current(), (false, true));
+        assert!(!pressure.record(&[]), "it stays for a while");
     }
 }

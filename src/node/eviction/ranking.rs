@@ -4,8 +4,8 @@
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
 
-use crate::eviction::pressure::{Shortage, Starved};
-use crate::pods::pod::{Origin, Pod, Role};
+use crate::eviction::pressure::{ScarceResource, Shortage};
+use crate::pods::pod::{ContainerRole, Pod, PodOrigin};
 use crate::pods::resources;
 
 /// Pods of this priority or higher are never evicted (`scheduling.SystemCriticalPriority`).
@@ -17,7 +17,7 @@ pub(crate) const REASON: &str = "Evicted";
 
 /// Usage of one container in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ContainerUse {
+pub(crate) struct ContainerUsage {
     pub(crate) name: String,
     pub(crate) memory: i64,
     /// Writable layer and logs.
@@ -26,34 +26,38 @@ pub(crate) struct ContainerUse {
 
 /// Usage of a pod in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct PodUse {
-    pub(crate) containers: Vec<ContainerUse>,
+pub(crate) struct PodUsage {
+    pub(crate) containers: Vec<ContainerUsage>,
     /// emptyDir volumes on disk, by name.
     pub(crate) volumes: Vec<(String, i64)>,
     /// The pod's /etc/hosts, which containers can write to.
     pub(crate) hosts: i64,
 }
 
-impl PodUse {
-    fn of(&self, what: Starved) -> i64 {
+impl PodUsage {
+    fn of(&self, what: ScarceResource) -> i64 {
         let containers = self.containers.iter().map(|c| match what {
-            Starved::Memory => c.memory,
-            Starved::Storage => c.storage,
+            ScarceResource::Memory => c.memory,
+            ScarceResource::Storage => c.storage,
         });
         let volumes: i64 = self.volumes.iter().map(|(_, bytes)| *bytes).sum();
         let files = volumes.saturating_add(self.hosts);
-        containers.sum::<i64>().saturating_add(if what == Starved::Storage { files } else { 0 })
+        containers.sum::<i64>().saturating_add(if what == ScarceResource::Storage {
+            files
+        } else {
+            0
+        })
     }
 }
 
 /// Whether a pod is never evicted: static pods and those of the system's priority classes.
 pub(crate) fn is_critical(pod: &Pod) -> bool {
-    pod.origin == Origin::Static || pod.spec().priority.is_some_and(|p| p >= CRITICAL_PRIORITY)
+    pod.origin == PodOrigin::Static || pod.spec().priority.is_some_and(|p| p >= CRITICAL_PRIORITY)
 }
 
 /// Returns the indexes of the pods in eviction order: pods above their requests first, then by
 /// priority, then by usage above the requests. Critical pods are left out.
-pub(crate) fn rank(pods: &[(&Pod, PodUse)], what: Starved) -> Vec<usize> {
+pub(crate) fn rank(pods: &[(&Pod, PodUsage)], what: ScarceResource) -> Vec<usize> {
     let key = |index: usize| {
         let (pod, used) = &pods[index];
         let above = used.of(what) - resources::pod_request(pod, what.name()).value();
@@ -66,7 +70,7 @@ pub(crate) fn rank(pods: &[(&Pod, PodUse)], what: Starved) -> Vec<usize> {
 }
 
 /// The message of an evicted pod's status.
-pub(crate) fn message(pod: &Pod, used: &PodUse, shortage: Shortage) -> String {
+pub(crate) fn message(pod: &Pod, used: &PodUsage, shortage: Shortage) -> String {
     let name = shortage.of.name();
     let bytes = |amount: i64| Quantity::bytes(amount).to_string();
     let mut out = format!(
@@ -76,10 +80,12 @@ pub(crate) fn message(pod: &Pod, used: &PodUse, shortage: Shortage) -> String {
     );
     for container in &used.containers {
         let usage = match shortage.of {
-            Starved::Memory => container.memory,
-            Starved::Storage => container.storage,
+            ScarceResource::Memory => container.memory,
+            ScarceResource::Storage => container.storage,
         };
-        let Some(member) = pod.member(&container.name).filter(|m| m.role != Role::Ephemeral) else {
+        let Some(member) =
+            pod.container(&container.name).filter(|m| m.role != ContainerRole::Ephemeral)
+        else {
             continue;
         };
         let requests = member.container.resources.as_ref().and_then(|r| r.requests.as_ref());
@@ -104,11 +110,11 @@ fn limit(list: &core::Container) -> Option<&str> {
 pub(crate) fn has_storage_limits(pod: &Pod) -> bool {
     let sized = |v: &core::Volume| v.empty_dir.as_ref().is_some_and(|e| e.size_limit.is_some());
     pod.spec().volumes.iter().flatten().any(sized)
-        || pod.members.iter().any(|m| limit(&m.container).is_some())
+        || pod.containers.iter().any(|m| limit(&m.container).is_some())
 }
 
 /// Returns a message for the first limit on local storage that the pod exceeds.
-pub(crate) fn storage_excess(pod: &Pod, used: &PodUse) -> Option<String> {
+pub(crate) fn storage_excess(pod: &Pod, used: &PodUsage) -> Option<String> {
     if is_critical(pod) {
         return None;
     }
@@ -127,20 +133,22 @@ pub(crate) fn storage_excess(pod: &Pod, used: &PodUse) -> Option<String> {
             ));
         }
     }
-    let lasting = |m: &&crate::pods::pod::Member| matches!(m.role, Role::Main | Role::Sidecar);
+    let lasting = |m: &&crate::pods::pod::PodContainer| {
+        matches!(m.role, ContainerRole::Main | ContainerRole::Sidecar)
+    };
     let limits: Vec<Option<&str>> =
-        pod.members.iter().filter(lasting).map(|m| limit(&m.container)).collect();
+        pod.containers.iter().filter(lasting).map(|m| limit(&m.container)).collect();
     if limits.iter().any(Option::is_some) {
         let zero = Quantity::from_int(0);
         let parsed = |text: &&str| Quantity::parse(text).unwrap_or(zero);
         let total = limits.iter().flatten().map(parsed).fold(zero, Quantity::plus);
-        if over(used.of(Starved::Storage), &total.to_string()) {
+        if over(used.of(ScarceResource::Storage), &total.to_string()) {
             return Some(format!(
                 "Pod ephemeral local storage usage exceeds the total limit of containers {total}. "
             ));
         }
     }
-    for member in pod.members.iter().filter(lasting) {
+    for member in pod.containers.iter().filter(lasting) {
         let bytes = used.containers.iter().find(|c| c.name == member.name()).map(|c| c.storage);
         if let (Some(limit), Some(bytes)) = (limit(&member.container), bytes)
             && over(bytes, limit)
@@ -160,9 +168,9 @@ mod tests {
     use crate::pods::pod::tests::pod;
     use serde_json::json;
 
-    fn used(memory: i64, storage: i64) -> PodUse {
-        let container = ContainerUse { name: "a".into(), memory, storage };
-        PodUse { containers: vec![container], ..PodUse::default() }
+    fn used(memory: i64, storage: i64) -> PodUsage {
+        let container = ContainerUsage { name: "a".into(), memory, storage };
+        PodUsage { containers: vec![container], ..PodUsage::default() }
     }
 
     #[test]
@@ -182,8 +190,9 @@ mod tests {
             (&greedier, mib(4)),
             (&critical, mib(999)),
         ];
-        assert_eq!(rank(&pods, Starved::Memory), [3, 2, 1, 0]);
-        let shortage = Shortage { of: Starved::Memory, threshold: 100 << 20, available: 50 << 20 };
+        assert_eq!(rank(&pods, ScarceResource::Memory), [3, 2, 1, 0]);
+        let shortage =
+            Shortage { of: ScarceResource::Memory, threshold: 100 << 20, available: 50 << 20 };
         assert_eq!(
             message(&greedy, &mib(3), shortage),
             "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. \
@@ -197,7 +206,7 @@ mod tests {
         let p = pod(
             json!({"containers": [{"name": "a", "resources": {"limits": {"ephemeral-storage": "2Mi"}}}]}),
         );
-        let with = |hosts: i64| PodUse { hosts, ..used(0, 1 << 20) };
+        let with = |hosts: i64| PodUsage { hosts, ..used(0, 1 << 20) };
         assert_eq!(storage_excess(&p, &with(1 << 20)), None);
         assert_eq!(
             storage_excess(&p, &with((1 << 20) + 1)).unwrap(),
@@ -210,7 +219,7 @@ mod tests {
         let p = pod(json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}],
             "containers": [{"name": "a", "resources": {"limits": {"ephemeral-storage": "2Mi"}}}]}));
         assert!(has_storage_limits(&p));
-        let with = |volume: i64, storage: i64| PodUse {
+        let with = |volume: i64, storage: i64| PodUsage {
             volumes: vec![("v".into(), volume)],
             ..used(0, storage)
         };

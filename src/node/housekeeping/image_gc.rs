@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::context::Node;
 use crate::events;
 use crate::machine;
-use crate::pods::table::Table;
+use crate::pods::table::PodTable;
 use crate::runtime::RuntimeError;
 use crate::runtime::images::pause;
 
@@ -24,7 +24,7 @@ const IMAGE_AGE_MIN: Duration = Duration::from_secs(120);
 /// Why the file system stays full; removed images stay removed.
 pub(super) async fn collect_images(
     node: &Node,
-    table: &Table,
+    table: &PodTable,
     seen: &mut HashMap<String, Instant>,
 ) -> Result<(), String> {
     let images = node.runtime.cri.images().await.map_err(|e| e.to_string())?;
@@ -45,7 +45,7 @@ pub(super) async fn collect_images(
     if wanted == 0 {
         return Ok(());
     }
-    let unused = unused(node, table, images).await;
+    let unused = unused_images(node, table, images).await;
     let mut unused = unused.ok_or("the container runtime does not list its containers")?;
     unused.retain(|i| seen.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN));
     unused.sort_by_key(|i| seen.get(&i.id).copied());
@@ -118,22 +118,28 @@ fn size_text(bytes: u64) -> String {
 }
 
 /// Removes all unused images, for a disk under pressure.
-pub(crate) async fn free_images(node: &Node, table: &Table) {
+pub(crate) async fn free_images(node: &Node, table: &PodTable) {
     let Ok(images) = node.runtime.cri.images().await else { return };
-    for image in unused(node, table, images).await.unwrap_or_default() {
+    for image in unused_images(node, table, images).await.unwrap_or_default() {
         // The error is logged; if the disk stays full, pods are evicted.
         let _ = remove(node, &image).await;
     }
 }
 
 /// Returns the images that no container and no pod uses; `None` if the runtime does not answer.
-async fn unused(node: &Node, table: &Table, images: Vec<cri::Image>) -> Option<Vec<cri::Image>> {
+async fn unused_images(
+    node: &Node,
+    table: &PodTable,
+    images: Vec<cri::Image>,
+) -> Option<Vec<cri::Image>> {
     let containers = node.runtime.cri.containers(None).await.ok()?;
     let mut used: HashSet<String> =
         containers.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
     // Images of pods whose containers wait for a restart are in use.
     for (pod, _) in table.all() {
-        used.extend(pod.members.iter().map(|m| crate::runtime::images::name::normalize(m.image())));
+        used.extend(
+            pod.containers.iter().map(|m| crate::runtime::images::name::normalize(m.image())),
+        );
         let shown = pod.spec().volumes.iter().flatten().filter_map(|v| v.image.as_ref());
         let shown = shown.filter_map(|image| image.reference.as_deref());
         used.extend(shown.map(crate::runtime::images::name::normalize));

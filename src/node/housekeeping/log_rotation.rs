@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::context::Node;
 use crate::pods::observed::State;
-use crate::pods::table::Table;
+use crate::pods::table::PodTable;
 
 /// Rotates the log of each running container that exceeds the size limit.
-pub(super) async fn rotate_logs(node: &Node, table: &Table) {
+pub(super) async fn rotate_logs(node: &Node, table: &PodTable) {
     for (pod, handle) in table.all() {
-        let observed = Arc::clone(&handle.shown.lock().observed);
+        let observed = Arc::clone(&handle.reported.lock().observed);
         for container in observed.containers.iter().filter(|c| c.state == State::Running) {
             let path = PathBuf::from(&container.log_path);
             let size = std::fs::metadata(&path).map_or(0, |m| m.len());
@@ -27,7 +27,7 @@ pub(super) async fn rotate_logs(node: &Node, table: &Table) {
 
 /// Returns the rotated files `0.log.<timestamp>` of a log, oldest first; all but the newest are
 /// compressed.
-fn rotated(path: &Path) -> Vec<PathBuf> {
+fn rotated_files(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name().map(|n| format!("{}.", n.to_string_lossy())) else {
         return Vec::new();
     };
@@ -49,7 +49,7 @@ async fn rotate(node: &Node, path: &Path, id: &str, keep: usize) -> std::io::Res
     let target = PathBuf::from(format!("{}.{stamp}", path.display()));
     let log = path.to_owned();
     let compressed = move || -> std::io::Result<()> {
-        let mut old = rotated(&log);
+        let mut old = rotated_files(&log);
         // Leave room for the current file and for the one that is about to be rotated.
         while old.len() > keep.saturating_sub(2) {
             std::fs::remove_file(old.remove(0))?;
@@ -93,7 +93,7 @@ mod tests {
         {
             std::fs::write(directory.path().join(name), name).unwrap();
         }
-        let found = rotated(&directory.path().join("0.log"));
+        let found = rotated_files(&directory.path().join("0.log"));
         assert_eq!(found.len(), 2);
         compress(&found[1]).unwrap();
         assert!(directory.path().join("0.log.20260102-000000.gz").exists() && !found[1].exists());

@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::response::{Body, text};
+use super::response::{Body, text_response};
 
 /// How long results are cached (`KubeletConfiguration`: webhook cache times).
-const ALLOWED_FOR: Duration = Duration::from_secs(300);
-const DENIED_FOR: Duration = Duration::from_secs(30);
-const TOKEN_FOR: Duration = Duration::from_secs(120);
+const ALLOWED_TTL: Duration = Duration::from_secs(300);
+const DENIED_TTL: Duration = Duration::from_secs(30);
+const TOKEN_TTL: Duration = Duration::from_secs(120);
 /// Maximum number of cached results; a full cache is cleared.
-const REMEMBERED_MAX: usize = 1024;
+const CACHED_MAX: usize = 1024;
 
 /// All attributes of a user that reviews send, and so the cache key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -42,25 +42,25 @@ pub(super) fn from_certificate(der: &[u8]) -> Option<User> {
 }
 
 /// Key of an access review: user, verb, subresource.
-type Question = (User, &'static str, &'static str);
+type ReviewKey = (User, &'static str, &'static str);
 /// Results of access reviews with their expiry.
-type Answers = HashMap<Question, (bool, Instant)>;
+type ReviewResults = HashMap<ReviewKey, (bool, Instant)>;
 /// Users by token digest.
-type Users = HashMap<String, (User, Instant)>;
+type TokenUsers = HashMap<String, (User, Instant)>;
 
 /// Authenticates and authorizes requests by reviews of the API server, which it caches.
 #[derive(Debug)]
-pub(super) struct Auth {
+pub(super) struct ApiAuth {
     client: Client,
     node: String,
-    users: Mutex<Users>,
-    answers: Mutex<Answers>,
+    users: Mutex<TokenUsers>,
+    reviews: Mutex<ReviewResults>,
 }
 
-type Refusal = Box<Response<Body>>;
+type ErrorResponse = Box<Response<Body>>;
 
-fn refuse(status: StatusCode, message: impl Into<String>) -> Refusal {
-    Box::new(text(status, message))
+fn error_response(status: StatusCode, message: impl Into<String>) -> ErrorResponse {
+    Box::new(text_response(status, message))
 }
 
 /// Verb and subresources of a request as the kubelet maps them (`pkg/kubelet/server/auth.go`);
@@ -74,7 +74,7 @@ fn attributes(method: &Method, path: &str) -> (&'static str, &'static [&'static 
         Method::DELETE => "delete",
         _ => "",
     };
-    let subresources: &[&str] = match first(path) {
+    let subresources: &[&str] = match first_segment(path) {
         "stats" => &["stats"],
         "metrics" => &["metrics"],
         "logs" => &["log"],
@@ -87,24 +87,24 @@ fn attributes(method: &Method, path: &str) -> (&'static str, &'static [&'static 
 }
 
 /// The first segment of a path, which selects the handler here and in [`super::route`].
-fn first(path: &str) -> &str {
+fn first_segment(path: &str) -> &str {
     path.trim_start_matches('/').split('/').next().unwrap_or_default()
 }
 
 /// Whether the path runs or reaches something in a pod. A WebSocket opens with GET, so that `get
 /// nodes/proxy` alone would give a shell in every container.
-fn acts(path: &str) -> bool {
-    matches!(first(path), "exec" | "attach" | "portForward")
+fn acts_in_pod(path: &str) -> bool {
+    matches!(first_segment(path), "exec" | "attach" | "portForward")
 }
 
-impl Auth {
+impl ApiAuth {
     pub(super) fn new(client: Client, node: &str) -> Self {
-        Self { client, node: node.to_owned(), users: Mutex::default(), answers: Mutex::default() }
+        Self { client, node: node.to_owned(), users: Mutex::default(), reviews: Mutex::default() }
     }
 
     /// Returns the user of a bearer token.
-    pub(super) async fn by_token(&self, header: &str) -> Result<User, Refusal> {
-        let unauthorized = || refuse(StatusCode::UNAUTHORIZED, "Unauthorized");
+    pub(super) async fn authenticate_token(&self, header: &str) -> Result<User, ErrorResponse> {
+        let unauthorized = || error_response(StatusCode::UNAUTHORIZED, "Unauthorized");
         let (scheme, token) = header.trim().split_once(' ').ok_or_else(unauthorized)?;
         let token = token.trim();
         if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
@@ -132,21 +132,21 @@ impl Auth {
         }
         let user = user_of(&status["user"]);
         let mut users = self.users.lock();
-        if users.len() >= REMEMBERED_MAX {
+        if users.len() >= CACHED_MAX {
             users.clear();
         }
-        users.insert(digest, (user.clone(), base::clock::now() + TOKEN_FOR));
+        users.insert(digest, (user.clone(), base::clock::now() + TOKEN_TTL));
         Ok(user)
     }
 
     /// Authorizes a request; some subresources are also open to users of `nodes/proxy`. What acts
     /// in a pod also needs `create`, where upstream only requires the verb of the request's method.
-    pub(super) async fn allow(
+    pub(super) async fn authorize(
         &self,
         user: &User,
         method: &Method,
         path: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ErrorResponse> {
         let (verb, subresources) = attributes(method, path);
         let refused = |verb: &str| {
             let subresources = subresources.join(" ");
@@ -154,28 +154,28 @@ impl Auth {
                 "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresources}])",
                 user.name
             );
-            refuse(StatusCode::FORBIDDEN, text)
+            error_response(StatusCode::FORBIDDEN, text)
         };
-        if acts(path) && !self.ask(user, "create", "proxy").await? {
+        if acts_in_pod(path) && !self.review_access(user, "create", "proxy").await? {
             return Err(refused("create"));
         }
         for subresource in subresources {
-            if self.ask(user, verb, subresource).await? {
+            if self.review_access(user, verb, subresource).await? {
                 return Ok(());
             }
         }
         Err(refused(verb))
     }
 
-    async fn ask(
+    async fn review_access(
         &self,
         user: &User,
         verb: &'static str,
         subresource: &'static str,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, ErrorResponse> {
         let question = (user.clone(), verb, subresource);
         let known = self
-            .answers
+            .reviews
             .lock()
             .get(&question)
             .filter(|(_, until)| *until > base::clock::now())
@@ -190,12 +190,12 @@ impl Auth {
         let gvr = Gvr::new("authorization.k8s.io", "v1", "subjectaccessreviews");
         let answer = self.client.post_value(&gvr, "", "", "", &body).await.map_err(|error| {
             tracing::warn!(%error, "cannot ask the API server about a permission");
-            refuse(StatusCode::INTERNAL_SERVER_ERROR, "Authorization error")
+            error_response(StatusCode::INTERNAL_SERVER_ERROR, "Authorization error")
         })?;
         let allowed = answer["status"]["allowed"] == true;
-        let until = base::clock::now() + if allowed { ALLOWED_FOR } else { DENIED_FOR };
-        let mut answers = self.answers.lock();
-        if answers.len() >= REMEMBERED_MAX {
+        let until = base::clock::now() + if allowed { ALLOWED_TTL } else { DENIED_TTL };
+        let mut answers = self.reviews.lock();
+        if answers.len() >= CACHED_MAX {
             answers.clear();
         }
         answers.insert(question, (allowed, until));
@@ -256,9 +256,9 @@ mod tests {
             assert_eq!((got, all.join(" ").as_str()), (verb, subresources), "{method} {path}");
         }
         for path in ["/exec/a/b/c", "//attach/a/b/c", "/portForward/a/b"] {
-            assert!(acts(path), "{path}");
+            assert!(acts_in_pod(path), "{path}");
         }
-        assert!(!acts("/containerLogs/a/exec/c"));
+        assert!(!acts_in_pod("/containerLogs/a/exec/c"));
     }
 
     /// Results are cached by all attributes that a review sends.

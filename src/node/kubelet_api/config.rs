@@ -2,18 +2,18 @@
 
 use serde_json::json;
 
-use super::state::Api;
+use super::state::KubeletApi;
 
 /// Returns the body of the response.
-pub(super) fn show(api: &Api) -> String {
+pub(super) fn configz(api: &KubeletApi) -> String {
     let config = &api.node.identity.config;
-    let listening = config.http.as_ref().and_then(|http| http.listener.local_addr().ok());
+    let listening = config.kubelet_api.as_ref().and_then(|http| http.listener.local_addr().ok());
     let address = listening.map(|address| address.ip().to_string());
     let seconds = |d: std::time::Duration| format!("{}s", d.as_secs());
     json!({"kubeletconfig": {
         "staticPodPath": config.manifest_dirs.first(),
         "syncFrequency": "5m0s",
-        "port": config.http.as_ref().map_or(0, |h| h.port),
+        "port": config.kubelet_api.as_ref().map_or(0, |h| h.port),
         "address": address,
         "readOnlyPort": 0,
         "authentication": {"x509": {}, "webhook": {"enabled": true, "cacheTTL": "2m0s"}, "anonymous": {"enabled": false}},

@@ -10,9 +10,9 @@ use api::Status;
 use http::{Method, Response, StatusCode};
 use serde_json::json;
 
-use super::query::{Query, one};
-use super::response::{Body, answer, text};
-use super::state::Api;
+use super::query::{Query, first_value};
+use super::response::{Body, response, text_response};
+use super::state::KubeletApi;
 
 /// The user of a pod is unknown when the directory is created, so every user may write.
 const MODE: u32 = 0o777;
@@ -21,7 +21,7 @@ const NAME_MAX: usize = 255;
 
 /// Why a directory cannot be created or removed.
 #[derive(Debug, thiserror::Error)]
-enum Error {
+enum LocalVolumeError {
     #[error("{0:?} is not the name of a local-path volume directory")]
     Name(String),
     #[error(
@@ -37,7 +37,7 @@ enum Error {
     Io(#[from] io::Error),
 }
 
-impl Error {
+impl LocalVolumeError {
     fn status(&self) -> Status {
         let (code, reason) = match self {
             Self::Name(_) => (400, "BadRequest"),
@@ -50,52 +50,64 @@ impl Error {
 
 /// Returns the path of the volume directory `name`, a direct child of `root`. If the caller names
 /// the storage directory that it expects, it must be the node's.
-fn directory(root: &Path, name: &str, requested: Option<&str>) -> Result<PathBuf, Error> {
+fn directory(
+    root: &Path,
+    name: &str,
+    requested: Option<&str>,
+) -> Result<PathBuf, LocalVolumeError> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
     // The prefix rules out `.` and `..`, the characters rule out separators and escapes.
     if !name.starts_with("pvc-") || name.len() > NAME_MAX || !name.bytes().all(plain) {
-        return Err(Error::Name(name.to_owned()));
+        return Err(LocalVolumeError::Name(name.to_owned()));
     }
     match requested {
         Some(requested) if Path::new(requested) != root => {
-            Err(Error::StorageDirectory { own: root.to_owned(), requested: requested.to_owned() })
+            Err(LocalVolumeError::StorageDirectory {
+                own: root.to_owned(),
+                requested: requested.to_owned(),
+            })
         }
         _ => Ok(root.join(name)),
     }
 }
 
 /// Whether a directory exists; anything else of this name, including a symbolic link, is an error.
-fn exists(path: &Path) -> Result<bool, Error> {
+fn exists(path: &Path) -> Result<bool, LocalVolumeError> {
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => Ok(true),
-        Ok(_) => Err(Error::NotDirectory(path.to_owned())),
+        Ok(_) => Err(LocalVolumeError::NotDirectory(path.to_owned())),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e.into()),
     }
 }
 
-fn make(path: &Path) -> Result<(), Error> {
+fn make(path: &Path) -> Result<(), LocalVolumeError> {
     exists(path)?;
     Ok(base::fs::create_dir(path, MODE)?)
 }
 
-fn remove(path: &Path) -> Result<(), Error> {
+fn remove(path: &Path) -> Result<(), LocalVolumeError> {
     if !exists(path)? {
         return Ok(());
     }
     base::fs::remove_dir(path)?;
-    if exists(path)? { Err(Error::NotRemoved(path.to_owned())) } else { Ok(()) }
+    if exists(path)? { Err(LocalVolumeError::NotRemoved(path.to_owned())) } else { Ok(()) }
 }
 
 /// `POST` creates the directory and returns its path, `DELETE` removes it with its content. Both
 /// are idempotent.
-pub(super) async fn serve(api: &Api, method: &Method, name: &str, query: &Query) -> Response<Body> {
+pub(super) async fn serve(
+    api: &KubeletApi,
+    method: &Method,
+    name: &str,
+    query: &Query,
+) -> Response<Body> {
     let act = match *method {
         Method::POST => make,
         Method::DELETE => remove,
-        _ => return text(StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n"),
+        _ => return text_response(StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n"),
     };
-    let requested = one(query, "storagePath");
+    let requested = first_value(query, "storagePath");
     let done = match directory(&api.node.identity.config.local_storage_dir, name, requested) {
         Ok(path) => base::tasks::blocking(move || act(&path).map(|()| path))
             .await
@@ -103,12 +115,12 @@ pub(super) async fn serve(api: &Api, method: &Method, name: &str, query: &Query)
         Err(error) => Err(error),
     };
     match done {
-        Ok(path) => answer(StatusCode::OK, "application/json", json!({"path": path}).to_string()),
+        Ok(path) => response(StatusCode::OK, "application/json", json!({"path": path}).to_string()),
         Err(error) => {
             let status = error.status();
             let code = StatusCode::from_u16(status.code);
             let body = serde_json::to_string(&status).unwrap_or_default();
-            answer(code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), "application/json", body)
+            response(code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), "application/json", body)
         }
     }
 }
@@ -166,8 +178,8 @@ mod tests {
         std::fs::create_dir(&outside).unwrap();
         std::fs::set_permissions(&outside, std::fs::Permissions::from_mode(0o700)).unwrap();
         symlink(&outside, &link).unwrap();
-        assert!(matches!(make(&link), Err(Error::NotDirectory(_))));
-        assert!(matches!(remove(&link), Err(Error::NotDirectory(_))));
+        assert!(matches!(make(&link), Err(LocalVolumeError::NotDirectory(_))));
+        assert!(matches!(remove(&link), Err(LocalVolumeError::NotDirectory(_))));
         let mode = std::fs::metadata(&outside).unwrap().permissions().mode() & 0o7777;
         assert_eq!((mode, link.is_symlink()), (0o700, true));
     }

@@ -14,13 +14,13 @@ use jiff::Timestamp;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, BufReader};
 use tokio::sync::mpsc;
 
-use super::query::{Query, flag, one};
-use super::response::{Body, text};
-use super::state::Api;
+use super::query::{Query, first_value, flag};
+use super::response::{Body, text_response};
+use super::state::KubeletApi;
 use crate::pods::observed::{Container, State};
 
 /// Number of lines buffered for a slow client before reading pauses.
-const WAITING_MAX: usize = 64;
+const BUFFERED_LINES_MAX: usize = 64;
 /// Maximum length of a line; the runtime splits lines at 16 KiB.
 const LINE_MAX: u64 = 1 << 20;
 /// Block size of the search for the last lines.
@@ -40,7 +40,7 @@ struct Options {
 /// Reads the options of a query.
 fn options(query: &Query) -> Result<Options, String> {
     let number = |name: &str| -> Result<Option<i64>, String> {
-        one(query, name)
+        first_value(query, name)
             .map(|v| v.parse().map_err(|_| format!("{name} must be a number")))
             .transpose()
     };
@@ -49,7 +49,7 @@ fn options(query: &Query) -> Result<Options, String> {
             .map(|n| usize::try_from(n).map_err(|_| format!("{name} must not be negative")))
             .transpose()
     };
-    let since = match (one(query, "sinceTime"), number("sinceSeconds")?) {
+    let since = match (first_value(query, "sinceTime"), number("sinceSeconds")?) {
         (Some(time), _) => Some(time.parse().map_err(|_| "sinceTime must be a time".to_owned())?),
         (None, Some(seconds)) => {
             let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default();
@@ -57,7 +57,7 @@ fn options(query: &Query) -> Result<Options, String> {
         }
         (None, None) => None,
     };
-    let stream = match one(query, "stream") {
+    let stream = match first_value(query, "stream") {
         None | Some("All" | "") => None,
         Some("Stdout") => Some("stdout"),
         Some("Stderr") => Some("stderr"),
@@ -67,7 +67,7 @@ fn options(query: &Query) -> Result<Options, String> {
         follow: flag(query, "follow"),
         timestamps: flag(query, "timestamps"),
         since,
-        tail: if one(query, "tail") == Some("all") {
+        tail: if first_value(query, "tail") == Some("all") {
             None
         } else {
             size("tailLines")?.or(size("tail")?)
@@ -79,7 +79,7 @@ fn options(query: &Query) -> Result<Options, String> {
 
 /// Serves the log of a container.
 pub(super) async fn serve(
-    api: &Arc<Api>,
+    api: &Arc<KubeletApi>,
     namespace: &str,
     pod: &str,
     container: &str,
@@ -87,18 +87,18 @@ pub(super) async fn serve(
 ) -> Response<Body> {
     let options = match options(query) {
         Ok(options) => options,
-        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+        Err(why) => return text_response(StatusCode::BAD_REQUEST, why),
     };
     let Some((wanted, handle)) = api.table.find(namespace, pod) else {
-        return text(StatusCode::NOT_FOUND, format!("pod {pod:?} does not exist"));
+        return text_response(StatusCode::NOT_FOUND, format!("pod {pod:?} does not exist"));
     };
-    if wanted.member(container).is_none() {
-        return text(
+    if wanted.container(container).is_none() {
+        return text_response(
             StatusCode::NOT_FOUND,
             format!("container {container:?} not found in pod {pod:?}"),
         );
     }
-    let observed = Arc::clone(&handle.shown.lock().observed);
+    let observed = Arc::clone(&handle.reported.lock().observed);
     let mut of_name =
         observed.containers.iter().filter(|c| c.name == container && c.state != State::Created);
     let found: Option<&Container> =
@@ -109,15 +109,15 @@ pub(super) async fn serve(
         } else {
             format!("container {container:?} in pod {pod:?} is waiting to start: ContainerCreating")
         };
-        return text(StatusCode::BAD_REQUEST, message);
+        return text_response(StatusCode::BAD_REQUEST, message);
     };
     let (path, id) = (PathBuf::from(&found.log_path), found.id.clone());
     let file = match tokio::fs::File::open(&path).await {
         Ok(file) => file,
-        Err(error) => return text(StatusCode::BAD_REQUEST, unreadable(&path, &error)),
+        Err(error) => return text_response(StatusCode::BAD_REQUEST, unreadable(&path, &error)),
     };
     let shown = format!("container {container} of pod {namespace}/{pod}");
-    let (sender, receiver) = mpsc::channel::<Bytes>(WAITING_MAX);
+    let (sender, receiver) = mpsc::channel::<Bytes>(BUFFERED_LINES_MAX);
     let api_ = Arc::clone(api);
     api.node.tasks.spawn(Kind::Request, "logs", async move {
         let shutdown = api_.node.tasks.shutdown().clone();
@@ -147,7 +147,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> String {
 }
 
 async fn send(
-    api: &Api,
+    api: &KubeletApi,
     mut file: tokio::fs::File,
     path: &Path,
     id: &str,
@@ -200,11 +200,11 @@ async fn send(
 }
 
 /// Wakes when the log file may have changed.
-struct Changes {
+struct LogWatcher {
     stream: inotify::EventStream<Vec<u8>>,
 }
 
-impl Changes {
+impl LogWatcher {
     async fn next(&mut self) {
         use futures::StreamExt;
         // The end of a container writes nothing to the log, so check again after a second.
@@ -212,13 +212,13 @@ impl Changes {
     }
 }
 
-fn watch(path: &Path) -> std::io::Result<Changes> {
+fn watch(path: &Path) -> std::io::Result<LogWatcher> {
     let inotify = inotify::Inotify::init()?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     let mask =
         inotify::WatchMask::MODIFY | inotify::WatchMask::CREATE | inotify::WatchMask::MOVED_TO;
     inotify.watches().add(folder, mask)?;
-    Ok(Changes { stream: inotify.into_event_stream(vec![0; 4096])? })
+    Ok(LogWatcher { stream: inotify.into_event_stream(vec![0; 4096])? })
 }
 
 /// Opens the new file at the path once the log was rotated.

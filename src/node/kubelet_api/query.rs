@@ -14,12 +14,12 @@ pub(crate) fn query(text: &str) -> Query {
     out
 }
 
-pub(crate) fn one<'a>(query: &'a Query, name: &str) -> Option<&'a str> {
+pub(crate) fn first_value<'a>(query: &'a Query, name: &str) -> Option<&'a str> {
     query.get(name).and_then(|v| v.first()).map(String::as_str)
 }
 
 pub(crate) fn flag(query: &Query, name: &str) -> bool {
-    matches!(one(query, name), Some("true" | "1"))
+    matches!(first_value(query, name), Some("true" | "1"))
 }
 
 /// Decodes a name or value of a query.
@@ -48,6 +48,6 @@ mod tests {
     fn queries_are_decoded() {
         let q = query("command=echo&command=a%20b&follow=true&x=%");
         assert_eq!(q["command"], ["echo", "a b"]);
-        assert!(flag(&q, "follow") && one(&q, "x") == Some("%"));
+        assert!(flag(&q, "follow") && first_value(&q, "x") == Some("%"));
     }
 }

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Full, combinators::BoxBody};
 pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
 
 /// A response with a complete body.
-pub(crate) fn answer(
+pub(crate) fn response(
     status: StatusCode,
     content_type: &'static str,
     body: impl Into<Bytes>,
@@ -20,6 +20,6 @@ pub(crate) fn answer(
 }
 
 /// A plain-text response, as the kubelet's errors are.
-pub(crate) fn text(status: StatusCode, message: impl Into<String>) -> Response<Body> {
-    answer(status, "text/plain; charset=utf-8", message.into())
+pub(crate) fn text_response(status: StatusCode, message: impl Into<String>) -> Response<Body> {
+    response(status, "text/plain; charset=utf-8", message.into())
 }

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::auth::Auth;
-use super::stats::cache::Cache;
+use super::auth::ApiAuth;
+use super::stats::cache::StatsCache;
 use crate::context::Node;
-use crate::pods::table::Table;
+use crate::pods::table::PodTable;
 
 /// The state of the kubelet API.
 #[derive(Debug)]
-pub(crate) struct Api {
+pub(crate) struct KubeletApi {
     pub(crate) node: Arc<Node>,
-    pub(crate) table: Table,
-    pub(super) auth: Auth,
-    pub(super) stats: Cache,
+    pub(crate) table: PodTable,
+    pub(super) auth: ApiAuth,
+    pub(super) stats: StatsCache,
 }

@@ -21,30 +21,32 @@ use serde_json::{Value, json};
 
 use self::cpu_rates::CpuRates;
 use self::process::Process;
-use self::samples::{Measured, PodSample, ProcessLimits, Sample, SystemContainer};
+use self::samples::{ContainerSample, NodeSample, PodSample, ProcessLimits, SystemContainer};
 use self::storage::Storage;
-use super::response::{Body, answer, text};
-use super::state::Api;
+use super::response::{Body, response, text_response};
+use super::state::KubeletApi;
 use crate::cgroups::{GroupPressure, Psi, PsiData};
 use crate::context::Node;
 use crate::machine::{self, Interface};
-use crate::pods::observed::{Observed, State, label};
+use crate::pods::observed::{ObservedPod, State, label};
 use crate::pods::pod::Pod;
 
-pub(super) use self::metrics::own;
+pub(super) use self::metrics::agent_metrics;
 
-async fn measure(api: &Api) -> Result<Measured, Box<Response<Body>>> {
+async fn measure(api: &KubeletApi) -> Result<NodeSample, Box<Response<Body>>> {
     let stats = api.node.runtime.cri.stats().await;
-    let stats = stats.map_err(|e| Box::new(text(StatusCode::INTERNAL_SERVER_ERROR, e.message)))?;
-    let observed =
-        |handle: &Arc<crate::pods::handle::Handle>| Arc::clone(&handle.shown.lock().observed);
+    let stats =
+        stats.map_err(|e| Box::new(text_response(StatusCode::INTERNAL_SERVER_ERROR, e.message)))?;
+    let observed = |handle: &Arc<crate::pods::handle::WorkerHandle>| {
+        Arc::clone(&handle.reported.lock().observed)
+    };
     let pods: Vec<_> = api.table.all().iter().map(|(p, h)| (Arc::clone(p), observed(h))).collect();
     let mut made = HashMap::new();
     for (_, observed) in &pods {
         made.extend(observed.containers.iter().map(|c| (c.id.clone(), (c.created_at, c.state))));
     }
     let running = |id: &str| made.get(id).is_none_or(|(_, state)| *state != State::Exited);
-    let mut containers: Vec<Sample> =
+    let mut containers: Vec<ContainerSample> =
         stats.into_iter().filter_map(sample).filter(|s| running(&s.id)).collect();
     for container in &mut containers {
         container.started = made.get(&container.id).map(|(at, _)| *at).unwrap_or_default();
@@ -59,9 +61,9 @@ async fn measure(api: &Api) -> Result<Measured, Box<Response<Body>>> {
 /// Reads cgroups and `/proc`.
 fn groups(
     node: &Node,
-    pods: Vec<(Arc<Pod>, Arc<Observed>)>,
-    mut containers: Vec<Sample>,
-) -> Measured {
+    pods: Vec<(Arc<Pod>, Arc<ObservedPod>)>,
+    mut containers: Vec<ContainerSample>,
+) -> NodeSample {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let limits = ProcessLimits::parse(
         &read("/proc/sys/kernel/pid_max"),
@@ -82,7 +84,7 @@ fn groups(
     let available = machine::memory_available().and_then(|a| u64::try_from(a).ok());
     let total = u64::try_from(node.identity.machine.memory).unwrap_or_default();
     let memory_available = available.unwrap_or_default();
-    Measured {
+    NodeSample {
         containers,
         pods: samples,
         system: system_containers(node, limits.booted),
@@ -122,7 +124,7 @@ fn system_containers(node: &Node, booted: i64) -> Vec<SystemContainer> {
 }
 
 /// Adds the CPU rates since the previous samples.
-fn add_rates(m: &mut Measured, rates: &CpuRates) {
+fn add_rates(m: &mut NodeSample, rates: &CpuRates) {
     let now = m.now;
     m.node_cores_ns = rates.rate("node", now, m.node_cpu);
     for system in &mut m.system {
@@ -147,12 +149,12 @@ fn psi(stats: Option<cri::PsiStats>) -> Option<Psi> {
     stats.map(|stats| Psi { some: data(stats.some), full: data(stats.full) })
 }
 
-fn sample(stats: cri::ContainerStats) -> Option<Sample> {
+fn sample(stats: cri::ContainerStats) -> Option<ContainerSample> {
     let attributes = stats.attributes?;
     let of = |name: &str| attributes.labels.get(name).cloned().unwrap_or_default();
     let (cpu, memory, layer) = (stats.cpu?, stats.memory?, stats.writable_layer);
     let value = |v: Option<cri::UInt64Value>| v.map(|v| v.value);
-    Some(Sample {
+    Some(ContainerSample {
         namespace: of(label::POD_NAMESPACE),
         pod: of(label::POD_NAME),
         uid: of(label::POD_UID),
@@ -189,7 +191,7 @@ struct Details {
 }
 
 /// Details of the measured pods, in their order.
-async fn details(api: &Api, m: &Measured) -> Vec<Details> {
+async fn details(api: &KubeletApi, m: &NodeSample) -> Vec<Details> {
     // The semaphore is never closed.
     let Ok(_walking) = api.stats.walking.acquire().await else { return Vec::new() };
     let (node, disks) = (Arc::clone(&api.node), Arc::clone(&api.stats.disks));
@@ -204,7 +206,7 @@ async fn details(api: &Api, m: &Measured) -> Vec<Details> {
         .map(|p| (Arc::clone(&p.pod), Arc::clone(&p.observed), layers(&p.pod)))
         .collect();
     let measured = base::tasks::blocking(move || {
-        let of = |(pod, observed, layers): (Arc<Pod>, Arc<Observed>, Vec<_>)| {
+        let of = |(pod, observed, layers): (Arc<Pod>, Arc<ObservedPod>, Vec<_>)| {
             let processes = node.runtime.cgroups.pod_processes(&pod);
             // All processes share the network namespace; the first ones may be exiting.
             let network = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok();
@@ -230,7 +232,7 @@ async fn details(api: &Api, m: &Measured) -> Vec<Details> {
 }
 
 /// `PodStats`.
-fn pod_stats(m: &Measured, p: &PodSample, details: Details, mut containers: Vec<Value>) -> Value {
+fn pod_stats(m: &NodeSample, p: &PodSample, details: Details, mut containers: Vec<Value>) -> Value {
     let (pod, now) = (&p.pod, m.now);
     for container in &mut containers {
         let name = container["name"].as_str().unwrap_or_default();
@@ -257,7 +259,7 @@ fn pod_stats(m: &Measured, p: &PodSample, details: Details, mut containers: Vec<
 }
 
 /// Summary API (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`).
-pub(super) async fn summary(api: &Api) -> Response<Body> {
+pub(super) async fn summary(api: &KubeletApi) -> Response<Body> {
     let measured = match measure(api).await {
         Ok(measured) => measured,
         Err(response) => return *response,
@@ -286,15 +288,15 @@ pub(super) async fn summary(api: &Api) -> Response<Body> {
     }
     of_node["runtime"] = json!({"imageFs": image_fs, "containerFs": image_fs});
     let body = json!({"node": of_node, "pods": pods});
-    answer(StatusCode::OK, "application/json", body.to_string())
+    response(StatusCode::OK, "application/json", body.to_string())
 }
 
 /// Serves the metrics that metrics-server scrapes.
-pub(super) async fn metrics(api: &Api) -> Response<Body> {
+pub(super) async fn resource_metrics(api: &KubeletApi) -> Response<Body> {
     let measured = match measure(api).await {
         Ok(measured) => measured,
         Err(response) => return *response,
     };
     let text = metrics::render(&measured);
-    answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+    response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }

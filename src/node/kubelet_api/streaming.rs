@@ -11,10 +11,10 @@ use proto::runtime::v1 as cri;
 use stream::bridge::{self, Session, Streams};
 
 use super::query::{Query, flag};
-use super::response::{Body, text};
-use super::state::Api;
+use super::response::{Body, text_response};
+use super::state::KubeletApi;
 use crate::pods::observed::State;
-use crate::runtime::Streaming;
+use crate::runtime::StreamingRequest;
 
 type Joined =
     Pin<Box<dyn Future<Output = Result<Response<Vec<u8>>, stream::upgrade::Error>> + Send>>;
@@ -24,7 +24,7 @@ const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
 /// `exec` and `attach`.
 pub(super) async fn in_container(
-    api: &Arc<Api>,
+    api: &Arc<KubeletApi>,
     namespace: &str,
     pod: &str,
     container: &str,
@@ -33,12 +33,15 @@ pub(super) async fn in_container(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let Some((wanted, handle)) = api.table.find(namespace, pod) else {
-        return text(StatusCode::NOT_FOUND, "pod does not exist");
+        return text_response(StatusCode::NOT_FOUND, "pod does not exist");
     };
-    let observed = Arc::clone(&handle.shown.lock().observed);
-    let found = observed.active(container).filter(|c| c.state == State::Running);
-    let (Some(found), Some(_)) = (found, wanted.member(container)) else {
-        return text(StatusCode::NOT_FOUND, format!("container not found ({container:?})"));
+    let observed = Arc::clone(&handle.reported.lock().observed);
+    let found = observed.active_container(container).filter(|c| c.state == State::Running);
+    let (Some(found), Some(_)) = (found, wanted.container(container)) else {
+        return text_response(
+            StatusCode::NOT_FOUND,
+            format!("container not found ({container:?})"),
+        );
     };
     let (stdin, tty) = (flag(query, "input") || flag(query, "stdin"), flag(query, "tty"));
     let stdout = flag(query, "output") || flag(query, "stdout");
@@ -46,44 +49,44 @@ pub(super) async fn in_container(
     let stderr = (flag(query, "error") || flag(query, "stderr")) && !tty;
     if !stdin && !stdout && !stderr {
         let why = "you must specify at least 1 of stdin, stdout, stderr";
-        return text(StatusCode::BAD_REQUEST, why);
+        return text_response(StatusCode::BAD_REQUEST, why);
     }
     let session = Session::Command(Streams { stdin, stdout, stderr, tty });
     let container_id = found.id.clone();
     let message = if attach {
-        Streaming::Attach(cri::AttachRequest { container_id, stdin, tty, stdout, stderr })
+        StreamingRequest::Attach(cri::AttachRequest { container_id, stdin, tty, stdout, stderr })
     } else {
         let cmd = query.get("command").cloned().unwrap_or_default();
-        Streaming::Exec(cri::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr })
+        StreamingRequest::Exec(cri::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr })
     };
     join(api, message, session, request).await
 }
 
 /// `portForward`.
 pub(super) async fn port_forward(
-    api: &Arc<Api>,
+    api: &Arc<KubeletApi>,
     namespace: &str,
     pod: &str,
     query: &Query,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let Some((_, handle)) = api.table.find(namespace, pod) else {
-        return text(StatusCode::NOT_FOUND, "pod does not exist");
+        return text_response(StatusCode::NOT_FOUND, "pod does not exist");
     };
-    let observed = Arc::clone(&handle.shown.lock().observed);
+    let observed = Arc::clone(&handle.reported.lock().observed);
     let Some(sandbox) = observed.ready_sandbox() else {
-        return text(StatusCode::NOT_FOUND, format!("pod {pod:?} is not running"));
+        return text_response(StatusCode::NOT_FOUND, format!("pod {pod:?} is not running"));
     };
     let ports = query.get("port").into_iter().chain(query.get("ports")).flatten();
     let port = ports.flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
     let message = cri::PortForwardRequest { pod_sandbox_id: sandbox.id.clone(), port };
-    join(api, Streaming::PortForward(message), Session::PortForward, request).await
+    join(api, StreamingRequest::PortForward(message), Session::PortForward, request).await
 }
 
 /// Joins the client to the runtime, or returns an error response.
 async fn join(
-    api: &Arc<Api>,
-    message: Streaming,
+    api: &Arc<KubeletApi>,
+    message: StreamingRequest,
     session: Session,
     mut request: Request<Incoming>,
 ) -> Response<Body> {
@@ -95,11 +98,11 @@ async fn join(
                 tonic::Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
                 _ => StatusCode::INTERNAL_SERVER_ERROR,
             };
-            return text(code, error.message);
+            return text_response(code, error.message);
         }
     };
     let Ok(url) = url.parse::<http::Uri>() else {
-        return text(
+        return text_response(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("the runtime's streaming address {url:?} is no URL"),
         );
@@ -123,7 +126,7 @@ async fn join(
         Ok(response) => {
             response.map(|bytes| Full::new(bytes.into()).map_err(|never| match never {}).boxed())
         }
-        Err(error) => text(
+        Err(error) => text_response(
             StatusCode::BAD_GATEWAY,
             format!("cannot reach the runtime's streaming server: {error}"),
         ),

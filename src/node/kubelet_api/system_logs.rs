@@ -30,8 +30,8 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use self::conditions::Condition;
 use self::range::Range;
 use super::query::percent_decoded;
-use super::response::{Body, answer, text};
-use super::state::Api;
+use super::response::{Body, response, text_response};
+use super::state::KubeletApi;
 
 /// The prefix of the request path before the path of the file.
 const PREFIX: &str = "/logs/";
@@ -57,9 +57,9 @@ enum PathTarget {
 }
 
 /// Serves a request whose path begins with [`PREFIX`].
-pub(super) async fn serve(api: &Arc<Api>, request: &Request<Incoming>) -> Response<Body> {
+pub(super) async fn serve(api: &Arc<KubeletApi>, request: &Request<Incoming>) -> Response<Body> {
     if request.method() != Method::GET {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+        let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return response;
     }
@@ -69,7 +69,7 @@ pub(super) async fn serve(api: &Arc<Api>, request: &Request<Incoming>) -> Respon
 }
 
 fn not_found() -> Response<Body> {
-    text(StatusCode::NOT_FOUND, "404 page not found\n")
+    text_response(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
 /// Serves a path below `root`, still percent-encoded.
@@ -92,7 +92,7 @@ async fn respond(
             if conditions::unmodified_since(headers, modified) {
                 return not_modified(modified);
             }
-            let mut response = answer(StatusCode::OK, "text/html; charset=utf-8", page);
+            let mut response = response(StatusCode::OK, "text/html; charset=utf-8", page);
             set(&mut response, LAST_MODIFIED, conditions::format(modified));
             response
         }
@@ -108,10 +108,10 @@ async fn respond(
 fn refusal(path: &str, error: &io::Error) -> Response<Body> {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => not_found(),
-        io::ErrorKind::PermissionDenied => text(StatusCode::FORBIDDEN, "403 Forbidden\n"),
+        io::ErrorKind::PermissionDenied => text_response(StatusCode::FORBIDDEN, "403 Forbidden\n"),
         _ => {
             tracing::debug!(path, %error, "cannot serve a file of the log directory");
-            text(StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error\n")
+            text_response(StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error\n")
         }
     }
 }
@@ -123,13 +123,13 @@ fn set(response: &mut Response<Body>, name: HeaderName, value: String) {
 }
 
 fn redirect(to: &str) -> Response<Body> {
-    let mut response = text(StatusCode::MOVED_PERMANENTLY, "");
+    let mut response = text_response(StatusCode::MOVED_PERMANENTLY, "");
     set(&mut response, LOCATION, to.to_owned());
     response
 }
 
 fn not_modified(modified: i64) -> Response<Body> {
-    let mut response = text(StatusCode::NOT_MODIFIED, "");
+    let mut response = text_response(StatusCode::NOT_MODIFIED, "");
     response.headers_mut().remove(CONTENT_TYPE);
     set(&mut response, LAST_MODIFIED, conditions::format(modified));
     response
@@ -274,7 +274,7 @@ fn content(
     match conditions::check(headers, modified) {
         Condition::Proceed => {}
         Condition::NotModified => return not_modified(modified),
-        Condition::Failed => return text(StatusCode::PRECONDITION_FAILED, ""),
+        Condition::Failed => return text_response(StatusCode::PRECONDITION_FAILED, ""),
     }
     let wanted = headers.get(RANGE).and_then(|v| v.to_str().ok());
     let wanted = wanted.filter(|_| conditions::range_is_current(headers, modified));
@@ -282,8 +282,8 @@ fn content(
         Ok(ranges) => ranges,
         Err(error) => {
             let status = StatusCode::RANGE_NOT_SATISFIABLE;
-            let mut response = text(status, format!("{error}\n"));
-            if error == range::Error::NoOverlap {
+            let mut response = text_response(status, format!("{error}\n"));
+            if error == range::RangeError::NoOverlap {
                 set(&mut response, CONTENT_RANGE, format!("bytes */{size}"));
             }
             return response;

@@ -12,22 +12,22 @@ use crate::context::Node;
 use crate::eviction::ranking;
 use crate::pods::capacity;
 use crate::pods::cri_config;
-use crate::pods::pod::{Pod, Role};
+use crate::pods::pod::{ContainerRole, Pod};
 use crate::pods::resources;
 use crate::pods::resources::Qos;
 
 /// Returns reason and message of the rejection; `None` admits the pod.
 pub(crate) fn check(node: &Node, pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
     let allocatable = node.caches.allocatable.load();
-    pressure(node.caches.pressure.now(), pod)
-        .or_else(|| supported_fields::refusal(pod, node.identity.features))
+    pressure(node.caches.pressure.current(), pod)
+        .or_else(|| supported_fields::unsupported_field(pod, node.identity.features))
         .or_else(|| sysctls(pod))
-        .or_else(|| capacity::resources_left(pod, others, &allocatable))
+        .or_else(|| capacity::insufficient_resource(pod, others, &allocatable))
         .or_else(|| host_ports(pod, others))
         .or_else(|| selector(node, pod))
 }
 
-fn refuse(reason: &str, message: impl Into<String>) -> Option<(String, String)> {
+fn reject(reason: &str, message: impl Into<String>) -> Option<(String, String)> {
     Some((reason.to_owned(), message.into()))
 }
 
@@ -53,18 +53,18 @@ fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<(String, String)>
         .into_iter()
         .filter_map(|(is, name)| is.then_some(name))
         .collect();
-    refuse(ranking::REASON, format!("The node had condition: [{}]. ", names.join(" ")))
+    reject(ranking::REASON, format!("The node had condition: [{}]. ", names.join(" ")))
 }
 
 fn sysctls(pod: &Pod) -> Option<(String, String)> {
     let name = cri_config::unsafe_sysctl(pod)?;
-    refuse("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"))
+    reject("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"))
 }
 
 fn ports(pod: &Pod) -> Vec<(String, String, i32)> {
-    pod.members
+    pod.containers
         .iter()
-        .filter(|m| matches!(m.role, Role::Main | Role::Sidecar))
+        .filter(|m| matches!(m.role, ContainerRole::Main | ContainerRole::Sidecar))
         .flat_map(|m| m.container.ports.iter().flatten())
         .filter_map(|p| {
             let port = p.host_port.filter(|p| *p > 0)?;
@@ -91,7 +91,7 @@ pub(crate) fn host_ports_clash(pod: &Pod, others: &[Arc<Pod>]) -> bool {
 
 fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
     if host_ports_clash(pod, others) {
-        return refuse(
+        return reject(
             "NodePorts",
             "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
         );
@@ -110,7 +110,7 @@ fn selector(node: &Node, pod: &Pod) -> Option<(String, String)> {
     if labels.is_empty() || fits(pod, &labels, &node.identity.config.node_name) {
         return None;
     }
-    refuse(
+    reject(
         NODE_AFFINITY,
         "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
     )

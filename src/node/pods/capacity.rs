@@ -14,7 +14,7 @@ fn is_extended(name: &str) -> bool {
 }
 
 /// Returns reason and message if the node has too few resources left besides those of `others`.
-pub(crate) fn resources_left(
+pub(crate) fn insufficient_resource(
     pod: &Pod,
     others: &[Arc<Pod>],
     allocatable: &BTreeMap<String, Quantity>,
@@ -76,11 +76,11 @@ mod tests {
             )
         };
         let allocatable = BTreeMap::from([("cpu".to_owned(), Quantity::from_int(2))]);
-        assert_eq!(resources_left(&pod("example.com/x"), &[], &allocatable), None);
-        let (reason, _) = resources_left(&pod("memory"), &[], &allocatable).unwrap();
+        assert_eq!(insufficient_resource(&pod("example.com/x"), &[], &allocatable), None);
+        let (reason, _) = insufficient_resource(&pod("memory"), &[], &allocatable).unwrap();
         assert_eq!(reason, "OutOfmemory");
         let known = BTreeMap::from([("example.com/x".to_owned(), Quantity::from_int(0))]);
-        let (reason, _) = resources_left(&pod("example.com/x"), &[], &known).unwrap();
+        let (reason, _) = insufficient_resource(&pod("example.com/x"), &[], &known).unwrap();
         assert_eq!(reason, "OutOfexample.com/x");
     }
 }

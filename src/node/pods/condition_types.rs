@@ -1,19 +1,19 @@
 //! The types of pod conditions that the node writes.
 
 /// Condition types that only the node writes.
-pub(crate) const OWN: [&str; 5] =
+pub(crate) const NODE_OWNED: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
 /// Condition types of a resize; present while it lasts.
 pub(crate) const RESIZE: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 
 /// Whether only the node writes conditions of this type.
-pub(crate) fn is_own(type_: &str) -> bool {
-    OWN.contains(&type_) || RESIZE.contains(&type_)
+pub(crate) fn is_node_owned(type_: &str) -> bool {
+    NODE_OWNED.contains(&type_) || RESIZE.contains(&type_)
 }
 
 /// Whether the node writes conditions of this type, alone or with other components
 /// (`PodConditionSharedByKubelet`).
 pub(crate) fn is_written_by_node(type_: &str) -> bool {
-    is_own(type_) || type_ == "DisruptionTarget"
+    is_node_owned(type_) || type_ == "DisruptionTarget"
 }

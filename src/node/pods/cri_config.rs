@@ -8,7 +8,7 @@ pub(crate) mod expand;
 pub(crate) mod hosts;
 pub(crate) mod security;
 
-pub(crate) use error::BadSpec;
+pub(crate) use error::InvalidPodSpec;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use proto::runtime::v1 as cri;
 
 use crate::config::Config;
 use crate::pods::observed::label;
-use crate::pods::pod::{Member, Pod};
+use crate::pods::pod::{Pod, PodContainer};
 use crate::pods::resources;
 
 /// Returns the host name of a pod (63 bytes at most) and its domain, which may be empty.
@@ -39,7 +39,7 @@ pub(crate) fn hostname(pod: &Pod, cluster_domain: &str) -> (String, String) {
 }
 
 /// Returns the host name that the kernel of the pod shows.
-fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, BadSpec> {
+fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, InvalidPodSpec> {
     let (name, domain) = hostname(pod, cluster_domain);
     if pod.spec().set_hostname_as_fqdn != Some(true) || domain.is_empty() {
         return Ok(name);
@@ -47,7 +47,7 @@ fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, BadSpec> {
     let full = format!("{name}.{domain}");
     // The kernel limits host names to 64 bytes.
     if full.len() > 64 {
-        return Err(BadSpec(format!(
+        return Err(InvalidPodSpec(format!(
             "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long (64 characters is the max, {} characters requested)",
             full.len()
         )));
@@ -65,7 +65,7 @@ pub(crate) fn sandbox(
     config: &Config,
     attempt: u32,
     cgroup_parent: &str,
-) -> Result<cri::PodSandboxConfig, BadSpec> {
+) -> Result<cri::PodSandboxConfig, InvalidPodSpec> {
     let mut labels: HashMap<String, String> =
         pod.object.metadata.labels.clone().unwrap_or_default().into_iter().collect();
     labels.extend(identity(pod));
@@ -79,7 +79,7 @@ pub(crate) fn sandbox(
         annotations.insert("io.containerd.runc.v2.group".to_owned(), format!("kube-lite-{group}"));
     }
     let port_mappings = pod
-        .members
+        .containers
         .iter()
         .flat_map(|m| m.container.ports.iter().flatten())
         .filter(|p| p.host_port.is_some_and(|p| p > 0) && !pod.host_network())
@@ -124,7 +124,7 @@ pub(crate) fn sandbox(
         }),
         hostname,
         log_directory: log_directory.to_string_lossy().into_owned(),
-        dns_config: Some(dns::form(pod, config).dns),
+        dns_config: Some(dns::pod_dns(pod, config).dns),
         port_mappings,
         labels,
         annotations,
@@ -168,9 +168,9 @@ pub(crate) fn unsafe_sysctl(pod: &Pod) -> Option<String> {
         .find(|n| !SAFE_SYSCTLS.contains(&n.as_str()))
 }
 
-fn sysctls(pod: &Pod) -> Result<HashMap<String, String>, BadSpec> {
+fn sysctls(pod: &Pod) -> Result<HashMap<String, String>, InvalidPodSpec> {
     if let Some(name) = unsafe_sysctl(pod) {
-        return Err(BadSpec(format!("forbidden sysctl: {name:?} not allowlisted")));
+        return Err(InvalidPodSpec(format!("forbidden sysctl: {name:?} not allowlisted")));
     }
     let list = pod.spec().security_context.as_ref().and_then(|s| s.sysctls.as_ref());
     Ok(list.into_iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect())
@@ -204,9 +204,9 @@ pub(crate) struct ContainerInput<'a> {
 /// A `runAsNonRoot` that is violated or cannot be verified, or a profile that is not supported.
 pub(crate) fn container(
     pod: &Pod,
-    member: &Member,
+    member: &PodContainer,
     input: ContainerInput<'_>,
-) -> Result<cri::ContainerConfig, BadSpec> {
+) -> Result<cri::ContainerConfig, InvalidPodSpec> {
     let c = &member.container;
     let lookup = |name: &str| input.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
@@ -226,7 +226,8 @@ pub(crate) fn container(
     let mut linux = resources::linux(pod, member, input.memory_capacity, input.unified);
     linux.hugepage_limits = resources::huge_page_limits(pod, member, input.huge_page_sizes);
     let mut annotations = annotations(pod, member, input.restart_count);
-    annotations.insert(label::RESOURCES.to_owned(), resources::Given::of(&linux).text());
+    annotations
+        .insert(label::RESOURCES.to_owned(), resources::AllocatedResources::of(&linux).text());
     let stop_signal = c
         .lifecycle
         .as_ref()
@@ -270,7 +271,7 @@ pub(crate) fn container(
 }
 
 /// State that a later process needs of the container, even if the pod is deleted from the API.
-fn annotations(pod: &Pod, member: &Member, restart_count: i32) -> HashMap<String, String> {
+fn annotations(pod: &Pod, member: &PodContainer, restart_count: i32) -> HashMap<String, String> {
     let c = &member.container;
     let mut out = HashMap::from([
         (label::HASH.to_owned(), member.hash()),

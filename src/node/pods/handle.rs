@@ -7,42 +7,42 @@ use api::k8s::api::core::v1 as core;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::pods::observed::Observed;
+use crate::pods::observed::ObservedPod;
 use crate::pods::pod::Pod;
-use crate::pods::resize::Deferred;
+use crate::pods::resize::DeferredResize;
 use crate::runtime::{ContainerEvent, ContainerEventKind};
-use crate::status::pod::Verdict;
+use crate::status::pod::PodFailure;
 
 /// The state that the pod manager desires of a worker.
 #[derive(Debug, Clone)]
-pub(crate) struct Desired {
+pub(crate) struct DesiredPod {
     pub(crate) pod: Arc<Pod>,
     /// The pod is deleted from the API: stop it and report nothing.
     pub(crate) removed: bool,
     /// Uid of the API object whose status is written; a static pod without a mirror pod has none.
     pub(crate) api_uid: Option<String>,
     /// The decision to reject or end the pod.
-    pub(crate) refused: Option<Verdict>,
+    pub(crate) rejection: Option<PodFailure>,
     /// A deferred resize; `pod` has the allocated resources.
-    pub(crate) resize: Option<Deferred>,
+    pub(crate) resize: Option<DeferredResize>,
     /// The machine is being switched off: containers end within this many seconds, and none is
     /// started.
-    pub(crate) halt: Option<i64>,
+    pub(crate) halt_seconds: Option<i64>,
 }
 
 /// The manager's end of a worker.
 #[derive(Debug)]
-pub(crate) struct Handle {
-    pub(crate) desired: watch::Sender<Desired>,
+pub(crate) struct WorkerHandle {
+    pub(crate) desired: watch::Sender<DesiredPod>,
     pub(crate) wake: Arc<Notify>,
     pub(crate) exits: Arc<Mutex<HashSet<String>>>,
     /// Whether the containers have ended after [`DesiredPod::halt`] was set.
     pub(crate) halted: Arc<watch::Sender<bool>>,
     /// The last status and observation, for the kubelet API.
-    pub(crate) shown: Arc<Mutex<Shown>>,
+    pub(crate) reported: Arc<Mutex<ReportedPod>>,
 }
 
-impl Handle {
+impl WorkerHandle {
     /// Handles an event of the runtime about a container or sandbox of the pod.
     pub(crate) fn on_runtime_event(&self, event: ContainerEvent) {
         match event.kind {
@@ -59,9 +59,9 @@ impl Handle {
 
 /// State that a worker publishes.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Shown {
+pub(crate) struct ReportedPod {
     pub(crate) status: core::PodStatus,
-    pub(crate) observed: Arc<Observed>,
+    pub(crate) observed: Arc<ObservedPod>,
     /// How often the periodic relist changed the pod: each time an event was lost or a deadline
     /// missed.
     pub(crate) relist_changes: u64,

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use crate::context::Node;
 use crate::events;
-use crate::pods::objects::{Found, Source};
-use crate::pods::pod::{Member, Pod};
+use crate::pods::objects::{CachedObject, ObjectKind};
+use crate::pods::pod::{Pod, PodContainer};
 use crate::runtime::RuntimeError;
 use crate::runtime::images::name;
-use crate::status::pod::Waiting;
+use crate::status::pod::WaitingReason;
 
 /// Back-off between failed pulls of an image, as between restarts of failing containers.
 const BACKOFF_INITIAL: Duration = Duration::from_secs(10);
@@ -27,11 +27,11 @@ const FAILURE_SHOWN: Duration = Duration::from_secs(1);
 /// Failed pulls of one pod, by image name.
 #[derive(Debug, Default)]
 pub(crate) struct PullState {
-    failed: HashMap<String, Failure>,
+    failed: HashMap<String, PullFailure>,
 }
 
 #[derive(Debug)]
-struct Failure {
+struct PullFailure {
     delay: Duration,
     at: Instant,
     /// Reason and message of the failure, which the back-off shows.
@@ -66,9 +66,9 @@ impl PullState {
         Some(&failure.message)
     }
 
-    fn note_failure(&mut self, name: &str, message: String, now: Instant) {
+    fn record_failure(&mut self, name: &str, message: String, now: Instant) {
         let before = self.failed.get(name).map(|f| (f.delay * 2).min(BACKOFF_MAX));
-        let failure = Failure {
+        let failure = PullFailure {
             delay: before.unwrap_or(BACKOFF_INITIAL),
             at: now,
             message,
@@ -92,11 +92,11 @@ pub(crate) fn has_back_off(reason: &str) -> bool {
 
 /// Records an event about missing pull secrets of the pod, after a failed pull.
 pub(crate) fn report_missing_secrets(node: &Node, pod: &Pod) {
-    let is_there = |name: &str| {
-        let reference = (Source::Secret, pod.namespace().to_owned(), name.to_owned());
-        matches!(node.api.objects.get(&reference), Found::Present(_))
+    let is_present = |name: &str| {
+        let reference = (ObjectKind::Secret, pod.namespace().to_owned(), name.to_owned());
+        matches!(node.api.objects.get(&reference), CachedObject::Present(_))
     };
-    if let Some(message) = missing_secrets(pod, is_there) {
+    if let Some(message) = missing_secrets(pod, is_present) {
         node.api.events.pod_event(
             pod,
             EventType::Warning,
@@ -106,9 +106,9 @@ pub(crate) fn report_missing_secrets(node: &Node, pod: &Pod) {
     }
 }
 
-fn missing_secrets(pod: &Pod, is_there: impl Fn(&str) -> bool) -> Option<String> {
+fn missing_secrets(pod: &Pod, is_present: impl Fn(&str) -> bool) -> Option<String> {
     let names = pod.spec().image_pull_secrets.iter().flatten().map(|s| s.name.as_str());
-    let missing: Vec<&str> = names.filter(|n| !n.is_empty() && !is_there(n)).collect();
+    let missing: Vec<&str> = names.filter(|n| !n.is_empty() && !is_present(n)).collect();
     (!missing.is_empty()).then(|| {
         format!(
             "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
@@ -119,25 +119,25 @@ fn missing_secrets(pod: &Pod, is_there: impl Fn(&str) -> bool) -> Option<String>
 
 /// An image that a pod needs, and its user.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct RequiredImage<'a> {
     pod: &'a Pod,
     /// As written in the specification.
     image: &'a str,
     /// `Always`, `IfNotPresent` or `Never`.
     policy: Option<&'a str>,
     /// The container that runs it; `None` for a volume, which belongs to the whole pod.
-    member: Option<&'a Member>,
+    member: Option<&'a PodContainer>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RequiredImage<'a> {
     /// The image of a container.
-    pub(crate) fn by(pod: &'a Pod, member: &'a Member) -> Self {
+    pub(crate) fn of_container(pod: &'a Pod, member: &'a PodContainer) -> Self {
         let policy = member.container.image_pull_policy.as_deref();
         Self { pod, image: member.image(), policy, member: Some(member) }
     }
 
     /// The image of a volume.
-    fn as_volume(pod: &'a Pod, source: &'a core::ImageVolumeSource) -> Self {
+    fn of_volume(pod: &'a Pod, source: &'a core::ImageVolumeSource) -> Self {
         let image = source.reference.as_deref().unwrap_or_default();
         Self { pod, image, policy: source.pull_policy.as_deref(), member: None }
     }
@@ -158,13 +158,13 @@ impl<'a> Wanted<'a> {
 /// # Errors
 ///
 /// The waiting state of the container.
-pub(crate) async fn of_volumes(
+pub(crate) async fn volume_images(
     node: &Node,
     pod: &Pod,
-    member: &Member,
+    member: &PodContainer,
     sandbox: &cri::PodSandboxConfig,
     state: &mut PullState,
-) -> Result<HashMap<String, cri::ImageSpec>, Waiting> {
+) -> Result<HashMap<String, cri::ImageSpec>, WaitingReason> {
     let mut out = HashMap::new();
     for volume in pod.spec().volumes.iter().flatten() {
         let Some(source) = &volume.image else { continue };
@@ -172,7 +172,7 @@ pub(crate) async fn of_volumes(
         if !mounts.any(|mount| mount.name == volume.name) {
             continue;
         }
-        let wanted = Wanted::as_volume(pod, source);
+        let wanted = RequiredImage::of_volume(pod, source);
         let found = ensure(node, wanted, sandbox, state).await?;
         let spec = cri::ImageSpec {
             image: found.id,
@@ -191,17 +191,17 @@ pub(crate) async fn of_volumes(
 /// The waiting state of the container.
 pub(crate) async fn ensure(
     node: &Node,
-    wanted: Wanted<'_>,
+    wanted: RequiredImage<'_>,
     sandbox: &cri::PodSandboxConfig,
     state: &mut PullState,
-) -> Result<cri::Image, Waiting> {
+) -> Result<cri::Image, WaitingReason> {
     let image = wanted.image;
     if !name::is_valid(image) {
         let message = format!(
             "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
         );
         wanted.event(node, EventType::Warning, events::INSPECT_FAILED, message.clone());
-        return Err(Waiting { reason: "InvalidImageName", message });
+        return Err(WaitingReason { reason: "InvalidImageName", message });
     }
     let name = name::normalize(image);
     let policy = wanted.policy.filter(|p| !p.is_empty());
@@ -209,7 +209,7 @@ pub(crate) async fn ensure(
     let present = node.runtime.cri.image(&name).await.map_err(|error| {
         let message = format!("Failed to inspect image {image:?}: {error}");
         wanted.event(node, EventType::Warning, events::INSPECT_FAILED, message.clone());
-        Waiting { reason: "ImageInspectError", message }
+        WaitingReason { reason: "ImageInspectError", message }
     })?;
     match (policy, present) {
         ("Always", _) => {}
@@ -225,7 +225,7 @@ pub(crate) async fn ensure(
             let message =
                 format!("Container image {image:?} is not present with pull policy of Never");
             wanted.event(node, EventType::Warning, events::ERR_IMAGE_NEVER_PULL, message.clone());
-            return Err(Waiting { reason: events::ERR_IMAGE_NEVER_PULL, message });
+            return Err(WaitingReason { reason: events::ERR_IMAGE_NEVER_PULL, message });
         }
         _ => {}
     }
@@ -234,16 +234,19 @@ pub(crate) async fn ensure(
 
 async fn pull(
     node: &Node,
-    wanted: Wanted<'_>,
+    wanted: RequiredImage<'_>,
     name: &str,
     sandbox: &cri::PodSandboxConfig,
     state: &mut PullState,
-) -> Result<cri::Image, Waiting> {
+) -> Result<cri::Image, WaitingReason> {
     let image = wanted.image;
     if let Some(failure) = state.back_off(name, base::clock::now()) {
         let short = format!("Back-off pulling image {image:?}");
         wanted.event(node, EventType::Normal, events::BACK_OFF, short.clone());
-        return Err(Waiting { reason: "ImagePullBackOff", message: format!("{short}: {failure}") });
+        return Err(WaitingReason {
+            reason: "ImagePullBackOff",
+            message: format!("{short}: {failure}"),
+        });
     }
     let queued = base::clock::now();
     wanted.event(node, EventType::Normal, events::PULLING, format!("Pulling image {image:?}"));
@@ -271,7 +274,7 @@ async fn pull(
             wanted.event(node, EventType::Warning, events::FAILED, message);
             let why = pull_failure(image, error);
             let shown = format!("{}: {}", why.reason, why.message);
-            state.note_failure(name, shown, base::clock::now());
+            state.record_failure(name, shown, base::clock::now());
             Err(why)
         }
     }
@@ -282,17 +285,17 @@ const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
 const SIGNATURE_FAILED: &str = "SignatureValidationFailed";
 
 /// Reason and message of a failed pull.
-fn pull_failure(image: &str, error: String) -> Waiting {
+fn pull_failure(image: &str, error: String) -> WaitingReason {
     for (reason, why) in [
         (REGISTRY_UNAVAILABLE, "the registry is unavailable"),
         (SIGNATURE_FAILED, "the signature validation failed"),
     ] {
         if let Some(rest) = error.strip_prefix(reason) {
             let message = format!("image pull failed for {image} because {why}{rest}");
-            return Waiting { reason, message };
+            return WaitingReason { reason, message };
         }
     }
-    Waiting { reason: "ErrImagePull", message: error }
+    WaitingReason { reason: "ErrImagePull", message: error }
 }
 
 /// Text of a pull error; the code is omitted if the runtime does not know it.
@@ -332,9 +335,9 @@ async fn pull_with(
 fn credentials(node: &Node, pod: &Pod, name: &str) -> Vec<cri::AuthConfig> {
     let mut out: Vec<(usize, cri::AuthConfig)> = Vec::new();
     for secret in pod.spec().image_pull_secrets.iter().flatten() {
-        let reference = (Source::Secret, pod.namespace().to_owned(), secret.name.clone());
-        let Found::Present(object) = node.api.objects.get(&reference) else { continue };
-        let data = crate::pods::objects::data(Source::Secret, &object);
+        let reference = (ObjectKind::Secret, pod.namespace().to_owned(), secret.name.clone());
+        let CachedObject::Present(object) = node.api.objects.get(&reference) else { continue };
+        let data = crate::pods::objects::data(ObjectKind::Secret, &object);
         for (key, value) in data {
             let Ok(json) = serde_json::from_slice::<serde_json::Value>(&value) else { continue };
             let auths = match key.as_str() {
@@ -343,7 +346,7 @@ fn credentials(node: &Node, pod: &Pod, name: &str) -> Vec<cri::AuthConfig> {
                 _ => continue,
             };
             for (address, entry) in auths.as_object().into_iter().flatten() {
-                if let Some(length) = fits(address, name) {
+                if let Some(length) = match_length(address, name) {
                     out.push((length, auth(entry)));
                 }
             }
@@ -355,7 +358,7 @@ fn credentials(node: &Node, pod: &Pod, name: &str) -> Vec<cri::AuthConfig> {
 
 /// Returns the length of a pull secret's registry address if it matches the image
 /// (`docker.io/library/a:1`).
-fn fits(address: &str, name: &str) -> Option<usize> {
+fn match_length(address: &str, name: &str) -> Option<usize> {
     let address =
         address.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
     let address = address.trim_end_matches("/v1").trim_end_matches("/v2").trim_end_matches('/');
@@ -407,11 +410,18 @@ mod tests {
 
     #[test]
     fn pull_secrets_fit_their_registry_only() {
-        assert!(fits("https://index.docker.io/v1/", "docker.io/library/a:1").is_some());
-        assert!(fits("r.io", "r.io/a:1").is_some() && fits("r.io/team", "r.io/team/a").is_some());
-        assert!(fits("*.r.io", "x.r.io/a").is_some() && fits("*.r.io", "r.io/a").is_none());
+        assert!(match_length("https://index.docker.io/v1/", "docker.io/library/a:1").is_some());
         assert!(
-            fits("r.io", "r.io.evil/a").is_none() && fits("r.io/team", "r.io/teamster/a").is_none()
+            match_length("r.io", "r.io/a:1").is_some()
+                && match_length("r.io/team", "r.io/team/a").is_some()
+        );
+        assert!(
+            match_length("*.r.io", "x.r.io/a").is_some()
+                && match_length("*.r.io", "r.io/a").is_none()
+        );
+        assert!(
+            match_length("r.io", "r.io.evil/a").is_none()
+                && match_length("r.io/team", "r.io/teamster/a").is_none()
         );
     }
 
@@ -420,7 +430,7 @@ mod tests {
         let (mut state, start) = (PullState::default(), base::clock::now());
         let after = |seconds: u64| start + Duration::from_secs(seconds);
         assert_eq!(state.back_off("a", start), None);
-        state.note_failure("a", "ErrImagePull: no".to_owned(), start);
+        state.record_failure("a", "ErrImagePull: no".to_owned(), start);
         assert_eq!(state.next_try(), Some(start + FAILURE_SHOWN));
         assert_eq!(state.back_off("a", start), Some("ErrImagePull: no"), "a second container");
         assert_eq!(state.next_try(), Some(start + FAILURE_SHOWN));
@@ -429,7 +439,7 @@ mod tests {
         assert_eq!(state.next_try(), Some(after(10)));
         state.begin_round();
         assert_eq!(state.back_off("a", after(10)), None, "it is pulled again");
-        state.note_failure("a", "ErrImagePull: no".to_owned(), after(11));
+        state.record_failure("a", "ErrImagePull: no".to_owned(), after(11));
         state.begin_round();
         assert_eq!(state.back_off("a", after(30)), Some("ErrImagePull: no"));
         assert_eq!(state.next_try(), Some(after(31)), "the delay doubles");
@@ -439,11 +449,11 @@ mod tests {
     fn an_image_that_no_container_waits_for_wakes_nothing() {
         let (mut state, start) = (PullState::default(), base::clock::now());
         // The image of a container was changed while its pull was in back-off.
-        state.note_failure("old", String::new(), start);
+        state.record_failure("old", String::new(), start);
         state.begin_round();
         assert_eq!(state.next_try(), None);
         // The image was imported.
-        state.note_failure("new", String::new(), start);
+        state.record_failure("new", String::new(), start);
         state.forget("new");
         assert_eq!(state.next_try(), None);
     }

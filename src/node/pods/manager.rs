@@ -15,65 +15,65 @@ use client::{Change, Informer};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::config::moved;
+use crate::config::addresses_changed;
 use crate::context::Node;
 use crate::pods::admission;
-use crate::pods::handle::Desired;
+use crate::pods::handle::DesiredPod;
 use crate::pods::observed::label;
-use crate::pods::pod::{Origin, Pod};
+use crate::pods::pod::{Pod, PodOrigin};
 use crate::pods::resize;
 use crate::pods::resources;
 use crate::pods::resources::Qos;
-use crate::pods::table::Table;
+use crate::pods::table::PodTable;
 use crate::pods::worker::Worker;
-use crate::runtime::containerd::events::Signal;
-use crate::static_pods::manifests::StaticPods;
-use crate::static_pods::mirror::Mirror;
+use crate::runtime::containerd::events::RuntimeSignal;
+use crate::static_pods::manifests::StaticPodList;
+use crate::static_pods::mirror::MirrorPod;
 use crate::volumes;
 
 /// Interval of the full check of runtime and disk, in case an event was lost (the kubelet checks
 /// every 2 s; events make this suffice).
-const HOUSEKEEPING: Duration = Duration::from_secs(300);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 /// Minimum interval between wake-ups of all pods when the server's connection flaps.
-const BACK_REST: Duration = Duration::from_secs(1);
+const WAKE_ALL_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after the server's return before unknown pods are stopped, so that the watch can deliver
 /// changes first.
-const SETTLE: Duration = Duration::from_secs(5);
+const SWEEP_DELAY: Duration = Duration::from_secs(5);
 /// Maximum number of ended workers that await processing.
 const DONE_MAX: usize = 64;
 
 /// Keys of pods that the informer reported as changed.
 #[derive(Debug, Default)]
-struct Dirty {
+struct DirtyPods {
     keys: Mutex<BTreeSet<ObjectKey>>,
     notify: Notify,
 }
 
 /// The pod manager.
 #[derive(Debug)]
-pub(crate) struct Pods {
+pub(crate) struct PodManager {
     node: Arc<Node>,
-    table: Table,
+    table: PodTable,
     informer: Informer<core::Pod>,
-    statics: watch::Receiver<StaticPods>,
-    dirty: Arc<Dirty>,
+    statics: watch::Receiver<StaticPodList>,
+    dirty: Arc<DirtyPods>,
     /// Pods that ended here and still exist in the API.
     finished: HashSet<Arc<str>>,
     /// Pods for which the node's labels were read again.
-    rechecked: HashSet<Arc<str>>,
+    labels_reread: HashSet<Arc<str>>,
     /// Pods that wait for host ports of a pod that is ending, by uid.
     waiting: HashMap<Arc<str>, ObjectKey>,
     done: (mpsc::Sender<Arc<str>>, mpsc::Receiver<Arc<str>>),
     swept: bool,
 }
 
-impl Pods {
+impl PodManager {
     pub(crate) fn new(
         node: Arc<Node>,
         informer: Informer<core::Pod>,
-        statics: watch::Receiver<StaticPods>,
+        statics: watch::Receiver<StaticPodList>,
     ) -> Self {
-        let dirty = Arc::new(Dirty::default());
+        let dirty = Arc::new(DirtyPods::default());
         let noted = Arc::clone(&dirty);
         informer.on_change(move |change: &Change| {
             noted.keys.lock().insert(change.object().key.clone());
@@ -81,26 +81,26 @@ impl Pods {
         });
         Self {
             node,
-            table: Table::default(),
+            table: PodTable::default(),
             informer,
             statics,
             dirty,
             finished: HashSet::new(),
-            rechecked: HashSet::new(),
+            labels_reread: HashSet::new(),
             waiting: HashMap::new(),
             done: mpsc::channel(DONE_MAX),
             swept: false,
         }
     }
 
-    pub(crate) fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> PodTable {
         self.table.clone()
     }
 
     /// Runs until shutdown; pods keep running after that.
     pub(crate) async fn run(
         mut self,
-        mut signals: mpsc::Receiver<Signal>,
+        mut signals: mpsc::Receiver<RuntimeSignal>,
         lost: impl Fn() + Send,
         shutdown: Shutdown,
     ) -> Result<(), std::convert::Infallible> {
@@ -108,7 +108,7 @@ impl Pods {
         let mut first_list = std::pin::pin!(async move { synced.synced().await });
         let (mut listed, mut static_found) = (false, false);
         let mut sweep_at = base::clock::now();
-        let mut next_look = base::clock::now() + HOUSEKEEPING;
+        let mut next_sweep = base::clock::now() + SWEEP_INTERVAL;
         let transport = Arc::clone(self.node.api.client.transport());
         let mut back = transport.back();
         let mut addresses = self.node.identity.config.addresses.clone();
@@ -119,29 +119,29 @@ impl Pods {
                 () = self.dirty.notify.notified() => {}
                 Ok(()) = self.statics.changed() => {
                     static_found = true;
-                    self.run_static();
+                    self.reconcile_static_pods();
                 }
                 signal = signals.recv() => match signal {
-                    Some(signal) => self.hear(signal, &lost),
+                    Some(signal) => self.on_runtime_event(signal, &lost),
                     None => return Ok(()),
                 },
-                Some(uid) = self.done.1.recv() => self.ended(&uid),
+                Some(uid) = self.done.1.recv() => self.on_worker_ended(&uid),
                 () = &mut back => {
                     // Tokens may be due, and statuses may not have been sent.
                     self.wake_all();
                     self.node.caches.status_changed.notify_one();
-                    sweep_at = base::clock::now() + SETTLE;
+                    sweep_at = base::clock::now() + SWEEP_DELAY;
                     let transport = &transport;
                     back = Box::pin(async move {
-                        base::clock::sleep(BACK_REST).await;
+                        base::clock::sleep(WAKE_ALL_INTERVAL).await;
                         transport.back().await;
                     });
                 }
                 // Pod statuses contain the addresses.
-                () = moved(&mut addresses) => self.wake_all(),
+                () = addresses_changed(&mut addresses) => self.wake_all(),
                 () = tokio::time::sleep_until(sweep_at), if listed && !self.swept && sweep_at > base::clock::now() => {}
-                () = tokio::time::sleep_until(next_look) => {
-                    next_look = base::clock::now() + HOUSEKEEPING;
+                () = tokio::time::sleep_until(next_sweep) => {
+                    next_sweep = base::clock::now() + SWEEP_INTERVAL;
                     self.swept = false;
                 }
             }
@@ -154,24 +154,24 @@ impl Pods {
             let may_sweep = listed && static_found && !transport.is_away();
             if may_sweep && !self.swept && sweep_at <= base::clock::now() {
                 self.swept = true;
-                self.sweep().await;
+                self.remove_orphans().await;
             }
         }
     }
 
-    fn hear(&mut self, signal: Signal, lost: &impl Fn()) {
+    fn on_runtime_event(&mut self, signal: RuntimeSignal, lost: &impl Fn()) {
         match signal {
-            Signal::Event(event) => {
+            RuntimeSignal::Event(event) => {
                 let Some(uid) = self.node.caches.container_owners.get(&event.id) else { return };
                 let table = self.table.0.read();
                 let Some(handle) = table.get(&uid) else { return };
                 handle.on_runtime_event(event);
             }
-            Signal::Restarted => {
+            RuntimeSignal::Restarted => {
                 self.swept = false;
                 self.wake_all();
             }
-            Signal::Lost => lost(),
+            RuntimeSignal::Lost => lost(),
         }
     }
 
@@ -181,18 +181,18 @@ impl Pods {
         }
     }
 
-    fn ended(&mut self, uid: &Arc<str>) {
+    fn on_worker_ended(&mut self, uid: &Arc<str>) {
         let handle = self.table.0.write().remove(uid);
         if let Some(handle) = handle {
             let pod = Arc::clone(&handle.desired.borrow().pod);
             let static_waits = self.waiting.values().any(|key| self.is_static(key));
             // Other pods may wait for its resources.
             self.resume_waiting();
-            if pod.origin == Origin::Static || static_waits {
+            if pod.origin == PodOrigin::Static || static_waits {
                 // Its manifest may be back, or a newer one may wait for its end.
-                self.run_static();
+                self.reconcile_static_pods();
             }
-            if pod.origin == Origin::Api {
+            if pod.origin == PodOrigin::Api {
                 self.finished.insert(Arc::clone(uid));
                 self.dirty.keys.lock().insert(pod.key.clone());
                 self.dirty.notify.notify_one();
@@ -213,7 +213,7 @@ impl Pods {
             let other = {
                 let desired = handle.desired.borrow();
                 desired.pod.key == *key
-                    && desired.pod.origin == Origin::Api
+                    && desired.pod.origin == PodOrigin::Api
                     && Some(&desired.pod.uid) != current.as_ref()
             };
             if other {
@@ -224,13 +224,13 @@ impl Pods {
         if removed {
             self.resume_waiting();
         }
-        self.show(key, object.as_deref().and_then(Mirror::of).as_ref());
+        self.update_mirror_uid(key, object.as_deref().and_then(MirrorPod::from_object).as_ref());
         let Some(object) = object else {
             let cached = self.informer.cache();
             let still: HashSet<Arc<str>> =
                 cached.list("").iter().map(|o| Arc::clone(&o.uid)).collect();
             self.finished.retain(|uid| still.contains(uid));
-            self.rechecked.retain(|uid| still.contains(uid));
+            self.labels_reread.retain(|uid| still.contains(uid));
             return;
         };
         if self.finished.contains(&object.uid) {
@@ -242,18 +242,18 @@ impl Pods {
         }
         let pod = Arc::new(pod);
         if let Some(handle) = self.table.get(&pod.uid) {
-            let has = Arc::clone(&handle.desired.borrow().pod);
+            let current = Arc::clone(&handle.desired.borrow().pod);
             if let Some(status) = pod.api_status() {
-                self.node.api.status.seen(&pod.uid, object.resource_version, status);
+                self.node.api.status.on_api_status(&pod.uid, object.resource_version, status);
             }
-            let (pod, resize) = self.settle(&has, pod);
-            self.report_resize(&handle, &has, &pod, resize.as_ref());
-            let frees =
-                pod.is_api_terminal() && !has.is_api_terminal() || resize::differ(&has, &pod);
+            let (pod, resize) = self.allocate(&current, pod);
+            self.report_resize(&handle, &current, &pod, resize.as_ref());
+            let frees = pod.is_api_terminal() && !current.is_api_terminal()
+                || resize::resources_differ(&current, &pod);
             handle.desired.send_if_modified(|d| {
                 // An update that only returns the node's own status is stored without waking the
                 // worker.
-                let news = !pod.is_as(&d.pod) || d.resize != resize;
+                let news = !pod.is_equivalent(&d.pod) || d.resize != resize;
                 (d.pod, d.resize) = (pod, resize);
                 news
             });
@@ -265,30 +265,37 @@ impl Pods {
         if self.waits_for_host_ports(&pod) {
             return;
         }
-        let refused = self.admit(&pod);
-        let by_labels = refused.as_ref().is_some_and(|r| r.reason == admission::NODE_AFFINITY);
-        if by_labels && self.rechecked.insert(Arc::clone(&pod.uid)) {
+        let rejection = self.admit(&pod);
+        let by_labels = rejection.as_ref().is_some_and(|r| r.reason == admission::NODE_AFFINITY);
+        if by_labels && self.labels_reread.insert(Arc::clone(&pod.uid)) {
             // The cached labels may be outdated, and the pod may be here because of the new ones.
             return self.read_labels(key.clone());
         }
-        if let Some(refused) = &refused {
-            let message = refused.message.clone();
-            self.node.api.events.pod_event(&pod, EventType::Warning, &refused.reason, message);
+        if let Some(rejection) = &rejection {
+            let message = rejection.message.clone();
+            self.node.api.events.pod_event(&pod, EventType::Warning, &rejection.reason, message);
         }
-        let (pod, resize) = self.settle(&resize::given(&pod), pod);
-        self.weigh_burstable(&pod);
+        let (pod, resize) = self.allocate(&resize::with_allocated_resources(&pod), pod);
+        self.update_burstable_cpu_weight(&pod);
         let api_uid = Some(pod.uid.to_string());
-        self.start(Desired { api_uid, pod, removed: false, refused, resize, halt: None });
+        self.start_worker(DesiredPod {
+            api_uid,
+            pod,
+            removed: false,
+            rejection,
+            resize,
+            halt_seconds: None,
+        });
     }
 
     /// Updates the workers of static pods to the manifests. A changed pod waits for the end of its
     /// predecessor.
-    fn run_static(&mut self) {
+    fn reconcile_static_pods(&mut self) {
         let wanted = self.statics.borrow_and_update().clone().unwrap_or_default();
         let mut running = Vec::new();
         for handle in self.table.0.read().values() {
             let pod = Arc::clone(&handle.desired.borrow().pod);
-            if pod.origin != Origin::Static {
+            if pod.origin != PodOrigin::Static {
                 continue;
             }
             if !wanted.iter().any(|p| p.uid == pod.uid) {
@@ -304,27 +311,40 @@ impl Pods {
                 continue;
             }
             let mirror = self.informer.cache().get(pod.namespace(), pod.name());
-            let mirror = mirror.as_deref().and_then(Mirror::of).filter(|m| m.shows(&pod));
-            let refused = self.admit(&pod);
-            if let Some(refused) = &refused {
-                let message = refused.message.clone();
-                self.node.api.events.pod_event(&pod, EventType::Warning, &refused.reason, message);
+            let mirror =
+                mirror.as_deref().and_then(MirrorPod::from_object).filter(|m| m.mirrors(&pod));
+            let rejection = self.admit(&pod);
+            if let Some(rejection) = &rejection {
+                let message = rejection.message.clone();
+                self.node.api.events.pod_event(
+                    &pod,
+                    EventType::Warning,
+                    &rejection.reason,
+                    message,
+                );
             }
-            self.weigh_burstable(&pod);
+            self.update_burstable_cpu_weight(&pod);
             let api_uid = mirror.map(|m| m.uid.to_string());
-            let (removed, resize, halt) = (false, None, None);
-            self.start(Desired { api_uid, pod, removed, refused, resize, halt });
+            let (removed, resize, halt_seconds) = (false, None, None);
+            self.start_worker(DesiredPod {
+                api_uid,
+                pod,
+                removed,
+                rejection,
+                resize,
+                halt_seconds,
+            });
         }
     }
 
     /// Tells the worker of a static pod the uid of its mirror pod.
-    fn show(&self, key: &ObjectKey, mirror: Option<&Mirror>) {
+    fn update_mirror_uid(&self, key: &ObjectKey, mirror: Option<&MirrorPod>) {
         for handle in self.table.0.read().values() {
             handle.desired.send_if_modified(|d| {
-                if d.pod.origin != Origin::Static || d.pod.key != *key {
+                if d.pod.origin != PodOrigin::Static || d.pod.key != *key {
                     return false;
                 }
-                let uid = mirror.filter(|m| m.shows(&d.pod)).map(|m| m.uid.to_string());
+                let uid = mirror.filter(|m| m.mirrors(&d.pod)).map(|m| m.uid.to_string());
                 let changed = d.api_uid != uid;
                 d.api_uid = uid;
                 changed
@@ -333,7 +353,7 @@ impl Pods {
     }
 
     /// Sets the CPU weight of the burstable class to the sum of its pods' requests.
-    fn weigh_burstable(&self, new: &Arc<Pod>) {
+    fn update_burstable_cpu_weight(&self, new: &Arc<Pod>) {
         let pods = self.table.all().into_iter().map(|(p, _)| p).chain([Arc::clone(new)]);
         let burstable =
             pods.filter(|p| resources::qos(p) == Qos::Burstable && !p.is_api_terminal());
@@ -343,7 +363,7 @@ impl Pods {
         }
     }
 
-    fn start(&self, desired: Desired) {
+    fn start_worker(&self, desired: DesiredPod) {
         let uid = Arc::clone(&desired.pod.uid);
         let (worker, handle) = Worker::new(Arc::clone(&self.node), desired);
         self.table.0.write().insert(Arc::clone(&uid), Arc::new(handle));
@@ -356,7 +376,7 @@ impl Pods {
     }
 
     /// Removes sandboxes, containers, directories and cgroups that belong to no known pod.
-    async fn sweep(&self) {
+    async fn remove_orphans(&self) {
         let (Ok(sandboxes), Ok(containers)) = (
             self.node.runtime.cri.sandboxes(None).await,
             self.node.runtime.cri.containers(None).await,
@@ -386,7 +406,7 @@ impl Pods {
             .into_iter()
             .flatten()
             .flatten();
-        self.node.api.tokens.forget_all_but(known.clone());
+        self.node.api.tokens.retain_pods(known.clone());
         let left: BTreeSet<String> = on_disk
             .filter_map(|e| e.file_name().into_string().ok())
             .chain(self.node.runtime.cgroups.pods())
@@ -401,11 +421,19 @@ impl Pods {
             self.node.runtime.cgroups.remove(&uid);
         }
         for (_, object) in orphans {
-            let Some(pod) = Pod::new(object, Origin::Api) else { continue };
+            let Some(pod) = Pod::new(object, PodOrigin::Api) else { continue };
             tracing::info!(pod = %pod.key, uid = %pod.uid, "ending a pod that the API does not know");
             let pod = Arc::new(pod);
-            let (removed, api_uid, refused, resize, halt) = (true, None, None, None, None);
-            self.start(Desired { pod, removed, api_uid, refused, resize, halt });
+            let (removed, api_uid, rejection, resize, halt_seconds) =
+                (true, None, None, None, None);
+            self.start_worker(DesiredPod {
+                pod,
+                removed,
+                api_uid,
+                rejection,
+                resize,
+                halt_seconds,
+            });
         }
     }
 }

@@ -18,66 +18,66 @@ pub(crate) const OBJECTS_WAIT: Duration = Duration::from_secs(2);
 
 /// Kind of an object that a pod may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Source {
+pub(crate) enum ObjectKind {
     ConfigMap,
     Secret,
 }
 
 /// Kind, namespace and name of an object.
-pub(crate) type Reference = (Source, String, String);
+pub(crate) type ObjectReference = (ObjectKind, String, String);
 
 /// Returns the ConfigMaps and Secrets that a pod refers to in volumes, variables and pull secrets.
-pub(crate) fn references(pod: &Pod) -> BTreeSet<Reference> {
+pub(crate) fn references(pod: &Pod) -> BTreeSet<ObjectReference> {
     let namespace = pod.namespace().to_owned();
     let mut out = BTreeSet::new();
-    let mut add = |source: Source, name: &str| {
+    let mut add = |source: ObjectKind, name: &str| {
         if !name.is_empty() {
             out.insert((source, namespace.clone(), name.to_owned()));
         }
     };
     for volume in pod.spec().volumes.iter().flatten() {
         if let Some(source) = &volume.config_map {
-            add(Source::ConfigMap, &source.name);
+            add(ObjectKind::ConfigMap, &source.name);
         }
         if let Some(source) = &volume.secret {
-            add(Source::Secret, source.secret_name.as_deref().unwrap_or_default());
+            add(ObjectKind::Secret, source.secret_name.as_deref().unwrap_or_default());
         }
         for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
             if let Some(source) = &source.config_map {
-                add(Source::ConfigMap, &source.name);
+                add(ObjectKind::ConfigMap, &source.name);
             }
             if let Some(source) = &source.secret {
-                add(Source::Secret, &source.name);
+                add(ObjectKind::Secret, &source.name);
             }
         }
     }
-    for member in &pod.members {
+    for member in &pod.containers {
         for source in member.container.env_from.iter().flatten() {
             if let Some(source) = &source.config_map_ref {
-                add(Source::ConfigMap, &source.name);
+                add(ObjectKind::ConfigMap, &source.name);
             }
             if let Some(source) = &source.secret_ref {
-                add(Source::Secret, &source.name);
+                add(ObjectKind::Secret, &source.name);
             }
         }
         for source in member.container.env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
             if let Some(source) = &source.config_map_key_ref {
-                add(Source::ConfigMap, &source.name);
+                add(ObjectKind::ConfigMap, &source.name);
             }
             if let Some(source) = &source.secret_key_ref {
-                add(Source::Secret, &source.name);
+                add(ObjectKind::Secret, &source.name);
             }
         }
     }
     for secret in pod.spec().image_pull_secrets.iter().flatten() {
-        add(Source::Secret, &secret.name);
+        add(ObjectKind::Secret, &secret.name);
     }
     out
 }
 
 /// The cached state of an object.
 #[derive(Debug, Clone)]
-pub(crate) enum Found {
+pub(crate) enum CachedObject {
     /// Not read yet; the last error, if any.
     Unknown(String),
     Missing,
@@ -85,9 +85,9 @@ pub(crate) enum Found {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct WatchedObject {
     users: BTreeSet<Arc<str>>,
-    value: watch::Sender<Found>,
+    value: watch::Sender<CachedObject>,
     stop: Shutdown,
 }
 
@@ -95,22 +95,27 @@ struct Entry {
 struct Inner {
     client: Client,
     tasks: Tasks,
-    entries: Mutex<HashMap<Reference, Entry>>,
+    entries: Mutex<HashMap<ObjectReference, WatchedObject>>,
     wakes: Mutex<HashMap<Arc<str>, Arc<Notify>>>,
 }
 
 /// The objects in use; cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Objects(Arc<Inner>);
+pub(crate) struct ReferencedObjects(Arc<Inner>);
 
-impl Objects {
+impl ReferencedObjects {
     pub(crate) fn new(client: Client, tasks: Tasks) -> Self {
         Self(Arc::new(Inner { client, tasks, entries: Mutex::default(), wakes: Mutex::default() }))
     }
 
     /// Replaces the objects that a pod uses: new objects are watched, and a change of any wakes the
     /// pod.
-    pub(crate) fn use_all(&self, uid: &Arc<str>, wake: &Arc<Notify>, wanted: &BTreeSet<Reference>) {
+    pub(crate) fn set_references(
+        &self,
+        uid: &Arc<str>,
+        wake: &Arc<Notify>,
+        wanted: &BTreeSet<ObjectReference>,
+    ) {
         let mut entries = self.0.entries.lock();
         entries.retain(|reference, entry| {
             if !wanted.contains(reference) {
@@ -135,43 +140,47 @@ impl Objects {
     }
 
     /// Returns the cached state.
-    pub(crate) fn get(&self, reference: &Reference) -> Found {
+    pub(crate) fn get(&self, reference: &ObjectReference) -> CachedObject {
         let entries = self.0.entries.lock();
-        entries.get(reference).map_or(Found::Missing, |e| e.value.borrow().clone())
+        entries.get(reference).map_or(CachedObject::Missing, |e| e.value.borrow().clone())
     }
 
     /// Waits until all objects of a pod are read, or `limit` passes.
-    pub(crate) async fn known(&self, wanted: &BTreeSet<Reference>, limit: Duration) {
-        let receivers: Vec<watch::Receiver<Found>> = {
+    pub(crate) async fn wait_until_read(
+        &self,
+        wanted: &BTreeSet<ObjectReference>,
+        limit: Duration,
+    ) {
+        let receivers: Vec<watch::Receiver<CachedObject>> = {
             let entries = self.0.entries.lock();
             wanted.iter().filter_map(|r| entries.get(r)).map(|e| e.value.subscribe()).collect()
         };
         let all = async {
             for mut receiver in receivers {
-                let _ = receiver.wait_for(|found| !matches!(found, Found::Unknown(_))).await;
+                let _ = receiver.wait_for(|found| !matches!(found, CachedObject::Unknown(_))).await;
             }
         };
         let _ = tokio::time::timeout(limit, all).await;
     }
 
-    fn start(&self, reference: &Reference) -> Entry {
+    fn start(&self, reference: &ObjectReference) -> WatchedObject {
         let (source, namespace, name) = reference;
         let resource = match source {
-            Source::ConfigMap => "configmaps",
-            Source::Secret => "secrets",
+            ObjectKind::ConfigMap => "configmaps",
+            ObjectKind::Secret => "secrets",
         };
         let scope = Scope {
             namespace: namespace.clone(),
             ..Scope::all(Gvr::new("", "v1", resource)).fields(format!("metadata.name={name}"))
         };
         let stop = self.0.tasks.shutdown().child();
-        let value = watch::Sender::new(Found::Unknown(String::new()));
+        let value = watch::Sender::new(CachedObject::Unknown(String::new()));
         let run = follow(self.clone(), reference.clone(), scope, value.clone(), stop.clone());
         self.0.tasks.spawn(Kind::Request, "object-watch", run);
-        Entry { users: BTreeSet::new(), value, stop }
+        WatchedObject { users: BTreeSet::new(), value, stop }
     }
 
-    fn changed(&self, reference: &Reference) {
+    fn wake_users(&self, reference: &ObjectReference) {
         let users =
             self.0.entries.lock().get(reference).map(|e| e.users.clone()).unwrap_or_default();
         let wakes = self.0.wakes.lock();
@@ -182,10 +191,10 @@ impl Objects {
 }
 
 async fn follow(
-    objects: Objects,
-    reference: Reference,
+    objects: ReferencedObjects,
+    reference: ObjectReference,
     scope: Scope,
-    value: watch::Sender<Found>,
+    value: watch::Sender<CachedObject>,
     stop: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     let transport = Arc::clone(objects.0.client.transport());
@@ -211,7 +220,7 @@ async fn follow(
                 }
                 tracing::debug!(object = ?reference, %error, "cannot watch");
                 value.send_if_modified(|found| match found {
-                    Found::Unknown(last) => {
+                    CachedObject::Unknown(last) => {
                         *last = error.to_string();
                         true
                     }
@@ -234,10 +243,10 @@ async fn follow(
 /// Runs one watch to its end; returns whether it delivered an event. `resume` is the revision from
 /// which the next one resumes.
 async fn session(
-    objects: &Objects,
-    reference: &Reference,
+    objects: &ReferencedObjects,
+    reference: &ObjectReference,
     scope: &Scope,
-    value: &watch::Sender<Found>,
+    value: &watch::Sender<CachedObject>,
     resume: &mut Option<i64>,
 ) -> Result<bool, client::Error> {
     let mut events = objects.0.client.transport().watch(scope, *resume).await?;
@@ -251,7 +260,7 @@ async fn session(
                 if !listing {
                     *resume = Some(object.resource_version);
                 }
-                Found::Present(object)
+                CachedObject::Present(object)
             }
             WatchEvent::Bookmark { revision, initial } => {
                 if initial || !listing {
@@ -262,34 +271,34 @@ async fn session(
                 if !ends_list || seen {
                     continue;
                 }
-                Found::Missing
+                CachedObject::Missing
             }
             WatchEvent::Deleted(object) => {
                 if !listing {
                     *resume = Some(object.resource_version);
                 }
-                Found::Missing
+                CachedObject::Missing
             }
             WatchEvent::Error(status) => return Err((*status).into()),
         };
         let changed = value.send_if_modified(|now| {
             let same = match (&*now, &found) {
-                (Found::Present(a), Found::Present(b)) => a.raw() == b.raw(),
-                (Found::Missing, Found::Missing) => true,
+                (CachedObject::Present(a), CachedObject::Present(b)) => a.raw() == b.raw(),
+                (CachedObject::Missing, CachedObject::Missing) => true,
                 _ => false,
             };
             *now = found;
             !same
         });
         if changed {
-            objects.changed(reference);
+            objects.wake_users(reference);
         }
     }
     Ok(told)
 }
 
 /// Returns the data of a ConfigMap or Secret, with `binaryData` and Secret values decoded.
-pub(crate) fn data(source: Source, object: &Object) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn data(source: ObjectKind, object: &Object) -> BTreeMap<String, Vec<u8>> {
     use base64::Engine;
     let Ok(value) = object.value() else { return BTreeMap::new() };
     let decode = |v: &Value| {
@@ -302,12 +311,12 @@ pub(crate) fn data(source: Source, object: &Object) -> BTreeMap<String, Vec<u8>>
     let mut out = BTreeMap::new();
     for (key, v) in entries("data") {
         let bytes = match source {
-            Source::ConfigMap => v.as_str().unwrap_or_default().as_bytes().to_vec(),
-            Source::Secret => decode(&v),
+            ObjectKind::ConfigMap => v.as_str().unwrap_or_default().as_bytes().to_vec(),
+            ObjectKind::Secret => decode(&v),
         };
         out.insert(key, bytes);
     }
-    if source == Source::ConfigMap {
+    if source == ObjectKind::ConfigMap {
         out.extend(entries("binaryData").into_iter().map(|(k, v)| (k, decode(&v))));
     }
     out

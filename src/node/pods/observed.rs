@@ -76,19 +76,19 @@ pub(crate) struct Container {
 
 /// The sandboxes and containers of one pod, newest first.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Observed {
+pub(crate) struct ObservedPod {
     pub(crate) sandboxes: Vec<Sandbox>,
     pub(crate) containers: Vec<Container>,
 }
 
-impl Observed {
+impl ObservedPod {
     /// The newest container of this name.
     pub(crate) fn container(&self, name: &str) -> Option<&Container> {
         self.containers.iter().find(|c| c.name == name)
     }
 
     /// The newest container of this name in the current sandbox.
-    pub(crate) fn active(&self, name: &str) -> Option<&Container> {
+    pub(crate) fn active_container(&self, name: &str) -> Option<&Container> {
         let sandbox = self.sandboxes.first().filter(|s| s.ready)?;
         self.containers.iter().find(|c| c.name == name && c.sandbox == sandbox.id)
     }
@@ -100,7 +100,7 @@ impl Observed {
     /// Whether the runtime does not list the end of this container or sandbox yet. A container that
     /// ends while it is being started is listed as created, then as running, and only then as
     /// exited.
-    pub(crate) fn lacks_end(&self, id: &str) -> bool {
+    pub(crate) fn is_exit_missing(&self, id: &str) -> bool {
         self.containers.iter().any(|c| c.id == id && c.state != State::Exited)
             || self.sandboxes.iter().any(|s| s.id == id && s.ready)
     }
@@ -121,14 +121,14 @@ impl Observed {
 /// # Errors
 ///
 /// The runtime does not answer. Objects that vanish between two calls are left out.
-pub(crate) async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<Observed, RuntimeError> {
+pub(crate) async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<ObservedPod, RuntimeError> {
     let (sandboxes, containers) =
         futures::try_join!(runtime.sandboxes(Some(uid)), runtime.containers(Some(uid)))?;
     let sandboxes = sandboxes.iter().map(|s| sandbox(runtime, &s.id));
     let containers = containers.into_iter().map(|c| container(runtime, c));
     let (sandboxes, containers) =
         futures::try_join!(try_join_all(sandboxes), try_join_all(containers))?;
-    let mut observed = Observed {
+    let mut observed = ObservedPod {
         sandboxes: sandboxes.into_iter().flatten().collect(),
         containers: containers.into_iter().flatten().collect(),
     };
@@ -261,9 +261,9 @@ pub(crate) mod tests {
             (State::Exited, false),
         ] {
             let observed =
-                Observed { containers: vec![container("a", state)], ..Observed::default() };
-            assert_eq!(observed.lacks_end("id-a"), lacks, "{state:?}");
-            assert!(!observed.lacks_end("id-b"));
+                ObservedPod { containers: vec![container("a", state)], ..ObservedPod::default() };
+            assert_eq!(observed.is_exit_missing("id-a"), lacks, "{state:?}");
+            assert!(!observed.is_exit_missing("id-b"));
         }
     }
 }

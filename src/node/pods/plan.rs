@@ -1,11 +1,11 @@
 //! Plans the next actions for a running pod: a pure function of the desired and the observed state.
 
-use crate::pods::observed::{Container, Observed, State};
-use crate::pods::pod::{Member, Pod, Role};
+use crate::pods::observed::{Container, ObservedPod, State};
+use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 
 /// The probe results of one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Health {
+pub(crate) struct ProbeResults {
     /// `None` before the first result, or without a probe.
     pub(crate) startup: Option<bool>,
     pub(crate) liveness: Option<bool>,
@@ -22,7 +22,7 @@ pub(crate) enum KillReason {
 
 /// A container to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kill {
+pub(crate) struct PlannedKill {
     pub(crate) id: String,
     pub(crate) name: String,
     /// The message of the `Killing` event.
@@ -38,14 +38,14 @@ pub(crate) struct Plan {
     /// Create a sandbox with this attempt number.
     pub(crate) create_sandbox: Option<u32>,
     /// Stop these containers.
-    pub(crate) kill: Vec<Kill>,
+    pub(crate) kill: Vec<PlannedKill>,
     /// Start these members, in order.
     pub(crate) start: Vec<usize>,
 }
 
 /// Returns why the current sandbox cannot be used, if so. The texts are those of the condition
 /// `PodReadyToStartContainers`.
-pub(crate) fn sandbox_problem(pod: &Pod, observed: &Observed) -> Option<&'static str> {
+pub(crate) fn sandbox_problem(pod: &Pod, observed: &ObservedPod) -> Option<&'static str> {
     let Some(newest) = observed.sandboxes.first() else {
         return Some("No pod sandbox found");
     };
@@ -66,8 +66,8 @@ pub(crate) fn sandbox_problem(pod: &Pod, observed: &Observed) -> Option<&'static
 
 /// Whether a container that exited with `exit_code` is restarted, by its restart rules, its own
 /// policy, or the pod's.
-pub(crate) fn restarts(pod: &Pod, member: &Member, exit_code: i32) -> bool {
-    if member.role == Role::Ephemeral {
+pub(crate) fn restarts_after_exit(pod: &Pod, member: &PodContainer, exit_code: i32) -> bool {
+    if member.role == ContainerRole::Ephemeral {
         return false;
     }
     for rule in member.container.restart_policy_rules.iter().flatten() {
@@ -80,14 +80,14 @@ pub(crate) fn restarts(pod: &Pod, member: &Member, exit_code: i32) -> bool {
     let policy = member.container.restart_policy.as_deref().unwrap_or(pod.restart_policy());
     match (member.role, policy) {
         // An init container restarts only after a failure; `Always` means `OnFailure`.
-        (Role::Init, "Always" | "OnFailure") | (_, "OnFailure") => exit_code != 0,
+        (ContainerRole::Init, "Always" | "OnFailure") | (_, "OnFailure") => exit_code != 0,
         (_, "Never") => false,
         _ => true,
     }
 }
 
 /// Whether the newest container of this name has to be started.
-pub(crate) fn wants_start(pod: &Pod, member: &Member, container: Option<&Container>) -> bool {
+pub(crate) fn needs_start(pod: &Pod, member: &PodContainer, container: Option<&Container>) -> bool {
     if pod.is_deleted() {
         return false;
     }
@@ -96,27 +96,33 @@ pub(crate) fn wants_start(pod: &Pod, member: &Member, container: Option<&Contain
         Some(c) => match c.state {
             State::Running => false,
             // Created but not started, or lost: start again.
-            State::Created | State::Unknown => member.role != Role::Ephemeral,
-            State::Exited => restarts(pod, member, c.exit_code),
+            State::Created | State::Unknown => member.role != ContainerRole::Ephemeral,
+            State::Exited => restarts_after_exit(pod, member, c.exit_code),
         },
     }
 }
 
 /// Whether the pod is initialized: a main container has run in this sandbox.
-pub(crate) fn has_initialized(pod: &Pod, observed: &Observed) -> bool {
-    pod.of_role(Role::Main).any(|m| {
-        observed.active(m.name()).is_some_and(|c| matches!(c.state, State::Running | State::Exited))
+pub(crate) fn has_initialized(pod: &Pod, observed: &ObservedPod) -> bool {
+    pod.with_role(ContainerRole::Main).any(|m| {
+        observed
+            .active_container(m.name())
+            .is_some_and(|c| matches!(c.state, State::Running | State::Exited))
     })
 }
 
 /// Plans the next actions. `health` returns the probe results by container id.
-pub(crate) fn plan(pod: &Pod, observed: &Observed, health: impl Fn(&str) -> Health) -> Plan {
+pub(crate) fn plan(
+    pod: &Pod,
+    observed: &ObservedPod,
+    health: impl Fn(&str) -> ProbeResults,
+) -> Plan {
     if sandbox_problem(pod, observed).is_some() {
-        return with_new_sandbox(pod, observed);
+        return plan_new_sandbox(pod, observed);
     }
     let mut plan = Plan::default();
-    for (index, member) in pod.members.iter().enumerate() {
-        if member.role == Role::Ephemeral && observed.container(member.name()).is_none() {
+    for (index, member) in pod.containers.iter().enumerate() {
+        if member.role == ContainerRole::Ephemeral && observed.container(member.name()).is_none() {
             plan.start.push(index);
         }
     }
@@ -125,10 +131,12 @@ pub(crate) fn plan(pod: &Pod, observed: &Observed, health: impl Fn(&str) -> Heal
     }
     let mut kept = 0;
     let mut started = 0;
-    for (index, member) in pod.members.iter().enumerate().filter(|(_, m)| m.role == Role::Main) {
+    for (index, member) in
+        pod.containers.iter().enumerate().filter(|(_, m)| m.role == ContainerRole::Main)
+    {
         let container = observed.container(member.name());
         let Some(running) = container.filter(|c| c.state == State::Running) else {
-            if wants_start(pod, member, container) {
+            if needs_start(pod, member, container) {
                 if let Some(c) = container.filter(|c| c.state == State::Unknown) {
                     let message =
                         "Container is in \"unknown\" state, try killing it before restart";
@@ -139,7 +147,7 @@ pub(crate) fn plan(pod: &Pod, observed: &Observed, health: impl Fn(&str) -> Heal
             }
             continue;
         };
-        let Some((message, reason)) = fault(member, running, health(&running.id)) else {
+        let Some((message, reason)) = kill_reason(member, running, health(&running.id)) else {
             kept += 1;
             continue;
         };
@@ -154,21 +162,25 @@ pub(crate) fn plan(pod: &Pod, observed: &Observed, health: impl Fn(&str) -> Heal
     if kept == 0 && started == 0 {
         plan.kill_pod = true;
         // Sidecars end with the pod.
-        plan.start.retain(|i| pod.members[*i].role != Role::Sidecar);
+        plan.start.retain(|i| pod.containers[*i].role != ContainerRole::Sidecar);
     }
     plan
 }
 
-fn kill(container: &Container, message: String, reason: KillReason) -> Kill {
-    Kill { id: container.id.clone(), name: container.name.clone(), message, reason }
+fn kill(container: &Container, message: String, reason: KillReason) -> PlannedKill {
+    PlannedKill { id: container.id.clone(), name: container.name.clone(), message, reason }
 }
 
-fn restarts_after_probe(pod: &Pod, member: &Member) -> bool {
+fn restarts_after_probe(pod: &Pod, member: &PodContainer) -> bool {
     member.container.restart_policy.as_deref().unwrap_or(pod.restart_policy()) != "Never"
 }
 
 /// Returns why a running container has to be stopped, if so.
-fn fault(member: &Member, running: &Container, health: Health) -> Option<(String, KillReason)> {
+fn kill_reason(
+    member: &PodContainer,
+    running: &Container,
+    health: ProbeResults,
+) -> Option<(String, KillReason)> {
     let name = member.name();
     if running.hash != member.hash() {
         return Some((format!("Container {name} definition changed"), KillReason::Other));
@@ -185,7 +197,7 @@ fn fault(member: &Member, running: &Container, health: Health) -> Option<(String
     None
 }
 
-fn with_new_sandbox(pod: &Pod, observed: &Observed) -> Plan {
+fn plan_new_sandbox(pod: &Pod, observed: &ObservedPod) -> Plan {
     let attempt = observed.sandboxes.first().map_or(0, |s| s.attempt.saturating_add(1));
     let mut plan = Plan { kill_pod: !observed.sandboxes.is_empty(), ..Plan::default() };
     // A pod with restartPolicy Never that has run is not started again.
@@ -193,10 +205,10 @@ fn with_new_sandbox(pod: &Pod, observed: &Observed) -> Plan {
         plan.kill_pod = true;
         return plan;
     }
-    let wanted: Vec<usize> = (0..pod.members.len())
-        .filter(|i| pod.members[*i].role == Role::Main)
+    let wanted: Vec<usize> = (0..pod.containers.len())
+        .filter(|i| pod.containers[*i].role == ContainerRole::Main)
         .filter(|i| {
-            let member = &pod.members[*i];
+            let member = &pod.containers[*i];
             let policy = member.container.restart_policy.as_deref().unwrap_or(pod.restart_policy());
             let succeeded = observed
                 .container(member.name())
@@ -204,31 +216,31 @@ fn with_new_sandbox(pod: &Pod, observed: &Observed) -> Plan {
             !(policy == "OnFailure" && succeeded)
         })
         .collect();
-    let ran = pod.of_role(Role::Main).any(|m| observed.container(m.name()).is_some());
+    let ran = pod.with_role(ContainerRole::Main).any(|m| observed.container(m.name()).is_some());
     if wanted.is_empty() && ran {
         plan.kill_pod = true;
         return plan;
     }
     plan.create_sandbox = Some(attempt);
-    plan.start = if pod.has_init() { vec![0] } else { wanted };
+    plan.start = if pod.has_init_containers() { vec![0] } else { wanted };
     plan
 }
 
 /// Plans init containers and sidecars; returns whether the main containers may run.
 fn plan_init(
     pod: &Pod,
-    observed: &Observed,
-    health: &impl Fn(&str) -> Health,
+    observed: &ObservedPod,
+    health: &impl Fn(&str) -> ProbeResults,
     plan: &mut Plan,
 ) -> bool {
-    let initial: Vec<usize> = (0..pod.members.len())
-        .filter(|i| matches!(pod.members[*i].role, Role::Init | Role::Sidecar))
+    let initial: Vec<usize> = (0..pod.containers.len())
+        .filter(|i| matches!(pod.containers[*i].role, ContainerRole::Init | ContainerRole::Sidecar))
         .collect();
     let initialized = has_initialized(pod, observed);
     for index in initial {
-        let member = &pod.members[index];
-        let container = observed.active(member.name());
-        if member.role == Role::Sidecar {
+        let member = &pod.containers[index];
+        let container = observed.active_container(member.name());
+        if member.role == ContainerRole::Sidecar {
             let up = plan_sidecar(member, index, container, health, plan);
             if !up && !initialized {
                 return false;
@@ -241,7 +253,9 @@ fn plan_init(
         match container {
             Some(c) if c.state == State::Exited && c.exit_code == 0 => {}
             Some(c) if c.state == State::Running => return false,
-            Some(c) if c.state == State::Exited && !restarts(pod, member, c.exit_code) => {
+            Some(c)
+                if c.state == State::Exited && !restarts_after_exit(pod, member, c.exit_code) =>
+            {
                 plan.kill_pod = true;
                 plan.start.clear();
                 return false;
@@ -257,10 +271,10 @@ fn plan_init(
 
 /// Plans a sidecar; returns whether the containers after it may start.
 fn plan_sidecar(
-    member: &Member,
+    member: &PodContainer,
     index: usize,
     container: Option<&Container>,
-    health: &impl Fn(&str) -> Health,
+    health: &impl Fn(&str) -> ProbeResults,
     plan: &mut Plan,
 ) -> bool {
     let Some(running) = container.filter(|c| c.state == State::Running) else {
@@ -268,7 +282,7 @@ fn plan_sidecar(
         return false;
     };
     let found = health(&running.id);
-    if let Some((message, reason)) = fault(member, running, found) {
+    if let Some((message, reason)) = kill_reason(member, running, found) {
         plan.kill.push(kill(running, format!("Init c{}", &message[1..]), reason));
         plan.start.push(index);
         return false;

@@ -9,7 +9,7 @@ use api::{Object, ObjectKey};
 
 /// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum ContainerRole {
     /// Runs to completion before the next one starts.
     Init,
     /// An init container with `restartPolicy: Always`: starts in order, runs alongside the main
@@ -23,14 +23,14 @@ pub(crate) enum Role {
 
 /// One container of a pod.
 #[derive(Debug, Clone)]
-pub(crate) struct Member {
-    pub(crate) role: Role,
+pub(crate) struct PodContainer {
+    pub(crate) role: ContainerRole,
     pub(crate) container: core::Container,
     /// Container whose process namespace an ephemeral container joins.
     pub(crate) target: Option<String>,
 }
 
-impl Member {
+impl PodContainer {
     pub(crate) fn name(&self) -> &str {
         &self.container.name
     }
@@ -51,7 +51,7 @@ impl Member {
 
 /// The source of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum PodOrigin {
     /// The API server.
     Api,
     /// A manifest on disk.
@@ -73,10 +73,10 @@ pub(crate) struct Pod {
     pub(crate) key: ObjectKey,
     /// Identity on this node; for a mirror pod, the static pod's uid.
     pub(crate) uid: Arc<str>,
-    pub(crate) origin: Origin,
+    pub(crate) origin: PodOrigin,
     pub(crate) object: core::Pod,
     /// Init containers and sidecars in their order, then main, then ephemeral containers.
-    pub(crate) members: Vec<Member>,
+    pub(crate) containers: Vec<PodContainer>,
 }
 
 impl Pod {
@@ -84,43 +84,47 @@ impl Pod {
     /// or spec.
     pub(crate) fn from_object(object: &Object) -> Option<Self> {
         let pod: core::Pod = client::informer::decode(object)?;
-        let parsed = Self::new(pod, Origin::Api);
+        let parsed = Self::new(pod, PodOrigin::Api);
         if parsed.is_none() {
             tracing::warn!(pod = %object.key, "pod lacks a uid or a spec, not run");
         }
         parsed
     }
 
-    pub(crate) fn new(object: core::Pod, origin: Origin) -> Option<Self> {
+    pub(crate) fn new(object: core::Pod, origin: PodOrigin) -> Option<Self> {
         let meta = &object.metadata;
         let key = ObjectKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?);
         let uid: Arc<str> = meta.uid.as_deref().filter(|u| is_path_safe(u))?.into();
         let spec = object.spec.as_ref()?;
-        let mut members = Vec::new();
+        let mut containers = Vec::new();
         for container in spec.init_containers.iter().flatten() {
             let sidecar = container.restart_policy.as_deref() == Some("Always");
-            let role = if sidecar { Role::Sidecar } else { Role::Init };
-            members.push(Member { role, container: container.clone(), target: None });
+            let role = if sidecar { ContainerRole::Sidecar } else { ContainerRole::Init };
+            containers.push(PodContainer { role, container: container.clone(), target: None });
         }
         for container in &spec.containers {
-            members.push(Member { role: Role::Main, container: container.clone(), target: None });
+            containers.push(PodContainer {
+                role: ContainerRole::Main,
+                container: container.clone(),
+                target: None,
+            });
         }
         for ephemeral in spec.ephemeral_containers.iter().flatten() {
-            members.push(Member {
-                role: Role::Ephemeral,
-                container: common(ephemeral),
+            containers.push(PodContainer {
+                role: ContainerRole::Ephemeral,
+                container: shared_fields(ephemeral),
                 target: ephemeral.target_container_name.clone().filter(|t| !t.is_empty()),
             });
         }
-        Some(Self { key, uid, origin, object, members })
+        Some(Self { key, uid, origin, object, containers })
     }
 
     /// Whether the two versions are equal in everything that the node acts on, which excludes its
     /// own part of the status.
-    pub(crate) fn is_as(&self, other: &Self) -> bool {
+    pub(crate) fn is_equivalent(&self, other: &Self) -> bool {
         fn foreign(pod: &Pod) -> Vec<&core::PodCondition> {
             let all = pod.api_status().and_then(|s| s.conditions.as_ref()).into_iter().flatten();
-            all.filter(|c| !crate::pods::condition_types::is_own(&c.type_)).collect()
+            all.filter(|c| !crate::pods::condition_types::is_node_owned(&c.type_)).collect()
         }
         let start = |pod: &Self| pod.api_status().and_then(|s| s.start_time.clone());
         let (a, b) = (&self.object.metadata, &other.object.metadata);
@@ -185,16 +189,18 @@ impl Pod {
             .is_some_and(|p| matches!(p, "Succeeded" | "Failed"))
     }
 
-    pub(crate) fn member(&self, name: &str) -> Option<&Member> {
-        self.members.iter().find(|m| m.name() == name)
+    pub(crate) fn container(&self, name: &str) -> Option<&PodContainer> {
+        self.containers.iter().find(|m| m.name() == name)
     }
 
-    pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(move |m| m.role == role)
+    pub(crate) fn with_role(&self, role: ContainerRole) -> impl Iterator<Item = &PodContainer> {
+        self.containers.iter().filter(move |m| m.role == role)
     }
 
-    pub(crate) fn has_init(&self) -> bool {
-        self.members.iter().any(|m| matches!(m.role, Role::Init | Role::Sidecar))
+    pub(crate) fn has_init_containers(&self) -> bool {
+        self.containers
+            .iter()
+            .any(|m| matches!(m.role, ContainerRole::Init | ContainerRole::Sidecar))
     }
 
     /// Whether this is the mirror pod of a static pod, which is not run itself.
@@ -211,7 +217,7 @@ fn is_path_safe(text: &str) -> bool {
 }
 
 /// The fields of an ephemeral container that all containers share.
-fn common(e: &core::EphemeralContainer) -> core::Container {
+fn shared_fields(e: &core::EphemeralContainer) -> core::Container {
     core::Container {
         args: e.args.clone(),
         command: e.command.clone(),
@@ -240,7 +246,7 @@ pub(crate) mod tests {
     /// A pod from JSON, with name, namespace and uid filled in.
     pub(crate) fn pod(spec: serde_json::Value) -> Pod {
         let object = serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec});
-        Pod::new(serde_json::from_value(object).unwrap(), Origin::Api).unwrap()
+        Pod::new(serde_json::from_value(object).unwrap(), PodOrigin::Api).unwrap()
     }
 
     #[test]
@@ -251,16 +257,20 @@ pub(crate) mod tests {
                 status: Some(serde_json::from_value(status).unwrap()),
                 ..one.object.clone()
             };
-            Pod::new(object, Origin::Api).unwrap()
+            Pod::new(object, PodOrigin::Api).unwrap()
         };
         let ready = serde_json::json!({"type": "Ready", "status": "True"});
         let gate = serde_json::json!({"type": "example.com/gate", "status": "True"});
-        assert!(one.is_as(&with(serde_json::json!({"phase": "Running", "conditions": [ready]}))));
-        assert!(!one.is_as(&with(serde_json::json!({"conditions": [ready, gate]}))));
-        assert!(!one.is_as(&with(serde_json::json!({"phase": "Failed"}))));
+        assert!(
+            one.is_equivalent(&with(
+                serde_json::json!({"phase": "Running", "conditions": [ready]})
+            ))
+        );
+        assert!(!one.is_equivalent(&with(serde_json::json!({"conditions": [ready, gate]}))));
+        assert!(!one.is_equivalent(&with(serde_json::json!({"phase": "Failed"}))));
         let mut changed = one.clone();
         changed.object.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
-        assert!(!one.is_as(&changed));
+        assert!(!one.is_equivalent(&changed));
     }
 
     #[test]
@@ -270,12 +280,18 @@ pub(crate) mod tests {
             "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
             "ephemeralContainers": [{"name": "e", "targetContainerName": "m"}],
         }));
-        let roles: Vec<(&str, Role)> = pod.members.iter().map(|m| (m.name(), m.role)).collect();
+        let roles: Vec<(&str, ContainerRole)> =
+            pod.containers.iter().map(|m| (m.name(), m.role)).collect();
         assert_eq!(
             roles,
-            [("i", Role::Init), ("s", Role::Sidecar), ("m", Role::Main), ("e", Role::Ephemeral)]
+            [
+                ("i", ContainerRole::Init),
+                ("s", ContainerRole::Sidecar),
+                ("m", ContainerRole::Main),
+                ("e", ContainerRole::Ephemeral)
+            ]
         );
         pod.object.metadata.uid = Some("../x".into());
-        assert!(Pod::new(pod.object, Origin::Api).is_none());
+        assert!(Pod::new(pod.object, PodOrigin::Api).is_none());
     }
 }

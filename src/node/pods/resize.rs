@@ -11,7 +11,7 @@ use crate::pods::pod::Pod;
 
 /// A deferred resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Deferred {
+pub(crate) struct DeferredResize {
     /// Message of the condition `PodResizePending`, whose reason is then `Deferred`.
     pub(crate) message: String,
     /// The reason with which a new pod would be rejected, such as `OutOfcpu`.
@@ -20,7 +20,7 @@ pub(crate) struct Deferred {
 
 /// Formats the message of a resize event, like upstream's `podResizeMessage`: resources of the
 /// containers in JSON.
-pub(crate) fn message<'a>(pod: &'a Pod, prefix: &str, error: &'a str) -> String {
+pub(crate) fn event_message<'a>(pod: &'a Pod, prefix: &str, error: &'a str) -> String {
     #[derive(serde::Serialize)]
     struct Container<'a> {
         name: &'a str,
@@ -73,17 +73,17 @@ type Resources = Option<core::ResourceRequirements>;
 
 /// Resources by container name, and those of the whole pod under the empty name.
 fn resources(pod: &Pod) -> BTreeMap<&str, &Resources> {
-    let containers = pod.members.iter().map(|m| (m.name(), &m.container.resources));
+    let containers = pod.containers.iter().map(|m| (m.name(), &m.container.resources));
     containers.chain([("", &pod.spec().resources)]).collect()
 }
 
 /// Whether the resources of two pods differ.
-pub(crate) fn differ(a: &Pod, b: &Pod) -> bool {
+pub(crate) fn resources_differ(a: &Pod, b: &Pod) -> bool {
     resources(a) != resources(b)
 }
 
 /// Replaces the resources of a pod where `of`, called with the container name, returns `Some`.
-fn with(pod: &Pod, of: impl Fn(&str) -> Option<Resources>) -> Pod {
+fn with_resources(pod: &Pod, of: impl Fn(&str) -> Option<Resources>) -> Pod {
     let mut object = pod.object.clone();
     if let Some(spec) = &mut object.spec {
         let containers = spec.init_containers.iter_mut().flatten().chain(&mut spec.containers);
@@ -102,23 +102,23 @@ fn with(pod: &Pod, of: impl Fn(&str) -> Option<Resources>) -> Pod {
 
 /// The pod with its allocated resources, from its status: a deferred resize stays deferred across a
 /// restart of the agent.
-pub(crate) fn given(pod: &Pod) -> Pod {
+pub(crate) fn with_allocated_resources(pod: &Pod) -> Pod {
     let status = pod.api_status();
     let statuses: Vec<&core::ContainerStatus> = status
         .into_iter()
         .flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten())
         .collect();
-    with(pod, |name| {
+    with_resources(pod, |name| {
         let status = statuses.iter().find(|s| s.name == name)?;
         let given = status.allocated_resources.as_ref()?;
-        let resources = pod.member(name)?.container.resources.as_ref();
+        let resources = pod.container(name)?.container.resources.as_ref();
         let wanted = resources.and_then(|r| r.requests.as_ref());
         let differs = ["cpu", "memory"].iter().any(|what| {
             let amount = |q: Option<&api::k8s::apimachinery::pkg::api::resource::Quantity>| {
                 q.and_then(|q| Quantity::parse(&q.0).ok())
             };
-            let asked = amount(wanted.and_then(|w| w.get(*what)));
-            asked.is_some() && amount(given.get(*what)).is_some_and(|g| Some(g) != asked)
+            let requested = amount(wanted.and_then(|w| w.get(*what)));
+            requested.is_some() && amount(given.get(*what)).is_some_and(|g| Some(g) != requested)
         });
         differs.then(|| status.resources.clone())
     })
@@ -126,28 +126,28 @@ pub(crate) fn given(pod: &Pod) -> Pod {
 
 /// Allocates resources: returns the pod with its new resources if they fit besides those of
 /// `others`, else with its current ones.
-pub(crate) fn settle(
-    has: &Pod,
+pub(crate) fn allocate(
+    current: &Pod,
     wanted: Arc<Pod>,
     others: impl FnOnce() -> Vec<Arc<Pod>>,
     allocatable: &BTreeMap<String, Quantity>,
-) -> (Arc<Pod>, Option<Deferred>) {
-    if resources(has) == resources(&wanted) {
+) -> (Arc<Pod>, Option<DeferredResize>) {
+    if resources(current) == resources(&wanted) {
         return (wanted, None);
     }
-    match capacity::resources_left(&wanted, &others(), allocatable) {
+    match capacity::insufficient_resource(&wanted, &others(), allocatable) {
         None => (wanted, None),
         Some((reason, message)) => {
-            let kept = resources(has);
-            let pod = with(&wanted, |name| kept.get(name).map(|r| (*r).clone()));
+            let kept = resources(current);
+            let pod = with_resources(&wanted, |name| kept.get(name).map(|r| (*r).clone()));
             let message = message.trim_start_matches("Pod was rejected: ").to_owned();
-            (Arc::new(pod), Some(Deferred { message, reason }))
+            (Arc::new(pod), Some(DeferredResize { message, reason }))
         }
     }
 }
 
 /// Whether a resize of a resource restarts the container.
-pub(crate) fn restarts(container: &core::Container, resource: &str) -> bool {
+pub(crate) fn requires_restart(container: &core::Container, resource: &str) -> bool {
     let mut policies = container.resize_policy.iter().flatten();
     policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
 }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn cpu(pod: &Pod) -> String {
-        pod.members[0].container.resources.as_ref().unwrap().requests.as_ref().unwrap()["cpu"]
+        pod.containers[0].container.resources.as_ref().unwrap().requests.as_ref().unwrap()["cpu"]
             .0
             .clone()
     }
@@ -174,7 +174,7 @@ mod tests {
             [("cpu".to_owned(), Quantity::from_int(2)), ("pods".to_owned(), Quantity::from_int(9))]
                 .into();
         let other = Arc::new(asking("1"));
-        let (given, waits) = settle(
+        let (given, waits) = allocate(
             &asking("500m"),
             Arc::new(asking("1")),
             || vec![Arc::clone(&other)],
@@ -182,7 +182,7 @@ mod tests {
         );
         assert_eq!((cpu(&given).as_str(), waits), ("1", None));
         let (kept, waits) =
-            settle(&asking("500m"), Arc::new(asking("1500m")), || vec![other], &allocatable);
+            allocate(&asking("500m"), Arc::new(asking("1500m")), || vec![other], &allocatable);
         assert_eq!(cpu(&kept), "500m");
         let message =
             "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000";
@@ -199,12 +199,12 @@ mod tests {
                 "requests": {"memory": "1Mi", "cpu": "1"}, "limits": {"cpu": "2"}}}]}));
         wanted.object.metadata.generation = Some(4);
         assert_eq!(
-            message(&wanted, "Pod resize started", ""),
+            event_message(&wanted, "Pod resize started", ""),
             "Pod resize started: {\"initContainers\":[{\"name\":\"i\",\"resources\":{}}],\
              \"containers\":[{\"name\":\"a\",\"resources\":{\"limits\":{\"cpu\":\"2\"},\
              \"requests\":{\"cpu\":\"1\",\"memory\":\"1Mi\"}}}],\"generation\":4}"
         );
-        let failed = message(&wanted, "Pod resize error", "no");
+        let failed = event_message(&wanted, "Pod resize error", "no");
         assert!(failed.ends_with(",\"generation\":4,\"error\":\"no\"}"), "{failed}");
     }
 
@@ -219,11 +219,18 @@ mod tests {
         };
         object.status = Some(status("500m"));
         assert_eq!(
-            cpu(&given(&Pod::new(object.clone(), crate::pods::pod::Origin::Api).unwrap())),
+            cpu(&with_allocated_resources(
+                &Pod::new(object.clone(), crate::pods::pod::PodOrigin::Api).unwrap()
+            )),
             "500m"
         );
         // A different notation of the same quantity is no resize.
         object.status = Some(status("1000m"));
-        assert_eq!(cpu(&given(&Pod::new(object, crate::pods::pod::Origin::Api).unwrap())), "1");
+        assert_eq!(
+            cpu(&with_allocated_resources(
+                &Pod::new(object, crate::pods::pod::PodOrigin::Api).unwrap()
+            )),
+            "1"
+        );
     }
 }

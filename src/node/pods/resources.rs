@@ -7,7 +7,7 @@ use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::api::resource::Quantity as Text;
 use proto::runtime::v1 as cri;
 
-use crate::pods::pod::{Member, Pod, Role};
+use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 
 /// Length of a CFS period in microseconds (`cm.QuotaPeriod`).
 pub(crate) const CPU_PERIOD: i64 = 100_000;
@@ -78,9 +78,9 @@ pub(crate) fn qos(pod: &Pod) -> Qos {
             vec![(r.limits.as_ref(), r.requests.as_ref())]
         }
         _ => pod
-            .members
+            .containers
             .iter()
-            .filter(|m| m.role != Role::Ephemeral)
+            .filter(|m| m.role != ContainerRole::Ephemeral)
             .map(|m| (limits(&m.container), requests(&m.container)))
             .collect(),
     };
@@ -125,22 +125,22 @@ fn amount(
     let mut sidecars = zero;
     let mut largest_init = zero;
     let mut complete = true;
-    for member in &pod.members {
+    for member in &pod.containers {
         let value = of(&member.container);
         let set = value.is_some_and(|q| !q.is_zero());
         let value = value.unwrap_or(zero);
         match member.role {
-            Role::Main => {
+            ContainerRole::Main => {
                 running = running.plus(value);
                 complete &= set;
             }
-            Role::Sidecar => {
+            ContainerRole::Sidecar => {
                 sidecars = sidecars.plus(value);
                 complete &= set;
                 largest_init = largest_init.max(sidecars);
             }
-            Role::Init => largest_init = largest_init.max(value.plus(sidecars)),
-            Role::Ephemeral => {}
+            ContainerRole::Init => largest_init = largest_init.max(value.plus(sidecars)),
+            ContainerRole::Ephemeral => {}
         }
     }
     let sum = running.plus(sidecars).max(largest_init);
@@ -175,7 +175,7 @@ pub(crate) fn pod_request(pod: &Pod, name: &str) -> Quantity {
 
 /// Returns the names of all resources that a pod requests or limits.
 pub(crate) fn pod_resource_names(pod: &Pod) -> std::collections::BTreeSet<String> {
-    let of = |c: &Member| {
+    let of = |c: &PodContainer| {
         requests(&c.container)
             .into_iter()
             .chain(limits(&c.container))
@@ -184,7 +184,7 @@ pub(crate) fn pod_resource_names(pod: &Pod) -> std::collections::BTreeSet<String
     };
     let level = pod.spec().resources.as_ref();
     let level = level.into_iter().flat_map(|r| r.requests.iter().chain(&r.limits));
-    pod.members.iter().flat_map(of).chain(level.flat_map(|l| l.keys().cloned())).collect()
+    pod.containers.iter().flat_map(of).chain(level.flat_map(|l| l.keys().cloned())).collect()
 }
 
 /// Prefix of huge page resources; the page size follows.
@@ -217,7 +217,7 @@ fn huge_pages_in(list: Option<&List>, size: i64) -> Option<i64> {
 /// (`GetHugepageLimitsFromResources`).
 pub(crate) fn huge_page_limits(
     pod: &Pod,
-    member: &Member,
+    member: &PodContainer,
     sizes: &[i64],
 ) -> Vec<cri::HugepageLimit> {
     let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
@@ -246,7 +246,7 @@ pub(crate) fn pod_limits(pod: &Pod) -> PodAmount {
 }
 
 /// `oom_score_adj` of a container, by the formula of `pkg/kubelet/qos`.
-pub(crate) fn oom_score(pod: &Pod, member: &Member, capacity: i64) -> i64 {
+pub(crate) fn oom_score(pod: &Pod, member: &PodContainer, capacity: i64) -> i64 {
     // `system-node-critical`, the only class that is node-critical.
     if pod.spec().priority.is_some_and(|p| p >= 2_000_001_000) {
         return -997;
@@ -256,7 +256,7 @@ pub(crate) fn oom_score(pod: &Pod, member: &Member, capacity: i64) -> i64 {
         Qos::BestEffort => return 1000,
         Qos::Burstable => {}
     }
-    let request = |m: &Member| {
+    let request = |m: &PodContainer| {
         get(requests(&m.container), "memory")
             .or_else(|| get(limits(&m.container), "memory"))
             .map_or(0, |q| q.value())
@@ -266,8 +266,8 @@ pub(crate) fn oom_score(pod: &Pod, member: &Member, capacity: i64) -> i64 {
         1000 - i64::try_from(i128::from(bytes) * 1000 / i128::from(capacity)).unwrap_or(1000)
     };
     let mut adjust = score(request(member));
-    if member.role == Role::Sidecar {
-        let least = pod.of_role(Role::Main).map(request).min().unwrap_or(0);
+    if member.role == ContainerRole::Sidecar {
+        let least = pod.with_role(ContainerRole::Main).map(request).min().unwrap_or(0);
         adjust = adjust.min(score(least));
     }
     // Keep the score above guaranteed pods and below best-effort ones.
@@ -281,7 +281,7 @@ pub(crate) fn oom_score(pod: &Pod, member: &Member, capacity: i64) -> i64 {
 /// group.
 pub(crate) fn linux(
     pod: &Pod,
-    member: &Member,
+    member: &PodContainer,
     capacity: i64,
     unified: &[(&str, &str)],
 ) -> cri::LinuxContainerResources {
@@ -306,14 +306,14 @@ pub(crate) fn linux(
 
 /// The allocated resources of a container that can change while it runs, in units of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct AllocatedResources {
     /// Shares and quota.
     pub(crate) cpu: (i64, i64),
     /// Limit in bytes.
     pub(crate) memory: i64,
 }
 
-impl Given {
+impl AllocatedResources {
     pub(crate) fn of(linux: &cri::LinuxContainerResources) -> Self {
         Self { cpu: (linux.cpu_shares, linux.cpu_quota), memory: linux.memory_limit_in_bytes }
     }
@@ -352,10 +352,10 @@ mod tests {
 
     #[test]
     fn what_was_given_survives_its_annotation() {
-        let given = Given { cpu: (102, 20_000), memory: 64 << 20 };
+        let given = AllocatedResources { cpu: (102, 20_000), memory: 64 << 20 };
         assert_eq!(given.text(), "102 20000 67108864");
-        assert_eq!(Given::parse(&given.text()), Some(given));
-        assert_eq!(Given::parse("102"), None);
+        assert_eq!(AllocatedResources::parse(&given.text()), Some(given));
+        assert_eq!(AllocatedResources::parse("102"), None);
     }
 
     #[test]
@@ -368,7 +368,7 @@ mod tests {
             "resources": {"limits": {"hugepages-1Gi": "2Gi", "hugepages-2Mi": "8Mi"}},
         }));
         let limits = |at: usize| -> Vec<(String, u64)> {
-            let limits = huge_page_limits(&p, &p.members[at], &[64 << 10, 2 << 20, 1 << 30]);
+            let limits = huge_page_limits(&p, &p.containers[at], &[64 << 10, 2 << 20, 1 << 30]);
             limits.into_iter().map(|l| (l.page_size, l.limit)).collect()
         };
         let of = |name: &str, limit| (name.to_owned(), limit);
@@ -391,6 +391,6 @@ mod tests {
         }));
         let amount = pod_requests(&p);
         assert_eq!((amount.cpu_milli, amount.memory), (3100, 1 << 30));
-        assert_eq!(oom_score(&p, &p.members[1], 4 << 30), 750);
+        assert_eq!(oom_score(&p, &p.containers[1], 4 << 30), 750);
     }
 }

@@ -14,10 +14,10 @@ use futures::future::join_all;
 
 use crate::context::Node;
 use crate::events;
-use crate::machine_shutdown::Grace;
-use crate::pods::handle::Handle;
+use crate::machine_shutdown::ShutdownGracePeriod;
+use crate::pods::handle::WorkerHandle;
 use crate::pods::pod::Pod;
-use crate::pods::table::Table;
+use crate::pods::table::PodTable;
 
 /// Pods of this priority or higher are stopped last (`scheduling.SystemCriticalPriority`).
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
@@ -28,24 +28,24 @@ const MARGIN: Duration = Duration::from_secs(3);
 /// Waits for the shutdown of the machine and then stops the pods.
 pub(crate) async fn run(
     node: Arc<Node>,
-    table: Table,
+    table: PodTable,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
-    let power = node.identity.config.power.clone();
-    let asked = power.begin();
+    let signal = node.identity.config.machine_shutdown.clone();
+    let asked = signal.node_started();
     let asked = tokio::select! {
         () = shutdown.requested() => false,
         () = asked => true,
     };
     if asked && !node.identity.config.shutdown_grace.total.is_zero() {
-        end_all(&node, &table).await;
+        stop_all_pods(&node, &table).await;
     }
-    power.end();
+    signal.node_stopped();
     shutdown.requested().await;
     Ok(())
 }
 
-async fn end_all(node: &Node, table: &Table) {
+async fn stop_all_pods(node: &Node, table: &PodTable) {
     node.api.events.node_event(
         EventType::Normal,
         events::SHUTDOWN,
@@ -57,7 +57,7 @@ async fn end_all(node: &Node, table: &Table) {
         let ends = pods.into_iter().map(|(pod, handle)| async move {
             let mut halted = handle.halted.subscribe();
             let cap = seconds.min(pod.grace_seconds());
-            handle.desired.send_modify(|d| d.halt = Some(cap));
+            handle.desired.send_modify(|d| d.halt_seconds = Some(cap));
             let _ = halted.wait_for(|halted| *halted).await;
         });
         let time = Duration::from_secs(u64::try_from(seconds).unwrap_or_default()) + MARGIN;
@@ -67,11 +67,11 @@ async fn end_all(node: &Node, table: &Table) {
     }
 }
 
-type Group = (i64, Vec<(Arc<Pod>, Arc<Handle>)>);
+type Group = (i64, Vec<(Arc<Pod>, Arc<WorkerHandle>)>);
 
 /// Returns the pods in the order in which they are stopped, with the grace period of each group in
 /// seconds.
-fn groups(grace: Grace, pods: Vec<(Arc<Pod>, Arc<Handle>)>) -> [Group; 2] {
+fn groups(grace: ShutdownGracePeriod, pods: Vec<(Arc<Pod>, Arc<WorkerHandle>)>) -> [Group; 2] {
     let (critical, others) = pods
         .into_iter()
         .filter(|(pod, _)| !pod.is_deleted() && !pod.is_api_terminal())

@@ -5,16 +5,20 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::pods::handle::Handle;
+use crate::pods::handle::WorkerHandle;
 use crate::pods::pod::Pod;
 
 /// The pods of this node and the handles to their workers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Table(pub(super) Arc<RwLock<HashMap<Arc<str>, Arc<Handle>>>>);
+pub(crate) struct PodTable(pub(super) Arc<RwLock<HashMap<Arc<str>, Arc<WorkerHandle>>>>);
 
-impl Table {
+impl PodTable {
     /// Returns a pod by namespace and name; a pod that still exists in the API takes precedence.
-    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<(Arc<Pod>, Arc<Handle>)> {
+    pub(crate) fn find(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Option<(Arc<Pod>, Arc<WorkerHandle>)> {
         let table = self.0.read();
         let mut found: Vec<_> = table
             .values()
@@ -26,12 +30,12 @@ impl Table {
     }
 
     /// Returns a pod by uid.
-    pub(crate) fn get(&self, uid: &str) -> Option<Arc<Handle>> {
+    pub(crate) fn get(&self, uid: &str) -> Option<Arc<WorkerHandle>> {
         self.0.read().get(uid).cloned()
     }
 
     /// Returns all pods.
-    pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Arc<Handle>)> {
+    pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Arc<WorkerHandle>)> {
         self.0
             .read()
             .values()

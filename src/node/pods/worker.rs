@@ -23,15 +23,15 @@ use tokio::time::Instant;
 
 use crate::context::Node;
 use crate::events;
-use crate::pods::handle::{Desired, Handle};
+use crate::pods::handle::{DesiredPod, WorkerHandle};
 use crate::pods::objects;
-use crate::pods::observed::{Observed, State};
+use crate::pods::observed::{ObservedPod, State};
 use crate::pods::plan::{Plan, plan};
 use crate::pods::pod::Pod;
-use crate::status::pod::Verdict;
+use crate::status::pod::PodFailure;
 
-use actions::{Actions, Applied};
-use active::Active;
+use actions::{PlanOutcome, PodActions};
+use active::ActiveTime;
 use reporter::Reporter;
 
 /// Interval of the periodic relist, in case an event was lost.
@@ -40,14 +40,14 @@ const RELIST: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(crate) struct Worker {
     node: Arc<Node>,
-    desired: watch::Receiver<Desired>,
+    desired: watch::Receiver<DesiredPod>,
     wake: Arc<Notify>,
     halted: Arc<watch::Sender<bool>>,
     reporter: Reporter,
-    actions: Actions,
+    actions: PodActions,
     adopted: bool,
-    trouble: Backoff,
-    active: Active,
+    backoff: Backoff,
+    active: ActiveTime,
 }
 
 enum Step {
@@ -63,19 +63,19 @@ enum Step {
 
 impl Worker {
     /// Creates a worker for a pod, and the handle to it.
-    pub(crate) fn new(node: Arc<Node>, desired: Desired) -> (Self, Handle) {
+    pub(crate) fn new(node: Arc<Node>, desired: DesiredPod) -> (Self, WorkerHandle) {
         let (sender, receiver) = watch::channel(desired);
         let wake = Arc::new(Notify::new());
         let exits = Arc::default();
-        let shown = Arc::default();
+        let reported = Arc::default();
         let halted = Arc::new(watch::Sender::new(false));
         let progress = Arc::default();
-        let handle = Handle {
+        let handle = WorkerHandle {
             desired: sender,
             wake: Arc::clone(&wake),
             exits: Arc::clone(&exits),
             halted: Arc::clone(&halted),
-            shown: Arc::clone(&shown),
+            reported: Arc::clone(&reported),
         };
         let worker = Self {
             reporter: Reporter::new(
@@ -83,17 +83,17 @@ impl Worker {
                 receiver.clone(),
                 Arc::clone(&wake),
                 exits,
-                shown,
+                reported,
                 Arc::clone(&progress),
             ),
-            actions: Actions::new(Arc::clone(&node), receiver.clone(), progress),
+            actions: PodActions::new(Arc::clone(&node), receiver.clone(), progress),
             node,
             desired: receiver,
             wake,
             halted,
             adopted: false,
-            trouble: Backoff::new(Duration::from_millis(500), Duration::from_secs(60)),
-            active: Active::default(),
+            backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(60)),
+            active: ActiveTime::default(),
         };
         (worker, handle)
     }
@@ -115,7 +115,7 @@ impl Worker {
                     pod = %desired.pod.key,
                     "the periodic look at a pod changed it: an event of the runtime was lost"
                 );
-                self.reporter.shown.lock().relist_changes += 1;
+                self.reporter.reported.lock().relist_changes += 1;
             }
             let (deadline, idle) = match step {
                 Step::Done => {
@@ -123,8 +123,8 @@ impl Worker {
                     self.node
                         .identity
                         .config
-                        .unready
-                        .gone(&desired.pod.key.to_string(), &desired.pod.uid);
+                        .not_ready_pods
+                        .remove(&desired.pod.key.to_string(), &desired.pod.uid);
                     return Ok(());
                 }
                 Step::Now => continue,
@@ -149,11 +149,11 @@ impl Worker {
     }
 
     /// Syncs again after the back-off.
-    fn later(&mut self) -> Step {
-        Step::At(base::clock::now() + self.trouble.next_delay())
+    fn retry_later(&mut self) -> Step {
+        Step::At(base::clock::now() + self.backoff.next_delay())
     }
 
-    async fn sync(&mut self, desired: &Desired) -> Step {
+    async fn sync(&mut self, desired: &DesiredPod) -> Step {
         let pod = &desired.pod;
         let observed = match self.reporter.observe(pod).await {
             Ok(observed) => observed,
@@ -169,7 +169,7 @@ impl Worker {
                         message,
                     );
                 }
-                return self.later();
+                return self.retry_later();
             }
         };
         if !self.adopted {
@@ -177,11 +177,11 @@ impl Worker {
             self.adopt(pod, &observed);
         }
         // A deadline ends a running pod; the outcome of an ended pod is final.
-        if self.reporter.decided.is_none() && !self.reporter.terminal && !pod.is_api_terminal() {
+        if self.reporter.failure.is_none() && !self.reporter.terminal && !pod.is_api_terminal() {
             let over = self.active_left(pod).is_some_and(|left| left.is_zero());
-            self.reporter.decided =
-                desired.refused.clone().or_else(|| over.then(deadline_exceeded));
-            let own = self.reporter.decided.as_ref().filter(|_| desired.refused.is_none());
+            self.reporter.failure =
+                desired.rejection.clone().or_else(|| over.then(deadline_exceeded));
+            let own = self.reporter.failure.as_ref().filter(|_| desired.rejection.is_none());
             if let Some(verdict) = own {
                 let (reason, message) = (&verdict.reason, verdict.message.clone());
                 self.node.api.events.pod_event(pod, EventType::Normal, reason, message);
@@ -189,24 +189,24 @@ impl Worker {
         }
         if desired.removed
             || pod.is_deleted()
-            || self.reporter.decided.is_some()
+            || self.reporter.failure.is_some()
             || self.reporter.terminal
             || pod.is_api_terminal()
         {
             self.reporter.terminal = true;
             return self.finish(desired, observed).await;
         }
-        if let Some(seconds) = desired.halt {
+        if let Some(seconds) = desired.halt_seconds {
             return self.halt(desired, observed, seconds).await;
         }
         match self.advance(desired, observed).await {
             Ok(step) => {
-                self.trouble.reset();
+                self.backoff.reset();
                 step
             }
             Err(error) => {
                 tracing::debug!(pod = %pod.key, %error, "pod not in its wanted state yet");
-                self.later()
+                self.retry_later()
             }
         }
     }
@@ -221,35 +221,40 @@ impl Worker {
 
     /// Restores the probe state of containers that an earlier process started: started, and ready
     /// if they were.
-    fn adopt(&self, pod: &Pod, observed: &Observed) {
+    fn adopt(&self, pod: &Pod, observed: &ObservedPod) {
         let previous = &self.reporter.previous;
         let old =
             previous.container_statuses.iter().chain(&previous.init_container_statuses).flatten();
         for status in old.filter(|s| s.started == Some(true)) {
-            let running = observed.active(&status.name).filter(|c| c.state == State::Running);
+            let running =
+                observed.active_container(&status.name).filter(|c| c.state == State::Running);
             if let Some(container) = running
                 && status.container_id.as_deref().is_some_and(|id| id.ends_with(&container.id))
-                && pod.member(&status.name).is_some()
+                && pod.container(&status.name).is_some()
             {
                 self.reporter.probes.adopt(&container.id, status.ready);
             }
         }
     }
 
-    fn plan(&self, pod: &Pod, observed: &Observed) -> Plan {
+    fn plan(&self, pod: &Pod, observed: &ObservedPod) -> Plan {
         let health = self.reporter.probes.results();
         plan(pod, observed, |id| health.get(id).copied().unwrap_or_default())
     }
 
     /// Advances a pod that should run towards its desired state.
-    async fn advance(&mut self, desired: &Desired, observed: Observed) -> Result<Step, String> {
+    async fn advance(
+        &mut self,
+        desired: &DesiredPod,
+        observed: ObservedPod,
+    ) -> Result<Step, String> {
         let pod = &desired.pod;
-        self.node.api.objects.use_all(&pod.uid, &self.wake, &objects::references(pod));
+        self.node.api.objects.set_references(&pod.uid, &self.wake, &objects::references(pod));
         self.node.api.trust_bundles.follow(pod, &self.wake);
         self.node.api.pod_certificates.follow(pod, &self.wake);
-        self.actions.note_resize(pod, &observed);
+        self.actions.record_pending_resize(pod, &observed);
         self.actions.pulls.begin_round();
-        self.reporter.show(desired, &observed);
+        self.reporter.update(desired, &observed);
         let next = self.plan(pod, &observed);
         if next.kill_pod && next.create_sandbox.is_none() {
             self.reporter.terminal = true;
@@ -260,7 +265,7 @@ impl Worker {
         let (mut observed, mut next, mut again) = (observed, next, false);
         if applied.changed || next != Plan::default() {
             observed = self.reporter.observe(pod).await.map_err(|e| e.to_string())?;
-            self.reporter.show(desired, &observed);
+            self.reporter.update(desired, &observed);
             // A plan does not include its own effects: once a sidecar runs, the next container may
             // start.
             let planned = self.plan(pod, &observed);
@@ -269,7 +274,7 @@ impl Worker {
             again = planned != Plan::default() && (applied.changed || planned != next);
             next = planned;
         }
-        self.actions.collect(pod, &observed).await;
+        self.actions.remove_dead_containers(pod, &observed).await;
         if let Some(why) = applied.failed {
             return Err(why);
         }
@@ -277,7 +282,13 @@ impl Worker {
     }
 
     /// Returns when to sync again without being woken.
-    fn deadline(&mut self, pod: &Pod, next: &Plan, applied: &Applied, observed: &Observed) -> Step {
+    fn deadline(
+        &mut self,
+        pod: &Pod,
+        next: &Plan,
+        applied: &PlanOutcome,
+        observed: &ObservedPod,
+    ) -> Step {
         let now = base::clock::now();
         let mut times = Vec::new();
         times.extend(applied.refresh_at);
@@ -287,7 +298,7 @@ impl Worker {
         let crashed: Vec<usize> = {
             let waiting = &self.actions.progress.lock().waiting;
             let waits = |index: &&usize| {
-                let why = pod.members.get(**index).and_then(|m| waiting.get(m.name()));
+                let why = pod.containers.get(**index).and_then(|m| waiting.get(m.name()));
                 why.is_some_and(|why| why.reason == "CrashLoopBackOff")
             };
             next.start.iter().filter(waits).copied().collect()
@@ -297,13 +308,13 @@ impl Worker {
         times.extend(self.reporter.lag_deadline());
         // The longest back-off is as long as the relist interval, and the container is due a
         // millisecond after it: this is still a deadline.
-        let relist = now + RELIST + backoff::TRY_AFTER;
+        let relist = now + RELIST + backoff::RETRY_MARGIN;
         times.into_iter().min().filter(|at| *at <= relist).map_or(Step::Idle, Step::At)
     }
 }
 
-fn deadline_exceeded() -> Verdict {
-    Verdict {
+fn deadline_exceeded() -> PodFailure {
+    PodFailure {
         reason: "DeadlineExceeded".to_owned(),
         message: "Pod was active on the node longer than the specified deadline".to_owned(),
         grace: None,

@@ -27,7 +27,7 @@ pub(crate) enum ProbeResult {
 
 /// The target of a handler.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a> {
+pub(crate) struct HandlerTarget<'a> {
     pub(crate) runtime: &'a dyn Runtime,
     pub(crate) container_id: &'a str,
     pub(crate) container: &'a core::Container,
@@ -71,7 +71,7 @@ fn static_command(container: &core::Container, action: &core::ExecAction) -> Vec
 
 /// Runs a command in the container.
 pub(crate) async fn exec(
-    target: Target<'_>,
+    target: HandlerTarget<'_>,
     action: &core::ExecAction,
     limit: Duration,
 ) -> ProbeResult {
@@ -95,7 +95,7 @@ pub(crate) async fn exec(
 
 /// Opens a connection.
 pub(crate) async fn tcp(
-    target: Target<'_>,
+    target: HandlerTarget<'_>,
     action: &core::TCPSocketAction,
     limit: Duration,
 ) -> ProbeResult {
@@ -131,7 +131,7 @@ fn os_text(error: &std::io::Error) -> String {
 
 /// Queries the gRPC health service.
 pub(crate) async fn grpc(
-    target: Target<'_>,
+    target: HandlerTarget<'_>,
     action: &core::GRPCAction,
     limit: Duration,
 ) -> ProbeResult {

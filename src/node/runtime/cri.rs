@@ -13,9 +13,9 @@ use proto::runtime::v1::image_service_client::ImageServiceClient;
 use proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use super::operations::Operations;
-use super::unpacked::{self, Unpacked};
-use super::{ExecOutput, Runtime, RuntimeError, RuntimeVersion, Streaming};
+use super::operations::OperationMetrics;
+use super::synced_images::{self, SyncedImages};
+use super::{ExecOutput, Runtime, RuntimeError, RuntimeVersion, StreamingRequest};
 
 /// Deadline of short calls (kubelet's `runtimeRequestTimeout`).
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -48,19 +48,19 @@ pub(crate) fn channel(socket: &Path) -> Channel {
 pub(crate) struct CriRuntime {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
-    operations: Arc<Operations>,
-    unpacked: Arc<Unpacked>,
+    operations: Arc<OperationMetrics>,
+    synced_images: Arc<SyncedImages>,
     problems: base::Problems,
 }
 
 impl CriRuntime {
     /// Reports sandboxes that cannot be stopped or removed to `problems`.
-    pub(crate) fn reporting(self, problems: &base::Problems) -> Self {
+    pub(crate) fn with_problems(self, problems: &base::Problems) -> Self {
         Self { problems: problems.clone(), ..self }
     }
 
     /// Keeps a problem entry for a sandbox until it can be stopped or removed.
-    fn sandbox_gone(
+    fn report_sandbox_problem(
         &self,
         id: &str,
         verb: &str,
@@ -79,7 +79,7 @@ impl CriRuntime {
     }
 
     /// Counts and durations of the calls, for metrics.
-    pub(crate) fn operations(&self) -> &Arc<Operations> {
+    pub(crate) fn operations(&self) -> &Arc<OperationMetrics> {
         &self.operations
     }
 
@@ -87,7 +87,7 @@ impl CriRuntime {
         let channel = channel(socket);
         Self {
             operations: Arc::default(),
-            unpacked: Arc::default(),
+            synced_images: Arc::default(),
             problems: base::Problems::default(),
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(MESSAGE_MAX),
@@ -103,7 +103,7 @@ fn request<T>(message: T, timeout: Duration) -> tonic::Request<T> {
 }
 
 /// Awaits a response; enforces the deadline if the runtime does not.
-async fn answer<T>(
+async fn await_response<T>(
     operation: &'static str,
     timeout: Duration,
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
@@ -130,8 +130,8 @@ macro_rules! call {
         let mut client = $own.$client.clone();
         let request = request($message, $timeout);
         let begun = base::clock::now();
-        let answer = answer(stringify!($method), $timeout, client.$method(request)).await;
-        $own.operations.note(stringify!($method), begun.elapsed(), answer.is_err());
+        let answer = await_response(stringify!($method), $timeout, client.$method(request)).await;
+        $own.operations.record(stringify!($method), begun.elapsed(), answer.is_err());
         answer
     }};
     ($own:expr, $client:ident, $method:ident, $message:expr) => {
@@ -139,7 +139,7 @@ macro_rules! call {
     };
 }
 
-fn missing(operation: &'static str) -> RuntimeError {
+fn empty_response(operation: &'static str) -> RuntimeError {
     RuntimeError {
         operation,
         code: tonic::Code::NotFound,
@@ -152,7 +152,7 @@ fn uid_selector(pod_uid: Option<&str>) -> HashMap<String, String> {
 }
 
 /// Converts `NotFound` to a success.
-fn gone_is_fine<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> {
+fn ignore_not_found<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> {
     match result {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
@@ -161,12 +161,12 @@ fn gone_is_fine<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> 
 
 impl CriRuntime {
     /// Syncs the unpacked layers of an image to disk, before the first container of it starts.
-    async fn put_on_disk(&self, image: &str) {
-        if !self.unpacked.is_first(image) {
+    async fn sync_image(&self, image: &str) {
+        if !self.synced_images.is_first(image) {
             return;
         }
         match call!(self, images, image_fs_info, api::ImageFsInfoRequest {}) {
-            Ok(answer) => unpacked::sync(answer.image_filesystems).await,
+            Ok(answer) => synced_images::sync(answer.image_filesystems).await,
             Err(error) => tracing::warn!(image, %error, "an image may not be on disk yet"),
         }
     }
@@ -192,21 +192,21 @@ impl Runtime for CriRuntime {
         let message =
             api::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
         let id = call!(self, runtime, run_pod_sandbox, message, SANDBOX_TIMEOUT)?.pod_sandbox_id;
-        self.put_on_disk(crate::runtime::images::pause::IMAGE).await;
+        self.sync_image(crate::runtime::images::pause::IMAGE).await;
         Ok(id)
     }
 
     async fn stop_sandbox(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let outcome =
-            gone_is_fine(call!(self, runtime, stop_pod_sandbox, message, SANDBOX_TIMEOUT));
-        self.sandbox_gone(id, "stopped", outcome)
+            ignore_not_found(call!(self, runtime, stop_pod_sandbox, message, SANDBOX_TIMEOUT));
+        self.report_sandbox_problem(id, "stopped", outcome)
     }
 
     async fn remove_sandbox(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        let outcome = gone_is_fine(call!(self, runtime, remove_pod_sandbox, message));
-        self.sandbox_gone(id, "removed", outcome)
+        let outcome = ignore_not_found(call!(self, runtime, remove_pod_sandbox, message));
+        self.report_sandbox_problem(id, "removed", outcome)
     }
 
     async fn sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<api::PodSandbox>, RuntimeError> {
@@ -223,7 +223,7 @@ impl Runtime for CriRuntime {
             api::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
         call!(self, runtime, pod_sandbox_status, message)?
             .status
-            .ok_or_else(|| missing("PodSandboxStatus"))
+            .ok_or_else(|| empty_response("PodSandboxStatus"))
     }
 
     async fn create_container(
@@ -239,7 +239,7 @@ impl Runtime for CriRuntime {
             sandbox_config: Some(sandbox_config),
         };
         let id = call!(self, runtime, create_container, message)?.container_id;
-        self.put_on_disk(&image).await;
+        self.sync_image(&image).await;
         Ok(id)
     }
 
@@ -252,12 +252,12 @@ impl Runtime for CriRuntime {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let message = api::StopContainerRequest { container_id: id.to_owned(), timeout };
         let deadline = grace.saturating_add(CALL_TIMEOUT);
-        gone_is_fine(call!(self, runtime, stop_container, message, deadline))
+        ignore_not_found(call!(self, runtime, stop_container, message, deadline))
     }
 
     async fn remove_container(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::RemoveContainerRequest { container_id: id.to_owned() };
-        gone_is_fine(call!(self, runtime, remove_container, message))
+        ignore_not_found(call!(self, runtime, remove_container, message))
     }
 
     async fn containers(&self, pod_uid: Option<&str>) -> Result<Vec<api::Container>, RuntimeError> {
@@ -273,7 +273,7 @@ impl Runtime for CriRuntime {
         let message = api::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
         call!(self, runtime, container_status, message)?
             .status
-            .ok_or_else(|| missing("ContainerStatus"))
+            .ok_or_else(|| empty_response("ContainerStatus"))
     }
 
     async fn update_container(
@@ -307,11 +307,13 @@ impl Runtime for CriRuntime {
         Ok(ExecOutput { stdout: output.stdout, stderr: output.stderr, exit_code: output.exit_code })
     }
 
-    async fn streaming(&self, request: Streaming) -> Result<String, RuntimeError> {
+    async fn streaming(&self, request: StreamingRequest) -> Result<String, RuntimeError> {
         Ok(match request {
-            Streaming::Exec(message) => call!(self, runtime, exec, message)?.url,
-            Streaming::Attach(message) => call!(self, runtime, attach, message)?.url,
-            Streaming::PortForward(message) => call!(self, runtime, port_forward, message)?.url,
+            StreamingRequest::Exec(message) => call!(self, runtime, exec, message)?.url,
+            StreamingRequest::Attach(message) => call!(self, runtime, attach, message)?.url,
+            StreamingRequest::PortForward(message) => {
+                call!(self, runtime, port_forward, message)?.url
+            }
         })
     }
 
@@ -333,7 +335,7 @@ impl Runtime for CriRuntime {
     ) -> Result<String, RuntimeError> {
         let message =
             api::PullImageRequest { image: Some(image), auth, sandbox_config: Some(sandbox) };
-        self.unpacked.forget();
+        self.synced_images.forget();
         Ok(call!(self, images, pull_image, message, PULL_TIMEOUT)?.image_ref)
     }
 
@@ -351,9 +353,9 @@ impl Runtime for CriRuntime {
     }
 
     async fn remove_image(&self, reference: &str) -> Result<(), RuntimeError> {
-        self.unpacked.forget();
+        self.synced_images.forget();
         let message = api::RemoveImageRequest { image: Some(spec(reference)) };
-        gone_is_fine(call!(self, images, remove_image, message))
+        ignore_not_found(call!(self, images, remove_image, message))
     }
 
     async fn image_bytes(&self) -> Result<u64, RuntimeError> {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::{
     ContainerEvent, ContainerEventKind, ExecOutput, Runtime, RuntimeError, RuntimeVersion,
-    Streaming,
+    StreamingRequest,
 };
 use crate::pods::observed::label;
 
@@ -503,7 +503,7 @@ impl Runtime for FakeRuntime {
         Ok(ExecOutput { stdout: Vec::new(), stderr: Vec::new(), exit_code: i32::from(fails) })
     }
 
-    async fn streaming(&self, _request: Streaming) -> Result<String, RuntimeError> {
+    async fn streaming(&self, _request: StreamingRequest) -> Result<String, RuntimeError> {
         Err(error(tonic::Code::Unimplemented, "no streams"))
     }
 

@@ -2,7 +2,7 @@
 
 /// Packages of older versions with a backported fix, as `runc --version` prints them: the text
 /// before the package revision, and the first fixed revision (DSA-5615-1, USN-6619-1).
-const MENDED: [(&str, u32); 5] = [
+const FIXED_PACKAGES: [(&str, u32); 5] = [
     ("1.0.0~rc93+ds1-5+deb11u", 3),
     ("1.1.5+ds1-1+deb12u", 1),
     ("1.1.7-0ubuntu1~20.04.", 2),
@@ -10,7 +10,7 @@ const MENDED: [(&str, u32); 5] = [
     ("1.1.7-0ubuntu2.", 2),
 ];
 /// The first fixed release.
-const FIRST: [u32; 3] = [1, 1, 12];
+const FIRST_FIXED_RELEASE: [u32; 3] = [1, 1, 12];
 
 fn leading_number(text: &str) -> Option<u32> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -19,17 +19,17 @@ fn leading_number(text: &str) -> Option<u32> {
 
 /// Returns the vulnerability of the runc that printed this for `--version`: CVE-2024-21626, unless
 /// its release or its distribution's package has the fix. `None` for other OCI runtimes.
-pub fn runc_fault(printed: &str) -> Option<String> {
+pub fn runc_vulnerability(printed: &str) -> Option<String> {
     let version = printed.lines().find_map(|l| l.strip_prefix("runc version "))?.trim();
     let mut numbers = version.split('.').map(leading_number);
     let mut number = || numbers.next().flatten().unwrap_or(0);
-    if [number(), number(), number()] >= FIRST {
+    if [number(), number(), number()] >= FIRST_FIXED_RELEASE {
         return None;
     }
-    let mended = |(name, first): &(&str, u32)| {
+    let fixed = |(name, first): &(&str, u32)| {
         printed.split(*name).skip(1).filter_map(leading_number).any(|package| package >= *first)
     };
-    (!MENDED.iter().any(mended)).then(|| {
+    (!FIXED_PACKAGES.iter().any(fixed)).then(|| {
         format!("runc {version} is older than 1.1.12: an image can lead its container out to the node (CVE-2024-21626)")
     })
 }
@@ -41,13 +41,13 @@ mod tests {
     /// Releases and distribution packages with and without the fix.
     #[test]
     fn an_old_runc_is_told_unless_its_distribution_mended_it() {
-        let fault = |version: &str, commit: &str| {
-            runc_fault(&format!(
+        let vulnerability = |version: &str, commit: &str| {
+            runc_vulnerability(&format!(
                 "runc version {version}\ncommit: {commit}\nspec: 1.0.2-dev\ngo: go1.19.8\n"
             ))
         };
         assert_eq!(
-            fault("1.1.5", "v1.1.5-0-gf19387a6").unwrap(),
+            vulnerability("1.1.5", "v1.1.5-0-gf19387a6").unwrap(),
             "runc 1.1.5 is older than 1.1.12: an image can lead its container out to the node (CVE-2024-21626)"
         );
         for (version, commit, old) in [
@@ -63,8 +63,8 @@ mod tests {
             ("1.1.7-0ubuntu1~22.04.1", "", true),
             ("1.1.7-0ubuntu1~22.04.7", "", false),
         ] {
-            assert_eq!(fault(version, commit).is_some(), old, "{version} {commit}");
+            assert_eq!(vulnerability(version, commit).is_some(), old, "{version} {commit}");
         }
-        assert_eq!(runc_fault("crun version 1.8.1\n"), None);
+        assert_eq!(runc_vulnerability("crun version 1.8.1\n"), None);
     }
 }

@@ -35,7 +35,7 @@ struct Operation {
 
 /// Counts by operation of the CRI, of which there are about twenty.
 #[derive(Debug, Default)]
-pub(crate) struct Operations(Mutex<BTreeMap<&'static str, Operation>>);
+pub(crate) struct OperationMetrics(Mutex<BTreeMap<&'static str, Operation>>);
 
 /// Returns the kubelet's name of a call, which writes "podsandbox" as one word.
 fn name(call: &str) -> String {
@@ -46,9 +46,9 @@ fn name(call: &str) -> String {
     }
 }
 
-impl Operations {
+impl OperationMetrics {
     /// Records a completed call.
-    pub(crate) fn note(&self, call: &'static str, took: Duration, failed: bool) {
+    pub(crate) fn record(&self, call: &'static str, took: Duration, failed: bool) {
         let seconds = took.as_secs_f64();
         let mut all = self.0.lock();
         let operation = all.entry(call).or_default();
@@ -103,9 +103,9 @@ mod tests {
 
     #[test]
     fn calls_are_counted_under_the_kubelets_names() {
-        let operations = Operations::default();
-        operations.note("run_pod_sandbox", Duration::from_millis(50), false);
-        operations.note("run_pod_sandbox", Duration::from_secs(2), true);
+        let operations = OperationMetrics::default();
+        operations.record("run_pod_sandbox", Duration::from_millis(50), false);
+        operations.record("run_pod_sandbox", Duration::from_secs(2), true);
         let text = operations.render();
         for line in [
             "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"run_podsandbox\",le=\"0.03125\"} 0",

@@ -13,5 +13,5 @@ mod hosts;
 mod tests;
 
 pub use config::Registries;
-pub use file::{BadRegistries, load};
-pub(crate) use follow::{follow, write};
+pub use file::{InvalidRegistries, load};
+pub(crate) use follow::{watch_file, write_hosts};

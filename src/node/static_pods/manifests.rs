@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::digest::sha256;
-use crate::file_watcher::Changes;
+use crate::file_watcher::FileWatcher;
 use crate::pods::objects;
-use crate::pods::pod::{HASH_ANNOTATION, Origin, Pod, SEEN_ANNOTATION, SOURCE_ANNOTATION};
+use crate::pods::pod::{HASH_ANNOTATION, Pod, PodOrigin, SEEN_ANNOTATION, SOURCE_ANNOTATION};
 
 /// Maximum size of a manifest in bytes, above the API's limit for an object.
 const FILE_MAX: u64 = 3 << 20;
@@ -27,7 +27,7 @@ const FILES_MAX: usize = 1000;
 
 /// Why a file is rejected as a static pod.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadManifest {
+pub(crate) enum InvalidManifest {
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
     #[error("is larger than {FILE_MAX} bytes")]
@@ -43,10 +43,10 @@ pub(crate) enum BadManifest {
 }
 
 /// The current static pods; `None` before the directories were read.
-pub(crate) type StaticPods = Option<Vec<Arc<Pod>>>;
+pub(crate) type StaticPodList = Option<Vec<Arc<Pod>>>;
 
 #[derive(Debug)]
-struct File {
+struct ManifestFile {
     digest: String,
     pod: Option<Arc<Pod>>,
     /// Why the current content is rejected.
@@ -55,26 +55,26 @@ struct File {
 
 /// The directories and their manifests.
 #[derive(Debug)]
-pub(crate) struct Manifests {
+pub(crate) struct ManifestReader {
     folders: Vec<PathBuf>,
     node_name: String,
-    files: BTreeMap<PathBuf, File>,
+    files: BTreeMap<PathBuf, ManifestFile>,
     /// Other rejected paths of the last read, with the reasons.
-    refused: BTreeMap<PathBuf, String>,
+    rejected: BTreeMap<PathBuf, String>,
 }
 
 /// Prefix of the keys of problem entries; the path follows.
 const PROBLEMS: &str = "static-pods/";
 
-impl Manifests {
+impl ManifestReader {
     pub(crate) fn new(folders: Vec<PathBuf>, node_name: String) -> Self {
-        Self { folders, node_name, files: BTreeMap::new(), refused: BTreeMap::new() }
+        Self { folders, node_name, files: BTreeMap::new(), rejected: BTreeMap::new() }
     }
 
     /// Returns a problem entry for each rejected file and directory.
     fn problems(&self) -> Vec<(String, Problem)> {
         let files = self.files.iter().filter_map(|(path, file)| Some((path, file.error.as_ref()?)));
-        let all = files.chain(&self.refused);
+        let all = files.chain(&self.rejected);
         let problem = |(path, error): (&PathBuf, &String)| {
             let what = format!("the static pod {} is refused: {error}", path.display());
             let fix = "correct or remove the file; it is read again as soon as it changes";
@@ -87,25 +87,25 @@ impl Manifests {
     /// pod keeps running.
     pub(crate) fn read(&mut self) -> Vec<Arc<Pod>> {
         let mut found = BTreeMap::new();
-        self.refused.clear();
+        self.rejected.clear();
         for folder in self.folders.clone() {
             match list(&folder) {
-                Ok((paths, refused)) => {
-                    self.refused.extend(refused);
+                Ok((paths, rejected)) => {
+                    self.rejected.extend(rejected);
                     for path in paths {
-                        let former = self.files.remove(&path);
-                        if let Some(file) = self.read_file(&path, former) {
+                        let previous = self.files.remove(&path);
+                        if let Some(file) = self.read_file(&path, previous) {
                             found.insert(path, file);
                         }
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    self.refused.insert(folder.clone(), format!("cannot be read: {error}"));
+                    self.rejected.insert(folder.clone(), format!("cannot be read: {error}"));
                     let (here, others) = std::mem::take(&mut self.files)
                         .into_iter()
                         .partition(|(path, _)| path.parent() == Some(&folder));
-                    found.extend::<BTreeMap<PathBuf, File>>(here);
+                    found.extend::<BTreeMap<PathBuf, ManifestFile>>(here);
                     self.files = others;
                 }
             }
@@ -115,7 +115,7 @@ impl Manifests {
         for (path, pod) in self.files.iter().filter_map(|(path, f)| Some((path, f.pod.as_ref()?))) {
             if pods.iter().any(|p| p.key == pod.key || p.uid == pod.uid) {
                 let error = format!("another manifest holds the pod {}", pod.key);
-                self.refused.insert(path.clone(), error);
+                self.rejected.insert(path.clone(), error);
             } else {
                 pods.push(Arc::clone(pod));
             }
@@ -123,38 +123,42 @@ impl Manifests {
         pods
     }
 
-    fn read_file(&self, path: &Path, former: Option<File>) -> Option<File> {
+    fn read_file(&self, path: &Path, previous: Option<ManifestFile>) -> Option<ManifestFile> {
         let body = match read_bounded(path) {
             Ok(body) => body,
             // Removed since the directory was listed.
-            Err(BadManifest::Io(e)) if e.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => return Some(refuse(&error, String::new(), former)),
+            Err(InvalidManifest::Io(e)) if e.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => return Some(reject_content(&error, String::new(), previous)),
         };
         let digest = sha256(&body);
-        if let Some(file) = former.as_ref()
+        if let Some(file) = previous.as_ref()
             && file.digest == digest
         {
-            return former;
+            return previous;
         }
         Some(match parse(&body, path, &self.node_name) {
-            Ok(pod) => File { digest, pod: Some(Arc::new(pod)), error: None },
-            Err(error) => refuse(&error, digest, former),
+            Ok(pod) => ManifestFile { digest, pod: Some(Arc::new(pod)), error: None },
+            Err(error) => reject_content(&error, digest, previous),
         })
     }
 }
 
 /// Rejects the content of a file; its previous pod keeps running.
-fn refuse(error: &BadManifest, digest: String, former: Option<File>) -> File {
-    File { digest, pod: former.and_then(|f| f.pod), error: Some(error.to_string()) }
+fn reject_content(
+    error: &InvalidManifest,
+    digest: String,
+    previous: Option<ManifestFile>,
+) -> ManifestFile {
+    ManifestFile { digest, pod: previous.and_then(|f| f.pod), error: Some(error.to_string()) }
 }
 
 /// Rejected paths with the reasons.
-type Refused = Vec<(PathBuf, String)>;
+type RejectedPaths = Vec<(PathBuf, String)>;
 
 /// Lists the files of a directory, sorted and without hidden ones, and what is neither a file nor a
 /// directory.
-fn list(folder: &Path) -> io::Result<(Vec<PathBuf>, Refused)> {
-    let (mut out, mut refused) = (Vec::new(), Vec::new());
+fn list(folder: &Path) -> io::Result<(Vec<PathBuf>, RejectedPaths)> {
+    let (mut out, mut rejected) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let path = entry.path();
@@ -164,35 +168,35 @@ fn list(folder: &Path) -> io::Result<(Vec<PathBuf>, Refused)> {
         if path.is_file() {
             out.push(path);
         } else {
-            refused.push((path, "is not a regular file".to_owned()));
+            rejected.push((path, "is not a regular file".to_owned()));
         }
     }
     out.sort();
     if out.len() > FILES_MAX {
         let why = format!("only the first {FILES_MAX} of {} files are read", out.len());
-        refused.push((folder.to_owned(), why));
+        rejected.push((folder.to_owned(), why));
         out.truncate(FILES_MAX);
     }
-    Ok((out, refused))
+    Ok((out, rejected))
 }
 
-fn read_bounded(path: &Path) -> Result<Vec<u8>, BadManifest> {
+fn read_bounded(path: &Path) -> Result<Vec<u8>, InvalidManifest> {
     use std::io::Read;
     let mut body = Vec::new();
     std::fs::File::open(path)?.take(FILE_MAX + 1).read_to_end(&mut body)?;
     let size = u64::try_from(body.len()).unwrap_or(u64::MAX);
-    if size > FILE_MAX { Err(BadManifest::TooLarge) } else { Ok(body) }
+    if size > FILE_MAX { Err(InvalidManifest::TooLarge) } else { Ok(body) }
 }
 
 /// Parses a manifest, YAML or JSON, as a pod of this node.
-pub(crate) fn parse(body: &[u8], path: &Path, node_name: &str) -> Result<Pod, BadManifest> {
+pub(crate) fn parse(body: &[u8], path: &Path, node_name: &str) -> Result<Pod, InvalidManifest> {
     let schema = Schema::builtin();
     let meta = yaml::interpret(body)?;
     let kind = Gvk::new("", "v1", "Pod");
     let type_id = schema
         .kind(&kind)
         .filter(|_| meta.kind == "Pod" && meta.api_version == "v1")
-        .ok_or_else(|| BadManifest::Kind(meta.kind.clone(), meta.api_version.clone()))?;
+        .ok_or_else(|| InvalidManifest::Kind(meta.kind.clone(), meta.api_version.clone()))?;
     let decoded = yaml::decode_strict(&schema, type_id, body)?;
     if !decoded.strict_errors.is_empty() {
         let why = api::codec::strict_message(&decoded.strict_errors);
@@ -203,26 +207,28 @@ pub(crate) fn parse(body: &[u8], path: &Path, node_name: &str) -> Result<Pod, Ba
     api::defaults::defaulter("", "v1", "Pod")(&mut pod);
     let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     if !is_name(&name) {
-        return Err(BadManifest::Invalid(format!("metadata.name: {name:?} is no DNS subdomain")));
+        return Err(InvalidManifest::Invalid(format!(
+            "metadata.name: {name:?} is no DNS subdomain"
+        )));
     }
-    settle(&mut pod, &name, path, node_name);
+    complete_static_pod(&mut pod, &name, path, node_name);
     let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
     if !is_name(namespace) || namespace.contains('.') {
-        return Err(BadManifest::Invalid(format!(
+        return Err(InvalidManifest::Invalid(format!(
             "metadata.namespace: {namespace:?} is no DNS label"
         )));
     }
     let errors = api::validation::core::pod::validate(&pod);
     if let Some(error) = errors.first() {
-        return Err(BadManifest::Invalid(error.to_string()));
+        return Err(InvalidManifest::Invalid(error.to_string()));
     }
     let object = api::k8s::api::core::v1::Pod::from_value(&pod)
-        .map_err(|e| BadManifest::Invalid(e.to_string()))?;
-    let pod = Pod::new(object, Origin::Static).ok_or_else(|| {
-        BadManifest::Invalid("metadata.uid: may hold letters, digits, - and _".to_owned())
+        .map_err(|e| InvalidManifest::Invalid(e.to_string()))?;
+    let pod = Pod::new(object, PodOrigin::Static).ok_or_else(|| {
+        InvalidManifest::Invalid("metadata.uid: may hold letters, digits, - and _".to_owned())
     })?;
-    match reference(&pod) {
-        Some(resource) => Err(BadManifest::Reference(resource)),
+    match forbidden_reference(&pod) {
+        Some(resource) => Err(InvalidManifest::Reference(resource)),
         None => Ok(pod),
     }
 }
@@ -235,7 +241,7 @@ fn is_name(text: &str) -> bool {
 
 /// Completes a static pod: name with the node's name, uid and hash from the content, bound to this
 /// node.
-fn settle(pod: &mut Value, name: &str, path: &Path, node_name: &str) {
+fn complete_static_pod(pod: &mut Value, name: &str, path: &Path, node_name: &str) {
     let content = format!("{pod}host:{node_name}file:{}", path.display());
     let digest = sha256(content.as_bytes());
     // The length of a 128-bit uid.
@@ -251,7 +257,7 @@ fn settle(pod: &mut Value, name: &str, path: &Path, node_name: &str) {
     }
     meta["annotations"][HASH_ANNOTATION] = uid.clone().into();
     meta["annotations"][SOURCE_ANNOTATION] = "file".into();
-    meta["annotations"][SEEN_ANNOTATION] = seen().into();
+    meta["annotations"][SEEN_ANNOTATION] = seen_timestamp().into();
     meta["uid"] = uid.into();
     pod["status"] = json!({"phase": "Pending"});
     let spec = &mut pod["spec"];
@@ -267,21 +273,21 @@ fn settle(pod: &mut Value, name: &str, path: &Path, node_name: &str) {
     }
 }
 
-fn seen() -> String {
+fn seen_timestamp() -> String {
     let nanoseconds = i128::try_from(base::clock::unix_time().as_nanos()).unwrap_or_default();
     jiff::Timestamp::from_nanosecond(nanoseconds).map(|t| t.to_string()).unwrap_or_default()
 }
 
 /// Returns the API objects to which a static pod refers, which is not allowed.
-fn reference(pod: &Pod) -> Option<&'static str> {
+fn forbidden_reference(pod: &Pod) -> Option<&'static str> {
     let spec = pod.spec();
     if spec.service_account_name.as_deref().is_some_and(|n| !n.is_empty()) {
         return Some("serviceaccounts");
     }
     if let Some((source, ..)) = objects::references(pod).first() {
         return Some(match source {
-            crate::pods::objects::Source::ConfigMap => "configmaps",
-            crate::pods::objects::Source::Secret => "secrets",
+            crate::pods::objects::ObjectKind::ConfigMap => "configmaps",
+            crate::pods::objects::ObjectKind::Secret => "secrets",
         });
     }
     if spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty()) {
@@ -307,22 +313,22 @@ fn reference(pod: &Pod) -> Option<&'static str> {
 
 /// Publishes the static pods now and after each change, until shutdown.
 pub(crate) async fn run(
-    mut manifests: Manifests,
-    told: watch::Sender<StaticPods>,
+    mut manifests: ManifestReader,
+    publisher: watch::Sender<StaticPodList>,
     problems: Problems,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     let folders = manifests.folders.clone();
-    let mut changes = match Changes::new() {
-        Ok(changes) => Some(changes),
+    let mut watcher = match FileWatcher::new() {
+        Ok(watcher) => Some(watcher),
         Err(error) => {
             tracing::error!(%error, "changes of static pods are not seen until the next start");
             None
         }
     };
     loop {
-        if let Some(changes) = &mut changes {
-            changes.watch(&folders);
+        if let Some(watcher) = &mut watcher {
+            watcher.watch(&folders);
         }
         let read = base::tasks::blocking(move || {
             let pods = manifests.read();
@@ -331,10 +337,10 @@ pub(crate) async fn run(
         let Ok((back, pods)) = read.await else { return Ok(()) };
         manifests = back;
         problems.replace(PROBLEMS, manifests.problems());
-        told.send_replace(Some(pods));
+        publisher.send_replace(Some(pods));
         let changed = async {
-            match &mut changes {
-                Some(changes) => changes.next(&folders).await,
+            match &mut watcher {
+                Some(watcher) => watcher.changed(&folders).await,
                 None => std::future::pending().await,
             }
         };

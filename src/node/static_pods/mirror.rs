@@ -11,11 +11,11 @@ use tokio::sync::{Notify, watch};
 
 use crate::context::Node;
 use crate::pods::pod::{HASH_ANNOTATION, MIRROR_ANNOTATION, Pod};
-use crate::static_pods::manifests::StaticPods;
+use crate::static_pods::manifests::StaticPodList;
 
 /// A mirror pod in the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mirror {
+pub(crate) struct MirrorPod {
     pub(crate) key: ObjectKey,
     pub(crate) uid: Arc<str>,
     /// Hash of its static pod.
@@ -23,10 +23,10 @@ pub(crate) struct Mirror {
     deleted: bool,
 }
 
-impl Mirror {
+impl MirrorPod {
     /// Returns `None` if the pod is no mirror pod.
-    pub(crate) fn of(object: &Object) -> Option<Self> {
-        if !may_be(object) {
+    pub(crate) fn from_object(object: &Object) -> Option<Self> {
+        if !may_be_mirror(object) {
             return None;
         }
         let pod = Pod::from_object(object)?;
@@ -36,7 +36,7 @@ impl Mirror {
     }
 
     /// Whether this is the mirror of this version of the pod.
-    pub(crate) fn shows(&self, pod: &Pod) -> bool {
+    pub(crate) fn mirrors(&self, pod: &Pod) -> bool {
         self.key == pod.key && Some(self.hash.as_str()) == hash(pod)
     }
 }
@@ -46,19 +46,19 @@ fn hash(pod: &Pod) -> Option<&str> {
 }
 
 /// A check without decoding, as most pods are no mirror pods.
-fn may_be(object: &Object) -> bool {
+fn may_be_mirror(object: &Object) -> bool {
     object.raw().windows(MIRROR_ANNOTATION.len()).any(|w| w == MIRROR_ANNOTATION.as_bytes())
 }
 
 #[derive(Debug)]
 enum Action {
     Create(Arc<Pod>),
-    Delete(Mirror),
+    Delete(MirrorPod),
 }
 
 /// Returns the actions after which each static pod has one mirror pod of its current content.
-fn actions(pods: &[Arc<Pod>], mirrors: &[Mirror]) -> Vec<Action> {
-    let stale = mirrors.iter().filter(|m| m.deleted || !pods.iter().any(|p| m.shows(p))).cloned();
+fn actions(pods: &[Arc<Pod>], mirrors: &[MirrorPod]) -> Vec<Action> {
+    let stale = mirrors.iter().filter(|m| m.deleted || !pods.iter().any(|p| m.mirrors(p))).cloned();
     let missing = pods.iter().filter(|p| !mirrors.iter().any(|m| m.key == p.key)).cloned();
     stale.map(Action::Delete).chain(missing.map(Action::Create)).collect()
 }
@@ -67,13 +67,13 @@ fn actions(pods: &[Arc<Pod>], mirrors: &[Mirror]) -> Vec<Action> {
 pub(crate) async fn run(
     node: Arc<Node>,
     informer: Informer<core::Pod>,
-    mut pods: watch::Receiver<StaticPods>,
+    mut pods: watch::Receiver<StaticPodList>,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     let changed = Arc::new(Notify::new());
     let wake = Arc::clone(&changed);
     informer.on_change(move |change| {
-        if may_be(change.object()) {
+        if may_be_mirror(change.object()) {
             wake.notify_one();
         }
     });
@@ -88,11 +88,11 @@ pub(crate) async fn run(
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
     loop {
         let wanted = pods.borrow_and_update().clone().unwrap_or_default();
-        let mirrors: Vec<Mirror> =
-            informer.cache().list("").iter().filter_map(|o| Mirror::of(o)).collect();
+        let mirrors: Vec<MirrorPod> =
+            informer.cache().list("").iter().filter_map(|o| MirrorPod::from_object(o)).collect();
         let mut failed = false;
         for action in actions(&wanted, &mirrors) {
-            if let Err(error) = act(&node, &action).await {
+            if let Err(error) = apply(&node, &action).await {
                 failed = true;
                 tracing::debug!(?action, %error, "mirror pod not in its wanted state yet");
             }
@@ -112,7 +112,7 @@ pub(crate) async fn run(
     }
 }
 
-async fn act(node: &Node, action: &Action) -> Result<(), client::Error> {
+async fn apply(node: &Node, action: &Action) -> Result<(), client::Error> {
     match action {
         Action::Delete(mirror) => {
             let options = DeleteOptions {
@@ -155,13 +155,13 @@ mod tests {
         let mut pod = crate::pods::pod::tests::pod(serde_json::json!({"containers": []}));
         pod.object.metadata.annotations = Some([(HASH_ANNOTATION.into(), "h".into())].into());
         let pods = [Arc::new(pod)];
-        let mirror = |hash: &str, deleted| Mirror {
+        let mirror = |hash: &str, deleted| MirrorPod {
             key: pods[0].key.clone(),
             uid: "m".into(),
             hash: hash.into(),
             deleted,
         };
-        let does = |pods: &[Arc<Pod>], mirrors: &[Mirror]| -> String {
+        let does = |pods: &[Arc<Pod>], mirrors: &[MirrorPod]| -> String {
             let letter = |a: &Action| match a {
                 Action::Create(_) => 'c',
                 Action::Delete(_) => 'd',

@@ -3,7 +3,7 @@
 mod flags;
 mod status;
 
-pub(crate) use status::amounts;
+pub(crate) use status::capacity_and_allocatable;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,36 +19,36 @@ use client::{Change, Patch, owner_reference};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::config::moved;
+use crate::config::addresses_changed;
 use crate::context::Node;
 use crate::events;
 use crate::machine;
 
-use self::flags::Flags;
+use self::flags::NodeFlags;
 
 /// Renewal interval and duration of the lease (`nodeLeaseDurationSeconds` 40, renewed at a
 /// quarter).
-const RENEW: Duration = Duration::from_secs(10);
+const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: i32 = 40;
 /// Interval of status queries while the runtime is not ready.
-const UNREADY_LOOK: Duration = Duration::from_millis(250);
+const NOT_READY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Keys of problem entries.
 const DELETED: &str = "node/deleted";
-const REFUSED: &str = "node/refused";
+const REJECTED: &str = "node/refused";
 
 /// The observed state of the Node object.
 #[derive(Debug, Default)]
-struct Seen {
+struct ObservedNode {
     /// The object was deleted.
-    gone: AtomicBool,
+    deleted: AtomicBool,
     /// Another component set the status of the node to unknown.
     overruled: AtomicBool,
     /// The node was cordoned when the object was last observed.
     unschedulable: AtomicBool,
 }
 
-impl Seen {
+impl ObservedNode {
     /// Returns the reason of an event if `spec.unschedulable` changed.
     fn schedulable(&self, object: &core::Node) -> Option<&'static str> {
         let now = object.spec.as_ref().and_then(|s| s.unschedulable) == Some(true);
@@ -74,7 +74,7 @@ pub(crate) async fn run(
                 {
                     let what = format!("this node cannot register: {}", status.message);
                     let fix = "correct what the server names, such as --node-label, and restart this node";
-                    node.tasks.problems().put(REFUSED, what, fix);
+                    node.tasks.problems().put(REJECTED, what, fix);
                 }
             }
         }
@@ -82,27 +82,28 @@ pub(crate) async fn run(
             return Ok(());
         }
     };
-    node.tasks.problems().clear(REFUSED);
-    let seen = Arc::new(Seen::default());
-    watch_own(&node, &seen);
+    node.tasks.problems().clear(REJECTED);
+    let observed = Arc::new(ObservedNode::default());
+    watch_node_object(&node, &observed);
     let mut reporter =
-        Reporter { node, seen, object, written: Value::Null, lease: None, status_at: None };
+        NodeReporter { node, observed, object, written: Value::Null, lease: None, status_at: None };
     let mut addresses = reporter.node.identity.config.addresses.clone();
     let mut renew_at = base::clock::now();
     while !shutdown.is_requested() {
-        let gone = reporter.seen.gone.load(Ordering::Relaxed);
-        let ready = gone || reporter.status().await;
+        let deleted = reporter.observed.deleted.load(Ordering::Relaxed);
+        let ready = deleted || reporter.status().await;
         if base::clock::now() >= renew_at {
-            if !gone {
+            if !deleted {
                 reporter.renew().await;
             }
-            renew_at = base::clock::now() + RENEW;
+            renew_at = base::clock::now() + RENEW_INTERVAL;
         }
-        let next = if ready { renew_at } else { renew_at.min(base::clock::now() + UNREADY_LOOK) };
+        let next =
+            if ready { renew_at } else { renew_at.min(base::clock::now() + NOT_READY_INTERVAL) };
         tokio::select! {
             () = shutdown.requested() => break,
             () = reporter.node.caches.status_changed.notified() => {}
-            () = moved(&mut addresses) => {}
+            () = addresses_changed(&mut addresses) => {}
             () = tokio::time::sleep_until(next) => {}
         }
     }
@@ -111,13 +112,13 @@ pub(crate) async fn run(
 
 /// Watches the Node object. As with the kubelet, a deleted object is not recreated before the next
 /// start, because an administrator removed the node on purpose.
-fn watch_own(node: &Arc<Node>, seen: &Arc<Seen>) {
-    let (weak, seen) = (Arc::downgrade(node), Arc::clone(seen));
+fn watch_node_object(node: &Arc<Node>, observed: &Arc<ObservedNode>) {
+    let (weak, observed) = (Arc::downgrade(node), Arc::clone(observed));
     node.api.own_node.on_change(move |change| {
         let Some(node) = weak.upgrade() else { return };
         match change {
             Change::Deleted(_) => {
-                seen.gone.store(true, Ordering::Relaxed);
+                observed.deleted.store(true, Ordering::Relaxed);
                 let name = &node.identity.config.node_name;
                 let what = format!("the Node object {name} was deleted while this node runs; its pods end");
                 let fix = "to have it back restart kube-lite on this machine (`systemctl restart kube-lite`), else stop it";
@@ -126,12 +127,12 @@ fn watch_own(node: &Arc<Node>, seen: &Arc<Seen>) {
             Change::Added(object) | Change::Updated { new: object, .. } => {
                 let Some(object) = client::informer::decode::<core::Node>(object) else { return };
                 node.caches.labels.store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
-                if let Some(reason) = seen.schedulable(&object) {
+                if let Some(reason) = observed.schedulable(&object) {
                     let message =
                         format!("Node {} status is now: {reason}", node.identity.config.node_name);
                     node.api.events.object_event(&object, EventType::Normal, reason, message);
                 }
-                let back = seen.gone.swap(false, Ordering::Relaxed);
+                let back = observed.deleted.swap(false, Ordering::Relaxed);
                 if back {
                     node.tasks.problems().clear(DELETED);
                 }
@@ -139,7 +140,7 @@ fn watch_own(node: &Arc<Node>, seen: &Arc<Seen>) {
                 if !unknown && !back {
                     return;
                 }
-                seen.overruled.store(true, Ordering::Relaxed);
+                observed.overruled.store(true, Ordering::Relaxed);
             }
         }
         node.caches.status_changed.notify_one();
@@ -166,7 +167,7 @@ async fn register(node: &Node) -> Result<core::Node, client::Error> {
     let name = &node.identity.config.node_name;
     let own = labels(node);
     let flags =
-        Flags { labels: &node.identity.config.labels, taints: &node.identity.config.taints };
+        NodeFlags { labels: &node.identity.config.labels, taints: &node.identity.config.taints };
     let mut annotations = flags.annotations();
     annotations
         .insert("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into());
@@ -202,9 +203,9 @@ async fn register(node: &Node) -> Result<core::Node, client::Error> {
     Ok(registered)
 }
 
-struct Reporter {
+struct NodeReporter {
     node: Arc<Node>,
-    seen: Arc<Seen>,
+    observed: Arc<ObservedNode>,
     object: core::Node,
     /// The last written status, without times.
     written: Value,
@@ -212,11 +213,11 @@ struct Reporter {
     status_at: Option<Instant>,
 }
 
-impl Reporter {
+impl NodeReporter {
     /// Writes the status if it changed or the interval is over; returns whether the node is ready.
     async fn status(&mut self) -> bool {
-        let (status, ready) = status::make(&self.node).await;
-        let overruled = self.seen.overruled.swap(false, Ordering::Relaxed);
+        let (status, ready) = status::node_status(&self.node).await;
+        let overruled = self.observed.overruled.swap(false, Ordering::Relaxed);
         let late = |at: Instant| at.elapsed() >= self.node.identity.config.status_interval;
         let due = overruled || self.status_at.is_none_or(late);
         if status == self.written && !due {
@@ -252,7 +253,7 @@ impl Reporter {
                 self.status_at = Some(base::clock::now());
             }
             Err(error) => {
-                self.seen.overruled.fetch_or(overruled, Ordering::Relaxed);
+                self.observed.overruled.fetch_or(overruled, Ordering::Relaxed);
                 tracing::debug!(%error, "cannot write the node status");
             }
         }
@@ -323,11 +324,11 @@ mod tests {
             spec: Some(core::NodeSpec { unschedulable, ..core::NodeSpec::default() }),
             ..core::Node::default()
         };
-        let seen = Seen::default();
-        assert_eq!(seen.schedulable(&node(None)), None);
-        assert_eq!(seen.schedulable(&node(Some(true))), Some("NodeNotSchedulable"));
-        assert_eq!(seen.schedulable(&node(Some(true))), None);
-        assert_eq!(seen.schedulable(&node(Some(false))), Some("NodeSchedulable"));
-        assert_eq!(seen.schedulable(&node(None)), None);
+        let observed = ObservedNode::default();
+        assert_eq!(observed.schedulable(&node(None)), None);
+        assert_eq!(observed.schedulable(&node(Some(true))), Some("NodeNotSchedulable"));
+        assert_eq!(observed.schedulable(&node(Some(true))), None);
+        assert_eq!(observed.schedulable(&node(Some(false))), Some("NodeSchedulable"));
+        assert_eq!(observed.schedulable(&node(None)), None);
     }
 }

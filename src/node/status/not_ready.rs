@@ -8,24 +8,24 @@ use api::k8s::api::core::v1::PodStatus;
 use tokio::sync::watch;
 
 /// Uids of pods that are not ready, by `namespace/name`.
-pub type NotReady = BTreeMap<String, Arc<str>>;
+pub type NotReadyPodUids = BTreeMap<String, Arc<str>>;
 
 /// Publishes the pods that are not ready; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Unready(watch::Sender<NotReady>);
+pub struct NotReadyPods(watch::Sender<NotReadyPodUids>);
 
-impl Unready {
+impl NotReadyPods {
     /// Subscribes to the pods that are not ready.
-    pub fn subscribe(&self) -> watch::Receiver<NotReady> {
+    pub fn subscribe(&self) -> watch::Receiver<NotReadyPodUids> {
         self.0.subscribe()
     }
 
     /// Updates a pod from its latest status.
-    pub(crate) fn told(&self, key: &str, uid: &Arc<str>, status: &PodStatus) {
+    pub(crate) fn update(&self, key: &str, uid: &Arc<str>, status: &PodStatus) {
         let conditions = status.conditions.iter().flatten();
         let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
         if ready {
-            return self.gone(key, uid);
+            return self.remove(key, uid);
         }
         self.0.send_if_modified(|all| {
             all.insert(key.to_owned(), Arc::clone(uid)).is_none_or(|before| before != *uid)
@@ -33,7 +33,7 @@ impl Unready {
     }
 
     /// Removes a pod that is ready or deleted, unless another pod has its name by now.
-    pub(crate) fn gone(&self, key: &str, uid: &Arc<str>) {
+    pub(crate) fn remove(&self, key: &str, uid: &Arc<str>) {
         self.0.send_if_modified(|all| {
             let own = all.get(key).is_some_and(|known| known == uid);
             if own {
@@ -55,19 +55,19 @@ mod tests {
             serde_json::from_value(json!({"conditions": [{"type": "Ready", "status": ready}]}))
                 .unwrap()
         };
-        let (unready, one, two) = (Unready::default(), Arc::from("1"), Arc::from("2"));
-        let mut seen = unready.subscribe();
-        unready.told("n/a", &one, &status("True"));
+        let (not_ready, one, two) = (NotReadyPods::default(), Arc::from("1"), Arc::from("2"));
+        let mut seen = not_ready.subscribe();
+        not_ready.update("n/a", &one, &status("True"));
         assert!(!seen.has_changed().unwrap());
-        unready.told("n/a", &one, &PodStatus::default());
+        not_ready.update("n/a", &one, &PodStatus::default());
         assert_eq!(*seen.borrow_and_update(), [("n/a".to_owned(), Arc::clone(&one))].into());
-        unready.told("n/a", &one, &status("False"));
+        not_ready.update("n/a", &one, &status("False"));
         assert!(!seen.has_changed().unwrap());
         // Its successor has the same name and is not affected by the end of the first pod.
-        unready.told("n/a", &two, &status("False"));
-        unready.gone("n/a", &one);
+        not_ready.update("n/a", &two, &status("False"));
+        not_ready.remove("n/a", &one);
         assert_eq!(*seen.borrow_and_update(), [("n/a".to_owned(), Arc::clone(&two))].into());
-        unready.told("n/a", &two, &status("True"));
-        assert_eq!(*seen.borrow_and_update(), NotReady::new());
+        not_ready.update("n/a", &two, &status("True"));
+        assert_eq!(*seen.borrow_and_update(), NotReadyPodUids::new());
     }
 }

@@ -5,7 +5,7 @@ mod conditions;
 mod containers;
 mod input;
 
-pub(crate) use input::{Input, Verdict, Waiting};
+pub(crate) use input::{PodFailure, StatusInput, WaitingReason};
 
 use std::net::IpAddr;
 
@@ -13,16 +13,18 @@ use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 
-use crate::pods::observed::Observed;
-use crate::pods::plan::{has_initialized, restarts};
-use crate::pods::pod::{Pod, Role};
+use crate::pods::observed::ObservedPod;
+use crate::pods::plan::{has_initialized, restarts_after_exit};
+use crate::pods::pod::{ContainerRole, Pod};
 use crate::pods::resources;
 
 /// Generates the status.
-pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
-    let main = containers::statuses(pod, input, |r| r == Role::Main);
-    let init = containers::statuses(pod, input, |r| matches!(r, Role::Init | Role::Sidecar));
-    let ephemeral = containers::statuses(pod, input, |r| r == Role::Ephemeral);
+pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
+    let main = containers::statuses(pod, input, |r| r == ContainerRole::Main);
+    let init = containers::statuses(pod, input, |r| {
+        matches!(r, ContainerRole::Init | ContainerRole::Sidecar)
+    });
+    let ephemeral = containers::statuses(pod, input, |r| r == ContainerRole::Ephemeral);
     let all: Vec<core::ContainerStatus> = main.iter().chain(&init).cloned().collect();
     let previous = input.previous;
     let api = pod.api_status();
@@ -39,7 +41,7 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
         reason = previous.reason.clone().or_else(|| api.and_then(|s| s.reason.clone()));
         message = previous.message.clone().or_else(|| api.and_then(|s| s.message.clone()));
     }
-    if let Some(verdict) = input.verdict() {
+    if let Some(verdict) = input.effective_failure() {
         phase = "Failed";
         reason = Some(verdict.reason.clone());
         message = Some(verdict.message.clone());
@@ -74,10 +76,10 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
 /// Whether the node rejected the pod before it created anything. Like the kubelet (`rejectPod`),
 /// the status then has no containers: clients would show the reason of a waiting container instead
 /// of the pod's. After a restart, the phase indicates the rejection.
-fn is_rejected(pod: &Pod, input: &Input<'_>) -> bool {
+fn is_rejected(pod: &Pod, input: &StatusInput<'_>) -> bool {
     let told = |list: &Option<Vec<core::ContainerStatus>>| list.iter().flatten().next().is_some();
     let previous = input.previous;
-    (input.decided.is_some() || pod.is_api_terminal())
+    (input.failure.is_some() || pod.is_api_terminal())
         && input.observed.sandboxes.is_empty()
         && input.observed.containers.is_empty()
         && !told(&previous.container_statuses)
@@ -86,7 +88,7 @@ fn is_rejected(pod: &Pod, input: &Input<'_>) -> bool {
 
 /// Returns the pod's addresses, that of the node's preferred family first; with `hostNetwork` those
 /// of the node. They are kept after the end.
-fn addresses(pod: &Pod, input: &Input<'_>) -> Vec<String> {
+fn addresses(pod: &Pod, input: &StatusInput<'_>) -> Vec<String> {
     if pod.host_network() {
         return input.node_ips.iter().map(ToString::to_string).collect();
     }
@@ -99,7 +101,7 @@ fn addresses(pod: &Pod, input: &Input<'_>) -> Vec<String> {
 }
 
 /// Returns the addresses of the pod's sandbox, or of the node with `hostNetwork`.
-pub(crate) fn pod_ips(node_ips: &[IpAddr], pod: &Pod, observed: &Observed) -> Vec<String> {
+pub(crate) fn pod_ips(node_ips: &[IpAddr], pod: &Pod, observed: &ObservedPod) -> Vec<String> {
     if pod.host_network() {
         return node_ips.iter().map(ToString::to_string).collect();
     }
@@ -127,7 +129,7 @@ fn phase(
     let (mut pending_init, mut pending_sidecar, mut init_failed) = (0, 0, 0);
     let (mut unknown, mut running, mut waiting) = (0, 0, 0);
     let (mut stopped, mut stopped_for_good, mut succeeded) = (0, 0, 0);
-    for member in pod.members.iter().filter(|m| m.role != Role::Ephemeral) {
+    for member in pod.containers.iter().filter(|m| m.role != ContainerRole::Ephemeral) {
         let status = all.iter().find(|s| s.name == member.name());
         let state = status.and_then(|s| s.state.as_ref());
         let last = status.and_then(|s| s.last_state.as_ref()).and_then(|s| s.terminated.as_ref());
@@ -136,18 +138,18 @@ fn phase(
         let is_waiting = state.is_some_and(|s| s.waiting.is_some());
         let code = ended.or(if is_waiting { last } else { None }).map(|t| t.exit_code);
         match member.role {
-            Role::Init => match code {
+            ContainerRole::Init => match code {
                 Some(0) if ended.is_some() => {}
                 Some(0) => {}
-                Some(code) => init_failed += i32::from(!restarts(pod, member, code)),
+                Some(code) => init_failed += i32::from(!restarts_after_exit(pod, member, code)),
                 None => pending_init += 1,
             },
-            Role::Sidecar if is_running => {
+            ContainerRole::Sidecar if is_running => {
                 running += 1;
                 pending_sidecar += i32::from(status.and_then(|s| s.started) != Some(true));
             }
-            Role::Sidecar if ended.is_some() || (is_waiting && last.is_some()) => {}
-            Role::Sidecar => {
+            ContainerRole::Sidecar if ended.is_some() || (is_waiting && last.is_some()) => {}
+            ContainerRole::Sidecar => {
                 pending_sidecar += 1;
                 if is_waiting { waiting += 1 } else { unknown += 1 }
             }
@@ -155,7 +157,7 @@ fn phase(
             _ => match code {
                 Some(code) => {
                     stopped += 1;
-                    stopped_for_good += i32::from(!restarts(pod, member, code));
+                    stopped_for_good += i32::from(!restarts_after_exit(pod, member, code));
                     succeeded += i32::from(code == 0 && ended.is_some());
                 }
                 None if is_waiting => waiting += 1,

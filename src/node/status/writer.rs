@@ -26,7 +26,7 @@ use crate::pods::condition_types::{RESIZE, is_written_by_node};
 const WRITES_MAX: usize = 8;
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct PodStatusEntry {
     key: ObjectKey,
     /// Uid of the object in the API (for a static pod that of its mirror pod).
     api_uid: String,
@@ -43,7 +43,7 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Inner {
-    entries: Mutex<HashMap<Arc<str>, Entry>>,
+    entries: Mutex<HashMap<Arc<str>, PodStatusEntry>>,
     changed: Notify,
     terminations: Terminations,
 }
@@ -66,7 +66,7 @@ impl StatusWriter {
         let shown = entries.get(uid).map(|e| &e.status);
         let shown = shown.filter(|status| **status != core::PodStatus::default());
         self.0.terminations.record(shown.or(known), &status);
-        let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| Entry {
+        let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| PodStatusEntry {
             key: key.clone(),
             api_uid: api_uid.to_owned(),
             status: core::PodStatus::default(),
@@ -97,7 +97,7 @@ impl StatusWriter {
     /// Handles the status in the API at a resource version: a status that differs from the node's
     /// is written again. After a start from the cache the known status may be outdated, and other
     /// writers may have changed it.
-    pub(crate) fn seen(&self, uid: &str, version: i64, status: &core::PodStatus) {
+    pub(crate) fn on_api_status(&self, uid: &str, version: i64, status: &core::PodStatus) {
         let mut entries = self.0.entries.lock();
         let Some(entry) = entries.get_mut(uid) else { return };
         let settled = !entry.dirty && !entry.busy && entry.status != core::PodStatus::default();
@@ -105,7 +105,7 @@ impl StatusWriter {
             return;
         }
         entry.version = version;
-        if difference(status, &entry.status).is_none() {
+        if status_patch(status, &entry.status).is_none() {
             return;
         }
         entry.written = status.clone();
@@ -117,7 +117,7 @@ impl StatusWriter {
     /// Lets the object of a removed pod be deleted after the last status is written.
     pub(crate) fn finish(&self, uid: &Arc<str>, key: &ObjectKey, api_uid: &str) {
         let mut entries = self.0.entries.lock();
-        let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| Entry {
+        let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| PodStatusEntry {
             key: key.clone(),
             api_uid: api_uid.to_owned(),
             status: core::PodStatus::default(),
@@ -152,7 +152,7 @@ impl StatusWriter {
         let mut pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         loop {
             while pause.is_none() && writes.len() < WRITES_MAX {
-                let Some((uid, entry)) = self.next() else { break };
+                let Some((uid, entry)) = self.take_next() else { break };
                 let client = client.clone();
                 writes.push(async move {
                     let outcome = write(&client, &entry).await;
@@ -164,7 +164,7 @@ impl StatusWriter {
                 () = self.0.changed.notified(), if pause.is_none() => {}
                 Some((uid, entry, outcome)) = writes.next() => {
                     let failed = outcome.is_err();
-                    self.done(&uid, entry, outcome);
+                    self.complete_write(&uid, entry, outcome);
                     if !failed {
                         backoff.reset();
                     } else if pause.is_none() {
@@ -174,12 +174,12 @@ impl StatusWriter {
                         }));
                     }
                 }
-                () = over(&mut pause) => pause = None,
+                () = pause_over(&mut pause) => pause = None,
             }
         }
     }
 
-    fn next(&self) -> Option<(Arc<str>, Entry)> {
+    fn take_next(&self) -> Option<(Arc<str>, PodStatusEntry)> {
         let mut entries = self.0.entries.lock();
         let (uid, entry) = entries.iter_mut().find(|(_, e)| e.dirty && !e.busy)?;
         entry.dirty = false;
@@ -187,20 +187,25 @@ impl StatusWriter {
         Some((Arc::clone(uid), entry.clone()))
     }
 
-    fn done(&self, uid: &Arc<str>, written: Entry, outcome: Result<Outcome, client::Error>) {
+    fn complete_write(
+        &self,
+        uid: &Arc<str>,
+        written: PodStatusEntry,
+        outcome: Result<WriteOutcome, client::Error>,
+    ) {
         let mut entries = self.0.entries.lock();
         let Some(entry) = entries.get_mut(uid) else { return };
         entry.busy = false;
         match outcome {
-            Ok(Outcome::Gone) => {
+            Ok(WriteOutcome::Gone) => {
                 entries.remove(uid);
             }
-            Ok(Outcome::Written(version)) => {
+            Ok(WriteOutcome::Written(version)) => {
                 entry.written = written.status;
                 entry.version = entry.version.max(version.unwrap_or_default());
             }
             // The API keeps its previous status.
-            Ok(Outcome::Refused) => {}
+            Ok(WriteOutcome::Rejected) => {}
             Err(error) => {
                 tracing::debug!(pod = %entry.key, %error, "cannot write pod status, trying again");
                 entry.dirty = true;
@@ -210,55 +215,57 @@ impl StatusWriter {
 }
 
 /// Resolves when there is a pause and it is over.
-async fn over(pause: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
+async fn pause_over(pause: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
     match pause {
         Some(pause) => pause.await,
         None => std::future::pending().await,
     }
 }
 
-enum Outcome {
+enum WriteOutcome {
     /// With the resource version, if there was something to write.
     Written(Option<i64>),
     /// The server rejected the status, so it is not retried; the next change includes it.
-    Refused,
+    Rejected,
     Gone,
 }
 
-async fn write(client: &Client, entry: &Entry) -> Result<Outcome, client::Error> {
+async fn write(client: &Client, entry: &PodStatusEntry) -> Result<WriteOutcome, client::Error> {
     let (namespace, name) = (&*entry.key.namespace, &*entry.key.name);
     let mut version = None;
-    if let Some(status) = difference(&entry.written, &entry.status) {
+    if let Some(status) = status_patch(&entry.written, &entry.status) {
         // With the uid, the server rejects the patch for another pod of the same name.
         let patch = json!({"metadata": {"uid": entry.api_uid}, "status": status});
         let result =
             client.patch::<core::Pod>(namespace, name, "status", &Patch::Strategic(&patch)).await;
         match result {
             Ok(pod) => version = pod.metadata.resource_version.and_then(|v| v.parse().ok()),
-            Err(error) if error.is_not_found() || error.is_conflict() => return Ok(Outcome::Gone),
+            Err(error) if error.is_not_found() || error.is_conflict() => {
+                return Ok(WriteOutcome::Gone);
+            }
             Err(error) if error.is_invalid() => {
                 tracing::warn!(pod = %entry.key, %error, "the server refuses the pod status");
                 if !entry.delete {
-                    return Ok(Outcome::Refused);
+                    return Ok(WriteOutcome::Rejected);
                 }
             }
             Err(error) => return Err(error),
         }
     }
     if !entry.delete {
-        return Ok(Outcome::Written(version));
+        return Ok(WriteOutcome::Written(version));
     }
     let options =
         DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::with_uid(&entry.api_uid) };
     match client.delete::<core::Pod>(namespace, name, &options).await {
-        Ok(()) => Ok(Outcome::Gone),
-        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Outcome::Gone),
+        Ok(()) => Ok(WriteOutcome::Gone),
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(WriteOutcome::Gone),
         Err(error) => Err(error),
     }
 }
 
 /// Returns a strategic merge patch from one status to another; `None` if they are equal.
-fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
+fn status_patch(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
     let (Ok(Value::Object(old)), Ok(Value::Object(mut new))) = (old.to_value(), new.to_value())
     else {
         return None;
@@ -366,13 +373,13 @@ mod tests {
             Some(&status("1.1.1.1", "Running")),
             status("2.2.2.2", "Running"),
         );
-        let (_, entry) = writer.next().unwrap();
-        writer.done(&uid, entry, Ok(Outcome::Refused));
-        assert!(writer.next().is_none(), "it is not tried again as it was");
+        let (_, entry) = writer.take_next().unwrap();
+        writer.complete_write(&uid, entry, Ok(WriteOutcome::Rejected));
+        assert!(writer.take_next().is_none(), "it is not tried again as it was");
         writer.set(&uid, &key, "u", None, status("2.2.2.2", "Failed"));
-        let (_, entry) = writer.next().unwrap();
+        let (_, entry) = writer.take_next().unwrap();
         assert_eq!(
-            difference(&entry.written, &entry.status).unwrap(),
+            status_patch(&entry.written, &entry.status).unwrap(),
             json!({"phase": "Failed", "podIP": "2.2.2.2"})
         );
     }
@@ -389,22 +396,22 @@ mod tests {
         let key = ObjectKey::new("d", "p");
         // The cached status equals the current one, but the server received another one in between.
         writer.set(&uid, &key, "u", Some(&ready("False")), ready("False"));
-        let (_, entry) = writer.next().unwrap();
-        writer.done(&uid, entry, Ok(Outcome::Written(None)));
-        assert!(writer.next().is_none());
-        writer.seen("u", 7, &ready("False"));
-        assert!(writer.next().is_none());
-        writer.seen("u", 9, &ready("True"));
-        let (_, entry) = writer.next().unwrap();
+        let (_, entry) = writer.take_next().unwrap();
+        writer.complete_write(&uid, entry, Ok(WriteOutcome::Written(None)));
+        assert!(writer.take_next().is_none());
+        writer.on_api_status("u", 7, &ready("False"));
+        assert!(writer.take_next().is_none());
+        writer.on_api_status("u", 9, &ready("True"));
+        let (_, entry) = writer.take_next().unwrap();
         assert_eq!(
-            difference(&entry.written, &entry.status).unwrap()["conditions"],
+            status_patch(&entry.written, &entry.status).unwrap()["conditions"],
             json!([{"type": "Ready", "status": "False"}])
         );
-        writer.done(&uid, entry, Ok(Outcome::Written(Some(10))));
+        writer.complete_write(&uid, entry, Ok(WriteOutcome::Written(Some(10))));
         // The node's own writes are ignored when they come back, however late.
-        writer.seen("u", 8, &ready("True"));
-        writer.seen("u", 10, &ready("False"));
-        assert!(writer.next().is_none());
+        writer.on_api_status("u", 8, &ready("True"));
+        writer.on_api_status("u", 10, &ready("False"));
+        assert!(writer.take_next().is_none());
     }
 
     #[test]
@@ -416,7 +423,7 @@ mod tests {
             serde_json::from_value::<core::PodStatus>(value).unwrap()
         };
         // The gate was closed while the node still has the status generated with the open gate.
-        let conditions = |old, new| difference(&old, &new).map(|d| d["conditions"].clone());
+        let conditions = |old, new| status_patch(&old, &new).map(|d| d["conditions"].clone());
         assert_eq!(
             conditions(status("False", "True"), status("True", "True")),
             Some(json!([{"type": "DisruptionTarget", "status": "True"}]))
@@ -428,7 +435,7 @@ mod tests {
         let gate_only = serde_json::from_value::<core::PodStatus>(
             json!({"conditions": [{"type": "k8s.io/blue-green", "status": "True"}]}),
         );
-        assert_eq!(difference(&core::PodStatus::default(), &gate_only.unwrap()), None);
+        assert_eq!(status_patch(&core::PodStatus::default(), &gate_only.unwrap()), None);
     }
 
     #[test]
@@ -442,15 +449,15 @@ mod tests {
         let new = status(json!({"phase": "Running", "podIPs": [{"ip": "2"}],
             "conditions": [{"type": "Ready", "status": "True"}]}));
         assert_eq!(
-            difference(&old, &new).unwrap(),
+            status_patch(&old, &new).unwrap(),
             json!({"phase": "Running", "reason": null, "podIPs": [{"ip": "2"}, {"$patch": "replace"}],
                 "conditions": [{"type": "Ready", "status": "True", "reason": null},
                     {"$patch": "delete", "type": "PodResizePending"}]})
         );
-        assert_eq!(difference(&new, &new), None);
+        assert_eq!(status_patch(&new, &new), None);
         // An additional condition of another writer causes no write.
         let beside = status(json!({"phase": "Running", "podIPs": [{"ip": "2"}],
             "conditions": [{"type": "Ready", "status": "True"}, {"type": "Foreign", "status": "True"}]}));
-        assert_eq!(difference(&beside, &new), None);
+        assert_eq!(status_patch(&beside, &new), None);
     }
 }

@@ -10,7 +10,7 @@ use super::directory::chmod;
 
 /// A file of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct File {
+pub(super) struct VolumeFile {
     pub(super) data: Vec<u8>,
     pub(super) mode: u32,
     /// Owner, if it is not root.
@@ -18,7 +18,7 @@ pub(super) struct File {
 }
 
 /// Files by their path in the volume.
-pub(super) type Files = BTreeMap<String, File>;
+pub(super) type VolumeFiles = BTreeMap<String, VolumeFile>;
 
 const DATA: &str = "..data";
 
@@ -38,7 +38,7 @@ fn first(path: &str) -> &str {
 }
 
 /// Replaces the content of `folder` by `files`; writes nothing if it is equal.
-pub(super) fn write(folder: &Path, files: &Files, group: Option<u32>) -> io::Result<()> {
+pub(super) fn write(folder: &Path, files: &VolumeFiles, group: Option<u32>) -> io::Result<()> {
     for path in files.keys() {
         check(path)?;
     }
@@ -83,7 +83,7 @@ pub(super) fn write(folder: &Path, files: &Files, group: Option<u32>) -> io::Res
     clean(folder, &name, files)
 }
 
-fn write_file(new: &Path, path: &str, file: &File, group: Option<u32>) -> io::Result<()> {
+fn write_file(new: &Path, path: &str, file: &VolumeFile, group: Option<u32>) -> io::Result<()> {
     let target = new.join(path);
     let mut parent = new.to_owned();
     let components: Vec<&str> = path.split('/').collect();
@@ -105,7 +105,7 @@ fn write_file(new: &Path, path: &str, file: &File, group: Option<u32>) -> io::Re
     chmod(&target, if group.is_some() { file.mode | 0o440 } else { file.mode })
 }
 
-fn is_same(old: &Path, files: &Files) -> bool {
+fn is_same(old: &Path, files: &VolumeFiles) -> bool {
     let mut found = Vec::new();
     list(old, &mut found);
     found.len() == files.len()
@@ -125,7 +125,7 @@ fn list(folder: &Path, out: &mut Vec<PathBuf>) {
 }
 
 /// Removes previous versions and the links of removed names.
-fn clean(folder: &Path, current: &str, files: &Files) -> io::Result<()> {
+fn clean(folder: &Path, current: &str, files: &VolumeFiles) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -147,10 +147,13 @@ mod tests {
 
     use super::*;
 
-    fn files(list: &[(&str, &str)]) -> Files {
+    fn files(list: &[(&str, &str)]) -> VolumeFiles {
         list.iter()
             .map(|(p, d)| {
-                ((*p).to_owned(), File { data: d.as_bytes().to_vec(), mode: 0o640, user: None })
+                (
+                    (*p).to_owned(),
+                    VolumeFile { data: d.as_bytes().to_vec(), mode: 0o640, user: None },
+                )
             })
             .collect()
     }

@@ -16,7 +16,7 @@ static CHANGING: parking_lot::Mutex<()> = parking_lot::const_mutex(());
 
 /// Marks a local volume as used by a pod. The first pod of a volume changes its group, unless
 /// `group` requires a mismatch and there is none; files of running pods are not changed.
-fn first_use(
+fn mark_first_use(
     pods: &Path,
     own: &Path,
     volume: &str,
@@ -42,7 +42,7 @@ fn first_use(
 }
 
 /// Returns the path of the volume of a claim.
-pub(super) async fn place(
+pub(super) async fn claim_path(
     node: &Node,
     pod: &Pod,
     name: &str,
@@ -85,7 +85,7 @@ pub(super) async fn place(
         let on_mismatch =
             security.and_then(|s| s.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
         let group = fs_group.and_then(|g| u32::try_from(g).ok()).map(|g| (g, on_mismatch));
-        base::tasks::blocking(move || first_use(&pods, &own, &volume, &root, group))
+        base::tasks::blocking(move || mark_first_use(&pods, &own, &volume, &root, group))
             .await
             .map_err(|e| e.to_string())?
             .map_err(|e| format!("cannot give {:?} to fsGroup: {e}", path))?;
@@ -110,7 +110,7 @@ mod tests {
         let group = std::fs::metadata(&root).unwrap().gid();
         let private = || directory::chmod(&root.join("db"), 0o700).unwrap();
         let used = |pod: &str, on_mismatch| {
-            first_use(&pods, &pods.join(pod), "v", &root, Some((group, on_mismatch))).unwrap();
+            mark_first_use(&pods, &pods.join(pod), "v", &root, Some((group, on_mismatch))).unwrap();
             mode(&root.join("db"))
         };
         private();

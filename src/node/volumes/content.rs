@@ -6,27 +6,27 @@ use std::collections::BTreeMap;
 use api::k8s::api::core::v1 as core;
 use tokio::time::Instant;
 
-use super::atomic::{File, Files};
+use super::atomic::{VolumeFile, VolumeFiles};
 use crate::context::Node;
-use crate::credentials::pod_certificates::{Credentials, Held};
-use crate::pods::cri_config::downward::{Facts, field, resource};
+use crate::credentials::pod_certificates::{Credentials, IssuedCredentials};
+use crate::pods::cri_config::downward::{FieldContext, field, resource};
 use crate::pods::objects::OBJECTS_WAIT;
-use crate::pods::objects::{Found, Source, data};
+use crate::pods::objects::{CachedObject, ObjectKind, data};
 use crate::pods::pod::Pod;
 
 /// The content of a volume.
 #[derive(Debug, Default)]
-pub(super) struct Content {
-    pub(super) files: Files,
+pub(super) struct VolumeContent {
+    pub(super) files: VolumeFiles,
     pub(super) plugin: &'static str,
     /// Secrets are never written to disk.
     pub(super) in_memory: bool,
     pub(super) refresh_at: Option<Instant>,
 }
 
-impl Content {
+impl VolumeContent {
     /// Schedules an update of the volume.
-    fn due(&mut self, at: Instant) {
+    fn refresh_by(&mut self, at: Instant) {
         self.refresh_at = Some(self.refresh_at.map_or(at, |known| known.min(at)));
     }
 }
@@ -41,19 +41,19 @@ pub(super) async fn render(
     pod: &Pod,
     volume: &core::Volume,
     ips: &[String],
-    held: &Held,
-) -> Result<Option<Content>, String> {
+    certificates: &IssuedCredentials,
+) -> Result<Option<VolumeContent>, String> {
     let allocatable = node.caches.allocatable.load();
     let node_ips = node.identity.config.node_ips();
-    let facts = Facts { pod_ips: ips, node_ips: &node_ips, allocatable: &allocatable };
-    let mut out = Content::default();
+    let fields = FieldContext { pod_ips: ips, node_ips: &node_ips, allocatable: &allocatable };
+    let mut out = VolumeContent::default();
     if let Some(source) = &volume.config_map {
         out.plugin = "kubernetes.io~configmap";
         let optional = source.optional == Some(true);
         keys(
             node,
             pod,
-            Source::ConfigMap,
+            ObjectKind::ConfigMap,
             &source.name,
             source.items.as_deref(),
             optional,
@@ -68,7 +68,7 @@ pub(super) async fn render(
         keys(
             node,
             pod,
-            Source::Secret,
+            ObjectKind::Secret,
             name,
             source.items.as_deref(),
             optional,
@@ -78,11 +78,11 @@ pub(super) async fn render(
     } else if let Some(source) = &volume.downward_api {
         out.plugin = "kubernetes.io~downward-api";
         out.in_memory = true;
-        downward(pod, source.items.as_deref(), source.default_mode, &facts, &mut out)?;
+        downward(pod, source.items.as_deref(), source.default_mode, &fields, &mut out)?;
     } else if volume.projected.is_some() {
         out.plugin = "kubernetes.io~projected";
         out.in_memory = true;
-        projected(node, pod, volume, held, &facts, &mut out).await?;
+        projected(node, pod, volume, certificates, &fields, &mut out).await?;
     } else {
         return Ok(None);
     }
@@ -96,23 +96,23 @@ pub(super) async fn render(
 fn keys(
     node: &Node,
     pod: &Pod,
-    source: Source,
+    source: ObjectKind,
     name: &str,
     items: Option<&[core::KeyToPath]>,
     optional: bool,
     default_mode: Option<i32>,
-    out: &mut Content,
+    out: &mut VolumeContent,
 ) -> Result<(), String> {
-    let kind = if source == Source::ConfigMap { "configmap" } else { "secret" };
+    let kind = if source == ObjectKind::ConfigMap { "configmap" } else { "secret" };
     let reference = (source, pod.namespace().to_owned(), name.to_owned());
     let found = match node.api.objects.get(&reference) {
-        Found::Present(object) => data(source, &object),
-        Found::Missing if optional => BTreeMap::new(),
-        Found::Missing => return Err(format!("{kind} {name:?} not found")),
-        Found::Unknown(error) if error.is_empty() => {
+        CachedObject::Present(object) => data(source, &object),
+        CachedObject::Missing if optional => BTreeMap::new(),
+        CachedObject::Missing => return Err(format!("{kind} {name:?} not found")),
+        CachedObject::Unknown(error) if error.is_empty() => {
             return Err(format!("{kind} {}/{name} is not read yet", pod.namespace()));
         }
-        Found::Unknown(error) => return Err(error),
+        CachedObject::Unknown(error) => return Err(error),
     };
     select(found, kind, items, optional, default_mode, &mut out.files)
 }
@@ -124,19 +124,22 @@ fn select(
     items: Option<&[core::KeyToPath]>,
     optional: bool,
     default_mode: Option<i32>,
-    files: &mut Files,
+    files: &mut VolumeFiles,
 ) -> Result<(), String> {
     let Some(items) = items.filter(|i| !i.is_empty()) else {
         for (key, data) in found {
-            files.insert(key, File { data, mode: mode(None, default_mode), user: None });
+            files.insert(key, VolumeFile { data, mode: mode(None, default_mode), user: None });
         }
         return Ok(());
     };
     for item in items {
         match found.get_mut(&item.key) {
             Some(data) => {
-                let file =
-                    File { data: data.clone(), mode: mode(item.mode, default_mode), user: None };
+                let file = VolumeFile {
+                    data: data.clone(),
+                    mode: mode(item.mode, default_mode),
+                    user: None,
+                };
                 files.insert(item.path.clone(), file);
             }
             None if optional => {}
@@ -150,21 +153,21 @@ fn downward(
     pod: &Pod,
     items: Option<&[core::DownwardAPIVolumeFile]>,
     default_mode: Option<i32>,
-    facts: &Facts<'_>,
-    out: &mut Content,
+    fields: &FieldContext<'_>,
+    out: &mut VolumeContent,
 ) -> Result<(), String> {
     for item in items.into_iter().flatten() {
         let text = if let Some(reference) = &item.field_ref {
-            field(pod, &reference.field_path, facts)
+            field(pod, &reference.field_path, fields)
         } else if let Some(selector) = &item.resource_field_ref {
-            resource(pod, None, selector, facts)
+            resource(pod, None, selector, fields)
         } else {
             continue;
         };
         let data = text.map_err(|e| e.to_string())?.into_bytes();
         out.files.insert(
             item.path.clone(),
-            File { data, mode: mode(item.mode, default_mode), user: None },
+            VolumeFile { data, mode: mode(item.mode, default_mode), user: None },
         );
     }
     Ok(())
@@ -183,7 +186,7 @@ fn access(pod: &Pod, default: Option<i32>) -> (Option<u32>, u32) {
 fn only_user(pod: &Pod) -> Option<u32> {
     let of_pod = pod.spec().security_context.as_ref().and_then(|s| s.run_as_user);
     let mut users = pod
-        .members
+        .containers
         .iter()
         .map(|m| m.container.security_context.as_ref().and_then(|s| s.run_as_user).or(of_pod));
     let first = users.next()??;
@@ -194,9 +197,9 @@ async fn projected(
     node: &Node,
     pod: &Pod,
     volume: &core::Volume,
-    held: &Held,
-    facts: &Facts<'_>,
-    out: &mut Content,
+    certificates: &IssuedCredentials,
+    fields: &FieldContext<'_>,
+    out: &mut VolumeContent,
 ) -> Result<(), String> {
     let sources = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
     let default = volume.projected.as_ref().and_then(|p| p.default_mode);
@@ -207,7 +210,7 @@ async fn projected(
             keys(
                 node,
                 pod,
-                Source::ConfigMap,
+                ObjectKind::ConfigMap,
                 &s.name,
                 s.items.as_deref(),
                 optional,
@@ -216,9 +219,18 @@ async fn projected(
             )?;
         } else if let Some(s) = &source.secret {
             let optional = s.optional == Some(true);
-            keys(node, pod, Source::Secret, &s.name, s.items.as_deref(), optional, default, out)?;
+            keys(
+                node,
+                pod,
+                ObjectKind::Secret,
+                &s.name,
+                s.items.as_deref(),
+                optional,
+                default,
+                out,
+            )?;
         } else if let Some(s) = &source.downward_api {
-            downward(pod, s.items.as_deref(), default, facts, out)?;
+            downward(pod, s.items.as_deref(), default, fields, out)?;
         } else if let Some(s) = &source.service_account_token {
             let seconds = s.expiration_seconds.unwrap_or(3600);
             let audience = s.audience.as_deref().unwrap_or_default();
@@ -228,17 +240,17 @@ async fn projected(
                 .get(pod, audience, seconds)
                 .await
                 .map_err(|e| format!("failed to fetch token: {e}"))?;
-            out.due(due);
+            out.refresh_by(due);
             let data = token.into_bytes();
-            out.files.insert(s.path.clone(), File { data, mode: own_mode, user });
+            out.files.insert(s.path.clone(), VolumeFile { data, mode: own_mode, user });
         } else if let Some(s) = &source.cluster_trust_bundle {
             let data = node.api.trust_bundles.anchors(s, OBJECTS_WAIT).await?;
-            out.files.insert(s.path.clone(), File { data, mode: own_mode, user });
+            out.files.insert(s.path.clone(), VolumeFile { data, mode: own_mode, user });
         } else if let Some(s) = &source.pod_certificate {
-            let found = held.get(&(volume.name.clone(), at)).cloned();
+            let found = certificates.get(&(volume.name.clone(), at)).cloned();
             let found = found.unwrap_or_else(|| Err("no credentials yet".to_owned()));
             let (Credentials { key, chain }, due) = found?;
-            due.into_iter().for_each(|at| out.due(at));
+            due.into_iter().for_each(|at| out.refresh_by(at));
             for (path, data) in [
                 (&s.credential_bundle_path, format!("{key}{chain}")),
                 (&s.key_path, key.to_string()),
@@ -246,7 +258,7 @@ async fn projected(
             ] {
                 if let Some(path) = path.as_ref().filter(|p| !p.is_empty()) {
                     let data = data.into_bytes();
-                    out.files.insert(path.clone(), File { data, mode: own_mode, user });
+                    out.files.insert(path.clone(), VolumeFile { data, mode: own_mode, user });
                 }
             }
         } else {

@@ -29,7 +29,7 @@ pub(super) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<(), S
     let stat = fstatat(&fd, "", AtFlags::AT_EMPTY_PATH).map_err(text)?;
     let is_dir = stat.st_mode & 0o170_000 == 0o040_000;
     mounts::unmount_below(target).map_err(|e| e.to_string())?;
-    place(target, is_dir).map_err(|e| e.to_string())?;
+    create_target(target, is_dir).map_err(|e| e.to_string())?;
     mounts::bind(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), target)
         .map_err(|e| e.to_string())
 }
@@ -69,7 +69,7 @@ fn open(volume: &Path, parts: &[&std::ffi::OsStr]) -> Result<OwnedFd, String> {
 }
 
 /// Creates the empty file or directory on which the sub-path is mounted.
-fn place(target: &Path, is_dir: bool) -> std::io::Result<()> {
+fn create_target(target: &Path, is_dir: bool) -> std::io::Result<()> {
     if let Some(parent) = target.parent() {
         std::fs::create_dir_all(parent)?;
     }

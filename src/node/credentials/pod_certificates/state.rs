@@ -27,23 +27,23 @@ impl std::fmt::Debug for Credentials {
 
 /// Credentials in use; times are seconds since the epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Good {
+pub(super) struct CurrentCertificate {
     pub(super) credentials: Credentials,
     pub(super) refresh_at: i64,
     pub(super) ends_at: i64,
-    told_overdue: bool,
-    told_expired: bool,
+    reported_overdue: bool,
+    reported_expired: bool,
 }
 
-impl Good {
+impl CurrentCertificate {
     pub(super) fn new(credentials: Credentials, refresh_at: i64, ends_at: i64) -> Self {
-        Self { credentials, refresh_at, ends_at, told_overdue: false, told_expired: false }
+        Self { credentials, refresh_at, ends_at, reported_overdue: false, reported_expired: false }
     }
 }
 
 /// A request that awaits the signer's decision.
 #[derive(Clone)]
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     /// The key of the request.
     pub(super) key: Arc<str>,
     /// The name of the request.
@@ -51,7 +51,7 @@ pub(super) struct Asked {
     abandon_at: i64,
 }
 
-impl Asked {
+impl PendingRequest {
     /// A request created at `now`; `jitter` spreads the requests of many pods.
     pub(super) fn new(key: String, name: String, now: i64, jitter: i64) -> Self {
         let abandon_at = now.saturating_add(ABANDON_AFTER).saturating_add(jitter);
@@ -59,9 +59,9 @@ impl Asked {
     }
 }
 
-impl std::fmt::Debug for Asked {
+impl std::fmt::Debug for PendingRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Asked({})", self.name)
+        write!(f, "PendingRequest({})", self.name)
     }
 }
 
@@ -90,7 +90,7 @@ impl Decision {
                     let chain = status.certificate_chain.as_deref().unwrap_or_default();
                     let times = seconds(status.begin_refresh_at.as_ref())
                         .zip(seconds(status.not_after.as_ref()));
-                    return match (clean(chain), times) {
+                    return match (normalize_chain(chain), times) {
                         (Ok(chain), Some((refresh_at, ends_at))) => {
                             Self::Issued { chain, refresh_at, ends_at }
                         }
@@ -111,7 +111,7 @@ impl Decision {
 }
 
 /// Returns the certificates alone, without the text between them.
-fn clean(chain: &str) -> Result<String, String> {
+fn normalize_chain(chain: &str) -> Result<String, String> {
     let all = base::pki::certificates(chain)?;
     Ok(all.iter().map(|der| crate::credentials::trust_bundles::pem(der)).collect())
 }
@@ -121,46 +121,46 @@ pub(super) type Event = (&'static str, String);
 
 /// The next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextAction {
     /// There will be no certificate, for this reason.
-    Refused(String),
+    Fail(String),
     /// Create a request.
-    Ask,
+    Request,
     /// Wait for the signer.
     Wait,
     /// Do nothing before the refresh.
-    Have,
+    Keep,
 }
 
 /// One certificate of a pod.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
-    pub(super) good: Option<Good>,
-    pub(super) asked: Option<Asked>,
-    pub(super) refused: Option<String>,
+pub(super) struct CertificateState {
+    pub(super) current: Option<CurrentCertificate>,
+    pub(super) pending: Option<PendingRequest>,
+    pub(super) failure: Option<String>,
 }
 
-impl Entry {
+impl CertificateState {
     /// Applies the signer's `decision` (`None` while the request is not in the cache) and returns
     /// the next action at `now`. `jitter` (seconds) is added to the time of the refresh;
     /// `namespace` is the pod's, for events.
-    pub(super) fn step(
+    pub(super) fn advance(
         &mut self,
-        found: Option<Decision>,
+        decision: Option<Decision>,
         namespace: &str,
         now: i64,
         jitter: i64,
-    ) -> (Next, Vec<Event>) {
+    ) -> (NextAction, Vec<Event>) {
         let mut events = Vec::new();
-        if let Some(asked) = self.asked.take() {
-            let waits = match found {
-                None => now <= asked.abandon_at,
+        if let Some(pending) = self.pending.take() {
+            let waits = match decision {
+                None => now <= pending.abandon_at,
                 Some(Decision::Pending) => true,
                 Some(Decision::Issued { chain, refresh_at, ends_at }) => {
                     let credentials =
-                        Credentials { key: Arc::clone(&asked.key), chain: chain.into() };
+                        Credentials { key: Arc::clone(&pending.key), chain: chain.into() };
                     let refresh_at = refresh_at.saturating_add(jitter);
-                    self.good = Some(Good::new(credentials, refresh_at, ends_at));
+                    self.current = Some(CurrentCertificate::new(credentials, refresh_at, ends_at));
                     false
                 }
                 Some(Decision::Denied { reason, message }) => {
@@ -169,10 +169,10 @@ impl Entry {
                         "Denied",
                         format!(
                             "PodCertificateRequest {namespace}/{} was denied, reason={reason}, message={message}",
-                            asked.name
+                            pending.name
                         ),
                     ));
-                    self.refused = Some(format!(
+                    self.failure = Some(format!(
                         "PodCertificateRequest was permanently denied: reason={reason} message={message}"
                     ));
                     false
@@ -183,39 +183,39 @@ impl Entry {
                         "Failed",
                         format!(
                             "PodCertificateRequest {namespace}/{} failed, reason={reason}, message={message}",
-                            asked.name
+                            pending.name
                         ),
                     ));
-                    self.refused = Some(format!(
+                    self.failure = Some(format!(
                         "PodCertificateRequest was permanently failed: reason={reason} message={message}"
                     ));
                     false
                 }
             };
             if waits {
-                self.asked = Some(asked);
+                self.pending = Some(pending);
             }
         }
-        if let Some(why) = &self.refused {
-            return (Next::Refused(why.clone()), events);
+        if let Some(why) = &self.failure {
+            return (NextAction::Fail(why.clone()), events);
         }
-        if let Some(good) = &mut self.good {
-            if now > good.refresh_at.saturating_add(OVERDUE_AFTER) && !good.told_overdue {
-                good.told_overdue = true;
+        if let Some(current) = &mut self.current {
+            if now > current.refresh_at.saturating_add(OVERDUE_AFTER) && !current.reported_overdue {
+                current.reported_overdue = true;
                 events.push((
                     "CertificateOverdueForRefresh",
                     "PodCertificate refresh overdue".to_owned(),
                 ));
             }
-            if now > good.ends_at && !good.told_expired {
-                good.told_expired = true;
+            if now > current.ends_at && !current.reported_expired {
+                current.reported_expired = true;
                 events.push(("CertificateExpired", "PodCertificate expired".to_owned()));
             }
         }
-        let next = match (&self.asked, &self.good) {
-            (Some(_), _) => Next::Wait,
-            (None, Some(good)) if now < good.refresh_at => Next::Have,
-            (None, _) => Next::Ask,
+        let next = match (&self.pending, &self.current) {
+            (Some(_), _) => NextAction::Wait,
+            (None, Some(current)) if now < current.refresh_at => NextAction::Keep,
+            (None, _) => NextAction::Request,
         };
         (next, events)
     }
@@ -235,9 +235,9 @@ mod tests {
 
     const NOW: i64 = 1_000_000;
 
-    fn asked() -> Entry {
-        let asked = Asked::new("key".to_owned(), "req-1".to_owned(), NOW, 60);
-        Entry { asked: Some(asked), ..Entry::default() }
+    fn pending() -> CertificateState {
+        let pending = PendingRequest::new("key".to_owned(), "req-1".to_owned(), NOW, 60);
+        CertificateState { pending: Some(pending), ..CertificateState::default() }
     }
 
     fn issued() -> Decision {
@@ -246,76 +246,83 @@ mod tests {
 
     #[test]
     fn a_certificate_is_asked_for_waited_for_and_had() {
-        let mut entry = Entry::default();
-        assert_eq!(entry.step(None, "n", NOW, 0), (Next::Ask, vec![]));
-        let mut entry = asked();
-        assert_eq!(entry.step(None, "n", NOW, 0), (Next::Wait, vec![]));
-        assert_eq!(entry.step(Some(Decision::Pending), "n", NOW, 0), (Next::Wait, vec![]));
-        assert_eq!(entry.step(Some(issued()), "n", NOW, 30), (Next::Have, vec![]));
-        let good = entry.good.as_ref().unwrap();
-        assert_eq!((&*good.credentials.key, &*good.credentials.chain), ("key", "chain"));
-        assert_eq!((good.refresh_at, good.ends_at), (NOW + 3630, NOW + 7200));
-        assert_eq!(entry.step(None, "n", NOW + 3629, 0).0, Next::Have);
-        assert_eq!(entry.step(None, "n", NOW + 3630, 0).0, Next::Ask);
+        let mut entry = CertificateState::default();
+        assert_eq!(entry.advance(None, "n", NOW, 0), (NextAction::Request, vec![]));
+        let mut entry = pending();
+        assert_eq!(entry.advance(None, "n", NOW, 0), (NextAction::Wait, vec![]));
+        assert_eq!(entry.advance(Some(Decision::Pending), "n", NOW, 0), (NextAction::Wait, vec![]));
+        assert_eq!(entry.advance(Some(issued()), "n", NOW, 30), (NextAction::Keep, vec![]));
+        let current = entry.current.as_ref().unwrap();
+        assert_eq!((&*current.credentials.key, &*current.credentials.chain), ("key", "chain"));
+        assert_eq!((current.refresh_at, current.ends_at), (NOW + 3630, NOW + 7200));
+        assert_eq!(entry.advance(None, "n", NOW + 3629, 0).0, NextAction::Keep);
+        assert_eq!(entry.advance(None, "n", NOW + 3630, 0).0, NextAction::Request);
     }
 
     #[test]
     fn a_request_that_nobody_sees_was_deleted() {
-        let mut entry = asked();
-        assert_eq!(entry.step(None, "n", NOW + 660, 0).0, Next::Wait);
-        assert_eq!(entry.step(None, "n", NOW + 661, 0).0, Next::Ask);
+        let mut entry = pending();
+        assert_eq!(entry.advance(None, "n", NOW + 660, 0).0, NextAction::Wait);
+        assert_eq!(entry.advance(None, "n", NOW + 661, 0).0, NextAction::Request);
         // A request in the cache is awaited without a limit.
-        let mut entry = asked();
-        assert_eq!(entry.step(Some(Decision::Pending), "n", NOW + 9999, 0).0, Next::Wait);
+        let mut entry = pending();
+        assert_eq!(entry.advance(Some(Decision::Pending), "n", NOW + 9999, 0).0, NextAction::Wait);
     }
 
     #[test]
     fn what_was_denied_or_failed_stays_so() {
         let words = ("Why".to_owned(), "say \"no\"".to_owned());
-        let mut entry = asked();
+        let mut entry = pending();
         let (reason, message) = words.clone();
         let denied = "PodCertificateRequest was permanently denied: reason=\"Why\" message=\"say \\\"no\\\"\"";
         let event =
             "PodCertificateRequest n/req-1 was denied, reason=\"Why\", message=\"say \\\"no\\\"\"";
         assert_eq!(
-            entry.step(Some(Decision::Denied { reason, message }), "n", NOW, 0),
-            (Next::Refused(denied.to_owned()), vec![("Denied", event.to_owned())])
+            entry.advance(Some(Decision::Denied { reason, message }), "n", NOW, 0),
+            (NextAction::Fail(denied.to_owned()), vec![("Denied", event.to_owned())])
         );
         assert_eq!(
-            entry.step(None, "n", NOW + 9999, 0),
-            (Next::Refused(denied.to_owned()), vec![])
+            entry.advance(None, "n", NOW + 9999, 0),
+            (NextAction::Fail(denied.to_owned()), vec![])
         );
         let (reason, message) = words;
         let failed = "PodCertificateRequest was permanently failed: reason=\"Why\" message=\"say \\\"no\\\"\"";
         let event =
             "PodCertificateRequest n/req-1 failed, reason=\"Why\", message=\"say \\\"no\\\"\"";
         assert_eq!(
-            asked().step(Some(Decision::Failed { reason, message }), "n", NOW, 0),
-            (Next::Refused(failed.to_owned()), vec![("Failed", event.to_owned())])
+            pending().advance(Some(Decision::Failed { reason, message }), "n", NOW, 0),
+            (NextAction::Fail(failed.to_owned()), vec![("Failed", event.to_owned())])
         );
     }
 
     #[test]
     fn the_old_certificate_stays_until_the_new_one_is_there_and_lateness_is_told_once() {
-        let mut entry = asked();
-        entry.step(Some(issued()), "n", NOW, 0);
-        entry.asked = Some(Asked::new("new".to_owned(), "req-2".to_owned(), NOW + 3600, 0));
-        assert_eq!(entry.step(Some(Decision::Pending), "n", NOW + 3600, 0), (Next::Wait, vec![]));
+        let mut entry = pending();
+        entry.advance(Some(issued()), "n", NOW, 0);
+        entry.pending =
+            Some(PendingRequest::new("new".to_owned(), "req-2".to_owned(), NOW + 3600, 0));
+        assert_eq!(
+            entry.advance(Some(Decision::Pending), "n", NOW + 3600, 0),
+            (NextAction::Wait, vec![])
+        );
         let overdue = ("CertificateOverdueForRefresh", "PodCertificate refresh overdue".to_owned());
-        let late = entry.step(Some(Decision::Pending), "n", NOW + 4201, 0);
-        assert_eq!(late, (Next::Wait, vec![overdue]));
-        assert_eq!(entry.step(Some(Decision::Pending), "n", NOW + 4202, 0), (Next::Wait, vec![]));
+        let late = entry.advance(Some(Decision::Pending), "n", NOW + 4201, 0);
+        assert_eq!(late, (NextAction::Wait, vec![overdue]));
+        assert_eq!(
+            entry.advance(Some(Decision::Pending), "n", NOW + 4202, 0),
+            (NextAction::Wait, vec![])
+        );
         let expired = ("CertificateExpired", "PodCertificate expired".to_owned());
-        let late = entry.step(Some(Decision::Pending), "n", NOW + 7201, 0);
-        assert_eq!(late, (Next::Wait, vec![expired]));
-        assert_eq!(&*entry.good.as_ref().unwrap().credentials.key, "key");
+        let late = entry.advance(Some(Decision::Pending), "n", NOW + 7201, 0);
+        assert_eq!(late, (NextAction::Wait, vec![expired]));
+        assert_eq!(&*entry.current.as_ref().unwrap().credentials.key, "key");
         let fresh = Decision::Issued {
             chain: "fresh".to_owned(),
             refresh_at: NOW + 9000,
             ends_at: NOW + 10_000,
         };
-        assert_eq!(entry.step(Some(fresh), "n", NOW + 7300, 0), (Next::Have, vec![]));
-        assert_eq!(&*entry.good.as_ref().unwrap().credentials.key, "new");
+        assert_eq!(entry.advance(Some(fresh), "n", NOW + 7300, 0), (NextAction::Keep, vec![]));
+        assert_eq!(&*entry.current.as_ref().unwrap().credentials.key, "new");
     }
 
     fn request(status: Value) -> Decision {

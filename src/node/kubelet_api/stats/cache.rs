@@ -9,14 +9,14 @@ use super::disk_usage::DiskUsage;
 
 /// State that is kept between requests.
 #[derive(Debug)]
-pub(crate) struct Cache {
+pub(crate) struct StatsCache {
     pub(super) rates: CpuRates,
     pub(super) disks: Arc<DiskUsage>,
     /// One request at a time walks the disks; the next one uses its results.
     pub(super) walking: Semaphore,
 }
 
-impl Default for Cache {
+impl Default for StatsCache {
     fn default() -> Self {
         Self { rates: CpuRates::default(), disks: Arc::default(), walking: Semaphore::new(1) }
     }

@@ -11,7 +11,7 @@ const WINDOW_MIN: i64 = 1_000_000_000;
 const KEPT_FOR: i64 = 600_000_000_000;
 
 #[derive(Debug, Clone, Copy)]
-struct Sample {
+struct CpuSample {
     /// Nanoseconds since the epoch.
     at: i64,
     cpu_ns: u64,
@@ -20,7 +20,7 @@ struct Sample {
 
 /// The last sample of each pod, container and system container.
 #[derive(Debug, Default)]
-pub(super) struct CpuRates(Mutex<HashMap<String, Sample>>);
+pub(super) struct CpuRates(Mutex<HashMap<String, CpuSample>>);
 
 impl CpuRates {
     /// Returns the nanocores used since the last sample of `key`; `None` for the first sample and
@@ -28,7 +28,7 @@ impl CpuRates {
     pub(super) fn rate(&self, key: &str, at: i64, cpu_ns: u64) -> Option<u64> {
         let mut samples = self.0.lock();
         let Some(last) = samples.get(key).copied() else {
-            samples.insert(key.to_owned(), Sample { at, cpu_ns, rate: None });
+            samples.insert(key.to_owned(), CpuSample { at, cpu_ns, rate: None });
             return None;
         };
         let window = at.saturating_sub(last.at);
@@ -40,7 +40,7 @@ impl CpuRates {
             .and_then(|used| used.checked_mul(1_000_000_000))
             .zip(u128::try_from(window).ok().filter(|window| *window > 0))
             .and_then(|(used, window)| u64::try_from(used / window).ok());
-        samples.insert(key.to_owned(), Sample { at, cpu_ns, rate });
+        samples.insert(key.to_owned(), CpuSample { at, cpu_ns, rate });
         rate
     }
 

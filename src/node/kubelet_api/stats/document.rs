@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::samples::{Measured, Sample};
+use super::samples::{ContainerSample, NodeSample};
 use crate::cgroups::{GroupUsage, Psi, PsiData};
 use crate::machine::{Disk, Interface};
 
@@ -115,7 +115,7 @@ pub(super) fn whole_file_system(at: i64, disk: Option<Disk>) -> Value {
 }
 
 /// `ContainerStats` without its logs.
-pub(super) fn container(s: &Sample, image_disk: Option<Disk>) -> Value {
+pub(super) fn container(s: &ContainerSample, image_disk: Option<Disk>) -> Value {
     let mut memory = json!({"time": time(s.time), "workingSetBytes": s.working_set,
         "usageBytes": s.usage});
     put(&mut memory, "rssBytes", s.rss);
@@ -147,7 +147,7 @@ fn system_container(
 }
 
 /// `NodeStats` without its file systems.
-pub(super) fn node(name: &str, m: &Measured) -> Value {
+pub(super) fn node(name: &str, m: &NodeSample) -> Value {
     let mut memory = json!({"time": time(m.now), "availableBytes": m.memory_available,
         "usageBytes": m.memory.usage, "workingSetBytes": m.node_memory,
         "rssBytes": m.memory.rss, "pageFaults": m.memory.page_faults,

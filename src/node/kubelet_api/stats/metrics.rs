@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::samples::{Measured, PodSample, Sample};
-use crate::kubelet_api::state::Api;
+use super::samples::{ContainerSample, NodeSample, PodSample};
+use crate::kubelet_api::state::KubeletApi;
 use crate::pods::pod::Pod;
 
-pub(super) fn render(m: &Measured) -> String {
+pub(super) fn render(m: &NodeSample) -> String {
     let mut out = String::new();
-    let container = |s: &Sample| {
+    let container = |s: &ContainerSample| {
         format!("{{container=\"{}\",namespace=\"{}\",pod=\"{}\"}}", s.container, s.namespace, s.pod)
     };
     let pod = |p: &Pod| format!("{{namespace=\"{}\",pod=\"{}\"}}", p.namespace(), p.name());
@@ -66,10 +66,10 @@ pub(super) fn render(m: &Measured) -> String {
 }
 
 /// Metrics of the agent itself.
-pub(crate) fn own(api: &Api) -> String {
+pub(crate) fn agent_metrics(api: &KubeletApi) -> String {
     let all = api.table.all();
-    let running = |h: &Arc<crate::pods::handle::Handle>| {
-        let observed = Arc::clone(&h.shown.lock().observed);
+    let running = |h: &Arc<crate::pods::handle::WorkerHandle>| {
+        let observed = Arc::clone(&h.reported.lock().observed);
         observed
             .containers
             .iter()

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::cgroups::{GroupPressure, GroupUsage};
 use crate::machine::{Interface, MemoryUsage};
-use crate::pods::observed::Observed;
+use crate::pods::observed::ObservedPod;
 use crate::pods::pod::Pod;
 
 /// One container.
 #[derive(Debug, Default)]
-pub(super) struct Sample {
+pub(super) struct ContainerSample {
     pub(super) id: String,
     pub(super) namespace: String,
     pub(super) pod: String,
@@ -33,7 +33,7 @@ pub(super) struct Sample {
     pub(super) pressure: GroupPressure,
 }
 
-impl Sample {
+impl ContainerSample {
     /// Fills in what the runtime does not report from the container's group.
     pub(super) fn complete(&mut self, group: &GroupUsage) {
         let left = |limit: Option<u64>, used: u64| limit.map(|limit| limit.saturating_sub(used));
@@ -54,7 +54,7 @@ impl Sample {
 #[derive(Debug)]
 pub(super) struct PodSample {
     pub(super) pod: Arc<Pod>,
-    pub(super) observed: Arc<Observed>,
+    pub(super) observed: Arc<ObservedPod>,
     pub(super) usage: GroupUsage,
     pub(super) cores_ns: Option<u64>,
 }
@@ -94,8 +94,8 @@ impl ProcessLimits {
 
 /// All measurements of one moment.
 #[derive(Debug, Default)]
-pub(super) struct Measured {
-    pub(super) containers: Vec<Sample>,
+pub(super) struct NodeSample {
+    pub(super) containers: Vec<ContainerSample>,
     pub(super) pods: Vec<PodSample>,
     pub(super) system: Vec<SystemContainer>,
     pub(super) memory: MemoryUsage,

@@ -11,7 +11,7 @@ use super::disk_usage::{DiskUsage, Used};
 use super::document;
 use crate::config::Config;
 use crate::machine::{self, Disk};
-use crate::pods::observed::Observed;
+use crate::pods::observed::ObservedPod;
 use crate::pods::pod::Pod;
 
 /// Disk usage of one pod, as parts of `PodStats`.
@@ -38,7 +38,7 @@ pub(super) fn measure(
     config: &Config,
     disks: &DiskUsage,
     pod: &Pod,
-    observed: &Observed,
+    observed: &ObservedPod,
     layers: &[(u64, Option<u64>)],
     now: (Instant, i64),
 ) -> Storage {
@@ -69,7 +69,7 @@ pub(super) fn measure(
         out.volumes.push(named(volume, pod, stats));
     }
     let logs = config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
-    for member in &pod.members {
+    for member in &pod.containers {
         let Some(used) = disks.of(&logs.join(member.name()), instant) else { continue };
         all.add_used(used);
         out.logs.insert(member.name().to_owned(), of_root_disk(used, root_disk));
@@ -119,7 +119,7 @@ fn files_of(logs: &Path) -> Vec<PathBuf> {
 
 /// Returns how a volume is measured; `None` for hostPath and images, which upstream does not
 /// measure either.
-fn measure_of(volume: &Volume, base: &Path, pod: &Pod, observed: &Observed) -> Option<Measure> {
+fn measure_of(volume: &Volume, base: &Path, pod: &Pod, observed: &ObservedPod) -> Option<Measure> {
     let walk = |plugin: &str| Some(Measure::Walk(base.join(plugin).join(&volume.name)));
     if volume.empty_dir.is_some() {
         return walk("kubernetes.io~empty-dir");
@@ -141,13 +141,13 @@ fn measure_of(volume: &Volume, base: &Path, pod: &Pod, observed: &Observed) -> O
 }
 
 /// Returns the host directory that a running container has mounted for a volume.
-fn mounted_at(volume: &str, pod: &Pod, observed: &Observed) -> Option<PathBuf> {
-    let mut mounts = pod.members.iter().flat_map(|member| {
+fn mounted_at(volume: &str, pod: &Pod, observed: &ObservedPod) -> Option<PathBuf> {
+    let mut mounts = pod.containers.iter().flat_map(|member| {
         let own = member.container.volume_mounts.iter().flatten();
         own.filter(|m| m.name == volume).map(|m| (member.name(), m.mount_path.as_str()))
     });
     mounts.find_map(|(name, path)| {
-        let container = observed.active(name)?;
+        let container = observed.active_container(name)?;
         container.mounts.iter().find(|(inside, _)| inside == path).map(|(_, host)| host.into())
     })
 }
@@ -207,7 +207,7 @@ mod tests {
         write(volumes.join("kubernetes.io~configmap/settings/f"), 10);
         write(config.pod_log_dir("d", "p", "u").join("c/0.log"), 50_000);
         let disks = DiskUsage::default();
-        let observed = Observed::default();
+        let observed = ObservedPod::default();
         let layers = [(1_000_000, Some(3))];
         let now = (Instant::now(), 5);
         let storage = measure(&config, &disks, &pod, &observed, &layers, now);

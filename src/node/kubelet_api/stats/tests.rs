@@ -9,8 +9,8 @@ fn some(total: u64) -> Option<Psi> {
     Some(Psi { some, full: PsiData::default() })
 }
 
-fn sample() -> Sample {
-    Sample {
+fn sample() -> ContainerSample {
+    ContainerSample {
         id: "i".into(),
         namespace: "d".into(),
         pod: "p".into(),
@@ -34,7 +34,7 @@ fn sample() -> Sample {
     }
 }
 
-fn measured() -> Measured {
+fn measured() -> NodeSample {
     let pod = Arc::new(crate::pods::pod::tests::pod(json!({"containers": []})));
     let usage = GroupUsage {
         cpu_ns: 2_000_000_000,
@@ -56,9 +56,9 @@ fn measured() -> Measured {
         host_network: false,
         ips: Vec::new(),
     };
-    let observed = Arc::new(Observed { sandboxes: vec![sandbox], ..Observed::default() });
+    let observed = Arc::new(ObservedPod { sandboxes: vec![sandbox], ..ObservedPod::default() });
     let system = |name, started| SystemContainer { name, started, usage, cores_ns: Some(4) };
-    Measured {
+    NodeSample {
         containers: vec![sample()],
         pods: vec![PodSample { pod, observed, usage, cores_ns: Some(7) }],
         system: vec![system("kubelet", 0), system("runtime", 0), system("pods", 0)],

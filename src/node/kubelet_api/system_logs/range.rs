@@ -21,7 +21,7 @@ impl Range {
 
 /// Why a range cannot be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Error {
+pub(super) enum RangeError {
     #[error("invalid range")]
     Invalid,
     #[error("invalid range: failed to overlap")]
@@ -29,9 +29,9 @@ pub(super) enum Error {
 }
 
 /// Parses the ranges of a header; empty if the whole file is to be sent.
-pub(super) fn parse(header: Option<&str>, size: u64) -> Result<Vec<Range>, Error> {
+pub(super) fn parse(header: Option<&str>, size: u64) -> Result<Vec<Range>, RangeError> {
     let Some(header) = header else { return Ok(Vec::new()) };
-    let list = header.strip_prefix("bytes=").ok_or(Error::Invalid)?;
+    let list = header.strip_prefix("bytes=").ok_or(RangeError::Invalid)?;
     let mut ranges = Vec::new();
     let (mut total, mut outside) = (0_u64, false);
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -49,18 +49,18 @@ pub(super) fn parse(header: Option<&str>, size: u64) -> Result<Vec<Range>, Error
     }
     if outside && ranges.is_empty() && total == 0 {
         // Some clients send a range with every request, also for an empty file.
-        return if size == 0 { Ok(ranges) } else { Err(Error::NoOverlap) };
+        return if size == 0 { Ok(ranges) } else { Err(RangeError::NoOverlap) };
     }
     Ok(if total > size { Vec::new() } else { ranges })
 }
 
 /// Parses one range of the list; `None` if it begins after the end of the file.
-fn one(part: &str, size: u64) -> Result<Option<Range>, Error> {
+fn one(part: &str, size: u64) -> Result<Option<Range>, RangeError> {
     let number = |text: &str| match text.parse::<u64>() {
         Ok(number) if i64::try_from(number).is_ok() && !text.starts_with('+') => Ok(number),
-        _ => Err(Error::Invalid),
+        _ => Err(RangeError::Invalid),
     };
-    let (first, last) = part.split_once('-').ok_or(Error::Invalid)?;
+    let (first, last) = part.split_once('-').ok_or(RangeError::Invalid)?;
     let (first, last) = (first.trim(), last.trim());
     if first.is_empty() {
         let length = number(last)?.min(size);
@@ -72,7 +72,7 @@ fn one(part: &str, size: u64) -> Result<Option<Range>, Error> {
     }
     let end = size.saturating_sub(1);
     let last = if last.is_empty() { end } else { number(last)? };
-    let length = last.min(end).checked_sub(start).ok_or(Error::Invalid)?.saturating_add(1);
+    let length = last.min(end).checked_sub(start).ok_or(RangeError::Invalid)?.saturating_add(1);
     Ok(Some(Range { start, length }))
 }
 
@@ -125,7 +125,7 @@ mod tests {
             let parsed = parsed.map(|all| all.iter().map(|r| (r.start, r.length)).collect());
             assert_eq!(parsed, expected, "{header} of {size}");
         }
-        assert_eq!(parse(Some("bytes=15-"), 10), Err(Error::NoOverlap));
+        assert_eq!(parse(Some("bytes=15-"), 10), Err(RangeError::NoOverlap));
         assert_eq!(parse(Some("bytes=0-,0-,0-"), 10), Ok(Vec::new()), "more than the file");
         assert_eq!(Range { start: 5, length: 5 }.content_range(10), "bytes 5-9/10");
     }

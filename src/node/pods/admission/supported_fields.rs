@@ -8,12 +8,12 @@ use api::Typed;
 use api::k8s::api::core::v1 as core;
 
 use crate::pods::pod::Pod;
-use crate::runtime::Features;
+use crate::runtime::RuntimeFeatures;
 
 /// Features of the machine and the runtime that a pod may need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct NodeFeatures {
-    pub(crate) runtime: Features,
+    pub(crate) runtime: RuntimeFeatures,
     /// Whether the kernel enforces AppArmor profiles.
     pub(crate) apparmor: bool,
     /// Whether the kernel enforces SELinux labels, which containers of this node do not get.
@@ -21,7 +21,7 @@ pub(crate) struct NodeFeatures {
 }
 
 impl NodeFeatures {
-    pub(crate) fn new(runtime: Features) -> Self {
+    pub(crate) fn new(runtime: RuntimeFeatures) -> Self {
         let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
         let selinux = std::path::Path::new("/sys/fs/selinux/enforce").exists();
         Self { runtime, apparmor: enabled.is_ok_and(|text| text.starts_with('Y')), selinux }
@@ -29,18 +29,18 @@ impl NodeFeatures {
 }
 
 /// Returns reason and message for the first unsupported field.
-pub(crate) fn refusal(pod: &Pod, features: NodeFeatures) -> Option<(String, String)> {
-    let refuse = |reason: &str, message: String| Some((reason.to_owned(), message));
+pub(crate) fn unsupported_field(pod: &Pod, features: NodeFeatures) -> Option<(String, String)> {
+    let reject = |reason: &str, message: String| Some((reason.to_owned(), message));
     let of_os = pod.spec().os.as_ref().is_some_and(|os| os.name != "linux");
     let label = pod.object.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
     if label.is_some_and(|os| os != "linux") {
-        return refuse(
+        return reject(
             "PodOSSelectorNodeLabelDoesNotMatch",
             "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".into(),
         );
     }
     if of_os {
-        return refuse(
+        return reject(
             "PodOSNotSupported",
             "Failed to admit pod as the OS field doesn't match node OS".into(),
         );
@@ -48,41 +48,41 @@ pub(crate) fn refusal(pod: &Pod, features: NodeFeatures) -> Option<(String, Stri
     let context = pod.spec().security_context.as_ref();
     let strict = context.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
     if strict && !features.runtime.strict_groups {
-        return refuse(
+        return reject(
             "SupplementalGroupsPolicyNotSupported",
             "SupplementalGroupsPolicy=Strict is not supported in this node".into(),
         );
     }
     if !features.apparmor && wants_apparmor(pod) {
-        return refuse(
+        return reject(
             "AppArmor",
             "Cannot enforce AppArmor: AppArmor is not enabled on the host".into(),
         );
     }
-    let field = of_runtime(pod, features.runtime)
-        .or_else(|| labels(pod).filter(|_| features.selinux))
-        .or_else(|| of_table(pod))?;
-    refuse("UnsupportedByNode", format!("Pod was rejected: {field} is not supported by this node"))
+    let field = unsupported_by_runtime(pod, features.runtime)
+        .or_else(|| selinux_labels(pod).filter(|_| features.selinux))
+        .or_else(|| unsupported_by_table(pod))?;
+    reject("UnsupportedByNode", format!("Pod was rejected: {field} is not supported by this node"))
 }
 
 /// Whether a container has a profile other than `Unconfined`.
 fn wants_apparmor(pod: &Pod) -> bool {
     let enforced = |p: &core::AppArmorProfile| p.type_ != "Unconfined";
     let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
-    pod.members.iter().any(|m| {
+    pod.containers.iter().any(|m| {
         let own = m.container.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
         own.or(of_pod).is_some_and(enforced)
     })
 }
 
 /// Returns the first field that needs a newer runtime; older ones ignore it silently.
-fn of_runtime(pod: &Pod, runtime: Features) -> Option<String> {
+fn unsupported_by_runtime(pod: &Pod, runtime: RuntimeFeatures) -> Option<String> {
     let mut volumes = pod.spec().volumes.iter().flatten();
     if let Some(index) = volumes.position(|v| v.image.is_some()).filter(|_| !runtime.image_volumes)
     {
         return Some(format!("spec.volumes[{index}].image"));
     }
-    for member in &pod.members {
+    for member in &pod.containers {
         let name = member.name();
         let mounts = member.container.volume_mounts.iter().flatten();
         for mount in mounts {
@@ -105,17 +105,17 @@ fn of_runtime(pod: &Pod, runtime: Features) -> Option<String> {
 
 /// With SELinux enabled, a label that is not applied would be a false promise; without it, labels
 /// have no effect anyway.
-fn labels(pod: &Pod) -> Option<String> {
+fn selinux_labels(pod: &Pod) -> Option<String> {
     let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.se_linux_options.as_ref());
-    let labelled = |m: &crate::pods::pod::Member| {
+    let labelled = |m: &crate::pods::pod::PodContainer| {
         let own = m.container.security_context.as_ref();
         own.is_some_and(|c| c.se_linux_options.is_some())
     };
-    let any = of_pod.is_some() || pod.members.iter().any(labelled);
+    let any = of_pod.is_some() || pod.containers.iter().any(labelled);
     any.then(|| "securityContext.seLinuxOptions".to_owned())
 }
 
-fn of_table(pod: &Pod) -> Option<String> {
+fn unsupported_by_table(pod: &Pod) -> Option<String> {
     let spec = pod.spec().to_value().unwrap_or_default();
     api::unsupported::pod_spec(&spec, "spec").first().map(api::unsupported::Found::shown)
 }
@@ -127,7 +127,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn reason(spec: Value, features: NodeFeatures) -> Option<(String, String)> {
-        refusal(&pod(spec), features)
+        unsupported_field(&pod(spec), features)
     }
 
     #[test]
@@ -152,11 +152,11 @@ mod tests {
         let image =
             json!({"containers": c, "volumes": [{"name": "v", "image": {"reference": "r"}}]});
         assert_eq!(of(image.clone()), message("spec.volumes[0].image"));
-        let newer = Features { image_volumes: true, ..Features::default() };
+        let newer = RuntimeFeatures { image_volumes: true, ..RuntimeFeatures::default() };
         assert_eq!(reason(image, NodeFeatures { runtime: newer, ..NodeFeatures::default() }), None);
         let stop = json!({"containers": [{"name": "a", "lifecycle": {"stopSignal": "SIGUSR1"}}]});
         assert_eq!(of(stop.clone()), message("lifecycle.stopSignal of container \"a\""));
-        let newer = Features { stop_signal: true, ..Features::default() };
+        let newer = RuntimeFeatures { stop_signal: true, ..RuntimeFeatures::default() };
         assert_eq!(reason(stop, NodeFeatures { runtime: newer, ..NodeFeatures::default() }), None);
     }
 
@@ -274,8 +274,8 @@ mod tests {
                 let acted = ACTED.iter().filter(|(t, _)| *t == type_);
                 let mut names = acted.flat_map(|(_, names)| names.split_whitespace());
                 let spec = place(type_, &field.json, json!(["x"]));
-                let refused = !api::unsupported::pod_spec(&spec, "spec").is_empty();
-                if !names.any(|n| *n == *field.json) && !refused {
+                let rejected = !api::unsupported::pod_spec(&spec, "spec").is_empty();
+                if !names.any(|n| *n == *field.json) && !rejected {
                     undecided.push(format!("{type_}.{}", field.json));
                 }
             }

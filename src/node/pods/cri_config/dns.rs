@@ -18,7 +18,7 @@ const SEARCH_LENGTH_MAX: usize = 253;
 
 /// The resolver configuration of a pod, and its differences from the specification.
 #[derive(Debug, Default)]
-pub(crate) struct Formed {
+pub(crate) struct PodDns {
     pub(crate) dns: DnsConfig,
     /// One message for each kind of omission.
     pub(crate) omissions: Vec<String>,
@@ -27,7 +27,7 @@ pub(crate) struct Formed {
 }
 
 /// Returns the configuration by `dnsPolicy` and `dnsConfig`, within the limits of resolvers.
-pub(crate) fn form(pod: &Pod, config: &Config) -> Formed {
+pub(crate) fn pod_dns(pod: &Pod, config: &Config) -> PodDns {
     let spec = pod.spec();
     let host = || parse(&std::fs::read_to_string(&config.resolv_conf).unwrap_or_default());
     let policy = match spec.dns_policy.as_deref() {
@@ -92,7 +92,7 @@ pub(crate) fn form(pod: &Pod, config: &Config) -> Formed {
         ));
     }
     let lacks_cluster_dns = policy == "ClusterFirst" && config.cluster_dns.is_empty();
-    Formed { dns, omissions, lacks_cluster_dns }
+    PodDns { dns, omissions, lacks_cluster_dns }
 }
 
 fn unique(list: &mut Vec<String>) {
@@ -136,7 +136,7 @@ mod tests {
         )
         .unwrap();
         c.cluster_dns = vec![[10, 43, 0, 10].into()];
-        let of = |spec| form(&pod(spec), &c).dns;
+        let of = |spec| pod_dns(&pod(spec), &c).dns;
         let first = of(
             json!({"containers": [], "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]}}),
         );
@@ -161,7 +161,10 @@ mod tests {
         c.resolv_conf = directory.path().join("resolv.conf");
         std::fs::write(&c.resolv_conf, "nameserver 9.9.9.9\n").unwrap();
         let of = |dns_config| {
-            form(&pod(json!({"containers": [], "dnsPolicy": "None", "dnsConfig": dns_config})), &c)
+            pod_dns(
+                &pod(json!({"containers": [], "dnsPolicy": "None", "dnsConfig": dns_config})),
+                &c,
+            )
         };
         let fits = of(json!({"nameservers": ["1.1.1.1"], "searches": ["a", "b"]}));
         assert!(fits.omissions.is_empty() && !fits.lacks_cluster_dns);
@@ -179,7 +182,7 @@ mod tests {
             ["Search Line limits were exceeded, some search paths have been omitted, \
               the applied search line is: a b"]
         );
-        let first = form(&pod(json!({"containers": [], "dnsPolicy": "ClusterFirst"})), &c);
+        let first = pod_dns(&pod(json!({"containers": [], "dnsPolicy": "ClusterFirst"})), &c);
         assert!(first.lacks_cluster_dns);
         assert_eq!(first.dns.servers, ["9.9.9.9"], "falls back to the node's");
     }

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
 
-use super::error::BadSpec;
-use crate::pods::pod::{Member, Pod};
+use super::error::InvalidPodSpec;
+use crate::pods::pod::{Pod, PodContainer};
 
 /// State outside of the pod object that fields refer to.
 #[derive(Debug, Clone)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct FieldContext<'a> {
     pub(crate) pod_ips: &'a [String],
     pub(crate) node_ips: &'a [IpAddr],
     /// Replaces a limit that is not set.
@@ -54,14 +54,22 @@ fn go_quote(text: &str) -> String {
 /// # Errors
 ///
 /// A path that does not exist.
-pub(crate) fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> Result<String, BadSpec> {
+pub(crate) fn field(
+    pod: &Pod,
+    path: &str,
+    facts: &FieldContext<'_>,
+) -> Result<String, InvalidPodSpec> {
     let meta = &pod.object.metadata;
     let joined = |ips: &[IpAddr]| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     if let Some((map, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
         let map = match map {
             "metadata.labels" => meta.labels.as_ref(),
             "metadata.annotations" => meta.annotations.as_ref(),
-            _ => return Err(BadSpec(format!("fieldPath {path:?} does not support subscript"))),
+            _ => {
+                return Err(InvalidPodSpec(format!(
+                    "fieldPath {path:?} does not support subscript"
+                )));
+            }
         };
         return Ok(map.and_then(|m| m.get(key)).cloned().unwrap_or_default());
     }
@@ -77,7 +85,7 @@ pub(crate) fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> Result<String, 
         "status.hostIPs" => joined(facts.node_ips),
         "status.podIP" => facts.pod_ips.first().cloned().unwrap_or_default(),
         "status.podIPs" => facts.pod_ips.join(","),
-        _ => return Err(BadSpec(format!("unsupported fieldPath: {path}"))),
+        _ => return Err(InvalidPodSpec(format!("unsupported fieldPath: {path}"))),
     })
 }
 
@@ -88,18 +96,20 @@ pub(crate) fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> Result<String, 
 /// An unknown container or resource, or a divisor that is no quantity.
 pub(crate) fn resource(
     pod: &Pod,
-    own: Option<&Member>,
+    own: Option<&PodContainer>,
     selector: &core::ResourceFieldSelector,
-    facts: &Facts<'_>,
-) -> Result<String, BadSpec> {
+    facts: &FieldContext<'_>,
+) -> Result<String, InvalidPodSpec> {
     let member = match selector.container_name.as_deref().filter(|n| !n.is_empty()) {
-        Some(name) => {
-            pod.member(name).ok_or_else(|| BadSpec(format!("container {name} not found")))?
+        Some(name) => pod
+            .container(name)
+            .ok_or_else(|| InvalidPodSpec(format!("container {name} not found")))?,
+        None => {
+            own.ok_or_else(|| InvalidPodSpec("resourceFieldRef needs a containerName".to_owned()))?
         }
-        None => own.ok_or_else(|| BadSpec("resourceFieldRef needs a containerName".to_owned()))?,
     };
     let (list, name) = selector.resource.split_once('.').ok_or_else(|| {
-        BadSpec(format!("unsupported container resource : {}", selector.resource))
+        InvalidPodSpec(format!("unsupported container resource : {}", selector.resource))
     })?;
     let resources = member.container.resources.as_ref();
     let set = |list: Option<
@@ -110,7 +120,10 @@ pub(crate) fn resource(
         "limits" => limit.or_else(|| facts.allocatable.get(name).copied()),
         "requests" => set(resources.and_then(|r| r.requests.as_ref())).or(limit),
         _ => {
-            return Err(BadSpec(format!("unsupported container resource : {}", selector.resource)));
+            return Err(InvalidPodSpec(format!(
+                "unsupported container resource : {}",
+                selector.resource
+            )));
         }
     }
     .unwrap_or_else(|| Quantity::from_int(0));
@@ -120,8 +133,8 @@ pub(crate) fn resource(
         .map(|d| d.0.as_str())
         .filter(|d| !d.is_empty() && *d != "0")
         .unwrap_or("1");
-    let divisor =
-        Quantity::parse(divisor).map_err(|e| BadSpec(format!("divisor {divisor:?}: {e}")))?;
+    let divisor = Quantity::parse(divisor)
+        .map_err(|e| InvalidPodSpec(format!("divisor {divisor:?}: {e}")))?;
     // CPU is divided in thousandths, everything else in units.
     let (amount, unit) = if name == "cpu" {
         (value.milli_value(), divisor.milli_value())
@@ -143,7 +156,7 @@ mod tests {
             json!({"nodeName": "n", "containers": [{"name": "a", "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}}}]}),
         );
         let allocatable = BTreeMap::from([("ephemeral-storage".to_owned(), Quantity::bytes(7))]);
-        let facts = Facts {
+        let facts = FieldContext {
             pod_ips: &["10.0.0.1".into(), "fd00::1".into()],
             node_ips: &[[192, 0, 2, 1].into()],
             allocatable: &allocatable,
@@ -154,7 +167,7 @@ mod tests {
         let value = |resource: &str, divisor: &str| {
             let selector =
                 serde_json::from_value(json!({"resource": resource, "divisor": divisor})).unwrap();
-            super::resource(&p, Some(&p.members[0]), &selector, &facts).unwrap()
+            super::resource(&p, Some(&p.containers[0]), &selector, &facts).unwrap()
         };
         assert_eq!(value("limits.cpu", "1"), "2");
         assert_eq!(value("limits.cpu", "1m"), "1500");

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use api::k8s::api::core::v1 as core;
 
-use super::downward::{Facts, field, resource};
-use super::error::BadSpec;
+use super::downward::{FieldContext, field, resource};
+use super::error::InvalidPodSpec;
 use super::expand::expand;
-use crate::pods::pod::{Member, Pod};
+use crate::pods::pod::{Pod, PodContainer};
 
 /// Looks up objects that a pod refers to; `None` for a missing object.
 pub(crate) trait Lookup {
@@ -25,11 +25,11 @@ pub(crate) trait Lookup {
 /// A ConfigMap, Secret or key that is missing and not optional, or an unsupported source.
 pub(crate) fn environment(
     pod: &Pod,
-    member: &Member,
-    facts: &Facts<'_>,
+    member: &PodContainer,
+    facts: &FieldContext<'_>,
     services: &[core::Service],
     lookup: &impl Lookup,
-) -> Result<Vec<(String, String)>, BadSpec> {
+) -> Result<Vec<(String, String)>, InvalidPodSpec> {
     let links = service_variables(pod, services);
     let mut out: Vec<(String, String)> = Vec::new();
     let set = |out: &mut Vec<(String, String)>, name: &str, value: String| match out
@@ -55,7 +55,7 @@ pub(crate) fn environment(
                 }
             }
             None if optional == Some(true) => {}
-            None => return Err(BadSpec(format!("{kind} {name:?} not found"))),
+            None => return Err(InvalidPodSpec(format!("{kind} {name:?} not found"))),
         }
     }
     for variable in member.container.env.iter().flatten() {
@@ -92,11 +92,11 @@ fn text(value: Vec<u8>) -> String {
 /// Returns the value of a source; `None` if an optional source is missing.
 fn from_source(
     pod: &Pod,
-    member: &Member,
+    member: &PodContainer,
     source: &core::EnvVarSource,
-    facts: &Facts<'_>,
+    facts: &FieldContext<'_>,
     lookup: &impl Lookup,
-) -> Result<Option<String>, BadSpec> {
+) -> Result<Option<String>, InvalidPodSpec> {
     if let Some(reference) = &source.field_ref {
         return field(pod, &reference.field_path, facts).map(Some);
     }
@@ -108,16 +108,16 @@ fn from_source(
     } else if let Some(r) = &source.secret_key_ref {
         (lookup.secret(&r.name), "secret", "Secret", &r.name, &r.key, r.optional)
     } else {
-        return Err(BadSpec("env fileKeyRef is not supported by this node".to_owned()));
+        return Err(InvalidPodSpec("env fileKeyRef is not supported by this node".to_owned()));
     };
     let optional = optional == Some(true);
     match data {
         None if optional => Ok(None),
-        None => Err(BadSpec(format!("{kind} {name:?} not found"))),
+        None => Err(InvalidPodSpec(format!("{kind} {name:?} not found"))),
         Some(mut data) => match data.remove(key) {
             Some(value) => Ok(Some(text(value))),
             None if optional => Ok(None),
-            None => Err(BadSpec(format!(
+            None => Err(InvalidPodSpec(format!(
                 "couldn't find key {key} in {title} {}/{name}",
                 pod.namespace()
             ))),
@@ -188,14 +188,14 @@ mod tests {
         }
     }
 
-    fn of(container: serde_json::Value) -> Result<Vec<(String, String)>, BadSpec> {
+    fn of(container: serde_json::Value) -> Result<Vec<(String, String)>, InvalidPodSpec> {
         let p = pod(json!({"containers": [container]}));
         let service =
             serde_json::from_value(json!({"metadata": {"name": "my-db", "namespace": "d"},
             "spec": {"clusterIP": "10.43.0.5", "ports": [{"name": "pg", "port": 5432}]}}))
             .unwrap();
-        let facts = Facts { pod_ips: &[], node_ips: &[], allocatable: &BTreeMap::new() };
-        environment(&p, &p.members[0], &facts, &[service], &Objects)
+        let facts = FieldContext { pod_ips: &[], node_ips: &[], allocatable: &BTreeMap::new() };
+        environment(&p, &p.containers[0], &facts, &[service], &Objects)
     }
 
     #[test]

@@ -3,4 +3,4 @@
 /// A pod cannot run as specified; the text is shown in the container's status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct BadSpec(pub(crate) String);
+pub(crate) struct InvalidPodSpec(pub(crate) String);

@@ -6,8 +6,8 @@ use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use proto::runtime::v1::security_profile::ProfileType;
 
-use super::error::BadSpec;
-use crate::pods::pod::{Member, Pod};
+use super::error::InvalidPodSpec;
+use crate::pods::pod::{Pod, PodContainer};
 
 /// Paths of `/proc` and `/sys` that are masked in containers, unless `procMount: Unmasked`.
 const MASKED: [&str; 12] = [
@@ -80,10 +80,10 @@ pub(super) fn network_mode(pod: &Pod) -> cri::NamespaceMode {
 }
 
 /// Returns the security context of the sandbox.
-pub(super) fn sandbox(pod: &Pod) -> Result<cri::LinuxSandboxSecurityContext, BadSpec> {
+pub(super) fn sandbox(pod: &Pod) -> Result<cri::LinuxSandboxSecurityContext, InvalidPodSpec> {
     let context = pod.spec().security_context.as_ref();
     let privileged = pod
-        .members
+        .containers
         .iter()
         .any(|m| m.container.security_context.as_ref().and_then(|s| s.privileged) == Some(true));
     Ok(cri::LinuxSandboxSecurityContext {
@@ -107,7 +107,7 @@ fn seccomp(
     profile_: Option<&core::SeccompProfile>,
     root: &Path,
     hardened: bool,
-) -> Result<cri::SecurityProfile, BadSpec> {
+) -> Result<cri::SecurityProfile, InvalidPodSpec> {
     let Some(wanted) = profile_ else {
         // Like upstream's `seccompDefault`.
         let default = if hardened { ProfileType::RuntimeDefault } else { ProfileType::Unconfined };
@@ -122,19 +122,19 @@ fn seccomp(
                 || Path::new(file).is_absolute()
                 || file.split('/').any(|p| p == "..")
             {
-                return Err(BadSpec(format!(
+                return Err(InvalidPodSpec(format!(
                     "localhost seccomp profile {file:?} must be a relative path without .."
                 )));
             }
             Ok(profile(ProfileType::Localhost, &root.join(file).to_string_lossy()))
         }
-        other => Err(BadSpec(format!("seccomp profile type {other:?} is not supported"))),
+        other => Err(InvalidPodSpec(format!("seccomp profile type {other:?} is not supported"))),
     }
 }
 
 fn apparmor(
     profile_: Option<&core::AppArmorProfile>,
-) -> Result<Option<cri::SecurityProfile>, BadSpec> {
+) -> Result<Option<cri::SecurityProfile>, InvalidPodSpec> {
     let Some(wanted) = profile_ else { return Ok(None) };
     Ok(Some(match wanted.type_.as_str() {
         "Unconfined" => profile(ProfileType::Unconfined, ""),
@@ -142,7 +142,11 @@ fn apparmor(
         "Localhost" => {
             profile(ProfileType::Localhost, wanted.localhost_profile.as_deref().unwrap_or_default())
         }
-        other => return Err(BadSpec(format!("AppArmor profile type {other:?} is not supported"))),
+        other => {
+            return Err(InvalidPodSpec(format!(
+                "AppArmor profile type {other:?} is not supported"
+            )));
+        }
     }))
 }
 
@@ -178,11 +182,11 @@ fn capabilities(
 /// a name.
 pub(super) fn container(
     pod: &Pod,
-    member: &Member,
+    member: &PodContainer,
     image_user: &(Option<i64>, String),
     seccomp_root: &Path,
     hardened: bool,
-) -> Result<cri::LinuxContainerSecurityContext, BadSpec> {
+) -> Result<cri::LinuxContainerSecurityContext, InvalidPodSpec> {
     let default = core::SecurityContext::default();
     let own = member.container.security_context.as_ref().unwrap_or(&default);
     let of_pod = pod.spec().security_context.as_ref();
@@ -235,20 +239,20 @@ pub(super) fn container(
 /// Verifies `runAsNonRoot`: the user must be a number other than zero, as the uid of a name is
 /// unknown.
 fn check_non_root(
-    member: &Member,
+    member: &PodContainer,
     user: Option<i64>,
     image: &(Option<i64>, String),
-) -> Result<(), BadSpec> {
+) -> Result<(), InvalidPodSpec> {
     let name = member.name();
     match (user, image) {
-        (Some(0), _) => Err(BadSpec(format!(
+        (Some(0), _) => Err(InvalidPodSpec(format!(
             "container's runAsUser breaks non-root policy (container: {name})"
         ))),
         (Some(_), _) => Ok(()),
-        (None, (Some(0), _)) => Err(BadSpec(format!(
+        (None, (Some(0), _)) => Err(InvalidPodSpec(format!(
             "container has runAsNonRoot and image will run as root (container: {name})"
         ))),
-        (None, (None, user)) if !user.is_empty() => Err(BadSpec(format!(
+        (None, (None, user)) if !user.is_empty() => Err(InvalidPodSpec(format!(
             "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root (container: {name})"
         ))),
         (None, _) => Ok(()),
@@ -266,7 +270,7 @@ mod tests {
         let of = |security: serde_json::Value, image: (Option<i64>, &str)| {
             let p = pod(json!({"containers": [{"name": "a", "securityContext": security}]}));
             let image = (image.0, image.1.to_owned());
-            container(&p, &p.members[0], &image, Path::new("/"), false).map_err(|e| e.0)
+            container(&p, &p.containers[0], &image, Path::new("/"), false).map_err(|e| e.0)
         };
         let must = json!({"runAsNonRoot": true});
         assert!(of(must.clone(), (Some(0), "")).unwrap_err().contains("image will run as root"));
@@ -285,7 +289,7 @@ mod tests {
         let of = |spec: serde_json::Value, hardened| {
             let p = pod(json!({"containers": [{"name": "a", "securityContext": spec}]}));
             let image = (None, String::new());
-            container(&p, &p.members[0], &image, Path::new("/s"), hardened).map(|c| {
+            container(&p, &p.containers[0], &image, Path::new("/s"), hardened).map(|c| {
                 let capabilities = c.capabilities.unwrap_or_default();
                 (c.seccomp.unwrap().profile_type(), capabilities.drop_capabilities)
             })

@@ -8,41 +8,41 @@ use api::k8s::api::core::v1 as core;
 use base::{Backoff, Kind};
 use client::events::EventType;
 
-use super::Pods;
+use super::PodManager;
 use crate::events;
 use crate::pods::admission;
-use crate::pods::handle::{Desired, Handle, Shown};
+use crate::pods::handle::{DesiredPod, ReportedPod, WorkerHandle};
 use crate::pods::pod::Pod;
 use crate::pods::resize;
-use crate::status::pod::Verdict;
+use crate::status::pod::PodFailure;
 
 /// Whether a pod uses resources of the node (upstream's `GetActivePods`): it exists in the API and
 /// has not ended. A pod that was deleted without a grace period does not count, although its
 /// containers may still be ending.
-fn is_active(desired: &Desired, shown: &Shown) -> bool {
+fn uses_resources(desired: &DesiredPod, shown: &ReportedPod) -> bool {
     let ended = desired.pod.is_api_terminal()
         || matches!(shown.status.phase.as_deref(), Some("Succeeded" | "Failed"));
     !desired.removed && (!ended || shown.observed.any_running())
 }
 
-impl Pods {
+impl PodManager {
     /// Returns the rejection of a pod. Only a pod that has not begun can be rejected: a running pod
     /// is adopted.
-    pub(super) fn admit(&self, pod: &Arc<Pod>) -> Option<Verdict> {
+    pub(super) fn admit(&self, pod: &Arc<Pod>) -> Option<PodFailure> {
         if has_begun(pod) {
             return None;
         }
-        if self.node.identity.config.power.is_going_down() {
-            return Some(Verdict {
+        if self.node.identity.config.machine_shutdown.is_in_progress() {
+            return Some(PodFailure {
                 reason: "NodeShutdown".to_owned(),
                 message: "Pod was rejected as the node is shutting down.".to_owned(),
                 grace: None,
                 disruption: false,
             });
         }
-        let others = self.others(pod);
+        let others = self.other_active_pods(pod);
         let (reason, message) = admission::check(&self.node, pod, &others)?;
-        Some(Verdict { reason, message, grace: None, disruption: false })
+        Some(PodFailure { reason, message, grace: None, disruption: false })
     }
 
     /// Reads the Node's labels and reconciles the pod again.
@@ -79,10 +79,10 @@ impl Pods {
     }
 
     /// All other pods that use resources of the node.
-    fn others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
-        let active = |handle: &crate::pods::handle::Handle| {
+    fn other_active_pods(&self, pod: &Pod) -> Vec<Arc<Pod>> {
+        let active = |handle: &crate::pods::handle::WorkerHandle| {
             let desired = handle.desired.borrow();
-            is_active(&desired, &handle.shown.lock())
+            uses_resources(&desired, &handle.reported.lock())
         };
         let all = self.table.all().into_iter();
         all.filter(|(p, handle)| p.uid != pod.uid && active(handle)).map(|(p, _)| p).collect()
@@ -129,15 +129,15 @@ impl Pods {
     /// Records an event that a resize begins or is deferred.
     pub(super) fn report_resize(
         &self,
-        handle: &Handle,
-        has: &Pod,
+        handle: &WorkerHandle,
+        current: &Pod,
         pod: &Pod,
-        deferred: Option<&resize::Deferred>,
+        deferred: Option<&resize::DeferredResize>,
     ) {
         if let Some(deferred) = deferred {
             if handle.desired.borrow().resize.as_ref() != Some(deferred) {
                 let prefix = format!("Pod resize {}", deferred.reason);
-                let message = resize::message(pod, &prefix, &deferred.message);
+                let message = resize::event_message(pod, &prefix, &deferred.message);
                 self.node.api.events.pod_event(
                     pod,
                     EventType::Warning,
@@ -145,20 +145,25 @@ impl Pods {
                     message,
                 );
             }
-        } else if resize::differ(has, pod) {
-            let message = resize::message(pod, "Pod resize started", "");
+        } else if resize::resources_differ(current, pod) {
+            let message = resize::event_message(pod, "Pod resize started", "");
             self.node.api.events.pod_event(pod, EventType::Normal, events::RESIZE_STARTED, message);
         }
     }
 
     /// Returns the pod with the resources that are allocated to it now.
-    pub(super) fn settle(
+    pub(super) fn allocate(
         &self,
-        has: &Pod,
+        current: &Pod,
         wanted: Arc<Pod>,
-    ) -> (Arc<Pod>, Option<resize::Deferred>) {
+    ) -> (Arc<Pod>, Option<resize::DeferredResize>) {
         let pod = Arc::clone(&wanted);
-        resize::settle(has, wanted, || self.others(&pod), &self.node.caches.allocatable.load())
+        resize::allocate(
+            current,
+            wanted,
+            || self.other_active_pods(&pod),
+            &self.node.caches.allocatable.load(),
+        )
     }
 }
 
@@ -173,35 +178,35 @@ fn has_begun(pod: &Pod) -> bool {
 mod tests {
     use super::*;
     use crate::pods::observed::tests::container;
-    use crate::pods::observed::{Observed, State};
+    use crate::pods::observed::{ObservedPod, State};
     use crate::pods::pod::tests::pod;
     use serde_json::json;
 
-    fn desired(removed: bool) -> Desired {
+    fn desired(removed: bool) -> DesiredPod {
         let pod = Arc::new(pod(json!({"containers": [{"name": "a"}]})));
-        let (api_uid, refused, resize, halt) = (Some("u".to_owned()), None, None, None);
-        Desired { pod, removed, api_uid, refused, resize, halt }
+        let (api_uid, rejection, resize, halt_seconds) = (Some("u".to_owned()), None, None, None);
+        DesiredPod { pod, removed, api_uid, rejection, resize, halt_seconds }
     }
 
-    fn shown(phase: &str, running: bool) -> Shown {
+    fn shown(phase: &str, running: bool) -> ReportedPod {
         let state = if running { State::Running } else { State::Exited };
         let containers = vec![container("a", state)];
-        let mut shown = Shown::default();
+        let mut shown = ReportedPod::default();
         shown.status.phase = Some(phase.to_owned());
-        shown.observed = Arc::new(Observed { sandboxes: Vec::new(), containers });
+        shown.observed = Arc::new(ObservedPod { sandboxes: Vec::new(), containers });
         shown
     }
 
     #[test]
     fn a_force_deleted_pod_takes_nothing_from_its_successor() {
-        assert!(is_active(&desired(false), &shown("Running", true)));
-        assert!(!is_active(&desired(true), &shown("Running", true)));
+        assert!(uses_resources(&desired(false), &shown("Running", true)));
+        assert!(!uses_resources(&desired(true), &shown("Running", true)));
     }
 
     #[test]
     fn a_failed_pod_counts_until_its_containers_have_ended() {
-        assert!(is_active(&desired(false), &shown("Failed", true)));
-        assert!(!is_active(&desired(false), &shown("Failed", false)));
-        assert!(!is_active(&desired(false), &shown("Succeeded", false)));
+        assert!(uses_resources(&desired(false), &shown("Failed", true)));
+        assert!(!uses_resources(&desired(false), &shown("Failed", false)));
+        assert!(!uses_resources(&desired(false), &shown("Succeeded", false)));
     }
 }

@@ -18,22 +18,24 @@ fn sandbox(ready: bool) -> Sandbox {
 }
 
 fn container(pod: &Pod, name: &str, state: State, exit_code: i32) -> Container {
-    let hash = pod.member(name).unwrap().hash();
+    let hash = pod.container(name).unwrap().hash();
     Container { exit_code, hash, ..crate::pods::observed::tests::container(name, state) }
 }
 
 fn decide(pod: &Pod, containers: &[(&str, State, i32)]) -> Plan {
     let containers = containers.iter().map(|(n, s, e)| container(pod, n, *s, *e)).collect();
-    plan(pod, &Observed { sandboxes: vec![sandbox(true)], containers }, |_| Health::default())
+    plan(pod, &ObservedPod { sandboxes: vec![sandbox(true)], containers }, |_| {
+        ProbeResults::default()
+    })
 }
 
 #[test]
 fn a_new_pod_gets_a_sandbox_and_its_first_containers() {
     let plain = pod(json!({"containers": [{"name": "a"}, {"name": "b"}]}));
-    let wanted = plan(&plain, &Observed::default(), |_| Health::default());
+    let wanted = plan(&plain, &ObservedPod::default(), |_| ProbeResults::default());
     assert_eq!(wanted, Plan { create_sandbox: Some(0), start: vec![0, 1], ..Plan::default() });
     let with_init = pod(json!({"initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}));
-    assert_eq!(plan(&with_init, &Observed::default(), |_| Health::default()).start, [0]);
+    assert_eq!(plan(&with_init, &ObservedPod::default(), |_| ProbeResults::default()).start, [0]);
 }
 
 #[test]
@@ -81,28 +83,31 @@ fn init_containers_run_in_order_and_sidecars_stay() {
 #[test]
 fn failed_probes_and_new_images_replace_the_container() {
     let p = pod(json!({"containers": [{"name": "a", "image": "x:1"}]}));
-    let observed = Observed {
+    let observed = ObservedPod {
         sandboxes: vec![sandbox(true)],
         containers: vec![container(&p, "a", State::Running, 0)],
     };
-    let sick = |_: &str| Health { liveness: Some(false), ..Health::default() };
+    let sick = |_: &str| ProbeResults { liveness: Some(false), ..ProbeResults::default() };
     let wanted = plan(&p, &observed, sick);
     assert_eq!(wanted.kill[0].message, "Container a failed liveness probe, will be restarted");
     assert_eq!((wanted.kill[0].reason, wanted.start), (KillReason::LivenessProbe, vec![0]));
     let newer =
         pod(json!({"restartPolicy": "Never", "containers": [{"name": "a", "image": "x:2"}]}));
-    assert_eq!(plan(&newer, &observed, |_| Health::default()).start, [0]);
+    assert_eq!(plan(&newer, &observed, |_| ProbeResults::default()).start, [0]);
 }
 
 #[test]
 fn a_dead_sandbox_is_replaced_unless_the_pod_is_over() {
-    let observed = |p: &Pod, code| Observed {
+    let observed = |p: &Pod, code| ObservedPod {
         sandboxes: vec![sandbox(false)],
         containers: vec![container(p, "a", State::Exited, code)],
     };
     let always = pod(json!({"containers": [{"name": "a"}]}));
-    let wanted = plan(&always, &observed(&always, 0), |_| Health::default());
+    let wanted = plan(&always, &observed(&always, 0), |_| ProbeResults::default());
     assert_eq!((wanted.kill_pod, wanted.create_sandbox), (true, Some(1)));
     let never = pod(json!({"restartPolicy": "Never", "containers": [{"name": "a"}]}));
-    assert_eq!(plan(&never, &observed(&never, 0), |_| Health::default()).create_sandbox, None);
+    assert_eq!(
+        plan(&never, &observed(&never, 0), |_| ProbeResults::default()).create_sandbox,
+        None
+    );
 }

@@ -11,18 +11,18 @@ use super::backoff::CrashBackoff;
 use super::reporter::{SharedProgress, observe_pod};
 use crate::context::Node;
 use crate::events;
-use crate::pods::handle::Desired;
+use crate::pods::handle::DesiredPod;
 use crate::pods::image_pull;
 use crate::pods::image_pull::PullState;
 use crate::pods::objects;
 use crate::pods::objects::OBJECTS_WAIT;
 use crate::pods::observed;
-use crate::pods::observed::Observed;
+use crate::pods::observed::ObservedPod;
 use crate::pods::plan::Plan;
 use crate::pods::pod::Pod;
-use crate::pods::resources::Given;
+use crate::pods::resources::AllocatedResources;
 use crate::status;
-use crate::volumes::{self, Volumes};
+use crate::volumes::{self, PodVolumes};
 
 /// Limit of processes and threads of one pod under the hardened profile: more than services need,
 /// and few enough to protect other pods.
@@ -30,21 +30,21 @@ pub(super) const PIDS_MAX: i64 = 4096;
 
 /// The part of a pod worker that acts.
 #[derive(Debug)]
-pub(super) struct Actions {
+pub(super) struct PodActions {
     pub(super) node: Arc<Node>,
-    pub(super) desired: watch::Receiver<Desired>,
+    pub(super) desired: watch::Receiver<DesiredPod>,
     pub(super) progress: SharedProgress,
     pub(super) pulls: PullState,
     pub(super) crashes: CrashBackoff,
     /// Allocated resources of the containers, by id.
-    pub(super) given: HashMap<String, Given>,
+    pub(super) allocated: HashMap<String, AllocatedResources>,
     /// Number of objects created, started, stopped or removed.
     pub(super) changes: u64,
 }
 
 /// The outcome of a plan.
 #[derive(Debug, Default)]
-pub(super) struct Applied {
+pub(super) struct PlanOutcome {
     /// When a token or certificate in a volume has to be refreshed.
     pub(super) refresh_at: Option<Instant>,
     /// Something was created, started or stopped, so that the next plan may differ.
@@ -53,10 +53,10 @@ pub(super) struct Applied {
     pub(super) failed: Option<String>,
 }
 
-impl Actions {
+impl PodActions {
     pub(super) fn new(
         node: Arc<Node>,
-        desired: watch::Receiver<Desired>,
+        desired: watch::Receiver<DesiredPod>,
         progress: SharedProgress,
     ) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Actions {
             progress,
             pulls: PullState::default(),
             crashes: CrashBackoff::default(),
-            given: HashMap::new(),
+            allocated: HashMap::new(),
             changes: 0,
         }
     }
@@ -79,20 +79,20 @@ impl Actions {
         &mut self,
         pod: &Arc<Pod>,
         next: &Plan,
-        observed: &Observed,
-    ) -> Result<Applied, String> {
+        observed: &ObservedPod,
+    ) -> Result<PlanOutcome, String> {
         let before = self.changes;
         self.prepare(pod)?;
         let resized = self.resize(pod, observed).await;
         let references = objects::references(pod);
-        self.node.api.objects.known(&references, OBJECTS_WAIT).await;
+        self.node.api.objects.wait_until_read(&references, OBJECTS_WAIT).await;
         let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
         let node = Arc::clone(&self.node);
         let set_up = volumes::set_up(&node, pod, &ips);
         let mut made = None;
         let volumes = match next.create_sandbox.filter(|_| !next.kill_pod) {
             // Both take a while and are independent. Volumes that may take long are set up first.
-            Some(attempt) if volumes::are_near(&self.node, pod) => {
+            Some(attempt) if volumes::need_no_wait(&self.node, pod) => {
                 let (volumes, sandbox) = tokio::join!(set_up, self.create_sandbox(pod, attempt));
                 made = Some(sandbox);
                 volumes
@@ -113,7 +113,7 @@ impl Actions {
             let made = made.transpose()?;
             outcome = self.execute(pod, next, made, observed, &volumes).await;
         }
-        Ok(Applied {
+        Ok(PlanOutcome {
             refresh_at: volumes.refresh_at,
             changed: self.changes != before,
             failed: outcome.and(resized).err(),
@@ -156,8 +156,8 @@ impl Actions {
         pod: &Arc<Pod>,
         next: &Plan,
         made: Option<String>,
-        observed: &Observed,
-        volumes: &Volumes,
+        observed: &ObservedPod,
+        volumes: &PodVolumes,
     ) -> Result<(), String> {
         if next.kill_pod {
             if next.create_sandbox.is_some() {
@@ -219,7 +219,7 @@ impl Actions {
         let mut failed = Ok(());
         let mut pull_failed = false;
         for index in &next.start {
-            let Some(member) = pod.members.get(*index) else { continue };
+            let Some(member) = pod.containers.get(*index) else { continue };
             match self.start(pod, member, &sandbox, attempt, observed, volumes).await {
                 Ok(()) => {
                     self.changes += 1;
@@ -251,15 +251,16 @@ impl Actions {
         tokio::select! {
             biased;
             outcome = stop => outcome.map(|()| true),
-            () = ends(&mut news) => Ok(false),
+            () = pod_must_end(&mut news) => Ok(false),
         }
     }
 }
 
 /// Resolves once the pod has to end.
-pub(super) async fn ends(news: &mut watch::Receiver<Desired>) {
-    let ends =
-        |d: &Desired| d.removed || d.refused.is_some() || d.halt.is_some() || d.pod.is_deleted();
+pub(super) async fn pod_must_end(news: &mut watch::Receiver<DesiredPod>) {
+    let ends = |d: &DesiredPod| {
+        d.removed || d.rejection.is_some() || d.halt_seconds.is_some() || d.pod.is_deleted()
+    };
     if news.wait_for(ends).await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -9,12 +9,12 @@ use crate::pods::pod::Pod;
 /// The active time of one pod. The wall clock is read once, when the start time is first known;
 /// after that the monotonic clock counts.
 #[derive(Debug, Default)]
-pub(super) struct Active {
+pub(super) struct ActiveTime {
     /// The time of that reading, and the active time of the pod until then.
     seen: Option<(Instant, Duration)>,
 }
 
-impl Active {
+impl ActiveTime {
     /// Returns the rest of the deadline of a pod that started at `start` (seconds since the epoch),
     /// if it has one.
     pub(super) fn left(&mut self, pod: &Pod, start: i64) -> Option<Duration> {
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_does_not_change_what_is_left() {
-        let (mut active, now) = (Active::default(), base::clock::now());
+        let (mut active, now) = (ActiveTime::default(), base::clock::now());
         let wall = seconds(1_800_000_010);
         assert_eq!(active.left_of(seconds(60), START, wall, now), seconds(50));
         let ahead = wall + seconds(2 * 365 * 86_400);
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_starts_in_1970_gives_a_pod_its_time_and_no_more() {
-        let (mut active, now) = (Active::default(), base::clock::now());
+        let (mut active, now) = (ActiveTime::default(), base::clock::now());
         assert_eq!(active.left_of(seconds(60), START, seconds(7), now), seconds(60));
         assert_eq!(
             active.left_of(seconds(60), START, seconds(1_800_009_000), now + seconds(60)),

@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::pods::observed::{Container, Observed, State};
+use crate::pods::observed::{Container, ObservedPod, State};
 use crate::pods::pod::Pod;
 
 /// How long after its back-off a container is retried, so that rounding cannot prolong the
 /// back-off.
-pub(super) const TRY_AFTER: Duration = Duration::from_millis(1);
+pub(super) const RETRY_MARGIN: Duration = Duration::from_millis(1);
 /// The kubelet's `MaxCrashLoopBackOff` and `initialNodeBackoff`.
 const INITIAL: Duration = Duration::from_secs(10);
 const MAX: Duration = Duration::from_secs(300);
 
 /// Tolerance for small corrections of the clock.
-const CLOCK_SLACK: Duration = Duration::from_secs(5);
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-struct Entry {
+struct RestartDelay {
     delay: Duration,
     /// Wall-clock time of the last start.
     updated: Duration,
@@ -28,7 +28,7 @@ struct Entry {
 
 /// Delays by container name and hash.
 #[derive(Debug, Default)]
-pub(super) struct CrashBackoff(HashMap<String, Entry>);
+pub(super) struct CrashBackoff(HashMap<String, RestartDelay>);
 
 fn key(container: &Container) -> String {
     format!("{} {}", container.name, container.hash)
@@ -36,9 +36,9 @@ fn key(container: &Container) -> String {
 
 /// Returns the exit time. A time in the future was recorded before the clock was set back, and
 /// counts as long past.
-fn ended(container: &Container, now: Duration) -> Duration {
+fn exit_time(container: &Container, now: Duration) -> Duration {
     let end = Duration::from_nanos(u64::try_from(container.finished_at).unwrap_or_default());
-    if end > now + CLOCK_SLACK { Duration::ZERO } else { end }
+    if end > now + CLOCK_TOLERANCE { Duration::ZERO } else { end }
 }
 
 impl CrashBackoff {
@@ -46,8 +46,8 @@ impl CrashBackoff {
     /// then recorded as a start.
     pub(super) fn check(&mut self, container: &Container) -> Option<(Duration, Duration)> {
         let now = base::clock::unix_time();
-        let end = ended(container, now);
-        let fresh = Entry { delay: INITIAL, updated: now };
+        let end = exit_time(container, now);
+        let fresh = RestartDelay { delay: INITIAL, updated: now };
         match self.0.get_mut(&key(container)) {
             // It ran for long enough: reset the delay.
             Some(entry) if end.saturating_sub(entry.updated) > MAX * 2 => *entry = fresh,
@@ -56,7 +56,7 @@ impl CrashBackoff {
                 if !left.is_zero() {
                     return Some((entry.delay, left));
                 }
-                *entry = Entry { delay: (entry.delay * 2).min(MAX), updated: now };
+                *entry = RestartDelay { delay: (entry.delay * 2).min(MAX), updated: now };
             }
             None => {
                 self.0.insert(key(container), fresh);
@@ -71,17 +71,19 @@ impl CrashBackoff {
     pub(super) fn next_try(
         &self,
         pod: &Pod,
-        observed: &Observed,
+        observed: &ObservedPod,
         start: &[usize],
     ) -> Option<Instant> {
         let now = base::clock::unix_time();
         start
             .iter()
-            .filter_map(|index| pod.members.get(*index))
+            .filter_map(|index| pod.containers.get(*index))
             .filter_map(|member| observed.container(member.name()))
             .filter(|container| container.state == State::Exited)
-            .filter_map(|c| Some((ended(c, now) + self.0.get(&key(c))?.delay).saturating_sub(now)))
-            .map(|left| base::clock::now() + left + TRY_AFTER)
+            .filter_map(|c| {
+                Some((exit_time(c, now) + self.0.get(&key(c))?.delay).saturating_sub(now))
+            })
+            .map(|left| base::clock::now() + left + RETRY_MARGIN)
             .min()
     }
 }

@@ -8,8 +8,8 @@ use client::events::EventType;
 
 use crate::context::Node;
 use crate::pods::pod::Pod;
-use crate::probes::handler::Target;
-use crate::probes::handler::http::Get;
+use crate::probes::handler::HandlerTarget;
+use crate::probes::handler::http::HttpGet;
 
 /// Runs a lifecycle hook.
 ///
@@ -19,7 +19,7 @@ use crate::probes::handler::http::Get;
 pub(crate) async fn run(
     node: &Node,
     pod: &Pod,
-    target: Target<'_>,
+    target: HandlerTarget<'_>,
     hook: &core::LifecycleHandler,
     limit: Duration,
 ) -> Result<(), String> {
@@ -49,7 +49,11 @@ pub(crate) async fn run(
         .to_owned())
 }
 
-async fn exec(target: Target<'_>, command: &[String], limit: Duration) -> Result<(), String> {
+async fn exec(
+    target: HandlerTarget<'_>,
+    command: &[String],
+    limit: Duration,
+) -> Result<(), String> {
     match target.runtime.exec(target.container_id, command, limit).await {
         Ok(output) if output.exit_code == 0 => Ok(()),
         Ok(mut output) => {
@@ -71,14 +75,14 @@ async fn exec(target: Target<'_>, command: &[String], limit: Duration) -> Result
 async fn http(
     node: &Node,
     pod: &Pod,
-    target: Target<'_>,
+    target: HandlerTarget<'_>,
     action: &core::HTTPGetAction,
     limit: Duration,
 ) -> Result<(), String> {
-    let mut get = Get::new(target, action)?;
+    let mut get = HttpGet::new(target, action)?;
     let error = match get.send(limit).await {
         Ok(_) => return Ok(()),
-        Err(error) if error.plain_answer => error,
+        Err(error) if error.is_plain_http => error,
         Err(error) => return Err(error.to_string()),
     };
     get.https = false;

@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use crate::pods::observed::{Container, Observed, State, label};
+use crate::pods::observed::{Container, ObservedPod, State, label};
 
 /// Bytes kept of a message file and of a log (`MaxContainerTerminationMessageLength`, `…LogLength`,
 /// `…LogLines`).
@@ -14,24 +14,24 @@ const LOG_LINES_MAX: usize = 80;
 const LOG_TAIL: u64 = 16 << 10;
 
 /// Fills in the messages of exited containers.
-pub(super) fn fill(observed: &mut Observed, _logs: &Path) {
+pub(super) fn fill_termination_messages(observed: &mut ObservedPod, _logs: &Path) {
     for container in observed.containers.iter_mut().filter(|c| c.state == State::Exited) {
         if container.reason.is_empty() {
             container.reason =
                 if container.exit_code == 0 { "Completed" } else { "Error" }.to_owned();
         }
-        let words = words(container);
-        if !words.is_empty() {
+        let termination_message = termination_message(container);
+        if !termination_message.is_empty() {
             container.message = if container.message.is_empty() {
-                words
+                termination_message
             } else {
-                format!("{}: {words}", container.message)
+                format!("{}: {termination_message}", container.message)
             };
         }
     }
 }
 
-fn words(container: &Container) -> String {
+fn termination_message(container: &Container) -> String {
     let path =
         container.annotations.get(label::MESSAGE_PATH).map(String::as_str).unwrap_or_default();
     let absolute = Path::new("/").join(path);

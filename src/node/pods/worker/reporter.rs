@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use super::message;
 use crate::context::Node;
-use crate::pods::handle::{Desired, Shown};
-use crate::pods::observed::{Observed, State, observe};
-use crate::pods::pod::{Origin, Pod};
+use crate::pods::handle::{DesiredPod, ReportedPod};
+use crate::pods::observed::{ObservedPod, State, observe};
+use crate::pods::pod::{Pod, PodOrigin};
 use crate::probes::Probes;
 use crate::runtime::{RuntimeError, netns};
 use crate::status::pod;
-use crate::status::pod::{Input, Verdict, Waiting};
+use crate::status::pod::{PodFailure, StatusInput, WaitingReason};
 
 /// How long an announced exit may be missing from the runtime's listing.
 const EXIT_LAG_MAX: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ const EXIT_LAG_LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// Why containers wait, by name.
-    pub(super) waiting: HashMap<String, Waiting>,
+    pub(super) waiting: HashMap<String, WaitingReason>,
     /// Ids of containers whose postStart hook is running: they are not shown as running before it
     /// ends.
     pub(super) starting: HashSet<String>,
@@ -44,15 +44,15 @@ pub(super) type SharedProgress = Arc<Mutex<Progress>>;
 #[derive(Debug)]
 pub(super) struct Reporter {
     pub(super) node: Arc<Node>,
-    pub(super) desired: watch::Receiver<Desired>,
+    pub(super) desired: watch::Receiver<DesiredPod>,
     pub(super) wake: Arc<Notify>,
     pub(super) exits: Arc<Mutex<HashSet<String>>>,
-    pub(super) shown: Arc<Mutex<Shown>>,
+    pub(super) reported: Arc<Mutex<ReportedPod>>,
     pub(super) probes: Probes,
     pub(super) progress: SharedProgress,
     pub(super) previous: core::PodStatus,
     /// The node's decision to fail the pod.
-    pub(super) decided: Option<Verdict>,
+    pub(super) failure: Option<PodFailure>,
     /// No container is started any longer.
     pub(super) terminal: bool,
     /// Containers and sandboxes are stopped.
@@ -66,10 +66,10 @@ pub(super) struct Reporter {
 impl Reporter {
     pub(super) fn new(
         node: Arc<Node>,
-        desired: watch::Receiver<Desired>,
+        desired: watch::Receiver<DesiredPod>,
         wake: Arc<Notify>,
         exits: Arc<Mutex<HashSet<String>>>,
-        shown: Arc<Mutex<Shown>>,
+        reported: Arc<Mutex<ReportedPod>>,
         progress: SharedProgress,
     ) -> Self {
         let previous = desired.borrow().pod.api_status().cloned().unwrap_or_default();
@@ -79,10 +79,10 @@ impl Reporter {
             desired,
             wake,
             exits,
-            shown,
+            reported,
             progress,
             previous,
-            decided: None,
+            failure: None,
             terminal: false,
             stopped: false,
             missing: HashMap::new(),
@@ -95,14 +95,15 @@ impl Reporter {
     /// # Errors
     ///
     /// The runtime does not answer.
-    pub(super) async fn observe(&mut self, pod: &Pod) -> Result<Observed, RuntimeError> {
+    pub(super) async fn observe(&mut self, pod: &Pod) -> Result<ObservedPod, RuntimeError> {
         let announced = std::mem::take(&mut *self.exits.lock());
         let now = base::clock::now();
         for id in announced {
             self.missing.entry(id).or_insert(now);
         }
         let observed = observe_pod(&self.node, pod).await?;
-        self.missing.retain(|id, since| observed.lacks_end(id) && since.elapsed() < EXIT_LAG_MAX);
+        self.missing
+            .retain(|id, since| observed.is_exit_missing(id) && since.elapsed() < EXIT_LAG_MAX);
         Ok(observed)
     }
 
@@ -113,7 +114,7 @@ impl Reporter {
     }
 
     /// Updates the probes to the running containers, and publishes the status.
-    pub(super) fn show(&mut self, desired: &Desired, observed: &Observed) {
+    pub(super) fn update(&mut self, desired: &DesiredPod, observed: &ObservedPod) {
         let hidden;
         let mut observed = observed;
         let starting = self.progress.lock().starting.clone();
@@ -124,30 +125,30 @@ impl Reporter {
             observed = &hidden;
         }
         let pod = &desired.pod;
-        let terminating = self.terminal || pod.is_deleted() || desired.halt.is_some();
+        let terminating = self.terminal || pod.is_deleted() || desired.halt_seconds.is_some();
         self.probes.sync(&self.node, pod, observed, terminating);
         self.progress.lock().waiting.retain(|name, _| {
-            pod.member(name).is_some()
-                && observed.active(name).is_none_or(|c| c.state != State::Running)
+            pod.container(name).is_some()
+                && observed.active_container(name).is_none_or(|c| c.state != State::Running)
         });
         self.publish(desired, observed);
     }
 
     /// Publishes the status to the API server and to other parts of the node.
-    fn publish(&mut self, desired: &Desired, observed: &Observed) {
+    fn publish(&mut self, desired: &DesiredPod, observed: &ObservedPod) {
         let health = self.probes.results();
         let status = {
             let progress = self.progress.lock();
             pod::generate(
                 &desired.pod,
-                &Input {
+                &StatusInput {
                     observed,
                     health: &health,
                     waiting: &progress.waiting,
                     previous: &self.previous,
                     node_ips: &self.node.identity.config.node_ips(),
                     terminal: self.terminal && self.stopped,
-                    decided: self.decided.as_ref(),
+                    failure: self.failure.as_ref(),
                     deferred: desired.resize.as_ref(),
                     resizing: progress.resizing.as_deref(),
                     runtime_name: &self.node.runtime.version.name,
@@ -158,19 +159,19 @@ impl Reporter {
                 },
             )
         };
-        self.node.identity.config.unready.told(
+        self.node.identity.config.not_ready_pods.update(
             &desired.pod.key.to_string(),
             &desired.pod.uid,
             &status,
         );
         {
-            let mut shown = self.shown.lock();
-            shown.status = status.clone();
-            shown.observed = Arc::new(observed.clone());
+            let mut reported = self.reported.lock();
+            reported.status = status.clone();
+            reported.observed = Arc::new(observed.clone());
         }
         if let (Some(uid), false) = (&desired.api_uid, desired.removed) {
             let known =
-                (desired.pod.origin == Origin::Api).then(|| desired.pod.api_status()).flatten();
+                (desired.pod.origin == PodOrigin::Api).then(|| desired.pod.api_status()).flatten();
             self.node.api.status.set(
                 &desired.pod.uid,
                 &desired.pod.key,
@@ -195,7 +196,7 @@ impl Reporter {
                 biased;
                 outcome = &mut action => break outcome,
                 () = wake.notified() => woken = true,
-                () = at(lag) => {}
+                () = sleep_until_deadline(lag) => {}
             }
             tokio::select! {
                 biased;
@@ -213,14 +214,14 @@ impl Reporter {
     async fn report(&mut self) {
         let desired = self.desired.borrow().clone();
         match self.observe(&desired.pod).await {
-            Ok(observed) => self.show(&desired, &observed),
+            Ok(observed) => self.update(&desired, &observed),
             Err(error) => tracing::debug!(pod = %desired.pod.key, %error, "cannot look at the pod"),
         }
     }
 }
 
 /// Resolves at a deadline; never without one.
-pub(super) async fn at(deadline: Option<Instant>) {
+pub(super) async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
@@ -232,13 +233,13 @@ pub(super) async fn at(deadline: Option<Instant>) {
 /// # Errors
 ///
 /// The runtime does not answer.
-pub(super) async fn observe_pod(node: &Node, pod: &Pod) -> Result<Observed, RuntimeError> {
+pub(super) async fn observe_pod(node: &Node, pod: &Pod) -> Result<ObservedPod, RuntimeError> {
     // The runtime also returns an error for a sandbox whose namespace is hidden.
     let mut observed = netns::retry(|| observe(&*node.runtime.cri, &pod.uid)).await?;
     let sandboxes = observed.sandboxes.iter().map(|s| &s.id);
     for id in sandboxes.chain(observed.containers.iter().map(|c| &c.id)) {
         node.caches.container_owners.insert(id, &pod.uid);
     }
-    message::fill(&mut observed, &node.identity.config.pod_logs_dir);
+    message::fill_termination_messages(&mut observed, &node.identity.config.pod_logs_dir);
     Ok(observed)
 }

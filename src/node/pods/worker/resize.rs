@@ -3,22 +3,22 @@
 use client::events::EventType;
 use proto::runtime::v1 as cri;
 
-use super::actions::Actions;
 use super::actions::PIDS_MAX;
+use super::actions::PodActions;
 use crate::events;
-use crate::pods::observed::{Observed, State, label};
-use crate::pods::plan::{Kill, KillReason};
-use crate::pods::pod::{Member, Pod, Role};
+use crate::pods::observed::{ObservedPod, State, label};
+use crate::pods::plan::{KillReason, PlannedKill};
+use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 use crate::pods::resize;
 use crate::pods::resources;
-use crate::pods::resources::Given;
+use crate::pods::resources::AllocatedResources;
 
 /// A running container whose resources differ from the allocated ones.
 struct ContainerResize<'a> {
-    member: &'a Member,
+    member: &'a PodContainer,
     id: String,
-    from: Given,
-    to: Given,
+    from: AllocatedResources,
+    to: AllocatedResources,
     linux: cri::LinuxContainerResources,
 }
 
@@ -34,16 +34,16 @@ impl ContainerResize<'_> {
 
     /// Whether the container's resize policy requires a restart.
     fn restarts(&self) -> bool {
-        let policy = |resource| resize::restarts(&self.member.container, resource);
+        let policy = |resource| resize::requires_restart(&self.member.container, resource);
         self.from.cpu != self.to.cpu && policy("cpu")
             || self.from.memory != self.to.memory && policy("memory")
     }
 }
 
-impl Actions {
+impl PodActions {
     /// Records for the status whether a resize is pending: the API must not show the new generation
     /// as observed before the resize without the condition `PodResizeInProgress`.
-    pub(super) fn note_resize(&mut self, pod: &Pod, observed: &Observed) {
+    pub(super) fn record_pending_resize(&mut self, pod: &Pod, observed: &ObservedPod) {
         let pending = !self.pending_resizes(pod, observed).is_empty();
         let mut progress = self.progress.lock();
         if pending {
@@ -56,27 +56,34 @@ impl Actions {
     fn pending_resizes<'a>(
         &mut self,
         pod: &'a Pod,
-        observed: &Observed,
+        observed: &ObservedPod,
     ) -> Vec<ContainerResize<'a>> {
-        self.given.retain(|id, _| observed.containers.iter().any(|c| c.id == *id));
+        self.allocated.retain(|id, _| observed.containers.iter().any(|c| c.id == *id));
         let mut pending = Vec::new();
-        for member in pod.members.iter().filter(|m| matches!(m.role, Role::Main | Role::Sidecar)) {
+        for member in pod
+            .containers
+            .iter()
+            .filter(|m| matches!(m.role, ContainerRole::Main | ContainerRole::Sidecar))
+        {
             let Some(container) =
-                observed.active(member.name()).filter(|c| c.state == State::Running)
+                observed.active_container(member.name()).filter(|c| c.state == State::Running)
             else {
                 continue;
             };
             let unified = self.node.runtime.cgroups.of_every_container();
             let linux = resources::linux(pod, member, self.node.identity.machine.memory, unified);
-            let to = Given::of(&linux);
-            let noted = container.annotations.get(label::RESOURCES).and_then(|t| Given::parse(t));
-            match self.given.get(&container.id).copied().or(noted) {
+            let to = AllocatedResources::of(&linux);
+            let noted = container
+                .annotations
+                .get(label::RESOURCES)
+                .and_then(|t| AllocatedResources::parse(t));
+            match self.allocated.get(&container.id).copied().or(noted) {
                 Some(from) if from != to => {
                     let id = container.id.clone();
                     pending.push(ContainerResize { member, id, from, to, linux });
                 }
                 _ => {
-                    self.given.insert(container.id.clone(), to);
+                    self.allocated.insert(container.id.clone(), to);
                 }
             }
         }
@@ -88,7 +95,7 @@ impl Actions {
     /// need a restart. The pod's cgroup already has room for the old and the new resources, and is
     /// lowered once all containers are done. The condition `PodResizeInProgress` reports failures,
     /// which are retried.
-    pub(super) async fn resize(&mut self, pod: &Pod, observed: &Observed) -> Result<(), String> {
+    pub(super) async fn resize(&mut self, pod: &Pod, observed: &ObservedPod) -> Result<(), String> {
         let mut failed = None;
         let all = self.pending_resizes(pod, observed);
         let any = !all.is_empty();
@@ -97,7 +104,7 @@ impl Actions {
             let outcome = if pending.restarts() {
                 let message = format!("Container {name} resize requires restart");
                 let (id, name) = (pending.id.clone(), name.to_owned());
-                let kill = Kill { id, name, message, reason: KillReason::Other };
+                let kill = PlannedKill { id, name, message, reason: KillReason::Other };
                 match self.unless_ending(self.kill_planned(pod, observed, &kill)).await {
                     Ok(false) => return Ok(()),
                     outcome => outcome.map(drop),
@@ -116,10 +123,10 @@ impl Actions {
             match outcome {
                 Ok(()) => {
                     self.changes += 1;
-                    self.given.insert(pending.id, pending.to);
+                    self.allocated.insert(pending.id, pending.to);
                 }
                 Err(why) => {
-                    let message = resize::message(pod, "Pod resize error", &why);
+                    let message = resize::event_message(pod, "Pod resize error", &why);
                     self.node.api.events.pod_event(
                         pod,
                         EventType::Warning,
@@ -135,7 +142,7 @@ impl Actions {
             failed = self.node.runtime.cgroups.apply(pod, pids_max).err().map(|e| e.to_string());
         }
         if any && failed.is_none() {
-            let message = resize::message(pod, "Pod resize completed", "");
+            let message = resize::event_message(pod, "Pod resize completed", "");
             self.node.api.events.pod_event(
                 pod,
                 EventType::Normal,
@@ -157,9 +164,9 @@ mod tests {
     #[test]
     fn containers_that_give_back_resources_are_resized_first() {
         let p = pod(json!({"containers": [{"name": "a"}]}));
-        let given = |shares, quota, memory| Given { cpu: (shares, quota), memory };
+        let given = |shares, quota, memory| AllocatedResources { cpu: (shares, quota), memory };
         let shrinks = |from, to| {
-            let (member, linux) = (&p.members[0], cri::LinuxContainerResources::default());
+            let (member, linux) = (&p.containers[0], cri::LinuxContainerResources::default());
             ContainerResize { member, id: String::new(), from, to, linux }.shrinks()
         };
         let middle = given(512, 50_000, 100);

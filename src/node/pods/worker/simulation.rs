@@ -26,11 +26,11 @@ use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
-use crate::pods::handle::{Desired, Handle};
-use crate::pods::pod::{Origin, Pod};
+use crate::pods::handle::{DesiredPod, WorkerHandle};
+use crate::pods::pod::{Pod, PodOrigin};
 use crate::runtime::fake::{Behaviour, FakeRuntime, Random};
-use crate::runtime::{Features, RuntimeVersion};
-use crate::status::pod::Verdict;
+use crate::runtime::{RuntimeFeatures, RuntimeVersion};
+use crate::status::pod::PodFailure;
 
 /// Number of pods in the regular tests.
 const PODS: u64 = 300;
@@ -87,7 +87,7 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
         identity: NodeIdentity {
             config,
             machine: Machine::read(),
-            features: NodeFeatures::new(Features::default()),
+            features: NodeFeatures::new(RuntimeFeatures::default()),
         },
     })
 }
@@ -95,18 +95,18 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
 fn static_pod(uid: &str, spec: &Value) -> Arc<Pod> {
     let metadata = json!({"name": uid, "namespace": "d", "uid": uid, "generation": 1});
     let object = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
-    Arc::new(Pod::new(object, Origin::Static).unwrap())
+    Arc::new(Pod::new(object, PodOrigin::Static).unwrap())
 }
 
-fn desired(pod: Arc<Pod>) -> Desired {
-    let (api_uid, refused, resize, halt) = (None, None, None, None);
-    Desired { pod, removed: false, api_uid, refused, resize, halt }
+fn desired(pod: Arc<Pod>) -> DesiredPod {
+    let (api_uid, rejection, resize, halt_seconds) = (None, None, None, None);
+    DesiredPod { pod, removed: false, api_uid, rejection, resize, halt_seconds }
 }
 
 /// One pod with its worker and its runtime.
 struct Simulation {
     runtime: FakeRuntime,
-    handle: Arc<Handle>,
+    handle: Arc<WorkerHandle>,
     node: Arc<Node>,
 }
 
@@ -271,10 +271,10 @@ fn end(simulation: &Simulation, random: &mut Random) {
         0 => simulation.handle.desired.send_modify(|d| d.removed = true),
         1 => {
             let (reason, message) = ("Evicted".to_owned(), "short".to_owned());
-            let verdict = Verdict { reason, message, grace: Some(1), disruption: true };
-            simulation.handle.desired.send_modify(|d| d.refused = Some(verdict));
+            let verdict = PodFailure { reason, message, grace: Some(1), disruption: true };
+            simulation.handle.desired.send_modify(|d| d.rejection = Some(verdict));
         }
-        2 => simulation.handle.desired.send_modify(|d| d.halt = Some(10)),
+        2 => simulation.handle.desired.send_modify(|d| d.halt_seconds = Some(10)),
         _ => simulation.delete(random.below(60) as i64),
     }
 }
@@ -315,7 +315,7 @@ fn simulate(folder: &Path, seed: u64) -> Outcome {
             }
             base::clock::sleep(CALM).await;
         }
-        let relist_changes = simulation.handle.shown.lock().relist_changes;
+        let relist_changes = simulation.handle.reported.lock().relist_changes;
         simulation.stop();
         let runtime = &simulation.runtime;
         Outcome { relist_changes, calls: runtime.calls(), trace: runtime.trace() }
@@ -376,7 +376,7 @@ fn the_same_seed_gives_the_same_pod_and_the_same_calls() {
 /// Waits until the published status is as expected; returns the time taken.
 async fn until(simulation: &Simulation, wanted: impl Fn(&PodStatus) -> bool) -> Duration {
     let begun = base::clock::now();
-    while !wanted(&simulation.handle.shown.lock().status) {
+    while !wanted(&simulation.handle.reported.lock().status) {
         assert!(begun.elapsed() < Duration::from_secs(600), "the status does not come");
         base::clock::sleep(Duration::from_millis(50)).await;
     }
@@ -430,16 +430,16 @@ fn exits_are_reported_while_other_containers_still_stop() {
             until(simulation, is_ready).await;
             match how {
                 "delete" => simulation.delete(30),
-                "halt" => simulation.handle.desired.send_modify(|d| d.halt = Some(30)),
+                "halt" => simulation.handle.desired.send_modify(|d| d.halt_seconds = Some(30)),
                 _ => {
                     let (reason, message) = ("Evicted".to_owned(), "short".to_owned());
-                    let verdict = Verdict { reason, message, grace: None, disruption: false };
-                    simulation.handle.desired.send_modify(|d| d.refused = Some(verdict));
+                    let verdict = PodFailure { reason, message, grace: None, disruption: false };
+                    simulation.handle.desired.send_modify(|d| d.rejection = Some(verdict));
                 }
             }
             let ended = |s: &PodStatus| state(s, "fast").terminated.is_some();
             let took = until(simulation, ended).await;
-            let status = simulation.handle.shown.lock().status.clone();
+            let status = simulation.handle.reported.lock().status.clone();
             assert!(took < Duration::from_secs(3), "{how}: {took:?}");
             assert_eq!(state(&status, "fast").terminated.unwrap().exit_code, 0, "{how}");
             assert!(state(&status, "slow").running.is_some(), "{how}");
@@ -460,11 +460,11 @@ fn readiness_turns_false_during_the_pre_stop_hook() {
         until(simulation, is_ready).await;
         simulation.delete(30);
         base::clock::sleep(Duration::from_secs(2)).await;
-        assert!(is_ready(&simulation.handle.shown.lock().status), "the probe still succeeds");
+        assert!(is_ready(&simulation.handle.reported.lock().status), "the probe still succeeds");
         simulation.runtime.set_healthy("readiness m", false);
         let took = until(simulation, |s| !is_ready(s)).await;
         assert!(took < Duration::from_secs(3), "{took:?}");
-        assert!(state(&simulation.handle.shown.lock().status, "m").running.is_some());
+        assert!(state(&simulation.handle.reported.lock().status, "m").running.is_some());
     });
 }
 
@@ -485,13 +485,13 @@ fn a_new_generation_is_shown_with_its_resize_in_progress_until_that_is_done() {
         until(simulation, |s| s.observed_generation == Some(2)).await;
         let resizes =
             |s: &PodStatus| s.conditions.iter().flatten().any(|c| c.type_ == "PodResizeInProgress");
-        assert!(resizes(&simulation.handle.shown.lock().status));
+        assert!(resizes(&simulation.handle.reported.lock().status));
         simulation.runtime.set_refuses_updates(false);
         let took = until(simulation, |s| !resizes(s)).await;
         assert!(took < Duration::from_secs(90), "{took:?}");
         let updates = simulation.runtime.trace().iter().filter(|t| t.contains("update")).count();
         assert_eq!(updates, 3);
-        let status = simulation.handle.shown.lock().status.clone();
+        let status = simulation.handle.reported.lock().status.clone();
         for container in status.container_statuses.iter().flatten() {
             let limits = container.resources.as_ref().and_then(|r| r.limits.as_ref());
             assert_eq!(limits.unwrap()["cpu"].0, "200m");

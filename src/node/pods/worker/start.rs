@@ -9,60 +9,60 @@ use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
 
-use super::actions::{Actions, ends};
+use super::actions::{PodActions, pod_must_end};
 use super::reporter::SharedProgress;
 use super::stop::kill;
 use crate::context::Node;
 use crate::events;
 use crate::pods::cri_config;
 use crate::pods::cri_config::dns;
-use crate::pods::cri_config::downward::Facts;
+use crate::pods::cri_config::downward::FieldContext;
 use crate::pods::cri_config::env::{Lookup, environment};
-use crate::pods::cri_config::{BadSpec, ContainerInput};
+use crate::pods::cri_config::{ContainerInput, InvalidPodSpec};
 use crate::pods::image_pull;
-use crate::pods::image_pull::Wanted;
+use crate::pods::image_pull::RequiredImage;
 use crate::pods::objects;
-use crate::pods::objects::{Found, Source};
-use crate::pods::observed::{Container, Observed, State};
-use crate::pods::pod::{Member, Pod, Role};
+use crate::pods::objects::{CachedObject, ObjectKind};
+use crate::pods::observed::{Container, ObservedPod, State};
+use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 use crate::pods::worker::lifecycle_hook;
-use crate::probes::handler::Target;
+use crate::probes::handler::HandlerTarget;
 use crate::status;
-use crate::status::pod::Waiting;
-use crate::volumes::{self, Volumes};
+use crate::status::pod::WaitingReason;
+use crate::volumes::{self, PodVolumes};
 
 /// Looks up ConfigMaps and Secrets of the pod's namespace in the cache.
-struct Known<'a> {
+struct CachedObjects<'a> {
     node: &'a Node,
     namespace: &'a str,
 }
 
-impl Known<'_> {
+impl CachedObjects<'_> {
     fn data(
         &self,
-        source: Source,
+        source: ObjectKind,
         name: &str,
     ) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
         match self.node.api.objects.get(&(source, self.namespace.to_owned(), name.to_owned())) {
-            Found::Present(object) => Some(objects::data(source, &object)),
-            Found::Missing | Found::Unknown(_) => None,
+            CachedObject::Present(object) => Some(objects::data(source, &object)),
+            CachedObject::Missing | CachedObject::Unknown(_) => None,
         }
     }
 }
 
-impl Lookup for Known<'_> {
+impl Lookup for CachedObjects<'_> {
     fn config_map(&self, name: &str) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
-        self.data(Source::ConfigMap, name)
+        self.data(ObjectKind::ConfigMap, name)
     }
 
     fn secret(&self, name: &str) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
-        self.data(Source::Secret, name)
+        self.data(ObjectKind::Secret, name)
     }
 }
 
 /// Returns the restart count that follows the existing log files, if the runtime has no record of
 /// the containers.
-fn count_of_logs(folder: &Path) -> i32 {
+fn restart_count_of_logs(folder: &Path) -> i32 {
     let numbers = std::fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -71,7 +71,7 @@ fn count_of_logs(folder: &Path) -> i32 {
     numbers.max().map_or(0, |n| n.saturating_add(1))
 }
 
-impl Actions {
+impl PodActions {
     pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> Result<String, String> {
         let network = self.node.caches.network_problem.lock().clone();
         if let Some(problem) = network.filter(|_| !pod.host_network()) {
@@ -110,7 +110,7 @@ impl Actions {
 
     /// Records events about differences of the pod's resolver configuration from its specification.
     fn report_dns(&self, pod: &Pod) {
-        let formed = dns::form(pod, &self.node.identity.config);
+        let formed = dns::pod_dns(pod, &self.node.identity.config);
         if formed.lacks_cluster_dns {
             let why = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
                 \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
@@ -134,7 +134,11 @@ impl Actions {
         }
     }
 
-    fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, BadSpec> {
+    fn sandbox_config(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> Result<cri::PodSandboxConfig, InvalidPodSpec> {
         cri_config::sandbox(
             pod,
             &self.node.identity.config,
@@ -147,25 +151,33 @@ impl Actions {
     pub(super) async fn start(
         &mut self,
         pod: &Arc<Pod>,
-        member: &Member,
+        member: &PodContainer,
         sandbox: &str,
         attempt: u32,
-        observed: &Observed,
-        volumes: &Volumes,
-    ) -> Result<(), Waiting> {
+        observed: &ObservedPod,
+        volumes: &PodVolumes,
+    ) -> Result<(), WaitingReason> {
         let newest = observed.container(member.name());
         self.back_off(pod, member, newest)?;
-        let bad_config =
-            |e: BadSpec| Waiting { reason: "CreateContainerConfigError", message: e.0 };
+        let bad_config = |e: InvalidPodSpec| WaitingReason {
+            reason: "CreateContainerConfigError",
+            message: e.0,
+        };
         let sandbox_config = self.sandbox_config(pod, attempt).map_err(bad_config)?;
         let node = Arc::clone(&self.node);
         let mut news = self.desired.clone();
         let state = &mut self.pulls;
         let pulled = async {
-            let image = image_pull::ensure(&node, Wanted::by(pod, member), &sandbox_config, state);
+            let image = image_pull::ensure(
+                &node,
+                RequiredImage::of_container(pod, member),
+                &sandbox_config,
+                state,
+            );
             let image = image.await?;
-            let shown = image_pull::of_volumes(&node, pod, member, &sandbox_config, state).await?;
-            Ok::<_, Waiting>((image, shown))
+            let shown =
+                image_pull::volume_images(&node, pod, member, &sandbox_config, state).await?;
+            Ok::<_, WaitingReason>((image, shown))
         };
         let (image, shown) = tokio::select! {
             biased;
@@ -174,9 +186,9 @@ impl Actions {
                 node.api.events.container_event(pod, member, EventType::Warning, events::FAILED, message);
             })?,
             // A pod that has to end does not wait for a pull.
-            () = ends(&mut news) => return Err(waits(pod)),
+            () = pod_must_end(&mut news) => return Err(waiting_to_start(pod)),
         };
-        let fail = |why: Waiting| {
+        let fail = |why: WaitingReason| {
             let message = format!("Error: {}", why.message);
             node.api.events.container_event(
                 pod,
@@ -192,17 +204,17 @@ impl Actions {
             .config
             .pod_log_dir(pod.namespace(), pod.name(), &pod.uid)
             .join(member.name());
-        let restart_count =
-            newest.map_or_else(|| count_of_logs(&folder), |c| c.restart_count.saturating_add(1));
+        let restart_count = newest
+            .map_or_else(|| restart_count_of_logs(&folder), |c| c.restart_count.saturating_add(1));
         let config = self
             .container_config(pod, member, (&image, &shown), restart_count, observed, volumes)
             .map_err(|e| fail(bad_config(e)))?;
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
-        std::fs::create_dir_all(&folder).map_err(|e| fail(bad_config(BadSpec(e.to_string()))))?;
-        let id =
-            node.runtime.cri.create_container(sandbox, config, sandbox_config).await.map_err(
-                |e| fail(Waiting { reason: "CreateContainerError", message: e.message }),
-            )?;
+        std::fs::create_dir_all(&folder)
+            .map_err(|e| fail(bad_config(InvalidPodSpec(e.to_string()))))?;
+        let id = node.runtime.cri.create_container(sandbox, config, sandbox_config).await.map_err(
+            |e| fail(WaitingReason { reason: "CreateContainerError", message: e.message }),
+        )?;
         node.caches.container_owners.insert(&id, &pod.uid);
         node.api.events.container_event(
             pod,
@@ -213,12 +225,12 @@ impl Actions {
         );
         // A container with a postStart hook is shown as running once the hook has ended.
         let has_hook = member.container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
-        let _hidden = has_hook.then(|| Starting::new(&self.progress, &id));
+        let _hidden = has_hook.then(|| HiddenStart::new(&self.progress, &id));
         node.runtime
             .cri
             .start_container(&id)
             .await
-            .map_err(|e| fail(Waiting { reason: "RunContainerError", message: e.message }))?;
+            .map_err(|e| fail(WaitingReason { reason: "RunContainerError", message: e.message }))?;
         node.api.events.container_event(
             pod,
             member,
@@ -233,9 +245,9 @@ impl Actions {
     fn back_off(
         &mut self,
         pod: &Pod,
-        member: &Member,
+        member: &PodContainer,
         newest: Option<&Container>,
-    ) -> Result<(), Waiting> {
+    ) -> Result<(), WaitingReason> {
         let Some(ended) = newest.filter(|c| c.state == State::Exited) else { return Ok(()) };
         let Some((delay, _)) = self.crashes.check(ended) else { return Ok(()) };
         let text = format!(
@@ -258,21 +270,21 @@ impl Actions {
             shown(pod),
             pod.uid
         );
-        Err(Waiting { reason: "CrashLoopBackOff", message })
+        Err(WaitingReason { reason: "CrashLoopBackOff", message })
     }
 
     fn container_config(
         &self,
         pod: &Pod,
-        member: &Member,
+        member: &PodContainer,
         (image, shown): (&cri::Image, &HashMap<String, cri::ImageSpec>),
         restart_count: i32,
-        observed: &Observed,
-        volumes: &Volumes,
-    ) -> Result<cri::ContainerConfig, BadSpec> {
+        observed: &ObservedPod,
+        volumes: &PodVolumes,
+    ) -> Result<cri::ContainerConfig, InvalidPodSpec> {
         let node = &self.node;
-        if !node.api.services.is_synced() && pod.origin == crate::pods::pod::Origin::Api {
-            return Err(BadSpec(
+        if !node.api.services.is_synced() && pod.origin == crate::pods::pod::PodOrigin::Api {
+            return Err(InvalidPodSpec(
                 "services have not yet been read at least once, cannot construct envvars"
                     .to_owned(),
             ));
@@ -280,19 +292,20 @@ impl Actions {
         let ips = status::pod::pod_ips(&node.identity.config.node_ips(), pod, observed);
         let allocatable = node.caches.allocatable.load();
         let node_ips = node.identity.config.node_ips();
-        let facts = Facts { pod_ips: &ips, node_ips: &node_ips, allocatable: &allocatable };
+        let facts = FieldContext { pod_ips: &ips, node_ips: &node_ips, allocatable: &allocatable };
         let services: Vec<core::Service> = relevant_services(node, pod);
-        let known = Known { node, namespace: pod.namespace() };
+        let known = CachedObjects { node, namespace: pod.namespace() };
         let env = environment(pod, member, &facts, &services, &known)?;
         let mounts = volumes::container_mounts(node, pod, member, (volumes, shown), &env, &ips)?;
         let image_user = image_user(image);
         let target_id = match (&member.target, member.role) {
-            (Some(target), Role::Ephemeral) => {
-                let container = observed.active(target).filter(|c| c.state == State::Running);
+            (Some(target), ContainerRole::Ephemeral) => {
+                let container =
+                    observed.active_container(target).filter(|c| c.state == State::Running);
                 let id = container.map(|c| c.id.clone());
-                Some(
-                    id.ok_or_else(|| BadSpec(format!("unable to find target container {target}")))?,
-                )
+                Some(id.ok_or_else(|| {
+                    InvalidPodSpec(format!("unable to find target container {target}"))
+                })?)
             }
             _ => None,
         };
@@ -316,16 +329,16 @@ impl Actions {
     async fn post_start(
         &self,
         pod: &Arc<Pod>,
-        member: &Member,
+        member: &PodContainer,
         id: &str,
-        observed: &Observed,
-    ) -> Result<(), Waiting> {
+        observed: &ObservedPod,
+    ) -> Result<(), WaitingReason> {
         let Some(hook) = member.container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref())
         else {
             return Ok(());
         };
         let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
-        let target = Target {
+        let target = HandlerTarget {
             runtime: &*self.node.runtime.cri,
             container_id: id,
             container: &member.container,
@@ -339,7 +352,7 @@ impl Actions {
         let outcome = tokio::select! {
             biased;
             outcome = lifecycle_hook::run(&self.node, pod, target, hook, limit) => outcome,
-            () = ends(&mut news) => return Ok(()),
+            () = pod_must_end(&mut news) => return Ok(()),
         };
         let Err(why) = outcome else { return Ok(()) };
         self.node.api.events.container_event(
@@ -360,32 +373,32 @@ impl Actions {
                 tracing::debug!(pod = %pod.key, %error, "cannot stop after a failed postStart hook");
             }
         }
-        Err(Waiting { reason: "PostStartHookError", message: why })
+        Err(WaitingReason { reason: "PostStartHookError", message: why })
     }
 }
 
 /// Hides a container from the status until its postStart hook has ended.
-struct Starting {
+struct HiddenStart {
     progress: SharedProgress,
     id: String,
 }
 
-impl Starting {
+impl HiddenStart {
     fn new(progress: &SharedProgress, id: &str) -> Self {
         progress.lock().starting.insert(id.to_owned());
         Self { progress: Arc::clone(progress), id: id.to_owned() }
     }
 }
 
-impl Drop for Starting {
+impl Drop for HiddenStart {
     fn drop(&mut self) {
         self.progress.lock().starting.remove(&self.id);
     }
 }
 
-fn waits(pod: &Pod) -> Waiting {
-    let reason = if pod.has_init() { "PodInitializing" } else { "ContainerCreating" };
-    Waiting { reason, message: String::new() }
+fn waiting_to_start(pod: &Pod) -> WaitingReason {
+    let reason = if pod.has_init_containers() { "PodInitializing" } else { "ContainerCreating" };
+    WaitingReason { reason, message: String::new() }
 }
 
 /// Returns the user of an image, a number or a name; an image without a user runs as root.
@@ -436,7 +449,7 @@ fn go_duration(seconds: u64) -> String {
     }
 }
 
-fn link_log(node: &Node, pod: &Pod, member: &Member, id: &str, log: &Path) {
+fn link_log(node: &Node, pod: &Pod, member: &PodContainer, id: &str, log: &Path) {
     let link =
         node.identity.config.container_log_link(pod.namespace(), pod.name(), member.name(), id);
     let made = std::fs::create_dir_all(&node.identity.config.container_logs_dir)

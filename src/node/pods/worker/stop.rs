@@ -10,16 +10,16 @@ use client::events::EventType;
 use futures::future::join_all;
 use tokio::sync::watch;
 
-use super::actions::Actions;
+use super::actions::PodActions;
 use super::{Step, Worker};
 use crate::context::Node;
 use crate::events;
-use crate::pods::handle::Desired;
-use crate::pods::observed::{Container, Observed, State, label};
-use crate::pods::plan::{Kill, KillReason};
-use crate::pods::pod::{Pod, Role};
+use crate::pods::handle::DesiredPod;
+use crate::pods::observed::{Container, ObservedPod, State, label};
+use crate::pods::plan::{KillReason, PlannedKill};
+use crate::pods::pod::{ContainerRole, Pod};
 use crate::pods::worker::lifecycle_hook;
-use crate::probes::handler::Target;
+use crate::probes::handler::HandlerTarget;
 use crate::runtime::{RuntimeError, netns};
 use crate::status;
 use crate::volumes;
@@ -34,22 +34,23 @@ fn seconds(value: i64) -> Duration {
 /// Returns the names of the containers that end before the container `name` gets its stop signal:
 /// sidecars end last, in reverse order of their start.
 fn ends_before<'a>(pod: &'a Pod, name: &str) -> Vec<&'a str> {
-    let position = pod.members.iter().position(|m| m.name() == name && m.role == Role::Sidecar);
+    let position =
+        pod.containers.iter().position(|m| m.name() == name && m.role == ContainerRole::Sidecar);
     let Some(position) = position else { return Vec::new() };
-    let earlier = |(index, m): &(usize, &crate::pods::pod::Member)| {
-        m.role != Role::Sidecar || *index > position
+    let earlier = |(index, m): &(usize, &crate::pods::pod::PodContainer)| {
+        m.role != ContainerRole::Sidecar || *index > position
     };
-    pod.members.iter().enumerate().filter(earlier).map(|(_, m)| m.name()).collect()
+    pod.containers.iter().enumerate().filter(earlier).map(|(_, m)| m.name()).collect()
 }
 
 /// Delays the stop signal of a container until other containers have ended.
-pub(super) struct Turn<'a> {
+pub(super) struct StopTurn<'a> {
     waits_for: Vec<&'a str>,
     ended: watch::Receiver<HashSet<String>>,
 }
 
-impl Turn<'_> {
-    async fn comes(mut self) {
+impl StopTurn<'_> {
+    async fn wait(mut self) {
         let all = |ended: &HashSet<String>| self.waits_for.iter().all(|n| ended.contains(*n));
         // The sender lives until all containers are stopped.
         let _ = self.ended.wait_for(all).await;
@@ -65,10 +66,10 @@ pub(super) async fn kill(
     ip: &str,
     grace: Duration,
     message: &str,
-    turn: Option<Turn<'_>>,
+    turn: Option<StopTurn<'_>>,
 ) -> Result<(), RuntimeError> {
     let begun = base::clock::now();
-    if let Some(member) = pod.member(&container.name) {
+    if let Some(member) = pod.container(&container.name) {
         let text = if message.is_empty() {
             format!("Stopping container {}", container.name)
         } else {
@@ -82,7 +83,7 @@ pub(super) async fn kill(
             .get(label::PRE_STOP)
             .and_then(|json| serde_json::from_str::<core::LifecycleHandler>(json).ok());
         if let (Some(hook), false) = (hook, grace.is_zero()) {
-            let target = Target {
+            let target = HandlerTarget {
                 runtime: &*node.runtime.cri,
                 container_id: &container.id,
                 container: &member.container,
@@ -104,7 +105,7 @@ pub(super) async fn kill(
     }
     if let Some(turn) = turn {
         let left = grace.saturating_sub(begun.elapsed());
-        let _ = tokio::time::timeout(left, turn.comes()).await;
+        let _ = tokio::time::timeout(left, turn.wait()).await;
     }
     let left = grace.saturating_sub(begun.elapsed()).max(GRACE_MIN);
     node.runtime.cri.stop_container(&container.id, left).await
@@ -112,7 +113,7 @@ pub(super) async fn kill(
 
 /// How long the runtime may take to stop a pod that the node decided to stop, as upstream's
 /// `killPodNow`.
-fn patience(grace: i64) -> Duration {
+fn kill_timeout(grace: i64) -> Duration {
     seconds(grace.saturating_add(grace / 2).max(10))
 }
 
@@ -123,7 +124,7 @@ struct KillFailures(Vec<String>);
 impl KillFailures {
     /// Adds the outcome of a step if it failed. `action` and `target` are those of the kubelet's
     /// `SyncResult`.
-    fn note(&mut self, action: &str, target: &str, outcome: Result<(), RuntimeError>) {
+    fn record(&mut self, action: &str, target: &str, outcome: Result<(), RuntimeError>) {
         if let Err(error) = outcome {
             let why = error.grpc_text();
             self.0.push(format!("failed to {action:?} for {target:?} with {action}Error: {why:?}"));
@@ -140,18 +141,18 @@ impl KillFailures {
     }
 }
 
-impl Actions {
+impl PodActions {
     /// Stops a container of the plan.
     pub(super) async fn kill_planned(
         &self,
         pod: &Pod,
-        observed: &Observed,
-        wanted: &Kill,
+        observed: &ObservedPod,
+        wanted: &PlannedKill,
     ) -> Result<(), String> {
         let Some(container) = observed.containers.iter().find(|c| c.id == wanted.id) else {
             return Ok(());
         };
-        let own = pod.member(&wanted.name).map(|m| &m.container);
+        let own = pod.container(&wanted.name).map(|m| &m.container);
         let of_probe = match wanted.reason {
             KillReason::LivenessProbe => own.and_then(|c| c.liveness_probe.as_ref()),
             KillReason::StartupProbe => own.and_then(|c| c.startup_probe.as_ref()),
@@ -171,7 +172,7 @@ impl Actions {
     pub(super) async fn stop_all(
         &self,
         pod: &Pod,
-        observed: &Observed,
+        observed: &ObservedPod,
         grace: i64,
     ) -> Result<(), String> {
         let grace = seconds(grace);
@@ -186,7 +187,7 @@ impl Actions {
         let stops = live.iter().map(|container| {
             let is_live = |name: &&str| live.iter().any(|c| c.name == *name);
             let waits_for = ends_before(pod, &container.name).into_iter().filter(is_live).collect();
-            let turn = Turn { waits_for, ended: ended.subscribe() };
+            let turn = StopTurn { waits_for, ended: ended.subscribe() };
             let ended = &ended;
             async move {
                 let outcome = kill(&self.node, pod, container, ip, grace, "", Some(turn)).await;
@@ -198,12 +199,12 @@ impl Actions {
         });
         let mut failures = KillFailures::default();
         for (container, outcome) in join_all(stops).await {
-            failures.note("KillContainer", &container.name, outcome);
+            failures.record("KillContainer", &container.name, outcome);
         }
         // The end of a sandbox also ends containers that could not be stopped.
         for sandbox in &observed.sandboxes {
             let outcome = netns::retry(|| self.node.runtime.cri.stop_sandbox(&sandbox.id)).await;
-            failures.note("KillPodSandbox", &pod.uid, outcome);
+            failures.record("KillPodSandbox", &pod.uid, outcome);
         }
         self.report_kill(pod, failures)
     }
@@ -225,13 +226,13 @@ impl Actions {
     /// once.
     async fn stop_within_grace(
         &self,
-        desired: &Desired,
-        observed: &Observed,
+        desired: &DesiredPod,
+        observed: &ObservedPod,
         most: Option<i64>,
     ) -> Result<(), String> {
         let mut receiver = self.desired.clone();
         let mut pod = Arc::clone(&desired.pod);
-        let mut late = most.map(|most| base::clock::now() + patience(most));
+        let mut late = most.map(|most| base::clock::now() + kill_timeout(most));
         loop {
             let grace = most.unwrap_or(i64::MAX).min(pod.grace_seconds());
             let shorter = async {
@@ -253,7 +254,7 @@ impl Actions {
                         biased;
                         outcome = &mut stop => return outcome,
                         newer = &mut shorter => break newer,
-                        () = super::reporter::at(late) => {
+                        () = super::reporter::sleep_until_deadline(late) => {
                             late = None;
                             let message =
                                 "Container runtime did not kill the pod within specified grace period.";
@@ -268,15 +269,15 @@ impl Actions {
     }
 
     /// Removes the remains of a stopped pod.
-    async fn clear(&self, pod: &Pod, observed: &Observed) -> Result<(), String> {
+    async fn remove_remains(&self, pod: &Pod, observed: &ObservedPod) -> Result<(), String> {
         let mut failures = KillFailures::default();
         for container in &observed.containers {
             let outcome = self.remove_container(pod, container).await;
-            failures.note("RemoveContainer", &container.name, outcome);
+            failures.record("RemoveContainer", &container.name, outcome);
         }
         for sandbox in &observed.sandboxes {
             let outcome = netns::retry(|| self.node.runtime.cri.remove_sandbox(&sandbox.id)).await;
-            failures.note("RemovePodSandbox", &pod.uid, outcome);
+            failures.record("RemovePodSandbox", &pod.uid, outcome);
         }
         self.report_kill(pod, failures)?;
         let dir = self.node.identity.config.pod_dir(&pod.uid);
@@ -305,7 +306,7 @@ impl Actions {
     }
 
     /// Removes dead containers except for the newest exited one of each name, and unused sandboxes.
-    pub(super) async fn collect(&mut self, pod: &Pod, observed: &Observed) {
+    pub(super) async fn remove_dead_containers(&mut self, pod: &Pod, observed: &ObservedPod) {
         let (mut ended, mut removed) = (HashSet::new(), HashSet::new());
         for container in &observed.containers {
             let over = container.state == State::Exited
@@ -333,39 +334,43 @@ impl Actions {
 
 impl Worker {
     /// Stops a pod that is deleted, finished, or rejected.
-    pub(super) async fn finish(&mut self, desired: &Desired, observed: Observed) -> Step {
+    pub(super) async fn finish(&mut self, desired: &DesiredPod, observed: ObservedPod) -> Step {
         let pod = &desired.pod;
-        self.reporter.show(desired, &observed);
+        self.reporter.update(desired, &observed);
         let running = observed
             .containers
             .iter()
             // A container that was created and not started is kept once the pod is stopped.
             .any(|c| matches!(c.state, State::Running | State::Unknown));
         if running || observed.sandboxes.iter().any(|s| s.ready) || !self.reporter.stopped {
-            let most = self.reporter.decided.as_ref().and_then(|v| v.grace);
+            let most = self.reporter.failure.as_ref().and_then(|v| v.grace);
             let stop = self.actions.stop_within_grace(desired, &observed, most);
             if let Err(why) = self.reporter.report_while(stop).await {
                 tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
-                return self.later();
+                return self.retry_later();
             }
             self.actions.changes += 1;
             self.reporter.stopped = true;
         }
         let observed = match self.reporter.observe(pod).await {
             Ok(observed) if !observed.any_running() => observed,
-            _ => return self.later(),
+            _ => return self.retry_later(),
         };
-        self.reporter.show(desired, &observed);
-        self.node.api.objects.use_all(&pod.uid, &self.wake, &std::collections::BTreeSet::new());
+        self.reporter.update(desired, &observed);
+        self.node.api.objects.set_references(
+            &pod.uid,
+            &self.wake,
+            &std::collections::BTreeSet::new(),
+        );
         self.node.api.trust_bundles.forget(pod);
         self.node.api.pod_certificates.forget(pod);
         if !desired.removed && !pod.is_deleted() {
-            self.actions.collect(pod, &observed).await;
+            self.actions.remove_dead_containers(pod, &observed).await;
             return Step::Idle;
         }
-        if let Err(why) = self.actions.clear(pod, &observed).await {
+        if let Err(why) = self.actions.remove_remains(pod, &observed).await {
             tracing::debug!(pod = %pod.key, why, "pod not cleared yet");
-            return self.later();
+            return self.retry_later();
         }
         match (&desired.api_uid, desired.removed) {
             (Some(uid), false) => self.node.api.status.finish(&pod.uid, &pod.key, uid),
@@ -375,24 +380,29 @@ impl Worker {
     }
 
     /// Stops the containers because the machine is switched off; the pod stays bound to the node.
-    pub(super) async fn halt(&mut self, desired: &Desired, observed: Observed, grace: i64) -> Step {
+    pub(super) async fn halt(
+        &mut self,
+        desired: &DesiredPod,
+        observed: ObservedPod,
+        grace: i64,
+    ) -> Step {
         let pod = &desired.pod;
-        self.reporter.show(desired, &observed);
+        self.reporter.update(desired, &observed);
         if observed.any_running() {
             self.actions.changes += 1;
             let stop = self.actions.stop_all(pod, &observed, grace);
             if let Err(why) = self.reporter.report_while(stop).await {
                 tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
-                return self.later();
+                return self.retry_later();
             }
         }
         match self.reporter.observe(pod).await {
             Ok(observed) if !observed.any_running() => {
-                self.reporter.show(desired, &observed);
+                self.reporter.update(desired, &observed);
                 self.halted.send_replace(true);
                 Step::Idle
             }
-            _ => self.later(),
+            _ => self.retry_later(),
         }
     }
 }
@@ -404,17 +414,21 @@ mod tests {
     #[test]
     fn failed_steps_of_a_pods_end_are_told_as_the_kubelet_tells_them() {
         let mut failures = KillFailures::default();
-        failures.note("KillContainer", "a", Ok(()));
+        failures.record("KillContainer", "a", Ok(()));
         assert_eq!(failures.message(), None);
         let error = RuntimeError {
             operation: "stop_pod_sandbox",
             code: tonic::Code::Unknown,
             message: "remove netns: unlinkat /run/netns/cni-1: device or resource busy".to_owned(),
         };
-        failures.note("KillPodSandbox", "u1", Err(error.clone()));
+        failures.record("KillPodSandbox", "u1", Err(error.clone()));
         let sandbox = "failed to \"KillPodSandbox\" for \"u1\" with KillPodSandboxError: \"rpc error: code = Unknown desc = remove netns: unlinkat /run/netns/cni-1: device or resource busy\"";
         assert_eq!(failures.message().unwrap(), format!("error killing pod: {sandbox}"));
-        failures.note("KillContainer", "b", Err(RuntimeError { message: "x".to_owned(), ..error }));
+        failures.record(
+            "KillContainer",
+            "b",
+            Err(RuntimeError { message: "x".to_owned(), ..error }),
+        );
         let container = "failed to \"KillContainer\" for \"b\" with KillContainerError: \"rpc error: code = Unknown desc = x\"";
         assert_eq!(
             failures.message().unwrap(),
@@ -424,7 +438,7 @@ mod tests {
 
     #[test]
     fn the_runtime_gets_half_as_long_again_and_ten_seconds_at_least() {
-        assert_eq!(patience(crate::eviction::ranking::GRACE), Duration::from_secs(10));
-        assert_eq!(patience(60), Duration::from_secs(90));
+        assert_eq!(kill_timeout(crate::eviction::ranking::GRACE), Duration::from_secs(10));
+        assert_eq!(kill_timeout(60), Duration::from_secs(90));
     }
 }

@@ -10,14 +10,14 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use url::Url;
 
-use super::{BODY_MAX, ProbeResult, Target, connect, join, port};
+use super::{BODY_MAX, HandlerTarget, ProbeResult, connect, join, port};
 
 /// A redirect after this many requests is an error (`RedirectChecker` of `pkg/probe/http`).
 const REQUESTS_MAX: usize = 10;
 
 /// The final response of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     /// The first [`BODY_MAX`] bytes.
     pub(crate) body: Vec<u8>,
@@ -29,33 +29,33 @@ pub(crate) struct Answer {
 pub(crate) struct GetError {
     text: String,
     /// The server responds with HTTP to an HTTPS request.
-    pub(crate) plain_answer: bool,
+    pub(crate) is_plain_http: bool,
 }
 
 impl GetError {
     fn new(url: &str, why: impl std::fmt::Display) -> Self {
-        Self { text: format!("Get {url:?}: {why}"), plain_answer: false }
+        Self { text: format!("Get {url:?}: {why}"), is_plain_http: false }
     }
 }
 
 /// Sends the GET request of a probe. A status from 200 to 299 is a success, one from 300 to 399 a
 /// warning.
 pub(crate) async fn probe(
-    target: Target<'_>,
+    target: HandlerTarget<'_>,
     action: &core::HTTPGetAction,
     limit: Duration,
 ) -> ProbeResult {
-    let get = match Get::new(target, action) {
+    let get = match HttpGet::new(target, action) {
         Ok(get) => get,
         Err(why) => return ProbeResult::Unknown(why),
     };
     match get.send(limit).await {
-        Ok(answer) => judge(&answer),
+        Ok(answer) => probe_result(&answer),
         Err(error) => ProbeResult::Failure(error.to_string()),
     }
 }
 
-fn judge(answer: &Answer) -> ProbeResult {
+fn probe_result(answer: &HttpResponse) -> ProbeResult {
     match answer.status {
         200..300 => ProbeResult::Success,
         300..400 => ProbeResult::Warning(format!(
@@ -69,7 +69,7 @@ fn judge(answer: &Answer) -> ProbeResult {
 
 /// A GET request as specified in a pod.
 #[derive(Debug, Clone)]
-pub(crate) struct Get {
+pub(crate) struct HttpGet {
     pub(crate) https: bool,
     host: String,
     port: u16,
@@ -121,13 +121,16 @@ impl Hop {
     }
 }
 
-impl Get {
+impl HttpGet {
     /// Converts the action of a probe or hook.
     ///
     /// # Errors
     ///
     /// A port that the container does not name, or an invalid one.
-    pub(crate) fn new(target: Target<'_>, action: &core::HTTPGetAction) -> Result<Self, String> {
+    pub(crate) fn new(
+        target: HandlerTarget<'_>,
+        action: &core::HTTPGetAction,
+    ) -> Result<Self, String> {
         let path = action.path.as_deref().unwrap_or_default();
         let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(target.pod_ip);
         let given = action.http_headers.as_deref().unwrap_or_default();
@@ -163,7 +166,7 @@ impl Get {
 
     /// Returns the response to the request or to its redirects on the same host, within `limit` in
     /// all.
-    pub(crate) async fn send(&self, limit: Duration) -> Result<Answer, GetError> {
+    pub(crate) async fn send(&self, limit: Duration) -> Result<HttpResponse, GetError> {
         let first = Hop {
             https: self.https,
             host: self.host.clone(),
@@ -179,7 +182,7 @@ impl Get {
         }
     }
 
-    async fn follow(&self, mut hop: Hop, limit: Duration) -> Result<Answer, GetError> {
+    async fn follow(&self, mut hop: Hop, limit: Duration) -> Result<HttpResponse, GetError> {
         let mut host_header = self.host_header.clone();
         let mut referer = None;
         let mut made = 1;
@@ -231,7 +234,7 @@ async fn exchange(
     hop: &Hop,
     request: http::Request<Empty<Bytes>>,
     limit: Duration,
-) -> Result<(Answer, Option<String>), GetError> {
+) -> Result<(HttpResponse, Option<String>), GetError> {
     let failed = |why: String| GetError::new(&hop.url(), why);
     let stream = connect(&hop.host, hop.port, limit).await.map_err(failed)?;
     if !hop.https {
@@ -245,7 +248,7 @@ async fn exchange(
         Err(error) if is_plain(&error) => {
             let error =
                 GetError::new(&hop.url(), "http: server gave HTTP response to HTTPS client");
-            Err(GetError { plain_answer: true, ..error })
+            Err(GetError { is_plain_http: true, ..error })
         }
         Err(error) => Err(failed(error.to_string())),
     }
@@ -260,7 +263,7 @@ fn is_plain(error: &std::io::Error) -> bool {
 async fn transfer<S>(
     io: TokioIo<S>,
     request: http::Request<Empty<Bytes>>,
-) -> Result<(Answer, Option<String>), String>
+) -> Result<(HttpResponse, Option<String>), String>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send,
 {
@@ -272,7 +275,7 @@ where
         let location = response.headers().get(http::header::LOCATION);
         let location = location.map(|l| String::from_utf8_lossy(l.as_bytes()).into_owned());
         let body = beginning(response.into_body()).await;
-        Ok((Answer { status, body }, location))
+        Ok((HttpResponse { status, body }, location))
     };
     // The connection is polled along with the exchange and dropped with it.
     let mut exchange = std::pin::pin!(exchange);

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::config::RuntimeConfig;
-use crate::runtime::containerd::find::Binaries;
+use crate::runtime::containerd::find::RuntimePrograms;
 use crate::runtime::images::pause;
 
 /// Properties of the machine that affect the configuration.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Machine {
+pub(crate) struct MachineTraits {
     /// Whether layers are mounted with overlayfs or copied (`native`).
     pub(crate) overlay: bool,
     /// Whether the kernel rejects OOM scores below that of the process (unprivileged or nested
@@ -20,7 +20,7 @@ pub(crate) struct Machine {
 
 /// Plugins that a node does not use. `runtime.v1.linux` of 1.6 stays enabled: the task service
 /// depends on it.
-const OFF_1: &[&str] = &[
+const DISABLED_PLUGINS_1: &[&str] = &[
     "io.containerd.snapshotter.v1.aufs",
     "io.containerd.snapshotter.v1.btrfs",
     "io.containerd.snapshotter.v1.devmapper",
@@ -31,7 +31,7 @@ const OFF_1: &[&str] = &[
     "io.containerd.tracing.processor.v1.otlp",
 ];
 
-const OFF_2: &[&str] = &[
+const DISABLED_PLUGINS_2: &[&str] = &[
     "io.containerd.snapshotter.v1.blockfile",
     "io.containerd.snapshotter.v1.btrfs",
     "io.containerd.snapshotter.v1.devmapper",
@@ -80,9 +80,13 @@ pub(crate) fn registries_dir(config: &RuntimeConfig) -> PathBuf {
 }
 
 /// Renders the configuration file.
-pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machine) -> String {
+pub(crate) fn render(
+    config: &RuntimeConfig,
+    binaries: &RuntimePrograms,
+    machine: MachineTraits,
+) -> String {
     let (major, minor) = binaries.version;
-    let off = if major >= 2 { OFF_2 } else { OFF_1 };
+    let off = if major >= 2 { DISABLED_PLUGINS_2 } else { DISABLED_PLUGINS_1 };
     let off: Vec<String> = off.iter().map(|p| quoted(p)).collect();
     let state = config.run_dir.join("containerd");
     let socket = config.run_dir.join("containerd.sock");
@@ -98,7 +102,7 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
         path(&socket.with_extension("sock.ttrpc")),
     );
     let snapshotter = if machine.overlay { "overlayfs" } else { "native" };
-    let engine = path(&binaries.engine);
+    let oci_runtime = path(&binaries.oci_runtime);
     let idle = if config.short_streams { "  stream_idle_timeout = \"5m0s\"\n" } else { "" };
     let grouped = if config.grouped_shims {
         "\n  pod_annotations = [\"io.containerd.runc.v2.group\"]"
@@ -124,7 +128,7 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
              tolerate_missing_hugetlb_controller = true\n  {NETNS}\n\
              [plugins.\"io.containerd.cri.v1.runtime\".containerd]\n  default_runtime_name = \"runc\"\n\
              [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"{grouped}\n\
-             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc.options]\n  BinaryName = {engine}\n  SystemdCgroup = false\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc.options]\n  BinaryName = {oci_runtime}\n  SystemdCgroup = false\n\
              [plugins.\"io.containerd.cri.v1.runtime\".cni]\n  {bin}\n  conf_dir = {conf_dir}\n\
              [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}"
         )
@@ -135,7 +139,7 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
              stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}\
              [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"{snapshotter}\"\n  default_runtime_name = \"runc\"\n\
              [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  BinaryName = {engine}\n  SystemdCgroup = false\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  BinaryName = {oci_runtime}\n  SystemdCgroup = false\n\
              [plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = {bin_dir}\n  conf_dir = {conf_dir}\n\
              [plugins.\"io.containerd.grpc.v1.cri\".registry]{registry}\n"
         )
@@ -152,13 +156,13 @@ mod tests {
     #[test]
     fn the_version_of_the_file_follows_that_of_containerd() {
         let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
-        let machine = Machine { overlay: true, restrict_oom_score: true };
+        let machine = MachineTraits { overlay: true, restrict_oom_score: true };
         let render = |version| {
-            let binaries = Binaries {
+            let binaries = RuntimePrograms {
                 containerd: "/c".into(),
                 version,
-                engine: "/usr/bin/\"x".into(),
-                fault: None,
+                oci_runtime: "/usr/bin/\"x".into(),
+                vulnerability: None,
             };
             super::render(&config, &binaries, machine)
         };
@@ -178,15 +182,19 @@ mod tests {
     #[test]
     fn network_namespaces_are_mounted_below_the_state_directory_of_containerd() {
         let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
-        let machine = Machine { overlay: true, restrict_oom_score: true };
+        let machine = MachineTraits { overlay: true, restrict_oom_score: true };
         // The table of the plugin that runs sandboxes, in both versions of the file.
         for (version, plugin) in [
             ((1, 6), "[plugins.\"io.containerd.grpc.v1.cri\"]"),
             ((2, 0), "[plugins.\"io.containerd.cri.v1.runtime\"]"),
             ((2, 4), "[plugins.\"io.containerd.cri.v1.runtime\"]"),
         ] {
-            let binaries =
-                Binaries { containerd: "/c".into(), version, engine: "/runc".into(), fault: None };
+            let binaries = RuntimePrograms {
+                containerd: "/c".into(),
+                version,
+                oci_runtime: "/runc".into(),
+                vulnerability: None,
+            };
             let text = super::render(&config, &binaries, machine);
             let table = text.split_once(plugin).unwrap().1;
             let table = table.split("\n[").next().unwrap();

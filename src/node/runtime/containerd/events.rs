@@ -25,7 +25,7 @@ pub(crate) const EVENTS_MAX: usize = 1024;
 
 /// A message of the listener.
 #[derive(Debug)]
-pub(crate) enum Signal {
+pub(crate) enum RuntimeSignal {
     /// A change of one container.
     Event(ContainerEvent),
     /// The stream (re)started: earlier events may be lost, so observe everything.
@@ -37,7 +37,7 @@ pub(crate) enum Signal {
 /// Runs until shutdown; each (re)connection sends [`RuntimeSignal::Restarted`].
 pub(crate) async fn listen(
     socket: std::path::PathBuf,
-    sender: mpsc::Sender<Signal>,
+    sender: mpsc::Sender<RuntimeSignal>,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
@@ -49,14 +49,14 @@ pub(crate) async fn listen(
                 Err(error) => tracing::debug!(%error, "no event stream from the runtime"),
             }
         }
-        if sender.send(Signal::Lost).await.is_err() || !backoff.wait(&shutdown).await {
+        if sender.send(RuntimeSignal::Lost).await.is_err() || !backoff.wait(&shutdown).await {
             return Ok(());
         }
     }
 }
 
 /// Reads one stream to its end.
-async fn session(socket: &Path, sender: &mpsc::Sender<Signal>) -> Result<(), tonic::Status> {
+async fn session(socket: &Path, sender: &mpsc::Sender<RuntimeSignal>) -> Result<(), tonic::Status> {
     let channel = channel(socket);
     let filters = ["exit", "start", "oom", "delete"]
         .map(|t| format!("namespace==\"{NAMESPACE}\",topic==\"/tasks/{t}\""))
@@ -72,7 +72,7 @@ async fn session(socket: &Path, sender: &mpsc::Sender<Signal>) -> Result<(), ton
     };
     while let Some(envelope) = stream.message().await? {
         if let Some(event) = translate(&envelope)
-            && sender.send(Signal::Event(event)).await.is_err()
+            && sender.send(RuntimeSignal::Event(event)).await.is_err()
         {
             break;
         }
@@ -85,7 +85,7 @@ async fn session(socket: &Path, sender: &mpsc::Sender<Signal>) -> Result<(), ton
 /// long.
 async fn begun<T>(
     channel: Channel,
-    sender: &mpsc::Sender<Signal>,
+    sender: &mpsc::Sender<RuntimeSignal>,
     begin: impl Future<Output = Result<T, tonic::Status>>,
 ) -> Result<T, tonic::Status> {
     let mut begin = std::pin::pin!(begin);
@@ -102,13 +102,16 @@ async fn begun<T>(
             status = &mut up, if !told => {
                 status?;
                 told = true;
-                let _ = sender.send(Signal::Restarted).await;
+                let _ = sender.send(RuntimeSignal::Restarted).await;
             }
         }
     }
 }
 
-async fn cri_session(channel: Channel, sender: &mpsc::Sender<Signal>) -> Result<(), tonic::Status> {
+async fn cri_session(
+    channel: Channel,
+    sender: &mpsc::Sender<RuntimeSignal>,
+) -> Result<(), tonic::Status> {
     let mut client = RuntimeServiceClient::new(channel.clone());
     let begin = client.get_container_events(cri::GetEventsRequest {});
     let mut stream = begun(channel, sender, begin).await?.into_inner();
@@ -120,7 +123,7 @@ async fn cri_session(channel: Channel, sender: &mpsc::Sender<Signal>) -> Result<
             cri::ContainerEventType::ContainerCreatedEvent => continue,
         };
         let event = ContainerEvent { id: event.container_id, kind };
-        if sender.send(Signal::Event(event)).await.is_err() {
+        if sender.send(RuntimeSignal::Event(event)).await.is_err() {
             break;
         }
     }

@@ -14,7 +14,7 @@ const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why no runtime was found.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotFound {
+pub(crate) enum RuntimeNotFound {
     /// The program is in none of the directories.
     #[error(
         "{program} is neither in {dirs} nor on PATH; install it (for Debian: apt-get install containerd runc) or give --container-runtime-endpoint"
@@ -52,13 +52,13 @@ pub(crate) type Version = (u32, u32);
 
 /// The programs of the supervised runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Binaries {
+pub(crate) struct RuntimePrograms {
     pub(crate) containerd: PathBuf,
     pub(crate) version: Version,
     /// The path of crun or runc.
-    pub(crate) engine: PathBuf,
+    pub(crate) oci_runtime: PathBuf,
     /// A known vulnerability of its version.
-    pub(crate) fault: Option<String>,
+    pub(crate) vulnerability: Option<String>,
 }
 
 /// Returns the first executable file named `program` in `bin_dirs`, then in the directories of
@@ -74,8 +74,8 @@ fn search(config: &RuntimeConfig, program: &'static str) -> Option<PathBuf> {
     find_program(&config.bin_dirs, &config.path, program)
 }
 
-fn required(config: &RuntimeConfig, program: &'static str) -> Result<PathBuf, NotFound> {
-    search(config, program).ok_or_else(|| NotFound::Program {
+fn required(config: &RuntimeConfig, program: &'static str) -> Result<PathBuf, RuntimeNotFound> {
+    search(config, program).ok_or_else(|| RuntimeNotFound::Program {
         program,
         dirs: config
             .bin_dirs
@@ -88,34 +88,34 @@ fn required(config: &RuntimeConfig, program: &'static str) -> Result<PathBuf, No
 
 /// Finds containerd and the OCI runtime: crun if it starts a trial container (7 ms per container
 /// instead of 22), else runc.
-pub(crate) async fn find(config: &RuntimeConfig) -> Result<Binaries, NotFound> {
+pub(crate) async fn find(config: &RuntimeConfig) -> Result<RuntimePrograms, RuntimeNotFound> {
     let containerd = required(config, "containerd")?;
     let output = run(&containerd, &["--version"]).await;
     let version = output.as_deref().ok().and_then(parse_version).ok_or_else(|| {
-        NotFound::Version { path: containerd.clone(), why: output.unwrap_or_else(|e| e) }
+        RuntimeNotFound::Version { path: containerd.clone(), why: output.unwrap_or_else(|e| e) }
     })?;
     groupable(config, &containerd, version)?;
-    let engine = match search(config, "crun") {
+    let oci_runtime = match search(config, "crun") {
         Some(crun) => match trial(&crun, config).await {
             Ok(()) => crun,
             Err(why) => {
-                let engine = required(config, "runc")?;
+                let oci_runtime = required(config, "runc")?;
                 tracing::info!(crun = %crun.display(), why, "crun starts no container here, using runc");
-                engine
+                oci_runtime
             }
         },
         None => required(config, "runc")?,
     };
-    let printed = run(&engine, &["--version"]).await.unwrap_or_default();
-    let fault = crate::runc_fault(&printed);
-    Ok(Binaries { containerd, version, engine, fault })
+    let printed = run(&oci_runtime, &["--version"]).await.unwrap_or_default();
+    let vulnerability = crate::runc_vulnerability(&printed);
+    Ok(RuntimePrograms { containerd, version, oci_runtime, vulnerability })
 }
 
 /// The shim of versions before 2.2 ignores the group annotation (containerd's release notes).
-fn groupable(config: &RuntimeConfig, path: &Path, version: Version) -> Result<(), NotFound> {
+fn groupable(config: &RuntimeConfig, path: &Path, version: Version) -> Result<(), RuntimeNotFound> {
     let (major, minor) = version;
     if config.grouped_shims && version < (2, 2) {
-        return Err(NotFound::Ungrouped { path: path.to_owned(), major, minor });
+        return Err(RuntimeNotFound::Ungrouped { path: path.to_owned(), major, minor });
     }
     Ok(())
 }
@@ -146,7 +146,7 @@ async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
 }
 
 /// Creates a container of the pause program with `oci_runtime` and deletes it.
-async fn trial(engine: &Path, config: &RuntimeConfig) -> Result<(), String> {
+async fn trial(oci_runtime: &Path, config: &RuntimeConfig) -> Result<(), String> {
     let bundle = config.run_dir.join("trial");
     let files = || -> std::io::Result<()> {
         base::fs::create_dir(&bundle.join("rootfs/proc"), 0o755)?;
@@ -158,7 +158,7 @@ async fn trial(engine: &Path, config: &RuntimeConfig) -> Result<(), String> {
     let root = bundle.join("state");
     let (root, bundle_path) = (root.to_string_lossy(), bundle.to_string_lossy());
     // The container inherits the output, so a pipe would stay open.
-    let created = tokio::process::Command::new(engine)
+    let created = tokio::process::Command::new(oci_runtime)
         .args(["--root", &root, "create", "--bundle", &bundle_path, &id])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -177,7 +177,7 @@ async fn trial(engine: &Path, config: &RuntimeConfig) -> Result<(), String> {
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no end within {TRIAL_TIMEOUT:?}")),
     };
-    if let Err(error) = run(engine, &["--root", &root, "delete", "--force", &id]).await
+    if let Err(error) = run(oci_runtime, &["--root", &root, "delete", "--force", &id]).await
         && created.is_ok()
     {
         return Err(error);

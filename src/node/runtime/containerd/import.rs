@@ -22,7 +22,7 @@ use tonic::transport::Channel;
 use super::NAMESPACE;
 use crate::runtime::cri::channel;
 use crate::runtime::images::pause;
-use contents::{Blob, Contents, Image, Source, descriptor};
+use contents::{ArchiveContents, ArchiveImage, Blob, BlobSource, descriptor};
 
 /// Size of an upload message; far below containerd's limit of 16 MiB.
 const CHUNK: usize = 1 << 20;
@@ -51,15 +51,16 @@ pub(crate) enum ImportError {
 pub(crate) async fn pause_image(socket: &Path) -> Result<(), ImportError> {
     let [layer, config, manifest] = pause::image();
     let children = vec![config.digest.clone(), layer.digest.clone()];
-    let blob = |b: pause::Blob, children| Blob {
+    let blob = |b: pause::ImageBlob, children| Blob {
         descriptor: descriptor(b.media_type, &b.digest, b.bytes.len() as u64),
-        source: Source::Bytes(b.bytes),
+        source: BlobSource::Bytes(b.bytes),
         children,
     };
     let manifest = blob(manifest, children);
-    let image = Image { names: vec![pause::IMAGE.to_owned()], target: manifest.descriptor.clone() };
+    let image =
+        ArchiveImage { names: vec![pause::IMAGE.to_owned()], target: manifest.descriptor.clone() };
     let blobs = vec![blob(layer, Vec::new()), blob(config, Vec::new()), manifest];
-    store(socket, Contents { blobs, images: vec![image] }).await
+    store(socket, ArchiveContents { blobs, images: vec![image] }).await
 }
 
 /// Name suffixes of archives. An archive compressed with zstd is rejected with its own message.
@@ -116,7 +117,7 @@ fn request<T>(message: T, lease: &str, timeout: Duration) -> tonic::Request<T> {
 
 /// Stores blobs and names under a lease, so that containerd's garbage collection removes nothing in
 /// between.
-async fn store(socket: &Path, contents: Contents) -> Result<(), ImportError> {
+async fn store(socket: &Path, contents: ArchiveContents) -> Result<(), ImportError> {
     let channel = channel(socket);
     let mut leases = LeasesClient::new(channel.clone());
     let labels = [("containerd.io/gc.expire".to_owned(), expiry())].into();
@@ -140,7 +141,11 @@ fn expiry() -> String {
         .unwrap_or_default()
 }
 
-async fn store_all(channel: &Channel, lease: &str, contents: Contents) -> Result<(), ImportError> {
+async fn store_all(
+    channel: &Channel,
+    lease: &str,
+    contents: ArchiveContents,
+) -> Result<(), ImportError> {
     for blob in contents.blobs {
         put_blob(channel, lease, blob).await?;
     }
@@ -232,13 +237,13 @@ async fn upload(
     let digest = blob.descriptor.digest;
     let reference = format!("kube-lite-import-{lease}-{digest}");
     let chunks = match blob.source {
-        Source::Bytes(bytes) => stream::iter(
+        BlobSource::Bytes(bytes) => stream::iter(
             (0..bytes.len())
                 .step_by(CHUNK)
                 .map(move |at| bytes.slice(at..bytes.len().min(at + CHUNK))),
         )
         .boxed(),
-        Source::File { path, offset } => {
+        BlobSource::File { path, offset } => {
             let failed = |source| ImportError::Archive { path: path.clone(), source };
             let mut file = tokio::fs::File::open(&path).await.map_err(failed)?;
             file.seek(std::io::SeekFrom::Start(offset)).await.map_err(failed)?;

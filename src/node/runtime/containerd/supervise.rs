@@ -11,8 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::{Notify, watch};
 
-use super::config::{Machine, registries_dir, render};
-use super::find::{Binaries, NotFound, find};
+use super::config::{MachineTraits, registries_dir, render};
+use super::find::{RuntimeNotFound, RuntimePrograms, find};
 use super::results;
 use crate::config::RuntimeConfig;
 use crate::runtime::Runtime;
@@ -28,7 +28,7 @@ const LOG_MAX: u64 = 4 << 20;
 pub(crate) enum SuperviseError {
     /// A program is missing.
     #[error(transparent)]
-    NotFound(#[from] NotFound),
+    RuntimeNotFound(#[from] RuntimeNotFound),
     /// A file or directory cannot be written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -36,14 +36,14 @@ pub(crate) enum SuperviseError {
 
 /// A handle to the supervised containerd.
 #[derive(Debug, Clone)]
-pub(crate) struct Containerd {
+pub(crate) struct ContainerdHandle {
     socket: PathBuf,
     /// How often containerd became ready; zero before the first time.
     ready: watch::Receiver<u64>,
-    suspect: Arc<Notify>,
+    check: Arc<Notify>,
 }
 
-impl Containerd {
+impl ContainerdHandle {
     /// The gRPC socket of containerd.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
@@ -55,8 +55,8 @@ impl Containerd {
     }
 
     /// Reports a lost connection, so that the supervisor checks whether containerd still runs.
-    pub(crate) fn suspect(&self) {
-        self.suspect.notify_one();
+    pub(crate) fn check(&self) {
+        self.check.notify_one();
     }
 }
 
@@ -64,10 +64,10 @@ impl Containerd {
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     config: RuntimeConfig,
-    binaries: Binaries,
+    binaries: RuntimePrograms,
     socket: PathBuf,
     ready: watch::Sender<u64>,
-    suspect: Arc<Notify>,
+    check: Arc<Notify>,
     /// The configuration changed since the running containerd was started.
     changed: bool,
 }
@@ -75,13 +75,13 @@ pub(crate) struct Supervisor {
 /// Finds the programs and writes the configuration.
 pub(crate) async fn prepare(
     config: &RuntimeConfig,
-) -> Result<(Containerd, Supervisor, Binaries), SuperviseError> {
+) -> Result<(ContainerdHandle, Supervisor, RuntimePrograms), SuperviseError> {
     base::fs::create_dir(&config.run_dir, 0o711)?;
     base::fs::create_dir(&config.data_dir, 0o711)?;
     let binaries = find(config).await?;
     let dir = registries_dir(config);
-    crate::runtime::registries::write(&config.registries, &dir)?;
-    let machine = Machine {
+    crate::runtime::registries::write_hosts(&config.registries, &dir)?;
+    let machine = MachineTraits {
         overlay: overlay_works(&config.data_dir),
         restrict_oom_score: !scores_may_fall(),
     };
@@ -93,15 +93,15 @@ pub(crate) async fn prepare(
     }
     let socket = config.run_dir.join("containerd.sock");
     let (ready, receiver) = watch::channel(0);
-    let suspect = Arc::new(Notify::new());
+    let check = Arc::new(Notify::new());
     let handle =
-        Containerd { socket: socket.clone(), ready: receiver, suspect: Arc::clone(&suspect) };
+        ContainerdHandle { socket: socket.clone(), ready: receiver, check: Arc::clone(&check) };
     let supervisor = Supervisor {
         config: config.clone(),
         binaries: binaries.clone(),
         socket,
         ready,
-        suspect,
+        check,
         changed,
     };
     Ok((handle, supervisor, binaries))
@@ -205,7 +205,7 @@ impl Supervisor {
             .append(keep)
             .truncate(!keep)
             .open(log)?;
-        let engine_dir = self.binaries.engine.parent().unwrap_or(Path::new("/usr/bin"));
+        let engine_dir = self.binaries.oci_runtime.parent().unwrap_or(Path::new("/usr/bin"));
         let own_dir = self.binaries.containerd.parent().unwrap_or(Path::new("/usr/bin"));
         let path = format!("{}:{}:{}", own_dir.display(), engine_dir.display(), self.config.path);
         let child = tokio::process::Command::new(&self.binaries.containerd)
@@ -273,7 +273,7 @@ impl Supervisor {
                 // An adopted containerd is not a child process: a lost event stream triggers the
                 // check.
                 None => loop {
-                    self.suspect.notified().await;
+                    self.check.notified().await;
                     if !self.answers().await {
                         tracing::warn!("containerd ended, starting it again");
                         break;

@@ -15,13 +15,13 @@ pub(crate) const IMAGE: &str = "localhost/kube-lite/pause:1";
 
 /// One blob of an OCI image.
 #[derive(Debug, Clone)]
-pub(crate) struct Blob {
+pub(crate) struct ImageBlob {
     pub(crate) media_type: &'static str,
     pub(crate) digest: String,
     pub(crate) bytes: Bytes,
 }
 
-impl Blob {
+impl ImageBlob {
     fn new(media_type: &'static str, bytes: Vec<u8>) -> Self {
         Self { media_type, digest: sha256(&bytes), bytes: bytes.into() }
     }
@@ -29,13 +29,13 @@ impl Blob {
 
 /// Layer, configuration and manifest of the image for this machine, in the order in which they must
 /// be stored.
-pub(crate) fn image() -> [Blob; 3] {
+pub(crate) fn image() -> [ImageBlob; 3] {
     let (elf, architecture) = if cfg!(target_arch = "aarch64") {
         (elf(183, &aarch64()), "arm64")
     } else {
         (elf(62, X86_64), "amd64")
     };
-    let layer = Blob::new(
+    let layer = ImageBlob::new(
         "application/vnd.oci.image.layer.v1.tar",
         tarball::write(&[("pause", 0o755, &elf)]),
     );
@@ -46,14 +46,16 @@ pub(crate) fn image() -> [Blob; 3] {
         "history": [{"created_by": "kube-lite"}],
     });
     let config =
-        Blob::new("application/vnd.oci.image.config.v1+json", config.to_string().into_bytes());
-    let descriptor = |b: &Blob| serde_json::json!({"mediaType": b.media_type, "digest": b.digest, "size": b.bytes.len()});
+        ImageBlob::new("application/vnd.oci.image.config.v1+json", config.to_string().into_bytes());
+    let descriptor = |b: &ImageBlob| serde_json::json!({"mediaType": b.media_type, "digest": b.digest, "size": b.bytes.len()});
     let manifest = serde_json::json!({
         "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": descriptor(&config), "layers": [descriptor(&layer)],
     });
-    let manifest =
-        Blob::new("application/vnd.oci.image.manifest.v1+json", manifest.to_string().into_bytes());
+    let manifest = ImageBlob::new(
+        "application/vnd.oci.image.manifest.v1+json",
+        manifest.to_string().into_bytes(),
+    );
     [layer, config, manifest]
 }
 

@@ -10,14 +10,14 @@ const BLOCK: u64 = 512;
 
 /// A regular file in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TarEntry {
     pub(crate) name: String,
     /// Offset of the content in the archive.
     pub(crate) offset: u64,
     pub(crate) size: u64,
 }
 
-fn bad(why: &str) -> io::Error {
+fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a tar archive: {why}"))
 }
 
@@ -31,7 +31,7 @@ fn number(field: &[u8]) -> io::Result<u64> {
             value = value
                 .checked_mul(256)
                 .and_then(|v| v.checked_add(u64::from(*byte)))
-                .ok_or_else(|| bad("a size is too large"))?;
+                .ok_or_else(|| invalid("a size is too large"))?;
         }
         return Ok(value);
     }
@@ -40,7 +40,7 @@ fn number(field: &[u8]) -> io::Result<u64> {
     if text.is_empty() {
         return Ok(0);
     }
-    u64::from_str_radix(text, 8).map_err(|_| bad("a number is not octal"))
+    u64::from_str_radix(text, 8).map_err(|_| invalid("a number is not octal"))
 }
 
 fn text(field: &[u8]) -> String {
@@ -72,7 +72,7 @@ fn pax_path(data: &[u8]) -> Option<String> {
 /// # Errors
 ///
 /// I/O errors, and files that are not tar archives.
-pub(crate) fn index(archive: &mut (impl Read + Seek)) -> io::Result<Vec<Entry>> {
+pub(crate) fn index(archive: &mut (impl Read + Seek)) -> io::Result<Vec<TarEntry>> {
     let mut entries = Vec::new();
     let mut long_name = None;
     let mut position = archive.seek(SeekFrom::Start(0))?;
@@ -89,18 +89,18 @@ pub(crate) fn index(archive: &mut (impl Read + Seek)) -> io::Result<Vec<Entry>> 
             break;
         }
         if slice(&block, 257, 5) != b"ustar" {
-            return Err(bad("a header has no magic"));
+            return Err(invalid("a header has no magic"));
         }
         let size = number(slice(&block, 124, 12))?;
         let offset = position + BLOCK;
         position = size
             .checked_next_multiple_of(BLOCK)
             .and_then(|s| s.checked_add(offset))
-            .ok_or_else(|| bad("a size is too large"))?;
+            .ok_or_else(|| invalid("a size is too large"))?;
         match block[156] {
             kind @ (b'L' | b'x') => {
                 if size > NAME_MAX {
-                    return Err(bad("a name is too long"));
+                    return Err(invalid("a name is too long"));
                 }
                 let mut data = Vec::new();
                 archive.by_ref().take(size).read_to_end(&mut data)?;
@@ -114,10 +114,10 @@ pub(crate) fn index(archive: &mut (impl Read + Seek)) -> io::Result<Vec<Entry>> 
                     if prefix.is_empty() { name } else { format!("{prefix}/{name}") }
                 });
                 if entries.len() == ENTRIES_MAX {
-                    return Err(bad("too many entries"));
+                    return Err(invalid("too many entries"));
                 }
                 let name = name.trim_start_matches("./").to_owned();
-                entries.push(Entry { name, offset, size });
+                entries.push(TarEntry { name, offset, size });
             }
             _ => long_name = None,
         }

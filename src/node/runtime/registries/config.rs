@@ -83,15 +83,15 @@ fn is_local(name: &str) -> bool {
 /// The configuration of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
-    pub(super) auth: Option<Auth>,
-    pub(super) tls: Option<Tls>,
+pub(super) struct HostConfig {
+    pub(super) auth: Option<RegistryAuth>,
+    pub(super) tls: Option<RegistryTls>,
 }
 
 /// Credentials, which are not printed.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Auth {
+pub(super) struct RegistryAuth {
     username: String,
     password: String,
     /// `user:password` in base64.
@@ -100,13 +100,13 @@ pub(super) struct Auth {
     identity_token: String,
 }
 
-impl fmt::Debug for Auth {
+impl fmt::Debug for RegistryAuth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Auth(..)")
     }
 }
 
-impl Auth {
+impl RegistryAuth {
     pub(super) fn as_message(&self) -> cri::AuthConfig {
         cri::AuthConfig {
             username: self.username.clone(),
@@ -117,7 +117,7 @@ impl Auth {
         }
     }
 
-    pub(super) fn fault(&self) -> Option<&'static str> {
+    pub(super) fn invalid_reason(&self) -> Option<&'static str> {
         use base64::Engine;
         let decoded = base64::engine::general_purpose::STANDARD.decode(&self.auth);
         let (user, token) = (!self.username.is_empty(), !self.identity_token.is_empty());
@@ -135,15 +135,15 @@ impl Auth {
 /// Verification of a host's certificate, and the client certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Tls {
+pub(super) struct RegistryTls {
     pub(super) ca_file: String,
     pub(super) cert_file: String,
     pub(super) key_file: String,
     pub(super) insecure_skip_verify: bool,
 }
 
-impl Tls {
-    pub(super) fn fault(&self) -> Option<&'static str> {
+impl RegistryTls {
+    pub(super) fn invalid_reason(&self) -> Option<&'static str> {
         (self.cert_file.is_empty() != self.key_file.is_empty())
             .then_some("cert_file and key_file belong together")
     }
@@ -170,7 +170,7 @@ pub struct Registries {
     /// Endpoints by registry, in the order of use.
     pub(super) mirrors: BTreeMap<String, Vec<Endpoint>>,
     /// Settings by host.
-    pub(super) configs: BTreeMap<String, Settings>,
+    pub(super) configs: BTreeMap<String, HostConfig>,
     /// A registry with mirrors is not used itself (`--disable-default-registry-endpoint`).
     pub(super) no_default: bool,
 }
@@ -188,16 +188,16 @@ impl Registries {
     }
 
     /// Returns the configuration of an endpoint, by its host or by the name of its registry.
-    pub(super) fn settings(&self, endpoint: &Endpoint) -> Option<&Settings> {
+    pub(super) fn settings(&self, endpoint: &Endpoint) -> Option<&HostConfig> {
         let names = [endpoint.host.as_str(), endpoint.registry()];
         names.iter().find_map(|name| self.configs.get(*name))
     }
 
-    pub(super) fn tls(&self, endpoint: &Endpoint) -> Option<&Tls> {
+    pub(super) fn tls(&self, endpoint: &Endpoint) -> Option<&RegistryTls> {
         self.settings(endpoint)?.tls.as_ref()
     }
 
-    pub(super) fn auth(&self, endpoint: &Endpoint) -> Option<&Auth> {
+    pub(super) fn auth(&self, endpoint: &Endpoint) -> Option<&RegistryAuth> {
         self.settings(endpoint).or_else(|| self.configs.get(ANY))?.auth.as_ref()
     }
 

@@ -8,14 +8,14 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::config::{ANY, Auth, Endpoint, Registries, Settings, Tls};
+use super::config::{ANY, Endpoint, HostConfig, Registries, RegistryAuth, RegistryTls};
 
 /// Maximum size of the file in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Why the file is rejected.
 #[derive(Debug, thiserror::Error)]
-pub enum BadRegistries {
+pub enum InvalidRegistries {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
@@ -35,8 +35,8 @@ pub enum BadRegistries {
     },
 }
 
-fn bad(at: impl Into<String>, why: impl Into<String>) -> BadRegistries {
-    BadRegistries::Entry { at: at.into(), why: why.into() }
+fn invalid(at: impl Into<String>, why: impl Into<String>) -> InvalidRegistries {
+    InvalidRegistries::Entry { at: at.into(), why: why.into() }
 }
 
 #[derive(Deserialize)]
@@ -57,8 +57,8 @@ struct File {
     configs: BTreeMap<String, Value>,
 }
 
-fn read<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, BadRegistries> {
-    serde_json::from_value(value).map_err(|e| bad(at, e.to_string()))
+fn read<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, InvalidRegistries> {
+    serde_json::from_value(value).map_err(|e| invalid(at, e.to_string()))
 }
 
 /// Parses the text; does not read the files that it names.
@@ -66,7 +66,7 @@ fn read<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, BadRegistries>
 /// # Errors
 ///
 /// The first invalid entry.
-pub(super) fn parse(text: &[u8]) -> Result<Registries, BadRegistries> {
+pub(super) fn parse(text: &[u8]) -> Result<Registries, InvalidRegistries> {
     let value = api::codec::yaml::parse(text)?;
     if value.is_null() {
         return Ok(Registries::default());
@@ -76,19 +76,19 @@ pub(super) fn parse(text: &[u8]) -> Result<Registries, BadRegistries> {
     for (registry, value) in file.mirrors {
         let at = format!("mirrors.{registry}");
         if registry != ANY {
-            Endpoint::of_registry(&registry).map_err(|why| bad(&at, why))?;
+            Endpoint::of_registry(&registry).map_err(|why| invalid(&at, why))?;
         }
         // `docker.io:` alone is an empty entry.
         let value = if value.is_null() { Value::Object(serde_json::Map::new()) } else { value };
         let mirror: Mirror = read(&at, value)?;
         if !mirror.rewrite.is_empty() {
             let why = "containerd rewrites no names; put what stands in front of them into the endpoint, as https://mirror.example.com/v2/prefix";
-            return Err(bad(format!("{at}.rewrite"), why));
+            return Err(invalid(format!("{at}.rewrite"), why));
         }
         let mut endpoints: Vec<Endpoint> = Vec::new();
         for text in &mirror.endpoint {
-            let endpoint =
-                Endpoint::parse(text).map_err(|why| bad(format!("{at}.endpoint {text:?}"), why))?;
+            let endpoint = Endpoint::parse(text)
+                .map_err(|why| invalid(format!("{at}.endpoint {text:?}"), why))?;
             if !endpoints.contains(&endpoint) {
                 endpoints.push(endpoint);
             }
@@ -98,14 +98,14 @@ pub(super) fn parse(text: &[u8]) -> Result<Registries, BadRegistries> {
     for (host, value) in file.configs {
         let at = format!("configs.{host}");
         if host != ANY {
-            Endpoint::of_registry(&host).map_err(|why| bad(&at, why))?;
+            Endpoint::of_registry(&host).map_err(|why| invalid(&at, why))?;
         }
-        let settings: Settings = read(&at, value)?;
-        if let Some(why) = settings.auth.as_ref().and_then(Auth::fault) {
-            return Err(bad(format!("{at}.auth"), why));
+        let settings: HostConfig = read(&at, value)?;
+        if let Some(why) = settings.auth.as_ref().and_then(RegistryAuth::invalid_reason) {
+            return Err(invalid(format!("{at}.auth"), why));
         }
-        if let Some(why) = settings.tls.as_ref().and_then(Tls::fault) {
-            return Err(bad(format!("{at}.tls"), why));
+        if let Some(why) = settings.tls.as_ref().and_then(RegistryTls::invalid_reason) {
+            return Err(invalid(format!("{at}.tls"), why));
         }
         out.configs.insert(host, settings);
     }
@@ -117,7 +117,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Registries, BadRegistries> {
 /// # Errors
 ///
 /// The file is unreadable or not YAML, an entry is invalid, or a certificate file is missing.
-pub fn load(path: &Path) -> Result<Registries, BadRegistries> {
+pub fn load(path: &Path) -> Result<Registries, InvalidRegistries> {
     use std::io::Read;
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
@@ -127,7 +127,7 @@ pub fn load(path: &Path) -> Result<Registries, BadRegistries> {
     let mut text = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut text)?;
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > FILE_MAX {
-        return Err(BadRegistries::TooLarge);
+        return Err(InvalidRegistries::TooLarge);
     }
     let found = parse(&text)?;
     for (host, tls) in found.configs.iter().filter_map(|(host, s)| Some((host, s.tls.as_ref()?))) {
@@ -135,9 +135,9 @@ pub fn load(path: &Path) -> Result<Registries, BadRegistries> {
             let absolute: PathBuf = file.to_owned();
             let at = || format!("configs.{host}.tls.{field} {:?}", absolute.display());
             if !file.is_absolute() {
-                return Err(bad(at(), "must be an absolute path"));
+                return Err(invalid(at(), "must be an absolute path"));
             }
-            std::fs::File::open(file).map_err(|e| bad(at(), e.to_string()))?;
+            std::fs::File::open(file).map_err(|e| invalid(at(), e.to_string()))?;
         }
     }
     Ok(found)

@@ -10,7 +10,7 @@ use base::Shutdown;
 use super::config::Registries;
 use super::file::load;
 use super::hosts::HEADER;
-use crate::file_watcher::Changes;
+use crate::file_watcher::FileWatcher;
 use arc_swap::ArcSwap;
 
 /// Key of the problem entry of a rejected file.
@@ -22,7 +22,7 @@ const PROBLEM: &str = "registries";
 /// # Errors
 ///
 /// A directory or file cannot be written.
-pub(crate) fn write(registries: &Registries, dir: &Path) -> io::Result<()> {
+pub(crate) fn write_hosts(registries: &Registries, dir: &Path) -> io::Result<()> {
     base::fs::create_dir(dir, 0o700)?;
     let wanted: BTreeMap<String, String> = registries.hosts();
     for entry in std::fs::read_dir(dir)? {
@@ -45,7 +45,7 @@ pub(crate) fn write(registries: &Registries, dir: &Path) -> io::Result<()> {
 
 /// Watches the file until shutdown. If it becomes invalid, a problem is reported and the previous
 /// configuration stays in effect.
-pub(crate) async fn follow(
+pub(crate) async fn watch_file(
     current: Arc<ArcSwap<Registries>>,
     file: Option<PathBuf>,
     dir: PathBuf,
@@ -54,15 +54,15 @@ pub(crate) async fn follow(
 ) -> Result<(), std::convert::Infallible> {
     let Some(path) = file else { return idle(shutdown).await };
     let folders: Vec<PathBuf> = path.parent().map(Path::to_path_buf).into_iter().collect();
-    let mut changes = match Changes::new() {
-        Ok(changes) => changes,
+    let mut watcher = match FileWatcher::new() {
+        Ok(watcher) => watcher,
         Err(error) => {
             tracing::error!(file = %path.display(), %error, "changes of registries are not seen until the next start");
             return idle(shutdown).await;
         }
     };
     loop {
-        changes.watch(&folders);
+        watcher.watch(&folders);
         let (file, dir, now) = (path.clone(), dir.clone(), current.load_full());
         let no_default = now.no_default;
         let read = base::tasks::blocking(move || -> Result<Option<Registries>, String> {
@@ -70,7 +70,7 @@ pub(crate) async fn follow(
             if new == *now {
                 return Ok(None);
             }
-            write(&new, &dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+            write_hosts(&new, &dir).map_err(|e| format!("{}: {e}", dir.display()))?;
             Ok(Some(new))
         });
         match read.await {
@@ -90,7 +90,7 @@ pub(crate) async fn follow(
         }
         tokio::select! {
             () = shutdown.requested() => return Ok(()),
-            () = changes.next(&folders) => {}
+            () = watcher.changed(&folders) => {}
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::config::{ANY, Endpoint, Registries, Tls};
+use super::config::{ANY, Endpoint, Registries, RegistryTls};
 use crate::runtime::containerd::config::quoted;
 
 /// The first line of generated files, by which their directories are recognized.
@@ -19,7 +19,7 @@ fn folder(registry: &str) -> String {
     }
 }
 
-fn put(out: &mut String, indent: &str, endpoint: Option<&Endpoint>, tls: Option<&Tls>) {
+fn put(out: &mut String, indent: &str, endpoint: Option<&Endpoint>, tls: Option<&RegistryTls>) {
     let _ = writeln!(out, "{indent}capabilities = [\"pull\", \"resolve\"]");
     if endpoint.is_some_and(|e| !e.path.is_empty()) {
         let _ = writeln!(out, "{indent}override_path = true");

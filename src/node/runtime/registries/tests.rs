@@ -172,10 +172,11 @@ fn what_means_nothing_is_refused_by_name() {
 fn folders_of_others_stay_and_those_said_no_more_go() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("certs.d");
-    write(&of("mirrors: {a.io: {endpoint: [m.io]}, b.io: {endpoint: [m.io]}}"), &dir).unwrap();
+    write_hosts(&of("mirrors: {a.io: {endpoint: [m.io]}, b.io: {endpoint: [m.io]}}"), &dir)
+        .unwrap();
     std::fs::create_dir(dir.join("c.io")).unwrap();
     std::fs::write(dir.join("c.io/hosts.toml"), "server = \"https://c.io\"\n").unwrap();
-    write(&of("mirrors: {b.io: {endpoint: [n.io]}}"), &dir).unwrap();
+    write_hosts(&of("mirrors: {b.io: {endpoint: [n.io]}}"), &dir).unwrap();
     assert!(!dir.join("a.io").exists() && dir.join("c.io/hosts.toml").exists());
     let text = std::fs::read_to_string(dir.join("b.io/hosts.toml")).unwrap();
     assert!(text.contains("[host.\"https://n.io\"]") && !text.contains("m.io"));

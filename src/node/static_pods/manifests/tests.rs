@@ -4,14 +4,17 @@ use super::*;
 
 const WEB: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {a: b}}\nspec:\n  containers:\n  - {name: c, image: busybox}\n";
 
-fn of(text: &str) -> Result<Pod, BadManifest> {
+fn of(text: &str) -> Result<Pod, InvalidManifest> {
     parse(text.as_bytes(), Path::new("/m/web.yaml"), "node1")
 }
 
 #[test]
 fn a_manifest_becomes_a_pod_of_this_node() {
     let pod = of(WEB).unwrap();
-    assert_eq!((pod.namespace(), pod.name(), pod.origin), ("default", "web-node1", Origin::Static));
+    assert_eq!(
+        (pod.namespace(), pod.name(), pod.origin),
+        ("default", "web-node1", PodOrigin::Static)
+    );
     let annotations = pod.annotations().unwrap();
     assert_eq!(annotations[SOURCE_ANNOTATION], "file");
     assert_eq!(annotations[HASH_ANNOTATION], *pod.uid);
@@ -51,7 +54,7 @@ fn a_file_that_turns_bad_leaves_its_pod_and_one_that_goes_takes_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("web.yaml");
     let missing = folder.path().join("none");
-    let mut manifests = Manifests::new(vec![missing, folder.path().to_owned()], "n".into());
+    let mut manifests = ManifestReader::new(vec![missing, folder.path().to_owned()], "n".into());
     assert!(manifests.read().is_empty());
     std::fs::write(&file, WEB).unwrap();
     std::fs::write(folder.path().join(".hidden.yaml"), WEB).unwrap();
@@ -70,8 +73,8 @@ fn a_file_that_turns_bad_leaves_its_pod_and_one_that_goes_takes_it() {
 fn every_refused_manifest_is_a_problem_until_it_is_corrected() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let mut manifests = Manifests::new(vec![folder.path().to_owned()], "n".into());
-    let whats = |manifests: &mut Manifests| -> Vec<String> {
+    let mut manifests = ManifestReader::new(vec![folder.path().to_owned()], "n".into());
+    let whats = |manifests: &mut ManifestReader| -> Vec<String> {
         manifests.read();
         manifests.problems().into_iter().map(|(_, problem)| problem.what).collect()
     };

@@ -16,12 +16,12 @@ pub(super) const TAINTS: &str = "kube-lite.io/flag-taints";
 pub(super) const APPLIED: &str = "kube-lite.io/applied-flag-taints";
 
 /// Labels and taints of the flags.
-pub(super) struct Flags<'a> {
+pub(super) struct NodeFlags<'a> {
     pub(super) labels: &'a BTreeMap<String, String>,
     pub(super) taints: &'a [Taint],
 }
 
-impl Flags<'_> {
+impl NodeFlags<'_> {
     /// Annotations of a new node.
     pub(super) fn annotations(&self) -> BTreeMap<String, String> {
         let mut out = BTreeMap::new();
@@ -145,11 +145,11 @@ mod tests {
     fn labels_that_flags_no_longer_say_go_unless_somebody_changed_them() {
         let own = map(&[("kubernetes.io/os", "linux")]);
         let before = map(&[("a", "1"), ("b", "2"), ("c", "3")]);
-        let notes = Flags { labels: &before, taints: &[] }.annotations();
+        let notes = NodeFlags { labels: &before, taints: &[] }.annotations();
         let labels =
             json!({"a": "1", "b": "9", "c": "8", "user": "x", "kubernetes.io/os": "linux"});
         let now = map(&[("c", "3"), ("d", "4")]);
-        let flags = Flags { labels: &now, taints: &[] };
+        let flags = NodeFlags { labels: &now, taints: &[] };
         assert_eq!(
             flags.patch(&node(labels, &notes, &[]), &own, 7),
             Some(json!({"metadata": {
@@ -163,12 +163,12 @@ mod tests {
     fn nothing_is_written_when_all_is_as_flags_say() {
         let own = map(&[("kubernetes.io/os", "linux")]);
         let (labels, taints) = (map(&[("a", "1")]), [taint("t", Some("v"))]);
-        let flags = Flags { labels: &labels, taints: &taints };
+        let flags = NodeFlags { labels: &labels, taints: &taints };
         let notes = flags.annotations();
         let labels = json!({"a": "1", "kubernetes.io/os": "linux", "user": "x"});
         assert_eq!(flags.patch(&node(labels, &notes, &taints), &own, 7), None);
         let (none, own) = (BTreeMap::new(), BTreeMap::new());
-        let flags = Flags { labels: &none, taints: &[] };
+        let flags = NodeFlags { labels: &none, taints: &[] };
         assert_eq!(flags.patch(&node(json!({}), &none, &[]), &own, 7), None);
     }
 
@@ -176,10 +176,10 @@ mod tests {
     fn taints_are_told_when_flags_changed_or_one_is_missing() {
         let (none, own) = (BTreeMap::new(), BTreeMap::new());
         let (old, new) = ([taint("t", Some("v"))], [taint("t", None)]);
-        let notes = Flags { labels: &none, taints: &old }.annotations();
+        let notes = NodeFlags { labels: &none, taints: &old }.annotations();
         let told = |taints: &[Taint], have: &[Taint]| {
             let patch =
-                Flags { labels: &none, taints }.patch(&node(json!({}), &notes, have), &own, 7);
+                NodeFlags { labels: &none, taints }.patch(&node(json!({}), &notes, have), &own, 7);
             let note = patch?.pointer("/metadata/annotations/kube-lite.io~1flag-taints")?.clone();
             note.as_str().map(str::to_owned)
         };

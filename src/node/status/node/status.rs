@@ -22,7 +22,7 @@ const NAMES_MAX: usize = 5;
 const SHUTTING_DOWN: &str = "node is shutting down";
 
 /// Returns capacity and allocatable of the machine.
-pub(crate) fn amounts(
+pub(crate) fn capacity_and_allocatable(
     node_config: &crate::Config,
     machine: &machine::Machine,
 ) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
@@ -62,15 +62,16 @@ fn condition(type_: &str, status: bool, reason: &str, message: &str) -> Value {
 }
 
 /// Returns the status without times, and whether the node is ready.
-pub(super) async fn make(node: &Node) -> (Value, bool) {
-    let (capacity, allocatable) = amounts(&node.identity.config, &node.identity.machine);
+pub(super) async fn node_status(node: &Node) -> (Value, bool) {
+    let (capacity, allocatable) =
+        capacity_and_allocatable(&node.identity.config, &node.identity.machine);
     let (capacity_text, allocatable_text) = (texts(&capacity), texts(&allocatable));
     let status = json!({"capacity": capacity_text, "allocatable": allocatable_text});
     node.caches.allocatable.store(Arc::new(allocatable.clone()));
     let runtime = node.runtime.cri.status().await;
     let mut problem = runtime_problem(&runtime);
     *node.caches.network_problem.lock() = network_problem(&runtime);
-    if node.identity.config.power.is_going_down() {
+    if node.identity.config.machine_shutdown.is_in_progress() {
         problem = Some(match problem {
             Some(other) => format!("[{other}, {SHUTTING_DOWN}]"),
             None => SHUTTING_DOWN.to_owned(),
@@ -81,12 +82,12 @@ pub(super) async fn make(node: &Node) -> (Value, bool) {
         Some(problem) => condition("Ready", false, "KubeletNotReady", problem),
     };
     let m = &node.identity.machine;
-    let (low_memory, low_disk) = node.caches.pressure.now();
+    let (low_memory, low_disk) = node.caches.pressure.current();
     let mut status = status;
     status["conditions"] = json!([memory(low_memory), disk(low_disk), pids(), ready]);
     status["addresses"] = addresses(node);
     status["images"] = images(node).await;
-    status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": node.identity.config.http.as_ref().map_or(10250, |h| h.port)}});
+    status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": node.identity.config.kubelet_api.as_ref().map_or(10250, |h| h.port)}});
     status["nodeInfo"] = json!({
         "architecture": machine::architecture(), "operatingSystem": "linux",
         "bootID": m.boot_id, "machineID": m.machine_id, "systemUUID": m.system_uuid,

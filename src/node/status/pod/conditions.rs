@@ -4,18 +4,18 @@
 use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::input::Input;
+use super::input::StatusInput;
 use crate::pods::condition_types;
 use crate::pods::plan::sandbox_problem;
-use crate::pods::pod::{Pod, Role};
+use crate::pods::pod::{ContainerRole, Pod};
 
-struct Verdict {
+struct ConditionValue {
     status: bool,
     reason: Option<&'static str>,
     message: String,
 }
 
-impl Verdict {
+impl ConditionValue {
     fn yes() -> Self {
         Self { status: true, reason: None, message: String::new() }
     }
@@ -33,23 +33,23 @@ fn list(names: &[&str]) -> String {
 /// Returns the conditions of the node after those of other writers.
 pub(super) fn conditions(
     pod: &Pod,
-    input: &Input<'_>,
+    input: &StatusInput<'_>,
     all: &[core::ContainerStatus],
     phase: &str,
 ) -> Vec<core::PodCondition> {
     let foreign = pod.api_status().and_then(|s| s.conditions.as_ref()).into_iter().flatten();
     let mut out: Vec<core::PodCondition> =
-        foreign.filter(|c| !condition_types::is_own(&c.type_)).cloned().collect();
+        foreign.filter(|c| !condition_types::is_node_owned(&c.type_)).cloned().collect();
     let kept = input.previous.conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget");
     if let Some(kept) = kept
         && !out.iter().any(|c| c.type_ == kept.type_)
     {
         out.push(kept.clone());
     }
-    if let Some(verdict) = input.verdict().filter(|v| v.disruption)
+    if let Some(verdict) = input.effective_failure().filter(|v| v.disruption)
         && !out.iter().any(|c| c.type_ == "DisruptionTarget")
     {
-        let said = Verdict {
+        let said = ConditionValue {
             status: true,
             reason: Some("TerminationByKubelet"),
             message: verdict.message.clone(),
@@ -59,29 +59,35 @@ pub(super) fn conditions(
     let [pending, in_progress] = condition_types::RESIZE;
     if let Some(deferred) = input.deferred {
         let message = deferred.message.clone();
-        let waits = Verdict { status: true, reason: Some("Deferred"), message };
+        let waits = ConditionValue { status: true, reason: Some("Deferred"), message };
         out.push(condition(pod, input, pending, waits));
     }
     if let Some(why) = input.resizing {
         let reason = (!why.is_empty()).then_some("Error");
-        let lasts = Verdict { status: true, reason, message: why.to_owned() };
+        let lasts = ConditionValue { status: true, reason, message: why.to_owned() };
         out.push(condition(pod, input, in_progress, lasts));
     }
     let sandbox = match sandbox_problem(pod, input.observed) {
-        None => Verdict::yes(),
-        Some(problem) => Verdict::no("PodSandboxNotReady", problem.to_owned()),
+        None => ConditionValue::yes(),
+        Some(problem) => ConditionValue::no("PodSandboxNotReady", problem.to_owned()),
     };
     let ready_containers = containers_ready(pod, all, phase);
     let ready =
         if ready_containers.status { gates(pod, &out) } else { containers_ready(pod, all, phase) };
-    let verdicts = [sandbox, initialized(pod, all, phase), ready, ready_containers, Verdict::yes()];
-    for (type_, verdict) in condition_types::OWN.into_iter().zip(verdicts) {
+    let verdicts =
+        [sandbox, initialized(pod, all, phase), ready, ready_containers, ConditionValue::yes()];
+    for (type_, verdict) in condition_types::NODE_OWNED.into_iter().zip(verdicts) {
         out.push(condition(pod, input, type_, verdict));
     }
     out
 }
 
-fn condition(pod: &Pod, input: &Input<'_>, type_: &str, verdict: Verdict) -> core::PodCondition {
+fn condition(
+    pod: &Pod,
+    input: &StatusInput<'_>,
+    type_: &str,
+    verdict: ConditionValue,
+) -> core::PodCondition {
     let status = if verdict.status { "True" } else { "False" };
     let of_api = pod.api_status().and_then(|s| s.conditions.as_ref());
     let before = input
@@ -103,17 +109,21 @@ fn condition(pod: &Pod, input: &Input<'_>, type_: &str, verdict: Verdict) -> cor
     }
 }
 
-fn end(phase: &str) -> Option<Verdict> {
+fn end(phase: &str) -> Option<ConditionValue> {
     match phase {
-        "Failed" => Some(Verdict::no("PodFailed", String::new())),
-        "Succeeded" => Some(Verdict::no("PodCompleted", String::new())),
+        "Failed" => Some(ConditionValue::no("PodFailed", String::new())),
+        "Succeeded" => Some(ConditionValue::no("PodCompleted", String::new())),
         _ => None,
     }
 }
 
-fn containers_ready(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> Verdict {
+fn containers_ready(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> ConditionValue {
     let (mut unknown, mut unready) = (Vec::new(), Vec::new());
-    for member in pod.members.iter().filter(|m| matches!(m.role, Role::Sidecar | Role::Main)) {
+    for member in pod
+        .containers
+        .iter()
+        .filter(|m| matches!(m.role, ContainerRole::Sidecar | ContainerRole::Main))
+    {
         match all.iter().find(|s| s.name == member.name()) {
             None => unknown.push(member.name()),
             Some(s) if !s.ready => unready.push(member.name()),
@@ -131,13 +141,13 @@ fn containers_ready(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> Ve
         messages.push(format!("containers with unready status: {}", list(&unready)));
     }
     if messages.is_empty() {
-        Verdict::yes()
+        ConditionValue::yes()
     } else {
-        Verdict::no("ContainersNotReady", messages.join(", "))
+        ConditionValue::no("ContainersNotReady", messages.join(", "))
     }
 }
 
-fn gates(pod: &Pod, conditions: &[core::PodCondition]) -> Verdict {
+fn gates(pod: &Pod, conditions: &[core::PodCondition]) -> ConditionValue {
     let mut messages = Vec::new();
     for gate in pod.spec().readiness_gates.iter().flatten() {
         let name = &gate.condition_type;
@@ -153,29 +163,39 @@ fn gates(pod: &Pod, conditions: &[core::PodCondition]) -> Verdict {
         }
     }
     if messages.is_empty() {
-        Verdict::yes()
+        ConditionValue::yes()
     } else {
-        Verdict::no("ReadinessGatesNotReady", messages.join(", "))
+        ConditionValue::no("ReadinessGatesNotReady", messages.join(", "))
     }
 }
 
-fn initialized(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> Verdict {
+fn initialized(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> ConditionValue {
     let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
-    for member in pod.members.iter().filter(|m| matches!(m.role, Role::Init | Role::Sidecar)) {
+    for member in pod
+        .containers
+        .iter()
+        .filter(|m| matches!(m.role, ContainerRole::Init | ContainerRole::Sidecar))
+    {
         match all.iter().find(|s| s.name == member.name()) {
             None => unknown.push(member.name()),
-            Some(s) if member.role == Role::Sidecar && s.started != Some(true) => {
+            Some(s) if member.role == ContainerRole::Sidecar && s.started != Some(true) => {
                 incomplete.push(member.name())
             }
-            Some(s) if member.role == Role::Init && !s.ready => incomplete.push(member.name()),
+            Some(s) if member.role == ContainerRole::Init && !s.ready => {
+                incomplete.push(member.name())
+            }
             Some(_) => {}
         }
     }
     if phase == "Succeeded" && unknown.is_empty() {
-        return Verdict { status: true, reason: Some("PodCompleted"), message: String::new() };
+        return ConditionValue {
+            status: true,
+            reason: Some("PodCompleted"),
+            message: String::new(),
+        };
     }
     // Once a main container has run, the pod stays initialized, whatever its sidecars do.
-    let ran = pod.of_role(Role::Main).any(|m| {
+    let ran = pod.with_role(ContainerRole::Main).any(|m| {
         all.iter().any(|s| {
             s.name == m.name()
                 && (s.state.as_ref().is_some_and(|s| s.running.is_some() || s.terminated.is_some())
@@ -183,7 +203,7 @@ fn initialized(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> Verdict
         })
     });
     if ran {
-        return Verdict::yes();
+        return ConditionValue::yes();
     }
     let mut messages = Vec::new();
     if !unknown.is_empty() {
@@ -193,8 +213,8 @@ fn initialized(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> Verdict
         messages.push(format!("containers with incomplete status: {}", list(&incomplete)));
     }
     if messages.is_empty() {
-        Verdict::yes()
+        ConditionValue::yes()
     } else {
-        Verdict::no("ContainersNotInitialized", messages.join(", "))
+        ConditionValue::no("ContainersNotInitialized", messages.join(", "))
     }
 }

@@ -4,10 +4,10 @@ use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::api::resource::Quantity;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::input::{Input, time};
+use super::input::{StatusInput, time};
 use crate::pods::observed::{Container, State};
-use crate::pods::plan::{Health, has_initialized, wants_start};
-use crate::pods::pod::{Member, Pod, Role};
+use crate::pods::plan::{ProbeResults, has_initialized, needs_start};
+use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 
 fn waiting(reason: &str, message: Option<String>) -> core::ContainerState {
     let waiting = core::ContainerStateWaiting {
@@ -29,23 +29,26 @@ fn some(text: &str) -> Option<String> {
 /// specification.
 pub(super) fn statuses(
     pod: &Pod,
-    input: &Input<'_>,
-    wanted: impl Fn(Role) -> bool,
+    input: &StatusInput<'_>,
+    wanted: impl Fn(ContainerRole) -> bool,
 ) -> Vec<core::ContainerStatus> {
-    pod.members.iter().filter(|m| wanted(m.role)).map(|m| status(pod, m, input)).collect()
+    pod.containers.iter().filter(|m| wanted(m.role)).map(|m| status(pod, m, input)).collect()
 }
 
-fn previous<'a>(input: &'a Input<'_>, member: &Member) -> Option<&'a core::ContainerStatus> {
+fn previous<'a>(
+    input: &'a StatusInput<'_>,
+    member: &PodContainer,
+) -> Option<&'a core::ContainerStatus> {
     let p = input.previous;
     let list = match member.role {
-        Role::Main => &p.container_statuses,
-        Role::Init | Role::Sidecar => &p.init_container_statuses,
-        Role::Ephemeral => &p.ephemeral_container_statuses,
+        ContainerRole::Main => &p.container_statuses,
+        ContainerRole::Init | ContainerRole::Sidecar => &p.init_container_statuses,
+        ContainerRole::Ephemeral => &p.ephemeral_container_statuses,
     };
     list.iter().flatten().find(|s| s.name == member.name())
 }
 
-fn status(pod: &Pod, member: &Member, input: &Input<'_>) -> core::ContainerStatus {
+fn status(pod: &Pod, member: &PodContainer, input: &StatusInput<'_>) -> core::ContainerStatus {
     let old = previous(input, member);
     let mut seen = input.observed.containers.iter().filter(|c| c.name == member.name());
     let newest = seen.next();
@@ -63,16 +66,17 @@ fn status(pod: &Pod, member: &Member, input: &Input<'_>) -> core::ContainerStatu
     }
     out.last_state.get_or_insert_default();
     let done = newest.is_some_and(|c| c.state == State::Exited && c.exit_code == 0);
-    let lost_init =
-        newest.is_none() && member.role == Role::Init && has_initialized(pod, input.observed);
+    let lost_init = newest.is_none()
+        && member.role == ContainerRole::Init
+        && has_initialized(pod, input.observed);
     if lost_init && out.state.as_ref().is_some_and(|s| s.waiting.is_some()) {
         out.state = Some(terminated(core::ContainerStateTerminated {
             reason: Some("Completed".to_owned()),
             message: Some("Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally".to_owned()),
             ..Default::default()
         }));
-    } else if !(input.terminal || member.role == Role::Init && done)
-        && wants_start(pod, member, newest)
+    } else if !(input.terminal || member.role == ContainerRole::Init && done)
+        && needs_start(pod, member, newest)
         && let Some(why) = input.waiting.get(member.name())
     {
         if out.state.as_ref().is_some_and(|s| s.terminated.is_some()) {
@@ -81,7 +85,7 @@ fn status(pod: &Pod, member: &Member, input: &Input<'_>) -> core::ContainerStatu
         out.state = Some(waiting(why.reason, Some(why.message.clone())));
     }
     out.volume_mounts = volume_mounts(member);
-    if member.role != Role::Ephemeral {
+    if member.role != ContainerRole::Ephemeral {
         let resources = member.container.resources.clone().unwrap_or_default();
         out.allocated_resources = resources.requests.clone();
         out.resources = Some(match newest.filter(|c| c.state == State::Running) {
@@ -103,7 +107,7 @@ fn last_of(old: Option<&core::ContainerStatus>, id: Option<&str>) -> Option<core
     }
 }
 
-fn converted(container: &Container, input: &Input<'_>) -> core::ContainerStatus {
+fn converted(container: &Container, input: &StatusInput<'_>) -> core::ContainerStatus {
     let id = format!("{}://{}", input.runtime_name, container.id);
     let at = |t| time(t).or(Some(Time(api::k8s::jiff::Timestamp::UNIX_EPOCH)));
     let state = match container.state {
@@ -146,14 +150,14 @@ fn converted(container: &Container, input: &Input<'_>) -> core::ContainerStatus 
 /// The status of a container that the runtime does not have: not created yet, or lost.
 fn absent(
     pod: &Pod,
-    member: &Member,
+    member: &PodContainer,
     old: Option<&core::ContainerStatus>,
 ) -> core::ContainerStatus {
     let mut out = core::ContainerStatus {
         name: member.name().to_owned(),
         image: member.image().to_owned(),
         state: Some(waiting(
-            if pod.has_init() { "PodInitializing" } else { "ContainerCreating" },
+            if pod.has_init_containers() { "PodInitializing" } else { "ContainerCreating" },
             None,
         )),
         ..Default::default()
@@ -180,7 +184,7 @@ fn absent(
     out
 }
 
-fn volume_mounts(member: &Member) -> Option<Vec<core::VolumeMountStatus>> {
+fn volume_mounts(member: &PodContainer) -> Option<Vec<core::VolumeMountStatus>> {
     let mounts = member.container.volume_mounts.as_ref()?;
     let status = |m: &core::VolumeMount| core::VolumeMountStatus {
         name: m.name.clone(),
@@ -222,22 +226,22 @@ fn set(list: &mut std::collections::BTreeMap<String, Quantity>, name: &str, valu
 }
 
 fn readiness(
-    member: &Member,
+    member: &PodContainer,
     newest: Option<&Container>,
-    input: &Input<'_>,
+    input: &StatusInput<'_>,
     out: &mut core::ContainerStatus,
 ) {
-    if member.role == Role::Ephemeral {
+    if member.role == ContainerRole::Ephemeral {
         return;
     }
     let running = newest.filter(|c| c.state == State::Running);
     let health = running.and_then(|c| input.health.get(&c.id)).copied().unwrap_or_default();
-    let Health { startup, readiness, .. } = health;
+    let ProbeResults { startup, readiness, .. } = health;
     let started =
         running.is_some() && (member.container.startup_probe.is_none() || startup == Some(true));
     out.started = Some(started);
     out.ready = match member.role {
-        Role::Init => {
+        ContainerRole::Init => {
             out.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0)
         }
         _ => started && (member.container.readiness_probe.is_none() || readiness == Some(true)),

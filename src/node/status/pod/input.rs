@@ -7,20 +7,20 @@ use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 
-use crate::pods::observed::Observed;
-use crate::pods::plan::Health;
-use crate::pods::resize::Deferred;
+use crate::pods::observed::ObservedPod;
+use crate::pods::plan::ProbeResults;
+use crate::pods::resize::DeferredResize;
 
 /// Reason and message of the waiting state of a container that should run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingReason {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
 }
 
 /// The node's decision that a pod failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct PodFailure {
     pub(crate) reason: String,
     pub(crate) message: String,
     /// Upper limit of the grace period, in seconds.
@@ -31,20 +31,20 @@ pub(crate) struct Verdict {
 
 /// Input of a status besides the pod.
 #[derive(Debug)]
-pub(crate) struct Input<'a> {
-    pub(crate) observed: &'a Observed,
+pub(crate) struct StatusInput<'a> {
+    pub(crate) observed: &'a ObservedPod,
     /// Probe results by container id.
-    pub(crate) health: &'a HashMap<String, Health>,
+    pub(crate) health: &'a HashMap<String, ProbeResults>,
     /// Waiting states by container name.
-    pub(crate) waiting: &'a HashMap<String, Waiting>,
+    pub(crate) waiting: &'a HashMap<String, WaitingReason>,
     /// The previous status, or that of the API.
     pub(crate) previous: &'a core::PodStatus,
     pub(crate) node_ips: &'a [IpAddr],
     /// The pod ended and starts no container again.
     pub(crate) terminal: bool,
-    pub(crate) decided: Option<&'a Verdict>,
+    pub(crate) failure: Option<&'a PodFailure>,
     /// A deferred resize.
-    pub(crate) deferred: Option<&'a Deferred>,
+    pub(crate) deferred: Option<&'a DeferredResize>,
     /// A resize is in progress: the last error, or empty.
     pub(crate) resizing: Option<&'a str>,
     /// The scheme of container ids, such as `containerd`.
@@ -52,11 +52,11 @@ pub(crate) struct Input<'a> {
     pub(crate) now: Timestamp,
 }
 
-impl Input<'_> {
+impl StatusInput<'_> {
     /// Returns the decision once no container runs: a final phase releases the resources of the
     /// pod.
-    pub(super) fn verdict(&self) -> Option<&Verdict> {
-        self.decided.filter(|_| !self.observed.any_running())
+    pub(super) fn effective_failure(&self) -> Option<&PodFailure> {
+        self.failure.filter(|_| !self.observed.any_running())
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::pods::observed::{Container, Sandbox, State};
-use crate::pods::pod::Origin;
+use crate::pods::pod::PodOrigin;
 use crate::pods::pod::tests::pod;
 
 fn container(pod: &Pod, name: &str, state: State, exit_code: i32) -> Container {
@@ -16,7 +16,7 @@ fn container(pod: &Pod, name: &str, state: State, exit_code: i32) -> Container {
         reason: if exit_code == 0 { "Completed".into() } else { "Error".into() },
         image: "docker.io/library/x:1".into(),
         image_ref: "sha256:1".into(),
-        hash: pod.member(name).unwrap().hash(),
+        hash: pod.container(name).unwrap().hash(),
         ..crate::pods::observed::tests::container(name, state)
     }
 }
@@ -34,24 +34,24 @@ fn status_of(
         host_network: false,
         ips: vec!["fd00::1".into(), "10.0.0.1".into()],
     };
-    let observed = Observed {
+    let observed = ObservedPod {
         sandboxes: vec![sandbox],
         containers: containers.iter().map(|(n, s, e)| container(pod, n, *s, *e)).collect(),
     };
     let waiting = waiting
         .iter()
-        .map(|(n, r)| ((*n).to_owned(), Waiting { reason: r, message: "m".into() }))
+        .map(|(n, r)| ((*n).to_owned(), WaitingReason { reason: r, message: "m".into() }))
         .collect();
     generate(
         pod,
-        &Input {
+        &StatusInput {
             observed: &observed,
             health: &HashMap::new(),
             waiting: &waiting,
             previous: &core::PodStatus::default(),
             node_ips: &["192.0.2.1".parse().unwrap()],
             terminal: false,
-            decided: None,
+            failure: None,
             deferred: None,
             resizing: None,
             runtime_name: "containerd",
@@ -132,21 +132,21 @@ fn a_pod_that_the_node_rejects_tells_of_no_container() {
     let pod = pod(json!({
         "containers": [{"name": "a", "image": "x"}], "initContainers": [{"name": "i", "image": "x"}],
     }));
-    let verdict = Verdict {
+    let verdict = PodFailure {
         reason: "UnsupportedByNode".into(),
         message: "Pod was rejected: spec.volumes[0].nfs is not supported by this node".into(),
         grace: None,
         disruption: false,
     };
-    let of_pod = |pod: &Pod, decided, previous: &core::PodStatus, observed: &Observed| {
-        let input = Input {
+    let of_pod = |pod: &Pod, decided, previous: &core::PodStatus, observed: &ObservedPod| {
+        let input = StatusInput {
             observed,
             health: &HashMap::new(),
             waiting: &HashMap::new(),
             previous,
             node_ips: &[],
             terminal: true,
-            decided,
+            failure: decided,
             deferred: None,
             resizing: None,
             runtime_name: "containerd",
@@ -154,21 +154,21 @@ fn a_pod_that_the_node_rejects_tells_of_no_container() {
         };
         generate(pod, &input)
     };
-    let of = |previous: &core::PodStatus, observed: &Observed| {
+    let of = |previous: &core::PodStatus, observed: &ObservedPod| {
         of_pod(&pod, Some(&verdict), previous, observed)
     };
-    let rejected = of(&core::PodStatus::default(), &Observed::default());
+    let rejected = of(&core::PodStatus::default(), &ObservedPod::default());
     assert_eq!(rejected.phase.as_deref(), Some("Failed"));
     assert_eq!(rejected.reason.as_deref(), Some("UnsupportedByNode"));
     assert_eq!((&rejected.container_statuses, &rejected.init_container_statuses), (&None, &None));
-    assert_eq!(of(&rejected, &Observed::default()).container_statuses, None);
+    assert_eq!(of(&rejected, &ObservedPod::default()).container_statuses, None);
     // After a restart of the agent, only the phase indicates the rejection.
     let mut failed = pod.object.clone();
     failed.status = Some(rejected.clone());
-    let failed = Pod::new(failed, Origin::Api).unwrap();
-    let after = of_pod(&failed, None, &rejected, &Observed::default());
+    let failed = Pod::new(failed, PodOrigin::Api).unwrap();
+    let after = of_pod(&failed, None, &rejected, &ObservedPod::default());
     assert_eq!((after.phase.as_deref(), after.container_statuses), (Some("Failed"), None));
     // A pod that had begun, such as an evicted one, keeps its container statuses.
     let begun = status_of(&pod, &[("a", State::Running, 0)], &[]);
-    assert!(of(&begun, &Observed::default()).container_statuses.is_some());
+    assert!(of(&begun, &ObservedPod::default()).container_statuses.is_some());
 }

@@ -42,8 +42,8 @@ async fn server() -> (u16, Arc<parking_lot::Mutex<Vec<String>>>) {
     (port, requests)
 }
 
-fn get(port: u16, path: &str, headers: &[(&str, &str)]) -> Get {
-    Get {
+fn get(port: u16, path: &str, headers: &[(&str, &str)]) -> HttpGet {
+    HttpGet {
         https: false,
         host: "127.0.0.1".to_owned(),
         port,
@@ -81,16 +81,16 @@ async fn a_redirect_to_another_host_ends_the_probe_with_a_warning() {
     let answer = get(port, "/302/http://localhost:PORT/200", &[]).send(LIMIT).await.unwrap();
     assert_eq!(requests.lock().len(), 1);
     let warning = "Probe terminated redirects, Response body: hi";
-    assert_eq!(judge(&answer), ProbeResult::Warning(warning.to_owned()));
+    assert_eq!(probe_result(&answer), ProbeResult::Warning(warning.to_owned()));
     // A redirect without a target, and a location without a redirect.
     for path in ["/301", "/300//200"] {
         let answer = get(port, path, &[]).send(LIMIT).await.unwrap();
-        assert_eq!(judge(&answer), ProbeResult::Warning(warning.to_owned()));
+        assert_eq!(probe_result(&answer), ProbeResult::Warning(warning.to_owned()));
     }
-    let failed = Answer { status: 404, body: b"secret".to_vec() };
+    let failed = HttpResponse { status: 404, body: b"secret".to_vec() };
     let text = "HTTP probe failed with statuscode: 404";
-    assert_eq!(judge(&failed), ProbeResult::Failure(text.to_owned()));
-    assert_eq!(judge(&Answer { status: 204, body: Vec::new() }), ProbeResult::Success);
+    assert_eq!(probe_result(&failed), ProbeResult::Failure(text.to_owned()));
+    assert_eq!(probe_result(&HttpResponse { status: 204, body: Vec::new() }), ProbeResult::Success);
 }
 
 #[tokio::test]
@@ -107,8 +107,8 @@ async fn the_tenth_redirect_is_an_error() {
 #[tokio::test]
 async fn a_server_without_tls_is_told_apart() {
     let (port, _) = server().await;
-    let error = Get { https: true, ..get(port, "/200", &[]) }.send(LIMIT).await.unwrap_err();
-    assert!(error.plain_answer, "{error}");
+    let error = HttpGet { https: true, ..get(port, "/200", &[]) }.send(LIMIT).await.unwrap_err();
+    assert!(error.is_plain_http, "{error}");
     let url = format!("https://127.0.0.1:{port}/200");
     let why = "http: server gave HTTP response to HTTPS client";
     assert_eq!(error.to_string(), format!("Get \"{url}\": {why}"));
@@ -118,7 +118,7 @@ async fn a_server_without_tls_is_told_apart() {
 async fn headers_of_the_pod_replace_those_of_the_probe() {
     let container = core::Container::default();
     let runtime = crate::runtime::cri::CriRuntime::new(std::path::Path::new("/nowhere"));
-    let target = Target {
+    let target = HandlerTarget {
         runtime: &runtime,
         container_id: "",
         container: &container,
@@ -134,14 +134,14 @@ async fn headers_of_the_pod_replace_those_of_the_probe() {
         http_headers: Some(headers),
         ..core::HTTPGetAction::default()
     };
-    let plain = Get::new(target, &action(Vec::new())).unwrap();
+    let plain = HttpGet::new(target, &action(Vec::new())).unwrap();
     let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let own = [text("User-Agent", "kube-probe/1.37"), text("Accept", "*/*")];
     assert_eq!((plain.headers.as_slice(), plain.host_header.as_deref()), (&own[..], None));
     assert_eq!((plain.authority().as_str(), plain.path.as_str()), ("[fd00::1]:80", "/"));
     let given =
         vec![header("user-agent", "x"), header("accept", ""), header("host", "h"), header("A", "")];
-    let other = Get::new(target, &action(given)).unwrap();
+    let other = HttpGet::new(target, &action(given)).unwrap();
     assert_eq!(other.headers, [text("user-agent", "x"), text("A", "")]);
     assert_eq!(other.host_header.as_deref(), Some("h"));
 }

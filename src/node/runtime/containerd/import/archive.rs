@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use proto::containerd::types::Descriptor;
 use serde::Deserialize;
 
-use super::contents::{Blob, Contents, Image, Source, descriptor};
+use super::contents::{ArchiveContents, ArchiveImage, Blob, BlobSource, descriptor};
 use crate::digest::{sha256, sha256_of};
 use crate::runtime::images::{name, tarball};
 
@@ -18,7 +18,7 @@ const JSON_MAX: u64 = 8 << 20;
 /// Maximum depth of nested indexes.
 const DEPTH_MAX: u8 = 4;
 
-fn bad(why: impl Into<String>) -> io::Error {
+fn invalid(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.into())
 }
 
@@ -33,7 +33,7 @@ impl Drop for Temporary {
 }
 
 /// Reads the contents of an archive; the second value must live until the blobs are stored.
-pub(crate) fn open(path: &Path) -> io::Result<(Contents, Option<Temporary>)> {
+pub(crate) fn open(path: &Path) -> io::Result<(ArchiveContents, Option<Temporary>)> {
     let mut file = File::open(path)?;
     let mut magic = [0; 4];
     file.read_exact(&mut magic)?;
@@ -47,17 +47,17 @@ pub(crate) fn open(path: &Path) -> io::Result<(Contents, Option<Temporary>)> {
         io::copy(&mut flate2::read::MultiGzDecoder::new(file), &mut copy)?;
         file = File::open(&plain)?;
     } else if magic == [0x28, 0xb5, 0x2f, 0xfd] {
-        return Err(bad("zstd archives are not supported; unpack it with `zstd -d`"));
+        return Err(invalid("zstd archives are not supported; unpack it with `zstd -d`"));
     }
     let entries = tarball::index(&mut file)?.into_iter().map(|e| (e.name.clone(), e)).collect();
     let mut archive = Archive { file, path: plain, entries, seen: HashSet::new() };
-    let mut contents = Contents::default();
+    let mut contents = ArchiveContents::default();
     if archive.entries.contains_key("index.json") {
         archive.layout(&mut contents)?;
     } else if archive.entries.contains_key("manifest.json") {
         archive.docker(&mut contents)?;
     } else {
-        return Err(bad(
+        return Err(invalid(
             "it holds neither index.json (OCI layout) nor manifest.json (docker save)",
         ));
     }
@@ -96,19 +96,19 @@ struct DockerImage {
 struct Archive {
     file: File,
     path: PathBuf,
-    entries: BTreeMap<String, tarball::Entry>,
+    entries: BTreeMap<String, tarball::TarEntry>,
     seen: HashSet<String>,
 }
 
 impl Archive {
-    fn entry(&self, name: &str) -> io::Result<tarball::Entry> {
-        self.entries.get(name).cloned().ok_or_else(|| bad(format!("it lacks {name}")))
+    fn entry(&self, name: &str) -> io::Result<tarball::TarEntry> {
+        self.entries.get(name).cloned().ok_or_else(|| invalid(format!("it lacks {name}")))
     }
 
     fn json(&mut self, name: &str) -> io::Result<Vec<u8>> {
         let entry = self.entry(name)?;
         if entry.size > JSON_MAX {
-            return Err(bad(format!("{name} is larger than {JSON_MAX} bytes")));
+            return Err(invalid(format!("{name} is larger than {JSON_MAX} bytes")));
         }
         self.file.seek(SeekFrom::Start(entry.offset))?;
         let mut data = Vec::new();
@@ -116,11 +116,11 @@ impl Archive {
         Ok(data)
     }
 
-    fn source(&self, entry: &tarball::Entry) -> Source {
-        Source::File { path: self.path.clone(), offset: entry.offset }
+    fn source(&self, entry: &tarball::TarEntry) -> BlobSource {
+        BlobSource::File { path: self.path.clone(), offset: entry.offset }
     }
 
-    fn layout(&mut self, contents: &mut Contents) -> io::Result<()> {
+    fn layout(&mut self, contents: &mut ArchiveContents) -> io::Result<()> {
         let index: OciIndex = serde_json::from_slice(&self.json("index.json")?)?;
         for manifest in index.manifests {
             let name = ["io.containerd.image.name", "org.opencontainers.image.ref.name"]
@@ -130,7 +130,7 @@ impl Archive {
             let names: Vec<String> = name.map(|n| name::normalize(n)).into_iter().collect();
             if self.walk(&manifest, 0, contents)? && !names.is_empty() {
                 let target = descriptor(&manifest.media_type, &manifest.digest, manifest.size);
-                contents.images.push(Image { names, target });
+                contents.images.push(ArchiveImage { names, target });
             }
         }
         Ok(())
@@ -142,10 +142,10 @@ impl Archive {
         &mut self,
         node: &OciDescriptor,
         depth: u8,
-        contents: &mut Contents,
+        contents: &mut ArchiveContents,
     ) -> io::Result<bool> {
         let Some((algorithm, hex)) = node.digest.split_once(':') else {
-            return Err(bad(format!("{:?} is no digest", node.digest)));
+            return Err(invalid(format!("{:?} is no digest", node.digest)));
         };
         let Ok(entry) = self.entry(&format!("blobs/{algorithm}/{hex}")) else { return Ok(false) };
         if !self.seen.insert(node.digest.clone()) {
@@ -154,14 +154,14 @@ impl Archive {
         let mut children = Vec::new();
         if ["index.v1", "manifest.list", "manifest.v"].iter().any(|t| node.media_type.contains(t)) {
             if depth == DEPTH_MAX {
-                return Err(bad("its indexes are nested too deeply"));
+                return Err(invalid("its indexes are nested too deeply"));
             }
             let inner: OciIndex = serde_json::from_slice(&self.json(&entry.name)?)?;
             for child in inner.manifests.iter().chain(&inner.config).chain(&inner.layers) {
                 if self.walk(child, depth + 1, contents)? {
                     children.push(child.digest.clone());
                 } else if inner.config.is_some() {
-                    return Err(bad(format!(
+                    return Err(invalid(format!(
                         "it lacks {} of manifest {}",
                         child.digest, node.digest
                     )));
@@ -173,7 +173,7 @@ impl Archive {
         Ok(true)
     }
 
-    fn docker(&mut self, contents: &mut Contents) -> io::Result<()> {
+    fn docker(&mut self, contents: &mut ArchiveContents) -> io::Result<()> {
         let list: Vec<DockerImage> = serde_json::from_slice(&self.json("manifest.json")?)?;
         for image in list {
             let config = self.blob(&image.config, "application/vnd.oci.image.config.v1+json")?;
@@ -198,11 +198,11 @@ impl Archive {
             children.extend(layers.iter().map(|l| l.descriptor.digest.clone()));
             contents.blobs.push(config);
             contents.blobs.extend(layers);
-            let source = Source::Bytes(bytes.into());
+            let source = BlobSource::Bytes(bytes.into());
             contents.blobs.push(Blob { descriptor: target.clone(), source, children });
             let tags = image.repo_tags.unwrap_or_default();
             let names = tags.iter().map(|t| name::normalize(t)).collect();
-            contents.images.push(Image { names, target });
+            contents.images.push(ArchiveImage { names, target });
         }
         Ok(())
     }

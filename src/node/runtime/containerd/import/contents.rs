@@ -7,7 +7,7 @@ use proto::containerd::types::Descriptor;
 
 /// The source of a blob's bytes.
 #[derive(Debug, Clone)]
-pub(crate) enum Source {
+pub(crate) enum BlobSource {
     Bytes(Bytes),
     File { path: PathBuf, offset: u64 },
 }
@@ -16,22 +16,22 @@ pub(crate) enum Source {
 #[derive(Debug, Clone)]
 pub(crate) struct Blob {
     pub(crate) descriptor: Descriptor,
-    pub(crate) source: Source,
+    pub(crate) source: BlobSource,
     pub(crate) children: Vec<String>,
 }
 
 /// A named image; its blobs precede those that refer to them.
 #[derive(Debug, Clone)]
-pub(crate) struct Image {
+pub(crate) struct ArchiveImage {
     pub(crate) names: Vec<String>,
     pub(crate) target: Descriptor,
 }
 
 /// The contents of an archive.
 #[derive(Debug, Default)]
-pub(crate) struct Contents {
+pub(crate) struct ArchiveContents {
     pub(crate) blobs: Vec<Blob>,
-    pub(crate) images: Vec<Image>,
+    pub(crate) images: Vec<ArchiveImage>,
 }
 
 pub(crate) fn descriptor(media_type: &str, digest: &str, size: u64) -> Descriptor {

@@ -18,9 +18,9 @@ const IMAGES_MAX: usize = 1000;
 
 /// The images that were synced since the start.
 #[derive(Debug, Default)]
-pub(super) struct Unpacked(Mutex<HashSet<String>>);
+pub(super) struct SyncedImages(Mutex<HashSet<String>>);
 
-impl Unpacked {
+impl SyncedImages {
     /// Whether this is the first container of an image, given by id or name.
     pub(super) fn is_first(&self, image: &str) -> bool {
         let mut known = self.0.lock();
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn an_image_is_first_once_until_too_many_are_remembered() {
-        let unpacked = Unpacked::default();
+        let unpacked = SyncedImages::default();
         assert_eq!(["a", "b", "a"].map(|image| unpacked.is_first(image)), [true, true, false]);
         unpacked.forget();
         assert!(unpacked.is_first("a"));
