@@ -212,7 +212,7 @@ async fn wait_for(runtime: &CriRuntime, tasks: &Tasks) -> Result<RuntimeVersion,
         }
         if !backoff.wait(tasks.shutdown()).await {
             return Err(NodeError::Runtime(
-                "stopped before the container runtime answered".to_owned(),
+                "stopped before the container runtime was ready".to_owned(),
             ));
         }
     }
@@ -236,7 +236,7 @@ async fn import_images(
     {
         if backoff.failures() > 50 || !backoff.wait(tasks.shutdown()).await {
             return Err(NodeError::Runtime(
-                "the built-in pause image does not show up in containerd".to_owned(),
+                "containerd does not list the built-in pause image".to_owned(),
             ));
         }
     }
@@ -252,7 +252,7 @@ async fn import_images(
             }
         }
         for (path, why) in refused {
-            let what = format!("no images are imported from {}: {why}", path.display());
+            let what = format!("cannot import images from {}: {why}", path.display());
             let fix = "replace or remove the file, then restart kube-lite on this machine";
             problems.put(&format!("images/{}", path.display()), what, fix);
         }

@@ -172,8 +172,8 @@ impl Cgroups {
             set("memory", "memory.limit_in_bytes", limits.memory)?;
         }
         for size in &self.huge_page_sizes {
-            let asked = resources::pod_request(pod, &resources::huge_page_resource(*size));
-            self.limit_huge_pages(&path, *size, asked.value())?;
+            let request = resources::pod_request(pod, &resources::huge_page_resource(*size));
+            self.limit_huge_pages(&path, *size, request.value())?;
         }
         match pids_max {
             Some(max) => self.set(&path, "pids", PIDS_MAX, max),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_of_a_pod_are_limited_to_what_it_asks_for() {
+    fn huge_pages_of_a_pod_are_limited_to_its_requests() {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path();
         let pod = crate::pods::pod::tests::pod(serde_json::json!({"containers": [{"name": "a",
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_is_limited_where_the_kernel_counts_it() {
+    fn swap_is_limited_if_the_kernel_accounts_for_it() {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path().to_owned();
         let of = |v2| tree(&mount, "/x/kubepods", v2);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_a_pod_are_raised_before_and_lowered_after_those_of_its_containers() {
+    fn pod_limits_are_raised_before_and_lowered_after_those_of_containers() {
         let directory = tempfile::tempdir().unwrap();
         let cgroups = Cgroups::in_folder(directory.path().to_owned());
         let with = |memory: &str| {
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_become_weights_as_the_kernel_maps_them() {
+    fn shares_are_converted_to_weights_as_by_the_kernel() {
         assert_eq!(translate("cpu.shares", 2).1, "1");
         assert_eq!(translate("cpu.shares", 1024).1, "39");
         assert_eq!(translate("cpu.shares", 262_144).1, "10000");

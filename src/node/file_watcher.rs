@@ -30,7 +30,7 @@ impl FileWatcher {
         for folder in folders {
             let there = folder.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("/"));
             if let Err(error) = self.watches.add(there, mask) {
-                tracing::error!(folder = %there.display(), %error, "changes in this folder are not seen");
+                tracing::error!(folder = %there.display(), %error, "cannot watch directory");
             }
         }
     }

@@ -28,7 +28,7 @@ pub(crate) async fn run(
     table: PodTable,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
-    let mut seen: HashMap<String, Instant> = HashMap::new();
+    let mut first_listed: HashMap<String, Instant> = HashMap::new();
     let mut images_at = base::clock::now() + IMAGES_EVERY;
     let mut failed = false;
     loop {
@@ -39,9 +39,9 @@ pub(crate) async fn run(
         rotate_logs(&node, &table).await;
         if base::clock::now() >= images_at {
             images_at = base::clock::now() + IMAGES_EVERY;
-            let collected = collect_images(&node, &table, &mut seen).await;
+            let collected = collect_images(&node, &table, &mut first_listed).await;
             if let Err(why) = &collected {
-                tracing::warn!(error = why, "cannot free space of unused images");
+                tracing::warn!(error = why, "image garbage collection failed");
                 // A single failure is not reported as an event.
                 if failed {
                     node.api.events.node_event(

@@ -92,7 +92,7 @@ async fn serve(api: Arc<KubeletApi>, acceptor: TlsAcceptor, stream: TcpStream) {
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
     if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await
     {
-        tracing::debug!(%error, "connection to the kubelet API ended");
+        tracing::debug!(%error, "kubelet API connection failed");
     }
 }
 

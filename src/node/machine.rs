@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_of_huge_pages_are_read_from_the_kernels_names() {
+    fn huge_page_sizes_are_parsed_from_kernel_names() {
         assert_eq!(huge_page_size("hugepages-2048kB"), Some(2 << 20));
         assert_eq!(huge_page_size("hugepages-64kB"), Some(64 << 10));
         assert_eq!(huge_page_size("hugepages-1048576kB"), Some(1 << 30));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_faults_of_the_machine_are_read() {
+    fn memory_and_page_faults_are_parsed() {
         let meminfo =
             "MemTotal: 100 kB\nMemFree: 40 kB\nAnonPages: 7 kB\nSwapTotal: 3 kB\nSwapFree: 2 kB\n";
         let usage = memory_usage(meminfo, "pgfault 9\npgmajfault 4\n");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_leave_out_loopback_and_ends_of_pods() {
+    fn interfaces_exclude_loopback_and_pod_interfaces() {
         let text = "Inter-|   Receive |  Transmit\n face |bytes packets errs\n\
             lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 2 3 0 0 0 0 0 20 4 5 0 0 0 0 0\n\
             veth12: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n";

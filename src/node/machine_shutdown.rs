@@ -70,14 +70,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn without_a_node_nothing_is_waited_for() {
+    async fn stop_pods_returns_at_once_without_a_node() {
         let signal = MachineShutdown::default();
         signal.stop_pods().await;
         assert!(!signal.is_in_progress());
     }
 
     #[tokio::test]
-    async fn going_down_ends_when_the_pods_have_ended() {
+    async fn stop_pods_returns_when_the_pods_have_ended() {
         let signal = MachineShutdown::default();
         signal.0.send_replace(Phase::Running);
         let (own, mut phase) = (signal.clone(), signal.0.subscribe());

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::context::Node;
 use crate::events;
-use crate::pods::observed::{ObservedPod, State};
+use crate::pods::observed::{ObservedPod, ObservedState};
 use crate::pods::plan::ProbeResults;
 use crate::pods::pod::{ContainerRole, Pod};
 use crate::probes::handler::{HandlerTarget, ProbeResult};
@@ -124,8 +124,9 @@ impl Probes {
             .iter()
             .filter(|m| matches!(m.role, ContainerRole::Main | ContainerRole::Sidecar))
         {
-            let Some(container) =
-                observed.active_container(member.name()).filter(|c| c.state == State::Running)
+            let Some(container) = observed
+                .active_container(member.name())
+                .filter(|c| c.state == ObservedState::Running)
             else {
                 continue;
             };
@@ -345,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_of_probes_have_the_events_of_the_kubelet() {
+    fn probe_results_have_the_events_of_the_kubelet() {
         let of = |result| event(ProbeKind::Readiness, &result);
         let text = |text: &str| text.to_owned();
         assert_eq!(of(ProbeResult::Success), None);

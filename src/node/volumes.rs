@@ -66,10 +66,10 @@ pub(crate) async fn set_up(
     // The runtime mounts image volumes itself.
     for volume in pod.spec().volumes.iter().flatten().filter(|v| v.image.is_none()) {
         let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
-        let place = set_up_one(node, pod, volume, ips, &certificates, &mut out.refresh_at)
+        let volume_path = set_up_one(node, pod, volume, ips, &certificates, &mut out.refresh_at)
             .await
             .map_err(failed)?;
-        out.paths.insert(volume.name.clone(), place);
+        out.paths.insert(volume.name.clone(), volume_path);
     }
     Ok(out)
 }
@@ -137,7 +137,7 @@ pub(crate) fn container_mounts(
     node: &Node,
     pod: &Pod,
     member: &PodContainer,
-    (volumes, shown): (&PodVolumes, &HashMap<String, cri::ImageSpec>),
+    (volumes, images): (&PodVolumes, &HashMap<String, cri::ImageSpec>),
     env: &[(String, String)],
     ips: &[String],
 ) -> Result<Vec<cri::Mount>, InvalidPodSpec> {
@@ -151,7 +151,7 @@ pub(crate) fn container_mounts(
             None => mount.sub_path.clone().unwrap_or_default(),
         };
         let target = Path::new("/").join(&mount.mount_path).to_string_lossy().into_owned();
-        if let Some(image) = shown.get(&mount.name) {
+        if let Some(image) = images.get(&mount.name) {
             out.push(cri::Mount {
                 container_path: target,
                 readonly: true,
@@ -161,7 +161,7 @@ pub(crate) fn container_mounts(
             });
             continue;
         }
-        let place = volumes.paths.get(&mount.name).ok_or_else(|| {
+        let volume_path = volumes.paths.get(&mount.name).ok_or_else(|| {
             InvalidPodSpec(format!(
                 "cannot find volume {:?} to mount into container {:?}",
                 mount.name,
@@ -169,14 +169,14 @@ pub(crate) fn container_mounts(
             ))
         })?;
         let path = if sub_path.is_empty() {
-            place.path.clone()
+            volume_path.path.clone()
         } else {
             let target = pod_dir
                 .join("volume-subpaths")
                 .join(&mount.name)
                 .join(member.name())
                 .join(index.to_string());
-            subpath::bind(&place.path, &sub_path, &target).map_err(|why| {
+            subpath::bind(&volume_path.path, &sub_path, &target).map_err(|why| {
                 InvalidPodSpec(format!(
                     "failed to prepare subPath for volumeMount {:?} of container {:?}: {why}",
                     mount.name,
@@ -193,7 +193,7 @@ pub(crate) fn container_mounts(
         out.push(cri::Mount {
             container_path: target,
             host_path: path.to_string_lossy().into_owned(),
-            readonly: mount.read_only == Some(true) || place.read_only,
+            readonly: mount.read_only == Some(true) || volume_path.read_only,
             propagation: propagation.into(),
             recursive_read_only: recursive_read_only(mount, node.identity.features.runtime),
             ..cri::Mount::default()

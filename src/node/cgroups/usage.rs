@@ -215,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn values_are_found_by_their_whole_name() {
+    fn values_are_found_by_their_full_name() {
         let text = "inactive_file 5\ntotal_inactive_file 7\n";
         assert_eq!(number(text, "total_inactive_file"), Some(7));
         assert_eq!((number(text, "inactive_file"), number(text, "file")), (Some(5), None));
     }
 
     #[test]
-    fn group_usage_is_read_of_either_version() {
+    fn group_usage_is_read_from_both_cgroup_versions() {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path();
         let write = |file: &str, text: &str| write(mount, file, text);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_is_read_where_the_kernel_has_it() {
+    fn pressure_is_read_if_the_kernel_has_it() {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path();
         let text = "some avg10=1.50 avg60=2.00 avg300=0.25 total=123\n\
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_the_whole_machine_is_read_at_the_root_of_either_version() {
+    fn machine_cpu_time_is_read_at_the_root_of_both_cgroup_versions() {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path();
         write(mount, "cpu.stat", "usage_usec 5\nuser_usec 3\n");

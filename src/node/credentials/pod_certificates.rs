@@ -197,7 +197,7 @@ impl PodCertificates {
                         }
                     }
                     (Err(why), Some(current)) => {
-                        tracing::debug!(pod = %pod.key, why, "certificate not renewed, the pod has the old one");
+                        tracing::debug!(pod = %pod.key, why, "cannot renew a pod certificate, keeping the old one");
                         return Ok((current.credentials, Some(base::clock::now() + RETRY_AFTER)));
                     }
                     (Err(why), None) => {
@@ -326,7 +326,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn sources_are_known_by_volume_and_place() {
+    fn sources_are_identified_by_volume_and_index() {
         let source = |signer: &str| json!({"podCertificate": {"signerName": signer, "keyType": "ED25519", "keyPath": "k"}});
         let pod = pod(json!({"containers": [{"name": "c"}], "volumes": [
             {"name": "a", "emptyDir": {}},
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_gives_back_what_was_put_there() {
+    fn credentials_are_recovered_from_the_volume() {
         // A self-signed certificate is a valid chain here.
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);

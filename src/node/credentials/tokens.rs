@@ -78,9 +78,11 @@ impl Tokens {
         let outcome = if known.is_none() {
             request.await
         } else if self.client.transport().is_away() {
-            Err(client::Error::Transport("no server is there".to_owned()))
+            Err(client::Error::Transport("no API server can be reached".to_owned()))
         } else {
-            let late = |_| Err(client::Error::Transport("no answer in time".to_owned()));
+            let late = |_| {
+                Err(client::Error::Transport("the API server did not answer in time".to_owned()))
+            };
             tokio::time::timeout(ANSWER_WAIT, request).await.unwrap_or_else(late)
         };
         match outcome {
@@ -92,7 +94,7 @@ impl Tokens {
             }
             Err(error) => match known {
                 Some(token) if error.is_retryable() || token.expires_at > base::clock::now() => {
-                    tracing::debug!(pod = %pod.key, %error, "token not renewed, the pod has the old one");
+                    tracing::debug!(pod = %pod.key, %error, "cannot renew a service account token, keeping the old one");
                     Ok((token.text, base::clock::now() + RETRY_AFTER))
                 }
                 _ => Err(error),

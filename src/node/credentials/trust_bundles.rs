@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn anchors_are_those_of_the_name_or_of_signer_and_labels_each_once() {
+    fn anchors_are_selected_by_name_or_by_signer_and_labels_without_duplicates() {
         assert_eq!(of(json!({"path": "p", "name": "s:1:b"})).unwrap(), "ab");
         let signer =
             |selector| json!({"path": "p", "signerName": "s/1", "labelSelector": selector});
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_found_is_an_error_unless_optional() {
+    fn a_missing_bundle_is_an_error_unless_optional() {
         let missing = "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \"x\" not found";
         assert_eq!(of(json!({"path": "p", "name": "x"})).unwrap_err(), missing);
         assert_eq!(of(json!({"path": "p", "name": "x", "optional": true})).unwrap(), "");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn pem_is_written_in_lines_of_64() {
+    fn pem_has_lines_of_64_characters() {
         let lines: Vec<usize> = pem(&[7; 49]).lines().map(str::len).collect();
         assert_eq!(lines, [27, 64, 4, 25]);
     }

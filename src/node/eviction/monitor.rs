@@ -75,7 +75,7 @@ async fn relieve(node: &Arc<Node>, table: &PodTable, shortage: Shortage) {
     tracing::warn!(
         resource = shortage.of.name(),
         available = shortage.available,
-        "the node is short"
+        "eviction threshold met"
     );
     node.api.events.node_event(
         EventType::Warning,
@@ -94,7 +94,7 @@ async fn relieve(node: &Arc<Node>, table: &PodTable, shortage: Shortage) {
     let measured: Vec<(&Pod, PodUsage)> = pods.iter().map(|p| (&**p, of(p))).collect();
     let ranked = ranking::rank(&measured, shortage.of);
     let Some((pod, used)) = ranked.first().and_then(|i| measured.get(*i)) else {
-        tracing::warn!(resource = shortage.of.name(), "no pod can be evicted");
+        tracing::warn!(resource = shortage.of.name(), "no pod to evict");
         return;
     };
     evict(node, table, pod, ranking::message(pod, used, shortage), true);
@@ -121,7 +121,7 @@ async fn enforce_limits(node: &Arc<Node>, table: &PodTable) -> bool {
 
 /// Pods that run or are about to start.
 fn active(table: &PodTable) -> Vec<Arc<Pod>> {
-    let over = |phase: Option<&str>| matches!(phase, Some("Succeeded" | "Failed"));
+    let is_final = |phase: Option<&str>| matches!(phase, Some("Succeeded" | "Failed"));
     table
         .all()
         .into_iter()
@@ -131,7 +131,7 @@ fn active(table: &PodTable) -> Vec<Arc<Pod>> {
                 && !desired.removed
                 && !pod.is_deleted()
                 && !pod.is_api_terminal()
-                && !over(handle.reported.lock().status.phase.as_deref())
+                && !is_final(handle.reported.lock().status.phase.as_deref())
         })
         .map(|(pod, _)| pod)
         .collect()
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_weighs_what_its_files_take_on_disk() {
+    fn disk_usage_counts_blocks_and_not_links() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("a")).unwrap();
         let empty = disk_usage(folder.path(), DEPTH_MAX);

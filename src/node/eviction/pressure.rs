@@ -49,10 +49,11 @@ impl NodePressure {
     pub(super) fn record(&self, shortages: &[Shortage]) -> bool {
         let before = self.current();
         let now = base::clock::now();
-        let seen = |of: ScarceResource| shortages.iter().any(|s| s.of == of).then_some(now);
+        let last_shortage =
+            |of: ScarceResource| shortages.iter().any(|s| s.of == of).then_some(now);
         let mut state = self.0.lock();
-        state.0 = seen(ScarceResource::Memory).or(state.0);
-        state.1 = seen(ScarceResource::Storage).or(state.1);
+        state.0 = last_shortage(ScarceResource::Memory).or(state.0);
+        state.1 = last_shortage(ScarceResource::Storage).or(state.1);
         drop(state);
         self.current() != before
     }
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_told_when_it_begins() {
+    fn a_pressure_condition_is_reported_when_it_begins() {
         let pressure = NodePressure::default();
         let shortage = Shortage { of: ScarceResource::Storage, threshold: 2, available: 1 };
         assert!(!pressure.record(&[]));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_more_than_it_asked_for_goes_first_then_the_least_important() {
+    fn pods_above_their_requests_are_evicted_first_then_by_priority() {
         let of = |request: &str, priority: i32| {
             pod(
                 json!({"priority": priority, "containers": [{"name": "a", "resources": {"requests": {"memory": request}}}]}),
@@ -202,7 +202,7 @@ mod tests {
 
     /// CVE-2020-8557: writes of a container to the pod's /etc/hosts count as usage of the pod.
     #[test]
-    fn a_pod_whose_hosts_file_grows_beyond_its_limit_is_ended() {
+    fn a_pod_whose_hosts_file_exceeds_its_limit_is_evicted() {
         let p = pod(
             json!({"containers": [{"name": "a", "resources": {"limits": {"ephemeral-storage": "2Mi"}}}]}),
         );
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_on_local_storage_end_the_pod_that_exceeds_them() {
+    fn a_pod_that_exceeds_its_limit_on_local_storage_is_evicted() {
         let p = pod(json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}],
             "containers": [{"name": "a", "resources": {"limits": {"ephemeral-storage": "2Mi"}}}]}));
         assert!(has_storage_limits(&p));

@@ -25,14 +25,14 @@ const IMAGE_AGE_MIN: Duration = Duration::from_secs(120);
 pub(super) async fn collect_images(
     node: &Node,
     table: &PodTable,
-    seen: &mut HashMap<String, Instant>,
+    first_listed: &mut HashMap<String, Instant>,
 ) -> Result<(), String> {
     let images = node.runtime.cri.images().await.map_err(|e| e.to_string())?;
     let now = base::clock::now();
     let ids: HashSet<&str> = images.iter().map(|i| i.id.as_str()).collect();
-    seen.retain(|id, _| ids.contains(id.as_str()));
+    first_listed.retain(|id, _| ids.contains(id.as_str()));
     for image in &images {
-        seen.entry(image.id.clone()).or_insert(now);
+        first_listed.entry(image.id.clone()).or_insert(now);
     }
     let Some(disk) = machine::disk(&node.identity.config.runtime.data_dir).filter(|d| d.size > 0)
     else {
@@ -47,8 +47,8 @@ pub(super) async fn collect_images(
     }
     let unused = unused_images(node, table, images).await;
     let mut unused = unused.ok_or("the container runtime does not list its containers")?;
-    unused.retain(|i| seen.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN));
-    unused.sort_by_key(|i| seen.get(&i.id).copied());
+    unused.retain(|i| first_listed.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN));
+    unused.sort_by_key(|i| first_listed.get(&i.id).copied());
     let (mut freed, mut errors) = (0_u64, Vec::new());
     for image in unused {
         if freed >= wanted {
@@ -140,9 +140,9 @@ async fn unused_images(
         used.extend(
             pod.containers.iter().map(|m| crate::runtime::images::name::normalize(m.image())),
         );
-        let shown = pod.spec().volumes.iter().flatten().filter_map(|v| v.image.as_ref());
-        let shown = shown.filter_map(|image| image.reference.as_deref());
-        used.extend(shown.map(crate::runtime::images::name::normalize));
+        let image_volumes = pod.spec().volumes.iter().flatten().filter_map(|v| v.image.as_ref());
+        let image_volumes = image_volumes.filter_map(|image| image.reference.as_deref());
+        used.extend(image_volumes.map(crate::runtime::images::name::normalize));
     }
     let is_used = |i: &cri::Image| {
         let mut names = i.repo_tags.iter().chain(&i.repo_digests);
@@ -152,9 +152,9 @@ async fn unused_images(
 }
 
 async fn remove(node: &Node, image: &cri::Image) -> Result<(), RuntimeError> {
-    tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "removing an unused image");
+    tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "removing unused image");
     node.runtime.cri.remove_image(&image.id).await.inspect_err(|error| {
-        tracing::warn!(image = image.id, %error, "cannot remove the image");
+        tracing::warn!(image = image.id, %error, "cannot remove image");
     })
 }
 
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_are_collected_down_to_the_low_mark() {
+    fn images_are_collected_down_to_the_low_threshold() {
         let disk = |free| {
             let size = 1000;
             machine::Disk { size, free, used: size - free, inodes: 0, inodes_free: 0 }

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::context::Node;
-use crate::pods::observed::State;
+use crate::pods::observed::ObservedState;
 use crate::pods::table::PodTable;
 
 /// Rotates the log of each running container that exceeds the size limit.
 pub(super) async fn rotate_logs(node: &Node, table: &PodTable) {
     for (pod, handle) in table.all() {
         let observed = Arc::clone(&handle.reported.lock().observed);
-        for container in observed.containers.iter().filter(|c| c.state == State::Running) {
+        for container in observed.containers.iter().filter(|c| c.state == ObservedState::Running) {
             let path = PathBuf::from(&container.log_path);
             let size = std::fs::metadata(&path).map_or(0, |m| m.len());
             if size <= node.identity.config.log_max_size {
@@ -19,7 +19,7 @@ pub(super) async fn rotate_logs(node: &Node, table: &PodTable) {
             }
             let keep = node.identity.config.log_max_files;
             if let Err(error) = rotate(node, &path, &container.id, keep).await {
-                tracing::warn!(pod = %pod.key, container = container.name, %error, "cannot rotate the log");
+                tracing::warn!(pod = %pod.key, container = container.name, %error, "cannot rotate the container log");
             }
         }
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_of_this_log_count_as_its_rotations() {
+    fn rotated_files_are_those_of_the_log() {
         let directory = tempfile::tempdir().unwrap();
         for name in
             ["0.log", "0.log.20260101-000000.gz", "0.log.20260102-000000", "1.log.20260101-000000"]

@@ -123,7 +123,7 @@ impl ApiAuth {
         let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
         let gvr = Gvr::new("authentication.k8s.io", "v1", "tokenreviews");
         let answer = self.client.post_value(&gvr, "", "", "", &body).await.map_err(|error| {
-            tracing::warn!(%error, "cannot ask the API server about a token");
+            tracing::warn!(%error, "cannot review a token");
             unauthorized()
         })?;
         let status = &answer["status"];
@@ -189,7 +189,7 @@ impl ApiAuth {
         }});
         let gvr = Gvr::new("authorization.k8s.io", "v1", "subjectaccessreviews");
         let answer = self.client.post_value(&gvr, "", "", "", &body).await.map_err(|error| {
-            tracing::warn!(%error, "cannot ask the API server about a permission");
+            tracing::warn!(%error, "cannot review access");
             error_response(StatusCode::INTERNAL_SERVER_ERROR, "Authorization error")
         })?;
         let allowed = answer["status"]["allowed"] == true;
@@ -224,7 +224,7 @@ mod tests {
     /// Upstream's table (`pkg/kubelet/server/auth_test.go`), and paths that must be read here as by
     /// the router.
     #[test]
-    fn every_path_has_upstreams_attributes() {
+    fn every_path_has_the_attributes_of_upstream() {
         for (method, path, verb, subresources) in [
             ("GET", "/pods", "get", "pods proxy"),
             ("GET", "/pods/", "get", "pods proxy"),
@@ -263,7 +263,7 @@ mod tests {
 
     /// Results are cached by all attributes that a review sends.
     #[test]
-    fn a_review_names_the_user_whole() {
+    fn access_reviews_contain_all_attributes_of_the_user() {
         let user = user_of(&json!({"username": "u", "uid": "1", "groups": ["g"],
             "extra": {"authentication.kubernetes.io/pod-name": ["p"]}}));
         let other = User { extra: BTreeMap::new(), ..user.clone() };

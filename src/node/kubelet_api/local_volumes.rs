@@ -31,7 +31,7 @@ enum LocalVolumeError {
     StorageDirectory { own: PathBuf, requested: String },
     #[error("{0:?} exists and is not a directory")]
     NotDirectory(PathBuf),
-    #[error("{0:?} is still there after its removal")]
+    #[error("{0:?} exists after its removal")]
     NotRemoved(PathBuf),
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn another_storage_directory_is_refused() {
+    fn a_different_storage_directory_is_rejected() {
         let root = Path::new("/var/s");
         assert!(directory(root, "pvc-u", Some("/var/s/")).is_ok());
         for other in ["/var", "/var/s/../s", "/var/s/x", ""] {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_made_for_every_user_and_removed_with_its_content() {
+    fn a_directory_is_created_for_every_user_and_removed_with_its_content() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("storage/pvc-u");
         make(&path).unwrap();

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::query::{Query, first_value, flag};
 use super::response::{Body, text_response};
 use super::state::KubeletApi;
-use crate::pods::observed::{Container, State};
+use crate::pods::observed::{ObservedContainer, ObservedState};
 
 /// Number of lines buffered for a slow client before reading pauses.
 const BUFFERED_LINES_MAX: usize = 64;
@@ -99,9 +99,11 @@ pub(super) async fn serve(
         );
     }
     let observed = Arc::clone(&handle.reported.lock().observed);
-    let mut of_name =
-        observed.containers.iter().filter(|c| c.name == container && c.state != State::Created);
-    let found: Option<&Container> =
+    let mut of_name = observed
+        .containers
+        .iter()
+        .filter(|c| c.name == container && c.state != ObservedState::Created);
+    let found: Option<&ObservedContainer> =
         if flag(query, "previous") { of_name.nth(1) } else { of_name.next() };
     let Some(found) = found else {
         let message = if flag(query, "previous") {
@@ -116,7 +118,7 @@ pub(super) async fn serve(
         Ok(file) => file,
         Err(error) => return text_response(StatusCode::BAD_REQUEST, unreadable(&path, &error)),
     };
-    let shown = format!("container {container} of pod {namespace}/{pod}");
+    let container_name = format!("container {container} of pod {namespace}/{pod}");
     let (sender, receiver) = mpsc::channel::<Bytes>(BUFFERED_LINES_MAX);
     let api_ = Arc::clone(api);
     api.node.tasks.spawn(Kind::Request, "logs", async move {
@@ -125,7 +127,7 @@ pub(super) async fn serve(
             () = shutdown.requested() => Ok(()),
             () = sender.closed() => Ok(()),
             outcome = send(&api_, file, &path, &id, options, &sender) => outcome
-                .map_err(|error| format!("{shown}: {}", unreadable(&path, &error))),
+                .map_err(|error| format!("{container_name}: {}", unreadable(&path, &error))),
         }
     });
     let frames = stream::unfold(receiver, |mut receiver| async move {
@@ -167,7 +169,7 @@ async fn send(
         // The rest of an incomplete line follows with the next write.
         let read = (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line).await?;
         if line.last() == Some(&b'\n') {
-            if let Some(mut out) = shown(&line, &options) {
+            if let Some(mut out) = format_line(&line, &options) {
                 out.truncate(left);
                 left -= out.len();
                 if !out.is_empty() && sender.send(out.into()).await.is_err() || left == 0 {
@@ -181,7 +183,7 @@ async fn send(
             continue;
         }
         let Some(changes) = &mut changes else { return Ok(()) };
-        if let Some(fresh) = rotated(path, &mut reader).await? {
+        if let Some(fresh) = reopen_rotated(path, &mut reader).await? {
             reader = BufReader::new(fresh);
             continue;
         }
@@ -222,7 +224,7 @@ fn watch(path: &Path) -> std::io::Result<LogWatcher> {
 }
 
 /// Opens the new file at the path once the log was rotated.
-async fn rotated(
+async fn reopen_rotated(
     path: &Path,
     reader: &mut BufReader<tokio::fs::File>,
 ) -> std::io::Result<Option<tokio::fs::File>> {
@@ -266,7 +268,7 @@ async fn tail_offset(file: &mut tokio::fs::File, lines: usize) -> std::io::Resul
 
 /// Formats a log line `<time> <stream> <tag> <text>` for the client; a partial line is sent without
 /// its newline.
-fn shown(line: &[u8], options: &Options) -> Option<Vec<u8>> {
+fn format_line(line: &[u8], options: &Options) -> Option<Vec<u8>> {
     let mut parts = line.splitn(4, |b| *b == b' ');
     let (time, stream, tag, content) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     if options.stream.is_some_and(|wanted| wanted.as_bytes() != stream) {
@@ -295,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_is_not_there_is_named() {
+    fn a_missing_log_is_named() {
         let path = Path::new("/var/log/pods/d_p_u/a/0.log");
         let error = std::io::Error::from(std::io::ErrorKind::NotFound);
         assert_eq!(
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_chosen_by_tail_time_and_stream() {
+    async fn lines_are_selected_by_tail_time_and_stream() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let content = "2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:01Z stderr P tw\n2026-01-01T00:00:02Z stderr F o\n";
         std::fs::write(file.path(), content).unwrap();
@@ -315,7 +317,8 @@ mod tests {
         assert_eq!(tail_offset(&mut open, 9).await.unwrap(), 0);
         let of = |text: &str| {
             let options = options(&super::super::query(text)).unwrap();
-            let lines = content.split_inclusive('\n').filter_map(|l| shown(l.as_bytes(), &options));
+            let lines =
+                content.split_inclusive('\n').filter_map(|l| format_line(l.as_bytes(), &options));
             String::from_utf8(lines.flatten().collect()).unwrap()
         };
         assert_eq!(of(""), "one\ntwo\n");

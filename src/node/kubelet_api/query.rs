@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries_are_decoded() {
+    fn query_parameters_are_decoded() {
         let q = query("command=echo&command=a%20b&follow=true&x=%");
         assert_eq!(q["command"], ["echo", "a b"]);
         assert!(flag(&q, "follow") && first_value(&q, "x") == Some("%"));

@@ -28,7 +28,7 @@ use super::state::KubeletApi;
 use crate::cgroups::{GroupPressure, Psi, PsiData};
 use crate::context::Node;
 use crate::machine::{self, Interface};
-use crate::pods::observed::{ObservedPod, State, label};
+use crate::pods::observed::{ObservedPod, ObservedState, label};
 use crate::pods::pod::Pod;
 
 pub(super) use self::metrics::agent_metrics;
@@ -45,7 +45,7 @@ async fn measure(api: &KubeletApi) -> Result<NodeSample, Box<Response<Body>>> {
     for (_, observed) in &pods {
         made.extend(observed.containers.iter().map(|c| (c.id.clone(), (c.created_at, c.state))));
     }
-    let running = |id: &str| made.get(id).is_none_or(|(_, state)| *state != State::Exited);
+    let running = |id: &str| made.get(id).is_none_or(|(_, state)| *state != ObservedState::Exited);
     let mut containers: Vec<ContainerSample> =
         stats.into_iter().filter_map(sample).filter(|s| running(&s.id)).collect();
     for container in &mut containers {

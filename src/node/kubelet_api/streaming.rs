@@ -13,7 +13,7 @@ use stream::bridge::{self, Session, Streams};
 use super::query::{Query, flag};
 use super::response::{Body, text_response};
 use super::state::KubeletApi;
-use crate::pods::observed::State;
+use crate::pods::observed::ObservedState;
 use crate::runtime::StreamingRequest;
 
 type Joined =
@@ -36,7 +36,7 @@ pub(super) async fn in_container(
         return text_response(StatusCode::NOT_FOUND, "pod does not exist");
     };
     let observed = Arc::clone(&handle.reported.lock().observed);
-    let found = observed.active_container(container).filter(|c| c.state == State::Running);
+    let found = observed.active_container(container).filter(|c| c.state == ObservedState::Running);
     let (Some(found), Some(_)) = (found, wanted.container(container)) else {
         return text_response(
             StatusCode::NOT_FOUND,
@@ -104,7 +104,7 @@ async fn join(
     let Ok(url) = url.parse::<http::Uri>() else {
         return text_response(
             StatusCode::INTERNAL_SERVER_ERROR,
-            format!("the runtime's streaming address {url:?} is no URL"),
+            format!("the runtime's streaming address {url:?} is not a URL"),
         );
     };
     request.headers_mut().remove(http::header::AUTHORIZATION);

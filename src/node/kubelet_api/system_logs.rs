@@ -110,7 +110,7 @@ fn refusal(path: &str, error: &io::Error) -> Response<Body> {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => not_found(),
         io::ErrorKind::PermissionDenied => text_response(StatusCode::FORBIDDEN, "403 Forbidden\n"),
         _ => {
-            tracing::debug!(path, %error, "cannot serve a file of the log directory");
+            tracing::debug!(path, %error, "cannot serve a system log");
             text_response(StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error\n")
         }
     }

@@ -162,7 +162,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn selectors_and_required_affinity_are_those_of_the_scheduler() {
+    fn selectors_and_required_affinity_match_as_in_the_scheduler() {
         let labels =
             BTreeMap::from([("zone".to_owned(), "a".to_owned()), ("n".into(), "5".into())]);
         let fits = |spec| super::fits(&pod(spec), &labels, "n1");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn under_pressure_the_important_and_the_modest_start() {
+    fn under_pressure_only_critical_and_undemanding_pods_start() {
         let effort = json!([{"name": "a", "resources": {"requests": {"memory": "1Mi"}}}]);
         let best = json!({"containers": [{"name": "a"}]});
         let reason = |state, spec| {

@@ -69,7 +69,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn extended_resources_that_the_node_does_not_know_are_the_schedulers() {
+    fn unknown_extended_resources_are_left_to_the_scheduler() {
         let pod = |name: &str| {
             crate::pods::pod::tests::pod(
                 json!({"containers": [{"name": "a", "resources": {"requests": {name: "1"}}}]}),

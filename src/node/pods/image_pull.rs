@@ -273,8 +273,8 @@ async fn pull(
             let message = format!("Failed to pull image {image:?}: {error}");
             wanted.event(node, EventType::Warning, events::FAILED, message);
             let why = pull_failure(image, error);
-            let shown = format!("{}: {}", why.reason, why.message);
-            state.record_failure(name, shown, base::clock::now());
+            let text = format!("{}: {}", why.reason, why.message);
+            state.record_failure(name, text, base::clock::now());
             Err(why)
         }
     }
@@ -409,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pull_secrets_fit_their_registry_only() {
+    fn pull_secrets_match_their_registry_only() {
         assert!(match_length("https://index.docker.io/v1/", "docker.io/library/a:1").is_some());
         assert!(
             match_length("r.io", "r.io/a:1").is_some()
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_no_container_waits_for_wakes_nothing() {
+    fn an_image_that_no_container_waits_for_has_no_next_try() {
         let (mut state, start) = (PullState::default(), base::clock::now());
         // The image of a container was changed while its pull was in back-off.
         state.record_failure("old", String::new(), start);
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_pulls_have_the_reasons_and_words_of_the_kubelet() {
+    fn pull_failures_have_the_reasons_and_messages_of_the_kubelet() {
         let of = |error: &str| {
             let why = pull_failure("r.io/a", error.to_owned());
             (why.reason, why.message)

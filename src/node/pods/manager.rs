@@ -106,7 +106,7 @@ impl PodManager {
     ) -> Result<(), std::convert::Infallible> {
         let synced = self.informer.clone();
         let mut first_list = std::pin::pin!(async move { synced.synced().await });
-        let (mut listed, mut static_found) = (false, false);
+        let (mut listed, mut static_pods_read) = (false, false);
         let mut sweep_at = base::clock::now();
         let mut next_sweep = base::clock::now() + SWEEP_INTERVAL;
         let transport = Arc::clone(self.node.api.client.transport());
@@ -118,7 +118,7 @@ impl PodManager {
                 () = &mut first_list, if !listed => listed = true,
                 () = self.dirty.notify.notified() => {}
                 Ok(()) = self.statics.changed() => {
-                    static_found = true;
+                    static_pods_read = true;
                     self.reconcile_static_pods();
                 }
                 signal = signals.recv() => match signal {
@@ -151,7 +151,7 @@ impl PodManager {
             }
             // Unknown pods are only stopped by the word of a server: the cache on disk may be older
             // than the pod.
-            let may_sweep = listed && static_found && !transport.is_away();
+            let may_sweep = listed && static_pods_read && !transport.is_away();
             if may_sweep && !self.swept && sweep_at <= base::clock::now() {
                 self.swept = true;
                 self.remove_orphans().await;
@@ -253,9 +253,9 @@ impl PodManager {
             handle.desired.send_if_modified(|d| {
                 // An update that only returns the node's own status is stored without waking the
                 // worker.
-                let news = !pod.is_equivalent(&d.pod) || d.resize != resize;
+                let is_relevant = !pod.is_equivalent(&d.pod) || d.resize != resize;
                 (d.pod, d.resize) = (pod, resize);
-                news
+                is_relevant
             });
             if frees {
                 self.resume_waiting();
@@ -359,7 +359,7 @@ impl PodManager {
             pods.filter(|p| resources::qos(p) == Qos::Burstable && !p.is_api_terminal());
         let milli = burstable.map(|p| resources::pod_requests(&p).cpu_milli).sum();
         if let Err(error) = self.node.runtime.cgroups.set_burstable_shares(milli) {
-            tracing::debug!(%error, "cannot set the weight of burstable pods");
+            tracing::debug!(%error, "cannot set the CPU weight of burstable pods");
         }
     }
 
@@ -385,10 +385,10 @@ impl PodManager {
         };
         let known: HashSet<Arc<str>> = self.table.0.read().keys().cloned().collect();
         let mut orphans: HashMap<String, core::Pod> = HashMap::new();
-        let things = sandboxes.iter().map(|s| (&s.labels, None)).chain(
+        let all = sandboxes.iter().map(|s| (&s.labels, None)).chain(
             containers.iter().map(|c| (&c.labels, c.annotations.get(label::TERMINATION_GRACE))),
         );
-        for (labels, grace) in things {
+        for (labels, grace) in all {
             let Some(uid) = labels.get(label::POD_UID).filter(|uid| !known.contains(uid.as_str()))
             else {
                 continue;
@@ -413,16 +413,16 @@ impl PodManager {
             .filter(|uid| !known.contains(uid.as_str()) && !orphans.contains_key(uid))
             .collect();
         for uid in left {
-            tracing::info!(uid, "removing what a former pod left");
+            tracing::info!(uid, "removing remains of a deleted pod");
             let dir = self.node.identity.config.pod_dir(&uid);
             if let Ok(Err(error)) = base::tasks::blocking(move || volumes::tear_down(&dir)).await {
-                tracing::warn!(uid, %error, "cannot remove a former pod's folder");
+                tracing::warn!(uid, %error, "cannot remove the directory of a deleted pod");
             }
             self.node.runtime.cgroups.remove(&uid);
         }
         for (_, object) in orphans {
             let Some(pod) = Pod::new(object, PodOrigin::Api) else { continue };
-            tracing::info!(pod = %pod.key, uid = %pod.uid, "ending a pod that the API does not know");
+            tracing::info!(pod = %pod.key, uid = %pod.uid, "stopping a pod that is not in the API");
             let pod = Arc::new(pod);
             let (removed, api_uid, rejection, resize, halt_seconds) =
                 (true, None, None, None, None);

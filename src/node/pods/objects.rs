@@ -218,7 +218,7 @@ async fn follow(
                 if resume.take_if(|_| expired).is_some() {
                     continue;
                 }
-                tracing::debug!(object = ?reference, %error, "cannot watch");
+                tracing::debug!(object = ?reference, %error, "cannot watch object");
                 value.send_if_modified(|found| match found {
                     CachedObject::Unknown(last) => {
                         *last = error.to_string();
@@ -251,12 +251,12 @@ async fn session(
 ) -> Result<bool, client::Error> {
     let mut events = objects.0.client.transport().watch(scope, *resume).await?;
     let mut listing = resume.is_none();
-    let (mut seen, mut told) = (false, false);
+    let (mut exists, mut received) = (false, false);
     while let Some(event) = events.recv().await {
-        told = true;
+        received = true;
         let found = match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                seen = true;
+                exists = true;
                 if !listing {
                     *resume = Some(object.resource_version);
                 }
@@ -268,7 +268,7 @@ async fn session(
                 }
                 let ends_list = listing && initial;
                 listing &= !initial;
-                if !ends_list || seen {
+                if !ends_list || exists {
                     continue;
                 }
                 CachedObject::Missing
@@ -294,7 +294,7 @@ async fn session(
             objects.wake_users(reference);
         }
     }
-    Ok(told)
+    Ok(received)
 }
 
 /// Returns the data of a ConfigMap or Secret, with `binaryData` and Secret values decoded.

@@ -28,7 +28,7 @@ pub(crate) mod label {
 
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sandbox {
+pub(crate) struct ObservedSandbox {
     pub(crate) id: String,
     pub(crate) attempt: u32,
     pub(crate) created_at: i64,
@@ -40,7 +40,7 @@ pub(crate) struct Sandbox {
 
 /// State of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ObservedState {
     Created,
     Running,
     Exited,
@@ -49,11 +49,11 @@ pub(crate) enum State {
 
 /// A container.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Container {
+pub(crate) struct ObservedContainer {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) sandbox: String,
-    pub(crate) state: State,
+    pub(crate) state: ObservedState,
     /// Nanoseconds since the epoch; zero before the event.
     pub(crate) created_at: i64,
     pub(crate) started_at: i64,
@@ -77,23 +77,23 @@ pub(crate) struct Container {
 /// The sandboxes and containers of one pod, newest first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ObservedPod {
-    pub(crate) sandboxes: Vec<Sandbox>,
-    pub(crate) containers: Vec<Container>,
+    pub(crate) sandboxes: Vec<ObservedSandbox>,
+    pub(crate) containers: Vec<ObservedContainer>,
 }
 
 impl ObservedPod {
     /// The newest container of this name.
-    pub(crate) fn container(&self, name: &str) -> Option<&Container> {
+    pub(crate) fn container(&self, name: &str) -> Option<&ObservedContainer> {
         self.containers.iter().find(|c| c.name == name)
     }
 
     /// The newest container of this name in the current sandbox.
-    pub(crate) fn active_container(&self, name: &str) -> Option<&Container> {
+    pub(crate) fn active_container(&self, name: &str) -> Option<&ObservedContainer> {
         let sandbox = self.sandboxes.first().filter(|s| s.ready)?;
         self.containers.iter().find(|c| c.name == name && c.sandbox == sandbox.id)
     }
 
-    pub(crate) fn ready_sandbox(&self) -> Option<&Sandbox> {
+    pub(crate) fn ready_sandbox(&self) -> Option<&ObservedSandbox> {
         self.sandboxes.first().filter(|s| s.ready)
     }
 
@@ -101,7 +101,7 @@ impl ObservedPod {
     /// ends while it is being started is listed as created, then as running, and only then as
     /// exited.
     pub(crate) fn is_exit_missing(&self, id: &str) -> bool {
-        self.containers.iter().any(|c| c.id == id && c.state != State::Exited)
+        self.containers.iter().any(|c| c.id == id && c.state != ObservedState::Exited)
             || self.sandboxes.iter().any(|s| s.id == id && s.ready)
     }
 
@@ -112,7 +112,7 @@ impl ObservedPod {
     }
 
     pub(crate) fn any_running(&self) -> bool {
-        self.containers.iter().any(|c| c.state == State::Running)
+        self.containers.iter().any(|c| c.state == ObservedState::Running)
     }
 }
 
@@ -144,7 +144,7 @@ pub(crate) async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<Observed
 pub(crate) async fn sandbox(
     runtime: &dyn Runtime,
     id: &str,
-) -> Result<Option<Sandbox>, RuntimeError> {
+) -> Result<Option<ObservedSandbox>, RuntimeError> {
     match runtime.sandbox_status(id).await {
         Ok(status) => Ok(Some(sandbox_of(status))),
         Err(error) if error.is_not_found() => Ok(None),
@@ -155,7 +155,7 @@ pub(crate) async fn sandbox(
 async fn container(
     runtime: &dyn Runtime,
     listed: cri::Container,
-) -> Result<Option<Container>, RuntimeError> {
+) -> Result<Option<ObservedContainer>, RuntimeError> {
     match runtime.container_status(&listed.id).await {
         Ok(status) => Ok(Some(container_of(status, listed.pod_sandbox_id))),
         Err(error) if error.is_not_found() => Ok(None),
@@ -163,7 +163,7 @@ async fn container(
     }
 }
 
-fn sandbox_of(status: cri::PodSandboxStatus) -> Sandbox {
+fn sandbox_of(status: cri::PodSandboxStatus) -> ObservedSandbox {
     let ready = status.state() == cri::PodSandboxState::SandboxReady;
     let network_mode = status
         .linux
@@ -177,7 +177,7 @@ fn sandbox_of(status: cri::PodSandboxStatus) -> Sandbox {
             .filter(|ip| ip.parse::<std::net::IpAddr>().is_ok())
             .collect()
     });
-    Sandbox {
+    ObservedSandbox {
         id: status.id,
         attempt: status.metadata.map_or(0, |m| m.attempt),
         created_at: status.created_at,
@@ -187,18 +187,18 @@ fn sandbox_of(status: cri::PodSandboxStatus) -> Sandbox {
     }
 }
 
-fn container_of(status: cri::ContainerStatus, sandbox: String) -> Container {
+fn container_of(status: cri::ContainerStatus, sandbox: String) -> ObservedContainer {
     let state = match status.state() {
-        cri::ContainerState::ContainerCreated => State::Created,
-        cri::ContainerState::ContainerRunning => State::Running,
-        cri::ContainerState::ContainerExited => State::Exited,
-        cri::ContainerState::ContainerUnknown => State::Unknown,
+        cri::ContainerState::ContainerCreated => ObservedState::Created,
+        cri::ContainerState::ContainerRunning => ObservedState::Running,
+        cri::ContainerState::ContainerExited => ObservedState::Exited,
+        cri::ContainerState::ContainerUnknown => ObservedState::Unknown,
     };
     let stop_signal = status.stop_signal();
     let stop_signal = (stop_signal != cri::Signal::RuntimeDefault)
         .then(|| stop_signal.as_str_name().trim_start_matches("SIGNAL_").to_owned());
     let annotation = |key: &str| status.annotations.get(key).cloned().unwrap_or_default();
-    Container {
+    ObservedContainer {
         name: status.labels.get(label::CONTAINER_NAME).cloned().unwrap_or_default(),
         hash: annotation(label::HASH),
         restart_count: annotation(label::RESTART_COUNT).parse().unwrap_or_default(),
@@ -227,8 +227,8 @@ pub(crate) mod tests {
     use super::*;
 
     /// A container of the sandbox `s`.
-    pub(crate) fn container(name: &str, state: State) -> Container {
-        Container {
+    pub(crate) fn container(name: &str, state: ObservedState) -> ObservedContainer {
+        ObservedContainer {
             id: format!("id-{name}"),
             name: name.into(),
             sandbox: "s".into(),
@@ -253,12 +253,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_announced_end_is_awaited_until_the_container_is_listed_as_ended() {
+    fn an_announced_exit_is_missing_until_it_is_listed() {
         for (state, lacks) in [
             // The exit came during the start.
-            (State::Created, true),
-            (State::Running, true),
-            (State::Exited, false),
+            (ObservedState::Created, true),
+            (ObservedState::Running, true),
+            (ObservedState::Exited, false),
         ] {
             let observed =
                 ObservedPod { containers: vec![container("a", state)], ..ObservedPod::default() };

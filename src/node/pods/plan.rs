@@ -1,6 +1,6 @@
 //! Plans the next actions for a running pod: a pure function of the desired and the observed state.
 
-use crate::pods::observed::{Container, ObservedPod, State};
+use crate::pods::observed::{ObservedContainer, ObservedPod, ObservedState};
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 
 /// The probe results of one container.
@@ -87,17 +87,23 @@ pub(crate) fn restarts_after_exit(pod: &Pod, member: &PodContainer, exit_code: i
 }
 
 /// Whether the newest container of this name has to be started.
-pub(crate) fn needs_start(pod: &Pod, member: &PodContainer, container: Option<&Container>) -> bool {
+pub(crate) fn needs_start(
+    pod: &Pod,
+    member: &PodContainer,
+    container: Option<&ObservedContainer>,
+) -> bool {
     if pod.is_deleted() {
         return false;
     }
     match container {
         None => true,
         Some(c) => match c.state {
-            State::Running => false,
+            ObservedState::Running => false,
             // Created but not started, or lost: start again.
-            State::Created | State::Unknown => member.role != ContainerRole::Ephemeral,
-            State::Exited => restarts_after_exit(pod, member, c.exit_code),
+            ObservedState::Created | ObservedState::Unknown => {
+                member.role != ContainerRole::Ephemeral
+            }
+            ObservedState::Exited => restarts_after_exit(pod, member, c.exit_code),
         },
     }
 }
@@ -107,7 +113,7 @@ pub(crate) fn has_initialized(pod: &Pod, observed: &ObservedPod) -> bool {
     pod.with_role(ContainerRole::Main).any(|m| {
         observed
             .active_container(m.name())
-            .is_some_and(|c| matches!(c.state, State::Running | State::Exited))
+            .is_some_and(|c| matches!(c.state, ObservedState::Running | ObservedState::Exited))
     })
 }
 
@@ -135,9 +141,9 @@ pub(crate) fn plan(
         pod.containers.iter().enumerate().filter(|(_, m)| m.role == ContainerRole::Main)
     {
         let container = observed.container(member.name());
-        let Some(running) = container.filter(|c| c.state == State::Running) else {
+        let Some(running) = container.filter(|c| c.state == ObservedState::Running) else {
             if needs_start(pod, member, container) {
-                if let Some(c) = container.filter(|c| c.state == State::Unknown) {
+                if let Some(c) = container.filter(|c| c.state == ObservedState::Unknown) {
                     let message =
                         "Container is in \"unknown\" state, try killing it before restart";
                     plan.kill.push(kill(c, message.to_owned(), KillReason::Other));
@@ -167,7 +173,7 @@ pub(crate) fn plan(
     plan
 }
 
-fn kill(container: &Container, message: String, reason: KillReason) -> PlannedKill {
+fn kill(container: &ObservedContainer, message: String, reason: KillReason) -> PlannedKill {
     PlannedKill { id: container.id.clone(), name: container.name.clone(), message, reason }
 }
 
@@ -178,7 +184,7 @@ fn restarts_after_probe(pod: &Pod, member: &PodContainer) -> bool {
 /// Returns why a running container has to be stopped, if so.
 fn kill_reason(
     member: &PodContainer,
-    running: &Container,
+    running: &ObservedContainer,
     health: ProbeResults,
 ) -> Option<(String, KillReason)> {
     let name = member.name();
@@ -212,7 +218,7 @@ fn plan_new_sandbox(pod: &Pod, observed: &ObservedPod) -> Plan {
             let policy = member.container.restart_policy.as_deref().unwrap_or(pod.restart_policy());
             let succeeded = observed
                 .container(member.name())
-                .is_some_and(|c| c.state == State::Exited && c.exit_code == 0);
+                .is_some_and(|c| c.state == ObservedState::Exited && c.exit_code == 0);
             !(policy == "OnFailure" && succeeded)
         })
         .collect();
@@ -251,10 +257,11 @@ fn plan_init(
             continue;
         }
         match container {
-            Some(c) if c.state == State::Exited && c.exit_code == 0 => {}
-            Some(c) if c.state == State::Running => return false,
+            Some(c) if c.state == ObservedState::Exited && c.exit_code == 0 => {}
+            Some(c) if c.state == ObservedState::Running => return false,
             Some(c)
-                if c.state == State::Exited && !restarts_after_exit(pod, member, c.exit_code) =>
+                if c.state == ObservedState::Exited
+                    && !restarts_after_exit(pod, member, c.exit_code) =>
             {
                 plan.kill_pod = true;
                 plan.start.clear();
@@ -273,11 +280,11 @@ fn plan_init(
 fn plan_sidecar(
     member: &PodContainer,
     index: usize,
-    container: Option<&Container>,
+    container: Option<&ObservedContainer>,
     health: &impl Fn(&str) -> ProbeResults,
     plan: &mut Plan,
 ) -> bool {
-    let Some(running) = container.filter(|c| c.state == State::Running) else {
+    let Some(running) = container.filter(|c| c.state == ObservedState::Running) else {
         plan.start.push(index);
         return false;
     };

@@ -86,7 +86,7 @@ impl Pod {
         let pod: core::Pod = client::informer::decode(object)?;
         let parsed = Self::new(pod, PodOrigin::Api);
         if parsed.is_none() {
-            tracing::warn!(pod = %object.key, "pod lacks a uid or a spec, not run");
+            tracing::warn!(pod = %object.key, "ignoring pod without a valid uid or spec");
         }
         parsed
     }
@@ -250,7 +250,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn only_its_own_status_leaves_a_pod_as_it_is() {
+    fn pods_that_differ_in_their_own_status_only_are_equivalent() {
         let one = pod(serde_json::json!({"containers": [{"name": "m", "image": "a"}]}));
         let with = |status: serde_json::Value| {
             let object = core::Pod {
@@ -274,7 +274,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn all_kinds_of_containers_are_in_order_and_bad_uids_are_refused() {
+    fn containers_are_in_order_and_unsafe_uids_rejected() {
         let mut pod = pod(serde_json::json!({
             "containers": [{"name": "m", "image": "a"}],
             "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],

@@ -110,7 +110,7 @@ pub(crate) fn with_allocated_resources(pod: &Pod) -> Pod {
         .collect();
     with_resources(pod, |name| {
         let status = statuses.iter().find(|s| s.name == name)?;
-        let given = status.allocated_resources.as_ref()?;
+        let allocated = status.allocated_resources.as_ref()?;
         let resources = pod.container(name)?.container.resources.as_ref();
         let wanted = resources.and_then(|r| r.requests.as_ref());
         let differs = ["cpu", "memory"].iter().any(|what| {
@@ -118,7 +118,8 @@ pub(crate) fn with_allocated_resources(pod: &Pod) -> Pod {
                 q.and_then(|q| Quantity::parse(&q.0).ok())
             };
             let requested = amount(wanted.and_then(|w| w.get(*what)));
-            requested.is_some() && amount(given.get(*what)).is_some_and(|g| Some(g) != requested)
+            requested.is_some()
+                && amount(allocated.get(*what)).is_some_and(|g| Some(g) != requested)
         });
         differs.then(|| status.resources.clone())
     })
@@ -169,25 +170,25 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_is_given_or_waits() {
+    fn a_resize_is_allocated_or_deferred() {
         let allocatable =
             [("cpu".to_owned(), Quantity::from_int(2)), ("pods".to_owned(), Quantity::from_int(9))]
                 .into();
         let other = Arc::new(asking("1"));
-        let (given, waits) = allocate(
+        let (allocated, deferred) = allocate(
             &asking("500m"),
             Arc::new(asking("1")),
             || vec![Arc::clone(&other)],
             &allocatable,
         );
-        assert_eq!((cpu(&given).as_str(), waits), ("1", None));
-        let (kept, waits) =
+        assert_eq!((cpu(&allocated).as_str(), deferred), ("1", None));
+        let (kept, deferred) =
             allocate(&asking("500m"), Arc::new(asking("1500m")), || vec![other], &allocatable);
         assert_eq!(cpu(&kept), "500m");
         let message =
             "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000";
-        let waits = waits.unwrap();
-        assert_eq!((waits.message.as_str(), waits.reason.as_str()), (message, "OutOfcpu"));
+        let deferred = deferred.unwrap();
+        assert_eq!((deferred.message.as_str(), deferred.reason.as_str()), (message, "OutOfcpu"));
     }
 
     /// The format of upstream's `TestPodResizeCompletedMsg` and similar tests.
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_remembered_by_the_status() {
+    fn allocated_resources_are_restored_from_the_status() {
         let mut object = asking("1").object;
         let status = |allocated: &str| {
             let resources = json!({"requests": {"cpu": allocated}});

@@ -338,7 +338,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn classes_follow_limits_and_requests() {
+    fn qos_classes_depend_on_limits_and_requests() {
         let class =
             |resources| qos(&pod(json!({"containers": [{"name": "a", "resources": resources}]})));
         assert_eq!(class(json!({})), Qos::BestEffort);
@@ -351,15 +351,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_survives_its_annotation() {
-        let given = AllocatedResources { cpu: (102, 20_000), memory: 64 << 20 };
-        assert_eq!(given.text(), "102 20000 67108864");
-        assert_eq!(AllocatedResources::parse(&given.text()), Some(given));
+    fn allocated_resources_round_trip_through_the_annotation() {
+        let allocated = AllocatedResources { cpu: (102, 20_000), memory: 64 << 20 };
+        assert_eq!(allocated.text(), "102 20000 67108864");
+        assert_eq!(AllocatedResources::parse(&allocated.text()), Some(allocated));
         assert_eq!(AllocatedResources::parse("102"), None);
     }
 
     #[test]
-    fn huge_pages_that_are_not_asked_for_are_limited_to_none() {
+    fn huge_pages_without_a_limit_are_limited_to_zero() {
         let p = pod(json!({
             "containers": [
                 {"name": "a", "resources": {"limits": {"hugepages-2Mi": "4Mi"}}},
@@ -376,8 +376,8 @@ mod tests {
         assert_eq!(limits(1), [of("64KB", 0), of("2MB", 8 << 20), of("1GB", 2 << 30)]);
         let names = [64 << 10, 2 << 20, 1 << 30].map(huge_page_resource);
         assert_eq!(names, ["hugepages-64Ki", "hugepages-2Mi", "hugepages-1Gi"]);
-        let asked = pod_resource_names(&p);
-        assert!(asked.contains("hugepages-1Gi") && asked.contains("hugepages-2Mi"));
+        let names = pod_resource_names(&p);
+        assert!(names.contains("hugepages-1Gi") && names.contains("hugepages-2Mi"));
     }
 
     #[test]

@@ -32,12 +32,12 @@ pub(crate) async fn run(
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     let signal = node.identity.config.machine_shutdown.clone();
-    let asked = signal.node_started();
-    let asked = tokio::select! {
+    let is_shutting_down = signal.node_started();
+    let is_shutting_down = tokio::select! {
         () = shutdown.requested() => false,
-        () = asked => true,
+        () = is_shutting_down => true,
     };
-    if asked && !node.identity.config.shutdown_grace.total.is_zero() {
+    if is_shutting_down && !node.identity.config.shutdown_grace.total.is_zero() {
         stop_all_pods(&node, &table).await;
     }
     signal.node_stopped();
@@ -53,7 +53,7 @@ async fn stop_all_pods(node: &Node, table: &PodTable) {
     );
     node.caches.status_changed.notify_one();
     for (seconds, pods) in groups(node.identity.config.shutdown_grace, table.all()) {
-        tracing::info!(pods = pods.len(), seconds, "the machine is switched off, pods end");
+        tracing::info!(pods = pods.len(), seconds, "machine shutdown: stopping pods");
         let ends = pods.into_iter().map(|(pod, handle)| async move {
             let mut halted = handle.halted.subscribe();
             let cap = seconds.min(pod.grace_seconds());
@@ -62,7 +62,7 @@ async fn stop_all_pods(node: &Node, table: &PodTable) {
         });
         let time = Duration::from_secs(u64::try_from(seconds).unwrap_or_default()) + MARGIN;
         if tokio::time::timeout(time, join_all(ends)).await.is_err() {
-            tracing::warn!("some pods did not end in time");
+            tracing::warn!("machine shutdown: some pods did not stop in time");
         }
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn critical_is_by_priority_or_by_class() {
+    fn a_pod_is_critical_by_priority_or_class() {
         let spec = |json: serde_json::Value| serde_json::from_value::<core::PodSpec>(json).unwrap();
         let of = |json: serde_json::Value| is_critical(&spec(json));
         assert!(of(serde_json::json!({"containers": [], "priority": 2_000_000_000})));

@@ -25,7 +25,7 @@ use crate::context::Node;
 use crate::events;
 use crate::pods::handle::{DesiredPod, WorkerHandle};
 use crate::pods::objects;
-use crate::pods::observed::{ObservedPod, State};
+use crate::pods::observed::{ObservedPod, ObservedState};
 use crate::pods::plan::{Plan, plan};
 use crate::pods::pod::Pod;
 use crate::status::pod::PodFailure;
@@ -113,13 +113,13 @@ impl Worker {
             if relisted.take().is_some_and(|before| before != self.changes()) {
                 tracing::warn!(
                     pod = %desired.pod.key,
-                    "the periodic look at a pod changed it: an event of the runtime was lost"
+                    "the periodic relist changed a pod: an event of the runtime was lost"
                 );
                 self.reporter.reported.lock().relist_changes += 1;
             }
             let (deadline, idle) = match step {
                 Step::Done => {
-                    tracing::debug!(pod = %desired.pod.key, uid = %desired.pod.uid, "pod is gone");
+                    tracing::debug!(pod = %desired.pod.key, uid = %desired.pod.uid, "pod removed");
                     self.node
                         .identity
                         .config
@@ -158,7 +158,7 @@ impl Worker {
         let observed = match self.reporter.observe(pod).await {
             Ok(observed) => observed,
             Err(error) => {
-                tracing::debug!(pod = %pod.key, %error, "cannot look at the pod");
+                tracing::debug!(pod = %pod.key, %error, "cannot observe pod");
                 // While the runtime is unavailable, no event about the pod is recorded.
                 if !error.is_unavailable() {
                     let message = format!("error determining status: {}", error.grpc_text());
@@ -205,7 +205,7 @@ impl Worker {
                 step
             }
             Err(error) => {
-                tracing::debug!(pod = %pod.key, %error, "pod not in its wanted state yet");
+                tracing::debug!(pod = %pod.key, %error, "cannot sync pod, retrying");
                 self.retry_later()
             }
         }
@@ -226,8 +226,9 @@ impl Worker {
         let old =
             previous.container_statuses.iter().chain(&previous.init_container_statuses).flatten();
         for status in old.filter(|s| s.started == Some(true)) {
-            let running =
-                observed.active_container(&status.name).filter(|c| c.state == State::Running);
+            let running = observed
+                .active_container(&status.name)
+                .filter(|c| c.state == ObservedState::Running);
             if let Some(container) = running
                 && status.container_id.as_deref().is_some_and(|id| id.ends_with(&container.id))
                 && pod.container(&status.name).is_some()

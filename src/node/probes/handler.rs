@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_of_probes_get_literal_variables_and_no_others() {
+    fn probe_commands_expand_literal_variables_only() {
         let container: core::Container = serde_json::from_value(serde_json::json!({
             "name": "a", "env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"},
                 {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],

@@ -71,7 +71,7 @@ impl CriRuntime {
             Ok(()) => self.problems.clear(&key),
             Err(error) => {
                 let what = format!("the pod sandbox {id} cannot be {verb}: {error}");
-                let fix = "remove what the message names; kube-lite tries again by itself";
+                let fix = "remove what the message names; kube-lite retries";
                 self.problems.put(&key, what, fix);
             }
         }
@@ -143,7 +143,7 @@ fn empty_response(operation: &'static str) -> RuntimeError {
     RuntimeError {
         operation,
         code: tonic::Code::NotFound,
-        message: format!("the runtime's answer to {operation} is empty"),
+        message: format!("the runtime's response to {operation} is empty"),
     }
 }
 
@@ -167,7 +167,7 @@ impl CriRuntime {
         }
         match call!(self, images, image_fs_info, api::ImageFsInfoRequest {}) {
             Ok(answer) => synced_images::sync(answer.image_filesystems).await,
-            Err(error) => tracing::warn!(image, %error, "an image may not be on disk yet"),
+            Err(error) => tracing::warn!(image, %error, "cannot sync an image to disk"),
         }
     }
 }

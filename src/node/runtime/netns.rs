@@ -54,11 +54,11 @@ where
     match base::tasks::blocking(release_hidden).await {
         Ok(Ok(0)) | Err(_) => Err(error),
         Ok(Ok(released)) => {
-            tracing::info!(released, "removed network namespaces that a mount had hidden");
+            tracing::info!(released, "removed hidden network namespaces");
             call().await
         }
         Ok(Err(why)) => {
-            tracing::warn!(error = %why, "cannot remove network namespaces that a mount hides");
+            tracing::warn!(error = %why, "cannot remove hidden network namespaces");
             Err(error)
         }
     }
@@ -138,7 +138,7 @@ mod tests {
 
     /// The state after `ip netns add`, in a separate mount namespace. Needs root.
     #[test]
-    fn a_file_below_a_bind_mount_of_its_folder_is_unlinked_and_the_bind_mount_stays() {
+    fn a_file_below_a_bind_mount_is_unlinked_and_the_mount_stays() {
         if !nix::unistd::geteuid().is_root() {
             return;
         }

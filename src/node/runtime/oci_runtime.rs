@@ -30,7 +30,7 @@ pub fn runc_vulnerability(printed: &str) -> Option<String> {
         printed.split(*name).skip(1).filter_map(leading_number).any(|package| package >= *first)
     };
     (!FIXED_PACKAGES.iter().any(fixed)).then(|| {
-        format!("runc {version} is older than 1.1.12: an image can lead its container out to the node (CVE-2024-21626)")
+        format!("runc {version} is older than 1.1.12 and is affected by CVE-2024-21626: a container can escape to the node")
     })
 }
 
@@ -40,7 +40,7 @@ mod tests {
 
     /// Releases and distribution packages with and without the fix.
     #[test]
-    fn an_old_runc_is_told_unless_its_distribution_mended_it() {
+    fn an_old_runc_is_reported_unless_its_package_is_fixed() {
         let vulnerability = |version: &str, commit: &str| {
             runc_vulnerability(&format!(
                 "runc version {version}\ncommit: {commit}\nspec: 1.0.2-dev\ngo: go1.19.8\n"
@@ -48,7 +48,7 @@ mod tests {
         };
         assert_eq!(
             vulnerability("1.1.5", "v1.1.5-0-gf19387a6").unwrap(),
-            "runc 1.1.5 is older than 1.1.12: an image can lead its container out to the node (CVE-2024-21626)"
+            "runc 1.1.5 is older than 1.1.12 and is affected by CVE-2024-21626: a container can escape to the node"
         );
         for (version, commit, old) in [
             ("1.1.11", "v1.1.11-0-g4bccb38c", true),

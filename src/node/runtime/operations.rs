@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_under_the_kubelets_names() {
+    fn calls_are_counted_with_the_names_of_the_kubelet() {
         let operations = OperationMetrics::default();
         operations.record("run_pod_sandbox", Duration::from_millis(50), false);
         operations.record("run_pod_sandbox", Duration::from_secs(2), true);

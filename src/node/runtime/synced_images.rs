@@ -23,11 +23,11 @@ pub(super) struct SyncedImages(Mutex<HashSet<String>>);
 impl SyncedImages {
     /// Whether this is the first container of an image, given by id or name.
     pub(super) fn is_first(&self, image: &str) -> bool {
-        let mut known = self.0.lock();
-        if known.len() >= IMAGES_MAX {
-            known.clear();
+        let mut images = self.0.lock();
+        if images.len() >= IMAGES_MAX {
+            images.clear();
         }
-        known.insert(image.to_owned())
+        images.insert(image.to_owned())
     }
 
     /// Forgets all images, as after a pull or a removal an image may be unpacked again.
@@ -37,18 +37,18 @@ impl SyncedImages {
 }
 
 /// Syncs the file systems of images; logs failures.
-pub(super) async fn sync(places: Vec<FilesystemUsage>) {
-    for folder in places.into_iter().filter_map(|usage| usage.fs_id).map(|id| id.mountpoint) {
-        let place = folder.clone();
+pub(super) async fn sync(file_systems: Vec<FilesystemUsage>) {
+    for folder in file_systems.into_iter().filter_map(|usage| usage.fs_id).map(|id| id.mountpoint) {
+        let path = folder.clone();
         let synced = base::tasks::blocking(move || {
-            nix::unistd::syncfs(File::open(place)?).map_err(std::io::Error::from)
+            nix::unistd::syncfs(File::open(path)?).map_err(std::io::Error::from)
         });
         let error = match synced.await {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => error.to_string(),
             Err(panic) => panic.to_string(),
         };
-        tracing::warn!(folder, error, "an image may not be on disk yet");
+        tracing::warn!(folder, error, "cannot sync an image to disk");
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_is_first_once_until_too_many_are_remembered() {
+    fn an_image_is_first_once_until_the_set_is_full() {
         let unpacked = SyncedImages::default();
         assert_eq!(["a", "b", "a"].map(|image| unpacked.is_first(image)), [true, true, false]);
         unpacked.forget();

@@ -30,11 +30,11 @@ const FILES_MAX: usize = 1000;
 pub(crate) enum InvalidManifest {
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
-    #[error("is larger than {FILE_MAX} bytes")]
+    #[error("larger than {FILE_MAX} bytes")]
     TooLarge,
-    #[error("is no Pod: {0}")]
+    #[error("not a valid Pod: {0}")]
     Decode(#[from] api::codec::DecodeError),
-    #[error("holds a {0:?} of {1:?}; a static pod is a Pod of v1")]
+    #[error("contains kind {0:?} of {1:?}; a static pod is a Pod of v1")]
     Kind(String, String),
     #[error("invalid pod: {0}")]
     Invalid(String),
@@ -76,8 +76,8 @@ impl ManifestReader {
         let files = self.files.iter().filter_map(|(path, file)| Some((path, file.error.as_ref()?)));
         let all = files.chain(&self.rejected);
         let problem = |(path, error): (&PathBuf, &String)| {
-            let what = format!("the static pod {} is refused: {error}", path.display());
-            let fix = "correct or remove the file; it is read again as soon as it changes";
+            let what = format!("the static pod {} is invalid: {error}", path.display());
+            let fix = "correct or remove the file; it is read again when it changes";
             (format!("{PROBLEMS}{}", path.display()), Problem { what, fix: fix.to_owned() })
         };
         all.map(problem).collect()
@@ -114,7 +114,7 @@ impl ManifestReader {
         let mut pods: Vec<Arc<Pod>> = Vec::new();
         for (path, pod) in self.files.iter().filter_map(|(path, f)| Some((path, f.pod.as_ref()?))) {
             if pods.iter().any(|p| p.key == pod.key || p.uid == pod.uid) {
-                let error = format!("another manifest holds the pod {}", pod.key);
+                let error = format!("another manifest contains the pod {}", pod.key);
                 self.rejected.insert(path.clone(), error);
             } else {
                 pods.push(Arc::clone(pod));
@@ -168,7 +168,7 @@ fn list(folder: &Path) -> io::Result<(Vec<PathBuf>, RejectedPaths)> {
         if path.is_file() {
             out.push(path);
         } else {
-            rejected.push((path, "is not a regular file".to_owned()));
+            rejected.push((path, "not a regular file".to_owned()));
         }
     }
     out.sort();
@@ -200,7 +200,7 @@ pub(crate) fn parse(body: &[u8], path: &Path, node_name: &str) -> Result<Pod, In
     let decoded = yaml::decode_strict(&schema, type_id, body)?;
     if !decoded.strict_errors.is_empty() {
         let why = api::codec::strict_message(&decoded.strict_errors);
-        tracing::warn!(manifest = %path.display(), why, "parts of the static pod are ignored");
+        tracing::warn!(manifest = %path.display(), why, "ignoring unknown or duplicate fields of the static pod");
     }
     let mut pod = decoded.value;
     api::schema::defaults::apply_table(&schema, type_id, &mut pod);
@@ -208,14 +208,14 @@ pub(crate) fn parse(body: &[u8], path: &Path, node_name: &str) -> Result<Pod, In
     let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     if !is_name(&name) {
         return Err(InvalidManifest::Invalid(format!(
-            "metadata.name: {name:?} is no DNS subdomain"
+            "metadata.name: {name:?} is not a DNS subdomain"
         )));
     }
     complete_static_pod(&mut pod, &name, path, node_name);
     let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
     if !is_name(namespace) || namespace.contains('.') {
         return Err(InvalidManifest::Invalid(format!(
-            "metadata.namespace: {namespace:?} is no DNS label"
+            "metadata.namespace: {namespace:?} is not a DNS label"
         )));
     }
     let errors = api::validation::core::pod::validate(&pod);
@@ -225,7 +225,9 @@ pub(crate) fn parse(body: &[u8], path: &Path, node_name: &str) -> Result<Pod, In
     let object = api::k8s::api::core::v1::Pod::from_value(&pod)
         .map_err(|e| InvalidManifest::Invalid(e.to_string()))?;
     let pod = Pod::new(object, PodOrigin::Static).ok_or_else(|| {
-        InvalidManifest::Invalid("metadata.uid: may hold letters, digits, - and _".to_owned())
+        InvalidManifest::Invalid(
+            "metadata.uid: must consist of letters, digits, - and _".to_owned(),
+        )
     })?;
     match forbidden_reference(&pod) {
         Some(resource) => Err(InvalidManifest::Reference(resource)),
@@ -322,7 +324,7 @@ pub(crate) async fn run(
     let mut watcher = match FileWatcher::new() {
         Ok(watcher) => Some(watcher),
         Err(error) => {
-            tracing::error!(%error, "changes of static pods are not seen until the next start");
+            tracing::error!(%error, "cannot watch static pod manifests; changes take effect at the next start");
             None
         }
     };

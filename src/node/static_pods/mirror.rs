@@ -94,7 +94,7 @@ pub(crate) async fn run(
         for action in actions(&wanted, &mirrors) {
             if let Err(error) = apply(&node, &action).await {
                 failed = true;
-                tracing::debug!(?action, %error, "mirror pod not in its wanted state yet");
+                tracing::debug!(?action, %error, "cannot update mirror pod, retrying");
             }
         }
         if failed {
@@ -107,7 +107,7 @@ pub(crate) async fn run(
         tokio::select! {
             () = shutdown.requested() => return Ok(()),
             () = changed.notified() => {}
-            told = pods.changed() => if told.is_err() { return Ok(()) },
+            changed_pods = pods.changed() => if changed_pods.is_err() { return Ok(()) },
         }
     }
 }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_static_pod_has_one_mirror_of_its_newest_content() {
+    fn every_static_pod_has_one_mirror_pod_of_its_current_content() {
         let mut pod = crate::pods::pod::tests::pod(serde_json::json!({"containers": []}));
         pod.object.metadata.annotations = Some([(HASH_ANNOTATION.into(), "h".into())].into());
         let pods = [Arc::new(pod)];

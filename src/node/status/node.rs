@@ -68,12 +68,12 @@ pub(crate) async fn run(
         match register(&node).await {
             Ok(object) => break object,
             Err(error) => {
-                tracing::debug!(%error, "cannot register the node yet");
+                tracing::debug!(%error, "cannot register the node, retrying");
                 if let client::Error::Api(status) = &error
                     && !error.is_retryable()
                 {
                     let what = format!("this node cannot register: {}", status.message);
-                    let fix = "correct what the server names, such as --node-label, and restart this node";
+                    let fix = "correct what the message names, such as --node-label, and restart this node";
                     node.tasks.problems().put(REJECTED, what, fix);
                 }
             }
@@ -120,8 +120,8 @@ fn watch_node_object(node: &Arc<Node>, observed: &Arc<ObservedNode>) {
             Change::Deleted(_) => {
                 observed.deleted.store(true, Ordering::Relaxed);
                 let name = &node.identity.config.node_name;
-                let what = format!("the Node object {name} was deleted while this node runs; its pods end");
-                let fix = "to have it back restart kube-lite on this machine (`systemctl restart kube-lite`), else stop it";
+                let what = format!("the Node object {name} was deleted while this node runs; its pods are stopped");
+                let fix = "to register the node again, restart kube-lite on this machine (`systemctl restart kube-lite`); to remove it, stop kube-lite";
                 node.tasks.problems().put(DELETED, what, fix);
             }
             Change::Added(object) | Change::Updated { new: object, .. } => {

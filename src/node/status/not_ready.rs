@@ -56,18 +56,18 @@ mod tests {
                 .unwrap()
         };
         let (not_ready, one, two) = (NotReadyPods::default(), Arc::from("1"), Arc::from("2"));
-        let mut seen = not_ready.subscribe();
+        let mut receiver = not_ready.subscribe();
         not_ready.update("n/a", &one, &status("True"));
-        assert!(!seen.has_changed().unwrap());
+        assert!(!receiver.has_changed().unwrap());
         not_ready.update("n/a", &one, &PodStatus::default());
-        assert_eq!(*seen.borrow_and_update(), [("n/a".to_owned(), Arc::clone(&one))].into());
+        assert_eq!(*receiver.borrow_and_update(), [("n/a".to_owned(), Arc::clone(&one))].into());
         not_ready.update("n/a", &one, &status("False"));
-        assert!(!seen.has_changed().unwrap());
+        assert!(!receiver.has_changed().unwrap());
         // Its successor has the same name and is not affected by the end of the first pod.
         not_ready.update("n/a", &two, &status("False"));
         not_ready.remove("n/a", &one);
-        assert_eq!(*seen.borrow_and_update(), [("n/a".to_owned(), Arc::clone(&two))].into());
+        assert_eq!(*receiver.borrow_and_update(), [("n/a".to_owned(), Arc::clone(&two))].into());
         not_ready.update("n/a", &two, &status("True"));
-        assert_eq!(*seen.borrow_and_update(), NotReadyPodUids::new());
+        assert_eq!(*receiver.borrow_and_update(), NotReadyPodUids::new());
     }
 }

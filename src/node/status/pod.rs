@@ -77,13 +77,14 @@ pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
 /// the status then has no containers: clients would show the reason of a waiting container instead
 /// of the pod's. After a restart, the phase indicates the rejection.
 fn is_rejected(pod: &Pod, input: &StatusInput<'_>) -> bool {
-    let told = |list: &Option<Vec<core::ContainerStatus>>| list.iter().flatten().next().is_some();
+    let has_any =
+        |list: &Option<Vec<core::ContainerStatus>>| list.iter().flatten().next().is_some();
     let previous = input.previous;
     (input.failure.is_some() || pod.is_api_terminal())
         && input.observed.sandboxes.is_empty()
         && input.observed.containers.is_empty()
-        && !told(&previous.container_statuses)
-        && !told(&previous.init_container_statuses)
+        && !has_any(&previous.container_statuses)
+        && !has_any(&previous.init_container_statuses)
 }
 
 /// Returns the pod's addresses, that of the node's preferred family first; with `hostNetwork` those

@@ -63,9 +63,9 @@ impl StatusWriter {
         status: core::PodStatus,
     ) {
         let mut entries = self.0.entries.lock();
-        let shown = entries.get(uid).map(|e| &e.status);
-        let shown = shown.filter(|status| **status != core::PodStatus::default());
-        self.0.terminations.record(shown.or(known), &status);
+        let previous = entries.get(uid).map(|e| &e.status);
+        let previous = previous.filter(|status| **status != core::PodStatus::default());
+        self.0.terminations.record(previous.or(known), &status);
         let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| PodStatusEntry {
             key: key.clone(),
             api_uid: api_uid.to_owned(),
@@ -207,7 +207,7 @@ impl StatusWriter {
             // The API keeps its previous status.
             Ok(WriteOutcome::Rejected) => {}
             Err(error) => {
-                tracing::debug!(pod = %entry.key, %error, "cannot write pod status, trying again");
+                tracing::debug!(pod = %entry.key, %error, "cannot write pod status, retrying");
                 entry.dirty = true;
             }
         }
@@ -244,7 +244,7 @@ async fn write(client: &Client, entry: &PodStatusEntry) -> Result<WriteOutcome, 
                 return Ok(WriteOutcome::Gone);
             }
             Err(error) if error.is_invalid() => {
-                tracing::warn!(pod = %entry.key, %error, "the server refuses the pod status");
+                tracing::warn!(pod = %entry.key, %error, "the API server rejected the pod status");
                 if !entry.delete {
                     return Ok(WriteOutcome::Rejected);
                 }
@@ -286,8 +286,8 @@ fn status_patch(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
                 let value = match key.as_str() {
                     "conditions" => match merged_list("type", before, after) {
                         // All changes are of other writers.
-                        Value::Array(news) if news.is_empty() => continue,
-                        news => news,
+                        Value::Array(changes) if changes.is_empty() => continue,
+                        changes => changes,
                     },
                     "podIPs" | "hostIPs" => replaced(after),
                     _ => after,
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_refused_is_told_with_what_changes_next() {
+    fn a_rejected_status_is_written_with_the_next_change() {
         let writer = StatusWriter::default();
         let uid: Arc<str> = "u".into();
         let status = |address: &str, phase: &str| {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_has_otherwise_is_written_again() {
+    fn a_different_status_in_the_api_is_overwritten() {
         let writer = StatusWriter::default();
         let uid: Arc<str> = "u".into();
         let ready = |status: &str| {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn patch_leaves_readiness_gates_as_their_writer_set_them() {
+    fn a_patch_does_not_revert_readiness_gates() {
         let status = |gate: &str, ready: &str| {
             let value = json!({"phase": "Running", "conditions": [
                 {"type": "k8s.io/blue-green", "status": gate}, {"type": "Ready", "status": ready},
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_names_only_what_changed() {
+    fn a_patch_contains_changes_only() {
         let status = |value: Value| serde_json::from_value::<core::PodStatus>(value).unwrap();
         let old = status(
             json!({"phase": "Pending", "reason": "X", "nominatedNodeName": "n", "podIPs": [{"ip": "1"}],

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn files_change_together_and_old_names_go() {
+    fn files_are_replaced_together_and_removed_names_disappear() {
         let directory = tempfile::tempdir().unwrap();
         let folder = directory.path().join("v");
         write(&folder, &files(&[("a", "1"), ("d/b", "2")]), None).unwrap();

@@ -88,7 +88,7 @@ pub(super) async fn claim_path(
         base::tasks::blocking(move || mark_first_use(&pods, &own, &volume, &root, group))
             .await
             .map_err(|e| e.to_string())?
-            .map_err(|e| format!("cannot give {:?} to fsGroup: {e}", path))?;
+            .map_err(|e| format!("cannot change {:?} to fsGroup: {e}", path))?;
     }
     Ok(VolumePath { path, read_only })
 }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_changes_hands_once_per_use() {
+    fn the_first_pod_on_a_volume_changes_its_group() {
         let home = tempfile::tempdir().unwrap();
         let (pods, root) = (home.path().join("pods"), home.path().join("data"));
         std::fs::create_dir_all(root.join("db")).unwrap();

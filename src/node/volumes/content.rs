@@ -110,7 +110,7 @@ fn keys(
         CachedObject::Missing if optional => BTreeMap::new(),
         CachedObject::Missing => return Err(format!("{kind} {name:?} not found")),
         CachedObject::Unknown(error) if error.is_empty() => {
-            return Err(format!("{kind} {}/{name} is not read yet", pod.namespace()));
+            return Err(format!("{kind} {}/{name} was not read yet", pod.namespace()));
         }
         CachedObject::Unknown(error) => return Err(error),
     };
@@ -277,7 +277,7 @@ mod tests {
     /// The cases of `TestCollectDataWithServiceAccountToken` and of the specs of `[sig-auth]
     /// ServiceAccounts`.
     #[test]
-    fn tokens_are_for_the_only_user_and_for_the_group_of_the_pod() {
+    fn tokens_are_readable_for_the_only_user_and_the_group_of_the_pod() {
         let of = |context: Value, containers: Value| {
             let spec = json!({"containers": containers, "securityContext": context});
             access(&crate::pods::pod::tests::pod(spec), Some(0o644))

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_given_with_all_in_it_but_nothing_outside() {
+    fn fs_group_changes_the_directory_tree_and_nothing_outside() {
         let home = tempfile::tempdir().unwrap();
         let (volume, outside) = (home.path().join("volume"), home.path().join("outside"));
         std::fs::create_dir_all(volume.join("sub")).unwrap();

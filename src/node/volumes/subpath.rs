@@ -101,7 +101,7 @@ mod tests {
     /// swapped while sub-paths through them are opened ten thousand times. What is opened and
     /// created must always be in the volume.
     #[test]
-    fn ten_thousand_swaps_of_a_folder_and_a_link_lead_nowhere_else() {
+    fn sub_paths_stay_in_the_volume_while_a_directory_and_a_link_are_swapped() {
         const TIMES: usize = 10_000;
         let home = tempfile::tempdir().unwrap();
         let (volume, outside) = (home.path().join("volume"), home.path().join("outside"));

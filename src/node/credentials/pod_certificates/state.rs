@@ -95,7 +95,9 @@ impl Decision {
                             Self::Issued { chain, refresh_at, ends_at }
                         }
                         (Err(why), _) => Self::unusable(why),
-                        (_, None) => Self::unusable("the status has no times".to_owned()),
+                        (_, None) => {
+                            Self::unusable("the status lacks beginRefreshAt or notAfter".to_owned())
+                        }
                     };
                 }
                 _ => {}
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_asked_for_waited_for_and_had() {
+    fn a_certificate_is_requested_awaited_and_kept() {
         let mut entry = CertificateState::default();
         assert_eq!(entry.advance(None, "n", NOW, 0), (NextAction::Request, vec![]));
         let mut entry = pending();
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_sees_was_deleted() {
+    fn a_request_missing_from_the_cache_was_deleted() {
         let mut entry = pending();
         assert_eq!(entry.advance(None, "n", NOW + 660, 0).0, NextAction::Wait);
         assert_eq!(entry.advance(None, "n", NOW + 661, 0).0, NextAction::Request);
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_denied_or_failed_stays_so() {
+    fn denied_and_failed_requests_are_final() {
         let words = ("Why".to_owned(), "say \"no\"".to_owned());
         let mut entry = pending();
         let (reason, message) = words.clone();
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_certificate_stays_until_the_new_one_is_there_and_lateness_is_told_once() {
+    fn the_old_certificate_is_kept_until_the_new_one_and_overdue_is_reported_once() {
         let mut entry = pending();
         entry.advance(Some(issued()), "n", NOW, 0);
         entry.pending =
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_are_read_from_conditions_and_chains_are_cleaned() {
+    fn decisions_are_parsed_from_conditions_and_chains_normalized() {
         let condition = |kind: &str| {
             json!([{"type": kind, "status": "True", "reason": "R", "message": "M",
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}])
@@ -359,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_is_a_key_and_certificates() {
+    fn a_bundle_is_split_into_key_and_certificates() {
         let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
         assert_eq!(split(&format!("{key}chain")), Some((key, "chain")));
         assert_eq!(split("chain"), None);

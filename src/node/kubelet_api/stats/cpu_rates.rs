@@ -57,7 +57,7 @@ mod tests {
     const SECOND: i64 = 1_000_000_000;
 
     #[test]
-    fn a_rate_is_that_between_two_samples() {
+    fn a_rate_is_computed_between_two_samples() {
         let rates = CpuRates::default();
         assert_eq!(rates.rate("a", 10 * SECOND, 500), None);
         // Half a core over ten seconds.

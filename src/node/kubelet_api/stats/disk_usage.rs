@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_is_too_large_is_not_guessed_at() {
+    fn a_tree_that_is_too_large_has_no_result() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a", "b", "c"] {
             std::fs::write(folder.path().join(name), name).unwrap();

@@ -73,7 +73,7 @@ pub(crate) fn agent_metrics(api: &KubeletApi) -> String {
         observed
             .containers
             .iter()
-            .filter(|c| c.state == crate::pods::observed::State::Running)
+            .filter(|c| c.state == crate::pods::observed::ObservedState::Running)
             .count()
     };
     let containers: usize = all.iter().map(|(_, h)| running(h)).sum();

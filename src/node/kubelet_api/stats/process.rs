@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_from_its_files() {
+    fn a_process_is_parsed_from_its_files() {
         let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 1500 0 3 0 20 30 0 0 20 0 5 0 500 1 2 3";
         let status = "VmRSS:\t  2048 kB\nRssAnon:\t  1024 kB\nVmSwap:\t     4 kB\n";
         let process = Process::parse(stat, status, 1_000_000_000).unwrap();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_listener_of_a_socket_is_found() {
+    fn the_listening_process_of_a_socket_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();

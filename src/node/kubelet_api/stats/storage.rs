@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn storage_of_a_pod_is_measured_by_volume_and_as_a_whole() {
+    fn disk_usage_of_a_pod_is_measured_by_volume_and_in_total() {
         let home = tempfile::tempdir().unwrap();
         let address = std::net::Ipv4Addr::LOCALHOST.into();
         let mut config = Config::new("n", address, home.path().into(), home.path().into());

@@ -48,7 +48,7 @@ fn measured() -> NodeSample {
         swap_limit: Some(5),
         pressure: GroupPressure { memory: some(5), io: some(6), ..GroupPressure::default() },
     };
-    let sandbox = crate::pods::observed::Sandbox {
+    let sandbox = crate::pods::observed::ObservedSandbox {
         id: "s".into(),
         attempt: 0,
         created_at: 1_700_000_000_000_000_000,
@@ -176,7 +176,7 @@ fn pod_stats_have_network_processes_and_storage() {
 }
 
 #[test]
-fn what_metrics_server_reads_is_there() {
+fn resource_metrics_have_what_metrics_server_reads() {
     let text = metrics::render(&measured());
     for line in [
         "container_cpu_usage_seconds_total{container=\"c\",namespace=\"d\",pod=\"p\"} 1.5 1700000001000",

@@ -89,7 +89,7 @@ mod tests {
 
     /// Cases of Go's `ParseRangeTests` (`net/http/range_test.go`).
     #[test]
-    fn ranges_are_read_as_go_reads_them() {
+    fn ranges_are_parsed_as_in_go() {
         for (header, size, expected) in [
             ("", 0, None),
             ("foo", 0, None),

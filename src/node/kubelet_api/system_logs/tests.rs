@@ -39,7 +39,7 @@ fn header(response: &Response<()>, name: HeaderName) -> &str {
 }
 
 #[tokio::test]
-async fn a_directory_is_listed_as_by_go() {
+async fn a_directory_is_listed_as_in_go() {
     let (_outer, root) = directory();
     let (response, body) = get(&root, "", &[]).await;
     assert_eq!(response.status(), StatusCode::OK);
@@ -60,7 +60,7 @@ async fn a_directory_is_listed_as_by_go() {
 }
 
 #[tokio::test]
-async fn paths_lead_to_files_of_the_directory_alone() {
+async fn paths_do_not_leave_the_directory() {
     let (_outer, root) = directory();
     for (path, status, expected) in [
         ("syslog", 200, "0123456789"),

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_acts_on_is_refused_by_name() {
+    fn unsupported_fields_are_rejected_by_name() {
         let of = |spec: Value| reason(spec, NodeFeatures::default());
         let message = |field: &str| {
             Some((
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_nobody_enforces_is_refused_as_upstream_does() {
+    fn an_unenforceable_profile_is_rejected_as_in_upstream() {
         let spec = |kind: &str| json!({"containers": [{"name": "a"}], "securityContext": {"appArmorProfile": {"type": kind}}});
         let none = NodeFeatures::default();
         assert_eq!(reason(spec("Unconfined"), none), None);
@@ -244,10 +244,10 @@ mod tests {
     ];
 
     #[test]
-    fn every_field_is_acted_on_or_refused() {
+    fn every_field_is_supported_or_rejected() {
         let schema = api::schema::Schema::builtin();
         // The position of the fields of a type in a pod with one container and one volume.
-        let place = |type_: &str, field: &str, value: Value| -> Value {
+        let spec_with = |type_: &str, field: &str, value: Value| -> Value {
             let container = |c: Value| json!({"containers": [c]});
             let volume = |v: Value| json!({"volumes": [v]});
             match type_ {
@@ -273,7 +273,7 @@ mod tests {
             for field in &schema.get(id).fields {
                 let acted = ACTED.iter().filter(|(t, _)| *t == type_);
                 let mut names = acted.flat_map(|(_, names)| names.split_whitespace());
-                let spec = place(type_, &field.json, json!(["x"]));
+                let spec = spec_with(type_, &field.json, json!(["x"]));
                 let rejected = !api::unsupported::pod_spec(&spec, "spec").is_empty();
                 if !names.any(|n| *n == *field.json) && !rejected {
                     undecided.push(format!("{type_}.{}", field.json));

@@ -78,13 +78,13 @@ pub(crate) fn pod_dns(pod: &Pod, config: &Config) -> PodDns {
             dns.servers.join(" ")
         ));
     }
-    let asked = dns.searches.len();
+    let specified = dns.searches.len();
     dns.searches.truncate(SEARCHES_MAX);
     dns.searches.retain(|search| search.len() <= SEARCH_LENGTH_MAX);
     while dns.searches.join(" ").len() > SEARCH_CHARS_MAX {
         dns.searches.pop();
     }
-    if dns.searches.len() < asked {
+    if dns.searches.len() < specified {
         omissions.push(format!(
             "Search Line limits were exceeded, some search paths have been omitted, \
              the applied search line is: {}",
@@ -126,7 +126,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn policies_choose_between_cluster_and_host() {
+    fn dns_policies_select_cluster_or_host() {
         let directory = tempfile::tempdir().unwrap();
         let mut c = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into());
         c.resolv_conf = directory.path().join("resolv.conf");
@@ -155,7 +155,7 @@ mod tests {
 
     /// The limits and messages of upstream's `formDNSConfigFitsLimits`.
     #[test]
-    fn what_resolvers_do_not_take_is_left_out_and_told() {
+    fn values_above_resolver_limits_are_omitted_with_messages() {
         let directory = tempfile::tempdir().unwrap();
         let mut c = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into());
         c.resolv_conf = directory.path().join("resolv.conf");

@@ -57,7 +57,7 @@ fn go_quote(text: &str) -> String {
 pub(crate) fn field(
     pod: &Pod,
     path: &str,
-    facts: &FieldContext<'_>,
+    fields: &FieldContext<'_>,
 ) -> Result<String, InvalidPodSpec> {
     let meta = &pod.object.metadata;
     let joined = |ips: &[IpAddr]| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
@@ -81,10 +81,10 @@ pub(crate) fn field(
         "metadata.annotations" => lines(meta.annotations.as_ref()),
         "spec.nodeName" => pod.spec().node_name.clone().unwrap_or_default(),
         "spec.serviceAccountName" => pod.spec().service_account_name.clone().unwrap_or_default(),
-        "status.hostIP" => facts.node_ips.first().map(ToString::to_string).unwrap_or_default(),
-        "status.hostIPs" => joined(facts.node_ips),
-        "status.podIP" => facts.pod_ips.first().cloned().unwrap_or_default(),
-        "status.podIPs" => facts.pod_ips.join(","),
+        "status.hostIP" => fields.node_ips.first().map(ToString::to_string).unwrap_or_default(),
+        "status.hostIPs" => joined(fields.node_ips),
+        "status.podIP" => fields.pod_ips.first().cloned().unwrap_or_default(),
+        "status.podIPs" => fields.pod_ips.join(","),
         _ => return Err(InvalidPodSpec(format!("unsupported fieldPath: {path}"))),
     })
 }
@@ -98,7 +98,7 @@ pub(crate) fn resource(
     pod: &Pod,
     own: Option<&PodContainer>,
     selector: &core::ResourceFieldSelector,
-    facts: &FieldContext<'_>,
+    fields: &FieldContext<'_>,
 ) -> Result<String, InvalidPodSpec> {
     let member = match selector.container_name.as_deref().filter(|n| !n.is_empty()) {
         Some(name) => pod
@@ -117,7 +117,7 @@ pub(crate) fn resource(
     >| { list.and_then(|l| l.get(name)).and_then(|q| Quantity::parse(&q.0).ok()) };
     let limit = set(resources.and_then(|r| r.limits.as_ref()));
     let value = match list {
-        "limits" => limit.or_else(|| facts.allocatable.get(name).copied()),
+        "limits" => limit.or_else(|| fields.allocatable.get(name).copied()),
         "requests" => set(resources.and_then(|r| r.requests.as_ref())).or(limit),
         _ => {
             return Err(InvalidPodSpec(format!(
@@ -151,23 +151,23 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_and_resources_are_those_of_the_kubelet() {
+    fn fields_and_resources_are_formatted_as_in_the_kubelet() {
         let p = pod(
             json!({"nodeName": "n", "containers": [{"name": "a", "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}}}]}),
         );
         let allocatable = BTreeMap::from([("ephemeral-storage".to_owned(), Quantity::bytes(7))]);
-        let facts = FieldContext {
+        let fields = FieldContext {
             pod_ips: &["10.0.0.1".into(), "fd00::1".into()],
             node_ips: &[[192, 0, 2, 1].into()],
             allocatable: &allocatable,
         };
-        assert_eq!(field(&p, "status.podIPs", &facts).unwrap(), "10.0.0.1,fd00::1");
-        assert_eq!(field(&p, "metadata.annotations['x']", &facts).unwrap(), "");
-        assert!(field(&p, "spec.x", &facts).is_err());
+        assert_eq!(field(&p, "status.podIPs", &fields).unwrap(), "10.0.0.1,fd00::1");
+        assert_eq!(field(&p, "metadata.annotations['x']", &fields).unwrap(), "");
+        assert!(field(&p, "spec.x", &fields).is_err());
         let value = |resource: &str, divisor: &str| {
             let selector =
                 serde_json::from_value(json!({"resource": resource, "divisor": divisor})).unwrap();
-            super::resource(&p, Some(&p.containers[0]), &selector, &facts).unwrap()
+            super::resource(&p, Some(&p.containers[0]), &selector, &fields).unwrap()
         };
         assert_eq!(value("limits.cpu", "1"), "2");
         assert_eq!(value("limits.cpu", "1m"), "1500");

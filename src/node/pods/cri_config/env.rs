@@ -26,7 +26,7 @@ pub(crate) trait Lookup {
 pub(crate) fn environment(
     pod: &Pod,
     member: &PodContainer,
-    facts: &FieldContext<'_>,
+    fields: &FieldContext<'_>,
     services: &[core::Service],
     lookup: &impl Lookup,
 ) -> Result<Vec<(String, String)>, InvalidPodSpec> {
@@ -68,7 +68,7 @@ pub(crate) fn environment(
         let literal = variable.value.as_deref().unwrap_or_default();
         let value = match &variable.value_from {
             Some(source) if literal.is_empty() => {
-                match from_source(pod, member, source, facts, lookup)? {
+                match from_source(pod, member, source, fields, lookup)? {
                     Some(value) => value,
                     None => continue,
                 }
@@ -94,14 +94,14 @@ fn from_source(
     pod: &Pod,
     member: &PodContainer,
     source: &core::EnvVarSource,
-    facts: &FieldContext<'_>,
+    fields: &FieldContext<'_>,
     lookup: &impl Lookup,
 ) -> Result<Option<String>, InvalidPodSpec> {
     if let Some(reference) = &source.field_ref {
-        return field(pod, &reference.field_path, facts).map(Some);
+        return field(pod, &reference.field_path, fields).map(Some);
     }
     if let Some(selector) = &source.resource_field_ref {
-        return resource(pod, Some(member), selector, facts).map(Some);
+        return resource(pod, Some(member), selector, fields).map(Some);
     }
     let (data, kind, title, name, key, optional) = if let Some(r) = &source.config_map_key_ref {
         (lookup.config_map(&r.name), "configmap", "ConfigMap", &r.name, &r.key, r.optional)
@@ -194,8 +194,8 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "my-db", "namespace": "d"},
             "spec": {"clusterIP": "10.43.0.5", "ports": [{"name": "pg", "port": 5432}]}}))
             .unwrap();
-        let facts = FieldContext { pod_ips: &[], node_ips: &[], allocatable: &BTreeMap::new() };
-        environment(&p, &p.containers[0], &facts, &[service], &Objects)
+        let fields = FieldContext { pod_ips: &[], node_ips: &[], allocatable: &BTreeMap::new() };
+        environment(&p, &p.containers[0], &fields, &[service], &Objects)
     }
 
     #[test]

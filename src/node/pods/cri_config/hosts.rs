@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_that_of_the_kubelet() {
+    fn the_hosts_file_is_that_of_the_kubelet() {
         let alias =
             HostAlias { ip: "1.2.3.4".into(), hostnames: Some(vec!["a".into(), "b".into()]) };
         let text = managed(&["10.0.0.1".into()], "web", "svc.ns.svc.cluster.local", &[alias]);

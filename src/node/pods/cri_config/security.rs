@@ -266,7 +266,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn who_must_not_be_root_is_not_root() {
+    fn run_as_non_root_rejects_uid_0() {
         let of = |security: serde_json::Value, image: (Option<i64>, &str)| {
             let p = pod(json!({"containers": [{"name": "a", "securityContext": security}]}));
             let image = (image.0, image.1.to_owned());
@@ -285,7 +285,7 @@ mod tests {
     /// The runtime's profile is the default, there are no raw sockets, and an empty profile
     /// (CVE-2023-2431) is none.
     #[test]
-    fn hardened_containers_have_a_profile_and_no_raw_packets() {
+    fn hardened_containers_have_a_seccomp_profile_and_no_raw_sockets() {
         let of = |spec: serde_json::Value, hardened| {
             let p = pod(json!({"containers": [{"name": "a", "securityContext": spec}]}));
             let image = (None, String::new());
@@ -300,9 +300,9 @@ mod tests {
         assert_eq!(of(json!({}), true).unwrap(), (ProfileType::RuntimeDefault, raw.clone()));
         let own = json!({"seccompProfile": {"type": "Unconfined"}, "capabilities": {"add": ["SYS_TIME"]}});
         assert_eq!(of(own, true).unwrap(), (ProfileType::Unconfined, raw));
-        for asked in ["NET_RAW", "CAP_NET_RAW", "ALL"] {
-            let own = json!({"capabilities": {"add": [asked]}});
-            assert_eq!(of(own, true).unwrap().1, none, "{asked}");
+        for capability in ["NET_RAW", "CAP_NET_RAW", "ALL"] {
+            let own = json!({"capabilities": {"add": [capability]}});
+            assert_eq!(of(own, true).unwrap().1, none, "{capability}");
         }
         let privileged = json!({"privileged": true});
         assert_eq!(of(privileged, true).unwrap(), (ProfileType::Unconfined, none));

@@ -19,10 +19,10 @@ use crate::status::pod::PodFailure;
 /// Whether a pod uses resources of the node (upstream's `GetActivePods`): it exists in the API and
 /// has not ended. A pod that was deleted without a grace period does not count, although its
 /// containers may still be ending.
-fn uses_resources(desired: &DesiredPod, shown: &ReportedPod) -> bool {
+fn uses_resources(desired: &DesiredPod, reported: &ReportedPod) -> bool {
     let ended = desired.pod.is_api_terminal()
-        || matches!(shown.status.phase.as_deref(), Some("Succeeded" | "Failed"));
-    !desired.removed && (!ended || shown.observed.any_running())
+        || matches!(reported.status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    !desired.removed && (!ended || reported.observed.any_running())
 }
 
 impl PodManager {
@@ -60,7 +60,7 @@ impl PodManager {
                     }
                     // A pod is not rejected while the API server cannot be reached.
                     Err(error) if error.is_retryable() => {
-                        tracing::debug!(%error, "cannot read the node's labels yet");
+                        tracing::debug!(%error, "cannot read the node's labels, retrying");
                     }
                     Err(error) => {
                         tracing::debug!(%error, "cannot read the node's labels");
@@ -102,10 +102,8 @@ impl PodManager {
             return false;
         };
         if self.waiting.insert(Arc::clone(&pod.uid), pod.key.clone()).is_none() {
-            let message = format!(
-                "Waiting for the host ports of the former pod {}, which still ends",
-                holder.key
-            );
+            let message =
+                format!("Waiting for the host ports of pod {}, which is terminating", holder.key);
             self.node.api.events.pod_event(pod, EventType::Normal, "NodePorts", message);
         }
         true
@@ -178,7 +176,7 @@ fn has_begun(pod: &Pod) -> bool {
 mod tests {
     use super::*;
     use crate::pods::observed::tests::container;
-    use crate::pods::observed::{ObservedPod, State};
+    use crate::pods::observed::{ObservedPod, ObservedState};
     use crate::pods::pod::tests::pod;
     use serde_json::json;
 
@@ -188,25 +186,25 @@ mod tests {
         DesiredPod { pod, removed, api_uid, rejection, resize, halt_seconds }
     }
 
-    fn shown(phase: &str, running: bool) -> ReportedPod {
-        let state = if running { State::Running } else { State::Exited };
+    fn reported(phase: &str, running: bool) -> ReportedPod {
+        let state = if running { ObservedState::Running } else { ObservedState::Exited };
         let containers = vec![container("a", state)];
-        let mut shown = ReportedPod::default();
-        shown.status.phase = Some(phase.to_owned());
-        shown.observed = Arc::new(ObservedPod { sandboxes: Vec::new(), containers });
-        shown
+        let mut reported = ReportedPod::default();
+        reported.status.phase = Some(phase.to_owned());
+        reported.observed = Arc::new(ObservedPod { sandboxes: Vec::new(), containers });
+        reported
     }
 
     #[test]
-    fn a_force_deleted_pod_takes_nothing_from_its_successor() {
-        assert!(uses_resources(&desired(false), &shown("Running", true)));
-        assert!(!uses_resources(&desired(true), &shown("Running", true)));
+    fn a_force_deleted_pod_uses_no_resources() {
+        assert!(uses_resources(&desired(false), &reported("Running", true)));
+        assert!(!uses_resources(&desired(true), &reported("Running", true)));
     }
 
     #[test]
-    fn a_failed_pod_counts_until_its_containers_have_ended() {
-        assert!(uses_resources(&desired(false), &shown("Failed", true)));
-        assert!(!uses_resources(&desired(false), &shown("Failed", false)));
-        assert!(!uses_resources(&desired(false), &shown("Succeeded", false)));
+    fn a_failed_pod_uses_resources_until_its_containers_have_ended() {
+        assert!(uses_resources(&desired(false), &reported("Failed", true)));
+        assert!(!uses_resources(&desired(false), &reported("Failed", false)));
+        assert!(!uses_resources(&desired(false), &reported("Succeeded", false)));
     }
 }

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::*;
-use crate::pods::observed::Sandbox;
+use crate::pods::observed::ObservedSandbox;
 use crate::pods::pod::tests::pod;
 
-fn sandbox(ready: bool) -> Sandbox {
-    Sandbox {
+fn sandbox(ready: bool) -> ObservedSandbox {
+    ObservedSandbox {
         id: "s".into(),
         attempt: 0,
         created_at: 1,
@@ -17,12 +17,12 @@ fn sandbox(ready: bool) -> Sandbox {
     }
 }
 
-fn container(pod: &Pod, name: &str, state: State, exit_code: i32) -> Container {
+fn container(pod: &Pod, name: &str, state: ObservedState, exit_code: i32) -> ObservedContainer {
     let hash = pod.container(name).unwrap().hash();
-    Container { exit_code, hash, ..crate::pods::observed::tests::container(name, state) }
+    ObservedContainer { exit_code, hash, ..crate::pods::observed::tests::container(name, state) }
 }
 
-fn decide(pod: &Pod, containers: &[(&str, State, i32)]) -> Plan {
+fn decide(pod: &Pod, containers: &[(&str, ObservedState, i32)]) -> Plan {
     let containers = containers.iter().map(|(n, s, e)| container(pod, n, *s, *e)).collect();
     plan(pod, &ObservedPod { sandboxes: vec![sandbox(true)], containers }, |_| {
         ProbeResults::default()
@@ -39,7 +39,7 @@ fn a_new_pod_gets_a_sandbox_and_its_first_containers() {
 }
 
 #[test]
-fn restart_policies_decide_over_exited_containers() {
+fn restart_policies_apply_to_exited_containers() {
     for (policy, code, start, over) in [
         ("Always", 0, true, false),
         ("OnFailure", 0, false, true),
@@ -47,15 +47,15 @@ fn restart_policies_decide_over_exited_containers() {
         ("Never", 1, false, true),
     ] {
         let pod = pod(json!({"restartPolicy": policy, "containers": [{"name": "a"}]}));
-        let plan = decide(&pod, &[("a", State::Exited, code)]);
+        let plan = decide(&pod, &[("a", ObservedState::Exited, code)]);
         assert_eq!((!plan.start.is_empty(), plan.kill_pod), (start, over), "{policy} {code}");
     }
     let rules = pod(
         json!({"restartPolicy": "Never", "containers": [{"name": "a", "restartPolicy": "Never",
         "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]}]}),
     );
-    assert_eq!(decide(&rules, &[("a", State::Exited, 42)]).start, [0]);
-    assert!(decide(&rules, &[("a", State::Exited, 1)]).kill_pod);
+    assert_eq!(decide(&rules, &[("a", ObservedState::Exited, 42)]).start, [0]);
+    assert!(decide(&rules, &[("a", ObservedState::Exited, 1)]).kill_pod);
 }
 
 #[test]
@@ -65,19 +65,20 @@ fn init_containers_run_in_order_and_sidecars_stay() {
         "containers": [{"name": "a"}],
     }));
     assert_eq!(decide(&p, &[]).start, [0]);
-    assert_eq!(decide(&p, &[("i", State::Running, 0)]), Plan::default());
-    assert_eq!(decide(&p, &[("i", State::Exited, 1)]).start, [0]);
-    assert_eq!(decide(&p, &[("i", State::Exited, 0)]).start, [1]);
-    let up = [("i", State::Exited, 0), ("s", State::Running, 0)];
+    assert_eq!(decide(&p, &[("i", ObservedState::Running, 0)]), Plan::default());
+    assert_eq!(decide(&p, &[("i", ObservedState::Exited, 1)]).start, [0]);
+    assert_eq!(decide(&p, &[("i", ObservedState::Exited, 0)]).start, [1]);
+    let up = [("i", ObservedState::Exited, 0), ("s", ObservedState::Running, 0)];
     assert_eq!(decide(&p, &up).start, [2]);
-    let done = [up[0], up[1], ("j", State::Exited, 0)];
+    let done = [up[0], up[1], ("j", ObservedState::Exited, 0)];
     assert_eq!(decide(&p, &done).start, [3]);
-    let sidecar_died = [up[0], ("s", State::Exited, 1), done[2], ("a", State::Running, 0)];
+    let sidecar_died =
+        [up[0], ("s", ObservedState::Exited, 1), done[2], ("a", ObservedState::Running, 0)];
     assert_eq!(decide(&p, &sidecar_died).start, [1]);
     let never = pod(
         json!({"restartPolicy": "Never", "initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}),
     );
-    assert!(decide(&never, &[("i", State::Exited, 1)]).kill_pod);
+    assert!(decide(&never, &[("i", ObservedState::Exited, 1)]).kill_pod);
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn failed_probes_and_new_images_replace_the_container() {
     let p = pod(json!({"containers": [{"name": "a", "image": "x:1"}]}));
     let observed = ObservedPod {
         sandboxes: vec![sandbox(true)],
-        containers: vec![container(&p, "a", State::Running, 0)],
+        containers: vec![container(&p, "a", ObservedState::Running, 0)],
     };
     let sick = |_: &str| ProbeResults { liveness: Some(false), ..ProbeResults::default() };
     let wanted = plan(&p, &observed, sick);
@@ -97,10 +98,10 @@ fn failed_probes_and_new_images_replace_the_container() {
 }
 
 #[test]
-fn a_dead_sandbox_is_replaced_unless_the_pod_is_over() {
+fn a_dead_sandbox_is_replaced_unless_the_pod_has_ended() {
     let observed = |p: &Pod, code| ObservedPod {
         sandboxes: vec![sandbox(false)],
-        containers: vec![container(p, "a", State::Exited, code)],
+        containers: vec![container(p, "a", ObservedState::Exited, code)],
     };
     let always = pod(json!({"containers": [{"name": "a"}]}));
     let wanted = plan(&always, &observed(&always, 0), |_| ProbeResults::default());

@@ -89,12 +89,12 @@ impl PodActions {
         let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
         let node = Arc::clone(&self.node);
         let set_up = volumes::set_up(&node, pod, &ips);
-        let mut made = None;
+        let mut created = None;
         let volumes = match next.create_sandbox.filter(|_| !next.kill_pod) {
             // Both take a while and are independent. Volumes that may take long are set up first.
             Some(attempt) if volumes::need_no_wait(&self.node, pod) => {
                 let (volumes, sandbox) = tokio::join!(set_up, self.create_sandbox(pod, attempt));
-                made = Some(sandbox);
+                created = Some(sandbox);
                 volumes
             }
             _ => set_up.await,
@@ -110,8 +110,8 @@ impl PodActions {
         })?;
         let mut outcome = Ok(());
         if *next != Plan::default() {
-            let made = made.transpose()?;
-            outcome = self.execute(pod, next, made, observed, &volumes).await;
+            let created = created.transpose()?;
+            outcome = self.execute(pod, next, created, observed, &volumes).await;
         }
         Ok(PlanOutcome {
             refresh_at: volumes.refresh_at,
@@ -155,7 +155,7 @@ impl PodActions {
         &mut self,
         pod: &Arc<Pod>,
         next: &Plan,
-        made: Option<String>,
+        created: Option<String>,
         observed: &ObservedPod,
         volumes: &PodVolumes,
     ) -> Result<(), String> {
@@ -177,7 +177,7 @@ impl PodActions {
         let mut sandbox = observed.ready_sandbox().map(|s| s.id.clone());
         let mut newest = None;
         if let Some(attempt) = next.create_sandbox {
-            let id = match made {
+            let id = match created {
                 Some(id) => id,
                 None => self.create_sandbox(pod, attempt).await?,
             };
@@ -247,21 +247,21 @@ impl PodActions {
         &self,
         stop: impl Future<Output = Result<(), String>>,
     ) -> Result<bool, String> {
-        let mut news = self.desired.clone();
+        let mut desired = self.desired.clone();
         tokio::select! {
             biased;
             outcome = stop => outcome.map(|()| true),
-            () = pod_must_end(&mut news) => Ok(false),
+            () = pod_must_end(&mut desired) => Ok(false),
         }
     }
 }
 
 /// Resolves once the pod has to end.
-pub(super) async fn pod_must_end(news: &mut watch::Receiver<DesiredPod>) {
+pub(super) async fn pod_must_end(desired: &mut watch::Receiver<DesiredPod>) {
     let ends = |d: &DesiredPod| {
         d.removed || d.rejection.is_some() || d.halt_seconds.is_some() || d.pod.is_deleted()
     };
-    if news.wait_for(ends).await.is_err() {
+    if desired.wait_for(ends).await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -11,7 +11,7 @@ use crate::pods::pod::Pod;
 #[derive(Debug, Default)]
 pub(super) struct ActiveTime {
     /// The time of that reading, and the active time of the pod until then.
-    seen: Option<(Instant, Duration)>,
+    first_reading: Option<(Instant, Duration)>,
 }
 
 impl ActiveTime {
@@ -30,7 +30,7 @@ impl ActiveTime {
     /// `start` is in seconds since the epoch. The wall clock may lie before it: a machine without a
     /// real-time clock boots in the past.
     fn left_of(&mut self, limit: Duration, start: i64, wall: Duration, now: Instant) -> Duration {
-        let (since, before) = *self.seen.get_or_insert_with(|| {
+        let (since, before) = *self.first_reading.get_or_insert_with(|| {
             let start = Duration::from_secs(u64::try_from(start).unwrap_or_default());
             (now, wall.saturating_sub(start))
         });
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_does_not_change_what_is_left() {
+    fn a_changed_clock_does_not_change_the_deadline() {
         let (mut active, now) = (ActiveTime::default(), base::clock::now());
         let wall = seconds(1_800_000_010);
         assert_eq!(active.left_of(seconds(60), START, wall, now), seconds(50));
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_starts_in_1970_gives_a_pod_its_time_and_no_more() {
+    fn the_deadline_is_kept_on_a_machine_that_boots_in_1970() {
         let (mut active, now) = (ActiveTime::default(), base::clock::now());
         assert_eq!(active.left_of(seconds(60), START, seconds(7), now), seconds(60));
         assert_eq!(

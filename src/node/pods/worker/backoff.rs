@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::pods::observed::{Container, ObservedPod, State};
+use crate::pods::observed::{ObservedContainer, ObservedPod, ObservedState};
 use crate::pods::pod::Pod;
 
 /// How long after its back-off a container is retried, so that rounding cannot prolong the
@@ -30,13 +30,13 @@ struct RestartDelay {
 #[derive(Debug, Default)]
 pub(super) struct CrashBackoff(HashMap<String, RestartDelay>);
 
-fn key(container: &Container) -> String {
+fn key(container: &ObservedContainer) -> String {
     format!("{} {}", container.name, container.hash)
 }
 
 /// Returns the exit time. A time in the future was recorded before the clock was set back, and
 /// counts as long past.
-fn exit_time(container: &Container, now: Duration) -> Duration {
+fn exit_time(container: &ObservedContainer, now: Duration) -> Duration {
     let end = Duration::from_nanos(u64::try_from(container.finished_at).unwrap_or_default());
     if end > now + CLOCK_TOLERANCE { Duration::ZERO } else { end }
 }
@@ -44,7 +44,7 @@ fn exit_time(container: &Container, now: Duration) -> Duration {
 impl CrashBackoff {
     /// Returns delay and rest of the delay of an exited container; `None` if it may start, which is
     /// then recorded as a start.
-    pub(super) fn check(&mut self, container: &Container) -> Option<(Duration, Duration)> {
+    pub(super) fn check(&mut self, container: &ObservedContainer) -> Option<(Duration, Duration)> {
         let now = base::clock::unix_time();
         let end = exit_time(container, now);
         let fresh = RestartDelay { delay: INITIAL, updated: now };
@@ -79,7 +79,7 @@ impl CrashBackoff {
             .iter()
             .filter_map(|index| pod.containers.get(*index))
             .filter_map(|member| observed.container(member.name()))
-            .filter(|container| container.state == State::Exited)
+            .filter(|container| container.state == ObservedState::Exited)
             .filter_map(|c| {
                 Some((exit_time(c, now) + self.0.get(&key(c))?.delay).saturating_sub(now))
             })

@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use crate::pods::observed::{Container, ObservedPod, State, label};
+use crate::pods::observed::{ObservedContainer, ObservedPod, ObservedState, label};
 
 /// Bytes kept of a message file and of a log (`MaxContainerTerminationMessageLength`, `…LogLength`,
 /// `…LogLines`).
@@ -15,7 +15,7 @@ const LOG_TAIL: u64 = 16 << 10;
 
 /// Fills in the messages of exited containers.
 pub(super) fn fill_termination_messages(observed: &mut ObservedPod, _logs: &Path) {
-    for container in observed.containers.iter_mut().filter(|c| c.state == State::Exited) {
+    for container in observed.containers.iter_mut().filter(|c| c.state == ObservedState::Exited) {
         if container.reason.is_empty() {
             container.reason =
                 if container.exit_code == 0 { "Completed" } else { "Error" }.to_owned();
@@ -31,7 +31,7 @@ pub(super) fn fill_termination_messages(observed: &mut ObservedPod, _logs: &Path
     }
 }
 
-fn termination_message(container: &Container) -> String {
+fn termination_message(container: &ObservedContainer) -> String {
     let path =
         container.annotations.get(label::MESSAGE_PATH).map(String::as_str).unwrap_or_default();
     let absolute = Path::new("/").join(path);
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_is_told_without_its_prefixes() {
+    fn the_termination_message_has_log_lines_without_prefixes() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "2026-01-01T00:00:00Z stdout P one \n2026-01-01T00:00:00Z stdout F two\n2026-01-01T00:00:00Z stderr F three\n").unwrap();
         assert_eq!(log_tail(file.path()).unwrap(), "one two\nthree\n");

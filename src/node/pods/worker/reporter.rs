@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::message;
 use crate::context::Node;
 use crate::pods::handle::{DesiredPod, ReportedPod};
-use crate::pods::observed::{ObservedPod, State, observe};
+use crate::pods::observed::{ObservedPod, ObservedState, observe};
 use crate::pods::pod::{Pod, PodOrigin};
 use crate::probes::Probes;
 use crate::runtime::{RuntimeError, netns};
@@ -129,7 +129,7 @@ impl Reporter {
         self.probes.sync(&self.node, pod, observed, terminating);
         self.progress.lock().waiting.retain(|name, _| {
             pod.container(name).is_some()
-                && observed.active_container(name).is_none_or(|c| c.state != State::Running)
+                && observed.active_container(name).is_none_or(|c| c.state != ObservedState::Running)
         });
         self.publish(desired, observed);
     }
@@ -215,7 +215,7 @@ impl Reporter {
         let desired = self.desired.borrow().clone();
         match self.observe(&desired.pod).await {
             Ok(observed) => self.update(&desired, &observed),
-            Err(error) => tracing::debug!(pod = %desired.pod.key, %error, "cannot look at the pod"),
+            Err(error) => tracing::debug!(pod = %desired.pod.key, %error, "cannot observe pod"),
         }
     }
 }

@@ -6,7 +6,7 @@ use proto::runtime::v1 as cri;
 use super::actions::PIDS_MAX;
 use super::actions::PodActions;
 use crate::events;
-use crate::pods::observed::{ObservedPod, State, label};
+use crate::pods::observed::{ObservedPod, ObservedState, label};
 use crate::pods::plan::{KillReason, PlannedKill};
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 use crate::pods::resize;
@@ -65,8 +65,9 @@ impl PodActions {
             .iter()
             .filter(|m| matches!(m.role, ContainerRole::Main | ContainerRole::Sidecar))
         {
-            let Some(container) =
-                observed.active_container(member.name()).filter(|c| c.state == State::Running)
+            let Some(container) = observed
+                .active_container(member.name())
+                .filter(|c| c.state == ObservedState::Running)
             else {
                 continue;
             };
@@ -162,20 +163,20 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn containers_that_give_back_resources_are_resized_first() {
+    fn containers_that_shrink_are_resized_first() {
         let p = pod(json!({"containers": [{"name": "a"}]}));
-        let given = |shares, quota, memory| AllocatedResources { cpu: (shares, quota), memory };
+        let allocated = |shares, quota, memory| AllocatedResources { cpu: (shares, quota), memory };
         let shrinks = |from, to| {
             let (member, linux) = (&p.containers[0], cri::LinuxContainerResources::default());
             ContainerResize { member, id: String::new(), from, to, linux }.shrinks()
         };
-        let middle = given(512, 50_000, 100);
-        assert!(shrinks(middle, given(256, 50_000, 100)));
-        assert!(shrinks(middle, given(512, 40_000, 200)));
-        assert!(shrinks(middle, given(1024, 90_000, 50)));
-        assert!(!shrinks(middle, given(1024, 90_000, 100)));
+        let middle = allocated(512, 50_000, 100);
+        assert!(shrinks(middle, allocated(256, 50_000, 100)));
+        assert!(shrinks(middle, allocated(512, 40_000, 200)));
+        assert!(shrinks(middle, allocated(1024, 90_000, 50)));
+        assert!(!shrinks(middle, allocated(1024, 90_000, 100)));
         // Zero means no limit.
-        assert!(shrinks(given(512, 0, 0), given(512, 50_000, 0)));
-        assert!(!shrinks(middle, given(512, 0, 0)));
+        assert!(shrinks(allocated(512, 0, 0), allocated(512, 50_000, 0)));
+        assert!(!shrinks(middle, allocated(512, 0, 0)));
     }
 }

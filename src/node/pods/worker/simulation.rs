@@ -340,7 +340,7 @@ fn number(variable: &str) -> Option<u64> {
 
 #[expect(clippy::print_stdout, reason = "the count of a long run is what it is made for")]
 #[test]
-fn random_pods_change_by_events_and_deadlines_never_by_the_relist_alone() {
+fn random_pods_never_change_by_the_relist_alone() {
     let folder = tempfile::tempdir().unwrap();
     let first = number("KUBE_LITE_SIMULATED_SEED").unwrap_or(0);
     let pods = number("KUBE_LITE_SIMULATED_PODS").unwrap_or(PODS);
@@ -406,7 +406,7 @@ fn with_pod(spec: Value, scenario: impl AsyncFnOnce(&Simulation)) {
 }
 
 #[test]
-fn main_containers_start_at_once_after_sidecars_in_any_position() {
+fn main_containers_start_after_sidecars_without_delay() {
     let sidecar = |name: &str| json!({"name": name, "image": "a:1", "restartPolicy": "Always"});
     let init = json!({"name": "i", "image": "a:1"});
     for init in [json!([init, sidecar("s")]), json!([sidecar("s"), sidecar("t")])] {
@@ -469,7 +469,7 @@ fn readiness_turns_false_during_the_pre_stop_hook() {
 }
 
 #[test]
-fn a_new_generation_is_shown_with_its_resize_in_progress_until_that_is_done() {
+fn a_new_generation_is_observed_with_its_resize_in_progress() {
     let spec = |cpu: &str| {
         let amounts = json!({"cpu": cpu, "memory": "20Mi"});
         let resources = json!({"requests": amounts, "limits": amounts});

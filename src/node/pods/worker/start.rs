@@ -23,7 +23,7 @@ use crate::pods::image_pull;
 use crate::pods::image_pull::RequiredImage;
 use crate::pods::objects;
 use crate::pods::objects::{CachedObject, ObjectKind};
-use crate::pods::observed::{Container, ObservedPod, State};
+use crate::pods::observed::{ObservedContainer, ObservedPod, ObservedState};
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 use crate::pods::worker::lifecycle_hook;
 use crate::probes::handler::HandlerTarget;
@@ -165,7 +165,7 @@ impl PodActions {
         };
         let sandbox_config = self.sandbox_config(pod, attempt).map_err(bad_config)?;
         let node = Arc::clone(&self.node);
-        let mut news = self.desired.clone();
+        let mut desired = self.desired.clone();
         let state = &mut self.pulls;
         let pulled = async {
             let image = image_pull::ensure(
@@ -175,18 +175,18 @@ impl PodActions {
                 state,
             );
             let image = image.await?;
-            let shown =
+            let volume_images =
                 image_pull::volume_images(&node, pod, member, &sandbox_config, state).await?;
-            Ok::<_, WaitingReason>((image, shown))
+            Ok::<_, WaitingReason>((image, volume_images))
         };
-        let (image, shown) = tokio::select! {
+        let (image, volume_images) = tokio::select! {
             biased;
             pulled = pulled => pulled.inspect_err(|why| {
                 let message = format!("Error: {}", why.reason);
                 node.api.events.container_event(pod, member, EventType::Warning, events::FAILED, message);
             })?,
             // A pod that has to end does not wait for a pull.
-            () = pod_must_end(&mut news) => return Err(waiting_to_start(pod)),
+            () = pod_must_end(&mut desired) => return Err(waiting_to_start(pod)),
         };
         let fail = |why: WaitingReason| {
             let message = format!("Error: {}", why.message);
@@ -207,7 +207,14 @@ impl PodActions {
         let restart_count = newest
             .map_or_else(|| restart_count_of_logs(&folder), |c| c.restart_count.saturating_add(1));
         let config = self
-            .container_config(pod, member, (&image, &shown), restart_count, observed, volumes)
+            .container_config(
+                pod,
+                member,
+                (&image, &volume_images),
+                restart_count,
+                observed,
+                volumes,
+            )
             .map_err(|e| fail(bad_config(e)))?;
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
         std::fs::create_dir_all(&folder)
@@ -246,14 +253,16 @@ impl PodActions {
         &mut self,
         pod: &Pod,
         member: &PodContainer,
-        newest: Option<&Container>,
+        newest: Option<&ObservedContainer>,
     ) -> Result<(), WaitingReason> {
-        let Some(ended) = newest.filter(|c| c.state == State::Exited) else { return Ok(()) };
+        let Some(ended) = newest.filter(|c| c.state == ObservedState::Exited) else {
+            return Ok(());
+        };
         let Some((delay, _)) = self.crashes.check(ended) else { return Ok(()) };
         let text = format!(
             "Back-off restarting failed container {} in pod {}({})",
             member.name(),
-            shown(pod),
+            pod_full_name(pod),
             pod.uid
         );
         self.node.api.events.container_event(
@@ -267,7 +276,7 @@ impl PodActions {
             "back-off {} restarting failed container={} pod={}({})",
             go_duration(delay.as_secs()),
             member.name(),
-            shown(pod),
+            pod_full_name(pod),
             pod.uid
         );
         Err(WaitingReason { reason: "CrashLoopBackOff", message })
@@ -277,7 +286,7 @@ impl PodActions {
         &self,
         pod: &Pod,
         member: &PodContainer,
-        (image, shown): (&cri::Image, &HashMap<String, cri::ImageSpec>),
+        (image, volume_images): (&cri::Image, &HashMap<String, cri::ImageSpec>),
         restart_count: i32,
         observed: &ObservedPod,
         volumes: &PodVolumes,
@@ -292,16 +301,17 @@ impl PodActions {
         let ips = status::pod::pod_ips(&node.identity.config.node_ips(), pod, observed);
         let allocatable = node.caches.allocatable.load();
         let node_ips = node.identity.config.node_ips();
-        let facts = FieldContext { pod_ips: &ips, node_ips: &node_ips, allocatable: &allocatable };
+        let fields = FieldContext { pod_ips: &ips, node_ips: &node_ips, allocatable: &allocatable };
         let services: Vec<core::Service> = relevant_services(node, pod);
-        let known = CachedObjects { node, namespace: pod.namespace() };
-        let env = environment(pod, member, &facts, &services, &known)?;
-        let mounts = volumes::container_mounts(node, pod, member, (volumes, shown), &env, &ips)?;
+        let cached = CachedObjects { node, namespace: pod.namespace() };
+        let env = environment(pod, member, &fields, &services, &cached)?;
+        let mounts =
+            volumes::container_mounts(node, pod, member, (volumes, volume_images), &env, &ips)?;
         let image_user = image_user(image);
         let target_id = match (&member.target, member.role) {
             (Some(target), ContainerRole::Ephemeral) => {
                 let container =
-                    observed.active_container(target).filter(|c| c.state == State::Running);
+                    observed.active_container(target).filter(|c| c.state == ObservedState::Running);
                 let id = container.map(|c| c.id.clone());
                 Some(id.ok_or_else(|| {
                     InvalidPodSpec(format!("unable to find target container {target}"))
@@ -348,11 +358,11 @@ impl PodActions {
         // Upstream does not limit the duration of a hook; here the grace period limits it.
         let limit =
             Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(60));
-        let mut news = self.desired.clone();
+        let mut desired = self.desired.clone();
         let outcome = tokio::select! {
             biased;
             outcome = lifecycle_hook::run(&self.node, pod, target, hook, limit) => outcome,
-            () = pod_must_end(&mut news) => return Ok(()),
+            () = pod_must_end(&mut desired) => return Ok(()),
         };
         let Err(why) = outcome else { return Ok(()) };
         self.node.api.events.container_event(
@@ -364,13 +374,14 @@ impl PodActions {
         );
         let grace = Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default());
         let ip = target.pod_ip;
-        if let Ok(seen) = crate::pods::observed::observe(&*self.node.runtime.cri, &pod.uid).await
-            && let Some(started) = seen.containers.iter().find(|c| c.id == id)
+        if let Ok(observed_now) =
+            crate::pods::observed::observe(&*self.node.runtime.cri, &pod.uid).await
+            && let Some(started) = observed_now.containers.iter().find(|c| c.id == id)
         {
             let message = events::FAILED_POST_START_HOOK;
             let stopped = kill(&self.node, pod, started, ip, grace, message, None).await;
             if let Err(error) = stopped {
-                tracing::debug!(pod = %pod.key, %error, "cannot stop after a failed postStart hook");
+                tracing::debug!(pod = %pod.key, %error, "cannot stop container after a failed postStart hook");
             }
         }
         Err(WaitingReason { reason: "PostStartHookError", message: why })
@@ -437,7 +448,7 @@ async fn runtime_handler(node: &Node, pod: &Pod) -> Result<String, String> {
     Ok(class.handler)
 }
 
-fn shown(pod: &Pod) -> String {
+fn pod_full_name(pod: &Pod) -> String {
     format!("{}_{}", pod.name(), pod.namespace())
 }
 
@@ -455,6 +466,6 @@ fn link_log(node: &Node, pod: &Pod, member: &PodContainer, id: &str, log: &Path)
     let made = std::fs::create_dir_all(&node.identity.config.container_logs_dir)
         .and_then(|()| std::os::unix::fs::symlink(log, &link));
     if let Err(error) = made {
-        tracing::debug!(link = %link.display(), %error, "no symbolic link to the log");
+        tracing::debug!(link = %link.display(), %error, "cannot link the container log");
     }
 }

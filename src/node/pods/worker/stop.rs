@@ -15,7 +15,7 @@ use super::{Step, Worker};
 use crate::context::Node;
 use crate::events;
 use crate::pods::handle::DesiredPod;
-use crate::pods::observed::{Container, ObservedPod, State, label};
+use crate::pods::observed::{ObservedContainer, ObservedPod, ObservedState, label};
 use crate::pods::plan::{KillReason, PlannedKill};
 use crate::pods::pod::{ContainerRole, Pod};
 use crate::pods::worker::lifecycle_hook;
@@ -62,7 +62,7 @@ impl StopTurn<'_> {
 pub(super) async fn kill(
     node: &Node,
     pod: &Pod,
-    container: &Container,
+    container: &ObservedContainer,
     ip: &str,
     grace: Duration,
     message: &str,
@@ -178,10 +178,15 @@ impl PodActions {
         let grace = seconds(grace);
         let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
         let ip = ips.first().map(String::as_str).unwrap_or_default();
-        let live: Vec<&Container> = observed
+        let live: Vec<&ObservedContainer> = observed
             .containers
             .iter()
-            .filter(|c| matches!(c.state, State::Running | State::Unknown | State::Created))
+            .filter(|c| {
+                matches!(
+                    c.state,
+                    ObservedState::Running | ObservedState::Unknown | ObservedState::Created
+                )
+            })
             .collect();
         let ended = watch::Sender::new(HashSet::new());
         let stops = live.iter().map(|container| {
@@ -212,7 +217,7 @@ impl PodActions {
     /// Reports the failures of a stop as an event of the pod and in the log.
     fn report_kill(&self, pod: &Pod, failures: KillFailures) -> Result<(), String> {
         let Some(message) = failures.message() else { return Ok(()) };
-        tracing::warn!(pod = %pod.key, uid = %pod.uid, error = message, "cannot end the pod yet");
+        tracing::warn!(pod = %pod.key, uid = %pod.uid, error = message, "cannot stop pod, retrying");
         self.node.api.events.pod_event(
             pod,
             EventType::Warning,
@@ -293,7 +298,11 @@ impl PodActions {
         Ok(())
     }
 
-    async fn remove_container(&self, pod: &Pod, container: &Container) -> Result<(), RuntimeError> {
+    async fn remove_container(
+        &self,
+        pod: &Pod,
+        container: &ObservedContainer,
+    ) -> Result<(), RuntimeError> {
         self.node.runtime.cri.remove_container(&container.id).await?;
         let link = self.node.identity.config.container_log_link(
             pod.namespace(),
@@ -309,8 +318,8 @@ impl PodActions {
     pub(super) async fn remove_dead_containers(&mut self, pod: &Pod, observed: &ObservedPod) {
         let (mut ended, mut removed) = (HashSet::new(), HashSet::new());
         for container in &observed.containers {
-            let over = container.state == State::Exited
-                || container.state == State::Created
+            let over = container.state == ObservedState::Exited
+                || container.state == ObservedState::Created
                     && observed.container(&container.name) != Some(container);
             if over && !ended.insert(container.name.as_str()) {
                 if self.remove_container(pod, container).await.is_ok() {
@@ -341,12 +350,12 @@ impl Worker {
             .containers
             .iter()
             // A container that was created and not started is kept once the pod is stopped.
-            .any(|c| matches!(c.state, State::Running | State::Unknown));
+            .any(|c| matches!(c.state, ObservedState::Running | ObservedState::Unknown));
         if running || observed.sandboxes.iter().any(|s| s.ready) || !self.reporter.stopped {
             let most = self.reporter.failure.as_ref().and_then(|v| v.grace);
             let stop = self.actions.stop_within_grace(desired, &observed, most);
             if let Err(why) = self.reporter.report_while(stop).await {
-                tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
+                tracing::debug!(pod = %pod.key, why, "cannot stop pod yet");
                 return self.retry_later();
             }
             self.actions.changes += 1;
@@ -369,7 +378,7 @@ impl Worker {
             return Step::Idle;
         }
         if let Err(why) = self.actions.remove_remains(pod, &observed).await {
-            tracing::debug!(pod = %pod.key, why, "pod not cleared yet");
+            tracing::debug!(pod = %pod.key, why, "cannot remove pod yet");
             return self.retry_later();
         }
         match (&desired.api_uid, desired.removed) {
@@ -392,7 +401,7 @@ impl Worker {
             self.actions.changes += 1;
             let stop = self.actions.stop_all(pod, &observed, grace);
             if let Err(why) = self.reporter.report_while(stop).await {
-                tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
+                tracing::debug!(pod = %pod.key, why, "cannot stop pod yet");
                 return self.retry_later();
             }
         }
@@ -412,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_steps_of_a_pods_end_are_told_as_the_kubelet_tells_them() {
+    fn failures_of_a_stop_have_the_messages_of_the_kubelet() {
         let mut failures = KillFailures::default();
         failures.record("KillContainer", "a", Ok(()));
         assert_eq!(failures.message(), None);
@@ -437,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_gets_half_as_long_again_and_ten_seconds_at_least() {
+    fn the_kill_timeout_is_one_and_a_half_times_the_grace_period() {
         assert_eq!(kill_timeout(crate::eviction::ranking::GRACE), Duration::from_secs(10));
         assert_eq!(kill_timeout(60), Duration::from_secs(90));
     }

@@ -133,16 +133,16 @@ impl HttpGet {
     ) -> Result<Self, String> {
         let path = action.path.as_deref().unwrap_or_default();
         let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(target.pod_ip);
-        let given = action.http_headers.as_deref().unwrap_or_default();
+        let specified = action.http_headers.as_deref().unwrap_or_default();
         let is = |name: &str, of: &core::HTTPHeader| of.name.eq_ignore_ascii_case(name);
-        let host_header = given.iter().find(|h| is("host", h)).map(|h| h.value.clone());
+        let host_header = specified.iter().find(|h| is("host", h)).map(|h| h.value.clone());
         let mut headers = Vec::new();
         for (name, value) in [("User-Agent", target.user_agent), ("Accept", "*/*")] {
-            if !given.iter().any(|h| is(name, h)) {
+            if !specified.iter().any(|h| is(name, h)) {
                 headers.push((name.to_owned(), value.to_owned()));
             }
         }
-        for header in given.iter().filter(|h| !is("host", h)) {
+        for header in specified.iter().filter(|h| !is("host", h)) {
             // An empty value removes one of these two headers.
             let removes = is("user-agent", header) || is("accept", header);
             if !(removes && header.value.is_empty()) {

@@ -154,7 +154,7 @@ mod tests {
     use crate::Config;
 
     #[test]
-    fn the_version_of_the_file_follows_that_of_containerd() {
+    fn the_file_version_depends_on_the_containerd_version() {
         let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
         let machine = MachineTraits { overlay: true, restrict_oom_score: true };
         let render = |version| {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn network_namespaces_are_mounted_below_the_state_directory_of_containerd() {
+    fn network_namespaces_are_mounted_below_the_state_directory() {
         let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
         let machine = MachineTraits { overlay: true, restrict_oom_score: true };
         // The table of the plugin that runs sandboxes, in both versions of the file.

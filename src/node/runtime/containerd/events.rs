@@ -44,9 +44,9 @@ pub(crate) async fn listen(
     loop {
         tokio::select! {
             () = shutdown.requested() => return Ok(()),
-            heard = session(&socket, &sender) => match heard {
+            outcome = session(&socket, &sender) => match outcome {
                 Ok(()) => backoff.reset(),
-                Err(error) => tracing::debug!(%error, "no event stream from the runtime"),
+                Err(error) => tracing::debug!(%error, "cannot read events of the runtime"),
             }
         }
         if sender.send(RuntimeSignal::Lost).await.is_err() || !backoff.wait(&shutdown).await {
@@ -93,15 +93,15 @@ async fn begun<T>(
     // The version is not sufficient: the runtime returns it before it has restored its containers.
     let up = runtime.status(cri::StatusRequest { verbose: false });
     let mut up = std::pin::pin!(up);
-    let mut told = false;
+    let mut announced = false;
     loop {
         tokio::select! {
             // Poll the stream request first, so that no event is lost between the two.
             biased;
             stream = &mut begin => return stream,
-            status = &mut up, if !told => {
+            status = &mut up, if !announced => {
                 status?;
-                told = true;
+                announced = true;
                 let _ = sender.send(RuntimeSignal::Restarted).await;
             }
         }

@@ -17,7 +17,7 @@ const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) enum RuntimeNotFound {
     /// The program is in none of the directories.
     #[error(
-        "{program} is neither in {dirs} nor on PATH; install it (for Debian: apt-get install containerd runc) or give --container-runtime-endpoint"
+        "{program} is neither in {dirs} nor on PATH; install it (for Debian: apt-get install containerd runc) or set --container-runtime-endpoint"
     )]
     Program {
         /// Name of the program.
@@ -26,7 +26,7 @@ pub(crate) enum RuntimeNotFound {
         dirs: String,
     },
     /// The program does not run, or its version cannot be parsed.
-    #[error("{path} does not say its version: {why}")]
+    #[error("cannot read the version of {path}: {why}")]
     Version {
         /// Path of the program.
         path: PathBuf,
@@ -100,7 +100,7 @@ pub(crate) async fn find(config: &RuntimeConfig) -> Result<RuntimePrograms, Runt
             Ok(()) => crun,
             Err(why) => {
                 let oci_runtime = required(config, "runc")?;
-                tracing::info!(crun = %crun.display(), why, "crun starts no container here, using runc");
+                tracing::info!(crun = %crun.display(), why, "crun cannot start a container, using runc");
                 oci_runtime
             }
         },
@@ -136,7 +136,7 @@ async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
         .output();
     let output = tokio::time::timeout(TRIAL_TIMEOUT, child)
         .await
-        .map_err(|_| format!("no end within {TRIAL_TIMEOUT:?}"))?
+        .map_err(|_| format!("did not exit within {TRIAL_TIMEOUT:?}"))?
         .map_err(|e| e.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
@@ -175,7 +175,7 @@ async fn trial(oci_runtime: &Path, config: &RuntimeConfig) -> Result<(), String>
             Err(format!("{status}: {}", stderr.trim()))
         }
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no end within {TRIAL_TIMEOUT:?}")),
+        Err(_) => Err(format!("did not exit within {TRIAL_TIMEOUT:?}")),
     };
     if let Err(error) = run(oci_runtime, &["--root", &root, "delete", "--force", &id]).await
         && created.is_ok()
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_of_distributions_and_releases_are_read() {
+    fn versions_of_distributions_and_releases_are_parsed() {
         let debian = "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3";
         assert_eq!(parse_version(debian), Some((1, 6)));
         assert_eq!(
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn grouped_shims_are_refused_where_containerd_cannot_group() {
+    fn grouped_shims_require_containerd_2_2() {
         let mut config =
             crate::Config::new("n1", "192.0.2.1".parse().unwrap(), "/d".into(), "/r".into())
                 .runtime;

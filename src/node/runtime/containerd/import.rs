@@ -78,11 +78,11 @@ pub(crate) fn archives(folder: &Path) -> (Vec<PathBuf>, Vec<(PathBuf, String)>) 
             continue;
         }
         if !ARCHIVES.iter().any(|end| name.ends_with(end)) {
-            refused.push((path, "its name does not end with .tar, .tar.gz or .tgz".to_owned()));
+            refused.push((path, "the name does not end with .tar, .tar.gz or .tgz".to_owned()));
         } else if path.is_file() {
             archives.push(path);
         } else {
-            refused.push((path, "it is not a regular file".to_owned()));
+            refused.push((path, "not a regular file".to_owned()));
         }
     }
     archives.sort();
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fifo_and_an_unknown_file_are_refused_and_the_archives_behind_them_are_imported() {
+    fn a_fifo_and_an_unknown_file_are_rejected_and_other_archives_imported() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         for name in ["b.tar", "c.tgz", "images.txt", ".hidden"] {
@@ -303,8 +303,8 @@ mod tests {
         assert_eq!(
             refused,
             [
-                (&path("a.tar"), "it is not a regular file"),
-                (&path("images.txt"), "its name does not end with .tar, .tar.gz or .tgz"),
+                (&path("a.tar"), "not a regular file"),
+                (&path("images.txt"), "the name does not end with .tar, .tar.gz or .tgz"),
             ]
         );
     }

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_cut_short_are_removed_and_others_stay() {
+    fn corrupt_results_are_removed_and_others_kept() {
         let directory = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
             std::fs::write(directory.path().join(name), text).unwrap();

@@ -162,12 +162,12 @@ impl Supervisor {
             let child = if self.answers().await {
                 if std::mem::take(&mut self.changed) {
                     tracing::info!(
-                        "containerd's configuration changed, restarting it; containers go on"
+                        "containerd configuration changed, restarting it; containers keep running"
                     );
                     self.terminate(&shutdown).await;
                     continue;
                 }
-                tracing::debug!(socket = %self.socket.display(), "containerd runs already");
+                tracing::debug!(socket = %self.socket.display(), "containerd is running, adopting it");
                 None
             } else {
                 self.changed = false;
@@ -195,7 +195,7 @@ impl Supervisor {
     fn start(&self) -> Result<tokio::process::Child, std::io::Error> {
         let broken = results::remove_broken(Path::new(results::FOLDER));
         if broken > 0 {
-            tracing::info!(broken, "results of the network library were cut short, removed");
+            tracing::info!(broken, "removed corrupt results of the CNI library");
         }
         let log = self.config.data_dir.join("containerd.log");
         let keep = std::fs::metadata(&log).is_ok_and(|m| m.len() < LOG_MAX);
@@ -247,7 +247,7 @@ impl Supervisor {
             String::from_utf8_lossy(&command).contains(&*ours.to_string_lossy())
         }) else {
             tracing::warn!(
-                "cannot tell which process is our containerd; its old configuration stays in force"
+                "cannot find the process of containerd to restart it; its old configuration stays in effect"
             );
             return;
         };
@@ -267,15 +267,17 @@ impl Supervisor {
         let ended = async {
             match &mut child {
                 Some(child) => match child.wait().await {
-                    Ok(status) => tracing::warn!(%status, "containerd ended, starting it again"),
-                    Err(error) => tracing::warn!(%error, "containerd is lost, starting it again"),
+                    Ok(status) => tracing::warn!(%status, "containerd exited, restarting it"),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot wait for containerd, restarting it")
+                    }
                 },
                 // An adopted containerd is not a child process: a lost event stream triggers the
                 // check.
                 None => loop {
                     self.check.notified().await;
                     if !self.answers().await {
-                        tracing::warn!("containerd ended, starting it again");
+                        tracing::warn!("containerd exited, restarting it");
                         break;
                     }
                 },
@@ -288,7 +290,7 @@ impl Supervisor {
                 if start.elapsed() > START_TIMEOUT {
                     tracing::error!(
                         log = %self.config.data_dir.join("containerd.log").display(),
-                        "containerd does not answer; its log says why"
+                        "containerd does not answer; see its log"
                     );
                     backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(30));
                 }

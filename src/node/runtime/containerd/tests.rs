@@ -51,7 +51,7 @@ fn sandbox(name: &str) -> cri::PodSandboxConfig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_of_the_built_in_image_starts_and_is_adopted_by_the_next_supervisor() {
+async fn a_sandbox_of_the_built_in_image_survives_a_restart_of_the_supervisor() {
     if !privileged() {
         return;
     }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_get_registry_and_tag() {
+    fn names_are_normalized_with_registry_and_tag() {
         for (short, full) in [
             ("busybox", "docker.io/library/busybox:latest"),
             ("a/b:1", "docker.io/a/b:1"),

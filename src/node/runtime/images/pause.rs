@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_runs_until_it_is_told_to_end_and_then_ends_well() {
+    fn the_program_exits_with_success_on_term_and_int() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pause");
         std::fs::write(&path, program()).unwrap();

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_index_finds_contents_and_refuses_what_is_no_archive() {
+    fn the_index_lists_files_and_rejects_other_formats() {
         let archive = write(&[("a", 0o644, b"one"), ("d/b", 0o755, b"two")]);
         let entries = index(&mut io::Cursor::new(&archive)).unwrap();
         let names: Vec<(&str, &[u8])> = entries

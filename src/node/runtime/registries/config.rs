@@ -45,7 +45,7 @@ impl Endpoint {
         let usual = matches!(path, "" | "/" | "/v2" | "/v2/");
         if !path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-~%".contains(&b)) {
             return Err(
-                "must be a URL without user, query and fragment; credentials stand in configs",
+                "must be a URL without user, query and fragment; credentials belong in configs",
             );
         }
         let path = if usual { "" } else { path.trim_end_matches('/') };
@@ -145,7 +145,7 @@ pub(super) struct RegistryTls {
 impl RegistryTls {
     pub(super) fn invalid_reason(&self) -> Option<&'static str> {
         (self.cert_file.is_empty() != self.key_file.is_empty())
-            .then_some("cert_file and key_file belong together")
+            .then_some("cert_file and key_file must be set together")
     }
 
     /// The files that have to exist.

@@ -57,7 +57,7 @@ pub(crate) async fn watch_file(
     let mut watcher = match FileWatcher::new() {
         Ok(watcher) => watcher,
         Err(error) => {
-            tracing::error!(file = %path.display(), %error, "changes of registries are not seen until the next start");
+            tracing::error!(file = %path.display(), %error, "cannot watch the registries file; changes take effect at the next start");
             return idle(shutdown).await;
         }
     };
@@ -81,9 +81,11 @@ pub(crate) async fn watch_file(
             }
             Ok(Ok(None)) => problems.clear(PROBLEM),
             Ok(Err(error)) => {
-                let what =
-                    format!("{} is refused, the former registries hold: {error}", path.display());
-                let fix = "correct the file; it is read again as soon as it changes";
+                let what = format!(
+                    "{} is invalid, so the previous registries stay in effect: {error}",
+                    path.display()
+                );
+                let fix = "correct the file; it is read again when it changes";
                 problems.put(PROBLEM, what, fix);
             }
             Err(_) => return Ok(()),

@@ -13,7 +13,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn mirrors_become_folders_with_the_registry_itself_last() {
+fn mirrors_become_directories_with_the_registry_itself_last() {
     let found = of(r#"
 mirrors:
   docker.io:
@@ -65,7 +65,7 @@ capabilities = ["pull", "resolve"]
 }
 
 #[test]
-fn without_the_default_endpoint_the_last_mirror_is_the_last_resort() {
+fn without_the_default_endpoint_the_last_mirror_is_the_server() {
     let found =
         of("mirrors: {r.io: {endpoint: [a.io, b.io/x]}, empty.io: {}}").without_default(true);
     let hosts = found.hosts();
@@ -84,7 +84,7 @@ override_path = true
 }
 
 #[test]
-fn certificates_stand_with_their_endpoint() {
+fn certificates_are_configured_for_their_endpoint() {
     let found = of(r#"
 mirrors: {r.io: {endpoint: ["https://m.io:5000"]}}
 configs:
@@ -111,7 +111,7 @@ skip_verify = true
 }
 
 #[test]
-fn credentials_are_for_one_endpoint_each_in_the_order_of_the_pull() {
+fn credentials_are_sent_to_their_endpoint_in_the_order_of_the_pull() {
     let found = of(r#"
 mirrors: {docker.io: {endpoint: ["http://m.io:5000", "https://open.io"]}}
 configs:
@@ -141,7 +141,7 @@ configs:
 }
 
 #[test]
-fn what_means_nothing_is_refused_by_name() {
+fn invalid_entries_are_rejected_by_name() {
     for (text, why) in [
         ("mirror: {}", "unknown field `mirror`"),
         ("mirrors: {r.io: {endpoints: [a.io]}}", "mirrors.r.io: unknown field `endpoints`"),
@@ -154,11 +154,11 @@ fn what_means_nothing_is_refused_by_name() {
         ),
         (
             "mirrors: {r.io: {endpoint: [a.io], rewrite: {'^x': z}}}",
-            "mirrors.r.io.rewrite: containerd rewrites no names",
+            "mirrors.r.io.rewrite: rewrites are not supported",
         ),
         ("configs: {r.io: {auth: {}}}", "needs a username with a password"),
         ("configs: {r.io: {auth: {auth: bm9jb2xvbg==}}}", "auth must be user:password in base64"),
-        ("configs: {r.io: {tls: {cert_file: /a}}}", "cert_file and key_file belong together"),
+        ("configs: {r.io: {tls: {cert_file: /a}}}", "cert_file and key_file must be set together"),
         ("configs: {r.io: {tsl: {}}}", "unknown field `tsl`"),
         ("mirrors: [", "yaml"),
     ] {
@@ -169,7 +169,7 @@ fn what_means_nothing_is_refused_by_name() {
 }
 
 #[test]
-fn folders_of_others_stay_and_those_said_no_more_go() {
+fn outdated_directories_are_removed_and_others_kept() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("certs.d");
     write_hosts(&of("mirrors: {a.io: {endpoint: [m.io]}, b.io: {endpoint: [m.io]}}"), &dir)
@@ -183,7 +183,7 @@ fn folders_of_others_stay_and_those_said_no_more_go() {
 }
 
 #[test]
-fn a_file_of_certificates_must_be_there() {
+fn certificate_files_must_exist() {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("registries.yaml");
     assert_eq!(load(&file).unwrap(), Registries::default());

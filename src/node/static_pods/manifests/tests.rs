@@ -30,11 +30,11 @@ fn a_manifest_becomes_a_pod_of_this_node() {
 }
 
 #[test]
-fn what_is_no_static_pod_is_refused_by_name() {
+fn invalid_manifests_are_rejected_by_name() {
     let says = |text: &str| of(text).unwrap_err().to_string();
     assert_eq!(
         says("apiVersion: apps/v1\nkind: Deployment\n"),
-        "holds a \"Deployment\" of \"apps/v1\"; a static pod is a Pod of v1"
+        "contains kind \"Deployment\" of \"apps/v1\"; a static pod is a Pod of v1"
     );
     let secret =
         WEB.to_owned() + "  volumes: [{name: v, secret: {secretName: s, defaultMode: 420}}]\n";
@@ -46,11 +46,11 @@ fn what_is_no_static_pod_is_refused_by_name() {
         says(&WEB.replace("image: busybox", "image: ''"))
             .starts_with("invalid pod: spec.containers[0].image")
     );
-    assert!(says("a: [").starts_with("is no Pod"));
+    assert!(says("a: [").starts_with("not a valid Pod"));
 }
 
 #[test]
-fn a_file_that_turns_bad_leaves_its_pod_and_one_that_goes_takes_it() {
+fn an_invalid_file_keeps_its_pod_and_a_removed_file_removes_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("web.yaml");
     let missing = folder.path().join("none");
@@ -70,7 +70,7 @@ fn a_file_that_turns_bad_leaves_its_pod_and_one_that_goes_takes_it() {
 }
 
 #[test]
-fn every_refused_manifest_is_a_problem_until_it_is_corrected() {
+fn every_invalid_manifest_is_a_problem_until_it_is_corrected() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let mut manifests = ManifestReader::new(vec![folder.path().to_owned()], "n".into());
@@ -83,17 +83,17 @@ fn every_refused_manifest_is_a_problem_until_it_is_corrected() {
     std::fs::write(path("b.yaml"), "apiVersion: v1\nkind: Secret\n").unwrap();
     std::fs::write(path("c.yaml"), WEB.replace("busybox", "busybox:1")).unwrap();
     nix::unistd::mkfifo(&path("d.yaml"), nix::sys::stat::Mode::S_IRUSR).unwrap();
-    let refused = |name: &str, why: &str| {
-        format!("the static pod {} is refused: {why}", path(name).display())
+    let invalid = |name: &str, why: &str| {
+        format!("the static pod {} is invalid: {why}", path(name).display())
     };
     // A second read: an unchanged file stays rejected.
     for _ in 0..2 {
         assert_eq!(
             whats(&mut manifests),
             [
-                refused("b.yaml", "holds a \"Secret\" of \"v1\"; a static pod is a Pod of v1"),
-                refused("c.yaml", "another manifest holds the pod default/web-n"),
-                refused("d.yaml", "is not a regular file"),
+                invalid("b.yaml", "contains kind \"Secret\" of \"v1\"; a static pod is a Pod of v1"),
+                invalid("c.yaml", "another manifest contains the pod default/web-n"),
+                invalid("d.yaml", "not a regular file"),
             ]
         );
     }

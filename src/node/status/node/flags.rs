@@ -67,9 +67,9 @@ impl NodeFlags<'_> {
                 labels.insert(key.clone(), json!(value));
             }
         }
-        let said: BTreeMap<String, String> =
+        let previous: BTreeMap<String, String> =
             notes.get(LABELS).and_then(|t| serde_json::from_str(t).ok()).unwrap_or_default();
-        for (key, value) in said {
+        for (key, value) in previous {
             let ours = self.labels.contains_key(&key) || own.contains_key(&key);
             if !ours && have.get(&key) == Some(&value) {
                 labels.insert(key, Value::Null);
@@ -98,14 +98,14 @@ impl NodeFlags<'_> {
         notes: &BTreeMap<String, String>,
         start: u64,
     ) -> Option<String> {
-        let told = notes.get(TAINTS);
+        let written = notes.get(TAINTS);
         let of = |text: &String| {
             let note: Value = serde_json::from_str(text).ok()?;
             note.get("taints").cloned()
         };
         let plain = self.taints_text(None);
-        if told.and_then(of) != of(&plain) {
-            return (told.is_some() || !self.taints.is_empty()).then_some(plain);
+        if written.and_then(of) != of(&plain) {
+            return (written.is_some() || !self.taints.is_empty()).then_some(plain);
         }
         let have = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
         let same = |a: &Taint, b: &Taint| {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_flags_no_longer_say_go_unless_somebody_changed_them() {
+    fn labels_removed_from_the_flags_are_removed_unless_changed() {
         let own = map(&[("kubernetes.io/os", "linux")]);
         let before = map(&[("a", "1"), ("b", "2"), ("c", "3")]);
         let notes = NodeFlags { labels: &before, taints: &[] }.annotations();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_when_all_is_as_flags_say() {
+    fn no_patch_is_needed_when_the_node_matches_the_flags() {
         let own = map(&[("kubernetes.io/os", "linux")]);
         let (labels, taints) = (map(&[("a", "1")]), [taint("t", Some("v"))]);
         let flags = NodeFlags { labels: &labels, taints: &taints };
@@ -173,24 +173,24 @@ mod tests {
     }
 
     #[test]
-    fn taints_are_told_when_flags_changed_or_one_is_missing() {
+    fn taints_are_written_when_the_flags_change_or_one_is_missing() {
         let (none, own) = (BTreeMap::new(), BTreeMap::new());
         let (old, new) = ([taint("t", Some("v"))], [taint("t", None)]);
         let notes = NodeFlags { labels: &none, taints: &old }.annotations();
-        let told = |taints: &[Taint], have: &[Taint]| {
+        let written = |taints: &[Taint], have: &[Taint]| {
             let patch =
                 NodeFlags { labels: &none, taints }.patch(&node(json!({}), &notes, have), &own, 7);
             let note = patch?.pointer("/metadata/annotations/kube-lite.io~1flag-taints")?.clone();
             note.as_str().map(str::to_owned)
         };
-        assert_eq!(told(&old, &old), None);
-        assert_eq!(told(&[], &old).as_deref(), Some(r#"{"taints":[]}"#));
+        assert_eq!(written(&old, &old), None);
+        assert_eq!(written(&[], &old).as_deref(), Some(r#"{"taints":[]}"#));
         assert_eq!(
-            told(&new, &old).as_deref(),
+            written(&new, &old).as_deref(),
             Some(r#"{"taints":[{"effect":"NoSchedule","key":"t","value":null}]}"#)
         );
         assert_eq!(
-            told(&old, &[]).as_deref(),
+            written(&old, &[]).as_deref(),
             Some(r#"{"again":7,"taints":[{"effect":"NoSchedule","key":"t","value":"v"}]}"#)
         );
     }

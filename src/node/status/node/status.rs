@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reboot_is_told_by_the_boot_id() {
+    fn a_reboot_is_detected_by_the_boot_id() {
         let info = |boot: &str| {
             status(
                 json!({"nodeInfo": {"bootID": boot, "architecture": "", "containerRuntimeVersion": "",
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_is_not_ready_is_named_alone() {
+    fn a_network_that_is_not_ready_is_the_only_problem() {
         let condition = |r#type: &str, status| cri::RuntimeCondition {
             r#type: r#type.to_owned(),
             status,

@@ -49,23 +49,23 @@ pub(super) fn conditions(
     if let Some(verdict) = input.effective_failure().filter(|v| v.disruption)
         && !out.iter().any(|c| c.type_ == "DisruptionTarget")
     {
-        let said = ConditionValue {
+        let value = ConditionValue {
             status: true,
             reason: Some("TerminationByKubelet"),
             message: verdict.message.clone(),
         };
-        out.push(condition(pod, input, "DisruptionTarget", said));
+        out.push(condition(pod, input, "DisruptionTarget", value));
     }
     let [pending, in_progress] = condition_types::RESIZE;
     if let Some(deferred) = input.deferred {
         let message = deferred.message.clone();
-        let waits = ConditionValue { status: true, reason: Some("Deferred"), message };
-        out.push(condition(pod, input, pending, waits));
+        let value = ConditionValue { status: true, reason: Some("Deferred"), message };
+        out.push(condition(pod, input, pending, value));
     }
     if let Some(why) = input.resizing {
         let reason = (!why.is_empty()).then_some("Error");
-        let lasts = ConditionValue { status: true, reason, message: why.to_owned() };
-        out.push(condition(pod, input, in_progress, lasts));
+        let value = ConditionValue { status: true, reason, message: why.to_owned() };
+        out.push(condition(pod, input, in_progress, value));
     }
     let sandbox = match sandbox_problem(pod, input.observed) {
         None => ConditionValue::yes(),

@@ -5,7 +5,7 @@ use api::k8s::apimachinery::pkg::api::resource::Quantity;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::input::{StatusInput, time};
-use crate::pods::observed::{Container, State};
+use crate::pods::observed::{ObservedContainer, ObservedState};
 use crate::pods::plan::{ProbeResults, has_initialized, needs_start};
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 
@@ -50,22 +50,22 @@ fn previous<'a>(
 
 fn status(pod: &Pod, member: &PodContainer, input: &StatusInput<'_>) -> core::ContainerStatus {
     let old = previous(input, member);
-    let mut seen = input.observed.containers.iter().filter(|c| c.name == member.name());
-    let newest = seen.next();
+    let mut instances = input.observed.containers.iter().filter(|c| c.name == member.name());
+    let newest = instances.next();
     let mut out = match newest {
         Some(container) => converted(container, input),
         None => absent(pod, member, old),
     };
     if newest.is_some() {
         // A container that was created and never started has no last state.
-        out.last_state = match seen.find(|c| c.state == State::Exited) {
+        out.last_state = match instances.find(|c| c.state == ObservedState::Exited) {
             Some(before) => converted(before, input).state,
             None => last_of(old, out.container_id.as_deref()),
         };
         out.restart_count = out.restart_count.max(old.map_or(0, |o| o.restart_count));
     }
     out.last_state.get_or_insert_default();
-    let done = newest.is_some_and(|c| c.state == State::Exited && c.exit_code == 0);
+    let done = newest.is_some_and(|c| c.state == ObservedState::Exited && c.exit_code == 0);
     let lost_init = newest.is_none()
         && member.role == ContainerRole::Init
         && has_initialized(pod, input.observed);
@@ -88,7 +88,7 @@ fn status(pod: &Pod, member: &PodContainer, input: &StatusInput<'_>) -> core::Co
     if member.role != ContainerRole::Ephemeral {
         let resources = member.container.resources.clone().unwrap_or_default();
         out.allocated_resources = resources.requests.clone();
-        out.resources = Some(match newest.filter(|c| c.state == State::Running) {
+        out.resources = Some(match newest.filter(|c| c.state == ObservedState::Running) {
             Some(container) => actual_resources(resources, container),
             None => resources,
         });
@@ -107,15 +107,15 @@ fn last_of(old: Option<&core::ContainerStatus>, id: Option<&str>) -> Option<core
     }
 }
 
-fn converted(container: &Container, input: &StatusInput<'_>) -> core::ContainerStatus {
+fn converted(container: &ObservedContainer, input: &StatusInput<'_>) -> core::ContainerStatus {
     let id = format!("{}://{}", input.runtime_name, container.id);
     let at = |t| time(t).or(Some(Time(api::k8s::jiff::Timestamp::UNIX_EPOCH)));
     let state = match container.state {
-        State::Running => core::ContainerState {
+        ObservedState::Running => core::ContainerState {
             running: Some(core::ContainerStateRunning { started_at: time(container.started_at) }),
             ..Default::default()
         },
-        State::Exited => terminated(core::ContainerStateTerminated {
+        ObservedState::Exited => terminated(core::ContainerStateTerminated {
             exit_code: container.exit_code,
             reason: some(&container.reason),
             message: some(&container.message),
@@ -124,7 +124,7 @@ fn converted(container: &Container, input: &StatusInput<'_>) -> core::ContainerS
             container_id: Some(id.clone()),
             ..Default::default()
         }),
-        State::Created | State::Unknown => waiting("", None),
+        ObservedState::Created | ObservedState::Unknown => waiting("", None),
     };
     let user = container.user.as_ref().map(|u| core::ContainerUser {
         linux: Some(core::LinuxContainerUser {
@@ -199,7 +199,7 @@ fn volume_mounts(member: &PodContainer) -> Option<Vec<core::VolumeMountStatus>> 
 /// Returns limits and requests of the cgroup, if the runtime reports them.
 fn actual_resources(
     mut resources: core::ResourceRequirements,
-    container: &Container,
+    container: &ObservedContainer,
 ) -> core::ResourceRequirements {
     let Some(actual) = &container.resources else { return resources };
     if let Some(limits) = &mut resources.limits {
@@ -227,14 +227,14 @@ fn set(list: &mut std::collections::BTreeMap<String, Quantity>, name: &str, valu
 
 fn readiness(
     member: &PodContainer,
-    newest: Option<&Container>,
+    newest: Option<&ObservedContainer>,
     input: &StatusInput<'_>,
     out: &mut core::ContainerStatus,
 ) {
     if member.role == ContainerRole::Ephemeral {
         return;
     }
-    let running = newest.filter(|c| c.state == State::Running);
+    let running = newest.filter(|c| c.state == ObservedState::Running);
     let health = running.and_then(|c| input.health.get(&c.id)).copied().unwrap_or_default();
     let ProbeResults { startup, readiness, .. } = health;
     let started =

@@ -4,12 +4,12 @@ use serde_json::json;
 use std::collections::HashMap;
 
 use super::*;
-use crate::pods::observed::{Container, Sandbox, State};
+use crate::pods::observed::{ObservedContainer, ObservedSandbox, ObservedState};
 use crate::pods::pod::PodOrigin;
 use crate::pods::pod::tests::pod;
 
-fn container(pod: &Pod, name: &str, state: State, exit_code: i32) -> Container {
-    Container {
+fn container(pod: &Pod, name: &str, state: ObservedState, exit_code: i32) -> ObservedContainer {
+    ObservedContainer {
         started_at: 1_700_000_000_000_000_000,
         finished_at: 1_700_000_001_000_000_000,
         exit_code,
@@ -23,10 +23,10 @@ fn container(pod: &Pod, name: &str, state: State, exit_code: i32) -> Container {
 
 fn status_of(
     pod: &Pod,
-    containers: &[(&str, State, i32)],
+    containers: &[(&str, ObservedState, i32)],
     waiting: &[(&str, &'static str)],
 ) -> core::PodStatus {
-    let sandbox = Sandbox {
+    let sandbox = ObservedSandbox {
         id: "s".into(),
         attempt: 0,
         created_at: 1,
@@ -68,7 +68,7 @@ fn condition(status: &core::PodStatus, type_: &str) -> (String, String) {
 #[test]
 fn a_running_pod_is_ready_with_its_addresses_in_the_nodes_order() {
     let p = pod(json!({"containers": [{"name": "a"}]}));
-    let status = status_of(&p, &[("a", State::Running, 0)], &[]);
+    let status = status_of(&p, &[("a", ObservedState::Running, 0)], &[]);
     assert_eq!(status.phase.as_deref(), Some("Running"));
     assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.1"));
     assert_eq!(status.pod_ips.as_ref().unwrap().len(), 2);
@@ -83,11 +83,11 @@ fn a_running_pod_is_ready_with_its_addresses_in_the_nodes_order() {
 }
 
 #[test]
-fn waiting_for_init_is_said_with_upstreams_words() {
+fn waiting_for_init_has_the_messages_of_upstream() {
     let p = pod(
         json!({"initContainers": [{"name": "i"}, {"name": "j"}], "containers": [{"name": "a"}]}),
     );
-    let status = status_of(&p, &[("i", State::Running, 0)], &[]);
+    let status = status_of(&p, &[("i", ObservedState::Running, 0)], &[]);
     assert_eq!(status.phase.as_deref(), Some("Pending"));
     assert_eq!(
         condition(&status, "Initialized"),
@@ -102,7 +102,7 @@ fn waiting_for_init_is_said_with_upstreams_words() {
 }
 
 #[test]
-fn ends_decide_the_phase_and_back_off_shows_the_last_end() {
+fn exits_determine_the_phase_and_back_off_shows_the_last_exit() {
     for (policy, code, phase) in [
         ("Never", 0, "Succeeded"),
         ("Never", 1, "Failed"),
@@ -111,13 +111,13 @@ fn ends_decide_the_phase_and_back_off_shows_the_last_end() {
     ] {
         let p = pod(json!({"restartPolicy": policy, "containers": [{"name": "a"}]}));
         assert_eq!(
-            status_of(&p, &[("a", State::Exited, code)], &[]).phase.as_deref(),
+            status_of(&p, &[("a", ObservedState::Exited, code)], &[]).phase.as_deref(),
             Some(phase),
             "{policy} {code}"
         );
     }
     let p = pod(json!({"containers": [{"name": "a"}]}));
-    let status = status_of(&p, &[("a", State::Exited, 3)], &[("a", "CrashLoopBackOff")]);
+    let status = status_of(&p, &[("a", ObservedState::Exited, 3)], &[("a", "CrashLoopBackOff")]);
     let container = &status.container_statuses.as_ref().unwrap()[0];
     assert_eq!(
         container.state.as_ref().unwrap().waiting.as_ref().unwrap().reason.as_deref(),
@@ -128,7 +128,7 @@ fn ends_decide_the_phase_and_back_off_shows_the_last_end() {
 }
 
 #[test]
-fn a_pod_that_the_node_rejects_tells_of_no_container() {
+fn a_rejected_pod_has_no_container_statuses() {
     let pod = pod(json!({
         "containers": [{"name": "a", "image": "x"}], "initContainers": [{"name": "i", "image": "x"}],
     }));
@@ -169,6 +169,6 @@ fn a_pod_that_the_node_rejects_tells_of_no_container() {
     let after = of_pod(&failed, None, &rejected, &ObservedPod::default());
     assert_eq!((after.phase.as_deref(), after.container_statuses), (Some("Failed"), None));
     // A pod that had begun, such as an evicted one, keeps its container statuses.
-    let begun = status_of(&pod, &[("a", State::Running, 0)], &[]);
+    let begun = status_of(&pod, &[("a", ObservedState::Running, 0)], &[]);
     assert!(of(&begun, &ObservedPod::default()).container_statuses.is_some());
 }

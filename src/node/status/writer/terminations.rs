@@ -67,7 +67,7 @@ impl Terminations {
         let mut series = 0;
         self.counts.each(|_, _| series += 1);
         if series >= SERIES_MAX && self.counts.read(&labels) == 0.0 {
-            tracing::debug!(?labels, "too many kinds of terminations to count");
+            tracing::debug!(?labels, "too many series of terminations");
         } else {
             self.counts.inc(&labels);
         }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_of_the_agent_counts_nothing_twice() {
+    fn a_restart_of_the_agent_counts_no_termination_twice() {
         let terminations = Terminations::default();
         let old = "2020-01-01T00:00:00Z";
         let status =

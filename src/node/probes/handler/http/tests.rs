@@ -62,9 +62,9 @@ async fn redirects_to_the_same_host_are_followed() {
     for status in [301, 302, 303, 307, 308] {
         assert_eq!(to(&format!("/{status}//200")).send(LIMIT).await.unwrap().status, 200);
     }
-    let seen = std::mem::take(&mut *requests.lock());
-    assert_eq!(seen.len(), 10);
-    let last = seen.last().unwrap().to_lowercase();
+    let received = std::mem::take(&mut *requests.lock());
+    assert_eq!(received.len(), 10);
+    let last = received.last().unwrap().to_lowercase();
     assert!(last.contains("x-a: 1\r\n") && last.contains("host: name.test\r\n"), "{last}");
     assert!(last.contains(&format!("referer: http://127.0.0.1:{port}/308//200\r\n")), "{last}");
     let absolute = to("/302/http://127.0.0.1:PORT/204");
@@ -105,7 +105,7 @@ async fn the_tenth_redirect_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_told_apart() {
+async fn a_server_without_tls_is_detected() {
     let (port, _) = server().await;
     let error = HttpGet { https: true, ..get(port, "/200", &[]) }.send(LIMIT).await.unwrap_err();
     assert!(error.is_plain_http, "{error}");
@@ -139,9 +139,9 @@ async fn headers_of_the_pod_replace_those_of_the_probe() {
     let own = [text("User-Agent", "kube-probe/1.37"), text("Accept", "*/*")];
     assert_eq!((plain.headers.as_slice(), plain.host_header.as_deref()), (&own[..], None));
     assert_eq!((plain.authority().as_str(), plain.path.as_str()), ("[fd00::1]:80", "/"));
-    let given =
+    let headers =
         vec![header("user-agent", "x"), header("accept", ""), header("host", "h"), header("A", "")];
-    let other = HttpGet::new(target, &action(given)).unwrap();
+    let other = HttpGet::new(target, &action(headers)).unwrap();
     assert_eq!(other.headers, [text("user-agent", "x"), text("A", "")]);
     assert_eq!(other.host_header.as_deref(), Some("h"));
 }

@@ -47,10 +47,10 @@ pub(crate) fn open(path: &Path) -> io::Result<(ArchiveContents, Option<Temporary
         io::copy(&mut flate2::read::MultiGzDecoder::new(file), &mut copy)?;
         file = File::open(&plain)?;
     } else if magic == [0x28, 0xb5, 0x2f, 0xfd] {
-        return Err(invalid("zstd archives are not supported; unpack it with `zstd -d`"));
+        return Err(invalid("zstd archives are not supported; decompress it with `zstd -d`"));
     }
     let entries = tarball::index(&mut file)?.into_iter().map(|e| (e.name.clone(), e)).collect();
-    let mut archive = Archive { file, path: plain, entries, seen: HashSet::new() };
+    let mut archive = Archive { file, path: plain, entries, visited: HashSet::new() };
     let mut contents = ArchiveContents::default();
     if archive.entries.contains_key("index.json") {
         archive.layout(&mut contents)?;
@@ -58,7 +58,7 @@ pub(crate) fn open(path: &Path) -> io::Result<(ArchiveContents, Option<Temporary
         archive.docker(&mut contents)?;
     } else {
         return Err(invalid(
-            "it holds neither index.json (OCI layout) nor manifest.json (docker save)",
+            "contains neither index.json (OCI layout) nor manifest.json (docker save)",
         ));
     }
     Ok((contents, temporary))
@@ -97,12 +97,12 @@ struct Archive {
     file: File,
     path: PathBuf,
     entries: BTreeMap<String, tarball::TarEntry>,
-    seen: HashSet<String>,
+    visited: HashSet<String>,
 }
 
 impl Archive {
     fn entry(&self, name: &str) -> io::Result<tarball::TarEntry> {
-        self.entries.get(name).cloned().ok_or_else(|| invalid(format!("it lacks {name}")))
+        self.entries.get(name).cloned().ok_or_else(|| invalid(format!("{name} is missing")))
     }
 
     fn json(&mut self, name: &str) -> io::Result<Vec<u8>> {
@@ -145,16 +145,16 @@ impl Archive {
         contents: &mut ArchiveContents,
     ) -> io::Result<bool> {
         let Some((algorithm, hex)) = node.digest.split_once(':') else {
-            return Err(invalid(format!("{:?} is no digest", node.digest)));
+            return Err(invalid(format!("{:?} is not a digest", node.digest)));
         };
         let Ok(entry) = self.entry(&format!("blobs/{algorithm}/{hex}")) else { return Ok(false) };
-        if !self.seen.insert(node.digest.clone()) {
+        if !self.visited.insert(node.digest.clone()) {
             return Ok(true);
         }
         let mut children = Vec::new();
         if ["index.v1", "manifest.list", "manifest.v"].iter().any(|t| node.media_type.contains(t)) {
             if depth == DEPTH_MAX {
-                return Err(invalid("its indexes are nested too deeply"));
+                return Err(invalid("indexes are nested too deeply"));
             }
             let inner: OciIndex = serde_json::from_slice(&self.json(&entry.name)?)?;
             for child in inner.manifests.iter().chain(&inner.config).chain(&inner.layers) {
@@ -162,7 +162,7 @@ impl Archive {
                     children.push(child.digest.clone());
                 } else if inner.config.is_some() {
                     return Err(invalid(format!(
-                        "it lacks {} of manifest {}",
+                        "{} of manifest {} is missing",
                         child.digest, node.digest
                     )));
                 }
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_give_blobs_before_what_refers_to_them() {
+    fn both_formats_yield_blobs_before_their_references() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("i.tar");
         let (layer, config) = (&b"layer"[..], &b"{}"[..]);
