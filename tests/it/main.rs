@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 mod imports;
+mod language;
 mod structure;
 mod tidy;

@@ -91,7 +91,10 @@ fn every_invalid_manifest_is_a_problem_until_it_is_corrected() {
         assert_eq!(
             whats(&mut manifests),
             [
-                invalid("b.yaml", "contains kind \"Secret\" of \"v1\"; a static pod is a Pod of v1"),
+                invalid(
+                    "b.yaml",
+                    "contains kind \"Secret\" of \"v1\"; a static pod is a Pod of v1"
+                ),
                 invalid("c.yaml", "another manifest contains the pod default/web-n"),
                 invalid("d.yaml", "not a regular file"),
             ]
