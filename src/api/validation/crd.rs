@@ -20,6 +20,8 @@ use super::{immutable, names, one_of};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{at, bool_at, get, has, items, str_at, str_in};
 
+/// Errors about storage versions that are reported of one definition.
+const STORAGE_ERRORS_MAX: usize = 100;
 const APPROVAL: &str = "api-approved.kubernetes.io";
 /// Deepest schema that is looked into; the decoder refuses deeper bodies before.
 const DEPTH_MAX: usize = 200;
@@ -364,7 +366,11 @@ fn stored_versions(object: &Value) -> ErrorList {
         let name = str_at(version, "name");
         // Upstream strikes a name out with the first version that has it.
         let named_before = again.at(index);
-        if bool_at(version, "storage") && (named_before || !stored.contains(&name)) {
+        // Each error holds the whole list: the first ones tell enough of a definition with so many.
+        if errors.len() < STORAGE_ERRORS_MAX
+            && bool_at(version, "storage")
+            && (named_before || !stored.contains(&name))
+        {
             let text = format!("must have the storage version {name}");
             errors.push(Error::invalid(&field, shown.clone(), text));
         }

@@ -25,11 +25,11 @@ pub fn quota(object: &Value) -> ErrorList {
     let mut errors = amounts(spec, "hard", &path);
     let scopes = texts(spec, "scopes");
     let field = path.child("scopes");
-    for scope in &scopes {
-        if !SCOPES.contains(scope) {
-            let shown = get(spec, "scopes").clone();
-            errors.push(Error::invalid(&field, shown, "unsupported scope"));
-        }
+    // Upstream reports one such error per scope; all are equal, and a status shows equal errors once. Each
+    // holds the whole list, so that many of them would take memory by the square of its length.
+    if scopes.iter().any(|scope| !SCOPES.contains(scope)) {
+        let shown = get(spec, "scopes").clone();
+        errors.push(Error::invalid(&field, shown, "unsupported scope"));
     }
     for (one, other) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
         if scopes.contains(&one) && scopes.contains(&other) {
@@ -152,6 +152,15 @@ mod tests {
                 "status.used[pods]: Invalid value: \"-1\": must be greater than or equal to 0",
             ]
         );
+    }
+
+    #[test]
+    fn several_unsupported_scopes_are_one_error() {
+        let spec = json!({"hard": {"pods": "1"}, "scopes": ["A", "BestEffort", "B"]});
+        let errors: Vec<String> =
+            quota(&json!({"spec": spec})).iter().map(ToString::to_string).collect();
+        let text = r#"spec.scopes: Invalid value: ["A","BestEffort","B"]: unsupported scope"#;
+        assert_eq!(errors, [text]);
     }
 
     #[test]
