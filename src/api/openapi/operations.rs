@@ -146,27 +146,7 @@ impl Maker<'_> {
         let has = |verb: &str| one.verbs.iter().any(|v| v == verb);
 
         if let Some(list) = list.filter(|_| has("list")) {
-            self.add(
-                "get",
-                &scoped,
-                format!("list{}{noun}", self.names.camel),
-                "list",
-                LIST_QUERY,
-                None,
-                vec![(200, Some(list.clone()))],
-            );
-            if one.namespaced {
-                let id = format!("list{}{kind}ForAllNamespaces", self.names.camel);
-                self.add(
-                    "get",
-                    &format!("{base}/{resource}"),
-                    id,
-                    "list",
-                    LIST_QUERY,
-                    None,
-                    vec![(200, Some(list))],
-                );
-            }
+            self.lists(&base, &scoped, &noun, &list);
         }
         if has("create") {
             let answers = [200, 201, 202].map(|code| (code, Some(object.clone()))).to_vec();
@@ -182,25 +162,7 @@ impl Maker<'_> {
             );
         }
         if has("deletecollection") {
-            let id = format!("delete{}Collection{noun}", self.names.camel);
-            let query: Vec<_> = DELETE_QUERY
-                .iter()
-                .chain(
-                    LIST_QUERY
-                        .iter()
-                        .filter(|(n, _)| !matches!(*n, "watch" | "allowWatchBookmarks" | "pretty")),
-                )
-                .copied()
-                .collect();
-            self.add(
-                "delete",
-                &scoped,
-                id,
-                "deletecollection",
-                &query,
-                delete_options(),
-                status(&[200]),
-            );
+            self.delete_collection(&scoped, &noun);
         }
         let named = format!("{scoped}/{{name}}");
         self.object(&named, &noun, &object, &one.verbs, "");
@@ -210,6 +172,55 @@ impl Maker<'_> {
         for sub in &one.subresources {
             self.subresource(&named, &noun, sub);
         }
+    }
+
+    /// List, and for namespaced kinds the list over all namespaces.
+    fn lists(&mut self, base: &str, scoped: &str, noun: &str, list: &str) {
+        let kind = self.served.gvk.kind.clone();
+        self.add(
+            "get",
+            scoped,
+            format!("list{}{noun}", self.names.camel),
+            "list",
+            LIST_QUERY,
+            None,
+            vec![(200, Some(list.to_owned()))],
+        );
+        if self.served.namespaced {
+            let id = format!("list{}{kind}ForAllNamespaces", self.names.camel);
+            self.add(
+                "get",
+                &format!("{base}/{}", self.served.gvr.resource),
+                id,
+                "list",
+                LIST_QUERY,
+                None,
+                vec![(200, Some(list.to_owned()))],
+            );
+        }
+    }
+
+    /// Deletion of all objects that a selector matches.
+    fn delete_collection(&mut self, scoped: &str, noun: &str) {
+        let id = format!("delete{}Collection{noun}", self.names.camel);
+        let query: Vec<_> = DELETE_QUERY
+            .iter()
+            .chain(
+                LIST_QUERY
+                    .iter()
+                    .filter(|(n, _)| !matches!(*n, "watch" | "allowWatchBookmarks" | "pretty")),
+            )
+            .copied()
+            .collect();
+        self.add(
+            "delete",
+            scoped,
+            id,
+            "deletecollection",
+            &query,
+            delete_options(),
+            status(&[200]),
+        );
     }
 
     /// Read, replace, patch and delete of one object or subresource.

@@ -105,6 +105,24 @@ fn one(operation: &Operation, version: Version) -> Value {
     if !parameters.is_empty() {
         map.insert("parameters".into(), parameters.into());
     }
+    map.insert("responses".into(), responses(operation, version, produces));
+    if version == Version::V2 {
+        map.insert("consumes".into(), json!(consumes));
+        map.insert("produces".into(), json!(produces));
+        map.insert("schemes".into(), json!(["https"]));
+    }
+    if !operation.action.is_empty() {
+        map.insert("x-kubernetes-action".into(), operation.action.into());
+    }
+    if let Some(gvk) = &operation.gvk {
+        let gvk = json!({ "group": gvk.group.as_ref(), "kind": gvk.kind.as_ref(), "version": gvk.version.as_ref() });
+        map.insert("x-kubernetes-group-version-kind".into(), gvk);
+    }
+    out
+}
+
+/// The responses of an operation by their status codes.
+fn responses(operation: &Operation, version: Version, produces: &[&str]) -> Value {
     let mut responses = Map::new();
     for (code, name) in &operation.responses {
         let schema = name
@@ -124,20 +142,7 @@ fn one(operation: &Operation, version: Version) -> Value {
         responses.insert(code.to_string(), answer);
     }
     responses.insert("401".into(), json!({ "description": "Unauthorized" }));
-    map.insert("responses".into(), Value::Object(responses));
-    if version == Version::V2 {
-        map.insert("consumes".into(), json!(consumes));
-        map.insert("produces".into(), json!(produces));
-        map.insert("schemes".into(), json!(["https"]));
-    }
-    if !operation.action.is_empty() {
-        map.insert("x-kubernetes-action".into(), operation.action.into());
-    }
-    if let Some(gvk) = &operation.gvk {
-        let gvk = json!({ "group": gvk.group.as_ref(), "kind": gvk.kind.as_ref(), "version": gvk.version.as_ref() });
-        map.insert("x-kubernetes-group-version-kind".into(), gvk);
-    }
-    out
+    Value::Object(responses)
 }
 
 fn content(media_types: &[&str], schema: &Value) -> Value {

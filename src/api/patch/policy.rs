@@ -93,19 +93,15 @@ pub fn json_patch_explained(
     Ok(Some(document))
 }
 
-/// Why an operation does not apply; none of a test that found another value.
-fn explain(document: &mut Value, operation: &Value) -> Option<String> {
-    let text = |name: &str| operation.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (kind, path, from) = (text("op"), text("path"), text("from"));
-    let holds = |document: &mut Value, path: &str| {
-        let found = locate(document, path);
-        found.is_some_and(|(container, _)| container.is_object() || container.is_array())
-    };
-    let at = |document: &mut Value, path: &str| {
-        let (container, key) = locate(document, path)?;
-        Some((container.as_array().map(Vec::len), key))
-    };
-    let inside = |document: &mut Value, path: &str| match at(document, path) {
+/// The container that a path leads to, as the length of a list, and the last part of the path.
+fn at(document: &mut Value, path: &str) -> Option<(Option<usize>, String)> {
+    let (container, key) = locate(document, path)?;
+    Some((container.as_array().map(Vec::len), key))
+}
+
+/// Why a path does not lead to a value inside of its container.
+fn inside(document: &mut Value, path: &str) -> String {
+    match at(document, path) {
         Some((None, key)) => format!("Unable to remove nonexistent key: {key}: missing value"),
         Some((Some(_), key)) => match key.parse::<i64>() {
             Ok(index) => {
@@ -119,6 +115,16 @@ fn explain(document: &mut Value, operation: &Value) -> Option<String> {
             }
         },
         None => "missing value".to_owned(),
+    }
+}
+
+/// Why an operation does not apply; none of a test that found another value.
+fn explain(document: &mut Value, operation: &Value) -> Option<String> {
+    let text = |name: &str| operation.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (kind, path, from) = (text("op"), text("path"), text("from"));
+    let holds = |document: &mut Value, path: &str| {
+        let found = locate(document, path);
+        found.is_some_and(|(container, _)| container.is_object() || container.is_array())
     };
     let is_array =
         |document: &mut Value, path: &str| matches!(at(document, path), Some((Some(_), _)));

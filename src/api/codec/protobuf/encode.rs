@@ -162,42 +162,62 @@ fn one(
             }
             Ok(())
         })?,
+        Shape::PropsOrBool(_)
+        | Shape::PropsOrList(_)
+        | Shape::PropsOrStrings(_)
+        | Shape::Struct(_)
+        | Shape::List(_) => composite(schema, f, shape, value, tag, out, depth)?,
+        // custom resources have no protobuf form
+        Shape::Map(_) | Shape::Typed(_) => return Err(bad("value that protobuf can hold")),
+    }
+    Ok(())
+}
+
+/// Writes a message, or one of the unions that a schema of a definition has.
+fn composite(
+    schema: &Schema,
+    f: &Field,
+    shape: &Shape,
+    value: &Value,
+    tag: u32,
+    out: &mut Writer,
+    depth: usize,
+) -> Done {
+    match shape {
         Shape::PropsOrBool(id) => out.nested(tag, |out| {
             out.varint(1, u64::from(value.is_object() || value.as_bool() == Some(true)));
             if value.is_object() {
                 out.nested(2, |out| struct_message(schema, *id, value, out, depth + 1))?;
             }
             Ok(())
-        })?,
+        }),
         Shape::PropsOrList(id) => out.nested(tag, |out| match value {
             Value::Array(list) => list.iter().try_for_each(|v| {
                 out.nested(2, |out| struct_message(schema, *id, v, out, depth + 1))
             }),
             Value::Null => Ok(()),
             _ => out.nested(1, |out| struct_message(schema, *id, value, out, depth + 1)),
-        })?,
+        }),
         Shape::PropsOrStrings(id) => out.nested(tag, |out| match value {
             Value::Array(list) => {
                 list.iter().try_for_each(|v| one(schema, f, &Shape::String, v, 2, out, depth))
             }
             Value::Null => Ok(()),
             _ => out.nested(1, |out| struct_message(schema, *id, value, out, depth + 1)),
-        })?,
+        }),
         Shape::Struct(id) => {
-            out.nested(tag, |out| struct_message(schema, *id, value, out, depth + 1))?
+            out.nested(tag, |out| struct_message(schema, *id, value, out, depth + 1))
         }
-        // a list inside a list or map is a message of its own
+        // A list inside a list or map is a message itself.
         Shape::List(element) => out.nested(tag, |out| match value {
             Value::Array(list) => {
                 list.iter().try_for_each(|v| one(schema, f, element, v, 1, out, depth))
             }
             Value::Null => Ok(()),
-            _ => Err(bad("array")),
-        })?,
-        // custom resources have no protobuf form
-        Shape::Map(_) | Shape::Typed(_) => return Err(bad("value that protobuf can hold")),
+            other => Err(mismatch(&f.json, "array", other)),
+        }),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn text(value: &Value) -> Option<&str> {

@@ -212,6 +212,12 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     }
     errors.extend(size_change(object, old));
     errors.extend(mode_stays(get(object, "spec"), get(old, "spec")));
+    errors.extend(attributes_class_change(object, old));
+    errors
+}
+
+/// A class of attributes that is in use cannot be removed (upstream's `validateVolumeAttributesClassName`).
+fn attributes_class_change(object: &Value, old: &Value) -> Option<Error> {
     const CLASS: &str = "volumeAttributesClassName";
     let (class, before) = (get(get(object, "spec"), CLASS), get(get(old, "spec"), CLASS));
     if class != before && has(get(old, "status"), "currentVolumeAttributesClassName") {
@@ -220,12 +226,12 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
             Some("") => Some("empty string"),
             Some(_) => None,
         };
-        errors.extend(to.map(|to| {
+        return to.map(|to| {
             let text = format!("update to {to} is forbidden when status.currentVolumeAttributesClassName is not nil");
             Error::forbidden(&Path::new("spec").child(CLASS), text)
-        }));
+        });
     }
-    errors
+    None
 }
 
 /// Steps of a resize, sorted as errors list them.

@@ -149,19 +149,7 @@ fn service(object: &Value, old: &Value) -> ErrorList {
     errors.extend(validate_labels(spec, "selector", &path));
     errors.extend(affinity(spec, &path));
     errors.extend(addresses(spec, get(old, "spec"), &path));
-    let before = strings(get(old, "spec"), "externalIPs");
-    for (index, ip) in strings(spec, "externalIPs").into_iter().enumerate() {
-        let field = path.child("externalIPs").index(index);
-        let bad = net::legacy_ip(&field, ip, &before);
-        if bad.is_empty() {
-            errors.extend(
-                sloppy_ip(ip)
-                    .map(|address| net::special_address(&field, ip, &address))
-                    .unwrap_or_default(),
-            );
-        }
-        errors.extend(bad);
-    }
+    errors.extend(external_ips(spec, old, &path));
     let kind = str_at(spec, "type");
     match kind {
         "" => errors.push(Error::required(&path.child("type"), "")),
@@ -191,6 +179,24 @@ fn service(object: &Value, old: &Value) -> ErrorList {
         }
     }
     errors.extend(traffic(spec, &path));
+    errors
+}
+
+fn external_ips(spec: &Value, old: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let before = strings(get(old, "spec"), "externalIPs");
+    for (index, ip) in strings(spec, "externalIPs").into_iter().enumerate() {
+        let field = path.child("externalIPs").index(index);
+        let bad = net::legacy_ip(&field, ip, &before);
+        if bad.is_empty() {
+            errors.extend(
+                sloppy_ip(ip)
+                    .map(|address| net::special_address(&field, ip, &address))
+                    .unwrap_or_default(),
+            );
+        }
+        errors.extend(bad);
+    }
     errors
 }
 
@@ -303,30 +309,24 @@ pub fn validate_addresses(object: &Value, old: &Value) -> ErrorList {
     addresses(get(object, "spec"), get(old, "spec"), &Path::new("spec"))
 }
 
-fn addresses(spec: &Value, old: &Value, path: &Path) -> ErrorList {
-    if str_at(spec, "type") == "ExternalName" {
-        return Vec::new();
-    }
-    let mut errors = ErrorList::new();
-    let field = path.child("clusterIPs");
+/// `clusterIP` is the first of `clusterIPs`.
+fn first_address(spec: &Value, field: &Path) -> Option<Error> {
     let (single, all) = (str_at(spec, "clusterIP"), strings(spec, "clusterIPs"));
-    let shown = get(spec, "clusterIPs").clone();
+    let shown = || get(spec, "clusterIPs").clone();
     match (single.is_empty(), all.first()) {
-        (false, None) => errors.push(Error::required(&field, "")),
+        (false, None) => Some(Error::required(field, "")),
         (false, Some(first)) if *first != single => {
-            errors.push(Error::invalid(
-                &field,
-                shown.clone(),
-                "first value must match `clusterIP`",
-            ));
+            Some(Error::invalid(field, shown(), "first value must match `clusterIP`"))
         }
-        (true, Some(_)) => errors.push(Error::invalid(
-            &field,
-            shown.clone(),
-            "must be empty when `clusterIP` is not specified",
-        )),
-        _ => {}
+        (true, Some(_)) => {
+            Some(Error::invalid(field, shown(), "must be empty when `clusterIP` is not specified"))
+        }
+        _ => None,
     }
+}
+
+fn address_families(spec: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
     let families = strings(spec, "ipFamilies");
     let again = repeated(families.iter());
     for (index, family) in families.iter().enumerate() {
@@ -344,6 +344,20 @@ fn addresses(spec: &Value, old: &Value, path: &Path) -> ErrorList {
             &path.child("ipFamilyPolicy"),
         )
     }));
+    errors
+}
+
+fn addresses(spec: &Value, old: &Value, path: &Path) -> ErrorList {
+    if str_at(spec, "type") == "ExternalName" {
+        return Vec::new();
+    }
+    let mut errors = ErrorList::new();
+    let field = path.child("clusterIPs");
+    let all = strings(spec, "clusterIPs");
+    let shown = get(spec, "clusterIPs").clone();
+    errors.extend(first_address(spec, &field));
+    errors.extend(address_families(spec, path));
+    let families = strings(spec, "ipFamilies");
     let before = strings(old, "clusterIPs");
     let mut bad = false;
     for (index, ip) in all.iter().enumerate() {
