@@ -1,4 +1,5 @@
-//! The lean client of the benchmarks: N keep-alive HTTP/1.1 connections over TLS that do one kind of request for some seconds.
+//! The lean client of the benchmarks: N keep-alive HTTP/1.1 connections over TLS that do one kind
+//! of request for some seconds.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -101,7 +102,8 @@ enum Kind {
     List,
     /// One connection writes at its own pace, the others watch: events delivered
     Watch,
-    /// One connection writes ten objects a second, the others watch: from the request's begin to each event's arrival
+    /// One connection writes ten objects a second, the others watch: from the request's begin to
+    /// each event's arrival
     Seen,
     /// Make the pods that list-pods reads; nothing schedules them
     FillPods,
@@ -249,8 +251,8 @@ const POD_PATH: &str = "/api/v1/namespaces/default/pods";
 /// Where definitions of custom kinds live.
 const KIND_PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// Creates `count` objects, each connection its share of them; `made` says where the object of a number goes, what it is, and where it is
-/// read once it is there.
+/// Creates `count` objects, each connection its share of them; `made` says where the object of a
+/// number goes, what it is, and where it is read once it is there.
 async fn fill(
     target: &Target,
     connections: usize,
@@ -390,8 +392,8 @@ fn report(times: &mut [u64], took: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `connections` watchers; one writer creates objects one after another, each is seen by all. With a pace the writer rests
-/// after each object, and what is told is how long it took to be seen.
+/// `connections` watchers; one writer creates objects one after another, each is seen by all. With
+/// a pace the writer rests after each object, and the output is how long it took to be seen.
 async fn watch(
     target: &Target,
     connections: usize,

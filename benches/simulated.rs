@@ -1,4 +1,5 @@
-//! Simulated agents: many nodes without a runtime in one process, each with connections, certificates, lease, status and watches of its own.
+//! Simulated agents: many nodes without a runtime in one process, each with connections,
+//! certificates, lease, status and watches of its own.
 
 mod simulated {
     pub(crate) mod agent;
@@ -24,7 +25,8 @@ use simulated::api::{Api, Identity};
 /// A phase that takes longer has failed.
 const PHASE_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Prints one line of JSON at the end of each phase: agents Ready, idle, pods Running, settled; ends with its standard input.
+/// Prints one line of JSON at the end of each phase: agents Ready, idle, pods Running, settled;
+/// ends with its standard input.
 #[derive(Parser)]
 struct Args {
     /// host:port
@@ -33,7 +35,8 @@ struct Args {
     /// PEM of the authorities, or the self-signed certificate, of the server
     #[arg(long)]
     ca: PathBuf,
-    /// PEM of the authority for clients and of its key: certificates of the agents and of an administrator are signed with it
+    /// PEM of the authority for clients and of its key: certificates of the agents and of an
+    /// administrator are signed with it
     #[arg(long, num_args = 2, value_names = ["CERT", "KEY"])]
     client_ca: Vec<PathBuf>,
     /// Agents
@@ -120,7 +123,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
         let begin = Instant::now();
         tokio::time::sleep(Duration::from_secs(args.settle)).await;
         shared.measures.print("settled", begin.elapsed(), json!({}));
-        // What the end of so many agents costs belongs to no phase: they stay until the reader has looked.
+        // What the end of so many agents costs belongs to no phase: they stay until the reader has
+        // looked.
         base::tasks::blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()))
             .await??;
     }

@@ -1,6 +1,8 @@
-//! The lean client of `benches/store`: one kind of etcd request for some seconds, on one thread, with requests in flight on few connections.
+//! The lean client of `benches/store`: one kind of etcd request for some seconds, on one thread,
+//! with requests in flight on few connections.
 //!
-//! Prints one line of JSON with rates and latencies, and what client and server used of CPU and disk in just that time.
+//! Prints one line of JSON with rates and latencies, and what client and server used of CPU and
+//! disk in just that time.
 
 mod store_load {
     pub(crate) mod http2;

@@ -57,7 +57,8 @@ impl Identity {
         })
     }
 
-    /// Keeps a tunnel to the server under this identity, as real agents do, until shutdown. The list tells whether it is up.
+    /// Keeps a tunnel to the server under this identity, as real agents do, until shutdown. The
+    /// list tells whether it is up.
     pub(crate) fn keep_tunnel(&self, node: &str, tasks: &Tasks) -> anyhow::Result<Servers> {
         // A list of servers is remembered where there is a directory; here is none.
         let servers = Servers::open(Path::new("/nonexistent"), Some(&self.address))?;
@@ -79,7 +80,7 @@ impl Identity {
     }
 }
 
-/// Simulated pods answer nobody.
+/// Simulated pods serve no requests.
 struct NoPods;
 
 #[async_trait]

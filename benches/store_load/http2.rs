@@ -1,6 +1,8 @@
-//! As much of HTTP/2 and gRPC as a load needs: requests in flight on one connection, frames in, messages out.
+//! As much of HTTP/2 and gRPC as a load needs: requests in flight on one connection, frames in,
+//! messages out.
 //!
-//! Written for this, because a client for everybody takes as long for a request as the server that is measured.
+//! Written for this, because a client for everybody takes as long for a request as the server that
+//! is measured.
 
 use std::sync::Arc;
 
@@ -16,9 +18,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Io for T {}
 
 /// Length of a frame's head.
 const HEAD: usize = 9;
-/// Room for what is received: the largest window there is, so that it limits nobody.
+/// Room for what is received: the largest window there is, so that it limits no peer.
 const WINDOW: u32 = i32::MAX as u32;
-/// The window before anybody said anything (RFC 9113, 6.9.2).
+/// The window before any setting was received (RFC 9113, 6.9.2).
 const FIRST_WINDOW: u32 = 65_535;
 /// Received bytes that are given back to the connection's window at once.
 const GIVE_BACK: u32 = 1 << 29;

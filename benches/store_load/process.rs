@@ -30,7 +30,8 @@ impl Usage {
     }
 }
 
-/// Nanoseconds that the threads of a process ran. Threads that have ended are missing; neither side ends any while it is measured.
+/// Nanoseconds that the threads of a process ran. Threads that have ended are missing; neither side
+/// ends any while it is measured.
 fn cpu_ns(process: u32) -> anyhow::Result<u64> {
     let mut sum = 0;
     for task in fs::read_dir(format!("/proc/{process}/task"))

@@ -1,4 +1,5 @@
-//! Requests with one answer: a fixed number in flight on each connection, each answer at once followed by the next request.
+//! Requests with one answer: a fixed number in flight on each connection, each answer at once
+//! followed by the next request.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -102,7 +103,7 @@ impl Shared<'_> {
             return Ok(Some((TXN, txn)));
         }
         if self.args.kind == Kind::Swap && !messages::succeeded(body) {
-            bail!("a swap that nobody disturbed did not take place");
+            bail!("an undisturbed compare-and-swap failed");
         }
         if self.counting.get() {
             self.times.borrow_mut().push(u64::try_from(slot.begun.elapsed().as_nanos())?);

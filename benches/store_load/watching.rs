@@ -1,4 +1,5 @@
-//! Watches of one key on ten streams, as etcd's own benchmark has them, and one client that writes the key.
+//! Watches of one key on ten streams, as etcd's own benchmark has them, and one client that writes
+//! the key.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -49,7 +50,8 @@ pub(crate) async fn run(args: &Args, target: &Target) -> anyhow::Result<Measured
                     .await?;
             }
             writes += 1;
-            // Writes go at the pace of the slowest watch, a few ahead of it, so that nobody is dropped and nothing piles up.
+            // Writes go at the pace of the slowest watch, a few ahead of it, so that no watch is
+            // dropped and nothing piles up.
             until(&shared, || shared.events.get() + 4 * watches >= writes * watches).await?;
         }
         until(&shared, || shared.events.get() >= writes * watches).await?;

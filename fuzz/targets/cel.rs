@@ -1,4 +1,5 @@
-//! Expressions of CEL that somebody wrote: parsed, checked, estimated and evaluated within a budget.
+//! CEL expressions from outside: parsed, checked, estimated and evaluated within a
+//! budget.
 #![no_main]
 
 use kcel::{Env, Type, Unknown, Value, Variables};

@@ -1,4 +1,5 @@
-//! Files that administrators write: kubeconfigs, audit policies, configurations of authentication and authorization. The first byte says which.
+//! Files that administrators write: kubeconfigs, audit policies, configurations of authentication
+//! and authorization. The first byte says which.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

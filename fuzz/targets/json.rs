@@ -1,4 +1,5 @@
-//! JSON that clients send: what is accepted is accepted again as it was written, and is the same by way of protobuf.
+//! JSON that clients send: what is accepted is accepted again as it was written, and is the same by
+//! way of protobuf.
 #![no_main]
 
 mod kinds;
@@ -12,7 +13,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         Ok((value, _)) => assert_eq!(Ok(value), plain),
         Err(error) => assert_eq!(plain, Err(error)),
     }
-    // Go takes what the library takes, up to our depth, and more besides (halves of surrogates, bytes that are no UTF-8).
+    // Go takes what the library takes, up to our depth, and more besides (halves of surrogates,
+    // bytes that are no UTF-8).
     if let (Ok(value), Err(error)) = (serde_json::from_slice::<serde_json::Value>(bytes), &plain) {
         let too_deep = error.to_string().contains("exceeded max depth");
         assert!(too_deep && depth(&value) > DEPTH_MAX, "{error}");

@@ -1,5 +1,6 @@
-//! Patches: the first byte says which, then two JSON texts, object and patch. A patch of nothing changes nothing, an apply that is repeated neither,
-//! and nothing grows beyond what upstream lets it.
+//! Patches: the first byte says which, then two JSON texts, object and patch. A patch of nothing
+//! changes nothing, an apply that is repeated neither, and nothing grows beyond what upstream lets
+//! it.
 #![no_main]
 
 mod kinds;

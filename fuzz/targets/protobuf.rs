@@ -1,5 +1,6 @@
-//! Kubernetes' protobuf that clients send: enveloped objects and lists, or the bare message of the kind that the first byte chooses. What is
-//! decoded is encoded, and the same when it is decoded again, also by way of JSON.
+//! Kubernetes' protobuf that clients send: enveloped objects and lists, or the bare message of the
+//! kind that the first byte chooses. What is decoded is encoded, and the same when it is decoded
+//! again, also by way of JSON.
 #![no_main]
 
 mod kinds;

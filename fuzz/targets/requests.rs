@@ -1,5 +1,6 @@
-//! Whole requests to an API server over memory, one after the other: the first line is method and URL, the others are headers up to an empty line, then the
-//! body; a line `---` is between two. Whatever is asked, there is an answer, and one in JSON is JSON.
+//! Whole requests to an API server over memory, one after the other: the first line is method and
+//! URL, the others are headers up to an empty line, then the body; a line `---` is between two.
+//! Whatever is asked, there is an answer, and one in JSON is JSON.
 #![no_main]
 
 use std::cell::RefCell;

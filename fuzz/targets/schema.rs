@@ -1,4 +1,5 @@
-//! Schemas of custom resources and values against them: two JSON texts, one after the other, and perhaps an old value.
+//! Schemas of custom resources and values against them: two JSON texts, one after the other, and
+//! perhaps an old value.
 #![no_main]
 
 use api::custom::{PruneOptions, Structural};

@@ -19,7 +19,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok(selector) = FieldSelector::parse(text) {
         let printed = selector.to_string();
         let again = FieldSelector::parse(&printed).expect("what was printed");
-        // Terms are sorted as they are written (fields.ParseSelector), `a==c` before `a=b`, which are printed `a=c` and `a=b`: sorted by the second time.
+        // Terms are sorted as they are written (fields.ParseSelector), `a==c` before `a=b`, which
+        // are printed `a=c` and `a=b`: sorted by the second time.
         let sorted = again.to_string();
         let third = FieldSelector::parse(&sorted).expect("what was printed again");
         assert_eq!(third.to_string(), sorted);

@@ -1,5 +1,5 @@
-//! SPDY that clients of exec, attach and port-forward send. Frames that are read are the same when they were written and read again; a session of
-//! any bytes ends.
+//! SPDY that clients of exec, attach and port-forward send. Frames that are read are the same when
+//! they were written and read again; a session of any bytes ends.
 #![no_main]
 
 use base::{Shutdown, Tasks};
@@ -25,7 +25,8 @@ fn frames(mut bytes: &[u8]) {
         let Ok(frame) = Frame::control(kind, flags, payload, &mut inflater) else { return };
         let Ok(written) = frame.encode(&mut deflater) else { continue };
         let Some((head, payload)) = written.split_first_chunk::<8>() else { panic!("no head") };
-        // What was read within the bound of compressed bytes may be beyond it when it is compressed less well.
+        // What was read within the bound of compressed bytes may be beyond it when it is compressed
+        // less well.
         let Ok(Head::Control { kind, flags, length }) = Head::parse(*head) else { return };
         assert_eq!(length, payload.len());
         let again = Frame::control(kind, flags, payload, &mut back).expect("our own frame");

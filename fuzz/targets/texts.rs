@@ -1,4 +1,5 @@
-//! Texts that stand for values: quantities, durations, times, names. What is printed is read again as the same.
+//! Texts that stand for values: quantities, durations, times, names. What is printed is read again
+//! as the same.
 #![no_main]
 
 use api::codec::time::{Precision, duration_text, parse_duration, parse_time};

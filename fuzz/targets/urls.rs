@@ -1,4 +1,5 @@
-//! Requests before their bodies are read: path, query, `Accept` and the like, one a line; tokens that continue lists, and paths of columns.
+//! Requests before their bodies are read: path, query, `Accept` and the like, one a line; tokens
+//! that continue lists, and paths of columns.
 #![no_main]
 
 use apiserver::request::negotiate;

@@ -1,4 +1,5 @@
-//! WebSocket that clients of exec and attach send: a connection of any bytes ends, and no message is larger than allowed.
+//! WebSocket that clients of exec and attach send: a connection of any bytes ends, and no message
+//! is larger than allowed.
 #![no_main]
 
 use http::{HeaderMap, HeaderValue, header};

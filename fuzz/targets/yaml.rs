@@ -1,4 +1,5 @@
-//! YAML that clients send: what is written is read again as it was; of repeated keys both readers say the same.
+//! YAML that clients send: what is written is read again as it was; of repeated keys both readers
+//! say the same.
 #![no_main]
 
 use api::codec::yaml;

@@ -1,4 +1,5 @@
-//! Objects as bytes: JSON, YAML and protobuf by the schema table, in the normal form that Go would write.
+//! Objects as bytes: JSON, YAML and protobuf by the schema table, in the normal form that Go would
+//! write.
 
 pub mod json;
 mod leaf;
@@ -35,7 +36,8 @@ pub struct Decoded {
     pub strict_errors: Vec<String>,
 }
 
-/// The message of a body whose kind could be read but that does not fit: `Pod in version "v1" cannot be handled as a Pod: …`.
+/// The message of a body whose kind could be read but that does not fit: `Pod in version "v1"
+/// cannot be handled as a Pod: …`.
 pub fn cannot_handle(kind: &str, version: &str, wanted_kind: &str, cause: &str) -> String {
     format!("{kind} in version {version:?} cannot be handled as a {wanted_kind}: {cause}")
 }

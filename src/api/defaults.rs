@@ -1,7 +1,7 @@
 //! Defaults that the schema table cannot say, for every built-in kind.
 //!
-//! Decided by other fields, by code, or by the kind that holds the struct. Defaults that a field states by itself
-//! (`+default`) are applied from the schema table before these.
+//! Decided by other fields, by code, or by the kind that holds the struct. Defaults that a field
+//! states by itself (`+default`) are applied from the schema table before these.
 
 mod admission;
 mod apps;

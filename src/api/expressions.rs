@@ -1,5 +1,5 @@
-//! Expressions (CEL) of admission: which variables they may use, what they must yield, and upstream's words where they do not
-//! (upstream's `pkg/admission/plugin/cel`).
+//! Expressions (CEL) of admission: which variables they may use, what they must yield, and
+//! upstream's words where they do not (upstream's `pkg/admission/plugin/cel`).
 
 pub mod checking;
 pub mod devices;
@@ -115,7 +115,8 @@ impl Compiler {
         compile(&self.env(uses), text, yields)
     }
 
-    /// Compiles a variable and lets the expressions behind it use it: also where it does not compile, as something of unknown type.
+    /// Compiles a variable and lets the expressions behind it use it: also where it does not
+    /// compile, as something of unknown type.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
@@ -197,7 +198,8 @@ fn go_name(of: &Type) -> String {
     }
 }
 
-/// The type under which a variable is known to others: simple types, lists and maps of them; all else is of unknown type.
+/// The type under which a variable is known to others: simple types, lists and maps of them; all
+/// else is of unknown type.
 fn declared(of: &Type) -> Type {
     match of {
         Type::Bool
@@ -219,7 +221,8 @@ fn object<const N: usize>(name: &str, fields: [(&str, Type); N]) -> Type {
     Type::object(name, fields.into_iter().map(|(name, of)| (name.to_owned(), of)).collect())
 }
 
-/// `request`: AdmissionRequest without `uid`, `object` and `oldObject` (upstream's `BuildRequestType`).
+/// `request`: AdmissionRequest without `uid`, `object` and `oldObject` (upstream's
+/// `BuildRequestType`).
 static REQUEST: LazyLock<Type> = LazyLock::new(|| {
     let kind = || {
         let fields = ["group", "version", "kind"].map(|name| (name, Type::String));

@@ -138,7 +138,8 @@ impl Error {
         Self::new(Kind::NotFound, field, value.into(), String::new())
     }
 
-    /// A value outside an enumeration; `supported` is shown in the order given (upstream sorts it first).
+    /// A value outside an enumeration; `supported` is shown in the order given (upstream sorts it
+    /// first).
     pub fn not_supported(field: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
         let quoted: Vec<String> = supported.iter().map(|s| go_quote(s)).collect();
         let detail = if quoted.is_empty() {
@@ -234,7 +235,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// A value as Go's formatter prints it in a field error: strings quoted, scalars bare, the rest as JSON.
+/// A value as Go's formatter prints it in a field error: strings quoted, scalars bare, the rest as
+/// JSON.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => go_quote(text),
@@ -293,7 +295,7 @@ pub fn go_quote(text: &str) -> String {
 impl Status {
     /// 422 `Invalid`: `Pod "x" is invalid: …` with one cause per error. `kind` is the Kind.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[Error]) -> Self {
-        // What two rules found is told once; of a large object there can be very many.
+        // An error that two rules found is reported once; a large object can have very many.
         let mut told = HashSet::with_capacity(errors.len());
         let errors: Vec<&Error> = errors
             .iter()

@@ -1,6 +1,8 @@
-//! Sets of field paths, as `managedFields` holds them: a tree with upstream's FieldsV1 keys (`f:`, `k:`, `v:`, `i:`, `.`).
+//! Sets of field paths, as `managedFields` holds them: a tree with upstream's FieldsV1 keys (`f:`,
+//! `k:`, `v:`, `i:`, `.`).
 //!
-//! A path element is kept in its serialized form, so that reading and writing FieldsV1 moves strings and parses nothing.
+//! A path element is kept in its serialized form, so that reading and writing FieldsV1 moves
+//! strings and parses nothing.
 
 mod element;
 
@@ -259,7 +261,8 @@ impl Set {
     /// Whether this set shares a member with a set in FieldsV1 form, without reading that one.
     pub fn overlaps_fields_v1(&self, fields: &Value) -> bool {
         let Some(map) = fields.as_object() else { return false };
-        // An element written in another than the canonical form is not found by its text: then the set is read.
+        // An element written in another than the canonical form is not found by its text: then the
+        // set is read.
         if map.keys().any(|k| k.starts_with("k:") || k.starts_with("v:")) {
             return Self::from_fields_v1(fields).is_ok_and(|set| self.overlaps(&set));
         }

@@ -76,7 +76,8 @@ fn domain_ok(domain: &str) -> bool {
         && host.split('.').all(label)
 }
 
-/// Lower-case letters and digits, joined by one dot, one or two underscores, or any number of dashes.
+/// Lower-case letters and digits, joined by one dot, one or two underscores, or any number of
+/// dashes.
 fn component_ok(component: &str) -> bool {
     let alnum = |b: u8| b.is_ascii_digit() || b.is_ascii_lowercase();
     let bytes = component.as_bytes();

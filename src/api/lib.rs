@@ -1,7 +1,8 @@
 //! Kubernetes objects, pure: the schema table, codecs, patches, defaults, validation, selectors.
 //!
-//! No I/O, no tokio, no HTTP server, no store. Objects are `serde_json::Value` while they are worked on and
-//! [`Object`] (bytes and a small header) everywhere else; typed structs come from `k8s-openapi` through [`k8s`].
+//! No I/O, no tokio, no HTTP server, no store. Objects are `serde_json::Value` while they are
+//! worked on and [`Object`] (bytes and a small header) everywhere else; typed structs come from
+//! `k8s-openapi` through [`k8s`].
 
 pub mod codec;
 pub mod custom;

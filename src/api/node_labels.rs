@@ -1,6 +1,8 @@
-//! Which labels a node may set on itself: what NodeRestriction lets through, and what flags are checked against.
+//! Which labels a node may set on itself: what NodeRestriction lets through, and what flags are
+//! checked against.
 
-/// Labels of Kubernetes' own namespaces that a node may set on itself (upstream's `IsKubeletLabel`).
+/// Labels of Kubernetes' own namespaces that a node may set on itself (upstream's
+/// `IsKubeletLabel`).
 const OWN: [&str; 11] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",

@@ -97,8 +97,9 @@ impl fmt::Display for ObjectKey {
 
 /// An immutable object: compact JSON without `metadata.resourceVersion`, and what caches index by.
 ///
-/// The JSON always begins `{"apiVersion":…` or `{"kind":…` and holds a `metadata` object; [`Object::json`] splices the
-/// resource version in, so that the bytes at rest are shared by store, caches and answers.
+/// The JSON always begins `{"apiVersion":…` or `{"kind":…` and holds a `metadata` object;
+/// [`Object::json`] splices the resource version in, so that the bytes at rest are shared by store,
+/// caches and answers.
 #[derive(Clone)]
 pub struct Object {
     raw: Bytes,
@@ -172,7 +173,8 @@ impl Object {
         Ok(Self { splice, bare, resource_version, key, uid, labels, raw })
     }
 
-    /// From a JSON value; `metadata.resourceVersion` is taken out of the value and becomes the header's.
+    /// From a JSON value; `metadata.resourceVersion` is taken out of the value and becomes the
+    /// header's.
     ///
     /// # Errors
     /// When the value has no object `metadata` or its resource version is no number.
@@ -198,7 +200,8 @@ impl Object {
         &self.raw
     }
 
-    /// Appends the full JSON, resource version included (unless it is 0: an object that was not stored).
+    /// Appends the full JSON, resource version included (unless it is 0: an object that was not
+    /// stored).
     pub fn write_json(&self, out: &mut Vec<u8>) {
         let (head, tail) = self.raw.split_at(self.splice as usize);
         out.extend_from_slice(head);
@@ -206,8 +209,8 @@ impl Object {
         out.extend_from_slice(tail);
     }
 
-    /// Appends the full JSON without what stands in its first `head` bytes, of which the first is the opening brace: items of
-    /// typed lists carry no kind and version.
+    /// Appends the full JSON without what stands in its first `head` bytes, of which the first is
+    /// the opening brace: items of typed lists carry no kind and version.
     pub fn write_json_behind(&self, head: usize, out: &mut Vec<u8>) {
         let splice = self.splice as usize;
         let (Some(front), Some(tail)) = (self.raw.get(head..splice), self.raw.get(splice..)) else {
@@ -251,8 +254,8 @@ impl Object {
         let bad = |e: serde_json::Error| BadObject(format!("{}: {e}", self.key));
         T::from_json(&self.json()).or_else(|error| {
             let mut value = self.value()?;
-            let mended = set_times(&mut value);
-            if mended { T::from_value(&value) } else { Err(error) }.map_err(bad)
+            let has_changed = set_times(&mut value);
+            if has_changed { T::from_value(&value) } else { Err(error) }.map_err(bad)
         })
     }
 
@@ -262,18 +265,19 @@ impl Object {
     }
 }
 
-/// The times of conditions that nobody set are null, as Go writes them; typed structs want Go's zero time. Whether there was one.
+/// The times of conditions that were not set are null, as Go writes them; typed structs want Go's
+/// zero time. Whether there was one.
 fn set_times(value: &mut Value) -> bool {
     match value {
-        Value::Object(fields) => fields.iter_mut().fold(false, |mended, (name, field)| {
+        Value::Object(fields) => fields.iter_mut().fold(false, |has_changed, (name, field)| {
             if name == "lastTransitionTime" && field.is_null() {
                 *field = Value::from("0001-01-01T00:00:00Z");
                 return true;
             }
-            set_times(field) | mended
+            set_times(field) | has_changed
         }),
         Value::Array(items) => {
-            items.iter_mut().fold(false, |mended, item| set_times(item) | mended)
+            items.iter_mut().fold(false, |has_changed, item| set_times(item) | has_changed)
         }
         _ => false,
     }
@@ -288,7 +292,8 @@ pub enum WatchEvent {
     Modified(Arc<Object>),
     /// The object is gone, or left the selection; its last state at the revision of the deletion.
     Deleted(Arc<Object>),
-    /// Everything up to this revision was sent; `initial` ends the initial list of a streaming list.
+    /// Everything up to this revision was sent; `initial` ends the initial list of a streaming
+    /// list.
     Bookmark {
         /// Revision reached.
         revision: i64,

@@ -1,6 +1,8 @@
-//! OpenAPI v2 and v3 documents, rendered from the schema and the list of served resources when somebody asks.
+//! OpenAPI v2 and v3 documents, rendered from the schema and the list of served resources when
+//! a client requests them.
 //!
-//! Nothing is kept: a document of one group version is a few hundred kilobytes and is wanted once per client.
+//! Nothing is kept: a document of one group version is a few hundred kilobytes and is wanted once
+//! per client.
 
 mod custom;
 mod definitions;
@@ -27,7 +29,8 @@ pub struct Served {
     pub gvr: Gvr,
     /// Whether its objects live in namespaces.
     pub namespaced: bool,
-    /// What discovery says: `create`, `delete`, `deletecollection`, `get`, `list`, `patch`, `update`, `watch`.
+    /// What discovery says: `create`, `delete`, `deletecollection`, `get`, `list`, `patch`,
+    /// `update`, `watch`.
     pub verbs: Vec<String>,
     /// Subresources under the name of an object.
     pub subresources: Vec<ServedSubresource>,
@@ -42,7 +45,8 @@ pub struct ServedSubresource {
     pub name: String,
     /// The kind that it reads and writes, such as `autoscaling/v1` `Scale`.
     pub gvk: Gvk,
-    /// What discovery says; subresources that are connected to (`exec`, `proxy`) have `create` and `get` and set `connect`.
+    /// What discovery says; subresources that are connected to (`exec`, `proxy`) have `create` and
+    /// `get` and set `connect`.
     pub verbs: Vec<String>,
     /// A stream or proxy instead of an object.
     pub connect: bool,
@@ -87,7 +91,8 @@ pub fn v2(schema: &Schema, served: &[Served], version: &str) -> Value {
     })
 }
 
-/// `/openapi/v3`: where the documents of the group versions are, with hashes that change when they do.
+/// `/openapi/v3`: where the documents of the group versions are, with hashes that change when they
+/// do.
 pub fn v3_index(schema: &Schema, served: &[Served], version: &str) -> Value {
     let mut paths = Map::new();
     for (group, v) in group_versions(served) {
@@ -99,7 +104,8 @@ pub fn v3_index(schema: &Schema, served: &[Served], version: &str) -> Value {
     json!({ "paths": paths })
 }
 
-/// `/openapi/v3/apis/GROUP/VERSION` or `/openapi/v3/api/v1`; nothing when no resource of it is served.
+/// `/openapi/v3/apis/GROUP/VERSION` or `/openapi/v3/api/v1`; nothing when no resource of it is
+/// served.
 pub fn v3(
     schema: &Schema,
     served: &[Served],
@@ -224,7 +230,8 @@ fn roots(schema: &Schema, operations: &[operations::Operation]) -> BTreeSet<Type
     found
 }
 
-/// Kinds of each type: those of the table, and for kinds of every group one per served group version.
+/// Kinds of each type: those of the table, and for kinds of every group one per served group
+/// version.
 fn kinds_index(schema: &Schema, served: &[Served]) -> definitions::Kinds {
     let mut kinds = definitions::Kinds::new();
     let built_in: Vec<Served> = served.iter().filter(|s| s.custom.is_none()).cloned().collect();

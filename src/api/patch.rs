@@ -1,4 +1,5 @@
-//! The four patch types as pure functions on JSON values: JSON Patch, merge patch, strategic merge patch, apply.
+//! The four patch types as pure functions on JSON values: JSON Patch, merge patch, strategic merge
+//! patch, apply.
 
 pub mod apply;
 pub mod gotext;
@@ -20,7 +21,8 @@ use crate::Status;
 
 /// Operations that one JSON patch may hold, upstream's `maxJSONPatchOperations`.
 pub const MAX_JSON_PATCH_OPERATIONS: usize = 10_000;
-/// Bytes that the `copy` operations of one JSON patch may produce together, upstream's limit of a request body.
+/// Bytes that the `copy` operations of one JSON patch may produce together, upstream's limit of a
+/// request body.
 pub const MAX_JSON_PATCH_COPY_BYTES: usize = 3 * 1024 * 1024;
 
 /// 422 as upstream's generic server response says it: the reason is not told.

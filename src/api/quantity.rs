@@ -1,4 +1,5 @@
-//! `resource.Quantity`: fixed-point amounts with the suffixes of Kubernetes (`100m`, `1.5Gi`, `1e3`).
+//! `resource.Quantity`: fixed-point amounts with the suffixes of Kubernetes (`100m`, `1.5Gi`,
+//! `1e3`).
 
 use std::cmp::Ordering;
 use std::fmt;

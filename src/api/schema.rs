@@ -1,6 +1,7 @@
 //! The schema table: what every API type looks like, as a value that can be extended at run time.
 //!
-//! It drives strict decoding, JSON ↔ protobuf, defaulting, strategic merge, server-side apply and OpenAPI.
+//! It drives strict decoding, JSON ↔ protobuf, defaulting, strategic merge, server-side apply and
+//! OpenAPI.
 
 mod builtin;
 pub mod defaults;
@@ -63,7 +64,8 @@ pub enum Shape {
     List(Box<Shape>),
     /// A map from string to one shape.
     Map(Box<Shape>),
-    /// An item or value of a custom resource that says itself how it merges; of the field only shape and merging count.
+    /// An item or value of a custom resource that says itself how it merges; of the field only
+    /// shape and merging count.
     Typed(Arc<Field>),
 }
 
@@ -90,7 +92,8 @@ pub struct PatchStrategy {
     pub merge_key: Option<Arc<str>>,
 }
 
-/// One field of a struct. Inlined Go structs are flattened in [`Type::fields`]; `path` keeps their protobuf nesting.
+/// One field of a struct. Inlined Go structs are flattened in [`Type::fields`]; `path` keeps their
+/// protobuf nesting.
 ///
 /// Build one with [`Field::new`] or `Field { …, ..Field::default() }`: more columns may come.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -103,7 +106,8 @@ pub struct Field {
     pub tag: u32,
     /// Protobuf tags of the inlined messages around this field, outermost first; usually empty.
     pub inlined_in: Box<[u32]>,
-    /// Go names of the inlined structs around this field, dotted, as paths in error messages have them; usually absent.
+    /// Go names of the inlined structs around this field, dotted, as paths in error messages have
+    /// them; usually absent.
     pub embedded: Option<Arc<str>>,
     /// What it holds.
     pub shape: Shape,
@@ -121,11 +125,13 @@ pub struct Field {
     pub list_type: ListType,
     /// The list type is stated to be atomic, not merely absent.
     pub list_atomic: bool,
-    /// Server-side apply: a struct or map that is replaced as a whole (`structType=atomic`, `mapType=atomic`).
+    /// Server-side apply: a struct or map that is replaced as a whole (`structType=atomic`,
+    /// `mapType=atomic`).
     pub atomic: bool,
     /// Strategic merge rules.
     pub patch: PatchStrategy,
-    /// The Go type as messages print it, when a named type other than a struct is in it (`v1.Protocol`, `[]v1.Capability`).
+    /// The Go type as messages print it, when a named type other than a struct is in it
+    /// (`v1.Protocol`, `[]v1.Capability`).
     pub go_type: Option<Arc<str>>,
     /// Dropped from JSON when it is a zero struct or time (`omitzero`).
     pub omit_zero: bool,
@@ -155,7 +161,8 @@ pub struct Type {
     pub name: Arc<str>,
     /// Fields in Go order.
     pub fields: Vec<Field>,
-    /// Fields that the table does not name are kept (custom resources with `x-kubernetes-preserve-unknown-fields`).
+    /// Fields that the table does not name are kept (custom resources with
+    /// `x-kubernetes-preserve-unknown-fields`).
     pub open: bool,
     /// The whole struct is atomic in server-side apply.
     pub atomic: bool,
@@ -266,7 +273,8 @@ impl Schema {
         self.by_name.get(name).copied()
     }
 
-    /// The type of a kind. Kinds that belong to every group version (`Status`, `DeleteOptions`, `WatchEvent`, …) are found in each.
+    /// The type of a kind. Kinds that belong to every group version (`Status`, `DeleteOptions`,
+    /// `WatchEvent`, …) are found in each.
     pub fn kind(&self, gvk: &Gvk) -> Option<TypeId> {
         self.kinds.get(gvk).copied().or_else(|| {
             let shared = SHARED_KINDS.contains(&gvk.kind.as_ref());

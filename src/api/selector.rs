@@ -1,4 +1,5 @@
-//! Label and field selectors: parsing, upstream's errors, normal form, and matching without allocation.
+//! Label and field selectors: parsing, upstream's errors, normal form, and matching without
+//! allocation.
 
 mod field;
 mod label;

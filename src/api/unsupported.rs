@@ -1,4 +1,5 @@
-//! Fields that the API stores and this version does not act on: one table for the warnings of the API server and the refusals of the node.
+//! Fields that the API stores and this version does not act on: one table for the warnings of the
+//! API server and the refusals of the node.
 
 pub mod kinds;
 
@@ -22,7 +23,8 @@ pub enum When {
 /// One field that nothing acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// Path below the pod specification or object, parts joined by `.`; `*` is every element of a list.
+    /// Path below the pod specification or object, parts joined by `.`; `*` is every element of a
+    /// list.
     pub path: &'static str,
     /// The values concerned; others are acted on.
     pub when: When,

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// A text with all but unreserved characters escaped (RFC 3986, 2.3), for a segment of a path or a value of a query.
+/// A text with all but unreserved characters escaped (RFC 3986, 2.3), for a segment of a path or a
+/// value of a query.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

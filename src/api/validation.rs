@@ -1,4 +1,5 @@
-//! Validation of built-in kinds: pure functions from objects to field errors with upstream's texts and order.
+//! Validation of built-in kinds: pure functions from objects to field errors with upstream's texts
+//! and order.
 
 pub mod admission;
 pub mod apps;
@@ -56,7 +57,8 @@ pub fn immutable_as(new: &Value, old: &Value, field: &Path, kind: &'static str) 
     immutable(new, old, field).into_iter().map(|error| error.printed_as(kind)).collect()
 }
 
-/// One of a closed set; `allowed` must be sorted as upstream prints it. Absence is upstream's empty string.
+/// One of a closed set; `allowed` must be sorted as upstream prints it. Absence is upstream's empty
+/// string.
 pub fn one_of(value: &str, allowed: &[&str], field: &Path) -> Option<Error> {
     (!allowed.contains(&value)).then(|| Error::not_supported(field, value, allowed))
 }

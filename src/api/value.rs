@@ -65,7 +65,8 @@ pub fn is_empty(value: &Value, key: &str) -> bool {
     }
 }
 
-/// The object field for change; made when absent. A value that is no object is left alone and `None` comes back.
+/// The object field for change; made when absent. A value that is no object is left alone and
+/// `None` comes back.
 pub fn ensure_object<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     let field = value.as_object_mut()?.entry(key).or_insert(Value::Null);
     if field.is_null() {
@@ -126,7 +127,8 @@ pub fn restore(target: &mut Value, source: &Value, key: &str) {
     }
 }
 
-/// Equality as upstream's `apiequality.Semantic`: null, empty lists and empty objects are the same as absence.
+/// Equality as upstream's `apiequality.Semantic`: null, empty lists and empty objects are the same
+/// as absence.
 pub fn semantic_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(x), Value::Object(y)) => {

@@ -1,4 +1,5 @@
-//! Objects of every kind against what upstream's own codecs, strategic merge patch and field manager made of them (`tests/wire` records it).
+//! Objects of every kind against what upstream's own codecs, strategic merge patch and field
+//! manager made of them (`tests/wire` records it).
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -149,7 +150,8 @@ fn strategic_merges_are_recorded_on_the_wire() {
     });
 }
 
-/// Without times, entries in an order of their own: which of two entries is older depends on the moment.
+/// Without times, entries in an order of their own: which of two entries is older depends on the
+/// moment.
 fn timeless(mut object: Value) -> Value {
     let entries = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut);
     if let Some(entries) = entries {
@@ -209,7 +211,7 @@ fn owners_are_recorded_on_the_wire() {
                     let want: Value = serde_json::from_str(step["json"].as_str().unwrap()).unwrap();
                     difference(&timeless(want), &timeless(made.clone()), "")
                 }
-                // Several faults are told in the order of a Go map, another every time.
+                // Upstream reports several errors in the order of a Go map, which varies.
                 (Err(said), Some(error)) if unordered(said) == unordered(error) => None,
                 (outcome, error) => Some(format!(
                     " {:?}, upstream {error:?}",

@@ -1,7 +1,8 @@
 //! Histograms with a bucket for each power of two: what openraft counts its batches with.
 //!
-//! Stands in for the crate of this name (`[patch.crates-io]`), which computes tables for sixteen precisions when the first
-//! histogram is made: 26 MB and tens of milliseconds at every start, for statistics that nobody reads here.
+//! Stands in for the crate of this name (`[patch.crates-io]`), which computes tables for sixteen
+//! precisions when the first histogram is made: 26 MB and tens of milliseconds at every start, for
+//! statistics that nobody reads here.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,7 +10,8 @@ use std::marker::PhantomData;
 /// One bucket for 0 and one for each number of bits of a value.
 const BUCKETS: usize = 65;
 
-/// Counts of values by their magnitude. `T` is the type of the label that the replaced crate gives to time slots.
+/// Counts of values by their magnitude. `T` is the type of the label that the replaced crate gives
+/// to time slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram<T = ()> {
     counts: Box<[u64; BUCKETS]>,
@@ -46,7 +48,8 @@ impl<T> Histogram<T> {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The largest value of the bucket in which `per_mille` thousandths of the values are reached; 0 without values.
+    /// The largest value of the bucket in which `per_mille` thousandths of the values are reached;
+    /// 0 without values.
     fn at(&self, per_mille: u64) -> u64 {
         let wanted = u128::from(self.total()) * u128::from(per_mille);
         let mut seen = 0;

@@ -1,7 +1,9 @@
-//! Typed objects of the kinds that this process itself reads and writes: the code that decodes and encodes one exists once.
+//! Typed objects of the kinds that this process itself reads and writes: the code that decodes and
+//! encodes one exists once.
 //!
-//! Generic code is made anew in each crate that uses it, and that of a pod's fields is large: with decoding by `serde` alone, controllers,
-//! scheduler, node and network had a copy each, a tenth of the program.
+//! Generic code is compiled in each crate that uses it, and that of a pod's fields is large: with
+//! decoding by `serde` alone, controllers, scheduler, node and network had a copy each, a tenth of
+//! the program.
 
 use k8s_openapi::api::{
     admissionregistration, apps, autoscaling, batch, certificates, coordination, core, discovery,
@@ -10,7 +12,7 @@ use k8s_openapi::api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Error, Value};
 
-/// A struct whose JSON is decoded and encoded by code of its own, not by that of whoever asks.
+/// A struct whose JSON is decoded and encoded by code in this crate, not in the crate that uses it.
 pub trait Typed: Sized {
     /// From JSON.
     ///

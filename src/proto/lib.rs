@@ -1,6 +1,8 @@
-//! Generated clients of CRI v1, of containerd's own services and of gRPC health checks, and servers of etcd v3; `cargo run -p xtask -- protos` makes them from `proto/`.
+//! Generated clients of CRI v1, of containerd's own services and of gRPC health checks, and servers
+//! of etcd v3; `cargo run -p xtask -- protos` makes them from `proto/`.
 //!
-//! Modules follow the packages of the interfaces: [`runtime::v1`], `containerd::services::events::v1`, ….
+//! Modules follow the packages of the interfaces: [`runtime::v1`],
+//! `containerd::services::events::v1`, ….
 
 #[allow(clippy::all, rustdoc::all, reason = "generated")]
 mod generated {

@@ -22,7 +22,8 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// The checkout that cargo runs this for. The path at compile time may be that of another one whose build is used again.
+/// The checkout that cargo runs this for. The path at compile time may be that of another one whose
+/// build is used again.
 fn root() -> anyhow::Result<PathBuf> {
     #[allow(clippy::disallowed_methods, reason = "cargo says by it whose program this is")]
     let own = std::env::var_os("CARGO_MANIFEST_DIR").context("run it by cargo: cargo xtask")?;

@@ -1,7 +1,8 @@
 //! Turns the facts file into the compact schema table that `api::Schema::builtin` reads.
 //!
-//! Lines, columns separated by tabs: `P package` opens a package; `E value|value` an enum; `T name flags` a type; a line with
-//! an empty first column is a field (`json go tag shape flags extras…`); `K group version kind type` a kind.
+//! Lines, columns separated by tabs: `P package` opens a package; `E value|value` an enum; `T name
+//! flags` a type; a line with an empty first column is a field (`json go tag shape flags extras…`);
+//! `K group version kind type` a kind.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -250,7 +251,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The code of a shape; `named` collects the Go type as messages print it when a named type other than a struct is in it.
+    /// The code of a shape; `named` collects the Go type as messages print it when a named type
+    /// other than a struct is in it.
     fn shape(
         &self,
         is: &Is,

@@ -1,8 +1,10 @@
-//! Types that stable kinds refer to but that the facts file leaves out: empty structs, and the alpha types of Job.
+//! Types that stable kinds refer to but that the facts file leaves out: empty structs, and the
+//! alpha types of Job.
 
 /// In the form of the facts file: package, type, and fields as `json go tag shape flags`.
 ///
-/// `batch/v1` Job refers to four types of `scheduling.k8s.io/v1alpha3`; upstream's `types.go` of that package is the source.
+/// `batch/v1` Job refers to four types of `scheduling.k8s.io/v1alpha3`; upstream's `types.go` of
+/// that package is the source.
 pub(crate) const SUPPLEMENT: &str = r#"{
  "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceStatus": {"fields": []},
  "io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupBasicSchedulingPolicy": {"fields": []},
@@ -29,7 +31,8 @@ pub(crate) const SUPPLEMENT: &str = r#"{
   {"go": "Expression", "json": "expression", "tag": 2, "type": "string", "markers": ["required"]}]}
 }"#;
 
-/// Fields of 1.37.1 that the facts file, made before the release, does not have; appended to their types.
+/// Fields of 1.37.1 that the facts file, made before the release, does not have; appended to their
+/// types.
 pub(crate) const MORE_FIELDS: &str = r#"{
  "io.k8s.api.core.v1.NodeSystemInfo": [
   {"go": "RunningInUserNamespace", "json": "runningInUserNamespace", "tag": 12, "type": "bool", "ptr": true, "omitempty": true, "markers": ["optional"]}],

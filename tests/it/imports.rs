@@ -1,8 +1,8 @@
 //! Which source file of a crate imports which other one.
 //!
-//! A path such as `crate::handlers::output::respond` counts as an import of the file that defines the
-//! item: re-exports are followed to their origin, and a `pub use` is itself no import. Test modules
-//! are left out.
+//! A path such as `crate::handlers::output::respond` counts as an import of the file that defines
+//! the item: re-exports are followed to their origin, and a `pub use` is itself no import. Test
+//! modules are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -121,7 +121,8 @@ impl Imports {
         Some(module.clone())
     }
 
-    /// The import circles: groups of files each of which imports, directly or not, all of its group.
+    /// The import circles: groups of files each of which imports, directly or not, all of its
+    /// group.
     pub(crate) fn circles(&self) -> Vec<Vec<Module>> {
         let edges = self.edges();
         let reach: BTreeMap<&Module, BTreeSet<&Module>> =

@@ -1,5 +1,5 @@
-//! The language of the source: names of types and files, phrases in comments and texts, and the width of
-//! lines.
+//! The language of the source: names of types and files, phrases in comments and texts, and the
+//! width of lines.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -246,6 +246,16 @@ fn source_text_is_split_into_code_comments_and_strings() {
 
 /// Folders whose names and texts have not been rewritten yet.
 const PENDING: &[&str] = &[
-    "src/a", "src/b", "src/c", "src/e", "src/h", "src/k", "src/m", "src/ne", "src/p", "src/s",
-    "src/x", "src/l", "src/j", "tests/", "benches/", "fuzz/",
+    "src/apiserver",
+    "src/base",
+    "src/c",
+    "src/e",
+    "src/m",
+    "src/ne",
+    "src/p",
+    "src/s",
+    "src/l",
+    "src/j",
+    "src/kcel",
+    "src/agent",
 ];

@@ -26,8 +26,8 @@ const CRATES: &[&str] = &[
     "src/stream",
 ];
 
-/// The floors of a crate from the bottom to the top. A module belongs to the floor that names it or its
-/// nearest ancestor, and imports its own floor and those below only.
+/// The floors of a crate from the bottom to the top. A module belongs to the floor that names it or
+/// its nearest ancestor, and imports its own floor and those below only.
 type Floors = &'static [&'static [&'static str]];
 
 const APISERVER: Floors = &[

@@ -7,7 +7,7 @@ use std::process::Command;
 /// Hard limit of a file's length; tests and generated code apart.
 const LINES_MAX: usize = 600;
 
-/// Who may import whom among the members (ARCHITECTURE.md has the reasons).
+/// Allowed dependencies between the workspace members.
 const EDGES: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("proto", &[]),
@@ -74,7 +74,7 @@ fn every_file_begins_with_what_it_is_for_and_is_short_enough_to_read() {
             }
             // A build that another checkout uses again would look for its files in this one.
             if line.contains(concat!("env!(\"CARGO_", "MANIFEST_DIR")) {
-                let fault = "the folder of the crate is told at run time";
+                let fault = "the folder of the crate is known at run time only";
                 faults.push(format!("{}:{}: {fault}", path.display(), number + 1));
             }
         }

@@ -1,4 +1,5 @@
-//! JSON to objects by the schema: lenient, with Kubernetes' strict errors collected and Go's messages.
+//! JSON to objects by the schema: lenient, with Kubernetes' strict errors collected and Go's
+//! messages.
 
 mod decode;
 mod scan;
@@ -25,7 +26,8 @@ impl From<Syntax> for DecodeError {
 /// Reads `apiVersion` and `kind` and checks the syntax of the whole body.
 ///
 /// # Errors
-/// With upstream's text: `couldn't get version/kind; json parse error: …`, or that a version has two slashes.
+/// With upstream's text: `couldn't get version/kind; json parse error: …`, or that a version has
+/// two slashes.
 pub fn interpret(body: &[u8]) -> Result<TypeMeta, DecodeError> {
     let mut found = read_type_meta(body).map_err(|e| {
         DecodeError::Syntax(format!("couldn't get version/kind; json parse error: {e}"))

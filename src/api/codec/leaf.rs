@@ -24,8 +24,9 @@ pub(super) fn quantity(text: &str) -> Result<Value, String> {
     Ok(Value::String(parsed.to_string()))
 }
 
-/// How times of a type are held. Objects are written with whole seconds, but the rules of one kind compare what was sent with the
-/// times of a certificate; what has a fraction there is refused, and never written.
+/// How times of a type are held. Objects are written with whole seconds, but the rules of one kind
+/// compare what was sent with the times of a certificate; what has a fraction there is refused, and
+/// never written.
 pub(super) fn precision_of(ty: &str) -> Precision {
     if ty.ends_with(".PodCertificateRequestStatus") { Precision::Exact } else { Precision::Seconds }
 }

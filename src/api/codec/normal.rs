@@ -1,4 +1,5 @@
-//! The normal form: what Go would write after reading an object. Zero values that `omitempty` drops are gone, the others are there.
+//! The normal form: what Go would write after reading an object. Zero values that `omitempty` drops
+//! are gone, the others are there.
 
 use serde_json::{Map, Value};
 
@@ -6,17 +7,20 @@ use super::leaf;
 use super::time::Precision;
 use crate::schema::{Field, Schema, Shape, Type, TypeId};
 
-/// Structs inside structs are never deeper than this in the table; a recursive one is always behind a pointer.
+/// Structs inside structs are never deeper than this in the table; a recursive one is always behind
+/// a pointer.
 const ZERO_DEPTH_MAX: usize = super::DEPTH_MAX;
 
-/// Brings an object of this type into normal form: after defaults, patches and other edits of the tree.
+/// Brings an object of this type into normal form: after defaults, patches and other edits of the
+/// tree.
 ///
 /// Values of a wrong type stay as they are: only a decoder can refuse them.
 pub fn normalize(schema: &Schema, type_id: TypeId, value: &mut Value) {
     normalize_shape(schema, &Shape::Struct(type_id), value, 0);
 }
 
-/// The same for a kind that upstream stores as protobuf, which cannot tell an empty list or map from none, nor no bytes from empty ones.
+/// The same for a kind that upstream stores as protobuf, which cannot tell an empty list or map
+/// from none, nor no bytes from empty ones.
 pub fn normalize_stored(schema: &Schema, type_id: TypeId, value: &mut Value) {
     normalize(schema, type_id, value);
     nil_empty(schema, &Shape::Struct(type_id), value, 0);
@@ -125,8 +129,9 @@ fn replace(normal: Result<Value, String>, value: &mut Value) {
     }
 }
 
-/// Whether something in an object is an empty list or map that the normal form has not: what a client sent so is kept until the
-/// object is stored, since errors tell it apart from what is absent.
+/// Whether something in an object is an empty list or map that the normal form has not: what a
+/// client sent so is kept until the object is stored, since errors tell it apart from what is
+/// absent.
 pub fn has_empties(schema: &Schema, type_id: TypeId, value: &Value) -> bool {
     shape_has_empties(schema, &Shape::Struct(type_id), value, 0)
 }
@@ -159,7 +164,8 @@ fn is_container(value: &Value) -> bool {
     value.is_array() || value.is_object()
 }
 
-/// Completes one struct whose values are already normal: adds what Go always writes, drops what it omits.
+/// Completes one struct whose values are already normal: adds what Go always writes, drops what it
+/// omits.
 pub(super) fn finish(schema: &Schema, ty: &Type, map: &mut Map<String, Value>, depth: usize) {
     complete(schema, ty, map, depth, false);
 }

@@ -1,4 +1,5 @@
-//! Kubernetes' protobuf by the schema table: byte-equal to what upstream writes, and bounded when it reads.
+//! Kubernetes' protobuf by the schema table: byte-equal to what upstream writes, and bounded when
+//! it reads.
 
 mod decode;
 mod encode;
@@ -156,7 +157,8 @@ pub fn encode_object(schema: &Schema, value: &Value) -> Result<Bytes, EncodeErro
     encode_typed(schema, type_of(schema, api_version, kind)?, api_version, kind, value)
 }
 
-/// Encodes a value of this type in an envelope of this kind, for values that do not name their kind themselves.
+/// Encodes a value of this type in an envelope of this kind, for values that do not name their kind
+/// themselves.
 ///
 /// # Errors
 /// When the value did not pass the decoder.
@@ -170,8 +172,8 @@ pub fn encode_typed(
     enveloped(api_version, kind, |out| encode::object(schema, id, value, out))
 }
 
-/// Encodes a list of one kind item by item. Protobuf says the length of the whole before it: who cannot hold the whole encodes each
-/// item twice, first for its length.
+/// Encodes a list of one kind item by item. Protobuf says the length of the whole before it: who
+/// cannot hold the whole encodes each item twice, first for its length.
 #[derive(Debug)]
 pub struct ListEncoder {
     api_version: String,
@@ -243,7 +245,8 @@ impl ListEncoder {
     }
 }
 
-/// Encodes a watch event as one frame of a watch stream: four bytes of length, then the event with its enveloped object.
+/// Encodes a watch event as one frame of a watch stream: four bytes of length, then the event with
+/// its enveloped object.
 ///
 /// # Errors
 /// As [`encode_object`].

@@ -291,7 +291,8 @@ fn whole_number(digits: &str) -> Option<u64> {
     if digits.is_empty() { Some(0) } else { digits.parse().ok().filter(|n| *n <= DURATION_MAX) }
 }
 
-/// Nanoseconds of a fraction of a unit. Go computes them in floating point from as many digits as fit, and so rounds in places.
+/// Nanoseconds of a fraction of a unit. Go computes them in floating point from as many digits as
+/// fit, and so rounds in places.
 fn part_of(fraction: &str, size: u64) -> u64 {
     let (mut value, mut scale) = (0_u64, 1.0);
     for digit in fraction.bytes() {

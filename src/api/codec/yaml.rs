@@ -1,4 +1,5 @@
-//! YAML as a way of writing JSON: the types of YAML 1.1 as upstream reads them, bounded against alias bombs.
+//! YAML as a way of writing JSON: the types of YAML 1.1 as upstream reads them, bounded against
+//! alias bombs.
 
 mod emit;
 
@@ -12,12 +13,14 @@ use super::json::{self, TypeMeta};
 use super::{DEPTH_MAX, DecodeError, Decoded};
 use crate::schema::{Schema, TypeId};
 
-/// Nodes of one document, aliases expanded: far above any object that the body limit of 3 MiB admits.
+/// Nodes of one document, aliases expanded: far above any object that the body limit of 3 MiB
+/// admits.
 const NODES_MAX: usize = 1_000_000;
 /// Bytes of scalars of one document, aliases expanded.
 const SCALAR_BYTES_MAX: usize = 8 << 20;
 
-/// Events that anchors keep and aliases play back, all together: a bomb costs milliseconds, and a chart that says some things twice is far below.
+/// Events that anchors keep and aliases play back, all together: a bomb costs milliseconds, and a
+/// chart that says some things twice is far below.
 const ALIAS_EVENTS_MAX: usize = 100_000;
 
 /// A value as YAML 1.1 types it.
@@ -111,7 +114,8 @@ pub fn parse(body: &[u8]) -> Result<Value, DecodeError> {
     read(body, DuplicateKeyPolicy::Error).map_err(|error| refusal(&error))
 }
 
-/// As [`parse`], but of repeated keys the last one counts; the text of upstream's strict decoder names the first of them.
+/// As [`parse`], but of repeated keys the last one counts; the text of upstream's strict decoder
+/// names the first of them.
 ///
 /// # Errors
 /// As [`parse`], but for repeated keys.
@@ -163,7 +167,8 @@ fn read(body: &[u8], doubled: DuplicateKeyPolicy) -> Result<Value, Box<serde_sap
     Ok(node.map_or(Value::Null, |Node(value)| value))
 }
 
-/// The first document of a stream: what comes behind it is not looked at, as upstream's reader does not.
+/// The first document of a stream: what comes behind it is not looked at, as upstream's reader does
+/// not.
 fn first_document(body: &[u8]) -> &[u8] {
     let (mut at, mut begun) = (0, false);
     for line in body.split_inclusive(|byte| *byte == b'\n') {
@@ -185,7 +190,8 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or(text)
 }
 
-/// Converts a YAML document to JSON text, keys sorted; with what [`parse_doubled`] says of repeated keys.
+/// Converts a YAML document to JSON text, keys sorted; with what [`parse_doubled`] says of repeated
+/// keys.
 ///
 /// # Errors
 /// As [`parse_doubled`].

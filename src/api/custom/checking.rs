@@ -1,4 +1,5 @@
-//! Defaults of a schema have to be valid themselves (`pkg/apiserver/schema/defaulting/validation.go`).
+//! Defaults of a schema have to be valid themselves
+//! (`pkg/apiserver/schema/defaulting/validation.go`).
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use crate::field::{Error, ErrorList, Path};
 /// What is said of defaults that lose fields.
 const UNPRUNED: &str = "must not have unknown fields";
 
-/// Errors of the defaults in a structural schema. With `pruned`, defaults must not say what the schema does not know.
+/// Errors of the defaults in a structural schema. With `pruned`, defaults must not say what the
+/// schema does not know.
 pub fn validate_defaults(schema: &Value, path: &Path, pruned: bool) -> ErrorList {
     check(schema, path, Check { pruned, budget: RUNTIME_BUDGET, errors: ErrorList::new() })
 }
@@ -115,7 +117,7 @@ impl Check {
         self.node(node, &deeper, path, false, inside);
     }
 
-    /// Rules hold for a default that stays as it is, and for one that comes anew.
+    /// Rules apply to an unchanged default and to a new one.
     fn rules(&mut self, default: &Value, node: &Node, path: &Path, root: bool) -> ErrorList {
         if self.budget == 0 {
             return ErrorList::new();

@@ -1,4 +1,5 @@
-//! Which part of an old object a part of the new one stands for, and whether it changed (`k8s.io/apiserver/pkg/cel/common`).
+//! Which part of an old object a part of the new one stands for, and whether it changed
+//! (`k8s.io/apiserver/pkg/cel/common`).
 
 use std::collections::HashMap;
 
@@ -6,7 +7,8 @@ use serde_json::Value;
 
 use super::node::{ListKind, Node, Type};
 
-/// The text that tells an item of a list of type map from the others; `None` when a key is missing or no scalar.
+/// The text that tells an item of a list of type map from the others; `None` when a key is missing
+/// or no scalar.
 pub(super) fn key_of(item: &Value, node: &Node) -> Option<String> {
     let map = item.as_object()?;
     let mut key = String::new();
@@ -55,8 +57,8 @@ pub(super) fn field<'a>(old: Option<&'a Value>, name: &str, node: &Node) -> Opti
     old?.as_object()?.get(name)
 }
 
-/// Whether a value is what it was. Items of maps may have moved; objects with fields that the schema does not know count as
-/// changed, as upstream cannot follow them.
+/// Whether a value is what it was. Items of maps may have moved; objects with fields that the
+/// schema does not know count as changed, as upstream cannot follow them.
 pub(super) fn unchanged(new: &Value, old: &Value, node: &Node) -> bool {
     match (new, old) {
         (Value::Object(new), Value::Object(before)) => {

@@ -45,7 +45,8 @@ enum Below {
 }
 
 impl Decl {
-    /// The type of a schema under this name; `None` when rules cannot see such values. `root` says that it is a resource.
+    /// The type of a schema under this name; `None` when rules cannot see such values. `root` says
+    /// that it is a resource.
     pub(crate) fn of(node: &Node, root: bool, name: &str) -> Option<Arc<Self>> {
         if node.int_or_string {
             let max = node.checks.max_length.map_or(WITHIN_REQUEST, four_times);
@@ -181,7 +182,8 @@ fn format(node: &Node) -> Format {
     }
 }
 
-/// A resource's schema, in which `apiVersion`, `kind` and the names in `metadata` can always be seen.
+/// A resource's schema, in which `apiVersion`, `kind` and the names in `metadata` can always be
+/// seen.
 fn with_meta(node: &Node) -> Cow<'_, Node> {
     let is = |node: &Node, name: &str, kind: Type| {
         node.properties.get(name).is_some_and(|below| below.kind == Some(kind))

@@ -50,8 +50,8 @@ fn replace_null(value: &mut Value, node: &Node) {
     }
 }
 
-/// Takes out of the defaults what the schema itself would remove. Defaults within the metadata of a resource are left to
-/// its own types.
+/// Takes out of the defaults what the schema itself would remove. Defaults within the metadata of a
+/// resource are left to its own types.
 pub(super) fn prune_defaults(node: &mut Node) {
     below(node, true);
 }

@@ -10,7 +10,8 @@ use super::numbers::Num;
 /// From so many values on they are looked up by an index.
 const INDEXED_MIN: usize = 32;
 
-/// The values of `enum`, in their order. Both they and the values of an object are as many as a client likes.
+/// The values of `enum`, in their order. Both they and the values of an object are as many as a
+/// client likes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Enumeration {
     values: Box<[Value]>,
@@ -39,7 +40,8 @@ impl Enumeration {
         Self { index: (values.len() >= INDEXED_MIN).then(index), values: values.into() }
     }
 
-    /// Whether a value is one of these; numbers are converted to the type of the allowed one, as Go does.
+    /// Whether a value is one of these; numbers are converted to the type of the allowed one, as Go
+    /// does.
     pub(super) fn allow(&self, value: &Value) -> bool {
         match &self.index {
             Some(index) => index.allows(value),

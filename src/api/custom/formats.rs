@@ -1,4 +1,5 @@
-//! Formats of strings and numbers (`k8s.io/kube-openapi/pkg/validation/strfmt`, `pkg/apiserver/validation/formats.go`).
+//! Formats of strings and numbers (`k8s.io/kube-openapi/pkg/validation/strfmt`,
+//! `pkg/apiserver/validation/formats.go`).
 //!
 //! Formats that Kubernetes 1.37 does not know, or that do not fit the type, are ignored.
 
@@ -29,7 +30,8 @@ pub(crate) enum What {
 }
 
 impl Format {
-    /// The format of a schema of this type; `None` for names that are not known for it. Without a type, formats of strings.
+    /// The format of a schema of this type; `None` for names that are not known for it. Without a
+    /// type, formats of strings.
     pub(super) fn of(name: &str, kind: Option<Type>) -> Option<Self> {
         let what = match (kind, name) {
             (_, "") => return None,
@@ -43,7 +45,7 @@ impl Format {
         Some(Self { name: name.into(), what })
     }
 
-    /// Whether Kubernetes knows the format for this type; others are told as warnings.
+    /// Whether Kubernetes knows the format for this type; others are reported as warnings.
     pub(crate) fn known(name: &str, kind: Option<Type>) -> bool {
         name.is_empty() || Self::of(name, kind).is_some()
     }
@@ -259,7 +261,8 @@ fn is_authority(text: &str) -> bool {
         && port.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// An address as mail headers have it (RFC 5322): bare, or in angle brackets behind a name. Comments are not taken.
+/// An address as mail headers have it (RFC 5322): bare, or in angle brackets behind a name.
+/// Comments are not taken.
 fn is_email(text: &str) -> bool {
     let text = text.trim_matches([' ', '\t']);
     let address = match text.strip_suffix('>').and_then(|rest| rest.rsplit_once('<')) {
@@ -313,7 +316,8 @@ fn is_dot_atom(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Values of `pkg/apiserver/validation/formats_test.go` and of the tests of `strfmt` and `govalidator`.
+    /// Values of `pkg/apiserver/validation/formats_test.go` and of the tests of `strfmt` and
+    /// `govalidator`.
     #[test]
     fn values_of_upstreams_tests() {
         for (name, good, bad) in [

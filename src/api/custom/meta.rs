@@ -11,7 +11,7 @@ use crate::schema::{Schema, TypeId};
 use crate::validation::meta as rules;
 use crate::validation::names;
 
-/// Most unknown fields that are told.
+/// Maximum number of unknown fields that are reported.
 const UNKNOWN_MAX: usize = 1000;
 
 static OBJECT_META: LazyLock<Option<TypeId>> =

@@ -165,7 +165,8 @@ impl Node {
         self.properties.values().chain(&self.items).chain(more)
     }
 
-    /// The schema of a field of an object: its property, or that of all others. `None` when neither says anything.
+    /// The schema of a field of an object: its property, or that of all others. `None` when neither
+    /// says anything.
     pub(crate) fn field(&self, name: &str) -> Option<&Arc<Node>> {
         self.properties.get(name).or(match &self.additional {
             Some(Additional::Schema(node)) => Some(node),

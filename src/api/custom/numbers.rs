@@ -1,4 +1,5 @@
-//! Bounds of numbers as kube-openapi checks them: integers as integers where the bound is one too, the rest as floats.
+//! Bounds of numbers as kube-openapi checks them: integers as integers where the bound is one too,
+//! the rest as floats.
 
 use serde_json::Number;
 
@@ -6,7 +7,8 @@ use super::formats::What;
 use super::node::{Checks, Type};
 use crate::field::go_float;
 
-/// What is wrong with a number: kube-openapi's text without its path, and whether it shows the value.
+/// What is wrong with a number: kube-openapi's text without its path, and whether it shows the
+/// value.
 pub(super) enum Wrong {
     /// `{path} in body {text}`, about the value.
     Value(String),
@@ -39,7 +41,8 @@ impl Num {
     }
 }
 
-/// Whether a float is an integer that JSON can carry, within rounding, as `swag.IsFloat64AJSONInteger`.
+/// Whether a float is an integer that JSON can carry, within rounding, as
+/// `swag.IsFloat64AJSONInteger`.
 pub(super) fn is_integer(float: f64) -> bool {
     const MOST: f64 = 9_007_199_254_740_991.0;
     if !float.is_finite() || float.abs() > MOST {

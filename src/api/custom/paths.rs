@@ -1,12 +1,13 @@
-//! Paths to fields of a schema as rules and selectable fields write them: `.spec.color`, `.spec['x']`
-//! (`ValidFieldPath` of `pkg/apiserver/schema/cel/validation.go`).
+//! Paths to fields of a schema as rules and selectable fields write them: `.spec.color`,
+//! `.spec['x']` (`ValidFieldPath` of `pkg/apiserver/schema/cel/validation.go`).
 
 use super::node::{Additional, Node};
 use crate::field::Path;
 
 const END: &str = "unexpected end of JSON path";
 
-/// The names of a path, one after the other; the first error is upstream's text and the last that comes.
+/// The names of a path, one after the other; the first error is upstream's text and the last that
+/// comes.
 pub(crate) struct Steps<'a> {
     rest: &'a str,
     /// Whether names may stand in brackets.

@@ -1,7 +1,9 @@
-//! Patterns in the syntax of Go's `regexp` (RE2), which differs from that of the crate `regex` in classes, escapes and limits.
+//! Patterns in the syntax of Go's `regexp` (RE2), which differs from that of the crate `regex` in
+//! classes, escapes and limits.
 //!
-//! A pattern is read with Go's rules and errors and written anew in the other syntax. Compilation waits for the first match:
-//! definitions bring thousands of patterns of which most never meet a value.
+//! A pattern is read with Go's rules and errors and rewritten in the other syntax. Compilation
+//! waits for the first match: definitions bring thousands of patterns of which most never meet a
+//! value.
 
 use std::sync::OnceLock;
 
@@ -196,7 +198,7 @@ impl<'a> Translator<'a> {
                 return Err(failure(BAD, start.get(..=end).unwrap_or(start)));
             }
             self.step(end + 1);
-            // Names matter to nobody here, and those of the other syntax are stricter.
+            // Group names are not used here, and the other syntax restricts them more.
             self.out.push('(');
             return self.push_group();
         }
@@ -283,7 +285,8 @@ impl<'a> Translator<'a> {
             "\\A" => self.out.push_str("\\A"),
             "\\z" => self.out.push_str("\\z"),
             "\\b" => self.out.push_str("(?-u:\\b)"),
-            // Of the whole of Unicode: the other syntax has none of ASCII that cannot split a character.
+            // Of the whole of Unicode: the other syntax has none of ASCII that cannot split a
+            // character.
             "\\B" => self.out.push_str("\\B"),
             "\\C" => return Err(failure("invalid escape sequence", "\\C")),
             "\\Q" => {

@@ -1,4 +1,5 @@
-//! Removal of what a schema does not specify (`pkg/apiserver/schema/pruning`), and of nulls that nothing allows.
+//! Removal of what a schema does not specify (`pkg/apiserver/schema/pruning`), and of nulls that
+//! nothing allows.
 
 use std::fmt::Write;
 
@@ -6,7 +7,7 @@ use serde_json::Value;
 
 use super::node::{Additional, Node};
 
-/// Most paths of unknown fields that are told.
+/// Maximum number of unknown fields that are reported.
 const PATHS_MAX: usize = 1000;
 /// Bytes of all told paths together: names may be long and the same prefix stands in many paths.
 const PATH_BYTES_MAX: usize = 1 << 20;
@@ -14,7 +15,8 @@ const PATH_BYTES_MAX: usize = 1 << 20;
 /// How to prune.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PruneOptions {
-    /// The value is a whole resource: its `apiVersion`, `kind` and `metadata` stay, whatever the schema says.
+    /// The value is a whole resource: its `apiVersion`, `kind` and `metadata` stay, whatever the
+    /// schema says.
     pub resource: bool,
     /// Say which fields were removed.
     pub collect: bool,

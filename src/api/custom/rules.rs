@@ -15,7 +15,8 @@ use crate::field::Path;
 
 pub(super) use self::run::Write;
 
-/// The type of `self` in messages. Upstream's ends in a number that is another each time, so that nobody depends on it.
+/// The type of `self` in messages. Upstream's ends in a number that is another each time, so that
+/// clients cannot depend on it.
 pub(crate) const SELF_TYPE: &str = "selfType";
 
 /// What became of one rule. A rule that says nothing has neither program nor error.
@@ -100,12 +101,13 @@ struct Level {
 #[derive(Debug)]
 struct Rule {
     compiled: Compiled,
-    /// Where its error is told, from the value on.
+    /// The path of its error, relative to the value.
     field: Option<Path>,
 }
 
 impl Rules {
-    /// Compiles the rules in a schema; `root` says that it is a resource. `None` when there are none.
+    /// Compiles the rules in a schema; `root` says that it is a resource. `None` when there are
+    /// none.
     pub(super) fn new(node: &Node, root: bool) -> Option<Self> {
         if !node.rules_below {
             return None;

@@ -1,6 +1,8 @@
-//! A structural schema in the schema table, for server-side apply (`k8s.io/kube-openapi/pkg/schemaconv`).
+//! A structural schema in the schema table, for server-side apply
+//! (`k8s.io/kube-openapi/pkg/schemaconv`).
 //!
-//! Objects of custom resources are not decoded by the table: a wrong type is an error of validation there, not of the decoder.
+//! Objects of custom resources are not decoded by the table: a wrong type is an error of validation
+//! there, not of the decoder.
 
 use std::sync::Arc;
 
@@ -9,9 +11,9 @@ use super::node::{Additional, ListKind, Node, Type as Named};
 use crate::schema::{Field, ListType, Schema, Shape, Type, TypeId};
 
 impl Structural {
-    /// Adds the types of a kind to a table, under this name and names that begin with it, and returns that of its objects.
-    /// `metadata` is the shape of their `metadata`, and of that of resources embedded in them. Types of an earlier state
-    /// of the same kind are replaced.
+    /// Adds the types of a kind to a table, under this name and names that begin with it, and
+    /// returns that of its objects. `metadata` is the shape of their `metadata`, and of that of
+    /// resources embedded in them. Types of an earlier state of the same kind are replaced.
     pub fn extend(&self, schema: &mut Schema, name: &str, metadata: &Shape) -> TypeId {
         let mut builder = Builder { schema, metadata };
         let mut fields = builder.fields(&self.0, name, self.0.preserve);
@@ -28,7 +30,8 @@ fn is_meta(name: &str) -> bool {
     matches!(name, "apiVersion" | "kind" | "metadata")
 }
 
-/// Whether fields that the schema does not name may be applied. What an ancestor preserves is preserved below it.
+/// Whether fields that the schema does not name may be applied. What an ancestor preserves is
+/// preserved below it.
 fn open(node: &Node, preserve: bool) -> bool {
     match &node.additional {
         Some(Additional::Any(allowed)) => *allowed,

@@ -350,7 +350,8 @@ fn embedded_resources_have_kinds_and_metadata() {
     assert_eq!(bad, json!({"field": {"kind": "Pod", "metadata": {"labels": {"a": "b"}}}}));
 }
 
-// KEP-4008; `TestRatchetingFunctionality` of test/integration/ratcheting_test.go has the same cases.
+// KEP-4008; `TestRatchetingFunctionality` of test/integration/ratcheting_test.go has the same
+// cases.
 #[test]
 fn what_did_not_change_is_no_error() {
     let with = schema(json!({"type": "object", "properties": {

@@ -1,7 +1,8 @@
-//! The check of values against a schema, with the errors of kube-openapi as the API server tells them
-//! (`k8s.io/kube-openapi/pkg/validation/validate`, `pkg/apiserver/validation`).
+//! The check of values against a schema, with the errors of kube-openapi as the API server tells
+//! them (`k8s.io/kube-openapi/pkg/validation/validate`, `pkg/apiserver/validation`).
 //!
-//! Upstream counts what matched to choose which alternative of `anyOf` and `oneOf` it tells about: [`Outcome::matched`].
+//! Upstream counts what matched to choose which alternative of `anyOf` and `oneOf` it tells about:
+//! [`Outcome::matched`].
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -14,7 +15,7 @@ use super::node::{Additional, Node, Type};
 use super::numbers::{self, Num, Wrong};
 use crate::field::{Error, ErrorList, Kind, Path, go_quote};
 
-/// Most errors that are told of one object.
+/// Maximum number of errors that are reported of one object.
 const ERRORS_MAX: usize = 1000;
 /// Bytes of what errors say together: paths and values may be long.
 const ERROR_BYTES_MAX: usize = 4 << 20;
@@ -447,7 +448,8 @@ impl Walk<'_> {
         dotted: bool,
     ) -> Outcome {
         let end = self.path.len();
-        // Both are converted to one version before they are compared, so a change of these cannot be seen.
+        // Both are converted to one version before they are compared, so a change of these cannot
+        // be seen.
         let hidden = end == 0 && matches!(name, "kind" | "apiVersion");
         let old = if hidden { None } else { correlate::field(old, name, node) };
         if dotted || end > 0 {

@@ -1,4 +1,5 @@
-//! The small groups: networking, storage, RBAC, discovery, scheduling, flow control, custom resources and the like.
+//! The small groups: networking, storage, RBAC, discovery, scheduling, flow control, custom
+//! resources and the like.
 
 use serde_json::{Value, json};
 

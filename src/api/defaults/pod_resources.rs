@@ -58,7 +58,8 @@ fn raise(total: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// What all containers need together: the running ones and sidecars summed, or the largest init step if that is more.
+/// What all containers need together: the running ones and sidecars summed, or the largest init
+/// step if that is more.
 fn aggregate(spec: &Value, key: &str) -> Amounts {
     let mut total = Amounts::new();
     for container in items(spec, "containers") {

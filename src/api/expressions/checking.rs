@@ -1,5 +1,5 @@
-//! What can be said of a validating policy's expressions by the types of the objects it is about: warnings for its status
-//! (upstream's `policy/validating/typechecking.go`).
+//! What can be said of a validating policy's expressions by the types of the objects it is about:
+//! warnings for its status (upstream's `policy/validating/typechecking.go`).
 
 mod served;
 
@@ -15,7 +15,8 @@ use crate::value::{get, items, str_at};
 
 pub use self::served::Served;
 
-/// When one rule has named so many kinds, no further one is looked at (upstream's `maxTypesToCheck`).
+/// When one rule has named so many kinds, no further one is looked at (upstream's
+/// `maxTypesToCheck`).
 const KINDS_MAX: usize = 10;
 /// Types nested deeper are of unknown type: some hold themselves.
 const DEPTH_MAX: usize = 12;
@@ -29,8 +30,8 @@ pub struct Warning {
     pub text: String,
 }
 
-/// The groups and versions that a policy names and that the table has no kind of: custom resources, and what aggregated API servers
-/// serve. Their kinds and types are in [`Served`].
+/// The groups and versions that a policy names and that the table has no kind of: custom resources,
+/// and what aggregated API servers serve. Their kinds and types are in [`Served`].
 pub fn versions_beyond(schema: &Schema, policy: &Value) -> BTreeSet<(String, String)> {
     let spec = get(policy, "spec");
     let mut named = BTreeSet::new();
@@ -55,8 +56,8 @@ pub fn versions_beyond(schema: &Schema, policy: &Value) -> BTreeSet<(String, Str
     named
 }
 
-/// The warnings for a policy. Kinds that neither the table nor `served` has are passed over, as upstream does where it finds no
-/// schema.
+/// The warnings for a policy. Kinds that neither the table nor `served` has are passed over, as
+/// upstream does where it finds no schema.
 pub fn warnings(schema: &Schema, served: &Served, policy: &Value) -> Vec<Warning> {
     let spec = get(policy, "spec");
     let of = |kind: &Gvk| of_kind(schema, kind).or_else(|| served.of_kind(kind));
@@ -101,7 +102,8 @@ fn param_kind(spec: &Value) -> Gvk {
     Gvk::from_api_version(str_at(param, "apiVersion"), str_at(param, "kind"))
 }
 
-/// The resources that one rule names, in upstream's order; none where a group or a version is a wildcard.
+/// The resources that one rule names, in upstream's order; none where a group or a version is a
+/// wildcard.
 fn resources(rule: &Value) -> Vec<Gvr> {
     let list = |key: &str| -> Vec<&str> {
         let mut all: Vec<&str> = items(rule, key).iter().filter_map(Value::as_str).collect();
@@ -170,7 +172,8 @@ fn of_struct(schema: &Schema, id: TypeId, name: &str, depth: usize) -> Type {
     Type::object(name, fields.collect::<BTreeMap<_, _>>())
 }
 
-/// The type of a value; none for what expressions with types do not see: JSON of any form, and quantities, which are texts or numbers.
+/// The type of a value; none for what expressions with types do not see: JSON of any form, and
+/// quantities, which are texts or numbers.
 fn of_shape(schema: &Schema, shape: &Shape, name: &str, depth: usize) -> Option<Type> {
     Some(match shape {
         Shape::String | Shape::Duration => Type::String,

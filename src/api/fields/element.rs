@@ -103,7 +103,8 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Compact JSON; a float without fraction is the integer it equals, and characters of HTML are escaped as Go does.
+/// Compact JSON; a float without fraction is the integer it equals, and characters of HTML are
+/// escaped as Go does.
 fn canonical(value: &Value) -> String {
     let text = match value.as_f64() {
         Some(f) if value.is_f64() && f.fract() == 0.0 && f.abs() < 9e15 => {

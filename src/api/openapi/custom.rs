@@ -1,6 +1,7 @@
 //! Custom resources as OpenAPI schemas: what their definitions say, with what every object has.
 //!
-//! Source of the rules: `pkg/controller/openapi/builder` and `pkg/controller/openapi/v2` of apiextensions.
+//! Source of the rules: `pkg/controller/openapi/builder` and `pkg/controller/openapi/v2` of
+//! apiextensions.
 
 use std::sync::Arc;
 
@@ -71,7 +72,8 @@ pub(super) fn object(gvk: &Gvk, custom: &CustomSchema, version: Version) -> Valu
     let bare = || json!({ "type": "object" });
     let mut out = match parsed {
         None => bare(),
-        // kubectl refuses fields that it does not find, so nothing at all is said where any may stand.
+        // kubectl refuses fields that it does not find, so nothing at all is said where any may
+        // stand.
         Some(schema)
             if version == Version::V2
                 && (custom.preserve || is(&schema, "x-kubernetes-preserve-unknown-fields")) =>
@@ -192,7 +194,8 @@ fn unfold(schema: &mut Value) {
     }
 }
 
-/// Takes out what version 2 cannot say, and what kubectl takes for a prohibition (`ToStructuralOpenAPIV2`).
+/// Takes out what version 2 cannot say, and what kubectl takes for a prohibition
+/// (`ToStructuralOpenAPIV2`).
 fn for_v2(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };
     for key in ["allOf", "oneOf", "anyOf", "not"] {

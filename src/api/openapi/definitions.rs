@@ -231,7 +231,8 @@ fn describe(owner: &str, field: &str) -> Option<&'static str> {
     })
 }
 
-/// What v3 states as default: the table's, an empty object for structs that are always there, the zero of fields that are always written.
+/// What v3 states as default: the table's, an empty object for structs that are always there, the
+/// zero of fields that are always written.
 fn default(field: &Field) -> Option<Value> {
     if let Some(default) = &field.default {
         return Some(default.as_ref().clone());

@@ -1,4 +1,5 @@
-//! OpenAPI documents as protobuf, in the messages of gnostic's `openapiv2` and `openapiv3` that Go's clients ask for.
+//! OpenAPI documents as protobuf, in the messages of gnostic's `openapiv2` and `openapiv3` that
+//! Go's clients ask for.
 
 use serde_json::{Map, Value};
 

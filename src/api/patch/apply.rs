@@ -17,12 +17,12 @@ use crate::status::{Cause, Details};
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// The manager whose applies take over from client-side apply.
 const KUBECTL: &str = "kubectl";
-/// The manager of fields that were there before anybody applied.
+/// The manager of fields that existed before the first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 /// Bytes of all annotations together, upstream's `TotalAnnotationSizeLimitB`.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
-/// Fields that nobody owns.
+/// Fields without a manager.
 static UNOWNED: LazyLock<Set> = LazyLock::new(|| {
     Set::of_fields(&[
         &["apiVersion"],
@@ -105,22 +105,24 @@ fn set_managed_fields(object: &mut Value, entries: Option<Value>) {
     }
 }
 
-/// What is wrong with the managed fields of an object, in upstream's words (`ValidateManagedFields`).
+/// What is wrong with the managed fields of an object, in upstream's words
+/// (`ValidateManagedFields`).
 pub fn managed_fields_fault(object: &Value) -> Option<String> {
     managed::decode(managed_fields(object).cloned(), true).err()
 }
 
 /// Records in `new` who owns which field after a create, update or patch that is no apply.
 ///
-/// `live` is the object before the write, `None` on create. An update of an object that nobody tracks, or whose
-/// managed fields the client resets, leaves it untracked. Entries of another version of the kind are taken by their
-/// paths as they are: versions of a kind that differ in structure are not converted for them.
+/// `live` is the object before the write, `None` on create. An update of an object that no manager
+/// tracks, or whose managed fields the client resets, leaves it untracked. Entries of another
+/// version of the kind are taken by their paths as they are: versions of a kind that differ in
+/// structure are not converted for them.
 pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
     let Some(sent) = meta_mut(new).map(|m| m.remove("managedFields")) else { return };
     let stored = live.and_then(managed_fields);
     let is_stored = sent.as_ref() == stored;
-    // A reference without a name, which these accounts alone may have, has no place in a list of names: upstream then leaves the
-    // owners as they are.
+    // A reference without a name, which these accounts alone may have, has no place in a list of
+    // names: upstream then leaves the owners as they are.
     let has_no_type =
         |object: &Value| typed::validate(write.schema, write.root(), object, true).is_err();
     if &*write.gvk.kind == "ServiceAccount" && (has_no_type(new) || live.is_some_and(has_no_type)) {
@@ -147,7 +149,8 @@ pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
             _ => managed::decode(stored.cloned(), false).unwrap_or_default(),
         }
     };
-    // What was stored without owners goes on without; an object without a uid is not stored yet (upstream's `skipNonAppliedManager`).
+    // What was stored without owners goes on without; an object without a uid is not stored yet
+    // (upstream's `skipNonAppliedManager`).
     let is_stored = |object: &Value| {
         let uid = object.get("metadata").and_then(|m| m.get("uid")).and_then(Value::as_str);
         uid.is_some_and(|uid| !uid.is_empty())
@@ -180,13 +183,14 @@ pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
     set_managed_fields(new, managed::encode(entries));
 }
 
-/// Applies a configuration; the result carries the new managed fields and is yet to be defaulted and validated.
+/// Applies a configuration; the result carries the new managed fields and is yet to be defaulted
+/// and validated.
 ///
 /// `live` is the object before, `None` when the apply creates it.
 ///
 /// # Errors
-/// Upstream's: 400 for another type or for managed fields in the configuration, 409 with one cause per conflict, 500
-/// without a reason when configuration and schema do not agree.
+/// Upstream's: 400 for another type or for managed fields in the configuration, 409 with one cause
+/// per conflict, 500 without a reason when configuration and schema do not agree.
 pub fn apply(
     write: &Write<'_>,
     live: Option<&Value>,
@@ -226,7 +230,8 @@ pub fn apply(
     Ok(object)
 }
 
-/// Keeps the stored managed fields when a write changed nothing but their times, so that it need not be stored.
+/// Keeps the stored managed fields when a write changed nothing but their times, so that it need
+/// not be stored.
 pub fn keep_times_if_unchanged(live: &Value, new: &mut Value) {
     let (Some(old), Some(now)) = (managed_fields(live), managed_fields(new)) else { return };
     let without_time = |list: &Value| -> Option<Vec<Map<String, Value>>> {
@@ -342,7 +347,7 @@ fn attempt(
     Ok(object)
 }
 
-/// Removes what this manager applied before, applies no longer, and nobody else owns.
+/// Removes what this manager applied before, no longer applies, and no other manager owns.
 fn prune(
     write: &Write<'_>,
     merged: Value,
@@ -434,7 +439,8 @@ fn conflict_status(conflicts: &[Conflict]) -> Box<Status> {
     Box::new(status)
 }
 
-/// Fields that client-side apply set and that still have its values; `None` without a usable annotation.
+/// Fields that client-side apply set and that still have its values; `None` without a usable
+/// annotation.
 fn from_last_applied(write: &Write<'_>, live: &Value) -> Option<Set> {
     let text = live.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str()?;
     let last: Value = serde_json::from_str(text).ok()?;

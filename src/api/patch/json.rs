@@ -1,7 +1,8 @@
-//! RFC 6902 JSON Patch and RFC 7386 merge patch with the latitude and the limits of upstream's implementation.
+//! RFC 6902 JSON Patch and RFC 7386 merge patch with the latitude and the limits of upstream's
+//! implementation.
 //!
-//! Upstream's library accepts negative array indices, bounds the bytes that `copy` produces and keeps nulls that stand
-//! in arrays; the crates for both RFCs do not, hence our own few lines.
+//! Upstream's library accepts negative array indices, bounds the bytes that `copy` produces and
+//! keeps nulls that stand in arrays; the crates for both RFCs do not, hence our own few lines.
 
 use serde_json::{Map, Value};
 
@@ -12,7 +13,8 @@ use crate::Status;
 /// Applies a decoded JSON patch.
 ///
 /// # Errors
-/// 400 when the patch is no list of objects, 413 above [`MAX_JSON_PATCH_OPERATIONS`], 422 when it does not apply.
+/// 400 when the patch is no list of objects, 413 above [`MAX_JSON_PATCH_OPERATIONS`], 422 when it
+/// does not apply.
 pub fn json_patch(mut document: Value, patch: &Value) -> Result<Value, Box<Status>> {
     let wrong = |what: &Value| {
         bad_request(format!(
@@ -81,7 +83,8 @@ pub(super) fn step(document: &mut Value, operation: &Value, copied: &mut usize) 
             (value.is_object() || value.is_array()).then(|| *document = value)
         }
         "replace" => {
-            // An absent member of an object is set without complaint: upstream's library finds nothing wrong with it.
+            // An absent member of an object is set without complaint: upstream's library finds
+            // nothing wrong with it.
             match locate(document, path)? {
                 (Value::Object(map), key) => drop(map.insert(key, value())),
                 (Value::Array(list), key) => {

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::fields::Set;
 
-/// Entries of updates that are kept apart; older ones are merged (upstream's `DefaultMaxUpdateManagers`).
+/// Entries of updates that are kept apart; older ones are merged (upstream's
+/// `DefaultMaxUpdateManagers`).
 const MAX_UPDATE_MANAGERS: usize = 10;
 /// The manager that gets the merged entries.
 const ANCIENT: &str = "ancient-changes";

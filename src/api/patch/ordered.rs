@@ -1,5 +1,6 @@
-//! What a JSON or merge patch makes, as text: upstream's refusal of it shows the patched document with its members in the order that Go's
-//! structures have, but sorted wherever the patch went (the patch library reads those objects as maps; what it does not touch stays text).
+//! What a JSON or merge patch makes, as text: upstream's refusal of it shows the patched document
+//! with its members in the order that Go's structures have, but sorted wherever the patch went (the
+//! patch library reads those objects as maps; what it does not touch stays text).
 
 use std::collections::{BTreeMap, HashMap};
 

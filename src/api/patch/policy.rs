@@ -1,5 +1,5 @@
-//! What mutating admission policies make of an object: an apply configuration merged into it, or a JSON patch with upstream's reasons
-//! (upstream's `policy/mutating/patch`).
+//! What mutating admission policies make of an object: an apply configuration merged into it, or a
+//! JSON patch with upstream's reasons (upstream's `policy/mutating/patch`).
 
 use serde_json::Value;
 
@@ -7,10 +7,11 @@ use super::json::{locate, step};
 use super::typed::{self, Kind, Ty};
 use crate::schema::{Schema, TypeId};
 
-/// Merges an apply configuration into an object; nobody comes to own fields by it.
+/// Merges an apply configuration into an object; it changes no ownership of fields.
 ///
 /// # Errors
-/// Upstream's sentence when the configuration does not fit the schema, or changes something that is only replaced as a whole.
+/// Upstream's sentence when the configuration does not fit the schema, or changes something that is
+/// only replaced as a whole.
 pub fn merge_configuration(
     schema: &Schema,
     ty: TypeId,

@@ -1,4 +1,5 @@
-//! Managed fields between a resource and its `scale` subresource, which shows the owner of the replica count.
+//! Managed fields between a resource and its `scale` subresource, which shows the owner of the
+//! replica count.
 
 use serde_json::Value;
 
@@ -8,7 +9,8 @@ use crate::fields::{Element, Set};
 /// API version of a Scale.
 const SCALE_VERSION: &str = "autoscaling/v1";
 
-/// Where each version of the resource has its replica count, such as `("apps/v1", &["spec", "replicas"])`.
+/// Where each version of the resource has its replica count, such as `("apps/v1", &["spec",
+/// "replicas"])`.
 pub type ReplicasPaths<'a> = [(&'a str, &'a [&'a str])];
 
 fn path_of(paths: &ReplicasPaths<'_>, version: &str) -> Option<Vec<Element>> {
@@ -33,7 +35,8 @@ fn with(entry: &Entry, version: &str, path: Vec<Element>) -> Entry {
     out
 }
 
-/// Managed fields of the Scale that belongs to a resource with these managed fields; `None` when nobody owns the count.
+/// Managed fields of the Scale that belongs to a resource with these managed fields; `None` when
+/// no manager owns the count.
 ///
 /// # Errors
 /// When the managed fields cannot be read.
@@ -52,7 +55,8 @@ pub fn to_scale(
     Ok(managed::encode(out))
 }
 
-/// Managed fields of the resource after a write of its Scale; `version` is the resource's API version.
+/// Managed fields of the resource after a write of its Scale; `version` is the resource's API
+/// version.
 ///
 /// # Errors
 /// When either managed fields cannot be read.

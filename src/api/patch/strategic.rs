@@ -1,4 +1,5 @@
-//! Strategic merge patch: merge patch that knows from the schema which lists are merged, by which key.
+//! Strategic merge patch: merge patch that knows from the schema which lists are merged, by which
+//! key.
 
 mod lists;
 
@@ -23,8 +24,8 @@ type Merged<T> = Result<T, Box<Status>>;
 /// Applies a decoded strategic merge patch to an object of type `ty`.
 ///
 /// # Errors
-/// Upstream's: 400 for malformed directives, 422 for lists of lists, 500 without a reason for the rest (such as a list
-/// element without its merge key).
+/// Upstream's: 400 for malformed directives, 422 for lists of lists, 500 without a reason for the
+/// rest (such as a list element without its merge key).
 pub fn strategic(
     schema: &Schema,
     ty: TypeId,
@@ -111,7 +112,8 @@ impl<'a> Merger<'a> {
             })
     }
 
-    /// Whether a map is replaced (`patchStrategy: replace`), which one field of all stable types says.
+    /// Whether a map is replaced (`patchStrategy: replace`), which one field of all stable types
+    /// says.
     fn replaced(&self, meta: Meta<'a>, key: &str) -> bool {
         let (Meta::Struct(id) | Meta::Shape(&Shape::Struct(id))) = meta else { return false };
         key == "selector"
@@ -227,7 +229,8 @@ impl<'a> Merger<'a> {
         let (live, patch) = apply_element_directives(live, patch, key)?;
         let server_order: Vec<Value> = live.iter().map(|v| only_key(v, key)).collect();
         let mut merged = live;
-        // Positions by the value of the merge key, in ascending order: the first one is merged into.
+        // Positions by the value of the merge key, in ascending order: the first one is merged
+        // into.
         let mut places: HashMap<Value, VecDeque<usize>> = HashMap::new();
         for (at, item) in merged.iter().enumerate() {
             if let Some(value) = item.get(key) {
@@ -400,7 +403,8 @@ fn elements_are_maps(live: &[Value], patch: &[Value]) -> Merged<bool> {
     Ok(first.is_object())
 }
 
-/// Applies elements that are directives (`$patch: delete`, `$patch: replace`) and returns both lists without them.
+/// Applies elements that are directives (`$patch: delete`, `$patch: replace`) and returns both
+/// lists without them.
 fn apply_element_directives(
     mut live: Vec<Value>,
     patch: Vec<Value>,

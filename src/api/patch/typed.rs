@@ -1,4 +1,5 @@
-//! Values with their schema: validation, field sets, comparison, merge and removal, as structured merge and diff has them.
+//! Values with their schema: validation, field sets, comparison, merge and removal, as structured
+//! merge and diff has them.
 
 mod compare;
 mod merge;
@@ -85,7 +86,8 @@ pub(super) fn of_element<'a>(schema: &Schema, shape: &'a Shape) -> Ty<'a> {
 
 pub(super) fn of_field<'a>(schema: &Schema, field: &'a Field) -> Ty<'a> {
     let mut ty = of_shape(schema, &field.shape, &field.list_type, field.atomic);
-    // References are replaced as a whole but for this one (`+structType=granular` in `k8s.io/api/core/v1`).
+    // References are replaced as a whole but for this one (`+structType=granular` in
+    // `k8s.io/api/core/v1`).
     if let Kind::Struct(id) = ty.kind
         && &*field.json == "claimRef"
         && &*schema.get(id).name == "io.k8s.api.core.v1.ObjectReference"
@@ -95,7 +97,8 @@ pub(super) fn of_field<'a>(schema: &Schema, field: &'a Field) -> Ty<'a> {
     ty
 }
 
-/// The type of a member of a map or struct, and whether the struct declares it; `None` when nothing may stand there.
+/// The type of a member of a map or struct, and whether the struct declares it; `None` when nothing
+/// may stand there.
 pub(super) fn of_member<'a>(
     schema: &'a Schema,
     kind: Kind<'a>,
@@ -115,7 +118,8 @@ pub(super) fn of_member<'a>(
     }
 }
 
-/// Whether the value, or null, is taken as a map here; upstream prefers map, then scalar, then list for null.
+/// Whether the value, or null, is taken as a map here; upstream prefers map, then scalar, then list
+/// for null.
 pub(super) enum Form<'a> {
     Map(Option<&'a Map<String, Value>>),
     List(Option<&'a Vec<Value>>),
@@ -191,8 +195,9 @@ pub(super) fn item_element(
 static NO_TEXT: Value = Value::String(String::new());
 static NO_NUMBER: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| Value::from(0));
 
-/// What counts for a key that an element leaves out: the field's default, which is the zero value for fields that Go always
-/// writes (`kube-openapi/pkg/generators`, `defaultFromComments` and `mustEnforceDefault`).
+/// What counts for a key that an element leaves out: the field's default, which is the zero value
+/// for fields that Go always writes (`kube-openapi/pkg/generators`, `defaultFromComments` and
+/// `mustEnforceDefault`).
 fn key_default(field: &Field) -> Option<&Value> {
     if let Some(default) = field.default.as_deref() {
         return Some(default);
@@ -205,11 +210,12 @@ fn key_default(field: &Field) -> Option<&Value> {
     }
 }
 
-/// The zero value of a Go struct as JSON: what is there before an object is created, so that fields which are never
-/// omitted count as present.
+/// The zero value of a Go struct as JSON: what is there before an object is created, so that fields
+/// which are never omitted count as present.
 pub(super) fn zero(schema: &Schema, id: TypeId, depth: usize) -> Value {
     let mut map = Map::new();
-    // Struct types that hold themselves do so by pointer or list, so this ends; the bound is a belt.
+    // Struct types that hold themselves do so by pointer or list, so this ends; the bound is a
+    // belt.
     if depth < 32 {
         for field in schema.get(id).fields.iter().filter(|f| !(f.pointer && f.omit_empty)) {
             let value = match &field.shape {
@@ -232,7 +238,8 @@ pub(super) fn zero(schema: &Schema, id: TypeId, depth: usize) -> Value {
     Value::Object(map)
 }
 
-/// Brings a set that was written under an older schema into line: what became atomic is owned as a whole.
+/// Brings a set that was written under an older schema into line: what became atomic is owned as a
+/// whole.
 pub(super) fn reconcile(schema: &Schema, ty: Ty<'_>, set: &Set) -> Set {
     let mut out = Set::new();
     for (element, member, below) in set.iter() {

@@ -1,5 +1,6 @@
-//! A strategic merge patch's outcome as the typed object: what upstream's converter from maps to structs takes, and says when it does not fit
-//! (`apimachinery/pkg/runtime/converter.go`). It differs from the JSON decoder in its words, and cuts numbers to the width of their field.
+//! A strategic merge patch's outcome as the typed object: what upstream's converter from maps to
+//! structs takes, and says when it does not fit (`apimachinery/pkg/runtime/converter.go`). It
+//! differs from the JSON decoder in its words, and cuts numbers to the width of their field.
 
 use serde_json::{Map, Number, Value};
 
@@ -139,7 +140,8 @@ fn integer(
     };
     let whole = match (number.as_i64(), number.as_f64()) {
         (Some(whole), _) => whole,
-        // What Go's conversion makes of a number that no int64 holds, on the processors that upstream is built for.
+        // What Go's conversion makes of a number that no int64 holds, on the processors that
+        // upstream is built for.
         (None, Some(float)) if float.abs() >= 9_223_372_036_854_775_808.0 => i64::MIN,
         #[expect(clippy::cast_possible_truncation, reason = "whole, and within i64")]
         (None, Some(float)) if float.fract() == 0.0 => float as i64,

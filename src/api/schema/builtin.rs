@@ -1,4 +1,5 @@
-//! Reads the generated table of all stable kinds; the format is described in `xtask/schema.rs`, which writes it.
+//! Reads the generated table of all stable kinds; the format is described in `xtask/schema.rs`,
+//! which writes it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

@@ -7,7 +7,8 @@ use super::{Field, Schema, Shape, TypeId};
 /// Nesting that is followed; decoders refuse deeper objects.
 const DEPTH_MAX: usize = crate::codec::DEPTH_MAX;
 
-/// Fills absent fields of an object of this type with the defaults that the table states, wherever their struct is present.
+/// Fills absent fields of an object of this type with the defaults that the table states, wherever
+/// their struct is present.
 ///
 /// Where Go cannot tell absent from zero (no pointer), a zero value is filled too.
 pub fn apply_table(schema: &Schema, type_id: TypeId, value: &mut Value) {

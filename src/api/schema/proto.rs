@@ -1,4 +1,5 @@
-//! The order in which a struct's fields stand in protobuf: by tag, inlined Go structs as messages of their own.
+//! The order in which a struct's fields stand in protobuf: by tag, inlined Go structs as messages
+//! of their own.
 
 use super::Field;
 

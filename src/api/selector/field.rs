@@ -45,12 +45,12 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// Checks every field against those a resource knows; `known` are its labels without the two that all have
-    /// (`metadata.name`, and `metadata.namespace` when `namespaced`).
+    /// Checks every field against those a resource knows; `known` are its labels without the two
+    /// that all have (`metadata.name`, and `metadata.namespace` when `namespaced`).
     ///
     /// # Errors
-    /// Upstream's text: a resource without fields of its own names the two common ones, the others only say which
-    /// label they do not support.
+    /// Upstream's text: a resource without fields of its own names the two common ones, the others
+    /// only say which label they do not support.
     pub fn check(&self, known: &[&str], namespaced: bool) -> Result<(), SelectorError> {
         for term in &self.terms {
             let field = &*term.field;

@@ -246,10 +246,12 @@ impl LabelSelector {
         Ok(Self { requirements, nothing: false })
     }
 
-    /// Reads a `metav1.LabelSelector`; `None` and null select nothing, an empty object selects everything.
+    /// Reads a `metav1.LabelSelector`; `None` and null select nothing, an empty object selects
+    /// everything.
     ///
     /// # Errors
-    /// Upstream's text for an unknown operator or a bad requirement; a sentence when the value has another shape.
+    /// Upstream's text for an unknown operator or a bad requirement; a sentence when the value has
+    /// another shape.
     pub fn from_value(value: Option<&Value>) -> Result<Self, SelectorError> {
         let Some(value) = value.filter(|v| !v.is_null()) else { return Ok(Self::nothing()) };
         let bad =
@@ -271,7 +273,8 @@ impl LabelSelector {
         Ok(Self { requirements, nothing: false })
     }
 
-    /// Equality with every label of a map, unchecked (as services and replication controllers select).
+    /// Equality with every label of a map, unchecked (as services and replication controllers
+    /// select).
     pub fn from_map(labels: &Map<String, Value>) -> Self {
         let requirements = labels
             .iter()

@@ -176,7 +176,8 @@ pub fn webhook_url(url: &str, field: &Path) -> ErrorList {
         let text = format!("url must be a valid URL: parse {url}: {fault}{FORM}");
         return vec![Error::required(field, text)];
     }
-    // What has a colon before its first slash has a scheme: others were refused above. A host stands after two slashes alone.
+    // What has a colon before its first slash has a scheme: others were refused above. A host
+    // stands after two slashes alone.
     let first = rest.split('/').next().unwrap_or_default();
     let (scheme, rest) = match first.split_once(':').and_then(|_| rest.split_once(':')) {
         Some((scheme, rest)) => (scheme.to_lowercase(), rest),
@@ -205,7 +206,8 @@ pub fn webhook_url(url: &str, field: &Path) -> ErrorList {
     errors
 }
 
-/// The service of a webhook. Webhook configurations have upstream's names of the two fields exchanged in the answer.
+/// The service of a webhook. Webhook configurations have upstream's names of the two fields
+/// exchanged in the answer.
 pub fn webhook_service(service: &Value, exchanged: bool, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let keys = if exchanged {

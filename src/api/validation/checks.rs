@@ -1,4 +1,5 @@
-//! Checks that many kinds share: required strings, references, Go's way to print a value, and line differences.
+//! Checks that many kinds share: required strings, references, Go's way to print a value, and line
+//! differences.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -67,7 +68,8 @@ pub fn texts<'a>(object: &'a Value, key: &str) -> Vec<&'a str> {
     items(object, key).iter().map(|v| v.as_str().unwrap_or_default()).collect()
 }
 
-/// An invalid value whose printed form is given, for values that upstream prints in the order of its own structures.
+/// An invalid value whose printed form is given, for values that upstream prints in the order of
+/// its own structures.
 pub fn printed(field: &Path, value: &str, detail: &str) -> Error {
     Error::omitted(field, format!("{value}: {detail}"))
 }
@@ -224,11 +226,12 @@ fn span(before: usize, count: usize) -> String {
 
 /// Longest texts that are compared line by line; longer ones are shown as replaced.
 const LINES_MAX: usize = 4000;
-/// A line that a text of so many lines has more often than once in a hundred lines is no place to begin at.
+/// A line that a text of so many lines has more often than once in a hundred lines is no place to
+/// begin at.
 const POPULAR_MIN: usize = 200;
 
-/// Keeps, removals and additions that lead from one text to the other: the longest common block first, then what is left and right of it
-/// (Ratcliff and Obershelp, as upstream's difflib has it).
+/// Keeps, removals and additions that lead from one text to the other: the longest common block
+/// first, then what is left and right of it (Ratcliff and Obershelp, as upstream's difflib has it).
 fn steps<'a>(old: &'a [String], new: &'a [String]) -> Vec<(char, &'a String)> {
     let mut blocks =
         if old.len().max(new.len()) > LINES_MAX { Vec::new() } else { blocks(old, new) };

@@ -1,4 +1,5 @@
-//! Conditions of `metav1` (`ValidateConditions` of `k8s.io/apimachinery/pkg/apis/meta/v1/validation`).
+//! Conditions of `metav1` (`ValidateConditions` of
+//! `k8s.io/apimachinery/pkg/apis/meta/v1/validation`).
 
 use std::collections::BTreeSet;
 

@@ -18,7 +18,8 @@ pub fn priority_level(object: &Value) -> ErrorList {
     let (kind, field) = (str_at(spec, "type"), path.child("type"));
     let (limited, exempt) = (has(spec, "limited"), has(spec, "exempt"));
     match kind {
-        // The rules declared on the type forbid without a word (`+k8s:unionMember`), and stand for those written by hand.
+        // The rules declared on the type forbid without a word (`+k8s:unionMember`), and stand for
+        // those written by hand.
         "Exempt" if limited => {
             errors.push(Error::forbidden(&path.child("limited"), ""));
         }
@@ -128,7 +129,8 @@ fn limits(limited: &Value, path: &Path) -> ErrorList {
 /// Most queues of a level (upstream's `priorityLevelConfigurationQueuingMaxQueues`).
 const QUEUES_MAX: i64 = 10_000_000;
 
-/// Bits of a flow's hash, of which its hand of queues is drawn (upstream's `shufflesharding.MaxHashBits`).
+/// Bits of a flow's hash, of which its hand of queues is drawn (upstream's
+/// `shufflesharding.MaxHashBits`).
 const HASH_BITS: f64 = 60.0;
 
 /// Bits that dealing a hand of so many queues takes (upstream's `RequiredEntropyBits`).
@@ -170,7 +172,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Texts of kube-apiserver 1.37.1, and of the declared rules (`flowcontrol/v1/zz_generated.validations.go`).
+    /// Texts of kube-apiserver 1.37.1, and of the declared rules
+    /// (`flowcontrol/v1/zz_generated.validations.go`).
     #[test]
     fn a_level_has_the_part_of_its_type_alone() {
         let both = |kind: &str| json!({"spec": {"type": kind, "limited": {"limitResponse": {"type": "Reject"}}, "exempt": {}}});

@@ -1,9 +1,11 @@
-//! How upstream's internal types print: errors that show a structure show it with Go's names, in Go's order, with nothing left out.
+//! How upstream's internal types print: errors that show a structure show it with Go's names, in
+//! Go's order, with nothing left out.
 //!
-//! The table has a line per type: its name, then its fields as `Name=json:type`. `=json` is left out when it is the name with a
-//! small first letter, `?` before the colon marks what is left out when empty, `+` a structure whose fields stand among the others.
-//! Types: `s` string, `b` truth value, `i` number, `q` quantity, `I` number or string, `m` and `j` printed as they are, `[` a list,
-//! `*` a pointer, otherwise the name of another line.
+//! The table has a line per type: its name, then its fields as `Name=json:type`. `=json` is left
+//! out when it is the name with a small first letter, `?` before the colon marks what is left out
+//! when empty, `+` a structure whose fields stand among the others. Types: `s` string, `b` truth
+//! value, `i` number, `q` quantity, `I` number or string, `m` and `j` printed as they are, `[` a
+//! list, `*` a pointer, otherwise the name of another line.
 
 use serde_json::Value;
 
@@ -16,7 +18,8 @@ const TABLE: &str = include_str!("internal.txt");
 const DEPTH_MAX: usize = 32;
 
 impl Error {
-    /// The same error, whose value prints as this internal type, such as `PodSpec` or `[NodeSelectorTerm`.
+    /// The same error, whose value prints as this internal type, such as `PodSpec` or
+    /// `[NodeSelectorTerm`.
     #[must_use]
     pub fn printed_as(self, kind: &'static str) -> Self {
         let text = print(kind, &self.value);

@@ -36,8 +36,8 @@ pub fn validate_annotations(object: &Value, key: &str, path: &Path) -> ErrorList
     errors
 }
 
-/// The metadata of an object that is made of a template has labels and annotations, which others check, and nothing else
-/// (upstream's `ValidateTemplateObjectMeta`).
+/// The metadata of an object that is made of a template has labels and annotations, which others
+/// check, and nothing else (upstream's `ValidateTemplateObjectMeta`).
 pub fn only_labels_and_annotations(metadata: &Value, path: &Path) -> ErrorList {
     // Upstream shows Go's name of a field with its first letter small.
     const OTHERS: [(&str, &str); 13] = [
@@ -64,7 +64,8 @@ pub fn only_labels_and_annotations(metadata: &Value, path: &Path) -> ErrorList {
     set.map(|(_, shown)| Error::forbidden(&path.child(shown), "cannot be set")).collect()
 }
 
-/// A label selector; absent is good. `lenient` leaves values unchecked, as upstream does where it once did not check.
+/// A label selector; absent is good. `lenient` leaves values unchecked, as upstream does where it
+/// once did not check.
 pub fn validate_selector(selector: &Value, path: &Path, lenient: bool) -> ErrorList {
     let mut errors = validate_labels(selector, "matchLabels", path);
     for (index, expression) in items(selector, "matchExpressions").iter().enumerate() {
@@ -77,7 +78,8 @@ pub fn validate_selector(selector: &Value, path: &Path, lenient: bool) -> ErrorL
     errors
 }
 
-/// Operator and values of a requirement of a selector; an operator that nobody knows is `None` and left to the caller.
+/// Operator and values of a requirement of a selector; an unknown operator is `None` and
+/// left to the caller.
 fn operands(expression: &Value, path: &Path) -> Option<ErrorList> {
     let mut errors = ErrorList::new();
     let values = items(expression, "values");
@@ -100,7 +102,8 @@ fn operands(expression: &Value, path: &Path) -> Option<ErrorList> {
     Some(errors)
 }
 
-/// A requirement in a question about access, of labels or of fields: an operator that is not known yet may stand there.
+/// A requirement in a question about access, of labels or of fields: an operator that is not known
+/// yet may stand there.
 pub fn asked_requirement(expression: &Value, path: &Path, labels: bool) -> ErrorList {
     let mut errors = operands(expression, path).unwrap_or_default();
     if labels {
@@ -143,7 +146,8 @@ pub fn selects_all(selector: &Value) -> bool {
     is_empty(selector, "matchLabels") && is_empty(selector, "matchExpressions")
 }
 
-/// Whether every requirement of the selector can be evaluated, as upstream's conversion to a selector demands.
+/// Whether every requirement of the selector can be evaluated, as upstream's conversion to a
+/// selector demands.
 pub fn convertible(selector: &Value) -> bool {
     validate_selector(selector, &Path::default(), false).is_empty()
 }

@@ -11,7 +11,8 @@ use super::{IMMUTABLE, each};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{bool_at, get, int_at, items, str_at};
 
-/// `metadata` of a new object; `namespaced` says whether the kind lives in namespaces, `name_rule` checks names.
+/// `metadata` of a new object; `namespaced` says whether the kind lives in namespaces, `name_rule`
+/// checks names.
 pub fn validate_create(
     object: &Value,
     namespaced: bool,
@@ -53,8 +54,9 @@ fn common(meta: &Value, path: &Path) -> ErrorList {
 /// Finalizers that need no domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "foregroundDeletion", "orphan"];
 
-/// Whether the kind is one of those whose finalizers upstream wants to be known or to have a domain: those that are checked by
-/// `ValidateObjectMeta` of `pkg/apis/core/validation`, not by that of apimachinery alone.
+/// Whether the kind is one of those whose finalizers upstream wants to be known or to have a
+/// domain: those that are checked by `ValidateObjectMeta` of `pkg/apis/core/validation`, not by
+/// that of apimachinery alone.
 fn has_standard_finalizers(object: &Value) -> bool {
     const GROUPS: [&str; 13] = [
         "apps",
@@ -263,8 +265,8 @@ mod tests {
         );
     }
 
-    /// `pkg/apis/node/validation`, `coordination/validation` and `policy/validation` check metadata as apimachinery does, `core/validation`
-    /// that of old events not at all.
+    /// `pkg/apis/node/validation`, `coordination/validation` and `policy/validation` check metadata
+    /// as apimachinery does, `core/validation` that of old events not at all.
     #[test]
     fn finalizers_of_some_kinds_need_no_domain() {
         let count = |version: &str, kind: &str| {

@@ -65,7 +65,8 @@ pub fn sloppy_cidr(text: &str) -> Option<(IpAddr, u8)> {
     (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
 }
 
-/// The address of an interface: with its prefix length, in canonical form (`IsValidInterfaceAddress`).
+/// The address of an interface: with its prefix length, in canonical form
+/// (`IsValidInterfaceAddress`).
 pub fn interface_address(field: &Path, value: &str) -> ErrorList {
     let Some((address, length)) = sloppy_cidr(value) else {
         let text = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
@@ -168,7 +169,8 @@ pub fn cidr_warnings(field: &Path, value: &str) -> Vec<String> {
     list
 }
 
-/// Addresses that an endpoint or external IP may not have; one of IPv4 within IPv6 is that of IPv4, as in Go.
+/// Addresses that an endpoint or external IP may not have; one of IPv4 within IPv6 is that of IPv4,
+/// as in Go.
 pub fn special_address(field: &Path, value: &str, address: &IpAddr) -> ErrorList {
     let address = &address.to_canonical();
     let mut errors = ErrorList::new();
@@ -196,7 +198,8 @@ pub fn special_address(field: &Path, value: &str, address: &IpAddr) -> ErrorList
 mod tests {
     use super::*;
 
-    /// C2.2: CVE-2021-25737: no endpoint stands for the machine that asks, its link or a metadata service.
+    /// C2.2: CVE-2021-25737: no endpoint stands for the machine that asks, its link or a metadata
+    /// service.
     #[test]
     fn special_addresses_are_no_endpoints() {
         let path = Path::new("ip");

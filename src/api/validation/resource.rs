@@ -233,7 +233,8 @@ fn devices(devices: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// What constraints, configurations and results may name: requests, and alternatives behind a slash.
+/// What constraints, configurations and results may name: requests, and alternatives behind a
+/// slash.
 fn known_requests(devices: &Value) -> Vec<String> {
     let mut known = Vec::new();
     for one in items(devices, "requests") {
@@ -446,7 +447,8 @@ fn constraint(one: &Value, known: &[String], path: &Path) -> ErrorList {
     errors
 }
 
-/// `domain/name` of an attribute, by the rule that is declared on the type (`ResourceFullyQualifiedName`).
+/// `domain/name` of an attribute, by the rule that is declared on the type
+/// (`ResourceFullyQualifiedName`).
 fn attribute(name: &str, field: &Path) -> ErrorList {
     const TEXT: &str = "a fully qualified name must be a domain and a name separated by a slash";
     // What has more slashes is not looked at.

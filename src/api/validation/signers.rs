@@ -1,4 +1,5 @@
-//! Signers of certificates: their names, the names of their trust bundles, and what pods may ask of them.
+//! Signers of certificates: their names, the names of their trust bundles, and what pods may ask of
+//! them.
 //!
 //! Rules and texts are those of upstream's `pkg/apis/core/validation/names.go` and `validation.go`.
 
@@ -68,7 +69,8 @@ pub fn expiration_max(signer: &str) -> i64 {
     }
 }
 
-/// The name of a trust bundle begins with its signer's; without a signer it has no colon (`ValidateClusterTrustBundleName`).
+/// The name of a trust bundle begins with its signer's; without a signer it has no colon
+/// (`ValidateClusterTrustBundleName`).
 pub fn bundle_name(name: &str, signer: &str) -> names::Messages {
     if signer.is_empty() {
         if name.contains(':') {

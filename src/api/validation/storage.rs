@@ -30,7 +30,8 @@ const TOKEN_SECONDS_MAX: i64 = 1 << 32;
 
 fn driver_like(object: &Value, key: &str) -> ErrorList {
     required_as(object, key, &Path::default(), |name| {
-        // Upstream shows the name in lower case only where it complains; the form is checked in lower case.
+        // Upstream shows the name in lower case only where it complains; the form is checked in
+        // lower case.
         qualified_name(&name.to_lowercase())
     })
     .into_iter()
@@ -208,7 +209,8 @@ pub(super) fn attacher(name: &str, path: &Path) -> ErrorList {
 
 /// A changed attachment.
 pub fn attachment_change(object: &Value, old: &Value) -> ErrorList {
-    // Upstream's newer check ends at a spec that changed, so that the older one names the attacher's faults.
+    // Upstream's newer check ends at a spec that changed, so that the older one names the
+    // attacher's faults.
     let mut errors = attachment_by(object, csi_driver_name);
     errors.extend(stays(object, old, "spec"));
     errors

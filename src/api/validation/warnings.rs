@@ -1,4 +1,5 @@
-//! What users are warned of without being refused: fields that are deprecated, doubled or without effect.
+//! What users are warned of without being refused: fields that are deprecated, doubled or without
+//! effect.
 
 mod pod;
 mod ports;
@@ -16,7 +17,8 @@ use crate::value::{at, entries, get, is_empty, items, str_at, str_in};
 
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// Labels of nodes that should not be used any more, with what is said of them (`pkg/api/node/util.go`).
+/// Labels of nodes that should not be used any more, with what is said of them
+/// (`pkg/api/node/util.go`).
 const OLD_LABELS: [(&str, &str); 8] = [
     ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
     ("beta.kubernetes.io/os", "deprecated since v1.14; use \"kubernetes.io/os\" instead"),
@@ -52,7 +54,8 @@ fn old_keys(expressions: &[Value], path: &Path) -> Vec<String> {
     keys.collect()
 }
 
-/// One term of a node selector; values of a preferred one are not validated, so they are looked at here.
+/// One term of a node selector; values of a preferred one are not validated, so they are looked at
+/// here.
 fn node_term(term: &Value, preferred: bool, path: &Path) -> Vec<String> {
     let path = path.child("matchExpressions");
     let expressions = items(term, "matchExpressions");
@@ -173,7 +176,8 @@ pub fn pod_template(object: &Value, old: Option<&Value>) -> Vec<String> {
     template(get(object, "template"), &Path::new("template"))
 }
 
-/// Completions above which an indexed job's parallelism is looked at, and the parallelism (`pkg/api/job/warnings.go`).
+/// Completions above which an indexed job's parallelism is looked at, and the parallelism
+/// (`pkg/api/job/warnings.go`).
 const INDEXED: (i64, i64) = (100_000, 10_000);
 
 fn job_spec(spec: &Value, path: &Path) -> Vec<String> {

@@ -59,7 +59,8 @@ pub(super) fn decode(
 }
 
 impl<'a> Decoder<'a> {
-    /// A value of this shape; nothing for null and for a value of a wrong type. `named` is the Go type where it has a name.
+    /// A value of this shape; nothing for null and for a value of a wrong type. `named` is the Go
+    /// type where it has a name.
     fn value(&mut self, shape: &'a Shape, named: Option<&'a str>) -> Result<Option<Value>, Syntax> {
         let kind = self.scanner.peek()?;
         if kind == Kind::Null {
@@ -390,7 +391,8 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// The Go type of an element when the type of its list or map has a name in it: `[]v1.Capability` holds `v1.Capability`.
+/// The Go type of an element when the type of its list or map has a name in it: `[]v1.Capability`
+/// holds `v1.Capability`.
 fn element_name<'a>(named: Option<&'a str>, prefix: &str) -> Option<&'a str> {
     named.and_then(|n| n.strip_prefix(prefix))
 }

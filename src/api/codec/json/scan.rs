@@ -66,7 +66,8 @@ impl<'a> Scanner<'a> {
         Self { data, pos: 0, depth: 0 }
     }
 
-    /// The error for the byte at the position. What ends within a word, a number or an escape goes on with a space, as Go has it.
+    /// The error for the byte at the position. What ends within a word, a number or an escape goes
+    /// on with a space, as Go has it.
     fn fault(&self, context: &str) -> Syntax {
         let within = ["in literal", "numeric literal", "character escape", "escape code"];
         let byte = match self.data.get(self.pos).copied() {
@@ -336,7 +337,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// As [`Scanner::any`]; keys that an object has twice are noted with their path, as Go's strict decoder has them.
+    /// As [`Scanner::any`]; keys that an object has twice are noted with their path, as Go's strict
+    /// decoder has them.
     pub(super) fn any_strict(
         &mut self,
         path: &mut String,

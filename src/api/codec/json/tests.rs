@@ -52,7 +52,8 @@ fn writes_the_normal_form_of_go() {
     );
 }
 
-/// `encoding/json` reads a list of numbers into bytes, and names the type of an element that is none.
+/// `encoding/json` reads a list of numbers into bytes, and names the type of an element that is
+/// none.
 #[test]
 fn bytes_may_be_a_list_of_numbers() {
     let secret = |data: &str| decode("v1", "Secret", &format!(r#"{{"data":{{"k":{data}}}}}"#));
@@ -187,7 +188,8 @@ struct Raw<'a> {
     body: Option<&'a serde_json::value::RawValue>,
 }
 
-/// Every refusal of upstream's recorded answers that its decoder made, from the folder in `KUBE_LITE_ANSWERS`.
+/// Every refusal of upstream's recorded answers that its decoder made, from the folder in
+/// `KUBE_LITE_ANSWERS`.
 #[test]
 fn agrees_with_recorded_refusals() {
     #[allow(

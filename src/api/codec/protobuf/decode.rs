@@ -273,7 +273,8 @@ fn raw(schema: &Schema, data: &[u8]) -> Result<Value, DecodeError> {
     Ok(value)
 }
 
-/// A schema under the first tag, a list of schemas under the second, a boolean under tag 1 when there is neither.
+/// A schema under the first tag, a list of schemas under the second, a boolean under tag 1 when
+/// there is neither.
 fn props(
     schema: &Schema,
     id: TypeId,

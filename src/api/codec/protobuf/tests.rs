@@ -11,7 +11,8 @@ use super::*;
 fn golden_dir() -> Option<PathBuf> {
     #[allow(clippy::disallowed_methods, reason = "where the data is is the caller's business")]
     let named = std::env::var_os("KUBE_LITE_GOLDEN").map(PathBuf::from);
-    // Tests run in the folder of their crate. Its path at compile time would be that of another checkout whose build is used again.
+    // Tests run in the folder of their crate. Its path at compile time would be that of another
+    // checkout whose build is used again.
     let beside = || PathBuf::from("../../../shared/kubernetes-1.37/golden");
     let dir = named.unwrap_or_else(beside);
     if dir.is_dir() {

@@ -57,7 +57,8 @@ impl Writer {
         self.varint_raw(length as u64);
     }
 
-    /// A message whose length is known only when it is written: room for a short length is left and widened when needed.
+    /// A message whose length is known only when it is written: room for a short length is left and
+    /// widened when needed.
     pub(crate) fn nested<E>(
         &mut self,
         tag: u32,

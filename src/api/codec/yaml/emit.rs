@@ -1,6 +1,8 @@
-//! YAML as upstream writes it: block style, keys in a natural order, scalars plain where they can be, folded behind column 80.
+//! YAML as upstream writes it: block style, keys in a natural order, scalars plain where they can
+//! be, folded behind column 80.
 //!
-//! The rules are those of `go.yaml.in/yaml/v2` (`encode.go`, `emitterc.go`, `sorter.go`), which `sigs.k8s.io/yaml` writes with.
+//! The rules are those of `go.yaml.in/yaml/v2` (`encode.go`, `emitterc.go`, `sorter.go`), which
+//! `sigs.k8s.io/yaml` writes with.
 
 use std::cmp::Ordering;
 
@@ -20,8 +22,8 @@ pub(super) fn write(value: &Value) -> String {
     out.text
 }
 
-/// What stands before and behind the items of the list `field` in the document `whole`; the items are
-/// to be written by [`item`].
+/// What stands before and behind the items of the list `field` in the document `whole`; the items
+/// are to be written by [`item`].
 pub(super) fn around(whole: &Map<String, Value>, field: &str) -> (String, String) {
     let part = |side: Ordering| -> String {
         let members = whole.iter().filter(|(key, _)| natural(key, field) == side);
@@ -43,7 +45,8 @@ enum Place {
     Root,
     /// Behind the colon of a key that is indented by so much.
     Member,
-    /// Behind a dash, or behind the colon of a key with a question mark; the line is indented already.
+    /// Behind a dash, or behind the colon of a key with a question mark; the line is indented
+    /// already.
     Item,
 }
 

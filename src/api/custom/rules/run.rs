@@ -1,4 +1,4 @@
-//! Running rules: which are asked, what they may cost, what is told.
+//! Evaluation of rules: which apply, what they may cost, and the errors that they report.
 
 use kcel::limits::{MESSAGE_BYTES_MAX, PER_CALL, RUNTIME_BUDGET};
 use kcel::{Activation, Declared, Program, Value as Cel};
@@ -28,7 +28,8 @@ pub(in crate::custom) struct Outcome {
     pub(in crate::custom) warnings: Vec<String>,
 }
 
-/// What is written: the value, what it was before, and whether errors of what did not change are mere warnings.
+/// What is written: the value, what it was before, and whether errors of what did not change are
+/// mere warnings.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::custom) struct Write<'a> {
     pub(in crate::custom) node: &'a Node,
@@ -38,7 +39,8 @@ pub(in crate::custom) struct Write<'a> {
 }
 
 impl Rules {
-    /// Runs all rules; the cost is taken from `budget`, and nothing is left of it when an error ended the run.
+    /// Runs all rules; the cost is taken from `budget`, and nothing is left of it when an error
+    /// ended the run.
     pub(in crate::custom) fn run(
         &self,
         write: Write<'_>,
@@ -78,8 +80,8 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Whether errors of a value are of what was there before: of the value itself, or else of the nearest one around it
-/// that can be compared.
+/// Whether errors of a value are of what was there before: of the value itself, or else of the
+/// nearest one around it that can be compared.
 #[derive(Clone, Copy)]
 struct Ratchet<'p, 'a> {
     here: Option<&'p Pair<'a>>,
@@ -128,7 +130,7 @@ impl<'a> Activation<'a> for Selves<'a> {
 
 /// Why a message has no text.
 enum NoMessage {
-    /// The rule's own message is told.
+    /// The rule's own message is reported.
     Told,
     /// Nothing more is run.
     Ends(String),

@@ -1,4 +1,5 @@
-//! Schemas and values of any form: nothing panics, and what was pruned and defaulted is so a second time.
+//! Schemas and values of any form: nothing panics, and what was pruned and defaulted is so a second
+//! time.
 
 use serde_json::{Map, Value, json};
 

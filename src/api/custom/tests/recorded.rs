@@ -1,5 +1,6 @@
-//! What kube-apiserver 1.37.1 answered to definitions with rules and to objects of them, in `recorded.jsonl`: the schema and the value of all
-//! expressions, then one line for each expression, message or schema of its own.
+//! What kube-apiserver 1.37.1 answered to definitions with rules and to objects of them, in
+//! `recorded.jsonl`: the schema and the value of all expressions, then one line for each
+//! expression, message or schema of its own.
 
 use std::fmt::Write as _;
 
@@ -7,7 +8,8 @@ use serde_json::json;
 
 use super::*;
 
-/// Errors as the message of a status has them. Their order is that of a Go map, so only what they say is compared.
+/// Errors as the message of a status has them. Their order is that of a Go map, so only what they
+/// say is compared.
 fn same(wanted: &str, errors: &[Error]) -> bool {
     let found = texts(errors);
     match found.as_slice() {

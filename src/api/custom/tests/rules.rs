@@ -1,4 +1,5 @@
-//! Rules in CEL: what they cost, what they tell, when they are asked. Facts of upstream's tests in `pkg/apiserver/schema/cel`.
+//! Rules in CEL: what they cost, what they tell, when they are asked. Facts of upstream's tests in
+//! `pkg/apiserver/schema/cel`.
 
 use serde_json::json;
 

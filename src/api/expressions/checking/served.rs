@@ -1,5 +1,5 @@
-//! Kinds that are not built in, as discovery and OpenAPI v3 documents describe them: custom resources, and what aggregated API
-//! servers serve (upstream's `cel/openapi/resolver`).
+//! Kinds that are not built in, as discovery and OpenAPI v3 documents describe them: custom
+//! resources, and what aggregated API servers serve (upstream's `cel/openapi/resolver`).
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::custom::{Decl, parse};
 use crate::object::{Gvk, Gvr};
 use crate::value::{at, items, str_at};
 
-/// Most schemas below one kind, counted where each reference is replaced by what it names: few references can describe a
-/// document that no memory holds.
+/// Most schemas below one kind, counted where each reference is replaced by what it names: few
+/// references can describe a document that no memory holds.
 const SCHEMAS_MAX: usize = 50_000;
 /// Deepest nesting of schemas; the parser has the same bound.
 const DEPTH_MAX: usize = 199;
@@ -28,7 +28,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// Adds a group and version: its `APIResourceList`, and its OpenAPI v3 document if there is one.
+    /// Adds a group and version: its `APIResourceList`, and its OpenAPI v3 document if there is
+    /// one.
     pub fn add(&mut self, group: &str, version: &str, resources: &Value, document: Option<Value>) {
         for resource in items(resources, "resources") {
             let (name, kind) = (str_at(resource, "name"), str_at(resource, "kind"));
@@ -85,7 +86,8 @@ struct Resolver<'a> {
 }
 
 impl<'a> Resolver<'a> {
-    /// What a type depends on of a schema; none where a reference leads nowhere, or a bound is passed.
+    /// What a type depends on of a schema; none where a reference leads nowhere, or a bound is
+    /// passed.
     fn resolve(&mut self, schema: &'a Value, depth: usize) -> Option<Value> {
         let depth = depth.checked_sub(1)?;
         self.left = self.left.checked_sub(1)?;
@@ -137,7 +139,8 @@ mod tests {
     use crate::openapi::{self, CustomSchema};
     use crate::schema::Schema;
 
-    /// The CRD of upstream's e2e test "should type check a CRD", with fields that only some schemas have.
+    /// The CRD of upstream's e2e test "should type check a CRD", with fields that only some schemas
+    /// have.
     fn crontabs() -> Served {
         let text = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "cronSpec": {"type": "string"}, "image": {"type": "string"}, "replicas": {"type": "integer"},
@@ -194,7 +197,8 @@ mod tests {
         assert!(found[1].text.contains("undefined field 'maxRetries'"), "{}", found[1].text);
     }
 
-    /// As upstream's `SchemaDeclType` of the document: metadata is whole, unions are of any type, unknown fields are none.
+    /// As upstream's `SchemaDeclType` of the document: metadata is whole, unions are of any type,
+    /// unknown fields are none.
     #[test]
     fn types_are_those_of_the_published_document() {
         let fit = [

@@ -75,7 +75,7 @@ fn applies_shares_takes_over_and_removes() {
     );
     first["metadata"]["labels"] = json!({"a":"b"});
     let mut d = c.apply(None, "one", first, false).unwrap();
-    // What defaulting adds is nobody's.
+    // Fields that defaulting adds have no manager.
     d["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("Always");
     let e = c.apply(Some(&d), "two", deployment(json!({"replicas":5})), false).unwrap_err();
     assert_eq!(e.message, "Apply failed with 1 conflict: conflict with \"one\": .spec.replicas");
@@ -231,8 +231,8 @@ fn an_update_without_changes_keeps_times_and_entries() {
     let reset = json!({"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm","managedFields":[{}]},"data":{"a":"1"}});
     let reset = c.update(Some(&cm), "b", T2, reset);
     assert_eq!(reset["metadata"], json!({"name":"cm"}));
-    // Once untracked, an update of what is stored (a uid tells, `skipNonAppliedManager`) tracks nothing, and the first apply finds
-    // everything owned by nobody in particular.
+    // Once untracked, an update of what is stored (a uid tells, `skipNonAppliedManager`) tracks
+    // nothing, and the first apply finds everything owned by the manager before the first apply.
     let mut stored = reset.clone();
     stored["metadata"]["uid"] = json!("u");
     let again = c.update(Some(&stored), "b", T2, config_map(json!({"a":"2"})));
@@ -312,7 +312,7 @@ fn takes_over_from_client_side_apply() {
     let mut created = config_map(json!({"a":"1","b":"2"}));
     created["metadata"]["annotations"] = json!({LAST_APPLIED:last});
     let cm = c.update(None, "kubectl-client-side-apply", T1, created);
-    // `a` is as client-side apply left it; `b` was somebody else's.
+    // `a` is as client-side apply left it; `b` was owned by another manager.
     let e = c.apply(Some(&cm), "kubectl", config_map(json!({"a":"3","b":"3"})), false).unwrap_err();
     assert_eq!(
         e.message,

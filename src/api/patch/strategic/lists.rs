@@ -1,4 +1,5 @@
-//! Order and membership of merged lists, each in about linear time: clients decide how long lists are.
+//! Order and membership of merged lists, each in about linear time: clients decide how long lists
+//! are.
 
 use std::collections::{HashMap, HashSet};
 
@@ -44,8 +45,8 @@ fn positions<'a>(list: &'a [Value], key: &str) -> HashMap<(bool, &'a Value), usi
     positions
 }
 
-/// Orders a merged list: elements of the patch in the patch's order, the others in the server's, interleaved as the
-/// server had them.
+/// Orders a merged list: elements of the patch in the patch's order, the others in the server's,
+/// interleaved as the server had them.
 pub(super) fn order(
     merged: Vec<Value>,
     patch_order: &[Value],
@@ -90,8 +91,9 @@ pub(super) fn order(
 
 /// The server's order as upstream sees it after a merge.
 ///
-/// Upstream merges into the array that it later takes the order from: elements deleted from it move the rest up, and
-/// new ones fill the places that became free. Which elements count as known to the server hangs on that.
+/// Upstream merges into the array that it later takes the order from: elements deleted from it move
+/// the rest up, and new ones fill the places that became free. Which elements count as known to the
+/// server hangs on that.
 pub(super) fn order_after_merge(live: &[Value], patch: &[Value], key: &str) -> Vec<Value> {
     let server: Vec<Value> = live.iter().map(|v| only_key(v, key)).collect();
     let directive = |v: &Value| v.get(DIRECTIVE).and_then(Value::as_str).map(str::to_owned);
@@ -101,7 +103,8 @@ pub(super) fn order_after_merge(live: &[Value], patch: &[Value], key: &str) -> V
             places_of.entry(identity).or_default().push(at);
         }
     }
-    // Each deletion moves what is behind it one place up, and leaves the place of the last element as it is.
+    // Each deletion moves what is behind it one place up, and leaves the place of the last element
+    // as it is.
     let mut kept = vec![true; server.len()];
     let mut last = server.len();
     let mut left_behind: Vec<&Value> = Vec::new();

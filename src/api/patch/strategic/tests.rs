@@ -1,4 +1,5 @@
-//! Rows from upstream's recorded answers and from the facts of its documentation of strategic merge.
+//! Rows from upstream's recorded answers and from the facts of its documentation of strategic
+//! merge.
 
 use serde_json::json;
 

@@ -122,7 +122,8 @@ fn value(schema: &Schema, ty: Ty<'_>, left: Option<&Value>, right: Option<&Value
         (None, Some(Form::List(r))) => lists(schema, ty.kind, None, r, own, left, right),
         (None | Some(Form::Leaf), None | Some(Form::Leaf)) => leaf_of(left, right),
         _ => {
-            // Without a schema a value may turn from a map into something else: the field is modified and its members come or go.
+            // Without a schema a value may turn from a map into something else: the field is
+            // modified and its members come or go.
             let mut below = ComparisonBuilder::default();
             if let Some(map) = left.and_then(Value::as_object) {
                 members(schema, ty.kind, Some(map), None, &mut below);
@@ -248,7 +249,8 @@ fn items(
                 if a == b { leaf(Own::Same) } else { value(schema, ty, a, b) }
             }
             ([_, _, ..], [_, _, ..]) => leaf(if left == right { Own::Same } else { Own::Modified }),
-            // Duplicates are owned as one; when they end or begin, the single item is compared by its fields.
+            // Duplicates are owned as one; when they end or begin, the single item is compared by
+            // its fields.
             ([_, _, ..], single) => {
                 let mut difference = leaf(Own::Removed);
                 if let [b] = single {

@@ -6,7 +6,8 @@ use super::{Form, Kind, Ty, form, item_element, of_element, of_member};
 use crate::fields::{Element, Set};
 use crate::schema::Schema;
 
-/// The value without the items of the set. What loses its last member becomes null, as upstream leaves it.
+/// The value without the items of the set. What loses its last member becomes null, as upstream
+/// leaves it.
 pub(in crate::patch) fn remove(schema: &Schema, ty: Ty<'_>, value: &Value, items: &Set) -> Value {
     if items.is_empty() {
         return value.clone();

@@ -34,8 +34,8 @@ pub fn validate(object: &Value) -> ErrorList {
     checked(object, true)
 }
 
-/// The templates of claims and the service's name are looked at in a new one alone: they cannot change, and those of a stored object may
-/// be as they are.
+/// The templates of claims and the service's name are looked at in a new one alone: they cannot
+/// change, and those of a stored object may be as they are.
 fn checked(object: &Value, is_new: bool) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
@@ -217,7 +217,8 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
 mod tests {
     use super::*;
 
-    // Expectations: `ValidateStatefulSetUpdate` and `ValidateStatefulSetStatusUpdate` of pkg/apis/apps/validation.
+    // Expectations: `ValidateStatefulSetUpdate` and `ValidateStatefulSetStatusUpdate` of
+    // pkg/apis/apps/validation.
     #[test]
     fn what_cannot_change_is_not_looked_at_again() {
         let set = |service: &str, storage: Value, selector: Value| {

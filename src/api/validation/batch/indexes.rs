@@ -1,5 +1,5 @@
-//! The indexes of a job's status: `0,2-4`, ascending, below the completions (`validateIndexesFormat` and what goes with it in
-//! `pkg/apis/batch/validation`).
+//! The indexes of a job's status: `0,2-4`, ascending, below the completions
+//! (`validateIndexesFormat` and what goes with it in `pkg/apis/batch/validation`).
 
 use serde_json::Value;
 
@@ -96,7 +96,7 @@ fn interval(part: &str, completions: i64) -> Result<(i64, i64), String> {
     }
 }
 
-/// The first index that both name; parts that cannot be read are told of elsewhere.
+/// The first index that both name; parts that cannot be read are reported elsewhere.
 fn overlap(done: &str, failed: &str, completions: i64) -> Option<i64> {
     if done.is_empty() || failed.is_empty() {
         return None;

@@ -15,7 +15,8 @@ use crate::validation::{IMMUTABLE, each, immutable_as, names, one_of};
 use crate::value::{at, bool_at, get, has, int_at, restore, semantic_equal, set, str_at, str_in};
 
 const INDEXED: &str = "requires indexed completion mode";
-/// Most pods at a time and most failed indexes of an indexed job; above the soft limit of completions both shrink.
+/// Most pods at a time and most failed indexes of an indexed job; above the soft limit of
+/// completions both shrink.
 const PARALLEL_MAX: i64 = 100_000;
 const COMPLETIONS_SOFT: i64 = 100_000;
 const HIGH_LIMIT: i64 = 10_000;

@@ -1,7 +1,8 @@
 //! The status of jobs: what may not be said together, and what may not be taken back.
 //!
-//! Rules are `validateJobStatus` and `ValidateJobStatusUpdate` of upstream's `pkg/apis/batch/validation`; which of them look at a write
-//! is `getStatusValidationOptions` of `pkg/registry/batch/job`: most do only where it changes what they are about.
+//! Rules are `validateJobStatus` and `ValidateJobStatusUpdate` of upstream's
+//! `pkg/apis/batch/validation`; which of them look at a write is `getStatusValidationOptions` of
+//! `pkg/registry/batch/job`: most do only where it changes what they are about.
 
 use std::collections::HashSet;
 

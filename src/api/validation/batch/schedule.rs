@@ -1,4 +1,5 @@
-//! Cron schedules: five fields or a descriptor, as the parser that upstream uses takes and refuses them.
+//! Cron schedules: five fields or a descriptor, as the parser that upstream uses takes and refuses
+//! them.
 
 use crate::field::go_quote;
 

@@ -152,7 +152,8 @@ pub fn validate(object: &Value) -> ErrorList {
     claim_spec(get(object, "spec"), &Path::new("spec"))
 }
 
-/// A changed claim: only the size of a bound claim, its class of attributes and the name of its volume may change.
+/// A changed claim: only the size of a bound claim, its class of attributes and the name of its
+/// volume may change.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = super::config_map::prefix(object);
     errors.extend(validate(object));
@@ -216,7 +217,8 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A class of attributes that is in use cannot be removed (upstream's `validateVolumeAttributesClassName`).
+/// A class of attributes that is in use cannot be removed (upstream's
+/// `validateVolumeAttributesClassName`).
 fn attributes_class_change(object: &Value, old: &Value) -> Option<Error> {
     const CLASS: &str = "volumeAttributesClassName";
     let (class, before) = (get(get(object, "spec"), CLASS), get(get(old, "spec"), CLASS));

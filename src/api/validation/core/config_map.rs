@@ -44,7 +44,8 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// Of some kinds a change is checked as a new object is. The name stays; the prefix that one could have been made of may change.
+/// Of some kinds a change is checked as a new object is. The name stays; the prefix that one could
+/// have been made of may change.
 pub fn prefix(object: &Value) -> ErrorList {
     match str_in(object, &["metadata", "generateName"]) {
         "" => ErrorList::new(),

@@ -72,7 +72,8 @@ fn restarts_all(rule: &Value) -> bool {
     str_at(rule, "action") == "RestartAllContainers"
 }
 
-/// Whether a container that ended with this code is started again: by its rules, its own policy, or the pod's.
+/// Whether a container that ended with this code is started again: by its rules, its own policy, or
+/// the pod's.
 fn restarts(container: &Value, spec: &Value, code: i64) -> bool {
     let by_policy = |policy: &str| match policy {
         "Never" => Some(false),

@@ -1,4 +1,5 @@
-//! Volumes of drivers that moved out of tree, and of Fibre Channel and iSCSI: in pods and as persistent ones.
+//! Volumes of drivers that moved out of tree, and of Fibre Channel and iSCSI: in pods and as
+//! persistent ones.
 
 use serde_json::Value;
 
@@ -181,7 +182,8 @@ fn quobyte(source: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Whether Go's `net.SplitHostPort` takes a text: one colon before the port, brackets around a host that has some.
+/// Whether Go's `net.SplitHostPort` takes a text: one colon before the port, brackets around a host
+/// that has some.
 fn is_host_and_port(pair: &str) -> bool {
     let Some((host, port)) = pair.rsplit_once(':') else { return false };
     let host = match host.strip_prefix('[') {
@@ -264,7 +266,7 @@ fn iscsi(source: &Value, of: Of<'_>, path: &Path) -> ErrorList {
     errors
 }
 
-/// What is told of a name that is too long together with its target portal.
+/// The error of a name that is too long together with its target portal.
 pub(super) const ISCSI_TOO_LONG: &str = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
 
 /// Whether a volume's name and target portal are too long for one with an initiator's name.
@@ -329,8 +331,8 @@ mod tests {
         errors.iter().map(|e| format!("{}: {}", e.field, e.body())).collect()
     }
 
-    // Expectations: upstream's `validateFCVolumeSource`, `validateQuobyteVolumeSource` and their neighbours in
-    // pkg/apis/core/validation/validation.go.
+    // Expectations: upstream's `validateFCVolumeSource`, `validateQuobyteVolumeSource` and their
+    // neighbours in pkg/apis/core/validation/validation.go.
     #[test]
     fn fibre_channel_takes_targets_with_a_lun_or_ids() {
         assert_eq!(

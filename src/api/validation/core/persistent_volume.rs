@@ -132,7 +132,8 @@ pub fn validate(object: &Value) -> ErrorList {
     volume_spec(get(object, "spec"), name, false, &Path::new("spec"))
 }
 
-/// The spec of a volume of this name; `inline` when it stands in a volume attachment, where it has none.
+/// The spec of a volume of this name; `inline` when it stands in a volume attachment, where it has
+/// none.
 pub fn volume_spec(spec: &Value, name: &str, inline: bool, path: &Path) -> ErrorList {
     const CONTEXT: &str = "in the context of inline volumes";
     let mut errors = ErrorList::new();
@@ -314,8 +315,8 @@ const STABLE: [(&str, &str); 5] = [
     ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
 ];
 
-/// The old affinity with the keys of the new one where that is allowed: from a beta label to its stable name, or, as upstream's table
-/// yields nothing for all others, to none at all.
+/// The old affinity with the keys of the new one where that is allowed: from a beta label to its
+/// stable name, or, as upstream's table yields nothing for all others, to none at all.
 fn relabelled(before: &Value, now: &Value) -> Value {
     let mut before = before.clone();
     let path = |at: usize, kind: &str, index: usize| {

@@ -1,4 +1,5 @@
-//! Resizes of pods: of their resources, cpu and memory may change, and nothing may vanish (`ValidatePodResize`).
+//! Resizes of pods: of their resources, cpu and memory may change, and nothing may vanish
+//! (`ValidatePodResize`).
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! The status of pods: addresses, conditions, claims, and what goes with them (upstream's `ValidatePodStatusUpdate`).
+//! The status of pods: addresses, conditions, claims, and what goes with them (upstream's
+//! `ValidatePodStatusUpdate`).
 
 use std::collections::{HashMap, HashSet};
 

@@ -25,8 +25,9 @@ pub fn quota(object: &Value) -> ErrorList {
     let mut errors = amounts(spec, "hard", &path);
     let scopes = texts(spec, "scopes");
     let field = path.child("scopes");
-    // Upstream reports one such error per scope; all are equal, and a status shows equal errors once. Each
-    // holds the whole list, so that many of them would take memory by the square of its length.
+    // Upstream reports one such error per scope; all are equal, and a status shows equal errors
+    // once. Each holds the whole list, so that many of them would take memory by the square of its
+    // length.
     if scopes.iter().any(|scope| !SCOPES.contains(scope)) {
         let shown = get(spec, "scopes").clone();
         errors.push(Error::invalid(&field, shown, "unsupported scope"));

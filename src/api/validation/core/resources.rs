@@ -250,7 +250,8 @@ fn claim_names(resources: &Value, path: &Path, known: &[&str]) -> ErrorList {
     errors
 }
 
-/// Whether a resize changes the class of service: requests or limits of cpu and memory appear or vanish.
+/// Whether a resize changes the class of service: requests or limits of cpu and memory appear or
+/// vanish.
 pub(super) fn quality_changed(new: &Value, old: &Value) -> bool {
     let shape = |spec: &Value| -> Vec<bool> {
         let containers = items(spec, "initContainers").iter().chain(items(spec, "containers"));

@@ -316,7 +316,8 @@ const WINDOWS_NEVER: [&str; 15] = [
     "supplementalGroupsPolicy",
 ];
 
-/// Host processes of Windows need every container and the host's network (`validateWindowsHostProcessPod`).
+/// Host processes of Windows need every container and the host's network
+/// (`validateWindowsHostProcessPod`).
 pub(super) fn host_process(spec: &Value, path: &Path) -> ErrorList {
     let pod = at(spec, &["securityContext", "windowsOptions", "hostProcess"]).as_bool();
     let (mut errors, mut all, mut such) = (ErrorList::new(), 0_usize, 0_usize);

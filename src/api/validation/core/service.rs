@@ -304,7 +304,8 @@ fn affinity(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Addresses, families and policy by themselves, which upstream judges before it hands out addresses, too.
+/// Addresses, families and policy by themselves, which upstream judges before it hands out
+/// addresses, too.
 pub fn validate_addresses(object: &Value, old: &Value) -> ErrorList {
     addresses(get(object, "spec"), get(old, "spec"), &Path::new("spec"))
 }

@@ -1,4 +1,5 @@
-//! Options of containers on Windows: credentials by name, and the user (`validateWindowsSecurityContextOptions`).
+//! Options of containers on Windows: credentials by name, and the user
+//! (`validateWindowsSecurityContextOptions`).
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! What clients see of objects beside their content: scale, columns of tables, fields that lists are selected by.
+//! What clients see of objects beside their content: scale, columns of tables, fields that lists
+//! are selected by.
 
 use std::collections::HashSet;
 
@@ -77,7 +78,8 @@ pub(super) fn of_column(column: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Fields that lists can be selected by; `before` are those that the version had, of which too many may stay.
+/// Fields that lists can be selected by; `before` are those that the version had, of which too many
+/// may stay.
 pub(super) fn selectable(root: &Value, fields: &Value, before: &Value, path: &Path) -> ErrorList {
     let list = items_of(fields);
     if list.is_empty() {

@@ -1,4 +1,5 @@
-//! What is asked of a definition: of a new one everything, of a changed one nothing that its old state did not fulfil.
+//! What is asked of a definition: of a new one everything, of a changed one nothing that its old
+//! state did not fulfil.
 
 use serde_json::Value;
 

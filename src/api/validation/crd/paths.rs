@@ -1,11 +1,13 @@
-//! Paths to fields of a schema, as selectable fields and rules name them (`ValidFieldPath` of `pkg/apiserver/schema/cel`).
+//! Paths to fields of a schema, as selectable fields and rules name them (`ValidFieldPath` of
+//! `pkg/apiserver/schema/cel`).
 
 use serde_json::Value;
 
 use crate::custom::Steps;
 use crate::value::{get, is_empty};
 
-/// The schema at the end of a path such as `.spec.color` or `.spec['x']`, and the first name of the path.
+/// The schema at the end of a path such as `.spec.color` or `.spec['x']`, and the first name of the
+/// path.
 ///
 /// # Errors
 /// Upstream's text.

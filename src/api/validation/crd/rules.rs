@@ -11,7 +11,7 @@ use crate::field::{Error, ErrorList, Path, escape_html};
 use crate::value::{get, has, items, str_at};
 
 const RULES: &str = "x-kubernetes-validations";
-/// As many of the most expensive rules are told.
+/// Number of the most expensive rules that are reported.
 const EXPENSIVE_MAX: usize = 4;
 
 /// What is known of a schema when its rules are looked at.
@@ -131,7 +131,7 @@ pub(super) struct Rules<'a> {
     pub(super) path: &'a Path,
     /// The schema was accepted before: each rule may cost what it did.
     pub(super) accepted: bool,
-    /// Within this schema nobody can say what a value was.
+    /// Below this schema no old value can be correlated.
     pub(super) uncorrelated: Option<&'a Path>,
 }
 

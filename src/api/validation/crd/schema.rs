@@ -1,4 +1,5 @@
-//! Schemas of custom resources: what they may say (`ValidateCustomResourceDefinitionOpenAPISchema`).
+//! Schemas of custom resources: what they may say
+//! (`ValidateCustomResourceDefinitionOpenAPISchema`).
 
 use std::collections::HashSet;
 
@@ -48,7 +49,8 @@ const NOT_AT_ROOT: [&str; 21] = [
     MAP_TYPE,
 ];
 
-/// The schema of a version. `status` says that the status is a subresource, `old` is the schema that the version had.
+/// The schema of a version. `status` says that the status is a subresource, `old` is the schema
+/// that the version had.
 pub(super) fn root(
     schema: &Value,
     old: &Value,
@@ -98,7 +100,8 @@ pub(super) fn root(
     errors
 }
 
-/// The status is validated by its own part of the schema, so that nothing may be lost that the root says.
+/// The status is validated by its own part of the schema, so that nothing may be lost that the root
+/// says.
 fn beside_status(schema: &Value, path: &Path) -> Option<Error> {
     let kind = str_at(schema, "type");
     if !matches!(kind, "" | "object") {
@@ -125,7 +128,8 @@ struct Place<'a> {
     defaults: Option<String>,
     /// The outermost schema whose parts cannot be found in an old object.
     uncorrelated: Option<Path>,
-    /// What its expressions are looked at with; none where there are no rules, and in `not`, `allOf` and its like.
+    /// What its expressions are looked at with; none where there are no rules, and in `not`,
+    /// `allOf` and its like.
     context: Option<Context<'a>>,
 }
 

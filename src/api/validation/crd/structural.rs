@@ -1,5 +1,6 @@
-//! What makes a schema structural: every field has a type outside of `allOf` and its like, and what these say about a field is
-//! about one that the schema specifies (`pkg/apiserver/schema/validation.go`, `complete.go`).
+//! What makes a schema structural: every field has a type outside of `allOf` and its like, and what
+//! these say about a field is about one that the schema specifies
+//! (`pkg/apiserver/schema/validation.go`, `complete.go`).
 
 use serde_json::{Value, json};
 
@@ -163,8 +164,8 @@ fn metadata(schema: &Value, level: Level, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// What a schema says beside its structure. `skip` leaves out how an integer or string is written in `anyOf`, or in that of the
-/// first schema of `allOf`.
+/// What a schema says beside its structure. `skip` leaves out how an integer or string is written
+/// in `anyOf`, or in that of the first schema of `allOf`.
 fn validation(
     schema: &Value,
     skip: (bool, bool),

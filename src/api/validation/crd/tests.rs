@@ -104,7 +104,8 @@ fn of_property(schema: Value) -> Vec<String> {
     texts.iter().map(|text| text.replace("~.properties[p]", "p")).collect()
 }
 
-// `TestValidateStructuralMetadataInvariants`, `TestValidateNestedValueValidation…` of pkg/apiserver/schema/validation_test.go.
+// `TestValidateStructuralMetadataInvariants`, `TestValidateNestedValueValidation…` of
+// pkg/apiserver/schema/validation_test.go.
 #[test]
 fn what_all_of_and_its_like_say_is_about_specified_fields() {
     assert_eq!(
@@ -154,7 +155,8 @@ fn what_all_of_and_its_like_say_is_about_specified_fields() {
     );
 }
 
-// `TestValidateCustomResourceDefinitionValidation` of pkg/apis/apiextensions/validation/validation_test.go.
+// `TestValidateCustomResourceDefinitionValidation` of
+// pkg/apis/apiextensions/validation/validation_test.go.
 #[test]
 fn lists_and_maps_say_how_they_merge() {
     let list = |more: Value| {
@@ -201,7 +203,8 @@ fn lists_and_maps_say_how_they_merge() {
     );
 }
 
-// `TestValidateDefaults…` of pkg/apiserver/schema/defaulting/validation_test.go, and of validation_test.go.
+// `TestValidateDefaults…` of pkg/apiserver/schema/defaulting/validation_test.go, and of
+// validation_test.go.
 #[test]
 fn defaults_are_valid_and_know_no_more_than_the_schema() {
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What writers of definitions are told without being refused.
+//! Warnings about definitions that are accepted.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,7 @@
 //! The status of a claim: who uses it, which devices it got, and what drivers say of them.
 //!
-//! Rules are those of upstream's `validateResourceClaimStatusUpdate` with the declarative ones of its types.
+//! Rules are those of upstream's `validateResourceClaimStatusUpdate` with the declarative ones of
+//! its types.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +19,8 @@ use crate::value::{get, has, items, semantic_equal, str_at};
 const USERS_MAX: usize = 256;
 const RESULTS_MAX: usize = 32;
 const CONFIG_MAX: usize = 64;
-/// Most conditions of a device's status, for which a device waits, and addresses of a network device.
+/// Most conditions of a device's status, for which a device waits, and addresses of a network
+/// device.
 const CONDITIONS_MAX: usize = 8;
 const BINDING_MAX: usize = 4;
 const ADDRESSES_MAX: usize = 16;

@@ -1,4 +1,5 @@
-//! Claims, templates and classes of devices: answers of kube-apiserver 1.37.1 and texts of its tests.
+//! Claims, templates and classes of devices: answers of kube-apiserver 1.37.1 and texts of its
+//! tests.
 
 use serde_json::json;
 
@@ -34,7 +35,8 @@ fn selectors_compile_when_they_are_written() {
     );
 }
 
-/// Answers of kube-apiserver 1.37.1, and a field that `ValidateTemplateObjectMeta` shows by Go's name.
+/// Answers of kube-apiserver 1.37.1, and a field that `ValidateTemplateObjectMeta` shows by Go's
+/// name.
 #[test]
 fn templates_have_labels_and_annotations_alone() {
     let template = json!({"spec": {

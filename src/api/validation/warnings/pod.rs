@@ -171,7 +171,7 @@ impl Subject<'_> {
                 let found = self.annotated(&key);
                 list.extend(found.map(|(field, _)| format!("{field}: {SECCOMP}")));
             }
-            // Pods are told when the annotation is turned into the field.
+            // The warning for pods is issued where the annotation is turned into the field.
             if self.root.is_some() && !has(own, "appArmorProfile") {
                 let key = format!("container.apparmor.security.beta.kubernetes.io/{name}");
                 let found = self.annotated(&key);

@@ -1,4 +1,5 @@
-//! Expressions of definitions: facts of `TestValidateCustomResourceDefinitionValidation` (`pkg/apis/apiextensions/validation`).
+//! Expressions of definitions: facts of `TestValidateCustomResourceDefinitionValidation`
+//! (`pkg/apis/apiextensions/validation`).
 
 use super::*;
 
