@@ -188,7 +188,12 @@ impl Agent {
 
     async fn status(&self, api: &Api) -> anyhow::Result<()> {
         let now = now();
-        let condition = |kind: &str, status: &str, reason: &str| json!({"type": kind, "status": status, "reason": reason, "message": reason, "lastHeartbeatTime": now, "lastTransitionTime": now});
+        let condition = |kind: &str, status: &str, reason: &str| {
+            json!({
+                "type": kind, "status": status, "reason": reason, "message": reason,
+                "lastHeartbeatTime": now, "lastTransitionTime": now,
+            })
+        };
         let amounts =
             json!({"cpu": "4", "memory": "8Gi", "ephemeral-storage": "100Gi", "pods": "110"});
         let (high, low) = (self.number / 250, self.number % 250 + 1);

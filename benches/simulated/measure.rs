@@ -44,7 +44,8 @@ impl Measures {
         let mut line = json!({
             "phase": phase, "ms": took.as_millis() as u64, "requests": times.len(), "p50_us": at(0.5), "p99_us": at(0.99),
             "max_us": times.last(), "events": self.events.swap(0, Ordering::Relaxed),
-            "event_kb": self.event_bytes.swap(0, Ordering::Relaxed) / 1000, "failures": self.failures.swap(0, Ordering::Relaxed),
+            "event_kb": self.event_bytes.swap(0, Ordering::Relaxed) / 1000,
+            "failures": self.failures.swap(0, Ordering::Relaxed),
             "refused": self.refused.swap(0, Ordering::Relaxed), "fault": std::mem::take(&mut *self.fault.lock()),
         });
         if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {

@@ -53,12 +53,22 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             let now = "2026-01-01T00:00:00Z";
             let by = |manager| {
                 let schema = &SCHEMA;
-                Write { schema, ty: id, gvk, custom: false, manager, subresource: "", reset: None, now }
+                Write {
+                    schema,
+                    ty: id,
+                    gvk,
+                    custom: false,
+                    manager,
+                    subresource: "",
+                    reset: None,
+                    now,
+                }
             };
             let mut tracked = live;
             track_update(&by("a"), None, &mut tracked);
             let Ok(once) = apply(&by("b"), Some(&tracked), &patch, true) else { return };
-            let twice = apply(&by("b"), Some(&once), &patch, true).expect("what was applied is applied again");
+            let twice = apply(&by("b"), Some(&once), &patch, true)
+                .expect("what was applied is applied again");
             assert_eq!(twice, once, "an apply that was made changes nothing");
             let mut updated = once.clone();
             track_update(&by("c"), Some(&once), &mut updated);

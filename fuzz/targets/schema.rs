@@ -7,7 +7,8 @@ use api::field::Path;
 use serde_json::Value;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<Value>().map_while(Result::ok);
+    let mut values =
+        serde_json::Deserializer::from_slice(bytes).into_iter::<Value>().map_while(Result::ok);
     let (Some(source), Some(mut new)) = (values.next(), values.next()) else { return };
     let old = values.next();
     let definition = serde_json::json!({"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": source}}]}});

@@ -36,8 +36,9 @@ fn frames(mut bytes: &[u8]) {
 
 /// Names are written in lower case.
 fn lower(mut frame: Frame) -> Frame {
-    if let Frame::SynStream { headers, .. } | Frame::SynReply { headers, .. } | Frame::Headers { headers, .. } =
-        &mut frame
+    if let Frame::SynStream { headers, .. }
+    | Frame::SynReply { headers, .. }
+    | Frame::Headers { headers, .. } = &mut frame
     {
         let pairs: Vec<_> = headers.0.drain(..).map(|(k, v)| (k.to_ascii_lowercase(), v)).collect();
         *headers = Headers(pairs);

@@ -30,7 +30,9 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             let (mut sender, mut receiver) = websocket::server(ours).await;
             while let Some(message) = receiver.next().await {
                 assert!(message.len() <= 1 << 20, "{} bytes", message.len());
-                if let Ok(Some(Input::Stdin(bytes) | Input::Resize(bytes))) = websocket::input(&message) {
+                if let Ok(Some(Input::Stdin(bytes) | Input::Resize(bytes))) =
+                    websocket::input(&message)
+                {
                     assert_eq!(bytes.len() + 1, message.len());
                 }
             }
@@ -38,6 +40,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             drop((sender, receiver));
         };
         let all = async { tokio::join!(client, drain, server) };
-        tokio::time::timeout(std::time::Duration::from_secs(5), all).await.expect("a connection ends");
+        tokio::time::timeout(std::time::Duration::from_secs(5), all)
+            .await
+            .expect("a connection ends");
     });
 });

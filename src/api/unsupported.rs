@@ -32,20 +32,20 @@ pub struct Field {
 
 /// A field that was found in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct UnsupportedField {
     /// Path in the object as upstream writes it: `spec.containers[0].volumeDevices`.
     pub path: String,
     /// The row of the table.
     pub field: Field,
 }
 
-impl Found {
+impl UnsupportedField {
     /// The field and, where only some values are concerned, the value: `spec.hostUsers: false`.
     pub fn shown(&self) -> String {
         self.of_path(self.path.clone())
     }
 
-    /// As [`Found::shown`] without the places in lists: `spec.containers[*].volumeDevices`.
+    /// As [`UnsupportedField::shown`] without the places in lists: `spec.containers[*].volumeDevices`.
     pub fn general(&self) -> String {
         let mut path = String::with_capacity(self.path.len());
         for (at, piece) in self.path.split('[').enumerate() {
@@ -185,7 +185,7 @@ pub fn pod_spec_path(kind: &Gvk) -> Option<&'static [&'static str]> {
 }
 
 /// The fields of an object that nothing acts on, in the order of the table.
-pub fn fields(kind: &Gvk, object: &Value) -> Vec<Found> {
+pub fn fields(kind: &Gvk, object: &Value) -> Vec<UnsupportedField> {
     if let Some(path) = pod_spec_path(kind) {
         let spec = path.iter().try_fold(object, |at, part| at.get(part));
         return spec.map_or_else(Vec::new, |spec| pod_spec(spec, &path.join(".")));
@@ -213,7 +213,7 @@ pub fn has_fields(kind: &Gvk) -> bool {
 }
 
 /// The fields of a pod specification that no node acts on; `at` is its own path, such as `spec`.
-pub fn pod_spec(spec: &Value, at: &str) -> Vec<Found> {
+pub fn pod_spec(spec: &Value, at: &str) -> Vec<UnsupportedField> {
     let mut out = Vec::new();
     for field in POD {
         find(spec, field.path, at.to_owned(), *field, &mut out);
@@ -229,7 +229,7 @@ pub fn pod_spec(spec: &Value, at: &str) -> Vec<Found> {
     out
 }
 
-fn find(value: &Value, path: &str, at: String, field: Field, out: &mut Vec<Found>) {
+fn find(value: &Value, path: &str, at: String, field: Field, out: &mut Vec<UnsupportedField>) {
     let (part, rest) = path.split_once('.').map_or((path, None), |(part, rest)| (part, Some(rest)));
     if part == "*" {
         for (index, item) in value.as_array().into_iter().flatten().enumerate() {
@@ -243,7 +243,7 @@ fn find(value: &Value, path: &str, at: String, field: Field, out: &mut Vec<Found
     let at = if at.is_empty() { part.to_owned() } else { format!("{at}.{part}") };
     match rest {
         Some(rest) => find(value, rest, at, field, out),
-        None if matches(value, field.when) => out.push(Found { path: at, field }),
+        None if matches(value, field.when) => out.push(UnsupportedField { path: at, field }),
         None => {}
     }
 }
@@ -269,7 +269,10 @@ mod tests {
     use serde_json::json;
 
     fn shown(kind: (&str, &str), object: &Value) -> Vec<String> {
-        fields(&Gvk::new(kind.0, "v1", kind.1), object).iter().map(Found::shown).collect()
+        fields(&Gvk::new(kind.0, "v1", kind.1), object)
+            .iter()
+            .map(UnsupportedField::shown)
+            .collect()
     }
 
     #[test]

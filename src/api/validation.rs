@@ -18,11 +18,11 @@ pub mod names;
 pub mod net;
 pub mod networking;
 pub mod numbers;
-pub mod others;
 pub mod rbac;
 pub mod resource;
 pub mod scaling;
 pub mod signers;
+pub mod small_kinds;
 pub mod storage;
 pub mod warnings;
 

@@ -2,7 +2,7 @@
 //!
 //! Stands in for the crate of this name (`[patch.crates-io]`), which computes tables for sixteen
 //! precisions when the first histogram is made: 26 MB and tens of milliseconds at every start, for
-//! statistics that nobody reads here.
+//! statistics that are not used here.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::supplement::{CONSTANTS, MORE_FIELDS, SUPPLEMENT};
 
 #[derive(Deserialize)]
-struct Facts {
+struct TypeTable {
     types: BTreeMap<String, TypeFacts>,
     aliases: BTreeMap<String, Alias>,
 }
@@ -117,7 +117,7 @@ const SKIPPED: &[&str] = &[
 ];
 
 struct Writer {
-    facts: Facts,
+    facts: TypeTable,
     ids: BTreeMap<String, usize>,
     enums: BTreeMap<String, usize>,
     out: String,
@@ -125,7 +125,7 @@ struct Writer {
 
 /// The text of the table.
 pub(crate) fn table(types: &str) -> anyhow::Result<String> {
-    let mut facts: Facts = serde_json::from_str(types).context("types.json")?;
+    let mut facts: TypeTable = serde_json::from_str(types).context("types.json")?;
     let more: BTreeMap<String, TypeFacts> =
         serde_json::from_str(SUPPLEMENT).context("supplement")?;
     facts.types.extend(more);

@@ -175,7 +175,7 @@ fn comments_and_texts_use_plain_words() {
     let this = Path::new("tests/it/language.rs");
     for path in sources().iter().filter(|path| !is_pending(path) && *path != this) {
         let source = std::fs::read_to_string(path).unwrap();
-        for Piece { line, text, .. } in
+        for Piece { line, text, kind } in
             pieces(&source).iter().filter(|piece| piece.kind != Kind::Code)
         {
             let words: BTreeSet<&str> =

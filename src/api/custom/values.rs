@@ -21,7 +21,7 @@ const ERRORS_MAX: usize = 1000;
 const ERROR_BYTES_MAX: usize = 4 << 20;
 
 /// An error, and the text of kube-openapi by which it knows that it told one already.
-struct Found {
+struct ValueError {
     error: Error,
     text: String,
 }
@@ -29,7 +29,7 @@ struct Found {
 /// What was found below one value.
 #[derive(Default)]
 struct Outcome {
-    errors: Vec<Found>,
+    errors: Vec<ValueError>,
     bytes: usize,
     /// Checks that held.
     matched: u64,
@@ -43,7 +43,7 @@ impl Outcome {
         }
     }
 
-    fn push(&mut self, found: Found) {
+    fn push(&mut self, found: ValueError) {
         let size = found.text.len() + found.error.field.to_string().len();
         let full =
             self.errors.len() >= ERRORS_MAX || self.bytes.saturating_add(size) > ERROR_BYTES_MAX;
@@ -96,19 +96,19 @@ impl Walk<'_> {
     }
 
     /// `{path} in body {text}`.
-    fn told(&self, kind: Kind, value: Value, text: &str) -> Found {
+    fn told(&self, kind: Kind, value: Value, text: &str) -> ValueError {
         let text = format!("{} in body {text}", self.path);
         let field = self.field("");
         let error = match kind {
             Kind::TypeInvalid => Error::type_invalid(&field, value, text.as_str()),
             _ => Error::invalid(&field, value, text.as_str()),
         };
-        Found { error, text }
+        ValueError { error, text }
     }
 
     /// An error of no field.
-    fn bare(&self, text: String) -> Found {
-        Found { error: Error::invalid(self.prefix, "", text.as_str()), text }
+    fn bare(&self, text: String) -> ValueError {
+        ValueError { error: Error::invalid(self.prefix, "", text.as_str()), text }
     }
 
     /// A value that may have been there before: what did not change is no error.
@@ -165,7 +165,7 @@ impl Walk<'_> {
         out
     }
 
-    fn type_error(&self, value: &Value, node: &Node) -> Option<Found> {
+    fn type_error(&self, value: &Value, node: &Node) -> Option<ValueError> {
         let types = node.types();
         let wrong = |wanted: &str, got: &str| {
             let text = format!("must be of type {wanted}: {}", go_quote(got));
@@ -270,8 +270,8 @@ impl Walk<'_> {
             return;
         }
         let found = match valid {
-            0 => "Found none valid".to_owned(),
-            n => format!("Found {n} valid alternatives"),
+            0 => "ValueError none valid".to_owned(),
+            n => format!("ValueError {n} valid alternatives"),
         };
         let path = go_quote(&self.path);
         let text = format!("{path} must validate one and only one schema (oneOf). {found}");
@@ -287,7 +287,7 @@ impl Walk<'_> {
         if let Some(max) = long {
             let text = format!("{} in body should be at most {max} chars long", self.path);
             let error = Error::too_long(&self.field(""), usize::try_from(max).unwrap_or(0));
-            out.push(Found { error, text });
+            out.push(ValueError { error, text });
         } else if let Some(min) = short {
             let why = format!("should be at least {min} chars long");
             out.push(self.told(Kind::Invalid, text.into(), &why));
@@ -331,7 +331,7 @@ impl Walk<'_> {
                         format!("factor MultipleOf declared for {path} must be positive: {factor}");
                     let error =
                         Error::invalid(&self.field(""), Value::Number(number), text.as_str());
-                    Found { error, text }
+                    ValueError { error, text }
                 }
             });
         }
@@ -358,7 +358,7 @@ impl Walk<'_> {
         }
         if let Some(max) = checks.max_items.filter(|max| size > *max) {
             let text = format!("{} in body should have at most {max} items", self.path);
-            out.push(Found { error: self.too_many(list.len(), max), text });
+            out.push(ValueError { error: self.too_many(list.len(), max), text });
         }
         if checks.unique_items {
             let mut seen = HashSet::new();
@@ -387,7 +387,7 @@ impl Walk<'_> {
         let shown: Vec<&str> = shown.iter().map(String::as_str).collect();
         let text = format!("{} in body should be one of [{}]", self.path, shown.join(" "));
         let error = Error::not_supported(&self.field(""), value.clone(), &shown);
-        out.push(Found { error, text });
+        out.push(ValueError { error, text });
     }
 
     fn object(
@@ -405,7 +405,7 @@ impl Walk<'_> {
         }
         if let Some(max) = checks.max_properties.filter(|max| size > *max) {
             let text = format!("{} in body should have at most {max} properties", self.path);
-            out.push(Found { error: self.too_many(map.len(), max), text });
+            out.push(ValueError { error: self.too_many(map.len(), max), text });
         }
         let unspecified =
             map.iter().filter(|(name, _)| !node.properties.contains_key(name.as_str()));
@@ -414,7 +414,7 @@ impl Walk<'_> {
                 for (name, _) in unspecified {
                     let text = format!("{}.{name} in body is a forbidden property", self.path);
                     let error = Error::invalid(&self.field(""), name.as_str(), text.as_str());
-                    out.push(Found { error, text });
+                    out.push(ValueError { error, text });
                 }
             }
             Some(Additional::Schema(below)) => {
@@ -434,7 +434,7 @@ impl Walk<'_> {
         for name in checks.required.iter().filter(|name| !map.contains_key(&***name)) {
             let below = format!(".{name}");
             let text = format!("{}{below} in body is required", self.path);
-            out.push(Found { error: Error::required(&self.field(&below), ""), text });
+            out.push(ValueError { error: Error::required(&self.field(&below), ""), text });
         }
     }
 

@@ -141,8 +141,13 @@ pub(super) fn definition(schema: &Schema, id: TypeId, version: Version, kinds: &
         out.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
     }
     if let Some(kinds) = kinds.get(&id) {
-        let list: Vec<Value> =
-            kinds.iter().map(|k| json!({ "group": k.group.as_ref(), "kind": k.kind.as_ref(), "version": k.version.as_ref() })).collect();
+        let list: Vec<Value> = kinds
+            .iter()
+            .map(|k| {
+                let (group, kind, version) = (&*k.group, &*k.kind, &*k.version);
+                json!({ "group": group, "kind": kind, "version": version })
+            })
+            .collect();
         out.insert("x-kubernetes-group-version-kind".into(), list.into());
     }
     Value::Object(out)

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::managed::{self, Entry, Operation};
+use super::managed::{self, ManagedFieldsEntry, Operation};
 use super::typed::{self, Comparison, Ty};
 use super::{bad_request, plain};
 use crate::Status;
@@ -80,9 +80,14 @@ impl Write<'_> {
         }
     }
 
-    fn entry(&self, manager: &str, operation: Operation, set: Set) -> Entry {
-        let mut entry =
-            Entry::new(manager, operation, &self.gvk.api_version(), self.subresource, set);
+    fn entry(&self, manager: &str, operation: Operation, set: Set) -> ManagedFieldsEntry {
+        let mut entry = ManagedFieldsEntry::new(
+            manager,
+            operation,
+            &self.gvk.api_version(),
+            self.subresource,
+            set,
+        );
         entry.time = Some(self.now.to_owned());
         entry
     }
@@ -149,7 +154,7 @@ pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
             _ => managed::decode(stored.cloned(), false).unwrap_or_default(),
         }
     };
-    // What was stored without owners goes on without; an object without a uid is not stored yet
+    // An object that was stored without managers keeps having none; an object without a uid is not stored yet
     // (upstream's `skipNonAppliedManager`).
     let is_stored = |object: &Value| {
         let uid = object.get("metadata").and_then(|m| m.get("uid")).and_then(Value::as_str);
@@ -291,7 +296,7 @@ fn attempt(
     write: &Write<'_>,
     live: Option<&Value>,
     config: &Value,
-    mut entries: Vec<Entry>,
+    mut entries: Vec<ManagedFieldsEntry>,
     force: bool,
 ) -> Result<Value, Failure> {
     let (schema, root) = (write.schema, write.root());
@@ -352,8 +357,8 @@ fn prune(
     write: &Write<'_>,
     merged: Value,
     last: &Set,
-    mine: &mut Entry,
-    entries: &mut [Entry],
+    mine: &mut ManagedFieldsEntry,
+    entries: &mut [ManagedFieldsEntry],
 ) -> Value {
     if last.is_empty() {
         return merged;
@@ -377,7 +382,7 @@ fn release(
     write: &Write<'_>,
     live: &Value,
     new: &Value,
-    entries: &mut [Entry],
+    entries: &mut [ManagedFieldsEntry],
     force: bool,
 ) -> Result<(), Failure> {
     let comparison = write.compare(live, new);

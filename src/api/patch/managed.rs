@@ -21,7 +21,7 @@ pub(super) enum Operation {
 
 /// One manager's entry.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct ManagedFieldsEntry {
     pub manager: String,
     pub operation: Operation,
     pub api_version: String,
@@ -32,7 +32,7 @@ pub(super) struct Entry {
     set: Option<Set>,
 }
 
-impl Entry {
+impl ManagedFieldsEntry {
     pub(super) fn new(
         manager: &str,
         operation: Operation,
@@ -60,7 +60,7 @@ impl Entry {
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
     }
 
-    /// What [`Entry::is_same`] compares, to look an entry up by.
+    /// What [`ManagedFieldsEntry::is_same`] compares, to look an entry up by.
     fn identity(&self) -> (String, Operation, String, Option<String>) {
         let version = (self.operation == Operation::Update).then(|| self.api_version.clone());
         (self.manager.clone(), self.operation, self.subresource.clone(), version)
@@ -136,13 +136,13 @@ pub(super) fn is_reset(value: Option<&Value>) -> bool {
 ///
 /// # Errors
 /// Upstream's text of what is wrong with an entry.
-pub(super) fn decode(value: Option<Value>, check: bool) -> Result<Vec<Entry>, String> {
+pub(super) fn decode(value: Option<Value>, check: bool) -> Result<Vec<ManagedFieldsEntry>, String> {
     let list = match value {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(list)) => list,
         Some(_) => return Err("managedFields must be a list".into()),
     };
-    let mut out: Vec<Entry> = Vec::with_capacity(list.len());
+    let mut out: Vec<ManagedFieldsEntry> = Vec::with_capacity(list.len());
     let mut places = HashMap::with_capacity(list.len());
     for (i, mut item) in list.into_iter().enumerate() {
         let mut text = |name: &str| match item.get_mut(name).map(Value::take) {
@@ -176,7 +176,8 @@ pub(super) fn decode(value: Option<Value>, check: bool) -> Result<Vec<Entry>, St
         } else {
             None
         };
-        let entry = Entry { manager, operation, api_version, subresource, time, raw, set };
+        let entry =
+            ManagedFieldsEntry { manager, operation, api_version, subresource, time, raw, set };
         // Of two entries of one manager the later one counts.
         let at = *places.entry(entry.identity()).or_insert(out.len());
         match out.get_mut(at) {
@@ -188,7 +189,7 @@ pub(super) fn decode(value: Option<Value>, check: bool) -> Result<Vec<Entry>, St
 }
 
 /// Writes the entries in upstream's order; `None` when there are none.
-pub(super) fn encode(mut entries: Vec<Entry>) -> Option<Value> {
+pub(super) fn encode(mut entries: Vec<ManagedFieldsEntry>) -> Option<Value> {
     if entries.len() > 1 {
         entries.sort_by_cached_key(|e| {
             (
@@ -200,16 +201,17 @@ pub(super) fn encode(mut entries: Vec<Entry>) -> Option<Value> {
             )
         });
     }
-    (!entries.is_empty()).then(|| Value::Array(entries.into_iter().map(Entry::encode).collect()))
+    (!entries.is_empty())
+        .then(|| Value::Array(entries.into_iter().map(ManagedFieldsEntry::encode).collect()))
 }
 
 /// Merges the oldest updates of a version until no more than ten are left.
-pub(super) fn cap(entries: &mut Vec<Entry>) {
-    let mut updates: Vec<(i64, Entry)> = Vec::new();
+pub(super) fn cap(entries: &mut Vec<ManagedFieldsEntry>) {
+    let mut updates: Vec<(i64, ManagedFieldsEntry)> = Vec::new();
     if entries.iter().filter(|e| e.operation == Operation::Update).count() <= MAX_UPDATE_MANAGERS {
         return;
     }
-    let (old, kept): (Vec<Entry>, Vec<Entry>) =
+    let (old, kept): (Vec<ManagedFieldsEntry>, Vec<ManagedFieldsEntry>) =
         entries.drain(..).partition(|e| e.operation == Operation::Update);
     *entries = kept;
     updates.extend(old.into_iter().map(|e| (e.seconds(), e)));
@@ -223,7 +225,7 @@ pub(super) fn cap(entries: &mut Vec<Entry>) {
         })
     });
     let mut left = updates.len();
-    let mut out: Vec<Entry> = Vec::with_capacity(left);
+    let mut out: Vec<ManagedFieldsEntry> = Vec::with_capacity(left);
     // The first entry of each version, and the sets that are merged into it once all are known.
     let mut buckets: HashMap<String, (usize, Vec<Set>)> = HashMap::new();
     for (_, mut entry) in updates {
@@ -236,7 +238,13 @@ pub(super) fn cap(entries: &mut Vec<Entry>) {
             Some((bucket, sets)) => {
                 sets.push(std::mem::take(entry.set()));
                 let own = std::mem::take(bucket.set());
-                *bucket = Entry::new(ANCIENT, Operation::Update, &entry.api_version, "", own);
+                *bucket = ManagedFieldsEntry::new(
+                    ANCIENT,
+                    Operation::Update,
+                    &entry.api_version,
+                    "",
+                    own,
+                );
                 bucket.time = entry.time;
                 left -= 1;
             }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::managed::{self, Entry};
+use super::managed::{self, ManagedFieldsEntry};
 use crate::fields::{Element, Set};
 
 /// API version of a Scale.
@@ -28,9 +28,14 @@ fn set_of(path: Vec<Element>) -> Set {
     set
 }
 
-fn with(entry: &Entry, version: &str, path: Vec<Element>) -> Entry {
-    let mut out =
-        Entry::new(&entry.manager, entry.operation, version, &entry.subresource, set_of(path));
+fn with(entry: &ManagedFieldsEntry, version: &str, path: Vec<Element>) -> ManagedFieldsEntry {
+    let mut out = ManagedFieldsEntry::new(
+        &entry.manager,
+        entry.operation,
+        version,
+        &entry.subresource,
+        set_of(path),
+    );
     out.time.clone_from(&entry.time);
     out
 }
@@ -67,7 +72,7 @@ pub fn to_resource(
     paths: &ReplicasPaths<'_>,
 ) -> Result<Option<Value>, String> {
     let mut scale = managed::decode(scale.cloned(), true)?;
-    let mut out: Vec<Entry> = Vec::new();
+    let mut out: Vec<ManagedFieldsEntry> = Vec::new();
     for mut entry in managed::decode(resource.cloned(), true)? {
         if !paths.iter().any(|(v, _)| *v == entry.api_version) {
             continue;
@@ -78,7 +83,7 @@ pub fn to_resource(
             continue;
         };
         // An updater is known in the Scale by the Scale's version.
-        let same = |s: &Entry| {
+        let same = |s: &ManagedFieldsEntry| {
             s.manager == entry.manager
                 && s.operation == entry.operation
                 && s.subresource == entry.subresource

@@ -115,7 +115,7 @@ fn spec(spec: &Value, old: &Value, path: &Path, options: &Options) -> ErrorList 
     }
     errors.extend(of_names(own, &field));
     if let Some(version) = items(spec, "versions").first() {
-        let place = Place { spec, old, version, shared: true };
+        let place = SchemaPosition { spec, old, version, shared: true };
         errors.extend(of_version(&place, &shared, path, options));
     }
     let webhook = str_in(spec, &["conversion", "strategy"]);
@@ -161,7 +161,7 @@ fn old_versions(spec: &Value) -> OldVersions<'_> {
 }
 
 /// A version, or what is shared by all.
-struct Place<'a> {
+struct SchemaPosition<'a> {
     spec: &'a Value,
     /// The versions before the write.
     old: &'a OldVersions<'a>,
@@ -170,7 +170,12 @@ struct Place<'a> {
 }
 
 /// What a version says for itself; with `place.shared`, what the first of them says for all.
-fn of_version(place: &Place<'_>, shared: &Shared, path: &Path, options: &Options) -> ErrorList {
+fn of_version(
+    place: &SchemaPosition<'_>,
+    shared: &Shared,
+    path: &Path,
+    options: &Options,
+) -> ErrorList {
     let version = place.version;
     let before = place.old.get(str_at(version, "name")).copied().unwrap_or(&Value::Null);
     let mut errors = ErrorList::new();
@@ -251,7 +256,7 @@ fn versions(
             errors.push(Error::invalid(&place.child("name"), name, bad.join(",")));
         }
         errors.extend(deprecation(version, &place.child("deprecationWarning")));
-        let own = Place { spec, old, version, shared: false };
+        let own = SchemaPosition { spec, old, version, shared: false };
         errors.extend(of_version(&own, shared, &place, options));
     }
     let name = |index: usize| list.get(index).map_or("", |v| str_at(v, "name"));

@@ -125,7 +125,7 @@ impl<'a> Decoder<'a> {
     fn object(&mut self, ty: &'a Type) -> Result<Value, Syntax> {
         self.scanner.open()?;
         let mut map = Map::new();
-        let mut seen = Seen::default();
+        let mut seen = SeenKeys::default();
         let mut first = true;
         self.structs.push(ty);
         while let Some(key) = self.scanner.key(&mut first)? {
@@ -399,12 +399,12 @@ fn element_name<'a>(named: Option<&'a str>, prefix: &str) -> Option<&'a str> {
 
 /// Fields that were seen in one object.
 #[derive(Default)]
-struct Seen {
+struct SeenKeys {
     low: u128,
     high: Vec<usize>,
 }
 
-impl Seen {
+impl SeenKeys {
     fn again(&mut self, position: usize) -> bool {
         if position < 128 {
             let bit = 1 << position;

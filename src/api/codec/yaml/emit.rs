@@ -17,7 +17,7 @@ const STEP: usize = 2;
 /// Writes a value as a document.
 pub(super) fn write(value: &Value) -> String {
     let mut out = Emitter::default();
-    out.node(value, 0, Place::Root);
+    out.node(value, 0, NodePosition::Root);
     out.text.push('\n');
     out.text
 }
@@ -41,7 +41,7 @@ pub(super) fn item(value: Value) -> String {
 
 /// Where a value stands: what it may share a line with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum NodePosition {
     Root,
     /// Behind the colon of a key that is indented by so much.
     Member,
@@ -72,27 +72,27 @@ impl Emitter {
         self.put(&" ".repeat(indent));
     }
 
-    fn node(&mut self, value: &Value, indent: usize, place: Place) {
+    fn node(&mut self, value: &Value, indent: usize, place: NodePosition) {
         match value {
             Value::Object(map) if !map.is_empty() => self.mapping(map, indent, place),
             Value::Array(items) if !items.is_empty() => {
                 for (index, item) in items.iter().enumerate() {
-                    if index > 0 || place == Place::Member {
+                    if index > 0 || place == NodePosition::Member {
                         self.line(indent);
                     }
                     self.put("-");
-                    self.value(item, indent + STEP, Place::Item);
+                    self.value(item, indent + STEP, NodePosition::Item);
                 }
             }
             leaf => self.scalar(leaf, indent),
         }
     }
 
-    fn mapping(&mut self, map: &Map<String, Value>, indent: usize, place: Place) {
+    fn mapping(&mut self, map: &Map<String, Value>, indent: usize, place: NodePosition) {
         let mut members: Vec<(&String, &Value)> = map.iter().collect();
         members.sort_by(|a, b| natural(a.0, b.0));
         for (index, (key, value)) in members.into_iter().enumerate() {
-            if index > 0 || place == Place::Member {
+            if index > 0 || place == NodePosition::Member {
                 self.line(indent);
             }
             if key.len() > SIMPLE_KEY_MAX || key.contains('\n') {
@@ -100,25 +100,25 @@ impl Emitter {
                 self.string(key, indent + STEP, false);
                 self.line(indent);
                 self.put(":");
-                self.value(value, indent + STEP, Place::Item);
+                self.value(value, indent + STEP, NodePosition::Item);
                 continue;
             }
             self.string(key, indent, true);
             self.put(":");
             // Lists stand at the column of their key.
             let inner = if value.is_array() { indent } else { indent + STEP };
-            self.value(value, inner, Place::Member);
+            self.value(value, inner, NodePosition::Member);
         }
     }
 
     /// What follows a dash or a colon.
-    fn value(&mut self, value: &Value, indent: usize, place: Place) {
+    fn value(&mut self, value: &Value, indent: usize, place: NodePosition) {
         let is_block = match value {
             Value::Object(map) => !map.is_empty(),
             Value::Array(items) => !items.is_empty(),
             _ => false,
         };
-        if !is_block || place == Place::Item {
+        if !is_block || place == NodePosition::Item {
             self.put(" ");
         }
         self.node(value, indent, place);
@@ -268,7 +268,10 @@ fn escaped(char: char) -> String {
 
 /// Upstream's library prints no characters beyond the basic plane.
 fn is_printable(char: char) -> bool {
-    matches!(u32::from(char), 0x0a | 0x20..=0x7e | 0xa0..=0xd7ff | 0xe000..=0xfefe | 0xff00..=0xfffd)
+    matches!(
+        u32::from(char),
+        0x0a | 0x20..=0x7e | 0xa0..=0xd7ff | 0xe000..=0xfefe | 0xff00..=0xfffd
+    )
 }
 
 /// The styles that a text can have.
@@ -454,7 +457,11 @@ fn is_time(text: &str) -> bool {
     };
     let is_zone = |zone: &str| {
         zone == "Z"
-            || matches!(zone.as_bytes(), [b'+' | b'-', a, b, b':', c, d] if [a, b, c, d].iter().all(|b| b.is_ascii_digit()))
+            || matches!(
+                zone.as_bytes(),
+                [b'+' | b'-', a, b, b':', c, d]
+                    if [a, b, c, d].iter().all(|b| b.is_ascii_digit())
+            )
     };
     let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
     let parts: Vec<&str> = clock.split(':').collect();

@@ -88,7 +88,8 @@ impl Dice {
             "enum" => json!([self.value(1), self.value(1)]),
             "items" | "not" | "additionalProperties" if deeper => self.schema(depth - 1),
             "properties" if deeper => {
-                json!({"a": self.schema(depth - 1), "b": self.schema(depth - 1), "metadata": self.schema(depth - 1)})
+                let [a, b, metadata] = [(); 3].map(|()| self.schema(depth - 1));
+                json!({"a": a, "b": b, "metadata": metadata})
             }
             "allOf" | "anyOf" | "oneOf" if deeper => {
                 json!([self.schema(depth - 1), self.schema(depth - 1)])

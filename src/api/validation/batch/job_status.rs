@@ -22,14 +22,14 @@ pub(super) fn is_so(status: &Value, kind: &str, said: &str) -> bool {
 
 /// What the conditions of a status say.
 #[derive(PartialEq)]
-struct Said {
+struct ConditionFlags {
     complete: bool,
     failed: bool,
     failing: bool,
     met: bool,
 }
 
-impl Said {
+impl ConditionFlags {
     fn of(status: &Value) -> Self {
         let is = |kind| is_so(status, kind, "True");
         Self {
@@ -50,8 +50,8 @@ struct Write<'a> {
     spec: &'a Value,
     status: &'a Value,
     was: &'a Value,
-    said: Said,
-    before: Said,
+    said: ConditionFlags,
+    before: ConditionFlags,
     path: Path,
 }
 
@@ -65,8 +65,8 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
         spec: get(object, "spec"),
         status,
         was,
-        said: Said::of(status),
-        before: Said::of(was),
+        said: ConditionFlags::of(status),
+        before: ConditionFlags::of(was),
         path: Path::new("status"),
     };
     let mut errors = write.counters();

@@ -230,13 +230,13 @@ mod tests {
             texts(source("kubernetes.io/c", 86_401)),
             life("86401: if provided, maxExpirationSeconds must be <= 86400")
         );
-        let mut bad = source("nobody", 3600);
+        let mut bad = source("unqualified", 3600);
         bad["podCertificate"]["userAnnotations"] = json!({"c": "d"});
         bad["podCertificate"]["certificateChainPath"] = json!("key");
         assert_eq!(
             texts(bad),
             [
-                "p.sources[0].podCertificate.signerName: Invalid value: \"nobody\": must be a fully qualified domain and path of the form 'example.com/signer-name'",
+                "p.sources[0].podCertificate.signerName: Invalid value: \"unqualified\": must be a fully qualified domain and path of the form 'example.com/signer-name'",
                 "p.sources[0].podCertificate.userAnnotations: Invalid value: \"c\": must be a domain-prefixed key (such as \"acme.io/foo\")",
                 "p: Invalid value: \"key\": conflicting duplicate paths",
             ]

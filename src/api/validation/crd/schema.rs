@@ -86,7 +86,7 @@ pub(super) fn root(
         }
     }
     let context = node.as_ref().filter(|node| node.rules_below).map(Context::root);
-    let place = Place { meta: false, defaults: None, uncorrelated: None, context };
+    let place = SchemaPosition { meta: false, defaults: None, uncorrelated: None, context };
     let (errors_found, expressions) = (ErrorList::new(), ErrorList::new());
     let (accepted, total) = (schema == old, Total::default());
     let mut walk = Walk { options, accepted, errors: errors_found, expressions, total };
@@ -121,7 +121,7 @@ fn beside_status(schema: &Value, path: &Path) -> Option<Error> {
 
 /// What holds where a schema stands.
 #[derive(Clone)]
-struct Place<'a> {
+struct SchemaPosition<'a> {
     /// Within `apiVersion`, `kind` or `metadata` of a resource.
     meta: bool,
     /// Why there may be no defaults.
@@ -133,7 +133,7 @@ struct Place<'a> {
     context: Option<Context<'a>>,
 }
 
-impl Place<'_> {
+impl SchemaPosition<'_> {
     fn below(&self, step: Step<'_>) -> Self {
         let context = self.context.as_ref().and_then(|context| context.below(step));
         Self { context, ..self.clone() }
@@ -157,7 +157,14 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn schema(&mut self, schema: &Value, path: &Path, place: Place<'_>, root: bool, depth: usize) {
+    fn schema(
+        &mut self,
+        schema: &Value,
+        path: &Path,
+        place: SchemaPosition<'_>,
+        root: bool,
+        depth: usize,
+    ) {
         let Some(depth) = depth.checked_sub(1) else { return };
         if !schema.is_object() {
             return;
@@ -190,7 +197,7 @@ impl Walk<'_> {
             }
             self.schema(property, &path.child("properties").key(name), below, false, depth);
         }
-        let nested = Place { context: None, ..place.clone() };
+        let nested = SchemaPosition { context: None, ..place.clone() };
         self.schema(get(schema, "not"), &path.child("not"), nested.clone(), false, depth);
         for key in ["allOf", "oneOf", "anyOf"] {
             for (index, one) in items(schema, key).iter().enumerate() {
@@ -217,7 +224,7 @@ impl Walk<'_> {
     }
 
     /// What no schema may use.
-    fn plain(&mut self, schema: &Value, path: &Path, place: &Place<'_>) {
+    fn plain(&mut self, schema: &Value, path: &Path, place: &SchemaPosition<'_>) {
         let kind = str_at(schema, "type");
         if self.options.property_types && !kind.is_empty() && !TYPES.contains(&kind) {
             self.errors.push(Error::not_supported(&path.child("type"), kind, &TYPES));

@@ -3,7 +3,7 @@
 use api::validation::names::{name_is_long_name, name_is_path_segment, name_is_subdomain};
 use api::validation::warnings;
 use api::validation::{
-    admission, crd, endpoints, flow, networking, others as small, rbac, resource,
+    admission, crd, endpoints, flow, networking, rbac, resource, small_kinds as small,
 };
 use api::value::{
     at, bool_at, ensure_object, get, int_at, is_empty, items, items_mut, object_mut, remove,

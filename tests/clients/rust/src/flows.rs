@@ -1,4 +1,5 @@
-//! Single requests: objects, patches, apply, subresources, discovery and the refusals that programs tell apart.
+//! Single requests: objects, patches, apply, subresources, discovery, and the errors that programs
+//! distinguish.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
