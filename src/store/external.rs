@@ -1,4 +1,4 @@
-//! Datastores run by others: etcd, and databases in kine's schema.
+//! External datastores: etcd, and SQL databases in kine's schema.
 
 pub(crate) mod config;
 pub(crate) mod endpoint;

@@ -1,8 +1,8 @@
-//! A member of openraft over the log on disk: its types here, storage, state machine, proposals and the way to other
-//! members in the files beside.
+//! A member of openraft over the log on disk: log store, state machine, proposals and the network.
 //!
-//! An entry carries a batch of commands: everything that queued while the batch before was written. So the log keeps its one
-//! write and one `fdatasync` for all of them, and what consensus costs is paid per batch, not per command.
+//! An entry carries a batch of commands: all commands queued while the previous batch was written.
+//! One write and one `fdatasync` serve all of them, and the cost of consensus is per batch, not per
+//! command.
 
 mod applied_state;
 mod checkpoints;
@@ -34,7 +34,7 @@ use crate::log::Types;
 
 pub(crate) type Raft = openraft::Raft<Types, state_machine::Machine>;
 
-/// What fuzzers feed: a request and an answer.
+/// Entry point of the fuzzers for a request and a response.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz_wire(bytes: &[u8]) {
     if let Ok((_, reader)) = wire::Envelope::decode(bytes) {

@@ -1,7 +1,8 @@
-//! The state as a database file of etcd 3.6 and 3.7, with all kept history: written of a running store, read of anybody's.
+//! Snapshots: the state as a database file of etcd 3.6 and 3.7, with all kept history; writing and
+//! reading.
 //!
-//! Such a file is what `etcdctl snapshot save` writes and `etcdutl snapshot restore` takes, and, without the sha256 behind it,
-//! what stands in `member/snap/db` of a member of etcd and k3s.
+//! `etcdctl snapshot save` writes and `etcdutl snapshot restore` accepts such files. Without the
+//! trailing sha256 it is also the format of `member/snap/db` in a data directory of etcd and k3s.
 
 mod error;
 mod load;
@@ -19,7 +20,7 @@ mod buckets {
     pub(super) const META: &[u8] = b"meta";
     pub(super) const LEASE: &[u8] = b"lease";
     pub(super) const AUTH: &[u8] = b"auth";
-    /// Those that are there and empty.
+    /// Buckets that exist and are empty.
     pub(super) const EMPTY: [&[u8]; 6] =
         [b"alarm", b"authRoles", b"authUsers", b"cluster", b"members", b"members_removed"];
 }
@@ -33,7 +34,7 @@ mod meta {
     pub(super) const STORAGE_VERSION: &[u8] = b"storageVersion";
 }
 
-/// Bytes of the sha256 behind the pages. What is before it is a multiple of this.
+/// Size of the trailing sha256. The size of everything before it is a multiple of the block size.
 const SUM: u64 = 32;
 const BLOCK: u64 = 512;
 

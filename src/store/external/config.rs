@@ -2,38 +2,38 @@
 
 use std::path::PathBuf;
 
-/// Certificates for the way to a datastore.
+/// TLS files for connections to a datastore.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DatastoreTls {
-    /// CA that the datastore's certificate must come from.
+    /// CA that must have signed the datastore's certificate.
     pub ca: Option<PathBuf>,
-    /// Certificate to show.
+    /// Client certificate.
     pub certificate: Option<PathBuf>,
-    /// Its key.
+    /// Key of the client certificate.
     pub key: Option<PathBuf>,
 }
 
-/// Who holds a datastore alone.
+/// The server that holds the exclusive lock of a datastore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The same after every start, of one process at a time.
+    /// Stable across restarts; used by one process at a time.
     pub id: u64,
-    /// Who it is for people: the machine's name.
+    /// Name of the machine, for messages.
     pub name: String,
 }
 
-/// Why an external datastore cannot be used.
+/// Errors of external datastores.
 #[derive(Debug, thiserror::Error)]
 pub enum DatastoreError {
-    /// Another server, or k3s, has it.
+    /// Another server, or k3s, holds the datastore.
     #[error("{0}")]
     Held(String),
-    /// Everything else.
+    /// Any other error.
     #[error("the datastore {endpoint} cannot be used: {why}")]
     Unusable {
-        /// Where it is, without a password.
+        /// The endpoint without its password.
         endpoint: String,
-        /// What the datastore or the way to it said.
+        /// The error of the datastore or of the connection.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Where an external datastore is, in the forms of k3s' `--datastore-endpoint`.
+//! Endpoints of external datastores, in the forms of k3s' `--datastore-endpoint`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use url::Url;
 use super::config::DatastoreTls;
 use super::etcd;
 
-/// The database that k3s makes where the endpoint names none.
+/// The database that k3s uses if the endpoint names none.
 const DATABASE: &str = "kubernetes";
-/// Parameters of PostgreSQL's address that mean something here.
+/// Supported parameters of PostgreSQL URLs.
 const POSTGRES_PARAMETERS: [&str; 4] = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
 
-/// An external datastore. It may hold a password: shown, it does not.
+/// An external datastore. It may contain a password, which `Display` and `Debug` omit.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     pub(crate) kind: DatastoreKind,
     pub(crate) tls: DatastoreTls,
 }
 
-/// Which database, and how it is reached.
+/// Kind and address of a datastore.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum DatastoreKind {
     Etcd(etcd::Endpoints),
@@ -35,7 +35,7 @@ pub(crate) enum SqlEndpoint {
     Mysql(Mysql),
 }
 
-/// A data source name of Go's driver for MySQL, in its parts.
+/// A data source name of Go's MySQL driver.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Mysql {
     pub(crate) user: String,
@@ -60,10 +60,10 @@ pub(crate) enum MysqlTls {
 }
 
 impl Endpoint {
-    /// Reads an endpoint.
+    /// Parses an endpoint.
     ///
     /// # Errors
-    /// What is wrong, without the password that the endpoint may hold.
+    /// A message without the password that the endpoint may contain.
     pub fn parse(text: &str, tls: DatastoreTls) -> Result<Self, String> {
         if tls.certificate.is_some() != tls.key.is_some() {
             return Err("a certificate and its key are given together".to_owned());
@@ -99,7 +99,7 @@ impl Endpoint {
         Ok(Self { kind, tls })
     }
 
-    /// The file, where the datastore is one.
+    /// The file of a SQLite database.
     pub fn file(&self) -> Option<&Path> {
         match &self.kind {
             DatastoreKind::Sql(SqlEndpoint::Sqlite(path)) => Some(path),
@@ -107,7 +107,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether it is an etcd: then it can be copied as a snapshot.
+    /// Whether this is an etcd, which can be copied as a snapshot.
     pub fn is_etcd(&self) -> bool {
         matches!(self.kind, DatastoreKind::Etcd(_))
     }
@@ -162,7 +162,7 @@ fn sqlite(text: &str) -> Result<PathBuf, String> {
 }
 
 fn postgres(rest: &str) -> Result<Url, String> {
-    // What could not be read may be the password: it is not repeated.
+    // Unparsable text may be the password: it is not repeated.
     let mut url = Url::parse(&format!("postgres://{rest}")).map_err(|e| {
         format!("is no URL ({e}); signs such as / and @ in a password are written percent-encoded")
     })?;
@@ -174,7 +174,7 @@ fn postgres(rest: &str) -> Result<Url, String> {
             ));
         }
     }
-    // As k3s: names that are not quoted are of small letters.
+    // As in k3s: names without quotes are lower case.
     let path = match url.path() {
         "" | "/" => format!("/{DATABASE}"),
         path => path.to_lowercase(),
@@ -187,10 +187,10 @@ fn postgres(rest: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// `[USER[:PASSWORD]@][NET[(ADDRESS)]]/DATABASE[?PARAMETERS]`, the form of Go's driver.
+/// Parses `[USER[:PASSWORD]@][NET[(ADDRESS)]]/DATABASE[?PARAMETERS]`, the form of Go's driver.
 fn mysql(rest: &str) -> Result<Mysql, String> {
     let form = "is not of the form mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE";
-    // The password may have a slash, names of databases have none.
+    // The password may contain a slash; database names do not.
     let (before, after) = rest.rsplit_once('/').ok_or(form)?;
     let (name, parameters) = after.split_once('?').unwrap_or((after, ""));
     let (user, address) = before.rsplit_once('@').unwrap_or(("", before));
@@ -205,7 +205,7 @@ fn mysql(rest: &str) -> Result<Mysql, String> {
     let address = match (net, at) {
         ("" | "tcp", "") => MysqlAddress::Tcp("127.0.0.1".to_owned(), 3306),
         ("tcp", at) => match at.rsplit_once(':') {
-            // An address of IPv6 stands in brackets.
+            // IPv6 addresses are in brackets.
             Some((host, port)) if !port.contains(']') => {
                 let port = port.parse().map_err(|_| format!("{port} is no port"))?;
                 MysqlAddress::Tcp(host.to_owned(), port)

@@ -1,8 +1,9 @@
-//! An etcd of somebody else's as the store: every read, write, watch, lease and compaction is etcd's own.
+//! An external etcd as the store: reads, writes, watches, leases and compactions go to etcd.
 //!
-//! Nothing is kept here but the watchers. One watch of the whole key space follows etcd; in it each revision has an event, so
-//! that what it has brought says up to where all watchers are told, and the hub of `watch.rs` hands it to them as over any
-//! engine. Who begins in the past is fed by a watch of its own until it has reached the hub.
+//! Only the watchers are held in this process. One watch of the whole key space follows etcd; every
+//! revision has an event in it, so its progress is the progress of all watchers, and the hub of
+//! `watchers.rs` distributes its events as over any engine. A watch that starts in the past reads
+//! from a watch of its own until it has caught up with the hub.
 //!
 //! ```text
 //! line      which endpoint is connected; the next one after a loss, with growing waits

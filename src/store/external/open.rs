@@ -1,4 +1,4 @@
-//! External datastores: which there are, and how they are opened and copied.
+//! Opens and copies external datastores.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -11,12 +11,13 @@ use super::{etcd, sql};
 use crate::contract::{Backend, SavedSnapshot};
 use crate::mvcc::State;
 
-/// Opens an external datastore, and holds it alone until `tasks` shuts down; give it a set that is shut down behind everything
-/// that writes. A database, in kine's schema, gets its tables where there are none. An etcd is held by a key that names
-/// `holder`; without one it is not held, as API servers of upstream share theirs.
+/// Opens an external datastore and holds its exclusive lock until `tasks` shuts down; `tasks` must
+/// shut down after all writers. Missing tables of a database, in kine's schema, are created. An
+/// etcd is locked by a key that names `holder`; without a holder it is not locked, because upstream
+/// API servers share theirs.
 ///
 /// # Errors
-/// [`DatastoreError`]; who holds it is named.
+/// [`DatastoreError`]; it names the current holder.
 pub async fn open_external(
     endpoint: Endpoint,
     holder: Option<Holder>,
@@ -32,7 +33,8 @@ pub async fn open_external(
     }
 }
 
-/// Reads a database as it is at one moment, changing nothing; a k3s may go on writing. An etcd is copied by [`copy_etcd`].
+/// Reads a database as of one moment without changing it; a k3s may continue to write. An etcd is
+/// copied by [`copy_etcd`].
 ///
 /// # Errors
 /// [`DatastoreError`].
@@ -46,7 +48,8 @@ pub(crate) async fn read_external(endpoint: &Endpoint) -> Result<State, Datastor
     }
 }
 
-/// Copies all of an etcd into an empty file, as `etcdctl snapshot save` does; others may go on writing.
+/// Copies all data of an etcd into an empty file, as `etcdctl snapshot save` does; others may
+/// continue to write.
 ///
 /// # Errors
 /// [`DatastoreError`].

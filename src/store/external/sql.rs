@@ -1,8 +1,9 @@
-//! Databases as the store: SQLite, PostgreSQL and MySQL in the schema of kine, k3s' interface to databases.
+//! SQL databases as the store: SQLite, PostgreSQL and MySQL in the schema of kine, k3s' database
+//! adapter.
 //!
-//! kine's table is the log: a row is one change of one key, its id the revision. The rows are read once; from then on the
-//! state in memory answers, as over any engine, and the table is written to. So a database of k3s opens as it is, and k3s can
-//! open it again afterwards.
+//! kine's table is the log: a row is one change of one key, its id the revision. The rows are read
+//! once at the start; reads are then served from memory, as over any engine, and writes go to the
+//! table. A database of k3s opens unchanged, and k3s can open it again afterwards.
 //!
 //! ```text
 //! kine                    kine's table; the row compact_rev_key has the compacted revision, rows gap-N stand for nothing
@@ -10,9 +11,10 @@
 //! kube_lite_attachment    which row hangs on which lease
 //! ```
 //!
-//! One server writes at a time. A lock in the database says so, and where it is lost, the ids do: each row is written with
-//! the id that comes next, which a second writer would have taken. A connection that is lost is tried again for a bounded
-//! time; whether the last transaction happened is read from the table then.
+//! One server writes at a time. A lock in the database ensures this; if the lock is lost, the ids
+//! do: each row is inserted with the next id, which a second writer would have taken. A lost
+//! connection is retried for a bounded time; then the table shows whether the last transaction was
+//! committed.
 
 mod connect;
 mod database;

@@ -1,12 +1,13 @@
-//! Framing of records, and telling a torn tail from damaged data.
+//! The framing of records, and the distinction between a torn tail and damaged data.
 //!
 //! ```text
 //! file header, 64 bytes:  magic 8 | format u32 | checksum u32 | cluster id 16 | sequence u64 | zeros 24
 //! record, 8-byte aligned: length u32 | previous u32 | synced u32 | kind u8, zeros 3 | head checksum u32 | checksum u32 | payload
 //! ```
-//! Numbers are little-endian, checksums CRC32C. `checksum` covers head and payload; `previous` is that of the record before
-//! (of the file header for the first), which chains the log. `synced` is the offset up to which the file was known to be on
-//! disk when the record was written: a later record with `synced` beyond a damaged place proves that the place had been
+//! Numbers are little-endian, checksums CRC32C. `checksum` covers head and payload; `previous` is
+//! the checksum of the previous record (of the file header for the first), which chains the log.
+//! `synced` is the offset up to which the file was known to be durable when the record was written:
+//! a later record with `synced` beyond a damaged position proves that the position had been
 //! acknowledged.
 
 use super::{FORMAT, OpenError};
@@ -16,7 +17,7 @@ use crate::contract::ClusterId;
 pub(crate) const FILE_HEADER: usize = 64;
 /// Length of a record's head.
 pub(crate) const HEAD: usize = 24;
-/// What a device writes as a whole.
+/// Size that a device writes atomically.
 const SECTOR: usize = 512;
 
 /// Magic of log segments.
@@ -24,7 +25,7 @@ pub(crate) const LOG_MAGIC: [u8; 8] = *b"KLSTLOG\n";
 /// Magic of checkpoints.
 pub(crate) const CHECKPOINT_MAGIC: [u8; 8] = *b"KLSTCKP\n";
 
-/// What a record is. Numbers are part of the format.
+/// Kind of a record; the numbers are part of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -32,11 +33,11 @@ pub(crate) enum Kind {
     Commands = 1,
     /// An entry without effect.
     Blank = 2,
-    /// An entry that says who the members are.
+    /// An entry with a membership.
     Members = 3,
-    /// Entries from an index on are no part of the log any more.
+    /// Truncates the log from an index on.
     Truncate = 4,
-    /// Vote, committed entries and ceiling of revisions; the newest counts.
+    /// Vote, committed entries and ceiling of revisions; the newest record counts.
     Meta = 16,
     /// The log was closed in order.
     CleanStop = 17,
@@ -49,7 +50,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The kind of that number.
+    /// The kind with that number.
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         let all = [
             Self::Commands,
@@ -82,7 +83,7 @@ pub(crate) fn file_header(magic: [u8; 8], cluster: ClusterId, sequence: u64) -> 
     header
 }
 
-/// Checksum of a written file header: what its first record is chained to.
+/// Checksum of a written file header, to which the first record is chained.
 pub(crate) fn header_chain(header: &[u8; FILE_HEADER]) -> u32 {
     u32::from_le_bytes([header[12], header[13], header[14], header[15]])
 }
@@ -108,15 +109,16 @@ pub(crate) fn read_file_header(
     if header[..8] != magic {
         return Err(corrupt(0, "this is no file of the store, its first bytes are not the magic"));
     }
-    // Before the checksum: a newer format may have another one.
+    // Checked before the checksum: a newer format may have another one.
     let format = u32_at(&header, 8).unwrap_or(0);
     let stored = header_chain(&header);
     let mut blank = header;
     blank[12..16].fill(0);
     let intact = crc32c::crc32c(&blank) == stored;
-    // Whatever comes will count up by one; a far larger number is damage.
+    // Formats are numbered consecutively; a far larger number is damage.
     if format > FORMAT && (intact || format < FORMAT + 1000) {
-        // A single flipped bit can look like a newer format: it is one only when the rest does not check as ours.
+        // A flipped bit can look like a newer format: it is one only if the rest does not verify as
+        // the current one.
         let mut ours = blank;
         ours[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         if crc32c::crc32c(&ours) != stored {
@@ -136,7 +138,7 @@ pub(crate) fn read_file_header(
     Ok((ClusterId(id), sequence, stored))
 }
 
-/// Appends a record without its chain; [`seal`] it before it is written.
+/// Appends a record without its chain; [`seal`] completes it before it is written.
 pub(crate) fn append(out: &mut Vec<u8>, kind: Kind, payload: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; HEAD]);
@@ -147,7 +149,8 @@ pub(crate) fn append(out: &mut Vec<u8>, kind: Kind, payload: impl FnOnce(&mut Ve
     out[start + 12] = kind as u8;
 }
 
-/// Chains the records of a buffer to `chain` and fills in their checksums; the new end of the chain.
+/// Chains the records of a buffer to `chain` and fills in their checksums; returns the final
+/// checksum.
 pub(crate) fn seal(buffer: &mut [u8], mut chain: u32, synced: u64) -> u32 {
     let mut rest = buffer;
     while rest.len() >= HEAD {
@@ -165,7 +168,7 @@ pub(crate) fn seal(buffer: &mut [u8], mut chain: u32, synced: u64) -> u32 {
     chain
 }
 
-/// A record's head whose own checksum is right.
+/// The head of a record, verified by its own checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) length: usize,
@@ -177,7 +180,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Parses a head; `None` when it is damaged.
+    /// Parses a head; `None` if it is damaged.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let head = bytes.get(..HEAD)?;
         let head_checksum = u32_at(head, 16)?;
@@ -194,13 +197,13 @@ impl Head {
         })
     }
 
-    /// Whether this is the payload the record was written with.
+    /// Whether this is the payload of the record.
     pub(crate) fn matches(&self, payload: &[u8]) -> bool {
         crc32c::crc32c_append(self.head_checksum, payload) == self.checksum
     }
 }
 
-/// One valid record of a segment.
+/// A valid record of a segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
     pub(crate) offset: usize,
@@ -208,15 +211,15 @@ pub(crate) struct Record<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// What a segment holds.
+/// Content of a segment.
 #[derive(Debug)]
 pub(crate) struct Scan<'a> {
     pub(crate) records: Vec<Record<'a>>,
-    /// Behind the last valid record.
+    /// Offset after the last valid record.
     pub(crate) end: usize,
     /// Checksum of the last valid record.
     pub(crate) chain: u32,
-    /// Bytes behind `end` that were never acknowledged; 0 for a clean end.
+    /// Bytes after `end` that were never acknowledged; empty after a clean end.
     pub(crate) torn: usize,
 }
 
@@ -226,7 +229,8 @@ fn record_at(content: &[u8], at: usize) -> Option<(Head, &[u8])> {
     head.matches(payload).then_some((head, payload))
 }
 
-/// Reads a segment's records. `last` says that no later segment was written to, so that the end may be torn.
+/// Reads the records of a segment. `last` says that no later segment was written, so that the end
+/// may be torn.
 ///
 /// # Errors
 /// Offset and description of damage to data that was, or may have been, acknowledged.
@@ -258,7 +262,8 @@ pub(crate) fn scan(content: &[u8], chain: u32, last: bool) -> Result<Scan<'_>, (
     Ok(scan)
 }
 
-/// Whether the bad record at `at` was acknowledged, as far as the bytes can tell; a description then.
+/// Whether the invalid record at `at` was acknowledged, as far as the bytes can tell; returns a
+/// description.
 fn acknowledged_damage(content: &[u8], at: usize, chain: u32) -> Option<String> {
     let later = (at + 8..content.len().saturating_sub(HEAD)).step_by(8).find(|later| {
         // The cheap test first: most of the rest of a segment is zeros.
@@ -283,7 +288,7 @@ fn acknowledged_damage(content: &[u8], at: usize, chain: u32) -> Option<String> 
             "the last record does not match its checksum and no sector of it is missing".to_owned(),
         );
     }
-    // A head with one flipped bit is recognised by flipping it back.
+    // A head with one flipped bit is detected by flipping it back.
     let mut copy = [0; HEAD];
     copy.copy_from_slice(head_bytes);
     for bit in 0..20 * 8 {
@@ -296,7 +301,7 @@ fn acknowledged_damage(content: &[u8], at: usize, chain: u32) -> Option<String> 
     None
 }
 
-/// Whether all bytes are zero; most of a segment is, and every start looks at that.
+/// Whether all bytes are zero; most of a segment is, and every start checks that.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     let (chunks, rest) = bytes.as_chunks();
     chunks.iter().fold(0, |all, chunk| all | u128::from_ne_bytes(*chunk)) == 0
@@ -308,7 +313,7 @@ pub(crate) fn segment_name(sequence: u64) -> String {
     format!("log-{sequence:016x}")
 }
 
-/// Where the last byte is that is not zero.
+/// Offset of the last non-zero byte.
 fn last_used(bytes: &[u8]) -> Option<usize> {
     let (begin, page) = bytes
         .chunks(SECTOR)
@@ -319,7 +324,7 @@ fn last_used(bytes: &[u8]) -> Option<usize> {
     Some(begin + page.iter().rposition(|byte| *byte != 0)?)
 }
 
-/// Whether a sector's share of `from..to` was never written: it reads as zeros.
+/// Whether a sector within `from..to` was never written: it reads as zeros.
 fn has_zero_sector(content: &[u8], from: usize, to: usize) -> bool {
     let mut at = from;
     while at < to {

@@ -1,4 +1,5 @@
-//! Recovery: the newest checkpoint, then the log behind it. Everything is checked before anything is changed.
+//! Recovery: the newest checkpoint, then the log after it. Everything is verified before anything
+//! is changed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,24 +20,24 @@ use crate::contract::ClusterId;
 use crate::encoding::{Malformed, Reader};
 use crate::mvcc::{Source, State};
 
-/// What a directory held.
+/// Content of a directory.
 #[derive(Debug)]
 pub(crate) struct Recovered {
-    /// The state after the newest entry that is known to be committed.
+    /// The state after the newest entry known to be committed.
     pub(crate) state: State,
     pub(crate) applied: Applied,
     pub(crate) log: Log,
-    /// What of the log is in memory; the entries that are not applied, above all.
+    /// The log in memory, most of all the entries that are not applied.
     pub(crate) view: View,
     /// Revisions before this one may have been handed out and lost; 0 after a clean stop.
     pub(crate) ceiling: i64,
-    /// Bytes of log behind the checkpoint.
+    /// Bytes of log after the checkpoint.
     pub(crate) log_bytes: u64,
-    /// The checkpoint's place in the log, members and bytes.
+    /// Position, membership and size of the checkpoint.
     pub(crate) checkpoint: Option<(Applied, u64)>,
 }
 
-/// A segment's file as found; its content is read when it is its turn, for a log can be as large as the state.
+/// A segment file; its content is read in turn, because a log can be as large as the state.
 struct SegmentFile {
     sequence: u64,
     header: Vec<u8>,
@@ -73,7 +74,7 @@ fn check_cluster(
     }
 }
 
-/// The state while the log is replayed.
+/// The state during the replay of the log.
 #[derive(Default)]
 struct Replay {
     state: State,
@@ -82,16 +83,16 @@ struct Replay {
     meta: Meta,
     clean: bool,
     log_bytes: u64,
-    /// Index behind the checkpoint's entries.
+    /// Index after the checkpoint's entries.
     checkpoint: u64,
-    /// Index of the entry that follows.
+    /// Index of the next entry.
     next: u64,
-    /// Index behind the last entry of the segment that is read.
+    /// Index after the last entry of the current segment.
     behind: u64,
 }
 
 impl Replay {
-    /// Nothing is missing before entry `index`.
+    /// Checks that nothing is missing before entry `index`.
     fn check_next(&self, index: u64) -> Result<(), OpenError> {
         if index <= self.next {
             return Ok(());
@@ -101,7 +102,7 @@ impl Replay {
         })
     }
 
-    /// Applies what is known to be committed.
+    /// Applies the entries known to be committed.
     fn apply(&mut self, committed: u64) {
         while let Some(entry) = self.view.recent.pop_before(committed) {
             self.applied.id = Some(entry.log_id);
@@ -119,7 +120,7 @@ impl Replay {
     fn apply_batch(&mut self, batch: &Batch) {
         let mut events = Vec::new();
         for command in batch.commands() {
-            // A refused command was refused then too, and has no effect now either.
+            // A command that was refused originally is refused again, and has no effect.
             let _ = self.state.apply(command, &mut events);
             events.clear();
         }
@@ -165,8 +166,8 @@ impl Replay {
         }
     }
 
-    /// The entries from `next` on are no part of the log any more. Where the checkpoint has some of these indexes, it has
-    /// the entries that came in their place; they follow, and are passed over.
+    /// Truncates the log from `next` on. If the checkpoint contains some of these indexes, it
+    /// contains the entries that replaced them; they follow in the log and are skipped.
     fn truncate(&mut self, next: u64) -> Result<(), String> {
         let applied = behind(self.applied.id.as_ref());
         if next < applied && applied > self.checkpoint {
@@ -193,7 +194,8 @@ impl Replay {
         let mark = Mark { sequence, offset: record.offset as u64 };
         self.view.marks.add(index, mark);
         if record.kind == Kind::Commands {
-            // Also of an entry that the checkpoint has: what it promised is about the entries behind it.
+            // Also for an entry that the checkpoint contains: the ceiling is about the entries
+            // after it.
             match Batch::decode_ceiling(&mut reader.clone()).map_err(&corrupt)? {
                 0 => {}
                 ceiling => self.meta.ceiling = ceiling,
@@ -222,12 +224,12 @@ impl Replay {
     }
 }
 
-/// Whose directory it is, when there is nothing in it yet.
+/// The owner of an empty directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Identity {
     /// The first member of its cluster.
     First,
-    /// A member that joins others.
+    /// A member that joins a cluster.
     Joining,
 }
 
@@ -237,10 +239,10 @@ pub(crate) fn first_member(cluster: ClusterId) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
 }
 
-/// Reads the directory and brings it to where it can be appended to; makes a new one when there is nothing in it.
+/// Reads the directory and prepares it for appending; creates the log if the directory is empty.
 ///
 /// # Errors
-/// See [`OpenError`]; nothing was changed then.
+/// See [`OpenError`]; the directory is unchanged then.
 pub(crate) fn recover(
     disk: &Arc<dyn Disk>,
     cluster: Option<ClusterId>,
@@ -249,10 +251,10 @@ pub(crate) fn recover(
     recover_expecting(disk, cluster, identity, &ExpectedStore::default())
 }
 
-/// As [`recover`], where something is known of what must be in the directory.
+/// As [`recover`], with an expectation of the content.
 ///
 /// # Errors
-/// See [`OpenError`]; nothing was changed then.
+/// See [`OpenError`]; the directory is unchanged then.
 pub(crate) fn recover_expecting(
     disk: &Arc<dyn Disk>,
     cluster: Option<ClusterId>,
@@ -278,12 +280,13 @@ pub(crate) fn recover_expecting(
             && record::read_file_header(&found.name(), LOG_MAGIC, &found.header)
                 .is_err_and(|e| is_damage(&e))
         {
-            // The process ended while it made the file: it was never used.
+            // The process ended while it created the file: it was never used.
             remove_first.push(found.name());
             continue;
         }
         if files.back().is_some_and(|before| before.sequence + 1 != sequence) {
-            // Removed behind a checkpoint, and some removals did not last. Whether entries are missing shows in the replay.
+            // Segments removed after a checkpoint can reappear after a power loss. The replay
+            // detects missing entries.
             remove_first.extend(files.drain(..).map(|file| file.name()));
         }
         files.push_back(found);
@@ -291,7 +294,8 @@ pub(crate) fn recover_expecting(
     let mut tail = Tail::default();
     replay_all(disk, &files, &mut expected, &mut replay, &mut tail, known)?;
     if replay.meta.node == 0 {
-        // The first record of a log says whose it is, and is durable before anything else: without it there is no log.
+        // The first record of a log identifies its owner and is durable before anything else:
+        // without it there is no log.
         let name = numbered(&names, "log-").last().copied().map_or_else(String::new, segment_name);
         if let Some(newest) = &checkpoint {
             let file = format!("what {name} held behind {}", newest.name());
@@ -319,7 +323,8 @@ pub(crate) fn recover_expecting(
     meta.next = replay.next;
     meta.committed = behind(replay.applied.id.as_ref());
     let ceiling = if replay.clean { 0 } else { meta.ceiling };
-    // Stays until revisions have gone on from there, in case this start is interrupted.
+    // The ceiling stays until the revisions have advanced past it, in case this start is
+    // interrupted.
     meta.ceiling = ceiling;
     let mut log = continue_log(disk, cluster, files, &tail, meta, known.recorded)?;
     if log.meta.node == 0 {
@@ -360,7 +365,7 @@ fn create(
     })
 }
 
-/// Writes whose log it is.
+/// Writes the owner of the log.
 fn begin(log: &mut Log, identity: Identity) -> Result<(), OpenError> {
     let first = first_member(log.cluster());
     let mut node = first;
@@ -370,7 +375,8 @@ fn begin(log: &mut Log, identity: Identity) -> Result<(), OpenError> {
     begin_log(log, Meta { node, ..Meta::default() })
 }
 
-/// Begins the log of a cluster's first member behind a checkpoint of which it made all entries, in the first term.
+/// Starts the log of a cluster's first member after a checkpoint whose entries are all its own, in
+/// the first term.
 ///
 /// # Errors
 /// [`OpenError::Io`].
@@ -415,7 +421,7 @@ fn load_checkpoint(
     Ok((replay, Some(Newest { index, applied, bytes })))
 }
 
-/// Looks at a segment without keeping its content.
+/// Examines a segment without keeping its content.
 fn find_segment(disk: &Arc<dyn Disk>, sequence: u64) -> Result<SegmentFile, OpenError> {
     let name = segment_name(sequence);
     let failed = |e| OpenError::io("read", &name)(e);
@@ -449,17 +455,17 @@ fn read_segment(
     Ok((content, source))
 }
 
-/// Where the log ends: the place in `files`, and how that segment was scanned.
+/// The end of the log: the index in `files`, and the scan of that segment.
 #[derive(Default)]
 struct Tail {
     position: usize,
     end: usize,
     chain: u32,
-    /// What stands behind the end and was never acknowledged.
+    /// Content after the end, never acknowledged.
     torn: Vec<u8>,
-    /// End of the chain of the segment before.
+    /// Final checksum of the previous segment.
     before: Option<u32>,
-    /// Index behind the last entry of each segment that was read.
+    /// Index after the last entry of each segment that was read.
     behind: Vec<u64>,
 }
 
@@ -490,7 +496,7 @@ fn replay_all(
             break;
         }
         let corrupt = |(offset, what)| OpenError::Corrupt { file: name.clone(), offset, what };
-        // What is behind the last used one is not written to any more.
+        // Segments after the last used one are not written any more.
         let (content, source) = read_segment(disk, &name, buffer, position < used)?;
         let scan: Scan<'_> = record::scan(&content, chain, position == used).map_err(corrupt)?;
         check_joint(&name, scan.records.first(), before)?;
@@ -506,13 +512,13 @@ fn replay_all(
         let behind = std::mem::take(&mut tail.behind);
         *tail = Tail { position, end: scan.end, chain: scan.chain, torn, before, behind };
         before = Some(scan.chain);
-        // Memory that is there already need not be made and cleared again; entries that are not applied yet may hold it.
+        // Reuses the allocated memory; entries that are not applied yet may still hold it.
         buffer = content.try_into_mut().unwrap_or_default();
     }
     Ok(())
 }
 
-/// Every segment begins with a record that says how the one before ended.
+/// Checks that every segment starts with a record of how the previous one ended.
 fn check_joint(
     name: &str,
     first: Option<&Record<'_>>,
@@ -564,7 +570,7 @@ fn continue_log(
         let extended = file.cut(tail.end as u64, SEGMENT_BYTES);
         extended.map_err(OpenError::io("extend", &name))?;
     }
-    // What the last process wrote may still be only in memory.
+    // Data of the previous process may still be in memory only.
     file.sync().map_err(OpenError::io("sync", &name))?;
     let offset = tail.end as u64;
     let behind = tail.behind.last().copied().unwrap_or(0);
@@ -577,7 +583,7 @@ fn continue_log(
         behind,
     };
     if let Some(before) = tail.before.filter(|_| tail.end == FILE_HEADER) {
-        // The segment had been begun, and nothing of it lasted: its first record is written again.
+        // The segment was started, and nothing in it survived: its first record is written again.
         current.begin(&meta, before).map_err(OpenError::io("write", &name))?;
     }
     let mut next = None;

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use crate::local::shared::SharedState;
 use crate::log::Applied;
 
-/// The applied state with its place in the log. The place changes only while the state is locked for writing.
+/// The applied state with its position in the log. The position changes only while the state is
+/// locked for writing.
 #[derive(Debug)]
 pub(crate) struct AppliedState {
     pub(crate) shared: Arc<SharedState>,
@@ -20,7 +21,7 @@ pub(crate) struct AppliedState {
 }
 
 impl AppliedState {
-    /// `shared` after `applied`, at the member `me`.
+    /// The state `shared` of the member `me` after `applied`.
     pub(crate) fn new(me: u64, shared: Arc<SharedState>, applied: Applied) -> Self {
         let this = Self {
             shared,
@@ -33,17 +34,18 @@ impl AppliedState {
         this
     }
 
-    /// Members after the applied entries.
+    /// Number of members after the applied entries.
     pub(crate) fn members(&self) -> usize {
         self.members.load(Relaxed)
     }
 
-    /// Whether this member alone decides, after the applied entries: others decide with it only after it has applied that.
+    /// Whether this member is the only voter after the applied entries. Other voters decide only
+    /// after this member has applied the entry that adds them.
     pub(crate) fn is_only_voter(&self) -> bool {
         self.only_voter.load(Relaxed)
     }
 
-    /// Moves on; call it while the state is locked for writing.
+    /// Advances the position; the caller must hold the write lock of the state.
     pub(crate) fn set(&self, applied: Applied) {
         let only = applied.membership.voter_ids().eq([self.me]);
         self.only_voter.store(only, Relaxed);

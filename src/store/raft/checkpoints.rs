@@ -1,4 +1,4 @@
-//! When checkpoints are written, which one counts, and what they replace.
+//! Decides when checkpoints are written, and which parts of the log they replace.
 
 use std::io;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::log::{
 };
 use crate::mvcc::State;
 
-/// Smallest log that a checkpoint replaces.
+/// Minimum size of the log that a checkpoint replaces.
 const CHECKPOINT_MIN_BYTES: u64 = 2 * SEGMENT_BYTES;
 
 type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
 
-/// A checkpoint in a directory, as openraft hands it around.
+/// A checkpoint in a directory, as openraft handles it.
 #[derive(Debug, Clone)]
 pub(crate) struct Checkpoint {
     disk: Arc<dyn Disk>,
@@ -32,12 +32,12 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// One that has been received whole.
+    /// A completely received checkpoint.
     pub(super) fn snapshot_receiver(disk: &Arc<dyn Disk>) -> Self {
         Self { disk: Arc::clone(disk), name: INCOMING.to_owned() }
     }
 
-    /// Its file and how many bytes that has; it can be read to its end even when a newer checkpoint takes its place.
+    /// Its file and size; it can be read to its end even if a newer checkpoint replaces it.
     pub(super) fn open(&self) -> io::Result<(Box<dyn DiskFile>, u64)> {
         let file = self.disk.open(&self.name)?;
         let size = file.size()?;
@@ -57,7 +57,7 @@ impl NewestCheckpoint {
     }
 }
 
-/// See the module.
+/// The checkpoints of a member.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     disk: Arc<dyn Disk>,
@@ -67,29 +67,30 @@ pub(crate) struct Checkpoints {
     newest: Mutex<Option<NewestCheckpoint>>,
     /// Bytes of log that the newest checkpoint replaces, counted as [`Status::written`].
     replaced: AtomicU64,
-    /// Bytes of log behind the checkpoint when the process started.
+    /// Bytes of log after the checkpoint when the process started.
     found: AtomicU64,
-    /// Bytes of log at which the next one is tried, after one failed.
+    /// Size of the log at which the next checkpoint is tried after a failure.
     retry_at: AtomicU64,
-    /// A write was refused for want of room: the log behind a checkpoint would be some.
+    /// A write was refused for lack of space; a checkpoint would free the log before it.
     short: AtomicBool,
-    /// Bytes of the state that could not be written.
+    /// Size of the state that could not be written.
     failed: Mutex<Option<usize>>,
     writing: AtomicBool,
-    /// Held while one is written or taken over: the state under a checkpoint stays the same one.
+    /// Held while a checkpoint is written or installed: the state must not be replaced meanwhile.
     one: Arc<tokio::sync::Mutex<()>>,
-    /// The newest checkpoint has not been handed to openraft yet.
+    /// The newest checkpoint has not been passed to openraft yet.
     fresh: AtomicBool,
     /// Full segments whose values are in memory.
     full: Arc<FullSegments>,
-    /// Revision behind which those that come were written.
+    /// Revision after which the values of the next segments were written.
     floor: Arc<AtomicI64>,
-    /// Told when a checkpoint may be due, or a segment is full.
+    /// Notified when a checkpoint may be due, or a segment is full.
     pub(super) due: Notify,
 }
 
 impl Checkpoints {
-    /// Goes on with what recovery found: the newest checkpoint and its bytes, and the bytes of log behind it.
+    /// Continues from the result of recovery: the newest checkpoint with its size, and the size of
+    /// the log after it.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         cluster: ClusterId,
@@ -119,12 +120,12 @@ impl Checkpoints {
         }
     }
 
-    /// While the guard is held the state is not exchanged for that of another member's checkpoint.
+    /// While the guard is held, the state is not replaced by another member's checkpoint.
     pub(super) async fn hold(&self) -> tokio::sync::OwnedMutexGuard<()> {
         Arc::clone(&self.one).lock_owned().await
     }
 
-    /// Where they are.
+    /// The directory.
     pub(super) fn disk(&self) -> &Arc<dyn Disk> {
         &self.disk
     }
@@ -139,7 +140,7 @@ impl Checkpoints {
         self.found.load(Relaxed) + written.saturating_sub(self.replaced.load(Relaxed))
     }
 
-    /// Wakes the task that writes checkpoints when the log may have outgrown the state.
+    /// Wakes the checkpoint task if the log may have outgrown the state.
     pub(crate) fn wake_if_due(&self) {
         let grown = self.log_bytes() >= CHECKPOINT_MIN_BYTES;
         if !self.writing.load(Relaxed) && (grown || self.short.load(Relaxed)) {
@@ -147,7 +148,7 @@ impl Checkpoints {
         }
     }
 
-    /// As [`Checkpoints::wake_if_due`], when all entries before `behind` are applied.
+    /// As [`Checkpoints::wake_if_due`], after all entries before `behind` are applied.
     pub(crate) fn applied(&self, behind: u64) {
         if self.full.any(behind) {
             self.due.notify_one();
@@ -155,7 +156,7 @@ impl Checkpoints {
         self.wake_if_due();
     }
 
-    /// Has the values of full segments read from there.
+    /// Replaces the values of full segments by their mappings.
     pub(super) async fn map_full_segments(&self, applied_state: &Arc<AppliedState>) {
         loop {
             let _one = self.one.lock().await;
@@ -164,7 +165,7 @@ impl Checkpoints {
             let (disk, applied_state) = (Arc::clone(&self.disk), Arc::clone(applied_state));
             let floor = Arc::clone(&self.floor);
             let map_values = move || {
-                // Only here, with the guard.
+                // Accessed only here, under the guard.
                 let mut from = floor.load(Relaxed);
                 let kept = map_segment_values(
                     disk.as_ref(),
@@ -181,19 +182,19 @@ impl Checkpoints {
 
     async fn map_values(&self, map_values: impl FnOnce() -> io::Result<()> + Send + 'static) {
         if let Err(error) = self.work.run(map_values).await.and_then(|result| result) {
-            // Whatever it is, nothing was lost by it, and who writes there next says what it means.
+            // Nothing is lost by the failure; the next write reports the cause.
             tracing::debug!(%error, "values of the store stay in memory");
         }
     }
 
-    /// Tells that a write was refused because the device is full.
+    /// Notes that a write was refused because the device is full.
     pub(super) fn request_room(&self) {
         self.short.store(true, Relaxed);
         self.wake_if_due();
     }
 
-    /// Whether the log has outgrown the state, or its room is needed. On a full device one that failed is tried again only
-    /// when there is clearly less to write.
+    /// Whether the log has outgrown the state, or its space is needed. On a full device a failed
+    /// checkpoint is tried again only if the state is clearly smaller.
     pub(super) fn is_due(&self, applied_state: &AppliedState) -> bool {
         let state_bytes = applied_state.shared.state.read().size().memory;
         if self.short.load(Relaxed) {
@@ -213,15 +214,16 @@ impl Checkpoints {
         Some(snapshot(&newest.applied, checkpoint))
     }
 
-    /// The newest checkpoint as a snapshot, unless openraft has been handed it before.
+    /// The newest checkpoint as a snapshot, unless openraft received it before.
     pub(super) fn fresh(&self) -> Option<Snapshot> {
         if self.fresh.swap(false, Relaxed) { self.current() } else { None }
     }
 
-    /// Writes a checkpoint of the present state and makes it the one that counts.
+    /// Writes a checkpoint of the current state and makes it the newest.
     ///
     /// # Errors
-    /// The file system's; the checkpoint before still counts then, and the next is tried later.
+    /// Errors of the file system; the previous checkpoint stays the newest, and the next attempt
+    /// comes later.
     pub(crate) async fn write(&self, applied_state: &Arc<AppliedState>) -> io::Result<()> {
         let _one = self.one.lock().await;
         self.writing.store(true, Relaxed);
@@ -252,7 +254,8 @@ impl Checkpoints {
                 let newest = NewestCheckpoint { applied, bytes: size };
                 let name = newest.name();
                 self.replace(newest).await;
-                // Before openraft is told, and drops the log behind it: what lies there is read from here then.
+                // Done before openraft learns of it and purges the log: values there are then read
+                // from the checkpoint.
                 let (disk, applied_state) = (Arc::clone(&self.disk), Arc::clone(applied_state));
                 let map_values = move || {
                     map_checkpoint_values(disk.as_ref(), &name, &applied_state.shared.state)
@@ -270,7 +273,7 @@ impl Checkpoints {
     }
 
     async fn replace(&self, newest: NewestCheckpoint) {
-        // The log up to there goes: nothing is to be read from it any more.
+        // The log up to the checkpoint is purged: its segments must not be mapped any more.
         while self.full.take(behind(newest.applied.id.as_ref())).is_some() {}
         let name = newest.name();
         let old = self.newest.lock().replace(newest).map(|old| old.name());
@@ -282,10 +285,10 @@ impl Checkpoints {
         }
     }
 
-    /// Takes over a checkpoint from elsewhere as the one that counts, and has `replace` go on with its state.
+    /// Installs another member's checkpoint as the newest; `replace` continues with its state.
     ///
     /// # Errors
-    /// The file system's; what is no checkpoint of this cluster is refused.
+    /// Errors of the file system; a file that is not a checkpoint of this cluster is refused.
     pub(super) async fn install(
         &self,
         applied: &Applied,
@@ -307,7 +310,7 @@ impl Checkpoints {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
             if checkpoint.name == INCOMING {
-                // Received to this disk and synced there: it needs only its name.
+                // Received and synced in this directory: it only needs its final name.
                 let name = checkpoint_name(behind(expected.id.as_ref()));
                 disk.rename(INCOMING, &name)?;
                 disk.sync()?;
@@ -331,7 +334,7 @@ impl Checkpoints {
     }
 }
 
-/// The snapshot that a checkpoint after `applied` is.
+/// The snapshot for a checkpoint after `applied`.
 fn snapshot(applied: &Applied, checkpoint: Checkpoint) -> Snapshot {
     let meta =
         SnapshotMeta { last_log_id: applied.id, last_membership: applied.membership.clone() };

@@ -1,4 +1,5 @@
-//! Proposals: what queued while the batch before was written becomes the next entry.
+//! The engine that proposes commands to openraft: commands queued during the previous write become
+//! the next entry.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,16 +23,18 @@ use crate::log::{Batch, Job, Reply, Status, Types};
 use crate::mvcc::{Command, Outcome, request_size};
 use std::time::Duration;
 
-/// Longest wait for a leader and its answer, as etcd's for a request.
+/// Maximum wait for a leader and its response, as etcd's request timeout.
 pub(super) const LEADER_WAIT: Duration = Duration::from_secs(7);
 
-/// Commands that wait for their entry, in KiB; who comes later waits outside.
+/// Maximum size of queued commands in KiB; further callers wait.
 const QUEUE_KIB: usize = 16 * 1024;
 
-/// Entries under way. While one is made durable the next collects commands: with more under way, batches would be smaller.
+/// Maximum number of entries in flight. While one entry is written, commands collect for the next;
+/// more in flight would make batches smaller.
 const ENTRIES_UNDER_WAY: usize = 1;
 
-/// Revisions a durable ceiling is ahead: lazily acknowledged writes until the next one has to be written.
+/// Distance of a durable ceiling: number of lazily acknowledged writes until the next ceiling must
+/// be written.
 const CEILING_STEP: i64 = 10_000;
 
 #[derive(Default)]
@@ -40,7 +43,7 @@ struct Queued {
     closed: bool,
 }
 
-/// The engine that proposes to openraft.
+/// Proposes commands to openraft.
 pub(crate) struct RaftEngine {
     queued: Mutex<Queued>,
     changed: Notify,
@@ -50,22 +53,23 @@ pub(crate) struct RaftEngine {
     raft: Raft,
     links: Arc<PeerLinks>,
     pub(super) leadership: watch::Sender<Leadership>,
-    /// Told when the leadership has changed; wakes those who wait in the order in which they came.
+    /// Notified when the leadership has changed; wakes waiters in order.
     pub(super) led: Notify,
-    /// How often the leader that is known here was another one than before.
+    /// Number of observed leader changes.
     pub(super) leader_changes: AtomicU64,
-    /// Commands that were not agreed on.
+    /// Number of commands that were not committed.
     failed: AtomicU64,
-    /// Told when the device is full, after everything that was not taken was refused: what is left was taken.
+    /// Notified when the device is full, after all commands that were not accepted were refused;
+    /// accepted ones remain.
     stuck: Notify,
-    /// What openraft would not take, because another member leads.
+    /// Batches that openraft refused because another member leads.
     not_leader: Mutex<VecDeque<NotLeaderBatch>>,
     jobs: mpsc::Sender<Job>,
     pub(super) applied_state: Arc<AppliedState>,
     pub(super) status: Arc<Status>,
     pub(super) checkpoints: Arc<Checkpoints>,
     allow_lazy: bool,
-    /// Other members come, or are there.
+    /// Other members are joining or present.
     pub(super) lazy_ended: AtomicBool,
     /// No revision from here on was handed out without being on disk.
     ceiling: Mutex<i64>,
@@ -77,7 +81,7 @@ impl std::fmt::Debug for RaftEngine {
     }
 }
 
-/// Counts an entry under way until it was answered, or never will be.
+/// Counts an entry in flight until it is answered or dropped.
 struct UnderWay(Arc<RaftEngine>);
 
 impl Drop for UnderWay {
@@ -133,7 +137,7 @@ impl RaftEngine {
         &self.links
     }
 
-    /// Whether no more commands are taken.
+    /// Whether new commands are refused.
     pub(super) fn is_closed(&self) -> bool {
         self.queued.lock().closed
     }
@@ -146,20 +150,20 @@ impl RaftEngine {
         self.term.fetch_max(term, Relaxed);
     }
 
-    /// Index of the newest entry known to be committed.
+    /// Index of the newest committed entry known.
     pub(super) fn committed(&self) -> u64 {
         use openraft::async_runtime::watch::WatchReceiver;
         let metrics = self.raft.metrics().borrow_watched().clone();
         metrics.local_committed.map_or(0, |id| id.index())
     }
 
-    /// Takes no commands any more; what is queued is still proposed.
+    /// Refuses new commands; queued ones are still proposed.
     pub(super) fn close(&self) {
         self.queued.lock().closed = true;
         self.changed.notify_one();
     }
 
-    /// Refuses what is queued, ends all watches.
+    /// Refuses queued commands and ends all watches.
     pub(super) fn end(&self) {
         let error = self.stop_reason();
         self.status.stop(&error);
@@ -171,7 +175,7 @@ impl RaftEngine {
         answer_all(left, &error);
         for not_leader in self.not_leader.lock().drain(..) {
             for reply in not_leader.replies {
-                // Who does not wait any more does not need the answer.
+                // The receiver may be gone.
                 let _ = reply.send(Err(error.clone()));
             }
         }
@@ -183,7 +187,7 @@ impl RaftEngine {
         self.status.stopped.lock().clone().unwrap_or_else(shutting_down)
     }
 
-    /// Proposes until the queue is closed and everything in it was answered.
+    /// Proposes until the queue is closed and every command is answered.
     pub(super) async fn propose_all(self: Arc<Self>) -> Result<(), StoreError> {
         let mut full = self.status.full.subscribe();
         loop {
@@ -225,21 +229,21 @@ impl RaftEngine {
                 }
                 None => tokio::select! {
                     () = self.changed.notified() => {}
-                    // Never an error: what it is told by lives as long as this does.
+                    // Cannot fail: the sender lives as long as this task.
                     _ = full.changed() => {}
                 },
             }
         }
     }
 
-    /// Refuses what waits, and has those told whose commands were taken and find no space.
+    /// Refuses queued commands, and notifies the callers of accepted ones that find no space.
     fn refuse_for_space(&self, text: String) {
         let requests = std::mem::take(&mut self.queued.lock().requests);
         answer_all(requests, &StoreError::NoSpace(text));
         self.stuck.notify_waiters();
     }
 
-    /// Puts what was too much for one entry before what came since.
+    /// Puts the commands that exceed an entry back in front of the queue.
     fn put_back(&self, mut rest: VecDeque<QueuedCommand>) {
         if !rest.is_empty() {
             let mut queued = self.queued.lock();
@@ -262,12 +266,12 @@ impl RaftEngine {
             match result {
                 Ok(response) => {
                     for (waiting, outcome) in waiting.into_iter().zip(response.data.0) {
-                        // Who does not wait any more does not need the answer.
+                        // The receiver may be gone.
                         let _ = waiting.reply.send(outcome);
                     }
                 }
                 Err(ClientWriteError::ForwardToLeader(_)) => {
-                    // It is in no log: the leader may still have it.
+                    // The entry is in no log: the leader may still accept it.
                     let commands = proposed.commands().iter().cloned();
                     let not_leader = take_for_forwarding(commands.zip(waiting), true);
                     under_way.0.not_leader.lock().push_back(not_leader);
@@ -282,25 +286,25 @@ impl RaftEngine {
             }
             drop(under_way);
         });
-        // Without an answer, because openraft has ended, who waits learns the reason of the end.
+        // If openraft has ended, the dropped reply reports the reason of the stop.
         drop(self.raft.client_write_ff(batch, Some(reply)).await);
     }
 
-    /// Writes a checkpoint now; what fails is tried again later.
+    /// Writes a checkpoint now; a failed attempt is repeated later.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub(crate) async fn write_checkpoint(&self) -> std::io::Result<()> {
         self.checkpoints.write(&self.applied_state).await?;
-        // An error means that openraft has ended, which its own task says.
+        // An error means that openraft has ended, which its task reports.
         drop(self.raft().trigger().snapshot().await);
         Ok(())
     }
 
-    /// Makes sure that the log has room for so many bytes.
+    /// Ensures that the log has room for this many bytes.
     ///
     /// # Errors
-    /// [`StoreError::NoSpace`] when it has none.
+    /// [`StoreError::NoSpace`] if it has none.
     pub(super) async fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
         let full = self.status.full.borrow().clone();
         if let Some(text) = full {
@@ -326,14 +330,14 @@ impl RaftEngine {
         made
     }
 
-    /// Makes sure that the log has room for the entry; what then is left of it.
+    /// Ensures that the log has room for the entry; returns the part of it that fits.
     async fn find_room(&self, proposal: Proposal) -> Option<Proposal> {
         let Err(error) = self.make_room(proposal.bytes()).await else { return Some(proposal) };
         if !matches!(error, StoreError::NoSpace(_)) {
             answer_all(proposal.requests, &error);
             return None;
         }
-        // Only what frees space may use the room that is left.
+        // Only commands that free space may use the remaining room.
         let left = self.status.room.lock().0;
         let frees = proposal.only_what_frees(&error);
         if frees.requests.is_empty() || frees.bytes() > left {
@@ -343,8 +347,8 @@ impl RaftEngine {
         Some(frees)
     }
 
-    /// Whether the entry must be synced, and the ceiling it carries: before revisions are handed out that are not on disk,
-    /// a ceiling above them is.
+    /// Whether the entry must be synced, and its ceiling: a ceiling above them is durable before
+    /// revisions are handed out that are not on disk.
     fn durability(&self, requests: &[QueuedCommand]) -> (bool, i64) {
         let asked = requests.iter().any(|request| request.durability == Durability::Synced);
         let alone = self.applied_state.members() == 1 && !self.lazy_ended.load(Relaxed);
@@ -362,7 +366,7 @@ impl RaftEngine {
     }
 }
 
-/// openraft's refusals in the contract's terms.
+/// Converts openraft's errors to the contract's.
 fn refusal(error: &ClientWriteError<Types>) -> StoreError {
     StoreError::Unavailable(error.to_string())
 }
@@ -403,7 +407,7 @@ impl RaftEngine {
         if self.is_alone() {
             answer.await
         } else {
-            // Without a quorum an entry may wait for ever.
+            // Without a quorum an entry may wait forever.
             match tokio::time::timeout(2 * LEADER_WAIT, answer).await {
                 Ok(outcome) => outcome,
                 Err(_) => {
@@ -432,7 +436,8 @@ impl Engine for RaftEngine {
     }
 
     async fn barrier(&self) -> Result<(), StoreError> {
-        // The only voter acknowledges nothing that it has not applied, and nobody can take its place.
+        // The only voter acknowledges nothing before it has applied it, and no other member can
+        // lead.
         if self.is_alone() { Ok(()) } else { self.read_barrier().await }
     }
 
@@ -499,14 +504,14 @@ impl RaftEngine {
         self.status.written.load(Relaxed)
     }
 
-    /// Whether something acknowledged waits for its sync.
+    /// Whether an acknowledged write is not synced yet.
     pub(crate) fn has_lazy(&self) -> bool {
         self.status.lazy_since.lock().is_some()
     }
 }
 
 impl RaftEngine {
-    /// Why openraft has ended: the disk's own words where it was the disk.
+    /// The reason why openraft has ended: the disk's error if it was the cause.
     pub(super) fn fatal(&self, error: &Fatal<Types>) -> StoreError {
         let known = self.status.stopped.lock().clone();
         known.unwrap_or_else(|| StoreError::Stopped(error.to_string()))

@@ -1,4 +1,5 @@
-//! The end of a leader's connections is the end of its process, most of the time: whoever sees it need not wait for silence.
+//! Detects the end of a leader's process by the end of its connections, without waiting for the
+//! election timeout.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,19 +16,21 @@ use super::members::Members;
 use super::wire::Envelope;
 use crate::contract::StoreError;
 
-/// Time between the attempts of two members to follow a leader whose connections ended: at once they would split the votes.
+/// Time between the campaigns of two members after a leader's connections ended; simultaneous ones
+/// would split the votes.
 const TURN: Duration = Duration::from_millis(150);
 
-/// A connection of another member, from its first message to its end, when it is dropped.
+/// A connection of another member, from its first message until it is dropped.
 #[derive(Debug)]
 pub struct PeerConnection {
     members: Arc<Members>,
-    /// Who it is; 0 until it has said so.
+    /// Id of the member; 0 until it is known.
     from: AtomicU64,
 }
 
 impl PeerConnection {
-    /// Answers what the member sent, as [`Members::answer`]. In a box, so that it is compiled here, and fast.
+    /// Handles a request of the member, see [`Members::answer`]. Boxed, so that it is compiled in
+    /// this crate with full optimization.
     #[inline(never)]
     pub fn answer<'a>(&'a self, request: &'a [u8]) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(self.answer_to(request))
@@ -74,12 +77,12 @@ impl Drop for PeerConnection {
 }
 
 impl Members {
-    /// The other end of a connection has begun to talk.
+    /// Accepts a connection of another member.
     pub fn accept_connection(self: &Arc<Self>) -> PeerConnection {
         PeerConnection { members: Arc::clone(self), from: AtomicU64::new(0) }
     }
 
-    /// Wants to lead in place of a leader that has ended, when it is this member's turn.
+    /// Campaigns for leadership after the leader has ended, when it is this member's turn.
     async fn campaign_in_turn(&self, leader: u64) {
         let raft = self.engine.raft();
         let voters: BTreeSet<u64> = raft

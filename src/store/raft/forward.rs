@@ -1,4 +1,5 @@
-//! Who leads, and what is asked of the leader from wherever it is asked: proposals, reads, changes of the members.
+//! Follows the leadership, and forwards requests to the leader: proposals, reads, membership
+//! changes.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use crate::contract::{Durability, Leadership, StoreError};
 use crate::log::Types;
 use crate::mvcc::Command;
 
-/// Longest wait for the answer to what may be asked twice.
+/// Maximum wait for the response to an idempotent request.
 const TRY_WAIT: Duration = Duration::from_secs(2);
 
-/// What became of a question to the leader.
+/// Result of a request to the leader.
 pub(super) enum LeaderReply {
-    /// This member leads: it is to be done here.
+    /// This member leads: the caller must handle the request itself.
     Local,
-    /// The leader's answer; never [`Response::NotLeader`].
+    /// The leader's response; never [`Response::NotLeader`].
     Remote(Response),
 }
 
@@ -39,12 +40,13 @@ fn unexpected(answer: Response) -> StoreError {
 }
 
 impl RaftEngine {
-    /// Who leads now, as far as is known here.
+    /// The leadership as this member knows it.
     pub(super) fn leadership(&self) -> Leadership {
         self.leadership.borrow().clone()
     }
 
-    /// Follows openraft's state: term, leader, addresses; and whether there is anybody to tick for.
+    /// Follows openraft's state: term, leader and addresses. Timers run only if there are several
+    /// members.
     pub(super) fn follow(&self, server: &openraft::metrics::RaftServerMetrics<Types>) {
         let members = server.membership_config.membership();
         for (id, address) in members.nodes() {
@@ -76,10 +78,11 @@ impl RaftEngine {
         settings.tick(several);
     }
 
-    /// Asks the leader, whoever it is by then; `again` when the question may be asked twice.
+    /// Sends a request to the current leader and follows leader changes; `again` says that the
+    /// request is idempotent.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when none answered until `deadline`.
+    /// [`StoreError::Unavailable`] if no leader answered until `deadline`.
     pub(super) async fn call_leader(
         &self,
         request: &Request,
@@ -88,7 +91,7 @@ impl RaftEngine {
     ) -> Result<LeaderReply, StoreError> {
         let mut backoff = base::Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         loop {
-            // Before the look: no change behind it is missed.
+            // Registered before the check, so that no change is missed.
             let changed = self.led.notified();
             let leadership = self.leadership();
             if leadership.leads {
@@ -132,7 +135,7 @@ impl RaftEngine {
         }
     }
 
-    /// Resolves once somebody else leads, or this member.
+    /// Resolves once another member leads, or this one.
     async fn other_leader(&self, leader: u64) {
         loop {
             let changed = self.led.notified();
@@ -144,16 +147,17 @@ impl RaftEngine {
         }
     }
 
-    /// openraft refused to lead: waits until that is told here too, or it may have changed its mind.
+    /// Waits until openraft's refusal to lead shows in the leadership, or briefly if it does not.
     pub(super) async fn await_other_leadership(&self) {
         let changed = self.led.notified();
         if self.leadership().leads {
-            // Too late or not at all is no matter: the next try tells.
+            // A timeout is harmless: the next attempt decides.
             let _ = tokio::time::timeout(Duration::from_millis(20), changed).await;
         }
     }
 
-    /// Has the leader propose, and answers when this member has applied it too; proposes by itself when it leads.
+    /// Forwards commands to the leader and answers once this member has applied them; proposes them
+    /// itself if it leads.
     pub(super) async fn forward(self: &std::sync::Arc<Self>, not_leader: NotLeaderBatch) {
         let NotLeaderBatch { commands, replies, refused } = not_leader;
         if commands.is_empty() {
@@ -191,7 +195,7 @@ impl RaftEngine {
         match result {
             Ok(outcomes) if outcomes.len() == replies.len() => {
                 for (reply, outcome) in replies.into_iter().zip(outcomes) {
-                    // Who does not wait any more does not need the answer.
+                    // The receiver may be gone.
                     let _ = reply.send(outcome);
                 }
             }
@@ -208,7 +212,7 @@ impl RaftEngine {
         }
     }
 
-    /// Waits until the entries before `next` are applied here.
+    /// Waits until the entries before `next` are applied.
     async fn await_applied(&self, next: u64, deadline: Instant) -> Result<(), StoreError> {
         let Some(index) = next.checked_sub(1) else { return Ok(()) };
         let left = deadline.saturating_duration_since(base::clock::now());
@@ -222,8 +226,8 @@ impl RaftEngine {
         }
     }
 
-    /// Entries to be applied for a linearizable read, after a quorum has confirmed that this member leads; `None` when it
-    /// does not.
+    /// Number of entries to apply for a linearizable read, after a quorum has confirmed this
+    /// member's leadership; `None` if it does not lead.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] without a quorum.
@@ -236,10 +240,10 @@ impl RaftEngine {
         }
     }
 
-    /// Resolves once everything that was acknowledged anywhere before the call is applied here.
+    /// Resolves once everything acknowledged anywhere before the call is applied.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when no leader with a quorum was found in time.
+    /// [`StoreError::Unavailable`] if no leader with a quorum was found in time.
     pub(super) async fn read_barrier(&self) -> Result<(), StoreError> {
         let deadline = base::clock::now() + LEADER_WAIT;
         loop {
@@ -261,7 +265,8 @@ impl RaftEngine {
         }
     }
 
-    /// Whether this member leads, as a quorum confirms, once it has applied what others have committed before.
+    /// Whether this member leads, confirmed by a quorum, once it has applied all earlier committed
+    /// entries.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] without a quorum.
@@ -271,14 +276,14 @@ impl RaftEngine {
         self.await_applied(next, deadline).await.map(|()| true)
     }
 
-    /// Renews a lease at the leader; `None` when that is this member.
+    /// Renews a lease at the leader; `None` if this member leads.
     ///
     /// # Errors
     /// [`StoreError::LeaseNotFound`], [`StoreError::Unavailable`].
     pub(super) async fn renew_at_leader(&self, lease: i64) -> Result<Option<i64>, StoreError> {
         let deadline = base::clock::now() + LEADER_WAIT;
         match self.call_leader(&Request::KeepAlive(lease), true, deadline).await? {
-            // Who was followed by another leader watches over no lease any more.
+            // A former leader does not expire leases any more.
             LeaderReply::Local => match self.confirm_lead().await? {
                 true => Ok(None),
                 false => Err(unavailable("this member does not lead any more")),
@@ -288,7 +293,7 @@ impl RaftEngine {
         }
     }
 
-    /// Granted seconds of a lease and those left, as the leader counts them; `None` when that is this member.
+    /// Granted and remaining seconds of a lease at the leader; `None` if this member leads.
     ///
     /// # Errors
     /// [`StoreError::LeaseNotFound`], [`StoreError::Unavailable`].
@@ -304,14 +309,15 @@ impl RaftEngine {
         }
     }
 
-    /// Ends lazy durability; resolves once everything acknowledged is on disk, and nothing is acknowledged before any more.
+    /// Ends lazy durability; resolves once everything acknowledged is on disk, and every later
+    /// write is synced.
     ///
     /// # Errors
-    /// Those of a write.
+    /// The errors of a write.
     pub(super) async fn end_lazy(&self) -> Result<(), StoreError> {
         use crate::local::engine::Engine;
         self.lazy_ended.store(true, Relaxed);
-        // Raises nothing; but it is synced, behind every proposal that did not know.
+        // Raises nothing, but is synced, after every proposal that was still lazy.
         self.submit(Command::Raise { revision: 0 }, Durability::Synced).await.map(drop)
     }
 }

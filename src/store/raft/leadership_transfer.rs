@@ -1,4 +1,4 @@
-//! The lead goes to another member, and comes back when that one does not take it.
+//! Transfers leadership to another member, and takes it back if that member does not lead in time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,11 @@ use crate::contract::{Role, StoreError};
 use crate::local::engine::Engine;
 use crate::log::{LogId, Types, Vote};
 
-/// Longest wait for another member to take the lead. Meanwhile this one takes no writes: as long as an election at most.
+/// Maximum wait for another member to lead. Meanwhile this one accepts no writes: at most as long
+/// as an election.
 const TAKE_WAIT: Duration = Duration::from_secs(2);
 
-/// The id of no member: what a log has that belongs to none yet.
+/// An id that no member has: the candidate of a vote without an owner.
 const NOBODY: u64 = 0;
 
 fn unavailable(text: &str) -> StoreError {
@@ -24,11 +25,11 @@ fn unavailable(text: &str) -> StoreError {
 }
 
 impl Members {
-    /// Gives the lead to a voter; resolves once that one leads. Only the leader can.
+    /// Transfers leadership to a voter; resolves once that voter leads. Only the leader can.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for who does not vote, [`StoreError::Unavailable`] when it does not lead in time: then the
-    /// voters elect one of them.
+    /// [`StoreError::Invalid`] if the member is no voter; [`StoreError::Unavailable`] if it does
+    /// not lead in time: then the voters elect a leader.
     pub async fn transfer(&self, id: u64) -> Result<(), StoreError> {
         let now = self.engine.leadership();
         if now.leader == Some(id) {
@@ -43,10 +44,11 @@ impl Members {
         }
         let (done, moved) = oneshot::channel();
         let engine = Arc::clone(&self.engine);
-        // A task of its own, whatever becomes of who asked: openraft's leader takes no writes from here on.
+        // A task of its own, in case the caller is dropped: openraft's leader accepts no writes
+        // from here on.
         self.tasks.spawn(Kind::Request, "store transfer", async move {
             let result = engine.transfer_to(id, now.term).await;
-            // Who does not wait any more does not need the answer.
+            // The receiver may be gone.
             let _ = done.send(result);
             Ok::<(), StoreError>(())
         });
@@ -70,9 +72,10 @@ impl RaftEngine {
         }
     }
 
-    /// Leads no more, if it still does in that term: openraft's leader waits for ever for who does not take the lead. It gives
-    /// its vote of the next term to nobody, and may be elected again like any other. Never to who was to take the lead: only
-    /// that member itself may begin a term in its own name, and it would be confused to hear of one.
+    /// Steps down if this member still leads in that term, because openraft's leader would wait
+    /// forever for the target. The vote of the next term goes to no member, so this member may be
+    /// elected again. It must not go to the target: only that member may start a term in its own
+    /// name.
     async fn step_down(&self, term: u64) -> Result<(), StoreError> {
         let newest = |state: &openraft::RaftState<Types>| -> (Vote, Option<LogId>) {
             (*state.vote_ref(), state.log_ids.last().copied())

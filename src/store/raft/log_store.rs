@@ -1,4 +1,5 @@
-//! openraft's view of the log: appends and votes go to the one writer, reads come from memory or from the segments.
+//! The log as openraft's storage: appends and votes go to the writer, reads come from memory or
+//! from segments.
 
 use std::fmt::Debug;
 use std::io;
@@ -10,11 +11,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::log::{Disk, DiskWork, Entries, Entry, Job, LogId, Types, Vote, behind, entry_bytes};
 
-/// Bytes of commands behind which a message to a follower gets no further entry: an entry has half a segment at most, so the
-/// message stays far below its bound.
+/// Bytes of commands after which a message to a follower gets no further entry. An entry has at
+/// most half a segment, so the message stays far below its limit.
 const MESSAGE_ENTRIES_BYTES: usize = 1024 * 1024;
 
-/// Entries looked at in one go for a message.
+/// Entries examined per step for a message.
 const STEP: u64 = 16;
 
 /// Reads the log; clones share it.
@@ -32,7 +33,7 @@ pub(crate) struct LogStore {
 }
 
 impl LogStore {
-    /// The log that `jobs`' writer writes.
+    /// The log written by the writer behind `jobs`.
     pub(crate) fn new(reader: LogReader, jobs: mpsc::Sender<Job>) -> Self {
         Self { reader, jobs }
     }
@@ -79,13 +80,13 @@ impl RaftLogReader<Types> for LogReader {
         }
     }
 
-    /// A message to a follower has a bounded size: entries up to so many bytes, at least one.
+    /// Entries up to a size limit, at least one: a message to a follower is bounded.
     async fn limited_get_log_entries(
         &mut self,
         start: u64,
         end: u64,
     ) -> Result<Vec<Entry>, io::Error> {
-        // Read in steps, for those that are only on disk are all brought to memory.
+        // Read in steps, because entries that are only on disk are all loaded to memory.
         let mut entries = Vec::new();
         let (mut bytes, mut next) = (0, start);
         while next < end && bytes < MESSAGE_ENTRIES_BYTES {
@@ -127,7 +128,7 @@ impl RaftLogStorage<Types> for LogStore {
         Ok(())
     }
 
-    /// Written with the next entry: what a crash forgets of it is committed again by the next leader.
+    /// Written with the next entry: if a crash loses it, the next leader commits again.
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
         self.reader.entries.0.lock().committed = committed;
         Ok(())

@@ -1,4 +1,4 @@
-//! The members of the cluster: who they are, who leads, and how they come and go.
+//! The members of the cluster: list, roles, leadership and changes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,25 +23,26 @@ use crate::log::{Address, Membership, StoredMembership, Types, behind};
 use crate::mvcc::Command;
 use parking_lot::Mutex;
 
-/// Most voters: with more, a write waits for more disks and nothing is safer.
+/// Maximum number of voters: with more, a write waits for more disks without more safety.
 const VOTERS_MAX: usize = 7;
 
-/// Entries a member may lag behind and still become a voter: the rest comes while the change is agreed on.
+/// Entries that a member may lag behind and still become a voter: the rest arrives while the change
+/// is committed.
 const LAG_MAX: u64 = 1000;
 
-/// How many connections each member has to this one.
+/// Number of connections of each member to this one.
 pub(super) type Connections = Mutex<HashMap<u64, usize>>;
 
-/// This member among the others.
+/// This member and its view of the others.
 pub struct Members {
     pub(super) engine: Arc<RaftEngine>,
     pub(super) snapshot_receiver: Arc<tokio::sync::Mutex<SnapshotReceiver>>,
     pub(super) tasks: Tasks,
     address: Address,
-    /// One change at a time.
+    /// Serializes changes.
     changing: tokio::sync::Mutex<()>,
     pub(super) connections: Connections,
-    /// Told when a member that had no connection has one.
+    /// Notified when a member without a connection connects.
     pub(super) met: Notify,
 }
 
@@ -55,8 +56,8 @@ fn invalid(text: impl Into<String>) -> StoreError {
     StoreError::Invalid(text.into())
 }
 
-/// Which listeners become voters, so that the voters stay an odd number: with two of two needed, a second one would only be
-/// one more that can fail.
+/// Selects the learners to promote so that the number of voters stays odd: a second voter of two
+/// would add a failure mode and no safety.
 pub fn to_promote(voters: usize, ready: &[u64]) -> &[u64] {
     let room = VOTERS_MAX.saturating_sub(voters).min(ready.len());
     let odd = room - (voters + room + 1) % 2 * usize::from(room > 0);
@@ -87,22 +88,22 @@ impl Members {
         self.engine.links().me
     }
 
-    /// Whose member it is.
+    /// Identity of the cluster.
     pub fn cluster(&self) -> ClusterId {
         self.engine.links().cluster
     }
 
-    /// What went between this member and each other one since the start.
+    /// Traffic with each other member since the start.
     pub fn traffic(&self) -> BTreeMap<u64, Traffic> {
         self.engine.links().traffic()
     }
 
-    /// How many connections each other member has to this one.
+    /// Number of connections of each other member to this one.
     pub fn connected(&self) -> BTreeMap<u64, usize> {
         self.connections.lock().iter().map(|(id, count)| (*id, *count)).collect()
     }
 
-    /// Who leads; changes are told.
+    /// The leadership and its changes.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.engine.leadership.subscribe()
     }
@@ -111,8 +112,8 @@ impl Members {
         self.engine.raft().server_metrics().borrow_watched().membership_config.membership().clone()
     }
 
-    /// The members as the next entry here finds them, for what is told of them may be a moment old, and whether they are
-    /// agreed on.
+    /// The newest membership of the log, which the published metrics may not show yet, and whether
+    /// it is committed.
     async fn newest_membership(&self) -> Result<(StoredMembership, bool), StoreError> {
         let newest = |state: &openraft::RaftState<Types>| {
             let (newest, agreed) =
@@ -123,7 +124,7 @@ impl Members {
         newest.map_err(|error| self.engine.fatal(&error))
     }
 
-    /// All members known here, by id.
+    /// All members known locally, by id.
     pub fn list(&self) -> Vec<Member> {
         let membership = self.membership();
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
@@ -135,7 +136,7 @@ impl Members {
         membership.nodes().map(member).collect()
     }
 
-    /// Learners that have nearly everything the leader has; known on the leader only.
+    /// Learners that have nearly all entries; known to the leader only.
     pub fn ready(&self) -> Vec<u64> {
         let metrics = self.engine.raft().metrics().borrow_watched().clone();
         let Some(replication) = metrics.replication else { return Vec::new() };
@@ -148,19 +149,21 @@ impl Members {
         metrics.membership_config.membership().learner_ids().filter(near).collect()
     }
 
-    /// Adds a member that follows and does not vote, or tells of a member's new address.
+    /// Adds a learner, or updates a member's address.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for an id or address that cannot be, [`StoreError::Unavailable`] without a leader.
+    /// [`StoreError::Invalid`] for an invalid id or address, [`StoreError::Unavailable`] without a
+    /// leader.
     pub async fn add(&self, id: u64, address: &str) -> Result<(), StoreError> {
         self.change(Change::Add(id, Address::new(address))).await
     }
 
-    /// Makes voters of learners.
+    /// Promotes learners to voters.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for who is no learner or would be one voter too many, [`StoreError::NotCaughtUp`] when one of
-    /// them lags too far behind, [`StoreError::Unavailable`] without a leader.
+    /// [`StoreError::Invalid`] for a member that is no learner or would be one voter too many,
+    /// [`StoreError::NotCaughtUp`] if one of them lags too far behind, [`StoreError::Unavailable`]
+    /// without a leader.
     pub async fn promote(&self, ids: Vec<u64>) -> Result<(), StoreError> {
         self.change(Change::Promote(ids)).await
     }
@@ -168,7 +171,8 @@ impl Members {
     /// Removes a member.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for who is no member or the last voter, [`StoreError::Unavailable`] without a leader.
+    /// [`StoreError::Invalid`] for an unknown member or the last voter, [`StoreError::Unavailable`]
+    /// without a leader.
     pub async fn remove(&self, id: u64) -> Result<(), StoreError> {
         self.change(Change::Remove(id)).await?;
         if self.profiles().contains_key(&id) {
@@ -206,15 +210,15 @@ impl Members {
         }
     }
 
-    /// What members say of themselves, by id.
+    /// Profiles by member.
     pub fn profiles(&self) -> BTreeMap<u64, Profile> {
         self.engine.applied_state.shared.state.read().cluster_data().profiles.clone()
     }
 
-    /// Tells all members what this one says of itself, unless they know.
+    /// Publishes this member's profile, unless it is unchanged.
     ///
     /// # Errors
-    /// Those of a write.
+    /// The errors of a write.
     pub async fn describe(&self, profile: Profile) -> Result<(), StoreError> {
         if self.profiles().get(&self.id()) == Some(&profile) {
             return Ok(());
@@ -227,18 +231,19 @@ impl Members {
         self.engine.submit(command, Durability::Synced).await.map(drop)
     }
 
-    /// Index of the newest entry known here to be committed.
+    /// Index of the newest committed entry known.
     pub fn committed(&self) -> u64 {
         self.engine.committed()
     }
 
-    /// Changes the members as the leader; `false` when another member leads.
+    /// Changes the membership as the leader; `false` if another member leads.
     pub(super) async fn change_here(&self, change: &Change) -> Result<bool, StoreError> {
         let _one = self.changing.lock().await;
         let (newest, agreed) = self.newest_membership().await?;
         let membership = newest.membership();
         if membership.get_node(&self.id()).is_none() {
-            // Who removed itself leads on until others know, but it is not for it to say any more who they are.
+            // A leader that removed itself leads until others know, but must not change the
+            // membership any more.
             return Ok(false);
         }
         if !agreed {
@@ -251,7 +256,7 @@ impl Members {
             self.engine.end_lazy().await?;
         }
         let changes = self.with_own_address(membership, change, changes)?;
-        // A change whose asker went away goes on behind the lock.
+        // If the caller is dropped, the change continues after the lock is released.
         let planned_on =
             Precondition::LastMembershipLogId { last_membership_log_id: *newest.log_id() };
         match self.engine.raft().change_membership_if(changes, false, [planned_on]).await {
@@ -268,7 +273,8 @@ impl Members {
         Ok(true)
     }
 
-    /// The first member was alone and needed no address: it says one before others are to reach it.
+    /// Adds this member's own address: the first member of a cluster starts without one, and
+    /// announces it before others join.
     fn with_own_address(
         &self,
         membership: &Membership,
@@ -335,7 +341,7 @@ impl ClusterMembers for Members {
     }
 }
 
-/// What openraft is asked for; `None` when there is nothing to do.
+/// The change for openraft; `None` if there is nothing to do.
 fn plan(
     membership: &Membership,
     change: &Change,
@@ -393,7 +399,7 @@ mod tests {
         let promoted = |voters, ready: &[u64]| to_promote(voters, ready).len();
         assert_eq!([promoted(1, &[]), promoted(1, &[2]), promoted(1, &[2, 3])], [0, 0, 2]);
         assert_eq!([promoted(1, &[2, 3, 4]), promoted(3, &[4, 5])], [2, 2]);
-        // One of three is lost and was removed: its successor makes them three again.
+        // One of three was lost and removed: its successor restores three voters.
         assert_eq!([promoted(2, &[4]), promoted(2, &[4, 5])], [1, 1]);
         assert_eq!([promoted(7, &[8]), promoted(6, &[7, 8]), promoted(5, &[6, 7, 8])], [0, 1, 2]);
     }

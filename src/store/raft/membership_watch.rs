@@ -1,4 +1,4 @@
-//! What a leader sees of the others: who may become a voter, and who is heard.
+//! The leader's view of the other members: learners to promote, and responsive members.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::members::{Members, to_promote};
 use crate::contract::Role;
 
 impl Members {
-    /// The learners that shall become voters now; resolves when there are some and this member leads.
+    /// Learners to promote now; resolves when there are some and this member leads.
     pub async fn promotable(&self) -> Vec<u64> {
         let raft = self.engine.raft();
         let (mut server, mut log) = (raft.server_metrics(), raft.metrics());
@@ -25,7 +25,8 @@ impl Members {
             if !promote.is_empty() {
                 return promote;
             }
-            // The log's progress is told with every write: it is of interest only while somebody could catch up.
+            // The log's progress changes with every write: it matters only while a learner could
+            // catch up.
             let waits =
                 self.leadership().borrow().leads && !to_promote(voters, &learners).is_empty();
             let ended = tokio::select! {
@@ -38,7 +39,7 @@ impl Members {
         }
     }
 
-    /// Resolves at the next change of who the members are or who leads.
+    /// Resolves at the next change of the membership or the leadership.
     pub async fn changed(&self) {
         let mut server = self.engine.raft().server_metrics();
         server.borrow_and_update();
@@ -47,7 +48,8 @@ impl Members {
         }
     }
 
-    /// Who was heard within this time, this member among them; `None` on a member that does not lead.
+    /// Members that responded within this time, including this one; `None` if this member does not
+    /// lead.
     pub fn responsive(&self, within: Duration) -> Option<BTreeSet<u64>> {
         let metrics = self.engine.raft().metrics().borrow_watched().clone();
         let responsive = metrics.heartbeat.filter(|_| metrics.state.is_leader())?;

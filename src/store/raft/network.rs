@@ -1,4 +1,4 @@
-//! openraft's way to other members: its requests in our encoding, checkpoints in pieces.
+//! openraft's network: its requests in the store's encoding, checkpoints in chunks.
 
 use std::future::Future;
 use std::io;
@@ -22,40 +22,41 @@ use crate::log::{Address, Applied, DiskWork, Types, Vote, behind};
 
 type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
 
-/// Bytes of a checkpoint in one message.
+/// Bytes of a checkpoint per message.
 const CHUNK_BYTES: usize = if cfg!(test) { 16 * 1024 } else { 1024 * 1024 };
 
-/// Longest wait for entries to be on a follower's disk before they are sent again: a flash card may take seconds for a sync, and
-/// a member that was cut off must not be waited for much longer than it is away.
+/// Maximum wait for entries to be on a follower's disk before they are sent again: a flash card may
+/// take seconds for a sync, but a member that was cut off must not block for much longer than it is
+/// away.
 const APPEND_WAIT: Duration = Duration::from_secs(2);
 
-/// Longest wait for the answer to a piece of a checkpoint: also over a link of some kilobytes a second.
+/// Maximum wait for the response to a chunk: sufficient for a link of some kilobytes per second.
 const CHUNK_WAIT: Duration = Duration::from_secs(60);
 
-/// Longest wait for the answer to the last piece, behind which the receiver reads the whole state.
+/// Maximum wait for the response to the last chunk, after which the receiver reads the whole state.
 const INSTALL_WAIT: Duration = Duration::from_secs(600);
 
-/// Longest wait of a message that says only what is committed for entries that go with it: then it needs no message, which a
-/// member that writes one entry after the other would otherwise send as often as entries.
+/// Maximum delay of a message that only announces committed entries: it is merged with the next
+/// entries. Otherwise a follower that writes sequentially would cause one such message per entry.
 const COMMIT_WAIT: Duration = Duration::from_millis(1);
 
-/// Pieces that may be asked for again before the transfer is begun anew.
+/// Number of retries of chunks before the transfer restarts.
 const REPEATS_MAX: usize = 8;
 
-/// Makes [`PeerNetwork`]s.
+/// Creates [`PeerNetwork`]s.
 pub(super) struct NetworkFactory {
     pub(super) links: Arc<PeerLinks>,
     pub(super) work: DiskWork,
 }
 
-/// Another member.
+/// The connection to another member.
 pub(super) struct PeerNetwork {
     id: u64,
     links: Arc<PeerLinks>,
     work: DiskWork,
 }
 
-/// An answer to something else.
+/// The error for a response of another type.
 fn unexpected(answer: &Response) -> Unreachable<Types> {
     let text = match answer {
         Response::Refused(error) => format!("the member refused: {error}"),
@@ -79,7 +80,7 @@ impl PeerNetwork {
         let applied = Applied { id: meta.last_log_id, membership: meta.last_membership };
         let checkpoint = snapshot.snapshot;
         let (mut file, total) = self.work.run(move || checkpoint.open()).await??;
-        // Empty at first: that asks how much is there of an interrupted transfer.
+        // Empty at first: this asks how much of an interrupted transfer exists.
         let (mut offset, mut data, mut repeats) = (0, Vec::new(), 0);
         loop {
             let whole = offset + data.len() as u64 == total;
@@ -126,13 +127,13 @@ impl PeerNetwork {
 type Append = AppendEntriesRequest<Types>;
 type Appended = Result<StreamAppendResult<Types>, RPCError<Types>>;
 
-/// The requests of `input`; one without entries waits for the next, which says the same and more, unless somebody waits for
-/// what it says.
+/// Merges the requests of `input`: one without entries waits for the next request, which says the
+/// same and more, unless another member waits for it.
 fn gather(
     links: Arc<PeerLinks>,
     input: impl Stream<Item = Append> + Send + Unpin + 'static,
 ) -> impl Stream<Item = Append> + Send + Unpin + 'static {
-    // Entries that the member may have applied by what was sent.
+    // Entries that the member may apply after the messages sent so far.
     let told = 0;
     Box::pin(stream::unfold(Some((links, input, told)), async |state| {
         let (links, mut input, told) = state?;
@@ -222,7 +223,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
         tokio::select! {
             biased;
             closed = cancel => Err(closed.into()),
-            // Also where the file cannot be read: a newer checkpoint may have taken its place.
+            // Also if the file cannot be read: a newer checkpoint may have replaced it.
             sent = self.send(vote, snapshot) => match sent {
                 Ok(vote) => Ok(SnapshotResponse { vote }),
                 Err(error) => Err(Unreachable::new(&error).into()),
@@ -252,7 +253,7 @@ mod tests {
     use crate::contract::ClusterId;
     use crate::log::{Entry, LogId, Payload};
 
-    /// A request that says that so many entries are committed, with so many entries.
+    /// A request with a number of committed entries and a number of new entries.
     fn request(committed: u64, entries: u64) -> Append {
         let id = |index| LogId::new_term_index(1, index);
         let entry = |at| Entry { log_id: id(committed + at), payload: Payload::Blank };
@@ -264,7 +265,7 @@ mod tests {
         }
     }
 
-    /// A link, where requests are put in, and where they come out.
+    /// A merging stream, with its input and its output.
     fn gathering() -> (Arc<PeerLinks>, mpsc::Sender<Append>, impl Stream<Item = Append> + Unpin) {
         let problems = Problems::default();
         let links = PeerLinks::new(ClusterId([7; 16]), 1, Address::default(), None, problems);
@@ -274,7 +275,7 @@ mod tests {
         (Arc::clone(&links), sender, gather(links, input))
     }
 
-    /// What comes out next: entries that are committed, entries with it; and after how long.
+    /// The next output: committed entries and new entries; and its delay.
     async fn next(output: &mut (impl Stream<Item = Append> + Unpin)) -> (u64, usize, Duration) {
         let begin = Instant::now();
         let request = output.next().await.unwrap();
@@ -301,7 +302,7 @@ mod tests {
         input.send(request(5, 0)).await.unwrap();
         links.await_elsewhere(5);
         assert_eq!(next(&mut output).await, (5, 0, Duration::ZERO));
-        // All that anybody waits for was sent.
+        // Everything that other members wait for was sent.
         input.send(request(6, 0)).await.unwrap();
         assert!(next(&mut output).await.2 >= COMMIT_WAIT);
         input.send(request(7, 0)).await.unwrap();

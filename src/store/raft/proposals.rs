@@ -8,32 +8,33 @@ use crate::contract::{Durability, StoreError};
 use crate::log::{BATCH_BYTES, Batch};
 use crate::mvcc::{Command, Outcome};
 
-/// What openraft may write between the look at the room and the entry: votes, blank entries, changes of members.
+/// Bytes that openraft may write between the check for room and the entry: votes, blank entries,
+/// membership changes.
 pub(super) const ROOM_SLACK: u64 = 4096;
 
-/// A command and who waits for it.
+/// A queued command and its caller.
 pub(super) struct QueuedCommand {
     pub(super) command: Command,
     pub(super) durability: Durability,
     pub(super) reply: oneshot::Sender<Result<Outcome, StoreError>>,
-    /// Another member may propose it when that one leads.
+    /// Another member may propose the command if it leads.
     pub(super) forward: bool,
 }
 
 impl QueuedCommand {
-    /// Parts what is proposed from who waits for it.
+    /// Separates the command from its caller.
     pub(super) fn split(self) -> (Command, Waiting) {
         (self.command, Waiting { reply: self.reply, forward: self.forward })
     }
 }
 
-/// Who waits for a proposed command.
+/// The caller of a proposed command.
 pub(super) struct Waiting {
     pub(super) reply: oneshot::Sender<Result<Outcome, StoreError>>,
     pub(super) forward: bool,
 }
 
-/// What another member has to propose; the rest is refused.
+/// Takes the commands that another member must propose; refuses the rest.
 pub(super) fn take_for_forwarding(
     requests: impl Iterator<Item = (Command, Waiting)>,
     refused: bool,
@@ -41,35 +42,35 @@ pub(super) fn take_for_forwarding(
     let mut not_leader = NotLeaderBatch { commands: Vec::new(), replies: Vec::new(), refused };
     for (command, Waiting { reply, forward }) in requests {
         if reply.is_closed() {
-            // What nobody waits for is not done later behind their back.
+            // A command whose caller has given up must not run later.
         } else if forward {
             not_leader.commands.push(command);
             not_leader.replies.push(reply);
         } else {
             let text = "this member does not lead any more".to_owned();
-            // Who does not wait any more does not need the answer.
+            // The receiver may be gone.
             let _ = reply.send(Err(StoreError::Unavailable(text)));
         }
     }
     not_leader
 }
 
-/// Commands that this member cannot propose, and who waits for them.
+/// Commands that this member cannot propose because it does not lead, and their callers.
 pub(super) struct NotLeaderBatch {
     pub(super) commands: Vec<Command>,
     pub(super) replies: Vec<oneshot::Sender<Result<Outcome, StoreError>>>,
-    /// openraft refused them: it knows of another leader, or will.
+    /// openraft refused them: it knows another leader, or will.
     pub(super) refused: bool,
 }
 
-/// What goes into one entry.
+/// The content of an entry.
 pub(super) struct Proposal {
     pub(super) requests: Vec<QueuedCommand>,
     pub(super) encoded: Vec<u8>,
 }
 
 impl Proposal {
-    /// What was one entry's before.
+    /// Repeats the content of an entry.
     pub(super) fn again(requests: Vec<QueuedCommand>) -> Self {
         let (mut encoded, mut scratch) = (Vec::new(), Vec::new());
         for request in &requests {
@@ -78,12 +79,13 @@ impl Proposal {
         Self { requests, encoded }
     }
 
-    /// Takes commands up to one entry's size; one larger command alone.
+    /// Takes commands up to the size of an entry; a larger command alone.
     pub(super) fn take(queue: &mut VecDeque<QueuedCommand>) -> Self {
         let (mut requests, mut encoded, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(request) = queue.pop_front() {
             if request.reply.is_closed() {
-                // Who asked was told that nobody answers; what nobody waits for is not done later behind their back.
+                // The caller was told that there is no answer; a command whose caller has given up
+                // must not run later.
                 continue;
             }
             let before = encoded.len();
@@ -102,7 +104,7 @@ impl Proposal {
         self.encoded.len() as u64 + ROOM_SLACK
     }
 
-    /// Refuses what does not free space.
+    /// Refuses commands that do not free space.
     pub(super) fn only_what_frees(self, error: &StoreError) -> Self {
         let (frees, refused): (Vec<_>, Vec<_>) =
             self.requests.into_iter().partition(|request| request.command.frees_space());
@@ -113,7 +115,7 @@ impl Proposal {
 
 pub(super) fn answer_all(requests: impl IntoIterator<Item = QueuedCommand>, error: &StoreError) {
     for request in requests {
-        // Who does not wait any more does not need the answer.
+        // The receiver may be gone.
         let _ = request.reply.send(Err(error.clone()));
     }
 }

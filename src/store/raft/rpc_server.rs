@@ -1,4 +1,4 @@
-//! What other members ask for, and the answers.
+//! Handles the requests of other members.
 
 use base::tasks::Kind;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -16,7 +16,7 @@ use crate::local::engine::Engine;
 use crate::log::{Entry, Types, behind, entry_bytes};
 use crate::mvcc::Command;
 
-/// Longest wait for the leader's word on whether a sender is a member.
+/// Maximum wait for the leader's confirmation that a sender is a member.
 const SURE_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
 
 fn refused(text: impl Into<String>) -> Response {
@@ -28,7 +28,8 @@ fn failed(error: &RaftError<Types>) -> Response {
 }
 
 impl Members {
-    /// Answers what another member sent by its [`super::Transport`]; who that is must have been made sure of before.
+    /// Handles a request that another member sent by its [`super::Transport`]; the caller must have
+    /// authenticated the sender.
     pub async fn answer(&self, request: &[u8]) -> Vec<u8> {
         let links = self.engine.links();
         let mut from = 0;
@@ -61,7 +62,7 @@ impl Members {
             .encode()
     }
 
-    /// Whether the sender may ask this member; notes where it is.
+    /// Whether the sender may send requests to this member; records its address.
     fn check(&self, envelope: &Envelope) -> Option<Response> {
         let links = self.engine.links();
         if envelope.cluster != links.cluster {
@@ -92,9 +93,10 @@ impl Members {
         server.borrow_watched().membership_config.membership().get_node(&member).is_some()
     }
 
-    /// Whether the sender is no member any more, which one that was away does not know. This member may know less than the
-    /// sender: only what a leader with a quorum says counts, and where there is none the sender may be the one to lead. The
-    /// leader itself is not asked about: one that has nothing yet, or less than all members, would keep it waiting for ever.
+    /// Whether the sender was removed from the cluster, which it may not know if it was away. This
+    /// member may know less than the sender, so only the word of a leader with a quorum counts;
+    /// without one, the sender may be the next leader. The leader itself is not checked: a member
+    /// with an empty or old log would block it forever.
     async fn was_removed(&self, from: u64) -> bool {
         let leader = self.engine.leadership().leader;
         if self.has(from) || leader.is_none_or(|leader| leader == from) {
@@ -108,7 +110,8 @@ impl Members {
         let raft = self.engine.raft();
         match request {
             Request::Append(append) => {
-                // Refused before it is taken: a log that cannot be written would be the end of this member.
+                // Refused before it is accepted: a log that cannot be written would stop this
+                // member.
                 if let Err(error) = self.room_for(&append.entries).await {
                     return Response::Refused(error);
                 }
@@ -141,7 +144,7 @@ impl Members {
         }
     }
 
-    /// Makes room for the leader's entries.
+    /// Ensures room for the leader's entries.
     async fn room_for(&self, entries: &[Entry]) -> Result<(), StoreError> {
         if entries.is_empty() {
             return Ok(());
@@ -198,7 +201,7 @@ impl Members {
     async fn take_chunk(&self, chunk: Chunk) -> Response {
         let own = self.engine.raft().server_metrics().borrow_watched().vote;
         if own > chunk.vote {
-            // Its sender leads no more.
+            // The sender does not lead any more.
             return Response::Installed(own);
         }
         let term = chunk.applied.id.map_or(0, |id| id.committed_leader_id().term);
@@ -219,12 +222,13 @@ impl Members {
         let snapshot = Checkpoint::snapshot_receiver(self.engine.checkpoints.disk());
         let raft = self.engine.raft().clone();
         let (done, installed) = oneshot::channel();
-        // A task of its own, whatever becomes of who asked: until the file has its place no transfer may write into it.
+        // A task of its own, in case the caller is dropped: until the file has its final name no
+        // other transfer may write to it.
         self.tasks.spawn(Kind::Request, "store snapshot", async move {
             let snapshot = Snapshot { meta, snapshot };
             let answer = raft.install_full_snapshot(chunk.vote, snapshot).await;
             snapshot_receiver.end();
-            // Who does not wait any more does not need the answer.
+            // The receiver may be gone.
             let _ = done.send(answer);
             Ok::<(), StoreError>(())
         });

@@ -1,4 +1,5 @@
-//! A checkpoint that another member sends, piece by piece: a broken transfer goes on where it was.
+//! Receives a checkpoint from another member in chunks; an interrupted transfer continues where it
+//! stopped.
 
 use std::io;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use super::wire::Chunk;
 use crate::log::{Applied, Disk, DiskFile, DiskWork, INCOMING};
 
-/// What has come of a checkpoint.
+/// A partially received checkpoint.
 #[derive(Debug)]
 struct Partial {
     applied: Applied,
@@ -15,7 +16,7 @@ struct Partial {
     file: Box<dyn DiskFile>,
 }
 
-/// See the module.
+/// Receives checkpoints.
 #[derive(Debug)]
 pub(super) struct SnapshotReceiver {
     disk: Arc<dyn Disk>,
@@ -28,15 +29,15 @@ impl SnapshotReceiver {
         Self { disk, work, partial: None }
     }
 
-    /// Takes a piece; how many bytes of the file are there then, all from its begin. A piece that does not continue them, or
-    /// was damaged on its way, changes nothing. With the last one the file is on disk.
+    /// Takes a chunk; returns the size of the contiguous part received so far. A chunk that does
+    /// not continue it, or was damaged, changes nothing. After the last one the file is on disk.
     ///
     /// # Errors
-    /// The file system's; the transfer begins anew then.
+    /// Errors of the file system; the transfer then restarts.
     pub(super) async fn take(&mut self, chunk: &Chunk) -> io::Result<u64> {
         let same =
             |partial: &Partial| partial.applied == chunk.applied && partial.total == chunk.total;
-        // Taken out: when this is given up half-way, the next transfer begins anew.
+        // Taken out: if this future is dropped, the next transfer restarts.
         let mut partial = match self.partial.take().filter(same) {
             Some(partial) => partial,
             None => {
@@ -66,7 +67,7 @@ impl SnapshotReceiver {
         Ok(have)
     }
 
-    /// Forgets the file: it was installed, or is none.
+    /// Forgets the file after it was installed or rejected.
     pub(super) fn end(&mut self) {
         self.partial = None;
     }

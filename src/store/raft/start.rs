@@ -1,4 +1,4 @@
-//! Starting the voter: openraft over what recovery found, leadership, and the tasks around it.
+//! Starts a member: openraft over the recovered log, and the tasks around it.
 
 use std::sync::Arc;
 
@@ -27,25 +27,26 @@ use crate::log::{
 };
 use crate::mvcc::Command;
 
-/// This server's place among several.
+/// Options of a member of a cluster.
 #[derive(Debug, Clone)]
 pub struct MemberOptions {
-    /// Where other members reach this one, as the transport understands it; not empty.
+    /// Address at which other members reach this one, in the transport's form; not empty.
     pub address: String,
-    /// The way to them.
+    /// Transport to the other members.
     pub transport: Arc<dyn Transport>,
-    /// An empty directory becomes a member that waits until the others have added it, instead of the first of a cluster.
+    /// An empty directory becomes a member that waits to be added to a cluster, instead of the
+    /// first of a cluster.
     pub join: bool,
 }
 
-/// How to start.
+/// Options for starting.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Whether lazy durability is honoured.
     pub(crate) lazy: bool,
     /// Where blocking work runs.
     pub(crate) work: DiskWork,
-    /// The place among several members, if there may be any.
+    /// Options of the member, if there may be several.
     pub(crate) member_options: Option<MemberOptions>,
 }
 
@@ -57,7 +58,7 @@ pub(crate) struct Started {
     pub(crate) members: Arc<Members>,
 }
 
-/// What openraft is built of, and what is shared with it.
+/// The parts of a member, and the state shared with openraft.
 pub(super) struct RaftParts {
     pub(super) node: u64,
     pub(super) log: LogStore,
@@ -68,7 +69,7 @@ pub(super) struct RaftParts {
     jobs: mpsc::Sender<Job>,
 }
 
-/// Starts the log's writer and puts openraft's parts over it.
+/// Starts the writer of the log and assembles the parts of openraft.
 pub(super) fn assemble(
     recovered: Recovered,
     work: DiskWork,
@@ -104,8 +105,9 @@ pub(super) fn assemble(
     RaftParts { node, log, machine, applied_state, status, checkpoints, jobs }
 }
 
-/// Goes on where recovery ended, and resolves once this member leads and has applied its whole log, or, when others vote too,
-/// as soon as it can answer them. Its tasks end in order when `tasks` shuts down; `lock` is held until none of them touches the directory.
+/// Continues where recovery ended. Resolves once this member leads and has applied its whole log
+/// or, if there are other voters, as soon as it can answer them. Its tasks end in order when
+/// `tasks` shuts down; `lock` is held until none of them accesses the directory.
 ///
 /// # Errors
 /// [`OpenError::Io`].
@@ -143,7 +145,8 @@ pub(crate) async fn start(
     let led = tokio::select! {
         biased;
         led = become_leader(&raft, node, &address, may_begin) => led,
-        // What it writes to lead finds no space. Nobody is served before, so nobody is harmed by an end that says why.
+        // Becoming leader needs space. No request was served yet, so it is safe to stop with the
+        // error.
         Ok(what) = async { full.wait_for(Option::is_some).await.map(|text| text.clone()) } => {
             end_early(&raft, &jobs).await;
             return Err(OpenError::NoSpace { what: what.unwrap_or_default() });
@@ -159,7 +162,7 @@ pub(crate) async fn start(
         }
         Ok(leads) => leads,
         Err(error) => {
-            // Its tasks would hold on to the directory; the error that counts is the first.
+            // Its tasks would keep the directory open; the first error counts.
             let _ = raft.shutdown().await;
             return Err(failed(&error));
         }
@@ -185,25 +188,26 @@ pub(crate) async fn start(
     Ok(Started { shared, engine, members })
 }
 
-/// Ends the log's writer, and then openraft, which may wait for it.
+/// Stops the writer of the log, and then openraft, which may wait for it.
 async fn end_early(raft: &Raft, jobs: &mpsc::Sender<Job>) {
     let (done, stopped) = oneshot::channel();
     if jobs.send(Job::Stop(done)).await.is_ok() {
-        // Whatever it says: the error that counts is known.
+        // The first error counts, whatever the result here.
         let _ = stopped.await;
     }
     let _ = raft.shutdown().await;
 }
 
-/// Milliseconds between heartbeats, and within which openraft wants each answered: links of the edge take as long, and so
-/// does a busy machine.
+/// Milliseconds between heartbeats, and openraft's limit for each response: links of edge sites and
+/// busy machines take as long.
 const HEARTBEAT_MS: u64 = 250;
 
-/// Milliseconds without a leader's word after which a member wants to lead: several heartbeats, for one that is late is no
-/// reason for an election.
+/// Milliseconds without a heartbeat after which a member campaigns: several heartbeats, because a
+/// single late one is no reason for an election.
 const ELECTION_MS: std::ops::Range<u64> = 1000..2000;
 
-/// Nothing ticks and nobody is sent heartbeats while there is one member: it leads from its start to its end.
+/// openraft's configuration. A single member needs no timers and no heartbeats: it leads from its
+/// start to its end.
 fn config(cluster: String) -> openraft::Config {
     openraft::Config {
         cluster_name: cluster,
@@ -214,18 +218,19 @@ fn config(cluster: String) -> openraft::Config {
         election_timeout_min: ELECTION_MS.start,
         election_timeout_max: ELECTION_MS.end,
         backoff: "50ms 100ms 200ms ...1s".to_owned(),
-        // A new term for each start, also after one whose lazy entries were lost.
+        // Every start has a new term, also after lazy entries were lost.
         enable_leader_restore: Some(false),
         enable_pre_vote: Some(true),
-        // Checkpoints are written when the log has outgrown the state, and the log behind them goes at once.
+        // Checkpoints are written when the log has outgrown the state, and the log before them is
+        // purged at once.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: 0,
         ..openraft::Config::default()
     }
 }
 
-/// Makes this member the leader where no other may vote, of a new cluster if it `may_begin` one, and waits until it has
-/// applied its whole log; whether it leads.
+/// Makes this member the leader if it is the only voter; initializes a new cluster if it
+/// `may_begin` one. Waits until the whole log is applied; returns whether it leads.
 async fn become_leader(
     raft: &Raft,
     node: u64,
@@ -282,7 +287,7 @@ fn spawn_tasks(engine: &Arc<RaftEngine>, lock: Arc<Option<Lock>>, tasks: &Tasks)
     let proposing = Arc::clone(engine);
     tasks.spawn(Kind::Critical, "store proposals", async move {
         let ended = Arc::clone(&proposing).propose_all().await;
-        // Without a receiver the end was not awaited.
+        // The supervisor may be gone.
         let _: Result<(), ()> = proposed.send(());
         ended
     });
@@ -298,14 +303,15 @@ fn spawn_tasks(engine: &Arc<RaftEngine>, lock: Arc<Option<Lock>>, tasks: &Tasks)
     );
 }
 
-/// Time between attempts to write what found no space: nothing tells when there is some.
+/// Time between retries of writes that found no space: there is no notification when space is
+/// freed.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Key of what is wrong when the device is full.
+/// Key of the problem report for a full device.
 const FULL: &str = "store/space";
 
-/// Follows openraft, the deadline of lazy writes and the want of space; ends everything in order at shutdown, and at once when
-/// openraft ends.
+/// Follows openraft's metrics, the deadline of lazy writes and the lack of space. At shutdown it
+/// ends everything in order; when openraft ends it stops at once.
 async fn supervise(
     engine: Arc<RaftEngine>,
     all_proposed: oneshot::Receiver<()>,
@@ -345,9 +351,9 @@ async fn supervise(
                 return Err(error);
             },
             () = engine.status.lazy.notified() => {}
-            // Never an error: what it is told by lives as long as this does.
+            // Cannot fail: the sender lives as long as this task.
             _ = full.changed() => {}
-            // Where others wait already, each of them is an attempt.
+            // If the queue is full, every queued request is a retry.
             () = retry => drop(engine.jobs().try_send(Job::Retry)),
             () = deadline => sync_lazy(&engine).await,
         }
@@ -355,9 +361,9 @@ async fn supervise(
     engine.close();
     let proposed = async {
         tokio::select! {
-            // Where the task has ended already there is nothing to wait for.
+            // If the task has ended already, there is nothing to wait for.
             _ = all_proposed => {}
-            // What was taken and finds no space holds up no end: nobody was told that it was written.
+            // Accepted commands without space do not delay the shutdown: none was acknowledged.
             _ = full.wait_for(Option::is_some) => {}
         }
     };
@@ -379,7 +385,7 @@ async fn supervise(
     stopped?.map_err(|error| StoreError::Stopped(error.to_string()))
 }
 
-/// Has everything acknowledged made durable. Whatever became of it: the writer's own task says when it cannot go on.
+/// Makes everything acknowledged durable. If this fails, the writer's task reports the error.
 async fn sync_lazy(engine: &RaftEngine) {
     let (done, synced) = oneshot::channel();
     if engine.jobs().send(Job::Sync(done)).await.is_ok() {
@@ -391,7 +397,7 @@ async fn sync_lazy(engine: &RaftEngine) {
     }
 }
 
-/// Says on the board what a full device means and what to do.
+/// Reports a full device as a problem, with advice.
 fn report_disk_full(tasks: &Tasks, full: Option<&String>) {
     match full {
         Some(text) => {
@@ -402,13 +408,14 @@ fn report_disk_full(tasks: &Tasks, full: Option<&String>) {
     }
 }
 
-/// Longest wait for a quorum when this member stops.
+/// Maximum wait for a quorum at shutdown.
 const LAST_PROPOSALS: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Longest wait for another member to take the lead when this one goes.
+/// Maximum wait for another member to lead at shutdown.
 const HAND_OVER: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Gives the lead to the voter that has most of the log, so that nobody has to notice that this one is gone.
+/// Transfers leadership to the most up-to-date voter, so that the others need not detect the end of
+/// this member.
 async fn transfer_on_shutdown(engine: &RaftEngine) {
     let metrics = engine.raft().metrics().borrow_watched().clone();
     let Some(replication) = metrics.replication.filter(|_| metrics.state.is_leader()) else {
@@ -428,7 +435,8 @@ async fn transfer_on_shutdown(engine: &RaftEngine) {
     }
 }
 
-/// Writes checkpoints when the log has outgrown the state, and lets openraft drop the log behind them.
+/// Writes checkpoints when the log has outgrown the state, and has openraft purge the log before
+/// them.
 async fn checkpoints(
     engine: Arc<RaftEngine>,
     lock: Arc<Option<Lock>>,

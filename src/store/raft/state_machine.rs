@@ -14,14 +14,14 @@ use crate::log::{Applied, Entries, LogId, Outcomes, Payload, StoredMembership, T
 type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
 type Meta = openraft::type_config::alias::SnapshotMetaOf<Types>;
 
-/// See the module.
+/// openraft's state machine over the key space.
 pub(crate) struct Machine {
     pub(super) applied_state: Arc<AppliedState>,
     pub(super) entries: Arc<Entries>,
     pub(super) checkpoints: Arc<Checkpoints>,
 }
 
-/// An entry's commands, how many, and who waits for the outcomes.
+/// Number of commands of an entry, and the responder for their outcomes.
 type Waiting = (usize, Option<ApplyResponder<Types>>);
 
 impl RaftStateMachine<Types> for Machine {
@@ -92,7 +92,7 @@ impl RaftStateMachine<Types> for Machine {
             self.applied_state.shared.replace(state, || self.applied_state.set(applied.clone()));
         };
         self.checkpoints.install(&applied, checkpoint, replace).await?;
-        // What lies between is not known as events: watchers read again and go on from there.
+        // The events in between are unknown: watchers must relist and continue from there.
         self.applied_state.shared.end_watches(&StoreError::Overrun);
         Ok(())
     }
@@ -102,7 +102,7 @@ impl RaftStateMachine<Types> for Machine {
     }
 }
 
-/// Makes openraft's snapshots: the checkpoint that was just written, or a new one where openraft wants one by itself.
+/// Builds openraft's snapshots: the checkpoint just written, or a new one if openraft requests one.
 pub(crate) struct CheckpointBuilder {
     applied_state: Arc<AppliedState>,
     checkpoints: Arc<Checkpoints>,

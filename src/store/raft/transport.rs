@@ -1,4 +1,4 @@
-//! The seam to other members: bytes there and an answer back, whatever carries them.
+//! Sends requests to other members over a transport, which carries bytes and returns the response.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,24 +16,25 @@ use super::wire::{Envelope, Request, Response};
 use crate::contract::{ClusterId, StoreError, Traffic};
 use crate::log::Address;
 
-/// Key of what is wrong with a member that was removed while it was away.
+/// Key of the problem report for a member that was removed while it was away.
 const REMOVED: &str = "store/removed";
 
-/// Why such a member gets no answers.
+/// The reason why such a member gets no responses.
 pub(crate) const REMOVED_TEXT: &str =
     "it was removed from the members of the store, as the others say";
 
-/// Key of what is wrong when the log cannot grow.
+/// Key of the problem report for a log that cannot grow.
 const ROOM: &str = "store/room";
 
-/// What to do about a full device.
+/// Advice for a full device.
 pub(crate) const MAKE_SPACE: &str =
     "make space on the file system of the data directory; writes go on by themselves";
 
-/// Largest message in bytes, there and back: every entry fits, for a segment of the log has half as many.
+/// Maximum size of a message in either direction: every entry fits, because an entry has at most
+/// half a segment.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
-/// Which messages share a connection, so that large ones do not hold up those that say who leads.
+/// Selects the connection of a message, so that large messages do not delay heartbeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Heartbeats, entries, votes, proposals and reads.
@@ -42,49 +43,50 @@ pub enum Lane {
     Bulk,
 }
 
-/// A member that is called.
+/// The target of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its id.
+    /// Member id.
     pub id: u64,
-    /// Its address as the membership has it.
+    /// Address from the membership.
     pub address: String,
 }
 
-/// Why there is no answer.
+/// The reason why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The member has not got the request and never will.
+    /// The member did not receive the request, and never will.
     #[error("the member cannot be reached: {0}")]
     NotSent(String),
-    /// The member may have got the request.
+    /// The member may have received the request.
     #[error("the member did not answer: {0}")]
     Unanswered(String),
 }
 
-/// Carries messages. A call may be dropped at any time; calls of one lane need not arrive in order.
+/// Carries messages. A call may be dropped at any time; calls of a lane may arrive out of order.
 #[async_trait]
 pub trait Transport: Send + Sync + std::fmt::Debug + 'static {
-    /// Sends `request`, at most [`MAX_MESSAGE_BYTES`], to `to`; what [`super::Members::answer`] answered there.
+    /// Sends `request`, at most [`MAX_MESSAGE_BYTES`], to `to`; returns the response of
+    /// [`super::Members::answer`] there.
     async fn call(&self, to: &Peer, lane: Lane, request: Bytes) -> Result<Bytes, CallError>;
 }
 
-/// What is known of another member.
+/// State of the connection to another member.
 #[derive(Debug, Default)]
 struct PeerState {
     at: PeerAddress,
     traffic: Traffic,
 }
 
-/// Where a member may be. One that came back elsewhere is in no agreed place before the others have agreed on it, and it may be
-/// needed for that; it says itself where it is.
+/// Candidate addresses of a member. A member that returns with a new address announces it before
+/// the membership records it; its vote may be needed for that.
 #[derive(Debug, Default)]
 struct PeerAddress {
-    /// As the membership has it.
+    /// Address from the membership.
     agreed: Address,
-    /// Where it said to be since, when that is elsewhere.
+    /// Newer address that the member announced, if it differs.
     announced: Address,
-    /// The next call goes to the latter.
+    /// Whether the next call uses the announced address.
     follow: bool,
 }
 
@@ -104,7 +106,8 @@ impl PeerAddress {
         self.announced = if self.follow { address.clone() } else { Address::default() };
     }
 
-    /// Nobody, or somebody else, was at `address`: what was heard may be older than what was agreed on, and the other way round.
+    /// Switches to the other address after a failed call at `address`: either of the two may be
+    /// outdated.
     fn switch_address(&mut self, address: &Address) {
         if !self.announced.is_unknown() && self.next() == address {
             self.follow = !self.follow;
@@ -112,7 +115,7 @@ impl PeerAddress {
     }
 }
 
-/// This member's side of the seam.
+/// The connections to the other members.
 #[derive(Debug)]
 pub(crate) struct PeerLinks {
     pub(crate) cluster: ClusterId,
@@ -120,18 +123,19 @@ pub(crate) struct PeerLinks {
     address: Address,
     transport: Option<Arc<dyn Transport>>,
     problems: Problems,
-    /// The leader has no such member as this one.
+    /// The leader does not count this member as a member.
     removed: AtomicBool,
-    /// The log has no room for more than what frees some.
+    /// The log only has room for commands that free space.
     short: AtomicBool,
-    /// Of each member: one may move while it is being called.
+    /// State per member; a member may change its address during a call.
     members: Mutex<HashMap<u64, PeerState>>,
-    /// Entries that another member waits to have applied, and a sign when there are more.
+    /// Entries that another member waits for, and a notification when there are more.
     awaited: (AtomicU64, Notify),
 }
 
 impl PeerLinks {
-    /// The member `me`, reached at `address`. Without a transport nobody can be reached.
+    /// Connections of the member `me` with the address `address`. Without a transport no member can
+    /// be reached.
     pub(crate) fn new(
         cluster: ClusterId,
         me: u64,
@@ -144,14 +148,14 @@ impl PeerLinks {
         Self { cluster, me, address, transport, problems, removed, short, members, awaited }
     }
 
-    /// Notes that another member waits until it may apply the entries before `next`.
+    /// Records that another member waits for the entries before `next`.
     pub(super) fn await_elsewhere(&self, next: u64) {
         if self.awaited.0.fetch_max(next, Relaxed) < next {
             self.awaited.1.notify_waiters();
         }
     }
 
-    /// Resolves once another member waits for entries up to and with the last before `next`.
+    /// Resolves once another member waits for the entries before `next`.
     pub(super) async fn awaited_elsewhere(&self, next: u64) {
         loop {
             let more = self.awaited.1.notified();
@@ -162,7 +166,7 @@ impl PeerLinks {
         }
     }
 
-    /// Says whether there was room for what was to be written.
+    /// Reports whether there was room for a write.
     pub(crate) fn report_room(&self, refused: Option<&StoreError>) {
         if let Some(error @ StoreError::NoSpace(_)) = refused {
             self.short.store(true, Relaxed);
@@ -174,12 +178,12 @@ impl PeerLinks {
         }
     }
 
-    /// Whether the leader said that this is no member any more.
+    /// Whether the leader said that this member was removed.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Relaxed)
     }
 
-    /// Notes whether the leader counts this member among its own.
+    /// Records whether the leader counts this member as a member.
     pub(crate) fn set_removed(&self, removed: bool) {
         if self.removed.swap(removed, Relaxed) == removed {
             return;
@@ -192,14 +196,14 @@ impl PeerLinks {
         }
     }
 
-    /// Notes where the members agree that one of them is reached.
+    /// Records the address of a member from the membership.
     pub(crate) fn set_agreed_address(&self, member: u64, address: &Address) {
         if !address.is_unknown() {
             self.members.lock().entry(member).or_default().at.set_agreed(address);
         }
     }
 
-    /// Notes where a member says that it is reached.
+    /// Records the address that a member announces.
     pub(crate) fn set_announced(&self, member: u64, address: &Address) {
         if !address.is_unknown()
             && let Some(known) = self.members.lock().get_mut(&member)
@@ -214,21 +218,21 @@ impl PeerLinks {
         }
     }
 
-    /// Counts what goes to a member and comes from it.
+    /// Counts traffic with a member.
     pub(crate) fn count(&self, member: u64, count: impl FnOnce(&mut Traffic)) {
         if let Some(known) = self.members.lock().get_mut(&member) {
             count(&mut known.traffic);
         }
     }
 
-    /// What was counted, for each other member.
+    /// Traffic with each other member.
     pub(crate) fn traffic(&self) -> BTreeMap<u64, Traffic> {
         let members = self.members.lock();
         let others = members.iter().filter(|(id, _)| **id != self.me);
         others.map(|(id, known)| (*id, known.traffic)).collect()
     }
 
-    /// Asks a member and waits no longer than `limit`.
+    /// Sends a request to a member, with a timeout.
     pub(crate) async fn call(
         &self,
         to: u64,
@@ -289,7 +293,7 @@ mod tests {
         assert_eq!(*member.next(), at("a:2"));
         member.set_agreed(&at("a:1"));
         assert_eq!(*member.next(), at("a:2"), "nothing new was agreed on");
-        // A message that was long on its way: the calls find back.
+        // A delayed message: calls return to the working address.
         member.switch_address(&at("a:2"));
         assert_eq!(*member.next(), at("a:1"));
         member.switch_address(&at("a:2"));

@@ -1,11 +1,11 @@
-//! What members say to each other, and its encoding: ours, versioned, the entries as they stand in the log.
+//! Messages between members and their versioned encoding; entries are encoded as in the log.
 //!
 //! ```text
 //! request: version 2 | cluster 16 | from | to | address | tag 1 | body
 //! answer:  version 1 | tag 1 | body
 //! ```
-//! Numbers and bytes as in the log (LEB128, length-prefixed). A change of a body needs a new tag, one of the frame a new
-//! version. Requests of version 1 have no address.
+//! Numbers and bytes are encoded as in the log (LEB128, length-prefixed). A change of a body needs
+//! a new tag, a change of the frame a new version. Requests of version 1 have no address.
 
 mod values;
 
@@ -26,47 +26,47 @@ use crate::mvcc::{Command, Outcome};
 /// Version of the frame of requests.
 const REQUEST_VERSION: u8 = 2;
 
-/// Version of the frame of answers.
+/// Version of the frame of responses.
 const VERSION: u8 = 1;
 
-/// What every request begins with.
+/// The head of every request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Envelope {
-    /// Whose members they are.
+    /// Cluster of both members.
     pub(crate) cluster: ClusterId,
-    /// Who asks.
+    /// Id of the sender.
     pub(crate) from: u64,
-    /// Who is asked; at its address another member may have come to live.
+    /// Id of the receiver; another member may have taken over its address.
     pub(crate) to: u64,
-    /// Where the asking member is reached, unknown if it did not say.
+    /// Address of the sender; unknown if it announced none.
     pub(crate) address: Address,
 }
 
-/// A piece of a checkpoint.
+/// A chunk of a checkpoint.
 #[derive(Debug, Clone)]
 pub(crate) struct Chunk {
     /// The leader's vote.
     pub(crate) vote: Vote,
-    /// What the checkpoint holds.
+    /// Last entry and membership of the checkpoint.
     pub(crate) applied: Applied,
-    /// Bytes of the whole file.
+    /// Size of the whole file.
     pub(crate) total: u64,
-    /// Where the piece belongs.
+    /// Offset of the chunk.
     pub(crate) offset: u64,
-    /// CRC32C of the piece.
+    /// CRC32C of the chunk.
     pub(crate) checksum: u32,
-    /// The piece; an empty one asks how much of the file is there already.
+    /// The data; an empty chunk asks how much of the file was received.
     pub(crate) data: Bytes,
 }
 
-/// A change of the members.
+/// A change of the membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A new member that only listens, or another address of one.
+    /// Adds a learner, or changes the address of a member.
     Add(u64, Address),
-    /// Listeners become voters.
+    /// Promotes learners.
     Promote(Vec<u64>),
-    /// A member goes.
+    /// Removes a member.
     Remove(u64),
 }
 
@@ -75,27 +75,27 @@ pub(crate) enum Change {
 pub(crate) enum Request {
     /// Entries or a heartbeat.
     Append(AppendEntriesRequest<Types>),
-    /// A vote is asked for.
+    /// Requests a vote.
     Vote(VoteRequest<Types>),
-    /// Would a vote be given?
+    /// Requests a pre-vote.
     PreVote(VoteRequest<Types>),
-    /// Take the lead.
+    /// Asks the receiver to campaign.
     Transfer(TransferLeaderRequest<Types>),
-    /// A piece of a checkpoint.
+    /// A chunk of a checkpoint.
     Chunk(Chunk),
     /// Commands for the leader to propose.
     Propose(Vec<Command>),
-    /// Where the leader's log is known to be committed.
+    /// Asks for the leader's commit index.
     ReadIndex,
-    /// A lease's time starts again.
+    /// Renews a lease.
     KeepAlive(i64),
-    /// For the leader.
+    /// Changes the membership at the leader.
     Change(Change),
-    /// How long a lease still runs.
+    /// Asks for the remaining time of a lease.
     Remaining(i64),
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) enum Response {
     /// To [`Request::Append`].
@@ -104,30 +104,31 @@ pub(crate) enum Response {
     Vote(VoteResponse<Types>),
     /// To [`Request::Transfer`].
     Transfer(TransferLeaderResponse<Types>),
-    /// To [`Request::Chunk`]: so many bytes of the file are there.
+    /// To [`Request::Chunk`]: size of the part received.
     Have(u64),
-    /// To the last piece: the receiver's vote after the checkpoint was installed.
+    /// To the last chunk: the receiver's vote after it installed the checkpoint.
     Installed(Vote),
-    /// To [`Request::Propose`]: entries applied at the leader, all of these among them, and the outcomes.
+    /// To [`Request::Propose`]: number of entries applied at the leader, including these, and the
+    /// outcomes.
     Proposed(u64, Vec<Result<Outcome, StoreError>>),
-    /// To [`Request::ReadIndex`]: index to wait for.
+    /// To [`Request::ReadIndex`]: number of entries to wait for.
     ReadAt(u64),
     /// To [`Request::KeepAlive`]: granted seconds.
     KeptAlive(i64),
     /// To [`Request::Change`].
     Changed,
-    /// To [`Request::Remaining`]: granted seconds and those left.
+    /// To [`Request::Remaining`]: granted and remaining seconds.
     Remains(i64, i64),
-    /// Who is asked does not lead; who does, if known.
+    /// The receiver does not lead; the leader, if known.
     NotLeader(Option<u64>),
-    /// The request was not done.
+    /// The request was refused.
     Refused(StoreError),
-    /// Who asks is no member any more.
+    /// The sender is not a member any more.
     Removed,
 }
 
 impl Envelope {
-    /// The bytes of a request.
+    /// Encodes a request.
     pub(crate) fn encode(self, request: &Request) -> Vec<u8> {
         let mut out = vec![REQUEST_VERSION];
         out.extend_from_slice(&self.cluster.0);
@@ -138,7 +139,7 @@ impl Envelope {
         out
     }
 
-    /// Envelope and reader of the request.
+    /// Decodes the envelope; returns the reader of the request.
     ///
     /// # Errors
     /// [`Malformed`] with the offset, also for another version.
@@ -225,7 +226,7 @@ impl Request {
         }
     }
 
-    /// The request behind an envelope.
+    /// Decodes the request after an envelope.
     ///
     /// # Errors
     /// [`Malformed`] with the offset.
@@ -260,7 +261,7 @@ impl Request {
 }
 
 impl Response {
-    /// The bytes of an answer.
+    /// Encodes a response.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         match self {
@@ -329,7 +330,7 @@ impl Response {
         out
     }
 
-    /// The answer in bytes.
+    /// Decodes a response.
     ///
     /// # Errors
     /// [`Malformed`] with the offset, also for another version.
@@ -382,7 +383,7 @@ fn encode_append(append: &AppendEntriesRequest<Types>, out: &mut Vec<u8>) {
     let mut scratch = Vec::new();
     for entry in &append.entries {
         scratch.clear();
-        // What is committed is said once for all of them.
+        // The commit index is encoded once for all of them.
         let (kind, write) = encode_entry(entry, entry.log_id.index() + 1);
         write(&mut scratch);
         out.push(kind as u8);

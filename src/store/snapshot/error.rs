@@ -1,27 +1,27 @@
-//! Why a snapshot is refused.
+//! Errors of reading snapshots.
 
 use std::io;
 
 use crate::bolt::Fault;
 
-/// Why a snapshot is refused; the file is named by who opened it.
+/// Errors of a snapshot; the caller adds the name of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The file system's.
+    /// Errors of the file system.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// Something else.
+    /// The file is not a snapshot.
     #[error("is no snapshot of kube-lite, k3s or etcd: {0}")]
     Foreign(String),
-    /// A snapshot that is not whole.
+    /// The snapshot is damaged.
     #[error("is damaged at byte {offset}: {what}. Take another snapshot")]
     Damaged {
-        /// First bad byte or page.
+        /// First invalid byte or page.
         offset: u64,
-        /// What is wrong there.
+        /// Description of the damage.
         what: String,
     },
-    /// A snapshot that was changed.
+    /// The checksum does not match.
     #[error(
         "does not match the sha256 at its end: it was changed or cut off after it was written. Take another snapshot"
     )]

@@ -1,4 +1,4 @@
-//! The contract over etcd's requests.
+//! Implements the contract with requests to etcd.
 
 use std::fs::File;
 use std::io;
@@ -32,19 +32,19 @@ use crate::mvcc::{check_txn, only_reads};
 use crate::timing::Timing;
 use crate::watchers::Feed;
 
-/// Keys of one answer: what is larger is read in pages at one revision.
+/// Keys per page; a larger range is read in pages at one revision.
 const PAGE: usize = 2000;
-/// How long what goes through all of etcd's data may take: checksums, defragmentation.
+/// Timeout of requests that process all of etcd's data: checksums, defragmentation.
 const LONG: std::time::Duration = std::time::Duration::from_secs(300);
-/// How long an answer waits for the watch that follows etcd, which has it at about the same time.
+/// Maximum wait for the watch to reach the revision of a response.
 const WATCH_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
-/// How often a read of the newest state starts over because its revision was compacted between two pages.
+/// Restarts of a read at the newest revision because that revision was compacted between two pages.
 const AGAIN_MAX: usize = 3;
 
-/// Where the newest revision goes to.
+/// Receiver of the newest revision.
 type RevisionReply = oneshot::Sender<Result<i64, StoreError>>;
 
-/// What was asked of etcd.
+/// Counters of requests to etcd.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     ranges: AtomicU64,
@@ -56,7 +56,7 @@ pub(super) struct Counts {
     writes: Timing,
 }
 
-/// See the module.
+/// The store over an etcd.
 #[derive(Debug)]
 pub(super) struct Etcd {
     pub(super) health: Arc<HealthMonitor>,
@@ -65,7 +65,7 @@ pub(super) struct Etcd {
     pub(super) tasks: Tasks,
 }
 
-/// Asks for the newest revision, once for all who asked before it was sent.
+/// Requests the newest revision, once for all callers that wait.
 ///
 /// # Errors
 /// None.
@@ -84,7 +84,7 @@ pub(super) async fn newest(
             return Ok(());
         }
         let answer = calls.newest().await.map_err(|refusal| refusal.into_store_error(0));
-        // Who does not wait any more does not need it.
+        // The receiver may be gone.
         waiting.drain(..).for_each(|ask: RevisionReply| drop(ask.send(answer.clone())));
     }
 }
@@ -98,7 +98,7 @@ impl Etcd {
         self.health.follower.check()
     }
 
-    /// What a refusal is, with the revision that etcd does not tell.
+    /// Converts an error, and adds the revision that etcd does not report.
     async fn into_store_error(&self, refusal: EtcdError, requested: i64) -> StoreError {
         match refusal.into_store_error(requested) {
             StoreError::Compacted { requested, oldest: 0 } => {
@@ -126,7 +126,7 @@ impl Etcd {
         let mut range_response = convert::range_response(first, now);
         while range_response.more && range_response.kvs.len() < most {
             let Some(last) = range_response.kvs.last() else { break };
-            // The key behind the last one.
+            // The key after the last one.
             asked.key = [last.key.as_ref(), &[0]].concat().into();
             asked.revision = request.revision.map_or(now, |revision| revision.0);
             asked.limit = page(most.saturating_sub(range_response.kvs.len()));
@@ -137,7 +137,7 @@ impl Etcd {
         Ok(range_response)
     }
 
-    /// A write on the condition that this server has etcd to itself.
+    /// Writes on condition that this server holds the lock.
     async fn write(&self, txn: &Txn) -> Result<TxnResponse, StoreError> {
         let begun = base::clock::now();
         let lock = self.health.lock.as_ref();
@@ -173,8 +173,8 @@ impl Etcd {
         convert::txn_response(txn, inner.unwrap_or_default(), revision)
     }
 
-    /// Waits until watchers can be told of what was just answered: who got a revision here may ask a cache for it at once. Where
-    /// the watch does not come along the answer is no less true.
+    /// Waits until the watch has reached the revision of a response, because callers may expect
+    /// caches to have it. If the watch does not catch up, the response is still valid.
     async fn wait_for_watch(&self, revision: Revision) {
         drop(tokio::time::timeout(WATCH_WAIT, self.health.follower.wait_for(revision.0)).await);
     }
@@ -387,12 +387,12 @@ impl Maintenance for Etcd {
 
     fn size(&self) -> StoreSize {
         let status = self.health.etcd_status.lock();
-        // Nothing is held here.
+        // No data is held in this process.
         StoreSize { keys: status.keys, memory: 0, disk: status.bytes }
     }
 
     fn quota(&self) -> Option<u64> {
-        // etcd's own, which it keeps itself.
+        // etcd enforces its own quota.
         None
     }
 
@@ -426,11 +426,11 @@ impl Maintenance for Etcd {
             Err(refusal) => return Err(self.into_store_error(refusal, revision.0).await),
         };
         let newest = self.calls().observe(keys.header.as_ref());
-        // An etcd before 3.6 does not say of which revision it is.
+        // An etcd before 3.6 does not report the revision.
         let of = [keys.hash_revision, revision.0, newest].into_iter().find(|of| *of != 0);
         Ok(KvHash {
             keys: keys.hash,
-            // Whatever etcd sums up when it compacts, it is asked for that itself then.
+            // At a compaction, etcd's own checksum is requested instead.
             compacting: keys.hash,
             all: all.hash,
             revision: Revision(of.unwrap_or_default()),
@@ -454,7 +454,7 @@ impl Maintenance for Etcd {
 
 impl Cluster for Etcd {
     fn is_alone(&self) -> bool {
-        // etcd decides, and others may ask it, too.
+        // Other clients may write to etcd, too.
         false
     }
 

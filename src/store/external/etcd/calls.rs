@@ -1,4 +1,4 @@
-//! Requests to etcd: bounded in time, reads asked again of whoever answers, writes sent once.
+//! Requests to etcd: bounded in time; reads are retried on any member, writes are sent once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,30 +21,30 @@ use super::error::EtcdError;
 
 /// Key of the lock that a server holds; outside of the keys of Kubernetes below `/registry/`.
 pub(super) const LOCK_KEY: &str = "/kube-lite/server";
-/// How long a request may take, with all that is tried: etcd gives up its own after 7 s.
+/// Timeout of a request including retries; etcd's own timeout is 7 s.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
-/// Largest answer: pages of large values, and compaction keeps none of them whole.
+/// Maximum size of a response, for pages of large values.
 const MESSAGE_MAX: usize = i32::MAX as usize;
-/// First and longest wait before a read is asked again.
+/// First and longest wait before a retry.
 const WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Whether a request may be asked twice.
+/// Whether a request may be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Retry {
-    /// It changes nothing, or the same again.
+    /// The request is idempotent.
     Allowed,
-    /// Once it may have arrived it is not sent again.
+    /// A request that may have arrived is not sent again.
     Never,
 }
 
-/// What every answer told of etcd.
+/// State of etcd as of its latest responses.
 #[derive(Debug, Default)]
 pub(super) struct ObservedState {
     pub(super) revision: AtomicI64,
     pub(super) term: AtomicU64,
 }
 
-/// The way to ask.
+/// The client of an etcd.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     pub(super) connections: Arc<Connections>,
@@ -57,16 +57,16 @@ impl Connection {
         KvClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
     }
 
-    /// Begins one watch on a stream of its own, which it ends with.
+    /// Starts a watch on a stream of its own.
     ///
     /// # Errors
-    /// Why the stream did not begin.
+    /// The reason why the stream did not start.
     pub(super) async fn watch(
         &self,
         create: pb::WatchCreateRequest,
     ) -> Result<Streaming<pb::WatchResponse>, EtcdError> {
         let create = pb::WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-        // The end of the requests would end the watch.
+        // The end of the request stream would end the watch.
         let requests = stream::iter([create]).chain(stream::pending());
         let client = WatchClient::new(self.channel.clone());
         let mut client = client.max_decoding_message_size(MESSAGE_MAX);
@@ -82,7 +82,7 @@ impl Connection {
     }
 }
 
-/// A request that a member without a leader refuses at once, instead of waiting for one.
+/// Makes a member without a leader refuse the request at once.
 pub(super) fn with_leader<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     let metadata = request.metadata_mut();
@@ -90,21 +90,21 @@ pub(super) fn with_leader<T>(message: T) -> Request<T> {
     request
 }
 
-/// The revision that an answer was given at; 0 where it says none.
+/// The revision in a response header; 0 if it has none.
 pub(super) fn revision_of(header: Option<&pb::ResponseHeader>) -> i64 {
     header.map_or(0, |header| header.revision)
 }
 
-/// An answer without what stands around it.
+/// The message of a response.
 pub(super) fn into_message<T>(answered: Result<Response<T>, Status>) -> Result<T, EtcdError> {
     answered.map(Response::into_inner).map_err(EtcdError::of)
 }
 
 impl Client {
-    /// Asks until there is an answer, at most for `limit`.
+    /// Sends a request until it is answered, at most for `limit`.
     ///
     /// # Errors
-    /// [`EtcdError::Unknown`] is only of what is asked once.
+    /// [`EtcdError::Unknown`] only if retries are not allowed.
     pub(super) async fn ask<T, F>(
         &self,
         asks: Retry,
@@ -161,7 +161,7 @@ impl Client {
         ))
     }
 
-    /// Notes what an answer says beside itself; the revision.
+    /// Records the header of a response; returns its revision.
     pub(super) fn observe(&self, header: Option<&pb::ResponseHeader>) -> i64 {
         let Some(header) = header else { return 0 };
         self.observed.revision.fetch_max(header.revision, Relaxed);
@@ -169,7 +169,7 @@ impl Client {
         header.revision
     }
 
-    /// Reads a range, consistent with everything acknowledged before.
+    /// Reads a range, linearizable.
     ///
     /// # Errors
     /// See [`Client::ask`].
@@ -195,7 +195,7 @@ impl Client {
         Ok(revision_of(self.range(&request).await?.header.as_ref()))
     }
 
-    /// Compares and writes.
+    /// Runs a transaction.
     ///
     /// # Errors
     /// See [`Client::ask`].
@@ -228,7 +228,7 @@ impl Client {
         self.ask(Retry::Never, ANSWER, ask).await
     }
 
-    /// Ends a lease; the revision then.
+    /// Revokes a lease; returns the revision.
     ///
     /// # Errors
     /// See [`Client::ask`].
@@ -241,7 +241,7 @@ impl Client {
         Ok(self.observe(answer.header.as_ref()))
     }
 
-    /// Starts a lease's time again; its seconds, 0 when there is no such lease.
+    /// Renews a lease; returns its seconds, 0 if the lease does not exist.
     ///
     /// # Errors
     /// See [`Client::ask`].
@@ -258,7 +258,7 @@ impl Client {
         Ok(answer.ttl)
     }
 
-    /// What the connected member says of itself.
+    /// The status of the connected member.
     ///
     /// # Errors
     /// See [`Client::ask`].
@@ -272,7 +272,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Alarms: asked for, raised or ended.
+    /// Lists, raises or clears alarms.
     ///
     /// # Errors
     /// See [`Client::ask`].

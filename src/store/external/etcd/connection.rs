@@ -1,4 +1,4 @@
-//! The connection to one of etcd's members, and to the next one when it is lost.
+//! The connection to a member of etcd, with failover to the next member.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,35 +18,35 @@ use super::error::causes;
 use crate::contract::StoreError;
 use crate::external::config::DatastoreTls;
 
-/// How long a member may take to let us in before the next one is tried.
+/// Timeout of a connection attempt before the next member is tried.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How often a connection is asked whether it is there, which etcd takes amiss below 5 s, and how long that may take.
+/// Interval of keepalive pings, of which etcd allows one per 5 s, and their timeout.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// First and longest wait between attempts.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// A connection, and which one it is.
+/// A connection and its number.
 #[derive(Debug, Clone)]
 pub(super) struct Connection {
     pub(super) number: u64,
     pub(super) channel: Channel,
 }
 
-/// The ways to an etcd, and the connection that is in use.
+/// The members of an etcd and the current connection.
 #[derive(Debug)]
 pub(super) struct Connections {
     pub(super) place: Endpoints,
     tls: DatastoreTls,
     current: watch::Sender<Option<Connection>>,
-    /// Why there is none, for whoever waited in vain.
+    /// The last error, for requests that time out.
     last_error: parking_lot::Mutex<String>,
 }
 
 impl Connections {
-    /// Connects to the first member that lets us in.
+    /// Connects to the first reachable member.
     ///
     /// # Errors
-    /// Why none does, each by its address.
+    /// The error of every member, with its address.
     pub(super) async fn connect(place: Endpoints, tls: DatastoreTls) -> Result<Self, String> {
         let connections =
             Self { place, tls, current: watch::Sender::new(None), last_error: Default::default() };
@@ -55,7 +55,7 @@ impl Connections {
         Ok(connections)
     }
 
-    /// The connection, as soon as there is one.
+    /// The current connection, as soon as there is one.
     pub(super) async fn connection(&self) -> Connection {
         let mut current = self.current.subscribe();
         loop {
@@ -63,18 +63,18 @@ impl Connections {
                 return connection;
             }
             if current.changed().await.is_err() {
-                // It goes with this value.
+                // The sender lives as long as `self`.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Why there is no connection.
+    /// The last connection error.
     pub(super) fn last_error(&self) -> String {
         self.last_error.lock().clone()
     }
 
-    /// This connection is of no use any more.
+    /// Reports that a connection failed.
     pub(super) fn lost(&self, number: u64, error: &str) {
         self.current.send_if_modified(|current| {
             let same = current.as_ref().is_some_and(|connection| connection.number == number);
@@ -87,10 +87,10 @@ impl Connections {
         });
     }
 
-    /// Connects again after each loss.
+    /// Reconnects after each loss.
     ///
     /// # Errors
-    /// None; how long etcd may be away is decided by who renews the hold.
+    /// None; the health check decides how long etcd may be unreachable.
     pub(super) async fn keep(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let mut current = self.current.subscribe();
         let mut backoff = Backoff::new(WAIT.0, WAIT.1);
@@ -101,7 +101,8 @@ impl Connections {
                 () = shutdown.requested() => return Ok(()),
                 gone = current.wait_for(Option::is_none) => if gone.is_err() { return Ok(()) },
             }
-            // A member that lets us in and then refuses everything is not asked without pause either.
+            // Also bounds the attempts with a member that accepts connections and then refuses
+            // every request.
             if !backoff.wait(&shutdown).await {
                 return Ok(());
             }
@@ -116,7 +117,8 @@ impl Connections {
                     tracing::info!(etcd = %self.place, member = at, took = ?begun.elapsed(), "etcd is connected again");
                     (number, first) = (number + 1, at + 1);
                     self.current.send_replace(Some(Connection { number, channel }));
-                    // Whoever meets the next loss soon after waits longer; a connection that held starts over.
+                    // A loss soon after connecting prolongs the backoff; a stable connection resets
+                    // it.
                     tokio::select! {
                         biased;
                         () = shutdown.requested() => return Ok(()),
@@ -129,7 +131,7 @@ impl Connections {
         }
     }
 
-    /// Tries each member once, from `first` on.
+    /// Tries each member once, starting with `first`.
     async fn round(&self, first: usize) -> Result<(usize, Channel), String> {
         let config = match self.place.tls {
             true => Some(certificates(&self.tls).await?),
@@ -150,7 +152,7 @@ impl Connections {
     }
 }
 
-/// What TLS takes, read anew for each connection: certificates are renewed.
+/// The TLS configuration; files are read for each connection because certificates are renewed.
 async fn certificates(tls: &DatastoreTls) -> Result<Arc<rustls::ClientConfig>, String> {
     let read = |path: &std::path::Path| base::fs::read_to_string(path).map_err(|e| e.to_string());
     let ca = match &tls.ca {
@@ -189,7 +191,7 @@ async fn connect(
     member: &MemberAddress,
     tls: Option<Arc<rustls::ClientConfig>>,
 ) -> Result<Channel, String> {
-    // The scheme only keeps the library from a TLS of its own.
+    // The scheme http keeps the library from adding its own TLS.
     let way = Way::from_shared(format!("http://{member}")).map_err(|e| e.to_string())?;
     let way = way
         .http2_keep_alive_interval(ALIVE.0)

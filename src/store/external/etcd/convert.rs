@@ -1,4 +1,4 @@
-//! The contract's requests in etcd's messages, and etcd's answers in the contract's terms.
+//! Converts between the contract and etcd's messages.
 
 use bytes::Bytes;
 use proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -11,7 +11,7 @@ use crate::contract::{
     Revision, StoreError, Target, Txn, TxnResponse,
 };
 
-/// First key and end in etcd's form, which has no empty first key.
+/// First key and end in etcd's form, which does not allow an empty first key.
 pub(super) fn keys(range: &KeyRange) -> (Bytes, Bytes) {
     let start = match range.start.is_empty() && !range.end.is_empty() {
         true => Bytes::from_static(&[0]),
@@ -87,7 +87,7 @@ fn compare(compare: &Compare) -> pb::Compare {
     pb::Compare { result: result.into(), target: target.into(), key, range_end, target_union }
 }
 
-/// The oldest revision that a transaction reads, 0 when it reads the newest alone.
+/// The oldest revision that a transaction reads; 0 if it reads the newest only.
 pub(super) fn reads_at(txn: &Txn) -> i64 {
     let ops = txn.success.iter().chain(&txn.failure);
     let revisions = ops.filter_map(|op| match op {
@@ -118,7 +118,8 @@ pub(super) fn range_response(answer: pb::RangeResponse, revision: i64) -> RangeR
     }
 }
 
-/// What a transaction did. `revision` is that of the outermost answer: etcd gives it with that one alone.
+/// The response to a transaction. `revision` is that of the outermost response, because etcd sets
+/// only that one.
 pub(super) fn txn_response(
     asked: &Txn,
     answer: pb::TxnResponse,
@@ -158,12 +159,13 @@ fn op_response(
     })
 }
 
-/// The answer does not belong to the request; whether it was done cannot be read from it.
+/// The error for a response that does not match its request; whether the request was executed is
+/// unknown.
 fn unexpected_response() -> StoreError {
     StoreError::Unknown("etcd answered a transaction with something else".to_owned())
 }
 
-/// A change as a watch brings it; none where etcd left out what every event has.
+/// An event of a watch; `None` if etcd omitted a required field.
 pub(super) fn event(event: mvccpb::Event) -> Option<Event> {
     let deleted = event.r#type == i32::from(mvccpb::event::EventType::Delete);
     let kv = key_value(event.kv?);

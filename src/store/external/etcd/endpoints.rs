@@ -1,16 +1,16 @@
-//! Where an etcd is: the URLs of its members, in the form of k3s and of etcd's own clients.
+//! The URLs of an etcd's members, in the form of k3s and of etcd's clients.
 
 use std::fmt;
 
 use url::Url;
 
-/// Members that may be named; more would be a mistake, etcd itself advises against more than seven.
+/// Maximum number of members; etcd itself advises against more than seven.
 const MEMBERS_MAX: usize = 32;
 
-/// One member's address.
+/// Address of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MemberAddress {
-    /// Name or address, without brackets.
+    /// Host name or address, without brackets.
     pub(super) host: String,
     /// Port.
     pub(super) port: u16,
@@ -26,20 +26,20 @@ impl fmt::Display for MemberAddress {
     }
 }
 
-/// An etcd.
+/// The endpoints of an etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoints {
     /// Never empty.
     pub(super) members: Vec<MemberAddress>,
-    /// Reached over TLS.
+    /// Whether TLS is used.
     pub(super) tls: bool,
 }
 
 impl Endpoints {
-    /// Reads `http://HOST:PORT[,http://HOST:PORT…]`, or all of them with `https`.
+    /// Parses `http://HOST:PORT[,http://HOST:PORT…]`, or all of them with `https`.
     ///
     /// # Errors
-    /// What is wrong, without what may be a password.
+    /// A message without what may be a password.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut members = Vec::new();
         let mut schemes = Vec::new();
@@ -61,7 +61,7 @@ impl Endpoints {
         Ok(Self { members, tls })
     }
 
-    /// Whether it is reached over TLS.
+    /// Whether TLS is used.
     pub(crate) fn is_tls(&self) -> bool {
         self.tls
     }
@@ -82,7 +82,7 @@ impl fmt::Display for Endpoints {
     }
 }
 
-/// One URL; whether it is of TLS, and whom it names.
+/// Parses a URL; returns whether it uses TLS, and the member.
 fn member(text: &str) -> Result<(bool, MemberAddress), String> {
     let form = "is a list of http://HOST:PORT or https://HOST:PORT, with commas between";
     let tls = match text.split_once("://") {
@@ -90,7 +90,7 @@ fn member(text: &str) -> Result<(bool, MemberAddress), String> {
         Some(("http", _)) => false,
         _ => return Err(form.to_owned()),
     };
-    // What could not be read may be a password: it is not repeated.
+    // Unparsable text may be a password: it is not repeated.
     let url = Url::parse(text).map_err(|reason| format!("{form}; one is no URL ({reason})"))?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err("has a user of etcd, who would be ignored: etcd knows this server by its certificate (--datastore-certfile), and needs no users for it".to_owned());
@@ -100,7 +100,7 @@ fn member(text: &str) -> Result<(bool, MemberAddress), String> {
     }
     let host = url.host_str().filter(|host| !host.is_empty()).ok_or(form)?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    // The parser takes a scheme's own port for none.
+    // The parser drops the default port of a scheme.
     let own = if tls { ":443" } else { ":80" };
     let given = text.trim_end_matches('/').ends_with(own);
     let port = url.port().or(given.then_some(if tls { 443 } else { 80 }));

@@ -1,4 +1,4 @@
-//! What etcd's refusals are here; the one place where its texts are read.
+//! Classification of etcd's errors; the only place that examines their texts.
 
 use std::error::Error as _;
 
@@ -6,16 +6,16 @@ use tonic::{Code, Status};
 
 use crate::contract::StoreError;
 
-/// Why a request was not answered as it should.
+/// Errors of requests to etcd.
 #[derive(Debug, Clone)]
 pub(super) enum EtcdError {
-    /// It was not sent, or etcd did not take it up: it may be asked again.
+    /// The request was not sent or not accepted: it may be retried.
     NotApplied(String),
-    /// The answer is lost, or etcd does not know: what it was to change may have changed.
+    /// The response is lost, or etcd does not know the outcome: the change may have happened.
     Unknown(String),
-    /// What was asked for is older than this revision, the oldest that etcd has.
+    /// The requested revision is older than this one, the oldest that etcd has.
     Compacted(i64),
-    /// etcd's answer is no.
+    /// etcd refused the request.
     Answered(Status),
 }
 
@@ -29,13 +29,13 @@ impl std::fmt::Display for EtcdError {
     }
 }
 
-/// etcd's texts for requests that it did not take up (`api/v3rpc/rpctypes`): asked of who has no leader, or too much to do. One
-/// that stops may have proposed them before.
+/// etcd's texts for requests that it did not accept (`api/v3rpc/rpctypes`), because it has no
+/// leader or too many requests. A member that stops may have proposed the request before.
 const UNTOUCHED: [&str; 3] =
     ["etcdserver: no leader", "etcdserver: too many requests", "etcdserver: not capable"];
 
 impl EtcdError {
-    /// What a status says.
+    /// Classifies a status.
     pub(super) fn of(status: Status) -> Self {
         let text = status.message();
         if UNTOUCHED.contains(&text) {
@@ -45,7 +45,7 @@ impl EtcdError {
             return Self::NotApplied(chain(&status));
         }
         match status.code() {
-            // Lost connections, timeouts of ours and of etcd's.
+            // Lost connections, and timeouts of both sides.
             Code::Unavailable
             | Code::Cancelled
             | Code::DeadlineExceeded
@@ -56,7 +56,7 @@ impl EtcdError {
         }
     }
 
-    /// Of a request that changes nothing, or none that matters: nothing is unknown.
+    /// For idempotent requests: an unknown outcome means not applied.
     pub(super) fn idempotent(self) -> Self {
         match self {
             Self::Unknown(reason) => Self::NotApplied(reason),
@@ -64,7 +64,7 @@ impl EtcdError {
         }
     }
 
-    /// In the store's terms; `requested` is the revision that was asked for.
+    /// Converts to the contract's error; `requested` is the requested revision.
     pub(super) fn into_store_error(self, requested: i64) -> StoreError {
         let status = match self {
             Self::NotApplied(reason) => return StoreError::Unavailable(reason),
@@ -73,7 +73,7 @@ impl EtcdError {
             Self::Answered(status) => status,
         };
         match status.message() {
-            // Which is the oldest, or the newest, is not in the answer.
+            // The response does not contain the oldest or the newest revision.
             "etcdserver: mvcc: required revision has been compacted" => {
                 StoreError::Compacted { requested, oldest: 0 }
             }
@@ -94,7 +94,7 @@ impl EtcdError {
     }
 }
 
-/// Whether the connection could not even be made.
+/// Whether not even the connection was established.
 fn was_not_sent(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
@@ -106,13 +106,13 @@ fn was_not_sent(status: &Status) -> bool {
     false
 }
 
-/// A status and what is behind it, in one line.
+/// A status and its causes in one line.
 pub(super) fn chain(status: &Status) -> String {
     let text = if status.message().is_empty() { "no answer" } else { status.message() };
     causes(text.to_owned(), status.source())
 }
 
-/// A text, and the causes that it does not name itself.
+/// A text and the causes that it does not mention itself.
 pub(super) fn causes(
     mut text: String,
     mut cause: Option<&(dyn std::error::Error + 'static)>,
@@ -127,11 +127,11 @@ pub(super) fn causes(
     text
 }
 
-/// Said to whom etcd lets in no further.
+/// Advice for a refused client certificate.
 pub(super) const CERTIFICATE_REQUIRED: &str =
     "etcd wants a certificate of a CA of its own, by --datastore-certfile and --datastore-keyfile";
 
-/// What an administrator has to know of a refusal that a start or a migration ends with.
+/// Advice for an administrator about an error that ends a start or a migration.
 pub(super) fn advice(reason: &str) -> Option<&'static str> {
     let users = "etcdserver: user name is empty";
     let advice = if reason.contains(users) || reason.contains("etcdserver: invalid auth token") {

@@ -1,4 +1,4 @@
-//! The one watch that follows etcd, the watchers behind it, and those that begin in the past.
+//! The watch that follows etcd, the watchers it feeds, and watches that start in the past.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -21,47 +21,48 @@ use super::error::EtcdError;
 use crate::contract::{Event, KeyRange, StoreError};
 use crate::watchers::{Feed, Hub};
 
-/// Watches of the past that are fed at once; more wait. Each is a stream of all changes since its revision.
+/// Maximum number of watches of the past at a time; each is a stream of all changes since its
+/// revision.
 const HISTORIES_MAX: usize = 16;
-/// First and longest wait before a watch that ended is begun again.
+/// First and longest wait before a watch is restarted.
 const WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// The watchers, and how far they have everything.
+/// The watchers, and the revision up to which all events are delivered to them.
 #[derive(Debug)]
 struct Watchers {
     hub: Hub,
     revision: i64,
 }
 
-/// See the module.
+/// Follows the changes of an etcd.
 #[derive(Debug)]
 pub(super) struct Follower {
     calls: Client,
     watchers: Mutex<Watchers>,
     reached: watch::Sender<i64>,
     histories: Arc<Semaphore>,
-    /// Oldest revision that is known to be left.
+    /// Oldest readable revision known.
     pub(super) compacted: AtomicI64,
-    /// Changes that were seen.
+    /// Number of observed changes.
     pub(super) events: AtomicI64,
     stopped: Mutex<Option<StoreError>>,
 }
 
-/// Why a watch of etcd's ended.
+/// Why a watch on etcd ended.
 enum WatchEnd {
-    /// What comes next is compacted.
+    /// The next changes are compacted.
     Compacted(i64),
     Lost(EtcdError),
 }
 
-/// A watch of all keys, whose answers come in whole revisions.
+/// A watch of all keys, delivering whole revisions.
 struct KeySpaceWatch {
     answers: Streaming<pb::WatchResponse>,
     parts: Vec<pb::WatchResponse>,
 }
 
 impl KeySpaceWatch {
-    /// Watches from `start` on.
+    /// Starts the watch at `start`.
     async fn begin(connection: Connection, start: i64) -> Result<Self, EtcdError> {
         let everything = Bytes::from_static(&[0]);
         let create = pb::WatchCreateRequest {
@@ -69,14 +70,14 @@ impl KeySpaceWatch {
             range_end: everything,
             start_revision: start,
             prev_kv: true,
-            // What is larger than etcd sends at once comes in parts.
+            // Larger responses arrive in fragments.
             fragment: true,
             ..Default::default()
         };
         Ok(Self { answers: connection.watch(create).await?, parts: Vec::new() })
     }
 
-    /// The next changes, whole revisions of them.
+    /// The next changes, in whole revisions.
     async fn next(&mut self) -> Result<Vec<Event>, WatchEnd> {
         loop {
             let answer = match self.answers.message().await {
@@ -109,7 +110,7 @@ impl KeySpaceWatch {
 }
 
 impl Follower {
-    /// Follows from behind `revision` on.
+    /// Follows from the revision after `revision`.
     pub(super) fn new(calls: Client, revision: i64) -> Self {
         Self {
             calls,
@@ -122,38 +123,38 @@ impl Follower {
         }
     }
 
-    /// How far all watchers have everything.
+    /// The revision up to which all events are delivered.
     pub(super) fn revision(&self) -> i64 {
         *self.reached.borrow()
     }
 
-    /// How many watches run.
+    /// Number of running watches.
     pub(super) fn len(&self) -> usize {
         self.watchers.lock().hub.len()
     }
 
-    /// Tells the watchers of a range, or all, that they have everything.
+    /// Sends progress to the watchers of a range, or to all.
     pub(super) fn progress(&self, range: Option<&KeyRange>) {
         let mut watchers = self.watchers.lock();
         let revision = watchers.revision;
         watchers.hub.progress(range, revision);
     }
 
-    /// Ends every watch, now and from now on.
+    /// Ends every watch, and refuses new ones.
     pub(super) fn stop(&self, reason: &StoreError) {
         self.stopped.lock().get_or_insert_with(|| reason.clone());
         self.watchers.lock().hub.end_all(reason);
     }
 
-    /// Why nothing is answered any more.
+    /// The error that stopped the store, if any.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.stopped.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Resolves when `revision` has been followed to.
+    /// Resolves when all events up to `revision` are delivered.
     ///
     /// # Errors
-    /// When that takes longer than an answer may.
+    /// The timeout of requests has passed.
     pub(super) async fn wait_for(&self, revision: i64) -> Result<(), StoreError> {
         let mut reached = self.reached.subscribe();
         let waited = tokio::time::timeout(ANSWER, reached.wait_for(|at| *at >= revision)).await;
@@ -171,7 +172,7 @@ impl Follower {
     /// Follows etcd until shutdown.
     ///
     /// # Errors
-    /// None; how long etcd may be away is decided by who renews the hold.
+    /// None; the health check decides how long etcd may be unreachable.
     pub(super) async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let mut backoff = Backoff::new(WAIT.0, WAIT.1);
         loop {
@@ -223,7 +224,7 @@ impl Follower {
         self.reached.send_replace(revision);
     }
 
-    /// What comes next is compacted: whoever watches has to begin again, behind what is lost.
+    /// Skips compacted changes: all watches end and must start again after them.
     async fn skip_compacted(&self, oldest: i64) {
         self.compacted.fetch_max(oldest, Relaxed);
         let Ok(newest) = self.calls.newest().await else { return };
@@ -242,11 +243,11 @@ impl Follower {
         self.reached.send_replace(revision);
     }
 
-    /// Adds a watcher that begins behind what was followed; else its history is fed by a task to be run, which begins with what is
-    /// answered here: that it is not compacted.
+    /// Adds a watcher. If it starts in the past, this checks that its start is not compacted, and
+    /// returns a task that replays the history.
     ///
     /// # Errors
-    /// When its start is compacted.
+    /// The start is compacted.
     pub(super) async fn begin<T>(
         self: &Arc<Self>,
         range: KeyRange,
@@ -279,7 +280,7 @@ impl Follower {
         Ok((other, Some(work.boxed())))
     }
 
-    /// A watch from `start` on, of which there is something already, with that.
+    /// A watch from `start`, which has events already, and the first of them.
     async fn history(&self, start: i64) -> Result<(KeySpaceWatch, Vec<Event>), StoreError> {
         let begin = |connection: Connection| async move {
             let mut all = KeySpaceWatch::begin(connection, start).await?;
@@ -297,7 +298,7 @@ impl Follower {
         })
     }
 
-    /// Hands over history until it has reached what is followed, then leaves the watcher to the hub.
+    /// Replays history until it has caught up with the hub, then adds the watcher to the hub.
     async fn feed(&self, mut feed: Feed, mut all: KeySpaceWatch, mut events: Vec<Event>) {
         loop {
             let next = events.last().map_or(feed.next(), |event| event.kv.mod_revision.0 + 1);
@@ -327,7 +328,7 @@ impl Follower {
         }
     }
 
-    /// Which revision is the oldest that etcd has, after it refused `requested` for being older.
+    /// The oldest revision of etcd, after it refused `requested` as compacted.
     pub(super) async fn oldest(&self, requested: i64) -> i64 {
         match self.history(requested.max(1)).await {
             Err(StoreError::Compacted { oldest, .. }) => oldest,

@@ -1,4 +1,4 @@
-//! Reaching an etcd, and copying one.
+//! Opens and copies an etcd.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use super::snapshot::save;
 use crate::contract::{Backend, SavedSnapshot};
 use crate::external::config::{DatastoreTls, Holder};
 
-/// The oldest etcd whose watches come in parts, which large changes need.
+/// The oldest etcd with fragmented watch responses, which large changes need.
 const OLDEST: (u32, u32) = (3, 4);
-/// Who may wait for the newest revision; more wait before they ask.
+/// Capacity of the queue for the newest revision.
 const ASKS_MAX: usize = 1024;
-/// Why an etcd cannot be used.
+/// Errors of opening an etcd.
 #[derive(Debug)]
 pub(crate) enum Unusable {
-    /// Another server has it.
+    /// Another server holds the lock.
     Held(String),
-    /// Everything else.
+    /// Any other error.
     Failed(String),
 }
 
@@ -45,7 +45,7 @@ fn failed(refusal: &EtcdError) -> Unusable {
     unusable(refusal.to_string())
 }
 
-/// Connects, and refuses what is too old.
+/// Connects, and refuses unsupported versions.
 async fn wait_for(
     place: Endpoints,
     tls: DatastoreTls,
@@ -53,7 +53,7 @@ async fn wait_for(
 ) -> Result<Client, Unusable> {
     let connections = Connections::connect(place, tls).await.map_err(unusable)?;
     let calls = Client { connections: Arc::new(connections), observed: Arc::default(), shutdown };
-    // Once, without a second try: what TLS refuses is met here, and told at once.
+    // Without retries, so that TLS errors are reported at once.
     let connection = calls.connections.connection().await;
     let mut client = connection.maintenance();
     let asked = client.status(Request::new(pb::StatusRequest {}));
@@ -61,7 +61,8 @@ async fn wait_for(
     let asked = tokio::time::timeout(ANSWER, asked).await.map_err(|_| failed(&late()))?;
     let version = into_message(asked).map_err(|refusal| {
         match (&refusal, calls.connections.place.is_tls()) {
-            // Who refuses a certificate may have closed the connection before its word of that is read.
+            // A member that refuses a certificate may close the connection before its alert is
+            // read.
             (EtcdError::Unknown(reason) | EtcdError::NotApplied(reason), true)
                 if advice(reason).is_none() =>
             {
@@ -82,7 +83,7 @@ async fn wait_for(
     Ok(calls)
 }
 
-/// Opens an etcd, held alone for `holder` where there is one.
+/// Opens an etcd, locked for `holder` if there is one.
 ///
 /// # Errors
 /// [`Unusable`].
@@ -128,7 +129,7 @@ pub(crate) async fn open(
     Ok(Arc::new(Etcd { health, asks, counts: Counts::default(), tasks: tasks.clone() }))
 }
 
-/// Copies all of an etcd into an empty file, as a snapshot of its own; others may go on writing.
+/// Copies all data of an etcd into an empty file, as a snapshot; others may continue to write.
 ///
 /// # Errors
 /// [`Unusable`].
@@ -140,7 +141,7 @@ pub(crate) async fn snapshot(
     let shutdown = Shutdown::new();
     let calls = wait_for(place, tls, shutdown.clone()).await?;
     let copy = async {
-        // Here a refusal is told in a sentence.
+        // Reports errors such as missing permissions with advice.
         calls.newest().await.map_err(|refusal| failed(&refusal))?;
         let saved = save(&calls, file).await;
         saved.map_err(|error| Unusable::Failed(format!("its snapshot: {error}")))
@@ -148,7 +149,7 @@ pub(crate) async fn snapshot(
     let connections = Arc::clone(&calls.connections).keep(shutdown);
     tokio::select! {
         copied = copy => copied,
-        // It goes on until shutdown.
+        // It runs until shutdown.
         _ = connections => Err(Unusable::Failed("the connection was given up".to_owned())),
     }
 }

@@ -15,13 +15,13 @@ use super::error::EtcdError;
 use crate::contract::SavedSnapshot;
 use crate::snapshot::inspect;
 
-/// How long a piece of a snapshot may take.
+/// Timeout of a part of a snapshot.
 const PIECE: Duration = Duration::from_secs(60);
 
-/// Writes etcd's snapshot to an empty file, synced, and reads it back.
+/// Writes etcd's snapshot to an empty file, synced and verified.
 ///
 /// # Errors
-/// The file system's, etcd's, and what is wrong with what it sent.
+/// Errors of the file system and of etcd, and invalid content.
 pub(super) async fn save(calls: &Client, file: File) -> io::Result<SavedSnapshot> {
     let into_store_error = |refusal: EtcdError| io::Error::other(refusal.to_string());
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "etcd does not go on with it");

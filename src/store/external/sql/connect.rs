@@ -1,4 +1,4 @@
-//! Reaching a database, and holding it alone.
+//! Connects to a database and takes its lock.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,26 +18,26 @@ use crate::external::endpoint::{
     DatastoreKind, Endpoint, Mysql, MysqlAddress, MysqlTls, SqlEndpoint,
 };
 
-/// The advisory lock in PostgreSQL, one in each database: `kubelite` in ASCII.
+/// The advisory lock in PostgreSQL, one per database: `kubelite` in ASCII.
 const LOCK: i64 = 0x6b75_6265_6c69_7465;
-/// How long a database may take to let us in.
+/// Timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long the lock is waited for: a server that ended a moment ago may still be known to the database.
+/// Maximum wait for the lock: the database may still have the session of a server that just ended.
 const WAIT: Duration = Duration::from_secs(3);
 
-/// Whether the database is held alone, or only read.
+/// How the database is accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Nobody else may write, nor read a file.
+    /// Exclusive: no other server may write, nor read a SQLite file.
     Exclusive,
-    /// It is read once, as it is.
+    /// Read once, without a lock.
     ReadOnly,
 }
 
-/// What the endpoint's statements are.
+/// The dialect of an endpoint.
 ///
 /// # Errors
-/// When it is no database.
+/// The endpoint is not a database.
 pub(super) fn dialect(endpoint: &Endpoint) -> Result<&'static Dialect, SqlError> {
     Ok(match sql_endpoint(endpoint)? {
         SqlEndpoint::Sqlite(_) => &SQLITE,
@@ -53,10 +53,10 @@ fn sql_endpoint(endpoint: &Endpoint) -> Result<&SqlEndpoint, SqlError> {
     }
 }
 
-/// Connects, and takes the lock if it is to be held.
+/// Connects, and takes the lock for exclusive access.
 ///
 /// # Errors
-/// [`SqlError::Held`] says who has the database.
+/// [`SqlError::Held`] names the holder.
 pub(super) async fn connect(
     endpoint: &Endpoint,
     access: Access,
@@ -84,7 +84,7 @@ async fn remote(endpoint: &Endpoint, access: Access) -> Result<Box<dyn Session>,
                     let name = options.get_database().unwrap_or_default();
                     let maintenance = options.clone().database("postgres").connect().await;
                     let mut maintenance = Open(maintenance.map_err(classify)?);
-                    // The name was checked when the endpoint was read.
+                    // The name was checked when the endpoint was parsed.
                     maintenance.run(&format!("CREATE DATABASE \"{name}\"")).await?;
                     Box::new(maintenance).close().await?;
                     options.connect().await.map_err(classify)
@@ -142,7 +142,7 @@ async fn remote(endpoint: &Endpoint, access: Access) -> Result<Box<dyn Session>,
                     );
                     return Err(held(who.await?));
                 }
-                // A server that is gone without a word gives its lock back.
+                // The database releases the lock of a server that disappeared.
                 session.run("SET SESSION wait_timeout = 60").await?;
             }
             Ok(Box::new(session))
@@ -165,7 +165,7 @@ async fn sqlite(path: &Path, access: Access) -> Result<Box<dyn Session>, SqlErro
     let opened = async {
         let mut session = Open(options.connect().await.map_err(classify)?);
         if access == Access::Exclusive {
-            // The lock is kept from the first transaction on.
+            // The lock is held from the first transaction on.
             session.run("BEGIN EXCLUSIVE; COMMIT").await?;
         }
         Ok(session)
@@ -186,10 +186,10 @@ async fn sqlite(path: &Path, access: Access) -> Result<Box<dyn Session>, SqlErro
     }
 }
 
-/// Who has a lock on a file of SQLite. Only for a file that this process has not open: closing a file gives up all locks
-/// that the process has on it.
+/// The process that locks a SQLite file. Only for a file that this process does not have open:
+/// closing a file releases all of the process' locks on it.
 fn holder(path: &Path) -> Option<String> {
-    // The byte that says "pending" and those behind it, up to the end of those that readers share.
+    // The "pending" byte and those after it, up to the end of the shared range.
     const PENDING: libc::off_t = 0x4000_0000;
     let file = File::open(path).ok()?;
     let mut lock = libc::flock {
@@ -221,7 +221,7 @@ fn postgres(url: &Url, endpoint: &Endpoint) -> Result<PgConnectOptions, SqlError
             _ => {}
         }
     }
-    // As k3s: whoever names certificates wants them to be looked at.
+    // As in k3s: naming certificates turns on verification.
     if !add.is_empty() && !given("sslmode") {
         add.push(("sslmode", "verify-full".to_owned()));
     }
@@ -231,7 +231,7 @@ fn postgres(url: &Url, endpoint: &Endpoint) -> Result<PgConnectOptions, SqlError
     let options = PgConnectOptions::from_url(&url).map_err(classify)?;
     Ok(options
         .application_name(&format!("kube-lite on {}", machine()))
-        // A server that is gone without a word gives its lock back.
+        // The database releases the lock of a server that disappeared.
         .options([
             ("tcp_keepalives_idle", "10"),
             ("tcp_keepalives_interval", "5"),
@@ -270,7 +270,7 @@ fn mysql(source: &Mysql, endpoint: &Endpoint) -> MySqlConnectOptions {
     })
 }
 
-/// This machine's name, for whoever is refused because of us.
+/// This machine's name, for the error messages of other servers.
 fn machine() -> String {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     name.unwrap_or_else(|| "a machine without a name".to_owned())

@@ -1,4 +1,4 @@
-//! What the store asks of a database: make the tables, read everything, write changes, compact.
+//! Operations on the database: create tables, read all rows, write changes, compact.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::session::{Arg, Session, SqlError};
 use crate::external::endpoint::Endpoint;
 use crate::mvcc::State;
 
-/// How long a statement may take over a network before the connection counts as lost; a compaction of kine's size takes
-/// milliseconds.
+/// Timeout of a statement over a network, after which the connection counts as lost; a compaction
+/// of kine's batch size takes milliseconds.
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// A database with its connection.
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Database {
 }
 
 impl Database {
-    /// Connects.
+    /// Connects to the database.
     ///
     /// # Errors
     /// See [`SqlError`].
@@ -37,29 +37,29 @@ impl Database {
         Ok(Self { dialect: dialect(&endpoint)?, endpoint, session: Some(session) })
     }
 
-    /// Connects again and takes the lock again.
+    /// Reconnects and takes the lock again.
     ///
     /// # Errors
     /// See [`SqlError`].
     pub(super) async fn reopen(&mut self) -> Result<(), SqlError> {
-        // First it goes, for SQLite's lock is the process'.
+        // The old connection is closed first, because SQLite's lock belongs to the process.
         self.session = None;
         self.session = Some(connect(&self.endpoint, Access::Exclusive).await?);
         Ok(())
     }
 
-    /// Puts something between the store and the connection there is.
+    /// Wraps the session.
     #[cfg(test)]
     pub(super) fn wrap(&mut self, wrap: impl FnOnce(Box<dyn Session>) -> Box<dyn Session>) {
         self.session = self.session.take().map(wrap);
     }
 
-    /// What its statements are.
+    /// The dialect of the database.
     pub(super) fn dialect(&self) -> &'static Dialect {
         self.dialect
     }
 
-    /// Where it is.
+    /// The endpoint of the database.
     pub(super) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -69,7 +69,7 @@ impl Database {
         Ok(self.session.as_mut().ok_or_else(lost)?.as_mut())
     }
 
-    /// Makes what is missing of the tables.
+    /// Creates missing tables.
     ///
     /// # Errors
     /// See [`SqlError`].
@@ -77,7 +77,7 @@ impl Database {
         let dialect = self.dialect;
         let there = self.exists("kine").await?;
         let session = self.session()?;
-        // As kine at each start: what an older one lacks of indexes is made.
+        // As kine at each start: indexes that an older kine lacks are created.
         if !there || dialect.repeatable {
             for sql in dialect.kine {
                 session.run(sql).await?;
@@ -86,7 +86,7 @@ impl Database {
         for sql in dialect.leases {
             session.run(sql).await?;
         }
-        // A former kine made several of these.
+        // A former kine created several of these.
         session.run(dialect.one_compacted).await?;
         if session.number(dialect.compacted, &[]).await?.is_none() {
             let newest = session.number(dialect.newest, &[]).await?.unwrap_or_default();
@@ -112,7 +112,7 @@ impl Database {
         Ok(found.is_some_and(|tables| tables > 0))
     }
 
-    /// Reads everything.
+    /// Reads all rows.
     ///
     /// # Errors
     /// See [`SqlError`].
@@ -135,7 +135,7 @@ impl Database {
         Ok(loader.finish())
     }
 
-    /// Reads everything as of one moment, while others may go on writing.
+    /// Reads all rows as of one moment, while others may continue to write.
     ///
     /// # Errors
     /// See [`SqlError`].
@@ -147,7 +147,7 @@ impl Database {
         state
     }
 
-    /// Newest id there is.
+    /// The newest id.
     ///
     /// # Errors
     /// See [`SqlError`].
@@ -170,10 +170,10 @@ impl Database {
         Ok(size.and_then(|size| u64::try_from(size).ok()).unwrap_or_default())
     }
 
-    /// Writes changes, all or none.
+    /// Writes changes atomically.
     ///
     /// # Errors
-    /// See [`SqlError`]; only after [`SqlError::Lost`] it may have happened.
+    /// See [`SqlError`]; only after [`SqlError::Lost`] the changes may have been written.
     pub(super) async fn write(&mut self, changes: &Changes) -> Result<(), SqlError> {
         let dialect = self.dialect;
         let session = self.session()?;
@@ -181,7 +181,7 @@ impl Database {
         self.conclude(outcome).await
     }
 
-    /// Drops what was superseded or deleted in `[from, to)`, and makes `to` the compacted revision.
+    /// Deletes rows superseded or deleted in `[from, to)`, and sets the compacted revision to `to`.
     ///
     /// # Errors
     /// See [`SqlError`].
@@ -192,7 +192,7 @@ impl Database {
         self.conclude(outcome).await
     }
 
-    /// Ends a transaction that failed.
+    /// Ends a failed transaction.
     async fn conclude(&mut self, outcome: Result<(), SqlError>) -> Result<(), SqlError> {
         match outcome {
             Ok(()) => Ok(()),
@@ -200,7 +200,8 @@ impl Database {
             Err(error) => {
                 let remote = self.dialect.remote;
                 within(remote, self.session()?.run("ROLLBACK")).await.or_else(|rollback| {
-                    // A transaction that failed may have ended itself; then there is nothing to roll back.
+                    // A failed transaction may have ended itself; then there is nothing to roll
+                    // back.
                     match rollback {
                         lost @ SqlError::Lost(_) => Err(lost),
                         _ => Ok(()),
@@ -211,10 +212,10 @@ impl Database {
         }
     }
 
-    /// Gives space back to the file system.
+    /// Returns space to the file system.
     ///
     /// # Errors
-    /// See [`SqlError`]; a database that has administrators of its own does so itself.
+    /// See [`SqlError`]; a database server does so itself.
     pub(super) async fn defragment(&mut self) -> Result<(), SqlError> {
         match self.dialect.defragment {
             Some(sql) => self.session()?.run(sql).await,
@@ -225,7 +226,7 @@ impl Database {
         }
     }
 
-    /// Ends the connection in an orderly way, which gives the lock back.
+    /// Closes the connection in order, which releases the lock.
     ///
     /// # Errors
     /// See [`SqlError`].
@@ -237,7 +238,7 @@ impl Database {
     }
 }
 
-/// Waits for an answer over a network no longer than a connection is believed in. A file is waited for.
+/// Bounds a statement over a network by the timeout of the connection; a file has no timeout.
 async fn within<T>(
     remote: bool,
     asked: impl Future<Output = Result<T, SqlError>>,
@@ -257,7 +258,7 @@ async fn write(
     session.run(dialect.begin).await?;
     for change in &changes.leases {
         let (LeaseChange::Granted(id, _) | LeaseChange::Revoked(id)) = *change;
-        // What is granted goes first, too: not twice, where it is not known whether it happened.
+        // Grants are written first, too, and only once, if it is unknown whether they were.
         for sql in dialect.revoke {
             session.execute(sql, &[Arg::Number(id)]).await?;
         }
@@ -266,7 +267,7 @@ async fn write(
         }
     }
     for row in &changes.rows {
-        // The column is a small number; what is larger lives for as long as any server does.
+        // The column is a small integer; a larger number is longer than any server lives.
         let ttl = row.ttl.min(i64::from(i32::MAX));
         let args = [
             Arg::Number(row.id),

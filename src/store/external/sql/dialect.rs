@@ -1,63 +1,63 @@
-//! Statements, each in the words of its database. Tables, columns, indexes and their types are kine's.
+//! SQL statements per database. Tables, columns, indexes and their types are kine's.
 //!
-//! SQLite and PostgreSQL share what they can; MySQL has other placeholders and casts.
+//! SQLite and PostgreSQL share statements; MySQL has other placeholders and casts.
 
 use super::plan::KeyNames;
 
-/// What differs between databases.
+/// Statements and properties of a database.
 #[derive(Debug)]
 pub(super) struct Dialect {
-    /// Its name, for errors.
+    /// Name of the database, for errors.
     pub(super) name: &'static str,
-    /// Which keys it can name.
+    /// Keys that the database can store.
     pub(super) names: KeyNames,
-    /// Makes kine's table and its indexes.
+    /// Creates kine's table and its indexes.
     pub(super) kine: &'static [&'static str],
-    /// These may be run where there is a table.
+    /// Indexes and columns that may be missing in an existing table.
     pub(super) repeatable: bool,
-    /// Makes what kine's schema does not hold of leases.
+    /// Creates the tables for leases, which kine's schema does not have.
     pub(super) leases: &'static [&'static str],
-    /// Number of tables with the name.
+    /// Counts tables with a name.
     pub(super) exists: &'static str,
     /// Begins a transaction.
     pub(super) begin: &'static str,
-    /// Begins one that reads as of one moment.
+    /// Begins a transaction with one snapshot.
     pub(super) begin_reading: &'static str,
-    /// All rows, oldest first.
+    /// Selects all rows, oldest first.
     pub(super) load: &'static str,
-    /// Newest id.
+    /// Selects the newest id.
     pub(super) newest: &'static str,
-    /// Compacted revision.
+    /// Selects the compacted revision.
     pub(super) compacted: &'static str,
-    /// Row and lease of what hangs on a lease of ours.
+    /// Selects row and lease of rows attached to leases.
     pub(super) attached: &'static str,
-    /// Id and seconds of the leases.
+    /// Selects id and seconds of leases.
     pub(super) granted: &'static str,
-    /// Adds a row; the value before comes from the row before.
+    /// Inserts a row; the old value comes from the previous row.
     pub(super) insert: &'static str,
-    /// Says which id comes next to who does not say one.
+    /// Sets the next id of inserts without an id.
     pub(super) sequence: Option<&'static str>,
-    /// Hangs a row on a lease.
+    /// Attaches a row to a lease.
     pub(super) attach: &'static str,
-    /// Adds a lease.
+    /// Inserts a lease.
     pub(super) grant: &'static str,
-    /// Drops a lease and what hung on it.
+    /// Deletes a lease and its attachments.
     pub(super) revoke: [&'static str; 2],
     /// Sets the compacted revision.
     pub(super) set_compacted: &'static str,
-    /// Drops rows of the compacted revision but the newest of them.
+    /// Deletes all rows of the compacted revision but the newest.
     pub(super) one_compacted: &'static str,
-    /// Drops what was superseded or deleted within a range of revisions.
+    /// Deletes rows superseded or deleted within a range of revisions.
     pub(super) compact: &'static str,
-    /// Drops what is said of the leases of rows that are gone, up to a revision.
+    /// Deletes attachments of deleted rows, up to a revision.
     pub(super) forget: &'static str,
-    /// Bytes on disk.
+    /// Selects the size on disk.
     pub(super) size: &'static str,
-    /// Gives space back, where a statement can.
+    /// Returns space to the file system, where a statement can.
     pub(super) defragment: Option<&'static str>,
-    /// Each placeholder takes an argument of its own.
+    /// Whether each placeholder takes an argument of its own.
     pub(super) positional: bool,
-    /// The connection may be gone without anybody having said so.
+    /// Whether the connection can be lost unnoticed.
     pub(super) remote: bool,
 }
 
@@ -147,7 +147,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
     exists: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = current_schema() AND table_name = $1",
     begin: "BEGIN",
     begin_reading: "BEGIN ISOLATION LEVEL REPEATABLE READ",
-    // Whoever inserts without an id, k3s later, goes on behind ours.
+    // Later inserts without an id, as by k3s, continue after these ids.
     sequence: Some("SELECT setval(pg_get_serial_sequence('kine', 'id'), $1)"),
     size: "SELECT CAST(pg_total_relation_size('kine') AS BIGINT)",
     defragment: None,

@@ -1,4 +1,4 @@
-//! The engine: the log of commands is kine's table.
+//! The engine over kine's table as the log of commands.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,10 +20,10 @@ use crate::local::shared::SharedState;
 use crate::local::store::{LocalStore, StoreOptions};
 use crate::mvcc::{Command, Outcome, State};
 
-/// Commands that may wait; more wait before they queue.
+/// Capacity of the command queue.
 const JOBS_MAX: usize = 256;
 
-/// What a failure at a start is.
+/// Converts an error of a start.
 fn datastore_error(endpoint: &Endpoint) -> impl Fn(SqlError) -> DatastoreError + '_ {
     move |classify| match classify {
         SqlError::Held(who) => DatastoreError::Held(who),
@@ -39,7 +39,7 @@ struct SqlEngine {
     status: Arc<Status>,
     leads: watch::Sender<Leadership>,
     term: u64,
-    /// The lock cannot be lost without a word.
+    /// Whether the lock cannot be lost unnoticed.
     local: bool,
 }
 
@@ -62,7 +62,7 @@ impl Engine for SqlEngine {
     }
 
     async fn barrier(&self) -> Result<(), StoreError> {
-        // Applied before it is acknowledged; a file's lock is the kernel's.
+        // A command is applied before it is acknowledged; the lock of a file belongs to the kernel.
         if self.local {
             return Ok(());
         }
@@ -100,10 +100,11 @@ impl Engine for SqlEngine {
     }
 }
 
-/// Opens a database in kine's schema, makes its tables where there are none, and holds it alone until `tasks` shuts down.
+/// Opens a database in kine's schema, creates missing tables, and holds its lock until `tasks`
+/// shuts down.
 ///
 /// # Errors
-/// [`DatastoreError`]; who holds it is named.
+/// [`DatastoreError`]; it names the current holder.
 pub(crate) async fn open(
     endpoint: Endpoint,
     tasks: &Tasks,
@@ -112,7 +113,7 @@ pub(crate) async fn open(
     begin(database.map_err(datastore_error(&endpoint))?, tasks).await
 }
 
-/// As [`open`], over a connection that is there.
+/// As [`open`], over an existing connection.
 pub(super) async fn begin(
     mut database: Database,
     tasks: &Tasks,
@@ -138,14 +139,14 @@ pub(super) async fn begin(
     };
     writer.update_size().await;
     tasks.spawn(Kind::Critical, "datastore", writer.run());
-    // A later start has a higher one, as clients of etcd expect of a term.
+    // A later start has a higher term, as clients of etcd expect.
     let term = base::clock::unix_time().as_secs().max(1);
     let leads = watch::Sender::new(Leadership { term, leads: true, ..Leadership::default() });
     let engine = Arc::new(SqlEngine { jobs, status, leads, term, local });
     Ok(LocalStore::start(shared, engine, StoreOptions::default(), tasks))
 }
 
-/// Reads a database as it is at one moment, changing nothing; a k3s may go on writing.
+/// Reads a database as of one moment without changing it; a k3s may continue to write.
 ///
 /// # Errors
 /// [`DatastoreError`].

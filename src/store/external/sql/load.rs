@@ -1,4 +1,4 @@
-//! From the rows of kine's table to the key space.
+//! Builds the key space from the rows of kine's table.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,31 +7,31 @@ use bytes::Bytes;
 use super::plan::{COMPACT_KEY, Row, is_gap};
 use crate::mvcc::{ClusterData, State, Version};
 
-/// What is kept beside kine's table: which row hangs on which lease, and the seconds of each lease.
+/// Leases, stored outside of kine's table: attachments of rows, and the seconds of each lease.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     pub(super) attached: HashMap<i64, i64>,
     pub(super) granted: BTreeMap<i64, i64>,
 }
 
-/// Takes in rows in the order of their ids.
+/// Loads rows in id order.
 #[derive(Debug, Default)]
 pub(super) struct Loader {
     keys: BTreeMap<Bytes, Vec<Version>>,
     leases: Leases,
     newest: i64,
     compacted: i64,
-    /// The change at the compacted revision itself is there.
+    /// The change at the compacted revision itself exists.
     compacted_is_there: bool,
 }
 
 impl Loader {
-    /// With what is known of leases, and the revision that is compacted.
+    /// A loader with the known leases and the compacted revision.
     pub(super) fn new(leases: Leases, compacted: i64) -> Self {
         Self { leases, compacted, ..Self::default() }
     }
 
-    /// The next row.
+    /// Adds the next row.
     pub(super) fn take(&mut self, row: Row) {
         self.newest = self.newest.max(row.id);
         self.compacted_is_there |= row.id == self.compacted;
@@ -42,13 +42,14 @@ impl Loader {
         let versions = self.keys.entry(row.name.into()).or_default();
         let before = versions.last().filter(|version| !version.is_tombstone());
         if row.deleted {
-            // A deletion of what is not kept any more says nothing to anybody.
+            // A deletion of a version that is not kept has no effect.
             if before.is_some() {
                 versions.push(Version::tombstone(row.id, 0));
             }
             return;
         }
-        // kine counts no versions: of a key whose first ones were compacted, more than one are known.
+        // kine does not count versions: a key whose first rows were compacted has had more than
+        // one.
         let version = match before {
             _ if row.created => 1,
             Some(before) => before.version.saturating_add(1),
@@ -63,18 +64,19 @@ impl Loader {
         versions.push(Version { value, created, modified: row.id, version, lease, sub: 0, sum: 0 });
     }
 
-    /// The lease of a row. Where kine wrote it, the lease is its seconds, which is what kine answers as its id.
+    /// The lease of a row. For a row of kine it is the time to live, which kine reports as the
+    /// lease id.
     fn lease_of(&self, row: &Row) -> i64 {
         let attached = self.leases.attached.get(&row.id);
         let known = attached.filter(|lease| self.leases.granted.contains_key(lease));
         known.copied().unwrap_or(row.ttl.max(0))
     }
 
-    /// The key space.
+    /// Finishes the key space.
     pub(super) fn finish(mut self) -> State {
         let mut compacted = self.compacted;
         let newest = self.newest.max(compacted).max(1);
-        // kine drops a deletion at the compacted revision itself: a watch from there on would miss it.
+        // kine drops a deletion at the compacted revision itself: a watch from there would miss it.
         if compacted > 0 && !self.compacted_is_there && compacted < newest {
             compacted += 1;
         }
@@ -134,8 +136,8 @@ mod tests {
         loader.finish()
     }
 
-    /// The rows that kine's `Create`, `Update`, `Delete`, `Fill` and `compactStart` write, older kines with 0 where newer
-    /// ones leave `create_revision` empty.
+    /// The rows that kine's `Create`, `Update`, `Delete`, `Fill` and `compactStart` write; older
+    /// kines write 0 where newer ones leave `create_revision` empty.
     #[test]
     fn a_table_of_kine_is_a_key_space() {
         let rows = vec![
@@ -171,13 +173,13 @@ mod tests {
     fn what_a_compaction_of_kine_left_is_read_and_leftovers_are_not() {
         let rows = vec![
             row(1, COMPACT_KEY, "create", 0, 6, 0),
-            // Superseded before the compacted revision, but never dropped.
+            // Superseded before the compacted revision, but never deleted.
             row(2, "a", "create", 0, 0, 0),
             row(5, "a", "update", 2, 2, 0),
             row(7, "a", "update", 2, 5, 0),
-            // Its first version is gone.
+            // Its first version is compacted.
             row(8, "c", "update", 4, 4, 0),
-            // A deletion of what is gone.
+            // A deletion of a compacted version.
             row(9, "d", "delete", 3, 6, 0),
         ];
         let state = loaded(Leases::default(), 6, rows);

@@ -1,4 +1,4 @@
-//! What a command writes into kine's table, and what that schema cannot hold.
+//! Plans the rows that a command writes to kine's table, and refuses what the schema cannot store.
 
 use std::collections::HashSet;
 
@@ -7,41 +7,41 @@ use bytes::Bytes;
 use crate::contract::{KeyRange, Op, StoreError, Txn};
 use crate::mvcc::{Command, Preview, State, Write};
 
-/// The row in which kine keeps the compacted revision, as its `prev_revision`.
+/// The row in which kine stores the compacted revision, as its `prev_revision`.
 pub(super) const COMPACT_KEY: &str = "compact_rev_key";
-/// What kine names rows that stand for revisions nobody wrote.
+/// kine's name prefix of rows for revisions without a change.
 const GAP_PREFIX: &str = "gap-";
-/// Revisions compacted in one database transaction: kine's `--compact-batch-size`.
+/// Revisions compacted per database transaction: kine's `--compact-batch-size`.
 const COMPACT_STEP: i64 = 1000;
 
-/// One row of kine's table: one change of one key, `id` being its revision.
+/// A row of kine's table: one change of one key; `id` is its revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) id: i64,
     pub(super) name: String,
     pub(super) created: bool,
     pub(super) deleted: bool,
-    /// Revision that created the key; 0 in the row that does.
+    /// Creation revision of the key; 0 in the row that creates it.
     pub(super) create_revision: i64,
-    /// Row of the change before; 0 is none.
+    /// Row of the previous change; 0 is none.
     pub(super) prev_revision: i64,
-    /// Seconds to live, kine's meaning of a lease; 0 is none.
+    /// Time to live in seconds, kine's meaning of a lease; 0 is none.
     pub(super) ttl: i64,
-    /// The lease the key hangs on, which kine's schema does not hold; 0 is none.
+    /// Attached lease, which kine's schema does not store; 0 is none.
     pub(super) lease: i64,
     pub(super) value: Option<Bytes>,
 }
 
-/// What is kept of leases beside kine's table.
+/// Changes of leases, stored outside of kine's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeaseChange {
-    /// A new one, with its seconds.
+    /// A granted lease with its seconds.
     Granted(i64, i64),
-    /// It is gone.
+    /// A revoked lease.
     Revoked(i64),
 }
 
-/// What becomes durable together.
+/// Changes that become durable together.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     pub(super) rows: Vec<Row>,
@@ -55,27 +55,27 @@ impl Changes {
     }
 }
 
-/// A command as it is written, and the commands that say the same to the state: one for each revision.
+/// The rows of a command, and equivalent commands for the state, one per revision.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) changes: Changes,
     pub(super) commands: Vec<Command>,
 }
 
-/// Which keys a database can name.
+/// Keys that a database can store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeyNames {
     /// Only ASCII.
     pub(super) ascii: bool,
-    /// Longest name in bytes.
+    /// Maximum length in bytes.
     pub(super) max: usize,
 }
 
 impl KeyNames {
-    /// The key as a name.
+    /// The key as the name of a row.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`], naming what cannot be.
+    /// [`StoreError::Invalid`] with the reason.
     fn of(self, key: &[u8]) -> Result<String, StoreError> {
         let shown = key.escape_ascii();
         let refuse = |why: &str| {
@@ -99,7 +99,7 @@ impl KeyNames {
     }
 }
 
-/// Whether a row stands for a revision that nobody wrote.
+/// Whether a row stands for a revision without a change.
 pub(super) fn is_gap(row: &Row) -> bool {
     let number = row.name.strip_prefix(GAP_PREFIX).and_then(|number| number.parse::<i64>().ok());
     row.deleted && row.prev_revision == 0 && number == Some(row.id)
@@ -125,10 +125,11 @@ fn row(state: &State, write: Write, id: i64, names: KeyNames) -> Result<Row, Sto
     })
 }
 
-/// What `command` writes when it is applied to `state`, the next revision being `next`.
+/// Plans `command` for `state`, whose next revision is `next`.
 ///
 /// # Errors
-/// Those of applying it, and [`StoreError::Invalid`] for what kine's schema cannot hold.
+/// The errors of applying the command, and [`StoreError::Invalid`] for what kine's schema cannot
+/// store.
 pub(super) fn plan(
     state: &State,
     command: Command,
@@ -163,7 +164,7 @@ pub(super) fn plan(
         Command::LeaseRevoke { id } => {
             let keys = state.lease_keys(id).ok_or(StoreError::LeaseNotFound)?;
             let mut commands = Vec::new();
-            // kine, too, deletes what ran out key by key, each with a revision of its own.
+            // kine, too, deletes expired keys one by one, each with a revision of its own.
             for (key, id) in keys.zip(next..) {
                 changes.rows.push(row(state, state.write(&key, None, 0), id, names)?);
                 let range = KeyRange::key(key);
@@ -193,7 +194,7 @@ pub(super) fn plan(
     Ok(Planned { changes, commands })
 }
 
-/// The puts of a transaction that holds, each as a transaction of its own.
+/// The puts of the branch that runs, each as a transaction of its own.
 ///
 /// # Errors
 /// The transaction is not separable, or does more than put distinct keys.
@@ -216,7 +217,7 @@ fn several() -> StoreError {
     )
 }
 
-/// Ranges `[from, to)` of one compaction, each for a database transaction of its own.
+/// Ranges `[from, to)` of a compaction, one per database transaction.
 pub(super) fn steps(from: i64, to: i64) -> impl Iterator<Item = (i64, i64)> {
     let begins = (from..to).step_by(usize::try_from(COMPACT_STEP).unwrap_or(1));
     begins.map(move |begin| (begin, begin.saturating_add(COMPACT_STEP).min(to)))
@@ -252,7 +253,7 @@ mod tests {
         planned.changes.rows.into_iter().map(show).collect()
     }
 
-    /// As kine's `Create`, `Update` and `Delete` fill the columns.
+    /// The columns are filled as by kine's `Create`, `Update` and `Delete`.
     #[test]
     fn rows_are_those_of_kine() {
         let mut state = State::default();
@@ -269,7 +270,7 @@ mod tests {
             rows(state, txn(vec![delete(KeyRange::prefix("a"))])),
             one(6, false, true, 5, 5)
         );
-        // What was compacted is gone from the table: nothing came before.
+        // A compacted version is not in the table: there is no previous row.
         state.apply(&txn(vec![put("b", 0)]), &mut Vec::new()).unwrap();
         state.apply(&Command::Compact(7), &mut Vec::new()).unwrap();
         assert_eq!(rows(state, txn(vec![put("a", 0)])), one(8, true, false, 0, 0));

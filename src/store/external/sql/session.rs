@@ -1,4 +1,4 @@
-//! One connection to a database, with its lock: statements in, numbers and rows out.
+//! A connection to a database and its lock.
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
@@ -14,25 +14,25 @@ pub(super) enum Arg<'a> {
     Bytes(Option<&'a [u8]>),
 }
 
-/// Why a statement failed.
+/// Errors of statements.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum SqlError {
-    /// The connection is gone: what was under way may have happened or not.
+    /// The connection is lost: the statement may have been executed or not.
     #[error("the connection to the database is lost: {0}")]
     Lost(String),
-    /// A unique index refused it.
+    /// A unique index refused the statement.
     #[error("the database has that already: {0}")]
     Taken(String),
-    /// Another one has the database.
+    /// Another server holds the database.
     #[error("{0}")]
     Held(String),
-    /// There is no such database.
+    /// The database does not exist.
     #[error("{0}")]
     NoDatabase(String),
-    /// The database has no space.
+    /// The database is out of space.
     #[error("the database has no space left: {0}")]
     Full(String),
-    /// Everything else.
+    /// Any other error.
     #[error("{0}")]
     Failed(String),
 }
@@ -42,7 +42,7 @@ pub(super) enum SqlError {
 pub(super) trait Session: Send {
     /// Runs statements without arguments.
     async fn run(&mut self, sql: &str) -> Result<(), SqlError>;
-    /// Runs one statement.
+    /// Executes a statement.
     async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<(), SqlError>;
     /// The number in the first column of the first row; `None` without a row, or for NULL.
     async fn number(
@@ -50,7 +50,7 @@ pub(super) trait Session: Send {
         sql: &'static str,
         args: &[Arg<'_>],
     ) -> Result<Option<i64>, SqlError>;
-    /// The text there.
+    /// The text in the first column of the first row.
     async fn text(
         &mut self,
         sql: &'static str,
@@ -58,22 +58,22 @@ pub(super) trait Session: Send {
     ) -> Result<Option<String>, SqlError>;
     /// Two numbers of each row.
     async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, SqlError>;
-    /// Shows each row of kine's table.
+    /// Calls a function with each row of kine's table.
     async fn rows(
         &mut self,
         sql: &'static str,
         take: &mut (dyn FnMut(Row) + Send),
     ) -> Result<(), SqlError>;
-    /// Ends the connection in an orderly way.
+    /// Closes the connection in order.
     async fn close(self: Box<Self>) -> Result<(), SqlError>;
 }
 
-/// SQLSTATE and error codes that mean that the connection, or the server behind it, ends.
+/// SQLSTATE and error codes that mean that the connection or the server ends.
 fn ends(code: &str) -> bool {
     code.starts_with("08") || matches!(code, "57P01" | "57P02" | "57P03" | "25P03" | "57P05")
 }
 
-/// What a driver's error means.
+/// Classifies an error of a driver.
 pub(super) fn classify(error: sqlx::Error) -> SqlError {
     let Some(database) = error.as_database_error() else {
         return match &error {
@@ -85,7 +85,7 @@ pub(super) fn classify(error: sqlx::Error) -> SqlError {
         };
     };
     let (text, code) = (database.message().to_owned(), database.code().unwrap_or_default());
-    // MySQL's numbers are behind a SQLSTATE that several errors share.
+    // MySQL's error numbers are more specific than the SQLSTATE that several errors share.
     let number = database.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().map(|e| e.number());
     match (number, &*code) {
         _ if database.is_unique_violation() => SqlError::Taken(text),
@@ -98,7 +98,7 @@ pub(super) fn classify(error: sqlx::Error) -> SqlError {
     }
 }
 
-/// A driver's connection.
+/// A connection of a driver.
 pub(super) struct Open<C>(pub(super) C);
 
 macro_rules! session {

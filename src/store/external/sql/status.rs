@@ -7,15 +7,15 @@ use parking_lot::Mutex;
 use crate::contract::StoreError;
 use crate::timing::Timing;
 
-/// What the writer tells.
+/// State of the writer.
 #[derive(Debug, Default)]
 pub(super) struct Status {
     pub(super) stopped: Mutex<Option<StoreError>>,
-    /// Commands applied.
+    /// Number of applied commands.
     pub(super) applied: AtomicU64,
     /// Bytes on disk.
     pub(super) bytes: AtomicU64,
-    /// Database transactions.
+    /// Durations of database transactions.
     pub(super) writes: Timing,
 }
 

@@ -1,4 +1,5 @@
-//! The one task that writes: it decides what queued commands write, makes them durable together, and applies them.
+//! The single task that writes: it plans queued commands, makes them durable together, and applies
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,25 +17,25 @@ use crate::contract::StoreError;
 use crate::local::shared::SharedState;
 use crate::mvcc::{Command, Outcome, reads_any};
 
-/// Commands of one database transaction.
+/// Maximum number of commands per database transaction.
 const BATCH_MAX: usize = 128;
-/// Bytes of values of one database transaction; one larger value goes alone.
+/// Maximum bytes of values per database transaction; a larger value is written alone.
 const BATCH_BYTES: usize = 1024 * 1024;
-/// How often a silent connection over a network is asked whether it is there, and still alone.
+/// Interval of checks of an idle connection over a network, and of its lock.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a lost connection is tried again before the store stops.
+/// Maximum time to reconnect before the store stops.
 const RECOVERY: Duration = Duration::from_secs(30);
-/// First and longest wait between the attempts.
+/// First and longest wait between attempts.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Where an answer goes.
+/// Receiver of a result.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// What the writer is asked.
 #[derive(Debug)]
 pub(super) enum Job {
     Command(Command, Reply<Outcome>),
-    /// Whether this server still has the database.
+    /// Checks whether this server still holds the database.
     Check(Reply<()>),
     Defragment(Reply<()>),
 }
@@ -44,17 +45,17 @@ pub(super) enum Job {
 struct Batch {
     changes: Changes,
     commands: Vec<Command>,
-    /// How many of the commands are each caller's.
+    /// Number of commands per caller.
     callers: Vec<(usize, Reply<Outcome>)>,
     checks: Vec<Reply<()>>,
     keys: Vec<Bytes>,
     bytes: usize,
-    /// Nothing may join it.
+    /// No command may join the batch.
     alone: bool,
 }
 
 impl Batch {
-    /// Whether `command` can be decided on the state as it is before this batch.
+    /// Whether `command` can be planned on the state before this batch.
     fn accepts(&self, command: &Command) -> bool {
         if self.callers.is_empty() {
             return true;
@@ -78,19 +79,19 @@ impl Batch {
     }
 
     fn refuse(self, error: &StoreError) {
-        // Who does not wait any more does not need the answer.
+        // The receiver may be gone.
         self.callers.into_iter().for_each(|(_, reply)| drop(reply.send(Err(error.clone()))));
         self.checks.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
     }
 }
 
-/// Whether changes happened whose answer was lost.
+/// Whether changes whose result was lost were committed.
 enum CommitOutcome {
     Yes,
     No,
 }
 
-/// See the module.
+/// The writer of a database.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) database: Database,
@@ -98,15 +99,15 @@ pub(super) struct Writer {
     pub(super) status: Arc<Status>,
     pub(super) jobs: mpsc::Receiver<Job>,
     pub(super) shutdown: Shutdown,
-    /// What did not go into the batch before.
+    /// The command that did not fit into the previous batch.
     pub(super) held_back: Option<Job>,
 }
 
 impl Writer {
-    /// Works until shutdown, and then off what is queued.
+    /// Runs until shutdown, and then drains the queue.
     ///
     /// # Errors
-    /// What stopped the store.
+    /// The error that stopped the store.
     pub(super) async fn run(mut self) -> Result<(), StoreError> {
         let outcome = self.work().await;
         let reason = match &outcome {
@@ -148,7 +149,7 @@ impl Writer {
         }
     }
 
-    /// What was queued before the shutdown is done.
+    /// Commands queued before the shutdown are completed.
     async fn last(&mut self) -> Result<(), StoreError> {
         while let Some(job) = self.held_back.take().or_else(|| self.jobs.try_recv().ok()) {
             self.one(job).await?;
@@ -173,7 +174,8 @@ impl Writer {
         }
     }
 
-    /// Decides what goes into the next database transaction, in order, until something has to see the state behind it.
+    /// Collects commands for the next database transaction, in order, until one depends on their
+    /// effect.
     fn gather(&mut self, first: Job) -> Batch {
         let mut batch = Batch::default();
         let names = self.database.dialect().names;
@@ -183,7 +185,7 @@ impl Writer {
         while let Some(job) = next {
             match job {
                 Job::Check(reply) => batch.checks.push(reply),
-                // Nobody waits for it: it is not done behind their back.
+                // A command whose caller has given up must not run.
                 Job::Command(_, reply) if reply.is_closed() => {}
                 Job::Command(command, reply)
                     if !matches!(command, Command::Compact(_)) && batch.accepts(&command) =>
@@ -236,7 +238,7 @@ impl Writer {
                 Err(SqlError::Taken(why)) => match self.check().await {
                     Err(error) => error,
                     Ok(()) if batch.callers.len() > 1 => {
-                        // One of them has a name that the database holds for another's.
+                        // A name that the database considers equal to another one.
                         return self.apply_one_by_one(batch).await;
                     }
                     Ok(()) => {
@@ -253,7 +255,7 @@ impl Writer {
         }
     }
 
-    /// Applies what is durable, and answers.
+    /// Applies durable commands, and answers.
     fn apply(&mut self, batch: Batch) -> Result<(), StoreError> {
         let before = self.shared.state.read().revision();
         let rows = i64::try_from(batch.changes.rows.len()).unwrap_or(i64::MAX);
@@ -292,7 +294,7 @@ impl Writer {
             while let Err(failed) = self.database.compact(begin, end).await {
                 let error = match failed {
                     SqlError::Lost(why) => match self.recover(&why, None).await {
-                        // Nothing is wrong with doing it twice.
+                        // Repeating it is harmless.
                         Ok(_) => continue,
                         Err(error) => error,
                     },
@@ -312,7 +314,7 @@ impl Writer {
         self.apply(batch)
     }
 
-    /// Asks the database whether it is there, and has what this server wrote last.
+    /// Checks that the database is reachable and contains this server's last row.
     async fn check(&mut self) -> Result<(), StoreError> {
         let newest = loop {
             match self.database.newest().await {
@@ -344,7 +346,7 @@ impl Writer {
         Err(StoreError::Stopped(text))
     }
 
-    /// Connects again, for a bounded time, and finds out whether changes up to `last` happened.
+    /// Reconnects, for a bounded time, and determines whether changes up to `last` were committed.
     async fn recover(&mut self, why: &str, last: Option<i64>) -> Result<CommitOutcome, StoreError> {
         let endpoint = self.database.endpoint().clone();
         tracing::warn!(%endpoint, error = why, "the connection to the datastore is lost, trying again");
@@ -370,11 +372,11 @@ impl Writer {
         Err(StoreError::Stopped(format!("{endpoint}: {error}")))
     }
 
-    /// Writes a batch's commands one by one.
+    /// Writes the commands of a batch one by one.
     async fn apply_one_by_one(&mut self, batch: Batch) -> Result<(), StoreError> {
         let Batch { commands, callers, checks, .. } = batch;
         let names = self.database.dialect().names;
-        // Each of them is one command: what is more goes alone anyway.
+        // Each of them is a single command; larger ones are written alone anyway.
         for (command, (_, reply)) in commands.into_iter().zip(callers) {
             let planned = {
                 let state = self.shared.state.read();
@@ -393,7 +395,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Looks how large the database is.
+    /// Updates the size of the database.
     pub(super) async fn update_size(&mut self) {
         match self.database.size().await {
             Ok(bytes) => self.status.bytes.store(bytes, Relaxed),

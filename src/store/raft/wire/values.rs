@@ -1,10 +1,10 @@
-//! Outcomes of commands and refusals, as the leader answers them to who forwarded the commands.
+//! The encoding of outcomes and errors, as the leader returns them for forwarded commands.
 
 use crate::contract::{KeyValue, OpResponse, RangeResponse, Revision, StoreError, TxnResponse};
 use crate::encoding::{Malformed, Put, Reader};
 use crate::mvcc::Outcome;
 
-/// As deep as transactions nest, and a bound for what is decoded.
+/// Maximum nesting when decoding, as deep as transactions nest.
 const MAX_DEPTH: usize = 128;
 
 pub(super) fn encode_outcomes(outcomes: &[Result<Outcome, StoreError>], out: &mut Vec<u8>) {
@@ -155,9 +155,9 @@ pub(super) fn encode_error(error: &StoreError, out: &mut Vec<u8>) {
         StoreError::Invalid(text) => (9, text.as_str()),
         StoreError::NoSpace(text) => (10, text.as_str()),
         StoreError::Unavailable(text) => (11, text.as_str()),
-        // That another member has stopped is no reason for this one to.
+        // A stopped peer is no reason for this member to stop.
         StoreError::Stopped(text) => (11, text.as_str()),
-        // Said of an external etcd alone, which has no members here.
+        // Only an external etcd returns this, which has no members here.
         StoreError::Unknown(text) => (11, text.as_str()),
     };
     out.push(tag);
