@@ -1,4 +1,5 @@
-//! The file format of bbolt, version 2, in which etcd keeps its state: a writer that streams and a reader that trusts nothing.
+//! The file format of bbolt, version 2, which etcd uses: a streaming writer and a reader that
+//! trusts nothing.
 //!
 //! ```text
 //! page:            id u64 | kind u16 | count u16 | overflow u32, so many further pages belong to it; then the content
@@ -8,7 +9,8 @@
 //! leaf element:    flags u32, 1 for a bucket | position u32 | key length u32 | value length u32
 //! bucket:          root page u64, 0 when that page follows here | sequence u64
 //! ```
-//! Numbers are little-endian. Pages 0 and 1 are metas, the one with the higher transaction counts.
+//! Numbers are little-endian. Pages 0 and 1 are meta pages; the one with the higher transaction id
+//! is valid.
 
 mod read;
 mod write;
@@ -16,35 +18,35 @@ mod write;
 pub(crate) use read::{Bucket, Database, Fault, Source};
 pub(crate) use write::{Sink, Writer};
 
-/// First bytes of a meta.
+/// Magic number of a meta page.
 const MAGIC: u32 = 0xED0C_DAED;
 /// Version of the format.
 const VERSION: u32 = 2;
-/// Bytes of a page's head.
+/// Size of a page header.
 const HEAD: usize = 16;
-/// Bytes of an element of either kind.
+/// Size of an element of either kind.
 const ELEMENT: usize = 16;
-/// Bytes of a meta before its checksum.
+/// Size of a meta page before its checksum.
 const META: usize = 56;
 
 const BRANCH: u16 = 0x01;
 const LEAF: u16 = 0x02;
 const META_PAGE: u16 = 0x04;
 const FREE_LIST: u16 = 0x10;
-/// Flag of a leaf's element that is a bucket.
+/// Flag of a leaf element that is a bucket.
 const IS_BUCKET: u32 = 0x01;
 
-/// Checksum of a meta: 64 bits of FNV-1a.
+/// Checksum of a meta page: 64-bit FNV-1a.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// Makes both metas of a file with the smallest pages right but for the root, and the file as long as they say: a fuzzer's changes
-/// are in the pages behind them then, instead of ending at a sum.
+/// Repairs both meta pages of a file with the smallest page size, except for the root, and its
+/// length: a fuzzer then reaches the pages instead of failing at the checksum.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn fuzz_mend(bytes: &mut Vec<u8>) {
+pub(crate) fn fuzz_repair(bytes: &mut Vec<u8>) {
     const PAGE: usize = 1024;
     bytes.resize(bytes.len().next_multiple_of(PAGE).max(4 * PAGE), 0);
     let pages = (bytes.len() / PAGE) as u64;

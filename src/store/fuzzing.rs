@@ -1,6 +1,7 @@
-//! What fuzzers feed: the decoders of bytes that come from disk, from other members, and from files that somebody hands over.
+//! Entry points of the fuzzers: decoders of bytes from disk, from other members and from foreign
+//! files.
 
-use crate::bolt::fuzz_mend;
+use crate::bolt::fuzz_repair;
 use crate::log::fuzz_segment;
 use crate::raft::fuzz_wire;
 use crate::snapshot::inspect_bytes;
@@ -10,16 +11,16 @@ pub fn records(bytes: &[u8]) {
     fuzz_segment(bytes);
 }
 
-/// A message of another member.
+/// A message from another member.
 pub fn wire(bytes: &[u8]) {
     fuzz_wire(bytes);
 }
 
-/// A snapshot, as it is and with sums that are right.
+/// A snapshot, as it is and with repaired checksums.
 pub fn snapshot(bytes: &[u8]) {
-    // Whatever it is, an answer comes.
+    // Any result is fine; a panic is not.
     drop(inspect_bytes(bytes));
-    let mut mended = bytes.to_vec();
-    fuzz_mend(&mut mended);
-    drop(inspect_bytes(&mended));
+    let mut repaired = bytes.to_vec();
+    fuzz_repair(&mut repaired);
+    drop(inspect_bytes(&repaired));
 }

@@ -1,7 +1,9 @@
-//! Makes the data of a stopped server, or a snapshot's, the data of a new cluster of which this server is the only voter.
+//! Turns the data of a stopped server, or a snapshot, into a new cluster with this server as the
+//! only voter.
 //!
-//! The new store is written whole into the folder `reset`, then `complete` beside it; from there on nothing goes back: the old
-//! files move to a folder of their own, the new ones take their place, and whoever opens the directory finishes what was begun.
+//! The new store is written completely into the folder `reset`, then `complete` is created next to
+//! it. From then on there is no way back: the old files move to a folder of their own, the new ones
+//! replace them, and the next process that opens the directory completes interrupted steps.
 
 use std::fs::File;
 use std::io;
@@ -25,31 +27,32 @@ use crate::snapshot::{SnapshotError, SnapshotInfo, load};
 
 mod import;
 
-/// Folder of the new store while it is made.
+/// Folder of the new store while it is written.
 const FOLDER: &str = "reset";
-/// The new store is whole; holds the name of the folder for the old one.
+/// Marks the new store as complete; contains the name of the folder for the old one.
 const COMPLETE: &str = "complete";
-/// The old store has moved.
+/// Marks the old store as moved.
 const MOVED: &str = "moved";
-/// So far the revision goes on, beyond any that a client of the former cluster has seen: etcd's advice for restores.
+/// Advance of the revision, beyond any that a client of the former cluster has seen, as etcd
+/// advises for restores.
 const BUMP: i64 = 1_000_000_000;
 
-/// What was made.
+/// Result of a reset.
 #[derive(Debug, Clone)]
 pub struct Reset {
     /// The new cluster.
     pub cluster: ClusterId,
-    /// Revision that it begins at; everything before is compacted.
+    /// First revision; everything before is compacted.
     pub revision: i64,
-    /// Keys that it has.
+    /// Number of keys.
     pub keys: usize,
-    /// What the snapshot is, if it was one.
+    /// The snapshot, if the data came from one.
     pub snapshot: Option<SnapshotInfo>,
-    /// Where the former data is, if there was any.
+    /// Folder of the former data, if there was any.
     pub old: Option<PathBuf>,
 }
 
-/// Why nothing was reset.
+/// Errors of a reset.
 #[derive(Debug, thiserror::Error)]
 pub enum ResetError {
     /// The directory cannot be opened.
@@ -60,19 +63,19 @@ pub enum ResetError {
     Snapshot {
         /// Its file.
         path: PathBuf,
-        /// Why.
+        /// The error of the snapshot.
         source: SnapshotError,
     },
-    /// Whoever looked at the state does not want it.
+    /// The caller's check refused the state.
     #[error("{0}")]
     Unwanted(String),
     /// The external datastore cannot be read.
     #[error(transparent)]
     Datastore(DatastoreError),
-    /// There is a store already.
+    /// A store exists already.
     #[error("{} has a store already, nothing is put over it", .0.display())]
     Occupied(PathBuf),
-    /// There is nothing to reset.
+    /// There is no data to reset.
     #[error("there is no store in {}", .0.display())]
     Nothing(PathBuf),
     /// An operation of the file system failed.
@@ -80,16 +83,16 @@ pub enum ResetError {
     Io {
         /// The directory.
         dir: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// Resets the store in `dir` to its own data or to that of `snapshot`, a file and its name. `look` is shown each key with its
-/// value first, and may refuse them. Blocks; the server must not run.
+/// Resets the store in `dir` to its own data or to that of `snapshot`, a file and its name. `look`
+/// receives each key with its value first, and may refuse them. Blocks; the server must not run.
 ///
 /// # Errors
-/// [`ResetError`]; the data in `dir` is as it was then, or the next start finishes.
+/// [`ResetError`]; the data in `dir` is unchanged then, or the next start completes the reset.
 pub fn reset(
     dir: &Path,
     snapshot: Option<(&File, &Path)>,
@@ -124,7 +127,7 @@ pub fn reset(
     Ok(Reset { cluster, revision, keys, snapshot: cluster_data, old })
 }
 
-/// The newest state of a snapshot, as of a revision that nobody has seen.
+/// The newest state of a snapshot, at a revision that no client has seen.
 fn state_of(file: &File) -> Result<(State, SnapshotInfo), SnapshotError> {
     let loaded = load(file)?;
     let Some(revision) = loaded.info.revision.checked_add(BUMP) else {
@@ -138,24 +141,25 @@ fn state_of(file: &File) -> Result<(State, SnapshotInfo), SnapshotError> {
     Ok((state, loaded.info))
 }
 
-/// This member's own state: all of its log, for what others acknowledged with it may not be known to be committed here.
+/// This member's own state with all of its log: entries acknowledged with other members may not be
+/// known as committed here.
 fn own_state(dir: &Path) -> Result<State, ResetError> {
     if store_files(dir).is_ok_and(|files| files.is_empty()) {
         return Err(ResetError::Nothing(dir.to_owned()));
     }
     let disk: Arc<dyn Disk> = Arc::new(Directory::new(dir));
-    // A log that holds nothing is a lost one: it is not made the empty store of a new cluster.
+    // An empty log is a lost one: it must not become the empty store of a new cluster.
     let known = ExpectedStore { exists: true, ..ExpectedStore::default() };
     let recovered = recover_expecting(&disk, None, Identity::First, &known)?;
     let mut state = recovered.state;
     for entry in recovered.view.recent.iter() {
         let Payload::Normal(batch) = &entry.payload else { continue };
         for command in batch.commands() {
-            // A refused command has no effect, as everywhere.
+            // A refused command has no effect, as in any replay.
             let _ = state.apply(command, &mut Vec::new());
         }
     }
-    // Who raised an alarm, and what members said of themselves, are of the former cluster.
+    // Alarms and profiles belong to the former cluster.
     state.clear_cluster_data();
     let revision = state.revision().max(recovered.ceiling).saturating_add(BUMP);
     for command in [Command::Raise { revision }, Command::Compact(revision)] {
@@ -165,7 +169,7 @@ fn own_state(dir: &Path) -> Result<State, ResetError> {
     Ok(state)
 }
 
-/// Writes the new store: a checkpoint that stands for its first entry, and an empty log behind it.
+/// Writes the new store: a checkpoint as its first entry, and an empty log after it.
 fn write(folder: &Path, cluster: ClusterId, state: State) -> Result<(), ResetError> {
     let failed = |source| ResetError::Io { dir: folder.to_owned(), source };
     let disk: Arc<dyn Disk> = Arc::new(Directory::new(folder));
@@ -181,7 +185,7 @@ fn write(folder: &Path, cluster: ClusterId, state: State) -> Result<(), ResetErr
     Ok(())
 }
 
-/// Files of a store: log, checkpoints and what recovery put aside.
+/// Files of a store: log, checkpoints and torn tails.
 fn store_files(dir: &Path) -> io::Result<Vec<String>> {
     let mut files = Directory::new(dir).list()?;
     files.retain(|name| {
@@ -207,16 +211,16 @@ fn rename_all(from: &Path, to: &Path) -> io::Result<()> {
     File::open(from)?.sync_all()
 }
 
-/// Finishes a reset that was interrupted; call it with the directory's lock.
+/// Completes an interrupted reset; the caller must hold the lock of the directory.
 ///
 /// # Errors
-/// The file system's; the next call goes on.
+/// Errors of the file system; the next call continues.
 pub(crate) fn finish(dir: &Path) -> io::Result<()> {
     let folder = dir.join(FOLDER);
     let complete = folder.join(COMPLETE);
     match base::fs::read_to_string(&complete) {
         Ok(old) => {
-            // Only a name of this module's making is followed.
+            // Only names created by this module are followed.
             if !old.is_empty() && !old.contains('/') && old.starts_with("old-") {
                 let old = dir.join(old);
                 base::fs::create_dir(&old, 0o700)?;

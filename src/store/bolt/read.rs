@@ -1,4 +1,5 @@
-//! Reads a database of which nothing is trusted: every page, length, position and kind is checked, and no page is visited twice.
+//! Reads an untrusted database: every page, length, position and kind is checked, and no page is
+//! visited twice.
 
 use std::fs::File;
 use std::io;
@@ -6,21 +7,21 @@ use std::os::unix::fs::FileExt;
 
 use super::{BRANCH, ELEMENT, HEAD, IS_BUCKET, LEAF, MAGIC, META, META_PAGE, VERSION, checksum};
 
-/// Deepest tree that is read; one of 2^32 pages has a depth of about six.
+/// Maximum depth of a tree; one of 2^32 pages has a depth of about six.
 const DEPTH_MAX: usize = 24;
-/// Largest leaf: etcd's largest request is far smaller whatever it is set to.
+/// Maximum size of a leaf: etcd's largest configurable request is far smaller.
 const LEAF_BYTES_MAX: u64 = 64 << 20;
-/// Largest branch: keys have at most 32 KiB, and few of them are in one page then.
+/// Maximum size of a branch: keys have at most 32 KiB, and few of them fit in a page then.
 const BRANCH_BYTES_MAX: u64 = 4 << 20;
-/// Smallest and largest page of any machine.
+/// Smallest and largest page size of any machine.
 const PAGE_SIZES: std::ops::RangeInclusive<u64> = 1024..=64 * 1024;
 
-/// Bytes that may be a database.
+/// The bytes of a possible database.
 pub(crate) trait Source {
-    /// Reads from `offset` on until the buffer is full.
+    /// Reads from `offset` until the buffer is full.
     ///
     /// # Errors
-    /// The file system's, [`io::ErrorKind::UnexpectedEof`] behind the end.
+    /// Errors of the file system; [`io::ErrorKind::UnexpectedEof`] past the end.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
@@ -40,14 +41,14 @@ impl Source for [u8] {
     }
 }
 
-/// Why a database cannot be read.
+/// Errors of reading a database.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The file system's.
+    /// Errors of the file system.
     Io(io::Error),
-    /// It is none.
+    /// The file is not a database.
     Foreign(String),
-    /// It is one, and damaged at this byte.
+    /// The database is damaged at this byte.
     Damaged(u64, String),
 }
 
@@ -73,7 +74,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     number(bytes, at).map(u64::from_le_bytes)
 }
 
-/// What a meta says, when all of it is right.
+/// Content of a verified meta page.
 struct Meta {
     page_size: u64,
     root: u64,
@@ -82,7 +83,7 @@ struct Meta {
 }
 
 impl Meta {
-    /// `bytes` are those of a page.
+    /// Parses the bytes of a page.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let meta = bytes.get(HEAD..HEAD + META + 8)?;
         let right = u16_at(bytes, 8)? == META_PAGE
@@ -100,22 +101,22 @@ impl Meta {
     }
 }
 
-/// Where a bucket's keys are.
+/// Location of a bucket's keys.
 #[derive(Debug)]
 pub(crate) enum Bucket {
-    /// In a tree with this root.
+    /// A tree with this root page.
     Page(u64),
-    /// In the page that these bytes are.
+    /// An inline page.
     Inline(Vec<u8>),
 }
 
-/// A page's bytes and where they are from.
+/// A page and its offset.
 struct Page {
     bytes: Vec<u8>,
     offset: u64,
 }
 
-/// One element of a page.
+/// An element of a page.
 struct Element<'a> {
     flags: u32,
     key: &'a [u8],
@@ -141,7 +142,7 @@ impl Page {
             let begin = HEAD + index * ELEMENT;
             let u32_at = |at| u32_at(&self.bytes, begin + at).map(|n| n as usize);
             let slice = |position: usize, from: usize, length: usize| {
-                // Content stands behind all elements.
+                // Content follows all elements.
                 let from = begin.checked_add(position)?.checked_add(from)?;
                 let bytes = self.bytes.get(from..from.checked_add(length)?)?;
                 (from >= HEAD + self.count() * ELEMENT).then_some(bytes)
@@ -161,22 +162,22 @@ impl Page {
     }
 }
 
-/// Told a key and its value; what it says is wrong with them.
+/// Receives a key and its value; returns a description of what is wrong with them.
 type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), String>;
 
-/// What is told of each key.
+/// Callback for each key.
 type Visit<'v> = &'v mut dyn FnMut(u32, &[u8], &[u8]) -> Result<(), String>;
 
 /// A database.
 pub(crate) struct Database<'a, S: ?Sized> {
     source: &'a S,
     meta: Meta,
-    /// A bit for each page that was visited.
+    /// One bit per visited page.
     seen: Vec<u64>,
 }
 
 impl<'a, S: Source + ?Sized> Database<'a, S> {
-    /// Of the first `length` bytes of a source.
+    /// Opens the first `length` bytes of a source.
     ///
     /// # Errors
     /// [`Fault`].
@@ -274,7 +275,7 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
         Ok(Page { bytes, offset })
     }
 
-    /// Name and place of all buckets, in order.
+    /// Name and location of all buckets, in order.
     ///
     /// # Errors
     /// [`Fault`].
@@ -293,10 +294,10 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
         Ok(buckets)
     }
 
-    /// Tells all keys of a bucket with their values, in order. Each bucket can be read once.
+    /// Visits all keys of a bucket with their values, in order. Each bucket can be read once.
     ///
     /// # Errors
-    /// [`Fault`]; what `visit` says is damage at that page.
+    /// [`Fault`]; an error of `visit` counts as damage at that page.
     pub(crate) fn each(&mut self, bucket: Bucket, visit: Each<'_>) -> Result<(), Fault> {
         let visit: Visit<'_> = &mut |flags, key, value| match flags {
             0 => visit(key, value),

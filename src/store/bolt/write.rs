@@ -1,4 +1,5 @@
-//! Writes a database bottom up: keys come in order, pages go out as they fill, and the root is known at the end.
+//! Writes a database bottom up: keys are added in order, pages are written as they fill, and the
+//! root is known at the end.
 
 use std::io;
 
@@ -6,20 +7,20 @@ use super::{
     BRANCH, ELEMENT, FREE_LIST, HEAD, IS_BUCKET, LEAF, MAGIC, META, META_PAGE, VERSION, checksum,
 };
 
-/// Size of the pages, that of nearly all machines.
+/// Page size, that of nearly all machines.
 const PAGE: usize = 4096;
-/// Bytes collected before they are written.
+/// Size of the write buffer.
 const WRITE_BYTES: usize = 1024 * 1024;
-/// The page of the free list, behind the metas; the data follows.
+/// The page of the free list, after the meta pages; the data follows.
 const FREE_LIST_PAGE: u64 = 2;
 
-/// Where a database goes.
+/// Destination of a database.
 pub(crate) trait Sink {
     /// Writes all of `data`.
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
 }
 
-/// A page's head, and room for `size` bytes in all.
+/// A page header in a buffer with capacity for `size` bytes.
 fn page(id: u64, kind: u16, count: usize, size: usize) -> io::Result<Vec<u8>> {
     let overflow = size.div_ceil(PAGE).saturating_sub(1);
     let (Ok(count), Ok(overflow)) = (u16::try_from(count), u32::try_from(overflow)) else {
@@ -38,13 +39,13 @@ fn length(bytes: &[u8]) -> io::Result<[u8; 4]> {
     length.map(u32::to_le_bytes).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))
 }
 
-/// Distance from the element `index` to the byte `at` behind the last of `count` elements.
+/// Distance from the element `index` to the byte `at` after the last of `count` elements.
 fn position(index: usize, count: usize, at: usize) -> io::Result<[u8; 4]> {
     let position = u32::try_from((count - index) * ELEMENT + at);
     position.map(u32::to_le_bytes).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))
 }
 
-/// Elements of a leaf that is being filled.
+/// Elements of the current leaf.
 #[derive(Default)]
 struct Leaf {
     /// Flags, key length, value length.
@@ -85,7 +86,7 @@ impl Leaf {
     }
 }
 
-/// Elements of a branch that is being filled: the first key of each page, and the page.
+/// Elements of the current branch: the first key of each page, and the page.
 #[derive(Default)]
 struct Branch(Vec<(Vec<u8>, u64)>);
 
@@ -109,15 +110,15 @@ impl Branch {
     }
 }
 
-/// A database that is being written.
+/// A database being written.
 pub(crate) struct Writer<'a> {
     sink: &'a mut dyn Sink,
-    /// Pages that are ready, and where the first of them goes.
+    /// Finished pages, and the position of the first one.
     buffer: Vec<u8>,
     offset: u64,
     /// Id of the next page.
     next: u64,
-    /// Names and values of the buckets that are complete.
+    /// Names and values of the finished buckets.
     buckets: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -128,7 +129,7 @@ impl<'a> Writer<'a> {
         Self { sink, buffer: Vec::new(), offset: next * PAGE as u64, next, buckets: Vec::new() }
     }
 
-    /// Begins a bucket; fill and finish it before the next.
+    /// Starts a bucket; it must be finished before the next.
     pub(crate) fn bucket(&mut self, name: &[u8]) -> Filling<'_, 'a> {
         Filling {
             writer: self,
@@ -160,10 +161,10 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes what is left, the metas last; bytes of the whole.
+    /// Writes the rest, meta pages last; returns the size of the file.
     ///
     /// # Errors
-    /// The sink's.
+    /// Errors of the sink.
     pub(crate) fn finish(mut self) -> io::Result<u64> {
         let mut root = Leaf::default();
         self.buckets.sort();
@@ -192,21 +193,21 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A bucket that is being filled.
+/// A bucket being written.
 pub(crate) struct Filling<'w, 'a> {
     writer: &'w mut Writer<'a>,
     name: Vec<u8>,
     leaf: Leaf,
-    /// From the leaves' parents upwards.
+    /// From the parents of the leaves upwards.
     branches: Vec<Branch>,
     last: Vec<u8>,
 }
 
 impl Filling<'_, '_> {
-    /// Adds a key behind all before.
+    /// Adds a key after all previous ones.
     ///
     /// # Errors
-    /// The sink's; a key that is not behind the one before.
+    /// Errors of the sink; a key out of order.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         if key <= self.last.as_slice() {
             return Err(io::Error::other("keys of a database are out of order"));
@@ -227,7 +228,8 @@ impl Filling<'_, '_> {
         self.add(leaf.first_key(), id)
     }
 
-    /// Adds a page to the parents. A branch goes out one element late, so that its successor has at least two.
+    /// Adds a page to the parents. A branch is written one element late, so that its successor has
+    /// at least two.
     fn add(&mut self, key: Vec<u8>, id: u64) -> io::Result<()> {
         let mut up = Some((key, id));
         let mut level = 0;
@@ -248,14 +250,14 @@ impl Filling<'_, '_> {
         Ok(())
     }
 
-    /// Completes the bucket.
+    /// Finishes the bucket.
     ///
     /// # Errors
-    /// The sink's.
+    /// Errors of the sink.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         let mut value = Vec::new();
         if self.leaf.elements.is_empty() {
-            // Without keys its page stands within the value.
+            // Without keys its page is stored inline.
             value.extend_from_slice(&[0; HEAD]);
             value.extend_from_slice(&page(0, LEAF, 0, 0)?);
         } else {

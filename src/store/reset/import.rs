@@ -1,4 +1,4 @@
-//! The data of an external datastore becomes that of a new cluster, of which this server is the only voter.
+//! Migrates the data of an external datastore to a new cluster with this server as the only voter.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::log::{
 };
 use crate::mvcc::{Command, State};
 
-/// Whether there is a store with data in `dir`; a directory that is not there has none.
+/// Whether `dir` contains a store with data; a missing directory contains none.
 ///
 /// # Errors
-/// A directory that cannot be read.
+/// The directory cannot be read.
 pub fn has_store(dir: &Path) -> std::io::Result<bool> {
     if !dir.exists() {
         return Ok(false);
@@ -26,13 +26,14 @@ pub fn has_store(dir: &Path) -> std::io::Result<bool> {
     Ok(!store_files(dir)?.is_empty() || dir.join(FOLDER).join(COMPLETE).exists())
 }
 
-/// Identity of the store in `dir`, as the newest of its files with a whole header says; `None` where there is none.
+/// Identity of the store in `dir`, from the newest file with a valid header; `None` if there is
+/// none.
 ///
 /// # Errors
-/// A directory or a file that cannot be read.
+/// The directory or a file cannot be read.
 pub fn store_id(dir: &Path) -> std::io::Result<Option<ClusterId>> {
     let folder = dir.join(FOLDER);
-    // A reset that was interrupted has its new store there.
+    // The new store of an interrupted reset.
     let unfinished = [COMPLETE, MOVED].iter().any(|marker| folder.join(marker).exists());
     let places = [unfinished.then_some(folder.as_path()), Some(dir)];
     for place in places.into_iter().flatten().filter(|place| place.exists()) {
@@ -52,11 +53,11 @@ pub fn store_id(dir: &Path) -> std::io::Result<Option<ClusterId>> {
     Ok(None)
 }
 
-/// Copies what `endpoint` has into a new store in `dir`, which must have none. `look` is shown each key with its value
-/// first, and may refuse them.
+/// Copies the data of `endpoint` into a new store in `dir`, which must not contain one. `look`
+/// receives each key with its value first, and may refuse them.
 ///
 /// # Errors
-/// [`ResetError`]; nothing is there then, or the next start finishes.
+/// [`ResetError`]; `dir` is unchanged then, or the next start completes the migration.
 pub async fn migrate(
     endpoint: &Endpoint,
     dir: &Path,
@@ -98,7 +99,7 @@ fn import(
     Ok(Reset { cluster, revision, keys: copied.len(), snapshot: None, old: None })
 }
 
-/// Reads back what was written.
+/// Verifies the written store.
 fn check(folder: &Path, cluster: ClusterId, copied: &[(Bytes, Bytes)]) -> Result<(), ResetError> {
     let disk: Arc<dyn Disk> = Arc::new(Directory::new(folder));
     let back = recover(&disk, Some(cluster), Identity::First)?.state;

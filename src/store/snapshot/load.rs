@@ -1,4 +1,4 @@
-//! Reads database files of etcd, trusting nothing in them.
+//! Reads database files of etcd, without trusting their content.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,33 +11,33 @@ use crate::bolt::{Bucket, Database, Source};
 use crate::contract::{MAX_TTL, MIN_TTL};
 use crate::mvcc::Version;
 
-/// Bytes that are hashed at a time.
+/// Bytes hashed at a time.
 const CHUNK: u64 = 1024 * 1024;
-/// Longest text that is taken from the bucket `meta`.
+/// Maximum length of texts in the bucket `meta`.
 const TEXT_MAX: usize = 64;
 
-/// What a snapshot is.
+/// Description of a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Whether a sha256 stands behind it; files of a data directory have none.
+    /// Whether a trailing sha256 exists; files of a data directory have none.
     pub has_checksum: bool,
     /// Newest revision.
     pub revision: i64,
-    /// Oldest revision that can be read, 0 when nothing was compacted.
+    /// Oldest readable revision; 0 if nothing was compacted.
     pub compacted: i64,
-    /// Changes of keys.
+    /// Number of key changes.
     pub changes: u64,
-    /// Leases.
+    /// Number of leases.
     pub leases: usize,
-    /// The version of etcd's storage; from 3.6 on it is there.
+    /// etcd storage version; written from 3.6 on.
     pub storage_version: Option<String>,
-    /// Users and roles were in force.
+    /// Whether users and roles were enabled.
     pub auth: bool,
 }
 
-/// The state that a snapshot holds, without history.
+/// The newest state of a snapshot, without history.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) info: SnapshotInfo,
@@ -47,15 +47,15 @@ pub(crate) struct Loaded {
     pub(crate) leases: Vec<(i64, i64)>,
 }
 
-/// Looks through all of a snapshot.
+/// Verifies all of a snapshot.
 ///
 /// # Errors
-/// [`SnapshotError`] when not every part of it is as it should be.
+/// [`SnapshotError`] if any part is invalid.
 pub fn inspect(file: &File) -> Result<SnapshotInfo, SnapshotError> {
     read(file, file.metadata()?.len(), &mut |_| {})
 }
 
-/// As [`inspect`], of a file's bytes.
+/// As [`inspect`], for the bytes of a file.
 ///
 /// # Errors
 /// As [`inspect`].
@@ -93,9 +93,9 @@ pub(crate) fn load(file: &File) -> Result<Loaded, SnapshotError> {
     Ok(Loaded { info, keys, leases: leases.into_iter().collect() })
 }
 
-/// What a snapshot holds, in order.
+/// Items of a snapshot, in order.
 enum Item<'a> {
-    /// With which change of its revision it is.
+    /// Index of the change within its revision.
     Put(KeyValue<'a>, u32),
     Delete(&'a [u8]),
     Lease(i64, i64),
@@ -191,7 +191,8 @@ fn read_change(
     info.changes += 1;
     let kv = KeyValue::decode(value).map_err(|e| format!("a change is {e}"))?;
     if kv.key.is_empty() {
-        // Only the revision counts: `etcdutl snapshot restore --bump-revision` puts such a one behind all others.
+        // Only the revision counts: `etcdutl snapshot restore --bump-revision` adds such a record
+        // after all others.
         return match value {
             [] => Ok(()),
             _ => Err("a change has no key".to_owned()),

@@ -1,9 +1,10 @@
-//! What stands in etcd's buckets: keys of changes, and `mvccpb.KeyValue` and `leasepb.Lease` in protobuf.
+//! Records of etcd's buckets: keys of changes, and `mvccpb.KeyValue` and `leasepb.Lease` in
+//! protobuf.
 
 use crate::encoding::{Malformed, Put, Reader};
 use crate::mvcc::Version;
 
-/// Key of a change: revision, `_`, its place among those of the revision, and `t` behind a deletion.
+/// Key of a change: revision, `_`, sub-revision, and a trailing `t` for a deletion.
 pub(super) fn change_key(revision: i64, place: u32, deletion: bool) -> Vec<u8> {
     let mut key = Vec::with_capacity(18);
     key.extend_from_slice(&revision.to_be_bytes());
@@ -15,7 +16,7 @@ pub(super) fn change_key(revision: i64, place: u32, deletion: bool) -> Vec<u8> {
     key
 }
 
-/// Revision of a change, its place among those of the revision, and whether it is a deletion.
+/// Revision and sub-revision of a change, and whether it is a deletion.
 pub(super) fn read_change_key(key: &[u8]) -> Option<(i64, u32, bool)> {
     let deletion = match key.get(17..)? {
         [] => false,
@@ -28,7 +29,7 @@ pub(super) fn read_change_key(key: &[u8]) -> Option<(i64, u32, bool)> {
     (key.get(8) == Some(&b'_') && revision > 0).then_some((revision, place, deletion))
 }
 
-/// A field of protobuf.
+/// A protobuf field.
 enum Field<'a> {
     Number(i64),
     Bytes(&'a [u8]),
@@ -77,7 +78,7 @@ pub(super) struct KeyValue<'a> {
 }
 
 impl<'a> KeyValue<'a> {
-    /// Of a key's version; of a deletion etcd keeps the key alone.
+    /// The record of a version; for a deletion etcd stores the key alone.
     pub(super) fn encode(key: &[u8], version: &Version, out: &mut Vec<u8>) {
         put_bytes(1, key, out);
         if version.is_tombstone() {
@@ -109,13 +110,13 @@ impl<'a> KeyValue<'a> {
     }
 }
 
-/// `leasepb.Lease` with id and granted seconds.
+/// Encodes `leasepb.Lease` with id and granted seconds.
 pub(super) fn encode_lease(id: i64, ttl: i64, out: &mut Vec<u8>) {
     put_number(1, id, out);
     put_number(2, ttl, out);
 }
 
-/// Id and granted seconds; what is left of them counts anew after a start.
+/// Id and granted seconds; the remaining time starts again after a start.
 pub(super) fn decode_lease(bytes: &[u8]) -> Result<(i64, i64), Malformed> {
     let mut reader = Reader::new(bytes);
     let (mut id, mut ttl) = (0, 0);
@@ -167,7 +168,7 @@ mod tests {
         let mut bytes = Vec::new();
         encode_lease(0x1234, 60, &mut bytes);
         assert_eq!(bytes, b"\x08\xb4\x24\x10\x3c");
-        // With a remaining time behind it.
+        // With a trailing remaining time.
         assert_eq!(decode_lease(b"\x08\xb4\x24\x10\x3c\x18\x05"), Ok((0x1234, 60)));
     }
 

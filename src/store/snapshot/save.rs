@@ -1,4 +1,4 @@
-//! Writes the state as a database file of etcd, reads it again, and puts its sha256 behind it.
+//! Writes the state as a database file of etcd, verifies it, and appends its sha256.
 
 use std::collections::BinaryHeap;
 use std::fs::File;
@@ -14,27 +14,29 @@ use crate::bolt::{Sink, Writer};
 use crate::contract::SavedSnapshot;
 use crate::mvcc::{State, Version};
 
-/// Changes that are put in order at a time: a fraction of what they are of, whatever the size of the state.
+/// Maximum number of changes that are sorted at a time; bounds the memory whatever the size of the
+/// state.
 #[cfg(not(test))]
 const ORDERED_MAX: usize = 128 * 1024;
-/// Few, so that tests meet the joints.
+/// Small, so that tests cross the boundaries.
 #[cfg(test)]
 const ORDERED_MAX: usize = 16;
-/// Bytes of keys and values taken from the state under one short lock.
+/// Bytes of keys and values exported from the state per lock.
 const BYTES_PER_LOCK: usize = 128 * 1024;
-/// The version of etcd's storage whose buckets these are. 3.7 changed nothing in them, and 3.6 takes no newer one.
+/// The etcd storage version of these buckets. 3.7 changed none of them, and 3.6 does not accept a
+/// newer version.
 pub(super) const STORAGE_VERSION: &str = "3.6.0";
 
-/// What a snapshot says beside the changes.
+/// Metadata of a snapshot besides the changes.
 #[derive(Debug, Clone)]
 pub(crate) struct Header {
-    /// Revision of the state, which has to stay pinned.
+    /// Revision of the state, which must stay pinned.
     pub(crate) revision: i64,
     /// Compacted revision.
     pub(crate) compacted: i64,
     /// Leases: id and granted seconds.
     pub(crate) leases: Vec<(i64, i64)>,
-    /// Index and term of the consensus' log, never 0.
+    /// Index and term of the consensus, never 0.
     pub(crate) index: u64,
     /// See `index`.
     pub(crate) term: u64,
@@ -46,10 +48,10 @@ impl Sink for &File {
     }
 }
 
-/// Writes a pinned state to an empty file, synced, and reads it back.
+/// Writes a pinned state to an empty file, synced and verified.
 ///
 /// # Errors
-/// The file system's; what does not read back as it was written.
+/// Errors of the file system; a file that does not read back as it was written.
 pub(crate) fn save(
     mut file: &File,
     state: &RwLock<State>,
@@ -103,7 +105,8 @@ fn write(sink: &mut dyn Sink, state: &RwLock<State>, header: &Header) -> io::Res
     Ok((changes, writer.finish()?))
 }
 
-/// One change, ordered by revision and its place in it; the rest tells those apart whose places an older store did not keep.
+/// A change, ordered by revision and sub-revision; the other fields order changes whose
+/// sub-revision an older store did not keep.
 #[derive(Debug, Clone)]
 struct Change {
     key: Bytes,
@@ -137,7 +140,8 @@ impl Ord for Change {
     }
 }
 
-/// Versions that etcd keeps after a compaction: all behind it, and the one that is valid at it, or was deleted right then.
+/// Versions that etcd keeps after a compaction: all later ones, and the one that is valid at it, or
+/// was deleted exactly then.
 fn kept(versions: &[Version], compacted: i64) -> impl Iterator<Item = &Version> {
     let behind = versions.partition_point(|version| version.modified <= compacted);
     let at = behind.checked_sub(1).and_then(|at| versions.get(at));
@@ -145,7 +149,7 @@ fn kept(versions: &[Version], compacted: i64) -> impl Iterator<Item = &Version> 
     at.into_iter().chain(versions.get(behind..).unwrap_or_default())
 }
 
-/// The next changes behind `after` in order, some at most.
+/// The next changes after `after` in order, a limited number.
 fn ordered(state: &RwLock<State>, header: &Header, after: Option<&Change>) -> Vec<Change> {
     let mut first = BinaryHeap::new();
     let mut key: Option<Bytes> = None;
@@ -172,7 +176,8 @@ fn ordered(state: &RwLock<State>, header: &Header, after: Option<&Change>) -> Ve
     first.into_sorted_vec()
 }
 
-/// Writes the bucket of all changes; how many. etcd finds its revision in the last one.
+/// Writes the bucket of all changes and returns their number. etcd takes its revision from the last
+/// one.
 fn write_changes(
     writer: &mut Writer<'_>,
     state: &RwLock<State>,
@@ -201,7 +206,7 @@ fn write_changes(
         after = changes.into_iter().next_back();
     }
     if revision < header.revision && header.revision > 1 {
-        // The revision went on without a change that is kept: the deletion of no key says so.
+        // The revision advanced without a kept change: a deletion of no key records it.
         bucket.put(&change_key(header.revision, 0, true), &[])?;
         count += 1;
     }

@@ -1,4 +1,4 @@
-//! Looks after an etcd: whether it is there, still this server's, and how it is.
+//! Monitors an etcd: whether it is reachable and still locked by this server, and its status.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,16 +17,16 @@ use super::follow::Follower;
 use super::lock::ServerLock;
 use crate::contract::{Alarm, StoreError};
 
-/// How often etcd is asked.
+/// Interval of health checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// How long etcd may be away before the store stops: as long as a database.
+/// Time for which etcd may be unreachable before the store stops; the same as for databases.
 const RECOVERY: Duration = Duration::from_secs(30);
-/// First and longest wait before a look that failed is repeated.
+/// First and longest wait before a failed check is repeated.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// Looks between two counts of the keys, which takes etcd a walk through all of them.
+/// Checks between two counts of the keys; a count walks through all keys of etcd.
 const COUNT_EVERY: u32 = 12;
 
-/// What etcd last said of itself.
+/// The last status of etcd.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EtcdStatus {
     pub(super) bytes: u64,
@@ -36,23 +36,23 @@ pub(super) struct EtcdStatus {
     pub(super) alarms: Vec<(u64, Alarm)>,
 }
 
-/// See the module.
+/// Monitors an etcd.
 #[derive(Debug)]
 pub(super) struct HealthMonitor {
     pub(super) calls: Client,
     pub(super) follower: Arc<Follower>,
-    /// None: others may write, too.
+    /// `None` if other servers may write, too.
     pub(super) lock: Option<ServerLock>,
     pub(super) etcd_status: Mutex<EtcdStatus>,
-    /// What etcd says of itself could not be had, which was told.
+    /// The status was unavailable at the last request, which was logged.
     pub(super) status_unavailable: AtomicBool,
 }
 
 impl HealthMonitor {
-    /// Looks after etcd until shutdown.
+    /// Monitors etcd until shutdown.
     ///
     /// # Errors
-    /// etcd was away for too long, or is another server's.
+    /// etcd was unreachable for too long, or another server holds it.
     pub(super) async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let mut observed = base::clock::now();
         let mut backoff = Backoff::new(WAIT.0, WAIT.1);
@@ -86,7 +86,7 @@ impl HealthMonitor {
                 }
                 Err(error @ StoreError::Stopped(_)) => error,
                 Err(_) if observed.elapsed() < RECOVERY => {
-                    // What ends this wait early ends the loop.
+                    // A shutdown during the wait ends the loop.
                     backoff.wait(&shutdown).await;
                     continue;
                 }
@@ -104,7 +104,8 @@ impl HealthMonitor {
         }
     }
 
-    /// Whether etcd is there, this server's, and not put back to what it was.
+    /// Checks that etcd is reachable, locked by this server, and was not restored to an older
+    /// state.
     async fn check_health(&self) -> Result<(), StoreError> {
         if let Some(lock) = &self.lock {
             lock.renew().await?;
@@ -120,7 +121,7 @@ impl HealthMonitor {
         Ok(())
     }
 
-    /// Asks how etcd is; what is not told stays as it was.
+    /// Updates the status; unavailable values stay unchanged.
     pub(super) async fn refresh_status(&self, count: bool) {
         if let Err(reason) = self.ask(count).await {
             if !self.status_unavailable.swap(true, Relaxed) {
@@ -160,7 +161,7 @@ impl HealthMonitor {
     }
 }
 
-/// Alarms in the contract's terms.
+/// Converts alarms to the contract's.
 pub(super) fn alarms_of(alarms: &[pb::AlarmMember]) -> Vec<(u64, Alarm)> {
     alarms.iter().map(|one| (one.member_id, Alarm(one.alarm))).collect()
 }

@@ -1,8 +1,10 @@
-//! Whose etcd this is: a key on a lease of the server's, which every write asks for.
+//! The exclusive lock on an etcd: a key attached to a lease of this server, which every write
+//! compares.
 //!
-//! Several API servers may use one etcd; several sets of controllers, schedulers and CAs may not, and each server here has its
-//! own. So one server at a time writes. Who was killed lets the key go when its lease runs out, and takes it over at once when
-//! it starts again from the same data directory, which keeps every other process of it out by a lock.
+//! Several API servers may share an etcd; several sets of controllers, schedulers and CAs may not,
+//! and each server here has its own. So one server at a time writes. The key of a killed server is
+//! deleted when its lease expires; a restart from the same data directory takes it over at once,
+//! because the lock of that directory excludes every other process.
 
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,27 +23,27 @@ use super::error::EtcdError;
 use crate::contract::StoreError;
 use crate::external::config::Holder;
 
-/// Seconds after which a server that is gone without a word is known to be.
+/// Time to live in seconds, after which a server that disappeared loses the key.
 const TTL: i64 = 20;
-/// How long another server's key is waited for: it may end just now.
+/// Maximum wait for another server's key: that server may be stopping.
 const WAIT: Duration = Duration::from_secs(3);
-/// How long the key is given back for.
+/// Timeout of releasing the key.
 const LAST: Duration = Duration::from_secs(2);
 
-/// What the key says.
+/// Value of the key.
 #[derive(Debug, Serialize, Deserialize)]
 struct LockValue {
-    /// Which server, whatever it is called.
+    /// Id of the server, independent of its name.
     id: String,
     /// The machine's name.
     name: String,
     process: u32,
 }
 
-/// Why the key is not ours.
+/// Errors of taking the lock.
 #[derive(Debug)]
 pub(super) enum LockError {
-    /// Another server has it: who.
+    /// Another server holds the lock; its name.
     By(String),
     Refused(EtcdError),
 }
@@ -52,7 +54,7 @@ impl From<EtcdError> for LockError {
     }
 }
 
-/// The key of this server.
+/// The lock of this server.
 #[derive(Debug)]
 pub(super) struct ServerLock {
     calls: Client,
@@ -75,26 +77,26 @@ impl ServerLock {
         Self { calls, holder, lease: AtomicI64::new(0) }
     }
 
-    /// What every write asks for: that the key hangs on the lease that it was taken with.
+    /// The comparison of every write: the key is attached to the lease it was acquired with.
     pub(super) fn condition(&self) -> pb::Compare {
         equal(CompareTarget::Lease, TargetUnion::Lease(self.lease.load(Relaxed)))
     }
 
-    /// Takes the key, waiting a moment for a server that ends.
+    /// Acquires the lock, waiting briefly for a server that is stopping.
     ///
     /// # Errors
-    /// Who has it.
+    /// The holder of the lock.
     pub(super) async fn acquire_or_wait(&self) -> Result<(), LockError> {
         match self.acquire().await {
             Err(LockError::By(_)) => {}
             txn_response => return txn_response,
         }
-        // Whether it was given back is seen by taking it.
+        // Acquiring shows whether it was released.
         drop(tokio::time::timeout(WAIT, self.released()).await);
         self.acquire().await
     }
 
-    /// Resolves when something happens to the key.
+    /// Resolves when the key changes.
     async fn released(&self) -> Result<(), EtcdError> {
         let create = pb::WatchCreateRequest {
             key: Bytes::from_static(LOCK_KEY.as_bytes()),
@@ -109,16 +111,16 @@ impl ServerLock {
         Ok(())
     }
 
-    /// Takes the key, or takes it over from a former life of this server.
+    /// Acquires the key, or takes it over from an earlier process of this server.
     ///
     /// # Errors
-    /// Who has it.
+    /// The holder of the lock.
     pub(super) async fn acquire(&self) -> Result<(), LockError> {
         let lease = self.calls.grant(0, TTL).await.map_err(EtcdError::idempotent)?.id;
         let taken = self.acquire_with_lease(lease).await;
         match &taken {
             Ok(()) => self.lease.store(lease, Relaxed),
-            // It would run out by itself.
+            // It would expire by itself.
             Err(_) => drop(self.calls.revoke(lease).await),
         }
         taken
@@ -143,13 +145,13 @@ impl ServerLock {
             return Err(EtcdError::NotApplied(text).into());
         }
         if there.lease != 0 {
-            // Nothing hangs on it any more.
+            // No key is attached to it any more.
             drop(self.calls.revoke(there.lease).await);
         }
         Ok(())
     }
 
-    /// Writes the key if `condition` holds; what is there if it does not.
+    /// Writes the key if `condition` holds; otherwise returns its current value.
     async fn put_if(
         &self,
         condition: pb::Compare,
@@ -171,7 +173,7 @@ impl ServerLock {
             success: step(Step::RequestPut(put)),
             failure: step(Step::RequestRange(pb::RangeRequest { key, ..Default::default() })),
         };
-        // Written twice, it is still this server's.
+        // If it was written twice, it still belongs to this server.
         let answer = self.calls.txn(Retry::Never, &request).await.map_err(EtcdError::idempotent)?;
         if answer.succeeded {
             return Ok(None);
@@ -191,10 +193,10 @@ impl ServerLock {
         format!("{:016x}", self.holder.id)
     }
 
-    /// Starts the lease's time again, and takes the key again when it ran out while etcd was away.
+    /// Renews the lease, and acquires the key again if it expired while etcd was unreachable.
     ///
     /// # Errors
-    /// [`StoreError::Stopped`] when another server has it now.
+    /// [`StoreError::Stopped`] if another server holds it now.
     pub(super) async fn renew(&self) -> Result<(), StoreError> {
         let lease = self.lease.load(Relaxed);
         if self.calls.renew(lease).await.map_err(|refusal| refusal.into_store_error(0))? > 0 {
@@ -210,7 +212,7 @@ impl ServerLock {
         }
     }
 
-    /// Gives the key back.
+    /// Releases the key.
     pub(super) async fn end(&self) {
         let given = tokio::time::timeout(LAST, self.calls.revoke(self.lease.load(Relaxed))).await;
         if !matches!(given, Ok(Ok(_))) {
