@@ -1,4 +1,5 @@
-//! `kube-lite etcd-snapshot`: asks the server that runs here; what needs none is done without, too.
+//! `kube-lite etcd-snapshot`: sends requests to the running server; requests that need no server
+//! work without one.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use crate::error_catalogue::{BAD_VALUE, Refusal, SERVER_UNREACHABLE, SNAPSHOT_CO
 use crate::snapshots::socket::{Answer, Operation, Question, ask};
 use crate::snapshots::{Folder, Places, Snapshot, s3};
 
-/// Where things are when no flag says so.
+/// Defaults for flags that are not set.
 #[derive(Debug, Clone)]
 struct Defaults {
     /// Data directory.
@@ -28,7 +29,7 @@ impl Command for SnapshotCommandArgs {
     }
 }
 
-/// Runs one command; its output.
+/// Runs a command; returns its output.
 ///
 /// # Errors
 /// What is wrong, and where.
@@ -69,7 +70,7 @@ async fn run(command: &SnapshotCommand, defaults: &Defaults) -> Result<String, R
     }
 }
 
-/// A name becomes a file's.
+/// A name must be valid in a file name.
 pub(crate) fn named(flag: &str, name: &str) -> Result<(), Refusal> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(plain) {
@@ -85,7 +86,7 @@ fn lines(all: impl Iterator<Item = String>) -> String {
     all.map(|line| line + "\n").collect()
 }
 
-/// The server's answer, or that of the folder alone.
+/// The server's response, or the result of the folder alone.
 async fn asked(
     folder: &FolderArgs,
     operation: Operation,
@@ -100,7 +101,7 @@ async fn asked(
     };
     let s3 = s3::settings::settings(&folder.s3)?;
     let question = Question { operation, dir, s3 };
-    // Another node's snapshots are the folder's matter alone.
+    // Snapshots of another node exist in the folder only.
     let answer = match node {
         Some(_) => None,
         None => ask(data_dir, &question)
@@ -132,8 +133,8 @@ async fn asked(
     }
 }
 
-/// The data directory is one of a server, and this user may look into it: elsewhere an empty list would say that there are no
-/// snapshots.
+/// Checks that the data directory belongs to a server and is readable: otherwise an empty list
+/// would be misleading.
 fn check_data_dir(data_dir: &Path) -> Result<(), String> {
     let hint =
         "name the server's data directory with --data-dir, and run the command as its user (root)";
@@ -152,7 +153,7 @@ fn time(seconds: i64) -> String {
 
 /// An ETCDSnapshotFile of k3s.
 fn object(snapshot: &Snapshot, node: &str) -> Value {
-    // As in k3s, what lies in a bucket is nobody's own.
+    // As in k3s, snapshots in a bucket belong to no node.
     let (place, node) = if snapshot.is_local() { ("local", node) } else { ("s3", "s3") };
     json!({
         "apiVersion": "k3s.cattle.io/v1",
@@ -182,7 +183,7 @@ fn render(answer: &Answer, output: SnapshotOutput) -> Result<String, Refusal> {
     }
 }
 
-/// k3s's columns.
+/// The columns of k3s.
 fn table(snapshots: &[Snapshot]) -> String {
     let head = ["Name", "Location", "Size", "Created"].map(str::to_owned);
     let row =

@@ -1,4 +1,5 @@
-//! The service Auth: clients are known by their certificates, so all of it is refused but its status.
+//! The Auth service: clients authenticate with certificates, so everything except the status is
+//! refused.
 
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::auth_server::Auth;
@@ -6,7 +7,7 @@ use tonic::{Request, Response, Status};
 
 use crate::service::{Etcd, refuse};
 
-/// Writes the methods that are refused.
+/// Generates the methods that are refused.
 macro_rules! refused {
     ($($method:ident: $request:ident => $response:ident, $what:literal;)*) => {
         #[tonic::async_trait]
@@ -15,7 +16,7 @@ macro_rules! refused {
                 &self,
                 _: Request<pb::AuthStatusRequest>,
             ) -> Result<Response<pb::AuthStatusResponse>, Status> {
-                // As etcd says before anything of it was changed.
+                // The values of an etcd whose authentication was never changed.
                 let auth_revision = 1;
                 let header = self.header_now();
                 Ok(Response::new(pb::AuthStatusResponse { header, enabled: false, auth_revision }))

@@ -1,15 +1,15 @@
 //! The health checks of `/livez` and `/readyz`, by name.
 
-/// What is checked.
+/// A health check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Check {
-    /// No alarm says that members differ.
+    /// The alarm CORRUPT is not raised.
     DataCorruption,
-    /// What is applied here can be read.
+    /// The local state is readable.
     SerializableRead,
-    /// A quorum agrees that what is read is the newest.
+    /// A quorum confirms a linearizable read.
     LinearizableRead,
-    /// This member votes.
+    /// This member is a voter.
     NonLearner,
 }
 
@@ -25,17 +25,17 @@ impl Check {
     }
 }
 
-/// A set of checks with a path of its own.
+/// A set of checks with its own path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// The process does its work.
+    /// The process works.
     Livez,
-    /// It takes requests.
+    /// The process accepts requests.
     Readyz,
 }
 
 impl Kind {
-    /// The path without its slash.
+    /// The path without its leading slash.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Livez => "livez",
@@ -43,7 +43,7 @@ impl Kind {
         }
     }
 
-    /// Its checks.
+    /// The checks of the set.
     pub(crate) fn checks(self) -> &'static [Check] {
         match self {
             Self::Livez => &[Check::SerializableRead],

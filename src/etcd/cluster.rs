@@ -1,4 +1,5 @@
-//! The service Cluster: who the members are, and how they go. Servers join by themselves, not by being added here.
+//! The Cluster service: list, removal and promotion of members. Servers join by themselves, not
+//! through this service.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ fn not_found() -> Status {
     Status::not_found("etcdserver: member not found")
 }
 
-/// etcd's own type of error has no code, so that clients see `Unknown`.
+/// etcd's own error type has no code, so clients see `Unknown`.
 fn not_enough() -> Status {
     Status::unknown("etcdserver: re-configuration failed due to not enough started members")
 }
@@ -24,7 +25,7 @@ fn url_exists() -> Status {
     Status::failed_precondition("etcdserver: Peer URLs already exists")
 }
 
-/// What the store says of a change that it refuses.
+/// Converts an error of the store.
 fn refused(error: StoreError) -> Status {
     match error {
         StoreError::Invalid(text) => Status::failed_precondition(format!("kube-lite: {text}")),
@@ -33,7 +34,7 @@ fn refused(error: StoreError) -> Status {
 }
 
 impl Etcd {
-    /// All members as etcd shows them.
+    /// All members in etcd's form.
     pub(crate) fn member_infos(&self) -> Vec<pb::Member> {
         let own = &self.identity;
         let shown = |id, address: &str, is_learner, profile: &store::Profile| pb::Member {
@@ -52,7 +53,7 @@ impl Etcd {
         };
         let (profiles, unknown) = (members.profiles(), store::Profile::default());
         let profile = |id: u64| match profiles.get(&id) {
-            // What it says of itself may be on its way to the others.
+            // This member's profile may not be committed yet.
             _ if id == own.member => &own.profile,
             Some(profile) => profile,
             None => &unknown,

@@ -1,24 +1,25 @@
-//! Checksums that were taken when the store was compacted: what `HashKV` answers for the very revisions of compactions, until the
-//! next start (`hashStorage` of etcd's `mvcc/hash.go`). What came between two compactions is in the sum, and cannot be read any more.
+//! Checksums taken at compactions: `HashKV` returns them for exactly the compacted revisions, until
+//! the next start (`hashStorage` of etcd's `mvcc/hash.go`). They include versions that the
+//! compaction dropped.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use store::{KvHash, Revision};
 
-/// CompactHashes that are kept (`hashStorageMaxSize`).
+/// Number of checksums kept (`hashStorageMaxSize`).
 const KEPT: usize = 10;
 
-/// The newest of them, in the order of their revisions.
+/// The newest checksums, ordered by revision.
 #[derive(Debug, Default)]
 pub(crate) struct CompactHashes(Mutex<VecDeque<KvHash>>);
 
 impl CompactHashes {
-    /// Keeps the sum of a compaction's revision, taken before it.
+    /// Stores the checksum of a compacted revision, taken before the compaction.
     pub(crate) fn keep(&self, sum: KvHash) {
         let sum = KvHash { keys: sum.compacting, ..sum };
         let mut kept = self.0.lock();
-        // Two compactions beside each other may end in either order.
+        // Concurrent compactions may end in either order.
         let at = kept.partition_point(|other| other.revision < sum.revision);
         kept.insert(at, sum);
         if kept.len() > KEPT {
@@ -26,7 +27,7 @@ impl CompactHashes {
         }
     }
 
-    /// The sum that was taken when this revision was compacted.
+    /// The checksum taken when this revision was compacted.
     pub(crate) fn of(&self, revision: Revision) -> Option<KvHash> {
         self.0.lock().iter().find(|sum| sum.revision == revision).copied()
     }

@@ -17,7 +17,8 @@ use tonic::{Code, Status};
 
 use crate::checks::{Check, Kind};
 
-/// All methods: service, method, type of call. What is called and not here is not counted, so that nobody fills memory.
+/// All methods: service, method, type of call. Unknown methods are not counted, so that clients
+/// cannot exhaust memory.
 pub(crate) const METHODS: &[(&str, &str, &str)] = &[
     ("KV", "Range", "unary"),
     ("KV", "RangeStream", "server_stream"),
@@ -48,16 +49,16 @@ pub(crate) const METHODS: &[(&str, &str, &str)] = &[
     ("Auth", "Authenticate", "unary"),
 ];
 
-/// Number of a method in [`METHODS`].
+/// Index in [`METHODS`].
 pub(crate) type Method = usize;
 
-/// Codes of gRPC, from OK to unauthenticated.
+/// Number of gRPC codes, from OK to unauthenticated.
 pub(crate) const CODES: usize = Code::Unauthenticated as usize + 1;
 
-/// Whether a check was well the last time, how often it was, and how often not.
+/// Result of the last run of a check, number of runs, number of failures.
 type Results = (bool, u64, u64);
 
-/// What is counted of requests.
+/// Counters of requests.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) started: [AtomicU64; METHODS.len()],
@@ -67,17 +68,17 @@ pub(crate) struct Counters {
     pub(crate) sent: AtomicU64,
     pub(crate) healthy: AtomicU64,
     pub(crate) unhealthy: AtomicU64,
-    /// Of each check: the last result, how often it was good, how often not.
+    /// Results per check.
     pub(crate) checks: Mutex<BTreeMap<(Kind, Check), Results>>,
 }
 
 impl Counters {
-    /// Counts an answer of `/health`.
+    /// Counts a response of `/health`.
     pub(crate) fn health(&self, healthy: bool) {
         if healthy { &self.healthy } else { &self.unhealthy }.fetch_add(1, Relaxed);
     }
 
-    /// Counts a check.
+    /// Counts a run of a check.
     pub(crate) fn checked(&self, kind: Kind, check: Check, good: bool) {
         let mut checks = self.checks.lock();
         let (last, times, failures) = checks.entry((kind, check)).or_default();
@@ -86,7 +87,7 @@ impl Counters {
     }
 }
 
-/// One call, counted when it ends.
+/// A call, counted when it ends.
 #[derive(Debug)]
 pub(crate) struct Call {
     counters: Arc<Counters>,
@@ -94,7 +95,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Counts the start of the call of `path`.
+    /// Counts the start of a call of `path`.
     pub(crate) fn begin(counters: &Arc<Counters>, path: &str) -> Self {
         let named = path.strip_prefix("/etcdserverpb.").and_then(|path| path.split_once('/'));
         let is = |(service, method, _): &(&str, &str, &str)| named == Some((*service, *method));
@@ -105,13 +106,13 @@ impl Call {
         Self { counters: Arc::clone(counters), method }
     }
 
-    /// Counts the bytes of a request.
+    /// Counts the bytes of a request body.
     pub(crate) fn receive(&self, request: Request<Incoming>) -> Request<Body> {
         let counters = Arc::clone(&self.counters);
         request.map(|body| Body::new(Received { body: Body::new(body), counters }))
     }
 
-    /// Counts the bytes of an answer, and the end of the call with it.
+    /// Counts the bytes of a response body, and the end of the call with it.
     pub(crate) fn send(self, answer: Response<Body>) -> Response<Body> {
         let mut call = self;
         if answer.headers().contains_key("grpc-status") {
@@ -130,7 +131,7 @@ impl Call {
         self.counters.received.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Counts bytes of an answer.
+    /// Counts bytes of a response.
     pub(crate) fn sent(&self, bytes: usize) {
         self.counters.sent.fetch_add(bytes as u64, Relaxed);
     }
@@ -146,7 +147,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        // Whoever asked has gone before the end.
+        // The client went away before the end.
         self.count(Code::Cancelled);
     }
 }

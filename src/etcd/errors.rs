@@ -1,4 +1,4 @@
-//! The gRPC code and etcd's text for what the store refuses; the one place where they are chosen.
+//! Maps errors of the store to gRPC codes and etcd's texts; the only place that does so.
 
 use proto::etcdserverpb as pb;
 use store::{Alarm, StoreError};
@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 
 pub(crate) const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
 
-/// etcd's answer to an error of the store (`api/v3rpc/rpctypes`).
+/// The status of etcd for an error of the store (`api/v3rpc/rpctypes`).
 pub(crate) fn status(error: StoreError) -> Status {
     let (code, text) = match &error {
         StoreError::Compacted { .. } => (Code::OutOfRange, COMPACTED),
@@ -32,7 +32,8 @@ pub(crate) fn status(error: StoreError) -> Status {
             (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded")
         }
         StoreError::Stopped(_) => (Code::Unavailable, "etcdserver: server stopped"),
-        // etcd has no word for these: the first cannot reach a caller, the second is a request no state could answer.
+        // etcd has no text for these: the first cannot reach a client, the second is an invalid
+        // request.
         StoreError::Overrun | StoreError::Invalid(_) => {
             return Status::invalid_argument(format!("etcdserver: {error}"));
         }

@@ -1,4 +1,4 @@
-//! What etcd answers over plain HTTP on the port of its gRPC: health, version, metrics; and what is counted of gRPC.
+//! Routes requests: plain HTTP for health, version and metrics, gRPC for everything else.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -23,7 +23,7 @@ use crate::service::{ETCD_VERSION, Etcd, STORAGE_VERSION};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Puts HTTP before gRPC.
+/// Routes HTTP and gRPC requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     etcd: Arc<Etcd>,
@@ -31,12 +31,12 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// `routes` are all services of `etcd`.
+    /// `routes` contains all services of `etcd`.
     pub(crate) fn new(etcd: Arc<Etcd>, routes: Routes) -> Self {
         Self { etcd, routes }
     }
 
-    /// Answers what is called most without a detour, and leaves the rest to the services.
+    /// Routes frequent methods to the fast path, and all others to the services.
     pub(crate) fn answer(
         &self,
         request: Request<Incoming>,
@@ -70,7 +70,7 @@ impl Front {
     }
 }
 
-/// The answer, unless that takes longer than the client waits for its begin.
+/// Bounds the time until the response starts.
 async fn within(
     limit: Duration,
     answer: impl Future<Output = Response<UnaryBody>>,
@@ -81,7 +81,7 @@ async fn within(
     }
 }
 
-/// How long the client waits, where it says so as gRPC has it: up to eight digits and a unit. Anything else says nothing.
+/// The client's timeout in gRPC's format: up to eight digits and a unit. Other values are ignored.
 fn limit(headers: &HeaderMap) -> Option<Duration> {
     let (unit, digits) = headers.get("grpc-timeout")?.as_bytes().split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -99,7 +99,7 @@ fn limit(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// Values of a parameter of the query; names and values that are looked for need no escapes.
+/// Values of a query parameter; the names and values in use need no unescaping.
 fn parameters<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.filter(move |(key, _)| *key == name).map(|(_, value)| value)
@@ -147,7 +147,7 @@ impl Etcd {
             path => match checks(path) {
                 Some(_) if !get => not_allowed(),
                 Some((kind, checks)) => {
-                    // Who names one check wants it done.
+                    // A check named by the path runs even if excluded.
                     let one = path.trim_start_matches('/').contains('/');
                     let excluded =
                         parameters(query, "exclude").filter(|_| !one).collect::<Vec<_>>();
@@ -165,7 +165,7 @@ impl Etcd {
         let health = self.health(&excluded, local).await;
         self.counters.health(health.is_ok());
         let (healthy, reason) = (health.is_ok(), health.err().unwrap_or_default());
-        // Reasons have no characters that JSON would escape.
+        // Reasons contain no characters that JSON escapes.
         let body = format!(r#"{{"health":"{healthy}","reason":"{reason}"}}"#);
         if healthy {
             answer(StatusCode::OK, TEXT, body)
@@ -205,7 +205,7 @@ impl Etcd {
     }
 }
 
-/// The checks behind a path: all of a kind, or one of them.
+/// The checks of a path: all of a set, or a single one.
 fn checks(path: &str) -> Option<(Kind, &'static [Check])> {
     let mut parts = path.strip_prefix('/')?.split('/');
     let kind = match parts.next()? {

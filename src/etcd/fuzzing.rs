@@ -1,4 +1,4 @@
-//! What fuzzers feed: calls of clients, each to a store in memory that begins empty.
+//! Entry points of the fuzzers: calls of clients to an empty store in memory.
 
 use base::{Shutdown, Tasks};
 use bytes::Bytes;
@@ -13,13 +13,13 @@ use crate::kv_fast_path;
 use crate::kv_fast_path::FastMethod;
 use crate::service::Etcd;
 
-/// Calls of one input.
+/// Maximum number of calls per input.
 const CALLS: usize = 64;
 
-/// Calls: a byte that says which, two bytes of length, the message.
+/// Runs calls: a byte for the method, two bytes of length, the message.
 ///
 /// # Panics
-/// When what is written by hand is not what the generated encoder writes.
+/// If the hand-written encoder differs from the generated one.
 pub fn calls(mut bytes: &[u8]) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return;
@@ -62,7 +62,7 @@ async fn call(etcd: &Etcd, which: u8, message: Bytes) -> Result<(), Status> {
     kv_fast_path::run(etcd, hot, message).await.map(drop)
 }
 
-/// A read, whose answer is written in two ways.
+/// A read, whose response is encoded in two ways.
 async fn range(etcd: &Etcd, message: Bytes) -> Result<(), Status> {
     let answer = kv_fast_path::run(etcd, FastMethod::Range, message.clone()).await?.joined();
     let request =

@@ -6,10 +6,10 @@ use tonic::Status;
 
 use crate::service::MESSAGE_BYTES;
 
-/// What precedes each message: whether it is compressed, and its length.
+/// Size of a message prefix: compression flag and length.
 pub(crate) const PREFIX: usize = 5;
 
-/// The length that the prefix tells, once it is there.
+/// The length from the prefix, once it is complete.
 pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Status> {
     let Some(&[compressed, a, b, c, d]) = bytes.first_chunk::<PREFIX>() else { return Ok(None) };
     match compressed {
@@ -34,14 +34,14 @@ pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Status> {
     Ok(Some(length))
 }
 
-/// A message after its prefix, in one piece.
+/// Encodes a message with its prefix.
 pub(crate) fn encoded(message: &impl Message) -> Result<Bytes, Status> {
     let mut out = begin(message.encoded_len())?;
     message.encode_raw(&mut out);
     Ok(out.freeze())
 }
 
-/// The length of a message as its prefix says it.
+/// Converts the length of a message for its prefix.
 pub(crate) fn told_length(length: usize) -> Result<u32, Status> {
     u32::try_from(length).map_err(|_| {
         Status::resource_exhausted(format!(
@@ -50,7 +50,7 @@ pub(crate) fn told_length(length: usize) -> Result<u32, Status> {
     })
 }
 
-/// The prefix of a message of this length, and room for it.
+/// A buffer with the prefix of a message of this length, and room for the message.
 fn begin(length: usize) -> Result<BytesMut, Status> {
     let told = told_length(length)?;
     let mut out = BytesMut::with_capacity(PREFIX + length);

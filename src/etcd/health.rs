@@ -1,4 +1,4 @@
-//! etcd's checks of health: `/health`, and the named ones of `/livez` and `/readyz`.
+//! etcd's health checks: `/health`, and the named ones of `/livez` and `/readyz`.
 
 use proto::etcdserverpb::AlarmType;
 
@@ -22,7 +22,7 @@ impl Etcd {
         read.await.map_err(|error| status(error).message().to_owned())
     }
 
-    /// Runs one check; what is wrong in etcd's words.
+    /// Runs a check; the error is etcd's text.
     pub(crate) async fn check(&self, check: Check) -> Result<(), String> {
         match check {
             Check::DataCorruption => {
@@ -39,7 +39,7 @@ impl Etcd {
         }
     }
 
-    /// The older check behind `/health`; the reason why not.
+    /// Runs the older check of `/health`; the error is the reason.
     pub(crate) async fn health(&self, excluded: &[String], local: bool) -> Result<(), String> {
         for (_, alarm) in self.backend.alarms() {
             let name = alarm_name(alarm);

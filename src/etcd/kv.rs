@@ -1,4 +1,4 @@
-//! The service KV.
+//! The KV service.
 
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
@@ -14,11 +14,11 @@ use crate::range_response::{Pieces, RangeResponseWriter};
 use crate::service::Etcd;
 use crate::txn;
 
-/// Bytes of keys and values in one message of a streamed read; one larger pair goes alone.
+/// Bytes of keys and values per message of a streamed read; a larger pair has a message of its own.
 const CHUNK_BYTES: usize = 1024 * 1024;
 
 impl Etcd {
-    /// What a read finds, and how its answer is made of that.
+    /// Runs a read; returns its plan, which shapes the response, and the result.
     pub(crate) async fn find(
         &self,
         request: &pb::RangeRequest,
@@ -28,7 +28,7 @@ impl Etcd {
         Ok((plan, found))
     }
 
-    /// What is asked of the store for a read, which it may be asked now.
+    /// Plans a read, after the barrier of a linearizable one.
     async fn plan(&self, request: &pb::RangeRequest) -> Result<RangePlan, Status> {
         let plan = RangePlan::of(request)?;
         if !request.serializable {
@@ -37,7 +37,7 @@ impl Etcd {
         Ok(plan)
     }
 
-    /// Answers a read; where what the store finds is the answer, while it is found.
+    /// Responds to a read; a plain one is encoded during the read.
     pub(crate) async fn list(&self, request: &pb::RangeRequest) -> Result<Pieces, Status> {
         let plan = self.plan(request).await?;
         if plan.is_plain() {
@@ -56,7 +56,7 @@ impl Etcd {
         Ok(plan.answer(found, header))
     }
 
-    /// Runs one step as a transaction of its own.
+    /// Runs an operation as a transaction of its own.
     async fn step(&self, op: pb::request_op::Request) -> Result<(OpResponse, Revision), Status> {
         let request = pb::TxnRequest {
             success: vec![pb::RequestOp { request: Some(op) }],
@@ -69,7 +69,7 @@ impl Etcd {
         }
     }
 
-    /// Runs a transaction; what was asked is needed to shape the answer.
+    /// Runs a transaction; the request is needed to shape the response.
     async fn transact(
         &self,
         request: pb::TxnRequest,
@@ -132,7 +132,7 @@ impl Kv for Etcd {
         request: Request<pb::TxnRequest>,
     ) -> Result<Response<pb::TxnResponse>, Status> {
         let request = request.into_inner();
-        // One that only reads must see everything acknowledged before, as a read does.
+        // A read-only transaction is linearizable, as a read is.
         if txn::only_reads(&request) && !txn::is_serializable(&request) {
             self.backend.read_index().await.map_err(status)?;
         }
@@ -146,7 +146,7 @@ impl Kv for Etcd {
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
         let revision = Revision(request.get_ref().revision);
-        // What refuses the sum refuses the compaction, too, and says why.
+        // If the checksum is refused, so is the compaction, with the reason.
         let sum = if revision.0 > 0 { self.backend.hash(revision).await.ok() } else { None };
         self.backend.compact(revision).await.map_err(status)?;
         if let Some(sum) = sum {
@@ -156,7 +156,8 @@ impl Kv for Etcd {
     }
 }
 
-/// Cuts an answer into messages whose fields, merged, are the answer; the last has all but the pairs.
+/// Splits a response into messages whose merged fields are the response; the last one has all
+/// fields except the pairs.
 fn chunks(whole: pb::RangeResponse) -> Vec<pb::RangeStreamResponse> {
     let mut chunks = Vec::new();
     let (mut kvs, mut bytes) = (Vec::new(), 0);

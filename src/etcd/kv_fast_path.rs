@@ -1,5 +1,6 @@
-//! The calls that a loaded server spends its time on, KV's with one answer, read and written here: tonic's codecs are made
-//! for streams and cost as much as the store does. What goes over the wire is the same, texts of errors included.
+//! A fast path for the unary methods of KV, which dominate the load of a server: tonic's codecs are
+//! built for streams and cost as much as the store itself. The bytes on the wire are the same,
+//! including the texts of errors.
 
 use std::fmt::Display;
 use std::pin::Pin;
@@ -20,7 +21,7 @@ use crate::grpc_frame::{PREFIX, encoded, length};
 use crate::range_response::Pieces;
 use crate::service::{Etcd, MESSAGE_BYTES};
 
-/// A call that is answered here.
+/// A method with a fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FastMethod {
     Range,
@@ -30,7 +31,7 @@ pub(crate) enum FastMethod {
 }
 
 impl FastMethod {
-    /// The call that a request is, unless its messages are compressed.
+    /// The method of a request, unless its messages are compressed.
     pub(crate) fn of<B>(request: &Request<B>) -> Option<Self> {
         if *request.method() != Method::POST {
             return None;
@@ -47,7 +48,7 @@ impl FastMethod {
     }
 }
 
-/// Answers a call, and counts it.
+/// Handles a call, and counts it.
 pub(crate) async fn answer<B>(
     etcd: Arc<Etcd>,
     method: FastMethod,
@@ -92,19 +93,19 @@ pub(crate) async fn run(etcd: &Etcd, method: FastMethod, message: Bytes) -> Resu
     whole.map(Pieces::from)
 }
 
-/// The request's message.
+/// Reads the request message.
 ///
 /// # Errors
-/// One that is too large, compressed, cut, or not there.
+/// The message is too large, compressed, truncated or missing.
 async fn receive<B>(mut body: B, call: &Call) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes, Error: Display> + Unpin,
 {
-    // Nearly always one frame holds it all, and nothing is copied.
+    // Nearly always a single frame contains the whole message, and nothing is copied.
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
     while !body.is_end_stream() {
         let Some(frame) = body.frame().await else { break };
-        // Who sends no further has gone: etcd counts such a call as cancelled, whatever ended the connection.
+        // etcd counts such a call as cancelled, whatever ended the connection.
         let gone =
             |error: B::Error| Status::cancelled(format!("the request was given up: {error}"));
         let Ok(data) = frame.map_err(gone)?.into_data() else { continue };
@@ -119,7 +120,7 @@ where
         }
         length(if rest.is_empty() { &first } else { &rest })?;
         if rest.len() > MESSAGE_BYTES + PREFIX {
-            // More than one message, which nobody asked for.
+            // Unary calls have a single message.
             return Err(Status::internal("Unexpected data after the request message."));
         }
     }
@@ -141,11 +142,11 @@ fn decoded<M: Message + Default>(message: Bytes) -> Result<M, Status> {
     M::decode(message).map_err(|error| Status::internal(error.to_string()))
 }
 
-/// The body of an answer.
+/// The body of a response.
 pub(crate) enum UnaryBody {
-    /// The data, then that it went well, which is counted.
+    /// A message, then the trailers of success, when the call is counted.
     Whole(Pieces, Option<Call>),
-    /// Whatever a service answers.
+    /// The body of another service.
     Any(Body),
 }
 
@@ -186,7 +187,7 @@ impl http_body::Body for UnaryBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            // No length is told in the head, as by others who speak gRPC.
+            // gRPC servers send no content length.
             Self::Whole(..) => SizeHint::default(),
             Self::Any(body) => body.size_hint(),
         }
@@ -203,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of a request whose body comes in these frames.
+    /// Receives a request whose body consists of these frames.
     async fn received(frames: &[&[u8]]) -> Result<Bytes, Status> {
         let frames: Vec<_> = frames
             .iter()

@@ -1,4 +1,4 @@
-//! The service Lease.
+//! The Lease service.
 
 use base::tasks::Kind;
 use futures::stream::BoxStream;
@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::errors::status;
 use crate::service::Etcd;
 
-/// Answers to renewals on their way to the client; more wait until it has read.
+/// Capacity of the queue of renewal responses to the client.
 const ANSWERS: usize = 16;
 
 #[tonic::async_trait]
@@ -90,9 +90,9 @@ async fn renew(
             () = answers.closed() => return Ok(()),
             () = shutdown.requested() => return Ok(()),
         };
-        // Who has gone, gracefully or not, has nothing to be told.
+        // The client is gone and needs no response.
         let Ok(Some(request)) = request else { return Ok(()) };
-        // Taken before the renewal: nobody may see it later than the lease's end.
+        // Taken before the renewal, so that its revision is not later than the end of the lease.
         let header = etcd.header_now();
         let answer = match etcd.backend.lease_keep_alive(request.id).await {
             Ok(lease) => Ok(lease.granted_ttl),

@@ -1,7 +1,8 @@
-//! etcd v3's gRPC interface over the store, so that etcdctl, etcd's clients and programs that keep their state in etcd work.
+//! etcd v3's gRPC interface over the store, for etcdctl, etcd's clients and programs that keep
+//! their state in etcd.
 //!
-//! One file per service. What etcd answers is the specification, down to the texts of its errors (etcd 3.7.3); what is not
-//! there is refused by name in [`refuse`].
+//! One file per service. etcd's behaviour is the specification, including the texts of its errors
+//! (etcd 3.7.3); unsupported requests are refused by name, see [`service::refuse`].
 
 mod auth;
 mod checks;

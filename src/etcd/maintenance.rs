@@ -1,4 +1,5 @@
-//! The service Maintenance: status, alarms, checksums, snapshots, space, the lead.
+//! The Maintenance service: status, alarms, checksums, snapshots, defragmentation, leadership
+//! transfer.
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -16,14 +17,14 @@ fn bytes(count: impl TryInto<i64>) -> i64 {
 }
 
 impl Etcd {
-    /// Whether this member only follows.
+    /// Whether this member is a learner.
     pub(crate) fn is_learner(&self) -> bool {
         let member = self.identity.member;
         let learns = |m: &store::Member| m.id == member && m.role == Role::Learner;
         self.backend.members().is_some_and(|members| members.list().iter().any(learns))
     }
 
-    /// What is wrong, as etcd's status says it.
+    /// The errors in etcd's status.
     fn errors(&self, leader: u64) -> Vec<String> {
         let none = (leader == 0).then(|| "etcdserver: no leader".to_owned());
         let alarm = |(member, alarm)| format!("memberID:{member} alarm:{}", alarm_name(alarm));
@@ -47,7 +48,7 @@ impl Maintenance for Etcd {
             version: ETCD_VERSION.to_owned(),
             db_size: bytes(size.disk),
             db_size_in_use: bytes(size.memory),
-            // A negative quota of etcd's is none.
+            // A negative quota means none, as in etcd.
             db_size_quota: self.backend.quota().map_or(-1, bytes),
             leader,
             raft_index: committed.max(applied),
@@ -66,7 +67,7 @@ impl Maintenance for Etcd {
     ) -> Result<Response<pb::AlarmResponse>, Status> {
         let pb::AlarmRequest { action, member_id: member, alarm } = *request.get_ref();
         let set = async |raised| {
-            // Nothing is no alarm; etcd neither raises nor ends it.
+            // NONE is not an alarm; etcd neither raises nor clears it.
             let told = alarm != 0
                 && self.backend.set_alarm(member, Alarm(alarm), raised).await.map_err(status)?;
             Ok::<_, Status>(told.then_some((member, Alarm(alarm))).into_iter().collect::<Vec<_>>())
@@ -109,7 +110,7 @@ impl Maintenance for Etcd {
         &self,
         request: Request<pb::HashKvRequest>,
     ) -> Result<Response<pb::HashKvResponse>, Status> {
-        // What is no revision is the newest, as in etcd.
+        // An invalid revision means the newest, as in etcd.
         let revision = Revision(request.get_ref().revision.max(0));
         let (hash, newest) = match self.compact_hashes.of(revision) {
             Some(hash) => (hash, self.backend.revision()),
@@ -121,7 +122,7 @@ impl Maintenance for Etcd {
         Ok(Response::new(pb::HashKvResponse {
             header: self.header(newest),
             hash: hash.keys,
-            // etcd's before the first compaction.
+            // etcd's value before the first compaction.
             compact_revision: if hash.compacted.0 == 0 { -1 } else { hash.compacted.0 },
             hash_revision: hash.revision.0,
         }))

@@ -1,5 +1,5 @@
-//! `/metrics` under etcd's names: what is measured here and means the same. What etcd has and this store has not, such as
-//! commits of a database file, is absent.
+//! The metrics page with etcd's names, for values that have the same meaning here. Metrics of parts
+//! that the store does not have, such as commits of a database file, are absent.
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::AtomicU64;
@@ -12,7 +12,7 @@ use crate::counters::{Counters, METHODS, Method};
 use crate::errors::alarm_name;
 use crate::service::{ETCD_VERSION, Etcd};
 
-/// The name of a code in Go's gRPC.
+/// Name of a code in Go's gRPC.
 fn code_name(code: i32) -> String {
     match Code::from_i32(code) {
         Code::Ok => "OK".to_owned(),
@@ -21,7 +21,7 @@ fn code_name(code: i32) -> String {
     }
 }
 
-/// Text in Prometheus' format.
+/// A page in Prometheus' text format.
 #[derive(Default)]
 struct Page(String);
 
@@ -55,7 +55,7 @@ impl Page {
 }
 
 impl Etcd {
-    /// The page of `/metrics`.
+    /// Renders `/metrics`.
     pub(crate) fn metrics(&self) -> String {
         let mut page = Page::default();
         self.server_metrics(&mut page);
@@ -65,7 +65,7 @@ impl Etcd {
         self.peer_metrics(&mut page);
         self.counters.health_metrics(&mut page);
         self.counters.grpc_metrics(&mut page);
-        // `etcdctl check datascale` reads of these what memory its keys take.
+        // `etcdctl check datascale` reads the memory usage from these.
         for figure in base::process::figures() {
             page.one(figure.name, figure.kind, figure.help, figure.value);
         }
@@ -192,7 +192,7 @@ impl Etcd {
         }
     }
 
-    /// The way to other members; nothing where there are none.
+    /// Metrics of connections to other members, if there are any.
     fn peer_metrics(&self, page: &mut Page) {
         let Some(members) = self.backend.members() else { return };
         let connected = members.connected();

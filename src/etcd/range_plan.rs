@@ -1,4 +1,5 @@
-//! Reads: what the store is asked for, and sorting, filters and limits as etcd applies them to what it found.
+//! Plans reads: the request to the store, and sorting, filters and limits as etcd applies them to
+//! the result.
 
 use bytes::Bytes;
 use proto::etcdserverpb::range_request::{SortOrder, SortTarget};
@@ -9,12 +10,12 @@ use tonic::Status;
 
 use crate::errors::{empty_key, invalid_sort};
 
-/// Keys of a request: etcd's `range_end` is that of [`KeyRange`].
+/// The range of a request: etcd's `range_end` has the same meaning as that of [`KeyRange`].
 pub(crate) fn keys(key: &Bytes, range_end: &Bytes) -> KeyRange {
     KeyRange { start: key.clone(), end: range_end.clone() }
 }
 
-/// One version in etcd's form.
+/// A version in etcd's form.
 pub(crate) fn key_value(kv: KeyValue) -> mvccpb::KeyValue {
     mvccpb::KeyValue {
         key: kv.key,
@@ -26,31 +27,31 @@ pub(crate) fn key_value(kv: KeyValue) -> mvccpb::KeyValue {
     }
 }
 
-/// A checked read.
+/// A validated read.
 pub(crate) struct RangePlan {
-    /// The order that the request names.
+    /// The order in the request.
     asked: SortOrder,
     order: SortOrder,
     target: SortTarget,
     limit: usize,
     keys_only: bool,
-    /// Lowest and highest modification and creation revisions; 0 is no bound.
+    /// Minimum and maximum modification and creation revisions; 0 is no bound.
     modified: (i64, i64),
     created: (i64, i64),
-    /// What the store is asked.
+    /// The request to the store.
     pub(crate) request: store::RangeRequest,
 }
 
 impl RangePlan {
     /// # Errors
-    /// No key, or a sort order or target that does not exist.
+    /// The key is missing, or the sort order or target is unknown.
     pub(crate) fn of(request: &RangeRequest) -> Result<Self, Status> {
         if request.key.is_empty() {
             return Err(empty_key());
         }
         let asked = SortOrder::try_from(request.sort_order).map_err(|_| invalid_sort())?;
         let target = SortTarget::try_from(request.sort_target).map_err(|_| invalid_sort())?;
-        // Who names a target and no order means the smallest first.
+        // A target without an order means ascending.
         let order = match (asked, target) {
             (SortOrder::None, SortTarget::Key) => SortOrder::None,
             (SortOrder::None, _) => SortOrder::Ascend,
@@ -74,25 +75,25 @@ impl RangePlan {
             },
         };
         if plan.is_default_order() && !plan.is_filtered() {
-            // With a target and no order etcd sorts one more than the limit, which it has in the order of the keys.
+            // With a target and no order etcd sorts one key more than the limit, in key order.
             let more = usize::from(limit > 0 && !plan.is_in_order());
             plan.request.limit = limit.saturating_add(more);
         }
         Ok(plan)
     }
 
-    /// Whether what the store answers is in order already.
+    /// Whether the store returns the keys in the requested order.
     pub(crate) fn is_in_order(&self) -> bool {
         self.order == SortOrder::None
             || (self.target == SortTarget::Key && self.order == SortOrder::Ascend)
     }
 
-    /// Whether the request names no order, whatever its target, or that of the keys.
+    /// Whether the request has no order, whatever its target, or orders by key.
     pub(crate) fn is_default_order(&self) -> bool {
         self.asked == SortOrder::None || self.is_in_order()
     }
 
-    /// Whether the read leaves out revisions.
+    /// Whether the read filters by revision.
     pub(crate) fn is_filtered(&self) -> bool {
         (self.modified, self.created) != ((0, 0), (0, 0))
     }
@@ -104,12 +105,12 @@ impl RangePlan {
         within(self.modified, kv.mod_revision) && within(self.created, kv.create_revision)
     }
 
-    /// Whether the answer is what the store finds, as it stands.
+    /// Whether the response equals the result of the store.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_in_order() && !self.is_filtered() && !self.keys_only
     }
 
-    /// The answer to what the store found.
+    /// The response for a result of the store.
     pub(crate) fn answer(
         &self,
         found: store::RangeResponse,
@@ -127,7 +128,7 @@ impl RangePlan {
                 SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
                 SortTarget::Value => a.value.cmp(&b.value),
             };
-            // What is equal stays in the order of its keys either way.
+            // Equal keys stay in key order in both directions.
             if self.order == SortOrder::Descend {
                 kvs.sort_by(|a, b| compare(b, a));
             } else {
@@ -142,7 +143,7 @@ impl RangePlan {
             let mut kv = key_value(kv);
             if self.keys_only {
                 kv.value = Bytes::new();
-                // Names alone come from etcd's index, which knows no leases.
+                // Key-only reads are served from etcd's index, which has no leases.
                 if self.target != SortTarget::Value {
                     kv.lease = 0;
                 }

@@ -1,4 +1,4 @@
-//! Answers to reads, written while the store goes through what it finds: of a long list nothing is gathered first.
+//! Encodes the response to a read during the read, without collecting the pairs first.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -10,29 +10,30 @@ use tonic::Status;
 use crate::grpc_frame::{PREFIX, told_length};
 use crate::service::Etcd;
 
-/// Bytes of the first piece, a multiple of HTTP/2's frames, which the first bytes may be moved within.
+/// Size of the first piece, a multiple of HTTP/2 frames.
 const PIECE: usize = 64 * 1024;
 
-/// Each further piece is twice as large, up to this. With many small ones the allocator would give back and take anew the end
-/// of its memory for each answer.
+/// Each further piece is twice as large, up to this. With many small pieces the allocator would
+/// release and grow the heap for each response.
 const PIECE_MAX: usize = 1024 * 1024;
 
-/// Room of the first piece, which most answers fit into.
+/// Initial capacity of the first piece, sufficient for most responses.
 const FIRST: usize = 512;
 
-/// Larger values may have to be read from the device: that is done when the store goes on.
+/// Larger values may be mapped from a file and have to be read from the device: they are copied
+/// after the store is unlocked.
 const COPIED_MAX: usize = 511;
 
-/// A `RangeResponse` that is being written.
+/// Writes a `RangeResponse`.
 pub(crate) struct RangeResponseWriter<'a> {
     etcd: &'a Etcd,
-    /// The first piece once it is full; the length of all is written into it at the end.
+    /// The first piece once it is full; the total length is written into it at the end.
     first: Option<BytesMut>,
     full: Vec<Bytes>,
     open: BytesMut,
-    /// Bytes of the pieces before.
+    /// Bytes of the earlier pieces.
     before: usize,
-    /// Larger values, and how many of the bytes that were written come before each.
+    /// Larger values, and the number of written bytes before each.
     larger: Vec<(usize, Bytes)>,
     /// Bytes of the larger values.
     larger_bytes: usize,
@@ -40,7 +41,7 @@ pub(crate) struct RangeResponseWriter<'a> {
 }
 
 impl<'a> RangeResponseWriter<'a> {
-    /// An answer of this member.
+    /// A response of this member.
     pub(crate) fn new(etcd: &'a Etcd) -> Self {
         Self {
             etcd,
@@ -54,7 +55,7 @@ impl<'a> RangeResponseWriter<'a> {
         }
     }
 
-    /// Makes room for so many bytes, in a further piece where there is none.
+    /// Ensures room for this many bytes, with a further piece if necessary.
     fn room(&mut self, bytes: usize) {
         let length = self.open.len();
         if self.open.capacity() - length >= bytes {
@@ -74,10 +75,10 @@ impl<'a> RangeResponseWriter<'a> {
         }
     }
 
-    /// The answer in pieces, each of some bytes, when all pairs were written.
+    /// Finishes the response; returns its non-empty pieces.
     ///
     /// # Errors
-    /// It is larger than gRPC can say.
+    /// The response exceeds the maximum length of gRPC.
     pub(crate) fn end(mut self, found: &RangeSummary) -> Result<Pieces, Status> {
         let tail = pb::RangeResponse {
             more: found.more,
@@ -106,7 +107,7 @@ impl<'a> RangeResponseWriter<'a> {
     }
 }
 
-/// What was written, with the larger values at their places.
+/// Inserts the larger values into the written bytes.
 fn merged(pieces: Pieces, larger: &[(usize, Bytes)], bytes: usize) -> Bytes {
     let mut out = BytesMut::with_capacity(bytes);
     let (mut larger, mut at) = (larger.iter().peekable(), 0);
@@ -166,7 +167,7 @@ fn pair_numbers(pair: &KeyValueRef<'_>) -> [(u8, i64); 3] {
     [(2, pair.create_revision.0), (3, pair.mod_revision.0), (4, pair.version)]
 }
 
-/// Bytes of an `mvccpb.KeyValue`: what is zero or empty is left out, as by every encoder.
+/// Length of an `mvccpb.KeyValue`; default values are omitted, as by every encoder.
 fn pair_length(pair: &KeyValueRef<'_>) -> usize {
     let bytes = |value: &[u8]| match value.len() {
         0 => 0,
@@ -180,10 +181,10 @@ fn pair_length(pair: &KeyValueRef<'_>) -> usize {
     bytes(pair.key) + numbers + bytes(pair.value) + number(pair.lease)
 }
 
-/// Tags, lengths and numbers between longer bytes, which go into the answer together: a byte at a time costs more than the
-/// pairs themselves.
+/// Collects tags, lengths and numbers between byte strings and writes them together: writing single
+/// bytes costs more than the pairs themselves.
 struct Fields {
-    /// Four fields of a tag and ten bytes are the most before [`Fields::end_with`].
+    /// At most four fields of a tag and ten bytes before [`Fields::end_with`].
     bytes: [u8; 64],
     length: usize,
 }
@@ -204,13 +205,13 @@ impl Fields {
         self.put(number.to_le_bytes()[0]);
     }
 
-    /// The tag of a field of bytes, below 16, and how many.
+    /// Adds the tag (below 16) of a bytes field, and its length.
     fn begin_bytes(&mut self, field: u8, length: usize) {
         self.put(field << 3 | WireType::LengthDelimited as u8);
         self.varint(length as u64);
     }
 
-    /// A field below 16, unless it is zero.
+    /// Adds a number field (below 16), unless it is zero.
     fn number(&mut self, field: u8, number: i64) {
         if number != 0 {
             self.put(field << 3 | WireType::Varint as u8);
@@ -218,7 +219,7 @@ impl Fields {
         }
     }
 
-    /// Adds what was put, and then `bytes`.
+    /// Writes the collected bytes, and then `bytes`.
     fn end_with(&mut self, bytes: &[u8], out: &mut BytesMut) {
         out.extend_from_slice(self.bytes.get(..self.length).unwrap_or_default());
         out.extend_from_slice(bytes);
@@ -226,7 +227,7 @@ impl Fields {
     }
 }
 
-/// A message after its prefix, in pieces.
+/// A message with its prefix, in pieces.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     next: Option<Bytes>,
@@ -234,17 +235,17 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// Bytes of all.
+    /// Total length.
     pub(crate) fn len(&self) -> usize {
         self.next.iter().chain(self.rest.as_slice()).map(Bytes::len).sum()
     }
 
-    /// Whether all were taken.
+    /// Whether all pieces were taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.next.is_none() && self.rest.as_slice().is_empty()
     }
 
-    /// All in one piece.
+    /// All pieces joined.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn joined(self) -> Bytes {
         let mut all = BytesMut::new();

@@ -1,6 +1,7 @@
-//! The listener: gRPC over TLS with client certificates, or in the clear where that was asked for by name.
+//! The listener: gRPC over TLS with client certificates, or without TLS if explicitly configured.
 //!
-//! What a connection asks for is answered within its own task, so that what is ready together is written together.
+//! The requests of a connection are answered within its task, so that responses that are ready
+//! together are written together.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,26 +32,28 @@ use crate::http2::authority_filter::AuthorityFilter;
 use crate::service::{Etcd, MESSAGE_BYTES};
 use crate::watch::WatchService;
 
-/// Connections at a time; more wait in the kernel's queue.
+/// Maximum number of connections; more wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
 
-/// Requests under way on one connection; a client's further ones wait there.
+/// Maximum number of concurrent requests per connection; more wait at the client.
 const CONCURRENT_STREAMS: u32 = 4096;
 
-/// A client that does not finish its handshake by then is dropped.
+/// Timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// A silent connection is asked after the first, and is dead without an answer within the second: etcd's
-/// `--grpc-keepalive-timeout`; its interval of two hours would keep dead clients of the edge too long.
+/// Keepalive of idle connections: interval and timeout. The timeout is etcd's
+/// `--grpc-keepalive-timeout`; etcd's interval of two hours would keep dead clients at the edge too
+/// long.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
-/// Serves a listener until the tasks of `etcd` shut down, and its connections to their ends. With `tls` a client must show a
-/// certificate that it takes.
+/// Serves a listener until the tasks of `etcd` shut down, and its connections to their ends. With
+/// `tls` clients must present a certificate.
 ///
-/// A box, for a future without one is compiled where it is polled: in the program, which is made small instead of fast.
+/// The future is boxed: an unboxed one is compiled in the crate that polls it, and that is the
+/// program, which is optimized for size.
 ///
 /// # Errors
-/// Never; the type is what owners of tasks want.
+/// Never; the type is required for tasks.
 #[inline(never)]
 pub fn serve(
     etcd: Etcd,
@@ -90,9 +93,9 @@ async fn run(
         });
     })
     .await;
-    // Nobody connects any more; who is connected is served to the end.
+    // No new connections are accepted; existing ones are served to their end.
     drop((listener, open));
-    // Nothing is ever sent: it ends when the last connection has.
+    // Nothing is ever sent: the channel closes when the last connection ends.
     let _ = closed.recv().await;
     Ok(())
 }
@@ -109,12 +112,12 @@ async fn serve_connection(
     builder
         .http2()
         .timer(TokioTimer::new())
-        // gRPC's servers tell no date.
+        // gRPC servers send no date.
         .auto_date_header(false)
         .max_concurrent_streams(CONCURRENT_STREAMS)
         .keep_alive_interval(KEEPALIVE.0)
         .keep_alive_timeout(KEEPALIVE.1);
-    // With it a client has 30 s for the head of a request.
+    // Enables the timeout of 30 s for request heads.
     builder.http1().timer(TokioTimer::new());
     let service = service_fn(move |request| front.answer(request));
     let serving = async {

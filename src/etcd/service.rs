@@ -12,16 +12,17 @@ use tonic::Status;
 use crate::compact_hashes::CompactHashes;
 use crate::counters::Counters;
 
-/// The version of etcd whose interface is spoken; clients choose by it what they ask for.
+/// The version of etcd whose interface this is; clients select features by it.
 pub const ETCD_VERSION: &str = "3.7.3";
 
-/// The version of etcd's clusters and databases that goes with it.
+/// The corresponding version of etcd's clusters and databases.
 pub(crate) const STORAGE_VERSION: &str = "3.7.0";
 
-/// Largest message either way: etcd's largest request with its allowance for gRPC (`MaxRequestBytesWithOverhead`).
+/// Maximum message size in both directions: etcd's largest request with its allowance for gRPC
+/// (`MaxRequestBytesWithOverhead`).
 pub(crate) const MESSAGE_BYTES: usize = store::MAX_REQUEST_BYTES + 512 * 1024;
 
-/// Snapshots that are sent at a time: each has a file as large as the state.
+/// Maximum number of snapshots being sent; each has a file as large as the state.
 const SNAPSHOTS_MAX: usize = 2;
 
 /// The services; clones share the store.
@@ -29,7 +30,7 @@ const SNAPSHOTS_MAX: usize = 2;
 pub struct Etcd {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) identity: Arc<Identity>,
-    /// Where snapshots stand while they are sent.
+    /// Directory of snapshot files while they are sent.
     pub(crate) scratch: PathBuf,
     pub(crate) snapshots: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
@@ -37,27 +38,27 @@ pub struct Etcd {
     pub(crate) tasks: Tasks,
 }
 
-/// Who answers.
+/// Identity of the server.
 #[derive(Debug)]
 pub(crate) struct Identity {
-    /// Of the cluster, never 0.
+    /// Id of the cluster, never 0.
     pub(crate) cluster: u64,
-    /// Of this member, never 0.
+    /// Id of this member, never 0.
     pub(crate) member: u64,
-    /// What this member says of itself.
+    /// Profile of this member.
     pub(crate) profile: Profile,
 }
 
 impl Etcd {
-    /// The services of one member over `backend`, under the store's own ids. Streams run as tasks of `tasks`; snapshots are
-    /// files without a name in the directory `scratch` while they are sent.
+    /// The services of a member over `backend`, with the store's ids. Streams run as tasks of
+    /// `tasks`; snapshots are unnamed files in the directory `scratch` while they are sent.
     pub fn new(
         backend: Arc<dyn Backend>,
         profile: Profile,
         scratch: impl Into<PathBuf>,
         tasks: Tasks,
     ) -> Self {
-        // A store in memory is a cluster for itself.
+        // A store in memory is a cluster of its own.
         let (cluster, member) = backend.members().map_or((1, 1), |members| {
             let store::ClusterId(id) = members.cluster();
             let number = id.first_chunk().map_or(1, |bytes| u64::from_be_bytes(*bytes).max(1));
@@ -87,7 +88,7 @@ impl Etcd {
         self.header(self.backend.revision())
     }
 
-    /// The leader's id; 0 where none is known.
+    /// The leader's id; 0 if unknown.
     pub(crate) fn leader(&self) -> u64 {
         let alone = self.identity.member;
         let known =
@@ -96,7 +97,7 @@ impl Etcd {
     }
 }
 
-/// Refuses what the store does not do.
+/// Refuses an unsupported request.
 pub(crate) fn refuse<T>(what: &str, instead: &str) -> Result<T, Status> {
     Err(Status::unimplemented(format!("kube-lite: {what} is not supported: {instead}")))
 }

@@ -1,4 +1,4 @@
-//! `Maintenance.Snapshot`: the state as a database file, in etcd's pieces.
+//! `Maintenance.Snapshot`: streams the state as a database file, in chunks of etcd's size.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,13 +13,13 @@ use tonic::Status;
 
 use crate::service::Etcd;
 
-/// Bytes of a piece, etcd's `snapshotSendBufferSize`.
+/// Chunk size, etcd's `snapshotSendBufferSize`.
 const PIECE: u64 = 32 * 1024;
 
-/// Bytes of the sha256 at the end, which come as a piece of their own.
+/// Size of the trailing sha256, which is a chunk of its own.
 const SUM: u64 = 32;
 
-/// A snapshot that is being sent.
+/// A snapshot being sent.
 struct Sending {
     file: Arc<File>,
     saved: SavedSnapshot,
@@ -32,7 +32,7 @@ fn failed(error: impl std::fmt::Display) -> Status {
 }
 
 impl Etcd {
-    /// Takes a snapshot, and sends it as the client takes it.
+    /// Takes a snapshot and streams it at the client's pace.
     pub(crate) async fn send_snapshot(
         &self,
     ) -> Result<impl Stream<Item = Result<SnapshotResponse, Status>> + use<>, Status> {
@@ -50,7 +50,7 @@ impl Etcd {
 
 async fn next(mut sending: Sending) -> Result<Option<(SnapshotResponse, Sending)>, Status> {
     let (sent, size) = (sending.sent, sending.saved.size);
-    // What remains is told of the database alone.
+    // The remaining bytes are those of the database alone.
     let pages = size.saturating_sub(SUM);
     let take = if sent < pages { PIECE.min(pages - sent) } else { size.saturating_sub(sent) };
     if take == 0 {

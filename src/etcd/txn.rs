@@ -1,4 +1,4 @@
-//! Transactions: etcd's checks, their form in the store's terms, and the answers.
+//! Transactions: etcd's validation, conversion to the store's form, and the responses.
 
 use bytes::Bytes;
 use proto::etcdserverpb as pb;
@@ -11,13 +11,14 @@ use tonic::Status;
 use crate::errors::{empty_key, key_not_found};
 use crate::range_plan::{RangePlan, key_value, keys};
 
-/// Most comparisons and steps of one transaction with those inside it: etcd's default `--max-txn-ops`.
+/// Maximum number of comparisons and operations including nested ones: etcd's default
+/// `--max-txn-ops`.
 const MAX_OPS: usize = 128;
 
-/// Refuses what etcd refuses before it looks at its state.
+/// Checks what etcd checks before it reads its state.
 ///
 /// # Errors
-/// Too many operations, a missing key, a put that keeps a value and has one.
+/// Too many operations, a missing key, or a put with a value that it should keep.
 pub(crate) fn check(request: &pb::TxnRequest) -> Result<(), Status> {
     check_within(request, MAX_OPS)
 }
@@ -71,7 +72,7 @@ pub(crate) fn only_reads(request: &pb::TxnRequest) -> bool {
     })
 }
 
-/// Whether all reads of a transaction are content with what this member knows.
+/// Whether all reads of a transaction are serializable.
 pub(crate) fn is_serializable(request: &pb::TxnRequest) -> bool {
     steps(request).all(|step| match step {
         Step::RequestRange(range) => range.serializable,
@@ -80,10 +81,10 @@ pub(crate) fn is_serializable(request: &pb::TxnRequest) -> bool {
     })
 }
 
-/// A checked transaction in the store's terms.
+/// Converts a checked transaction.
 ///
 /// # Errors
-/// A comparison that does not exist.
+/// An unknown comparison.
 pub(crate) fn translate(request: &pb::TxnRequest) -> Result<Txn, Status> {
     let branch = |steps: &[pb::RequestOp]| -> Result<Vec<Op>, Status> {
         steps.iter().filter_map(|step| step.request.as_ref()).map(op).collect()
@@ -100,7 +101,8 @@ fn op(step: &Step) -> Result<Op, Status> {
     Ok(match step {
         Step::RequestRange(range) => {
             let mut request = RangePlan::of(range)?.request;
-            // A read alone takes a negative revision for the newest, one in a transaction for one that is compacted.
+            // A negative revision means the newest in a single read, but a compacted one in a
+            // transaction.
             request.revision = Some(Revision(range.revision)).filter(|revision| revision.0 != 0);
             Op::Range(request)
         }
@@ -129,7 +131,7 @@ fn compare(compare: &pb::Compare) -> Result<Compare, Status> {
         CompareResult::Greater => Ordering::Greater,
         CompareResult::Less => Ordering::Less,
     };
-    // A target without its value, or with another's, is compared with the zero value, as etcd's getters give it.
+    // A missing or mismatching target value is the zero value, as from etcd's getters.
     let union = compare.target_union.as_ref();
     let target = match CompareTarget::try_from(compare.target).map_err(|_| unknown())? {
         CompareTarget::Version => Target::Version(match union {
@@ -156,7 +158,7 @@ fn compare(compare: &pb::Compare) -> Result<Compare, Status> {
     Ok(Compare { range: keys(&compare.key, &compare.range_end), target, ordering })
 }
 
-/// The answer to a deletion.
+/// The response to a deletion.
 pub(crate) fn deleted(
     response: OpResponse,
     header: Option<pb::ResponseHeader>,
@@ -173,10 +175,11 @@ pub(crate) fn deleted(
     }
 }
 
-/// The answer to a transaction. Headers of the steps have the revision alone, as etcd's: the new one from the first change on.
+/// The response to a transaction. Headers of its operations have the revision alone, as in etcd:
+/// the new one from the first change on.
 ///
 /// # Errors
-/// A step was answered as something else: a fault of the store.
+/// The store returned a response of another type, which is a bug.
 pub(crate) fn answer(
     request: &pb::TxnRequest,
     done: TxnResponse,

@@ -1,8 +1,8 @@
-//! Peer URLs as etcd takes them (`types.NewURLs`).
+//! Validation of peer URLs as in etcd (`types.NewURLs`).
 
 use tonic::Status;
 
-/// The part of a URL behind its scheme.
+/// The part of a URL after its scheme.
 pub(crate) fn address(url: &str) -> &str {
     url.split_once("://").map_or(url, |(_, address)| address)
 }
@@ -13,7 +13,7 @@ fn is_url(url: &str) -> bool {
         "unix" | "unixs" => true,
         "http" | "https" => {
             let Some((host, port)) = address.rsplit_once(':') else { return false };
-            // A colon in a host is one of an IPv6 address, which stands in brackets.
+            // A colon in a host belongs to an IPv6 address, which needs brackets.
             let bracketed = host.starts_with('[') && host.ends_with(']');
             !address.contains(['/', '?', '#'])
                 && (bracketed || !host.contains(':'))
@@ -23,10 +23,10 @@ fn is_url(url: &str) -> bool {
     }
 }
 
-/// Refuses what are no URLs of a member.
+/// Refuses strings that are not URLs of a member.
 ///
 /// # Errors
-/// etcd's.
+/// The errors of etcd.
 pub(crate) fn check(urls: &[String]) -> Result<(), Status> {
     if urls.is_empty() || !urls.iter().all(|url| is_url(url)) {
         return Err(Status::invalid_argument("etcdserver: given member URLs are invalid"));

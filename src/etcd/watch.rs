@@ -1,7 +1,7 @@
-//! The service Watch: one task per stream, whose watches share it.
+//! The Watch service: one task per stream, shared by its watches.
 //!
-//! A client that reads slowly costs nobody else anything: its watch is ended by the store when it lags too far, and goes on
-//! here from history where it stopped, as etcd's unsynced watchers do.
+//! A client that reads slowly affects no other one: the store ends its watch when it lags too far,
+//! and the watch continues here from history where it stopped, as etcd's unsynced watchers do.
 
 mod messages;
 
@@ -32,24 +32,26 @@ use crate::watch::messages::{Encoded, Outgoing, Wanted, WatchCodec, fragments, h
 /// The id that means all watches of a stream, or none.
 const NO_WATCH: i64 = -1;
 
-/// Responses that go out together at most.
+/// Maximum number of responses that are sent together.
 const TOGETHER: usize = 256;
 
-/// So many times [`TOGETHER`] are on their way to the client; more wait until it has read.
+/// Capacity of the queue to the client in units of [`TOGETHER`].
 const RESPONSES: usize = 4;
 
-/// Bytes of changes from which on a response is looked at for being too large: what else is in it is much smaller.
+/// Size of changes above which a response is checked for its size; the other fields are much
+/// smaller.
 const LARGE: usize = MESSAGE_BYTES / 2;
 
-/// Watches of one stream. etcd has no bound; a Kubernetes API server has one a kind.
+/// Maximum number of watches per stream. etcd has no limit; a Kubernetes API server uses one per
+/// kind.
 const MAX_WATCHES: usize = 10_000;
 
-/// How often a watch that asked for it is told that nothing happened: etcd's default, without its jitter of a tenth.
+/// Interval of progress notifications: etcd's default, without its jitter of a tenth.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
 
 type Together = Result<Vec<Outgoing>, Status>;
 
-/// The service, in the place of the generated one: with a codec of its own.
+/// The service, in place of the generated one, with its own codec.
 #[derive(Debug, Clone)]
 pub(crate) struct WatchService(pub(crate) Arc<Etcd>);
 
@@ -78,7 +80,7 @@ impl Service<http::Request<Body>> for WatchService {
     }
 }
 
-/// Begins streams.
+/// Starts streams.
 struct Streams(Arc<Etcd>);
 
 impl StreamingService<pb::WatchRequest> for Streams {
@@ -106,7 +108,7 @@ impl StreamingService<pb::WatchRequest> for Streams {
     }
 }
 
-/// One after another what goes out together.
+/// Flattens responses that are sent together.
 fn outgoing(
     mut receiver: mpsc::Receiver<Together>,
 ) -> impl stream::Stream<Item = Result<Outgoing, Status>> {
@@ -125,19 +127,19 @@ fn outgoing(
     })
 }
 
-/// One watch.
+/// A watch.
 struct Running {
     range: KeyRange,
-    /// First revision that is wanted and was not sent.
+    /// First revision that was not sent.
     next: i64,
-    /// Everything up to here was looked at.
+    /// All changes up to this revision were examined.
     told: i64,
     wanted: Wanted,
     fragment: bool,
-    /// Wants to hear that nothing happened; and whether something did since it was last asked.
+    /// Requested progress notifications; and whether changes were sent since the last one.
     progress_notify: bool,
     quiet: bool,
-    /// To be told as soon as it has everything up to this revision.
+    /// Sends progress as soon as all changes up to this revision were sent.
     due: Option<i64>,
     watching: WatchGuard,
 }
@@ -148,27 +150,28 @@ impl Running {
     }
 }
 
-/// The watches of one stream.
+/// The watches of a stream.
 struct Watches {
     etcd: Etcd,
     responses: mpsc::Sender<Together>,
-    /// What goes out next.
+    /// Responses to be sent next.
     together: Vec<Outgoing>,
     running: BTreeMap<i64, Running>,
-    /// Those that a compaction has ended: their ids stay theirs until the client, too, ends them, as in etcd.
+    /// Watches ended by a compaction: their ids stay in use until the client cancels them, as in
+    /// etcd.
     ended: BTreeSet<i64>,
     group: WatchGroup,
     encoded: Encoded,
     next_id: i64,
-    /// Watches that want to hear that nothing happened.
+    /// Number of watches with progress notifications.
     notified: usize,
-    /// Some watch is to be told how far it is.
+    /// Some watch has pending progress.
     due: bool,
-    /// The client asked how far it is: the revision that all watches must have.
+    /// The client requested progress: the revision that all watches must reach.
     asked: Option<i64>,
 }
 
-/// The client has gone, or the stream has failed.
+/// The client is gone, or the stream has failed.
 struct Gone;
 
 impl Watches {
@@ -182,7 +185,7 @@ impl Watches {
             let done = tokio::select! {
                 request = requests.message() => match request {
                     Ok(Some(request)) => self.request(request).await,
-                    // The client sends no more and goes on listening, or has gone.
+                    // The client has finished sending and continues to listen, or is gone.
                     Ok(None) | Err(_) => Err(Gone),
                 },
                 () = self.group.take(&mut items) => self.items(&mut items).await,
@@ -210,13 +213,13 @@ impl Watches {
         self.put(Outgoing::Message(response)).await
     }
 
-    /// Puts a response to those that go out together.
+    /// Queues a response.
     async fn put(&mut self, response: Outgoing) -> Result<(), Gone> {
         self.together.push(response);
         if self.together.len() < TOGETHER { Ok(()) } else { self.flush().await }
     }
 
-    /// Sends what goes out together.
+    /// Sends the queued responses.
     async fn flush(&mut self) -> Result<(), Gone> {
         if self.together.is_empty() {
             return Ok(());
@@ -256,7 +259,7 @@ impl Watches {
                 }
                 self.answer_progress().await
             }
-            // A request of a newer client: etcd ignores it, too.
+            // A request type of a newer client: etcd ignores it, too.
             None => Ok(()),
         }
     }
@@ -285,7 +288,7 @@ impl Watches {
     }
 
     async fn compacted(&mut self, id: i64, oldest: i64) -> Result<(), Gone> {
-        // A client that never ends them gets back the ids of the first.
+        // A client that never cancels them gets the first ids again.
         if self.ended.len() == MAX_WATCHES {
             self.ended.pop_first();
         }
@@ -294,7 +297,8 @@ impl Watches {
         response.canceled = true;
         response.compact_revision = oldest;
         if let Some(header) = &mut response.header {
-            // etcd's watcher that starts too early reports no revision (`mvcc/watchable_store.go`).
+            // etcd reports no revision for a watcher that starts too early
+            // (`mvcc/watchable_store.go`).
             header.revision = 0;
         }
         self.send(response).await
@@ -327,7 +331,7 @@ impl Watches {
         if start.is_empty() {
             start = vec![0].into();
         }
-        // The end `\0` means all keys from the first on.
+        // The end `\0` means all keys from the start.
         if !end.is_empty() && *end != [0] && start >= end {
             return Err(Refused::With("mvcc: watcher range is empty"));
         }
@@ -376,11 +380,11 @@ impl Watches {
         removed.is_some()
     }
 
-    /// Takes what came for the watches: a write wakes all of its key at once.
+    /// Handles the items of the watches: one write wakes all watches of its key together.
     async fn items(&mut self, items: &mut Vec<GroupItem>) -> Result<(), Gone> {
         for item in items.drain(..) {
             self.item(item).await?;
-            // Before what comes behind the revision that is told.
+            // Sent before changes after the reported revision.
             self.answer_progress().await?;
         }
         self.encoded.forget();
@@ -445,7 +449,7 @@ impl Watches {
     async fn tick(&mut self) -> Result<(), Gone> {
         let revision = match self.etcd.backend.read_index().await {
             Ok(revision) => revision.0,
-            // Nothing is known that could be told.
+            // The revision is unknown; progress waits.
             Err(_) => return Ok(()),
         };
         for watch in self.running.values_mut().filter(|watch| watch.progress_notify) {
@@ -456,7 +460,7 @@ impl Watches {
         self.answer_progress().await
     }
 
-    /// Tells how far they are to those who asked and are there.
+    /// Sends progress to the watches that requested and reached it.
     async fn answer_progress(&mut self) -> Result<(), Gone> {
         if !self.due && self.asked.is_none() {
             return Ok(());
@@ -485,7 +489,7 @@ impl Watches {
     }
 }
 
-/// Why a watch was not started.
+/// The reason why a watch was not started.
 enum Refused {
     With(&'static str),
     Compacted { id: i64, oldest: i64 },

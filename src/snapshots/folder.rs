@@ -1,4 +1,4 @@
-//! The folder of snapshots: which are there, which are too many.
+//! The local folder of snapshots: list, create, delete and prune.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use super::{COMPRESSED, zip};
 
-/// Ends the names of files that are not whole yet.
+/// Suffix of incomplete files.
 const TEMPORARY: &str = ".tmp";
 
-/// One snapshot.
+/// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
     /// File name.
     pub(crate) name: String,
     /// `file://` and the path.
     pub(crate) location: String,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// Seconds since 1970 when it was taken, by its name, or else by its file.
+    /// Creation time in seconds since 1970, from its name, or else from its file.
     pub(crate) created: i64,
 }
 
 impl Snapshot {
-    /// It is a file here; else it lies in a bucket.
+    /// Whether it is a local file; otherwise it is in a bucket.
     pub(crate) fn is_local(&self) -> bool {
         self.location.starts_with("file://")
     }
@@ -34,12 +34,12 @@ impl Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Folder {
     path: PathBuf,
-    /// It is the default one, which is made when it is not there.
+    /// Whether it is the default folder, which is created if missing.
     own: bool,
 }
 
 impl Folder {
-    /// The folder that was asked for, or the default one.
+    /// The given folder, or the default one.
     pub(crate) fn new(asked: Option<&Path>, data_dir: &Path) -> Self {
         let default = super::default_dir(data_dir);
         let path = asked.map_or_else(|| default.clone(), Path::to_owned);
@@ -50,7 +50,7 @@ impl Folder {
         format!("the snapshot directory {}: {error}", self.path.display())
     }
 
-    /// A free name that begins with `base`, and the file to write to first.
+    /// An unused name with the prefix `base`, and the file to write to first.
     pub(crate) fn begin(&self, base: &str) -> Result<(String, PathBuf), String> {
         if self.own {
             base::fs::create_dir(&self.path, 0o700).map_err(|e| e.to_string())?;
@@ -69,7 +69,7 @@ impl Folder {
         Ok((name, temporary))
     }
 
-    /// Removes what a predecessor that was killed had not finished.
+    /// Removes incomplete files of a killed process.
     fn sweep(&self, begin: &str) -> Result<(), String> {
         for entry in std::fs::read_dir(&self.path).map_err(|e| self.told(e))? {
             let name = entry.map_err(|e| self.told(e))?.file_name().to_string_lossy().into_owned();
@@ -80,7 +80,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Gives a whole snapshot its name, compressed if asked for.
+    /// Gives a complete snapshot its final name, compressed if requested.
     pub(crate) fn end(
         &self,
         name: &str,
@@ -94,7 +94,7 @@ impl Folder {
             let packed = zip::pack(temporary, &zipped, &name).and_then(|()| zip::check(&zipped));
             let packed = packed.and_then(|()| std::fs::rename(&zipped, temporary));
             if let Err(error) = packed {
-                // The error that counts is the first.
+                // The first error counts.
                 let _ = std::fs::remove_file(&zipped);
                 return Err(told(error));
             }
@@ -124,7 +124,7 @@ impl Folder {
     /// All snapshots, oldest first.
     ///
     /// # Errors
-    /// A sentence.
+    /// An error message.
     pub(crate) fn list(&self) -> Result<Vec<Snapshot>, String> {
         let entries = match std::fs::read_dir(&self.path) {
             Ok(entries) => entries,
@@ -141,10 +141,10 @@ impl Folder {
         Ok(oldest_first(snapshots))
     }
 
-    /// Deletes snapshots; the names of those that were there.
+    /// Deletes snapshots; returns the names of those that existed.
     ///
     /// # Errors
-    /// A sentence.
+    /// An error message.
     pub(crate) fn delete(&self, names: &[String]) -> Result<Vec<String>, String> {
         let known = self.list()?;
         let mut deleted = Vec::new();
@@ -157,28 +157,29 @@ impl Folder {
         Ok(deleted)
     }
 
-    /// Deletes the oldest snapshots of this name and node beyond `keep`; their names.
+    /// Deletes the oldest snapshots of this name and node beyond `keep`; returns their names.
     ///
     /// # Errors
-    /// A sentence.
+    /// An error message.
     pub(crate) fn prune(&self, name: &str, node: &str, keep: usize) -> Result<Vec<String>, String> {
         self.delete(&too_many(&self.list()?, &format!("{name}-{node}-"), keep))
     }
 }
 
-/// As lists have them.
+/// Formats a snapshot for lists.
 pub(crate) fn oldest_first(mut snapshots: Vec<Snapshot>) -> Vec<Snapshot> {
     snapshots.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     snapshots
 }
 
-/// Time in a snapshot's name.
+/// Parses the time in a snapshot's name.
 pub(crate) fn stamp(name: &str) -> Option<i64> {
     let base = name.strip_suffix(COMPRESSED).unwrap_or(name);
     base.rsplit('-').next()?.parse().ok()
 }
 
-/// The oldest of those that begin so and end with a time, beyond `keep`; `snapshots` stand oldest first.
+/// The oldest snapshots with this prefix and a time suffix, beyond `keep`; `snapshots` are ordered
+/// by age, oldest first.
 pub(crate) fn too_many(snapshots: &[Snapshot], begin: &str, keep: usize) -> Vec<String> {
     if keep == 0 {
         return Vec::new();

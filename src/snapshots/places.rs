@@ -1,4 +1,4 @@
-//! Where snapshots are: a folder, and a bucket of S3 beside it when there is one.
+//! The locations of snapshots: a folder, and optionally an S3 bucket.
 
 use base::tasks::blocking;
 
@@ -6,17 +6,17 @@ use super::s3::{self, Bucket};
 use super::socket::Operation;
 use super::{Folder, Snapshot};
 
-/// All places of one server or command.
+/// The locations of a server or a command.
 pub(crate) struct Places {
     pub(crate) folder: Folder,
     pub(crate) bucket: Option<Bucket>,
 }
 
 impl Places {
-    /// Nothing is dialled yet.
+    /// Does not connect yet.
     ///
     /// # Errors
-    /// What of the settings cannot be used.
+    /// The invalid setting.
     pub(crate) async fn open(
         folder: Folder,
         settings: Option<&s3::Settings>,
@@ -36,10 +36,11 @@ impl Places {
         blocking(move || work(&folder)).await.map_err(|e| e.to_string())?
     }
 
-    /// What needs no store: snapshots, and names of deleted ones. The bucket keeps as many as the folder when a number is asked for.
+    /// Runs a request that needs no store; returns snapshots, and names of deleted ones. A given
+    /// retention applies to the folder and the bucket.
     ///
     /// # Errors
-    /// A sentence; what was done in the folder stays done.
+    /// An error message; changes in the folder are not undone.
     pub(crate) async fn act(
         &self,
         operation: Operation,
@@ -72,10 +73,10 @@ impl Places {
         }
     }
 
-    /// Deletes the oldest snapshots of a name beyond so many in the folder, and so many in the bucket.
+    /// Deletes the oldest snapshots of a name beyond the retention of the folder and of the bucket.
     ///
     /// # Errors
-    /// A sentence.
+    /// An error message.
     pub(crate) async fn prune(
         &self,
         name: &str,

@@ -1,7 +1,8 @@
-//! A bucket of S3 as the second place of snapshots, beside the folder.
+//! An S3 bucket as the second location of snapshots, besides the folder.
 //!
-//! Requests are signed in their query (Signature Version 4, by `rusty-s3`), objects go up and come down in one piece, and the
-//! CRC32C of what goes up is part of the request, so that the bucket refuses what was damaged on the way.
+//! Requests are signed in their query (Signature Version 4, by `rusty-s3`). Objects are uploaded
+//! and downloaded in one piece; the CRC32C of an upload is part of the request, so that the bucket
+//! refuses damaged data.
 
 mod http;
 pub(crate) mod settings;
@@ -22,35 +23,36 @@ use super::Snapshot;
 use super::folder::{oldest_first, stamp, too_many};
 use http::{Client, Fault, Received, To};
 
-/// Attempts of one request, and the time before the second.
+/// Attempts per request, and the delay before the second one.
 const ATTEMPTS: u32 = 3;
 const BACKOFF: Duration = Duration::from_millis(500);
-/// How long a signature holds: as long as the clocks may differ, and the attempt may wait.
+/// Validity of a signature: covers clock skew and the duration of an attempt.
 const SIGNED_FOR: Duration = Duration::from_secs(900);
-/// Pages of a list, each of a thousand objects.
+/// Maximum number of list pages of a thousand objects each.
 const PAGES_MAX: usize = 100;
 
-/// Where the bucket is and how it is used. Goes to the server over its socket, which is root's alone.
+/// Location and options of a bucket. The command sends it to the server over the socket, which only
+/// root can access.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
     /// URL of the service, `http` or `https`.
     pub(crate) endpoint: String,
-    /// The bucket's name stands in the host's instead of the path.
+    /// Whether the bucket's name is part of the host instead of the path.
     pub(crate) by_host: bool,
     pub(crate) bucket: String,
     pub(crate) region: String,
-    /// Before the name and a slash; empty for none.
+    /// Prefix before a slash and the name; empty for none.
     pub(crate) folder: String,
     pub(crate) access_key: String,
     pub(crate) secret_key: String,
     pub(crate) session_token: String,
-    /// PEM; empty for what this machine trusts.
+    /// CA certificates in PEM; empty for the system's.
     pub(crate) ca: String,
-    /// Any server is believed.
+    /// Whether TLS certificates are not verified.
     pub(crate) unverified: bool,
-    /// For one request.
+    /// Timeout of a request.
     pub(crate) timeout: Duration,
-    /// How many scheduled snapshots are kept; 0 keeps all.
+    /// Number of scheduled snapshots to keep; 0 keeps all.
     pub(crate) retention: usize,
 }
 
@@ -61,7 +63,7 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// The object's URL, as k3s tells it.
+    /// The object's URL, as in k3s.
     fn place(&self, name: &str) -> String {
         format!("s3://{}/{}", self.bucket, self.key(name))
     }
@@ -74,7 +76,7 @@ impl Settings {
     }
 }
 
-/// The bucket.
+/// A bucket.
 pub(crate) struct Bucket {
     settings: Settings,
     bucket: rusty_s3::Bucket,
@@ -83,10 +85,10 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Nothing is dialled yet.
+    /// Does not connect yet.
     ///
     /// # Errors
-    /// What of the settings cannot be used.
+    /// The invalid setting.
     pub(crate) async fn open(settings: Settings) -> Result<Self, String> {
         let endpoint =
             settings.endpoint.parse().map_err(|e| format!("{}: {e}", settings.endpoint))?;
@@ -108,7 +110,7 @@ impl Bucket {
         format!("{}: {error}", self.settings.place(name))
     }
 
-    /// Sends a request until it is answered with success; what fails in passing is tried again.
+    /// Sends a request until it succeeds; transient errors are retried.
     async fn ask<'a>(
         &self,
         name: &str,
@@ -119,7 +121,7 @@ impl Bucket {
     ) -> Result<Received, String> {
         let mut backoff = base::Backoff::new(BACKOFF, BACKOFF.saturating_mul(8));
         loop {
-            // Signed anew each time: the time is part of it.
+            // Signed for each attempt, because the time is part of the signature.
             let url = action.sign(SIGNED_FOR);
             let sent = self.client.exchange(method.clone(), &url, headers, to.again());
             let outcome = tokio::time::timeout(self.settings.timeout, sent).await;
@@ -139,10 +141,10 @@ impl Bucket {
         }
     }
 
-    /// Uploads a file; the object is there whole or not at all.
+    /// Uploads a file atomically.
     ///
     /// # Errors
-    /// A sentence.
+    /// An error message.
     pub(crate) async fn put(&self, path: &Path, name: &str) -> Result<Snapshot, String> {
         let file = path.to_owned();
         let looked = blocking(move || http::look(&file)).await.map_err(|e| e.to_string())?;
@@ -169,7 +171,7 @@ impl Bucket {
     /// All snapshots in the folder of the bucket, oldest first.
     ///
     /// # Errors
-    /// A sentence.
+    /// An error message.
     pub(crate) async fn list(&self) -> Result<Vec<Snapshot>, String> {
         let prefix = self.settings.key("");
         let mut snapshots = Vec::new();
@@ -200,10 +202,10 @@ impl Bucket {
         Err(self.told("", format!("holds more than {PAGES_MAX},000 objects")))
     }
 
-    /// Deletes snapshots; the names of those that were there.
+    /// Deletes snapshots; returns the names of those that existed.
     ///
     /// # Errors
-    /// A sentence; earlier ones are deleted then.
+    /// An error message; earlier snapshots are deleted then.
     pub(crate) async fn delete(&self, names: &[String]) -> Result<Vec<String>, String> {
         let there = self.list().await?;
         let mut deleted = Vec::new();
@@ -219,10 +221,10 @@ impl Bucket {
         Ok(deleted)
     }
 
-    /// Deletes the oldest snapshots of this name and node beyond `keep`; their names.
+    /// Deletes the oldest snapshots of this name and node beyond `keep`; returns their names.
     ///
     /// # Errors
-    /// A sentence.
+    /// An error message.
     pub(crate) async fn prune(
         &self,
         name: &str,
@@ -233,15 +235,15 @@ impl Bucket {
         if excess.is_empty() { Ok(excess) } else { self.delete(&excess).await }
     }
 
-    /// How many scheduled ones are kept.
+    /// Number of scheduled snapshots to keep.
     pub(crate) fn retention(&self) -> usize {
         self.settings.retention
     }
 
-    /// Downloads a snapshot into `folder`; the file, which gets its name once it is whole.
+    /// Downloads a snapshot into `folder`; the file gets its final name when it is complete.
     ///
     /// # Errors
-    /// A sentence; no file is left then.
+    /// An error message; no file is left then.
     pub(crate) async fn get(
         &self,
         name: &str,
@@ -277,7 +279,7 @@ impl Bucket {
     }
 }
 
-/// What an answer that is no success says (S3's `Error` document), bounded and in one line.
+/// The message of an error response (S3's `Error` document), limited to one line.
 fn refusal(status: StatusCode, region: Option<&str>, body: &str) -> String {
     let field = |name: &str| {
         let (_, rest) = body.split_once(&format!("<{name}>"))?;

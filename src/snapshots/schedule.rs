@@ -1,4 +1,4 @@
-//! Snapshots by a schedule of cron, in the machine's own time zone.
+//! Scheduled snapshots, by a cron expression in the machine's time zone.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Places, Snapshots};
 
-/// The clock may be set while a snapshot is waited for: it is looked at again after this time.
+/// Maximum sleep: the clock may be changed while waiting.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// Key of what is wrong with scheduled snapshots.
+/// Key of the problem report for scheduled snapshots.
 const PROBLEM: &str = "snapshots";
 
-/// When snapshots are taken.
+/// A schedule.
 #[derive(Debug, Clone)]
 pub(crate) enum Schedule {
-    /// By the calendar.
+    /// A cron expression.
     Calendar(Box<Cron>),
-    /// `@every`, from the start on.
+    /// `@every`, relative to the start.
     Every(Duration),
 }
 
@@ -58,7 +58,7 @@ impl Schedule {
     }
 }
 
-/// Takes snapshots as they are due until shutdown, and keeps as many as it should.
+/// Takes snapshots when they are due, until shutdown, and applies the retention.
 pub(crate) fn follow(snapshots: &Arc<Snapshots>, tasks: &Tasks) {
     let Some(schedule) = snapshots.settings.schedule.clone() else { return };
     let (snapshots, tasks, own) = (Arc::clone(snapshots), tasks.clone(), tasks.clone());
@@ -80,7 +80,7 @@ pub(crate) fn follow(snapshots: &Arc<Snapshots>, tasks: &Tasks) {
     });
 }
 
-/// Waits for a time of the clock; `false` at shutdown.
+/// Waits until a wall-clock time; `false` at shutdown.
 async fn until(due: Timestamp, tasks: &Tasks) -> bool {
     loop {
         let left = due.duration_since(Timestamp::now());
@@ -99,7 +99,7 @@ async fn save_and_prune(snapshots: &Snapshots) -> Result<Vec<String>, String> {
     let settings = &snapshots.settings;
     let places = Places::open(settings.folder.clone(), settings.s3.as_ref()).await?;
     let saved = snapshots.save(&places, &settings.name, settings.compress).await;
-    // What is in the folder is pruned there, whatever the bucket says.
+    // The folder is pruned even if the bucket fails.
     let keep_in_bucket = settings.s3.as_ref().map_or(0, |s3| s3.retention);
     match saved {
         Ok(_) => {

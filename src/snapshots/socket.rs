@@ -1,4 +1,4 @@
-//! The socket over which `kube-lite etcd-snapshot` asks the server of a data directory.
+//! The Unix socket by which `kube-lite etcd-snapshot` reaches the server of a data directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,56 +11,56 @@ use super::{Folder, Places, Snapshot, Snapshots, s3};
 use crate::control_socket;
 use crate::error_catalogue::Refusal;
 
-/// Largest question, in bytes.
+/// Maximum size of a request in bytes.
 const QUESTION_MAX: u64 = 1 << 20;
-/// Largest answer: a hundred thousand snapshots.
+/// Maximum size of a response: a hundred thousand snapshots.
 const ANSWER_MAX: u64 = 32 << 20;
 
-/// What is asked for.
+/// The operation of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Operation {
-    /// Take one, named so.
+    /// Takes a snapshot.
     Save {
-        /// First part of its name.
+        /// Prefix of its name.
         name: String,
-        /// Whether to compress it; as the server is set otherwise.
+        /// Whether to compress it; default is the server's setting.
         compress: bool,
     },
-    /// Tell them all.
+    /// Lists all snapshots.
     List,
-    /// Delete these.
+    /// Deletes snapshots.
     Delete(Vec<String>),
-    /// Delete the oldest of a name.
+    /// Deletes the oldest snapshots of a name.
     Prune {
-        /// First part of their names.
+        /// Prefix of their names.
         name: String,
-        /// How many stay; as the server is set otherwise.
+        /// Number of snapshots to keep; default is the server's setting.
         keep: Option<usize>,
     },
 }
 
-/// A question.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Question {
-    /// What.
+    /// The operation.
     pub(crate) operation: Operation,
-    /// Folder, when it is not the server's.
+    /// Folder, if not the server's.
     pub(crate) dir: Option<PathBuf>,
-    /// Bucket, when it is not the server's.
+    /// Bucket, if not the server's.
     pub(crate) s3: Option<s3::Settings>,
 }
 
-/// The answer.
+/// The response.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Answer {
     /// Name of this node.
     pub(crate) node: String,
-    /// Taken, or all that there are.
+    /// Snapshots taken or listed.
     pub(crate) snapshots: Vec<Snapshot>,
-    /// Names of the deleted ones.
+    /// Names of deleted snapshots.
     pub(crate) deleted: Vec<String>,
-    /// What went wrong.
+    /// Error message.
     pub(crate) error: Option<String>,
 }
 
@@ -78,10 +78,10 @@ fn path(data_dir: &Path) -> PathBuf {
     data_dir.join("server/snapshot.sock")
 }
 
-/// Answers until shutdown.
+/// Serves requests until shutdown.
 ///
 /// # Errors
-/// When the socket cannot be made.
+/// The socket cannot be created.
 pub(crate) fn serve(
     data_dir: &Path,
     snapshots: Arc<Snapshots>,
@@ -127,10 +127,10 @@ async fn act(
     }
 }
 
-/// Asks the server of a data directory; `None` when none answers.
+/// Sends a request to the server of a data directory; `None` if no server is running.
 ///
 /// # Errors
-/// When it stops answering.
+/// The server stopped responding.
 pub(crate) async fn ask(data_dir: &Path, question: &Question) -> std::io::Result<Option<Answer>> {
     control_socket::ask(&path(data_dir), question, ANSWER_MAX).await
 }

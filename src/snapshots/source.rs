@@ -1,4 +1,5 @@
-//! What `--cluster-reset-restore-path` names: a snapshot, a compressed one, or the data directory of etcd or k3s.
+//! The source of `--cluster-reset-restore-path`: a snapshot, a compressed one, or the data
+//! directory of etcd or k3s.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +9,8 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::zip;
 
-/// Where the database stands below a member's directory, k3s's server directory, and k3s's data directory.
+/// Paths of the database below a member's directory, k3s' server directory, and k3s' data
+/// directory.
 const BELOW: [&str; 4] = [
     "member/snap/db",
     "etcd/member/snap/db",
@@ -16,21 +18,22 @@ const BELOW: [&str; 4] = [
     "server/db/etcd/member/snap/db",
 ];
 
-/// A snapshot's database, uncompressed.
+/// The uncompressed database of a snapshot.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// The file that was found.
+    /// Path of the file.
     pub(crate) path: PathBuf,
     /// The database.
     pub(crate) file: File,
-    /// It is that of a data directory: what etcd had only in its log is not in it.
+    /// Whether it belongs to a data directory: then entries that etcd had only in its log are
+    /// missing.
     pub(crate) of_directory: bool,
 }
 
-/// Opens what `path` names; what is compressed is unpacked into a file without a name in `scratch`.
+/// Opens `path`; a compressed snapshot is unpacked into an unnamed file in `scratch`.
 ///
 /// # Errors
-/// A sentence.
+/// An error message.
 pub(crate) fn open(path: &Path, scratch: &Path) -> Result<Source, String> {
     let told = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let about = std::fs::metadata(path).map_err(|e| match e.kind() {
@@ -60,7 +63,8 @@ fn directory(path: &Path) -> Result<Source, String> {
     };
     let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let file = File::open(&path).map_err(|e| told(&e))?;
-    // bbolt holds an exclusive lock while it has the file open; ours ends with this look.
+    // bbolt holds an exclusive lock while it has the file open; this lock is released after the
+    // check.
     let copy = file.try_clone().map_err(|e| told(&e))?;
     match Flock::lock(copy, FlockArg::LockSharedNonblock) {
         Ok(_) => {}

@@ -1,4 +1,4 @@
-//! Archives of one deflated file, as k3s compresses snapshots; what is read is trusted in nothing.
+//! Zip archives of one deflated file, as k3s compresses snapshots; their content is not trusted.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -13,15 +13,15 @@ const CENTRAL: u32 = 0x0201_4b50;
 const END: u32 = 0x0605_4b50;
 const DEFLATED: u16 = 8;
 const STORED: u16 = 0;
-/// Bytes of the parts' heads.
+/// Sizes of the headers.
 const LOCAL_BYTES: usize = 30;
 const CENTRAL_BYTES: usize = 46;
 const END_BYTES: usize = 22;
-/// A comment may stand behind the end.
+/// Maximum size of a comment after the end record.
 const COMMENT_MAX: u64 = 65_535;
 /// Version 2.0 of the format: deflated files.
 const VERSION: u16 = 20;
-/// 1 January 1980, the earliest date that the format has; the snapshot's name tells when it was taken.
+/// 1 January 1980, the earliest date of the format; the name of a snapshot contains its time.
 const DATE: u16 = 0x21;
 
 fn bad(what: &str) -> io::Error {
@@ -32,15 +32,15 @@ fn four(bytes: u64) -> io::Result<u32> {
     u32::try_from(bytes).map_err(|_| bad("files of 4 GiB and more cannot be compressed"))
 }
 
-/// Packs `from` as the file `name` of the new archive `to`, synced.
+/// Packs `from` as the file `name` into the new archive `to`, synced.
 ///
 /// # Errors
-/// The file system's; a file of 4 GiB or more.
+/// Errors of the file system; a file of 4 GiB or more.
 pub(crate) fn pack(from: &Path, to: &Path, name: &str) -> io::Result<()> {
     let mut source = File::open(from)?;
     let size = four(source.metadata()?.len())?;
     let length = u16::try_from(name.len()).map_err(|_| bad("the name is too long"))?;
-    // Of a predecessor that was killed.
+    // A leftover of a killed process.
     let _ = std::fs::remove_file(to);
     let mut archive = File::options().write(true).create_new(true).mode(0o600).open(to)?;
     archive.write_all(&[0; LOCAL_BYTES])?;
@@ -66,7 +66,7 @@ pub(crate) fn pack(from: &Path, to: &Path, name: &str) -> io::Result<()> {
     local.extend_from_slice(&common);
     archive.write_all_at(&local, 0)?;
     let mut tail = CENTRAL.to_le_bytes().to_vec();
-    // Made on Unix, with the mode 0600 of an ordinary file.
+    // Created on Unix, a regular file with mode 0600.
     tail.extend_from_slice(&(3 << 8 | VERSION).to_le_bytes());
     tail.extend_from_slice(&common);
     tail.extend_from_slice(&[0; 6]);
@@ -86,10 +86,10 @@ pub(crate) fn pack(from: &Path, to: &Path, name: &str) -> io::Result<()> {
     archive.sync_all()
 }
 
-/// Whether a file begins as an archive.
+/// Whether a file starts like an archive.
 ///
 /// # Errors
-/// The file system's.
+/// Errors of the file system.
 pub(crate) fn is_archive(file: &File) -> io::Result<bool> {
     let mut magic = [0; 4];
     match file.read_exact_at(&mut magic, 0) {
@@ -109,7 +109,7 @@ fn u32_at(bytes: &[u8], at: usize) -> io::Result<u32> {
     bytes.map(u32::from_le_bytes).ok_or_else(|| bad("it is cut off"))
 }
 
-/// The one file of an archive.
+/// The single file of an archive.
 struct Member {
     deflated: bool,
     crc: u32,
@@ -155,17 +155,17 @@ fn member(archive: &File) -> io::Result<Member> {
     })
 }
 
-/// Unpacks the one file of an archive, of which size and checksum must be those that it says.
+/// Unpacks the single file of an archive, and verifies its size and checksum.
 ///
 /// # Errors
-/// The file systems'; what is no such archive.
+/// Errors of the file systems; an invalid archive.
 pub(crate) fn unpack(mut archive: &File, to: &mut dyn Write) -> io::Result<()> {
     let member = member(archive)?;
     archive.seek(SeekFrom::Start(member.begin))?;
     let packed = BufReader::new(archive.take(member.packed));
     let source: Box<dyn Read + '_> =
         if member.deflated { Box::new(DeflateDecoder::new(packed)) } else { Box::new(packed) };
-    // One byte more than it says shows that it says too little.
+    // Reading one more byte than declared detects a wrong size.
     let mut source = source.take(member.size + 1);
     let (mut crc, mut size) = (Crc::new(), 0);
     let mut buffer = vec![0; 64 * 1024];
@@ -187,7 +187,7 @@ pub(crate) fn unpack(mut archive: &File, to: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Unpacks an archive to nowhere.
+/// Unpacks an archive and discards the data.
 ///
 /// # Errors
 /// As [`unpack`].
@@ -218,7 +218,7 @@ mod tests {
             changed[at] ^= 0x10;
             std::fs::write(&to, &changed).unwrap();
             let mut out = Vec::new();
-            // What is not read, such as the date, may change; what comes out may not.
+            // Fields that are not read, such as the date, may change; the data may not.
             assert!(
                 unpack(&File::open(&to).unwrap(), &mut out).is_err() || out == content,
                 "byte {at}"

@@ -1,4 +1,4 @@
-//! Requests whose `:authority` is not a host and port, as grpc-go's server takes them.
+//! Accepts requests whose `:authority` is not a host and port, as grpc-go's server does.
 //!
 //! gRPC clients send the name that they dialed: grpc-go before 1.30, which etcdctl 3.4 is built
 //! with, sends `http://127.0.0.1:2379` for the endpoint of that name. h2 resets such a stream with
@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::hpack;
 use super::hpack::{Decoder, Field, LIST_MAX};
 
-/// What a client of HTTP/2 begins a connection with (RFC 9113, section 3.4).
+/// The connection preface of HTTP/2 clients (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Octets before the payload of a frame.
 const FRAME_HEADER: usize = 9;
@@ -41,18 +41,18 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// A frame at the front of some bytes, perhaps without its end.
+/// A frame at the start of a buffer, possibly incomplete.
 struct Frame<'a> {
     kind: u8,
     flags: u8,
     stream: [u8; 4],
     length: usize,
-    /// None when the end has not come.
+    /// `None` if the frame is incomplete.
     payload: Option<&'a [u8]>,
 }
 
 impl<'a> Frame<'a> {
-    /// None when the frame's header has not come.
+    /// `None` if the frame header is incomplete.
     fn first(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = bytes.split_first_chunk::<FRAME_HEADER>()?;
         let [high, middle, low, kind, flags, stream @ ..] = *header;
@@ -79,15 +79,15 @@ struct Block<'a> {
     fragments: Cow<'a, [u8]>,
 }
 
-/// What a search for a whole block finds.
+/// Result of the search for a complete block.
 enum Search<'a> {
     Whole(Block<'a>),
     Incomplete,
-    /// Frames that h2 refuses, or more than a header list may have.
+    /// Frames that h2 refuses, or that exceed the size of a header list.
     Invalid,
 }
 
-/// Reads the frames of a block from the front of `bytes`, which begin with a HEADERS frame.
+/// Reads the frames of a block at the start of `bytes`, which begin with a HEADERS frame.
 fn search(bytes: &[u8]) -> Search<'_> {
     let mut block: Option<Block<'_>> = None;
     let mut payloads = 0usize;
@@ -140,15 +140,15 @@ fn first_of_block<'a>(frame: &Frame<'_>, payload: &'a [u8]) -> Option<Block<'a>>
     })
 }
 
-/// Whether grpc-go's server takes this `:authority` and h2 does not. Go's HTTP/2 takes a value
-/// without control characters.
+/// Whether grpc-go's server accepts this `:authority` and h2 does not. Go's HTTP/2 accepts any
+/// value without control characters.
 fn only_grpc_go_accepts(value: &[u8]) -> bool {
     let control = |octet: &u8| octet.is_ascii_control() && *octet != b'\t';
     http::uri::Authority::try_from(value).is_err() && !value.iter().any(control)
 }
 
-/// Gives the one `:authority` of a list a value that h2 accepts, and says whether it did. Several
-/// ones stay as they are: both servers refuse them.
+/// Replaces the only `:authority` of a list by a value that h2 accepts; returns whether it did.
+/// Several ones stay unchanged: both servers refuse them.
 fn replace_authority(fields: &mut [Field]) -> bool {
     let mut authorities = fields.iter_mut().filter(|field| field.name == ":authority");
     let (Some(authority), None) = (authorities.next(), authorities.next()) else { return false };
@@ -159,26 +159,25 @@ fn replace_authority(fields: &mut [Field]) -> bool {
     replaced
 }
 
-/// Finds the header blocks in what is read.
+/// Finds the header blocks of a connection.
 #[derive(Debug)]
 struct Frames {
     /// Octets of the preface that have passed.
     preface: usize,
-    /// All that follows passes without a look: the connection does not speak HTTP/2, or h2 refuses
-    /// what it has sent.
+    /// Everything else passes unexamined: the connection does not use HTTP/2, or h2 will refuse it.
     raw: bool,
-    /// Octets of the frame under way that pass without a look.
+    /// Octets of the current frame that pass unexamined.
     skip: usize,
     decoder: Decoder,
-    /// Blocks are encoded again, since h2's dynamic table is not the client's.
+    /// Blocks are encoded again, because h2's dynamic table differs from the client's.
     encoding: bool,
 }
 
-/// What is at the front of some bytes.
+/// The start of a buffer.
 enum Front {
-    /// So many bytes that pass as they are; what follows is not complete yet.
+    /// This many bytes pass unchanged; the rest is incomplete.
     Unchanged(usize),
-    /// So many bytes that pass, then frames of so many that this frame takes the place of.
+    /// This many bytes pass unchanged; then frames of this size are replaced by a frame.
     Changed(usize, usize, Vec<u8>),
 }
 
@@ -231,8 +230,8 @@ impl Frames {
     fn encode(&mut self, block: &Block<'_>, fields: &[Field]) -> Vec<u8> {
         let mut payload = block.priority.to_vec();
         if !std::mem::replace(&mut self.encoding, true) {
-            // A client's reference to an entry that h2 still had would be a wrong field. Such a
-            // reference reaches h2 when the filter refuses a block and lets the rest pass.
+            // Otherwise a client could refer to an entry that only h2 still has, after the filter
+            // refused a block and passed the rest.
             hpack::encode_empty_table(&mut payload);
         }
         fields.iter().for_each(|field| hpack::encode(&mut payload, field));
@@ -242,15 +241,15 @@ impl Frames {
     }
 }
 
-/// A connection of a client; writes go through as they are.
+/// A connection of a client; writes pass unchanged.
 #[derive(Debug)]
 pub(crate) struct AuthorityFilter<T> {
     io: T,
     frames: Frames,
-    /// The begin of a header block whose rest has not come, at most [`BLOCK_MAX`] of it with the
-    /// headers of its frames, and what came with it.
+    /// The start of an incomplete header block, at most [`BLOCK_MAX`] plus frame headers, and the
+    /// bytes received with it.
     partial: Vec<u8>,
-    /// Bytes to be read, the first of them at `read`.
+    /// Bytes ready to be read, starting at `read`.
     ready: Vec<u8>,
     read: usize,
 }
@@ -261,7 +260,7 @@ impl<T> AuthorityFilter<T> {
         Self { io, frames, partial: Vec::new(), ready: Vec::new(), read: 0 }
     }
 
-    /// Moves what is complete from `partial` to `ready`.
+    /// Moves complete frames from `partial` to `ready`.
     fn advance(&mut self) {
         let mut at = 0;
         while let Some(rest) = self.partial.get(at..).filter(|rest| !rest.is_empty()) {
@@ -304,14 +303,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for AuthorityFilter<T> {
             ready!(Pin::new(&mut this.io).poll_read(cx, into))?;
             let bytes = into.filled().get(before..).unwrap_or_default();
             if bytes.is_empty() {
-                // The end of the connection, in the middle of a frame if something is left.
+                // The connection has ended, in the middle of a frame if bytes are left.
                 this.ready = std::mem::take(&mut this.partial);
                 if this.ready.is_empty() {
                     return Poll::Ready(Ok(()));
                 }
                 continue;
             }
-            // What came at once and whole passes without a copy.
+            // Bytes that are complete at once pass without a copy.
             let passing = match this.partial.is_empty().then(|| this.frames.front(bytes)) {
                 None => {
                     this.partial.extend_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! HPACK (RFC 7541): a decoder of header blocks with its dynamic table, and the plainest encoding.
+//! HPACK (RFC 7541): a decoder of header blocks with its dynamic table, and a minimal encoder.
 
 use std::collections::VecDeque;
 
@@ -6,13 +6,12 @@ use bytes::Bytes;
 
 mod huffman;
 
-/// Size of the dynamic table that a client may use while the server sets no other one
-/// (`SETTINGS_HEADER_TABLE_SIZE`).
+/// Default size of the dynamic table (`SETTINGS_HEADER_TABLE_SIZE`).
 const TABLE_MAX: usize = 4096;
-/// Size of a header list: hyper's `SETTINGS_MAX_HEADER_LIST_SIZE`. It answers a longer list with
-/// status 431.
+/// Maximum size of a header list: hyper's `SETTINGS_MAX_HEADER_LIST_SIZE`; it answers a longer list
+/// with status 431.
 pub(crate) const LIST_MAX: usize = 16 * 1024;
-/// What an entry counts beyond its name and value (section 4.1).
+/// Overhead of an entry besides its name and value (section 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 
 /// The static table (appendix A); its first entry has index 1.
@@ -93,7 +92,7 @@ impl Field {
     }
 }
 
-/// The fields that a client's blocks refer to by number, newest first.
+/// The dynamic table, newest field first.
 #[derive(Debug)]
 struct DynamicTable {
     entries: VecDeque<Field>,
@@ -111,7 +110,7 @@ impl DynamicTable {
         }
     }
 
-    /// Adds a field; one that is larger than the table leaves it empty (section 4.4).
+    /// Adds a field; one larger than the table empties it (section 4.4).
     fn insert(&mut self, field: &Field) {
         let size = field.size();
         self.shrink_to(self.limit.saturating_sub(size));
@@ -121,7 +120,7 @@ impl DynamicTable {
         }
     }
 
-    /// The field of an index in both tables.
+    /// The field at an index of both tables.
     fn get(&self, index: usize) -> Option<Field> {
         let index = index.checked_sub(1)?;
         if let Some((name, value)) = STATIC.get(index) {
@@ -135,7 +134,7 @@ impl DynamicTable {
     }
 }
 
-/// Decodes the header blocks of one direction of a connection, in their order.
+/// Decodes the header blocks of one direction of a connection, in order.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     table: DynamicTable,
@@ -147,8 +146,8 @@ impl Decoder {
         Self { table }
     }
 
-    /// The fields of a whole block. None when the block is invalid or its list exceeds
-    /// [`LIST_MAX`]; the table is unusable then.
+    /// Decodes a whole block. `None` if the block is invalid or its list exceeds [`LIST_MAX`]; the
+    /// table is unusable then.
     pub(crate) fn decode(&mut self, block: &[u8]) -> Option<Vec<Field>> {
         let mut reader = Reader { block, at: 0 };
         let mut fields: Vec<Field> = Vec::with_capacity(12);
@@ -162,7 +161,7 @@ impl Decoder {
                     field
                 }
                 0x20.. => {
-                    // Only before the first field (section 4.2).
+                    // Allowed before the first field only (section 4.2).
                     let limit = reader.integer(5)?;
                     if limit > TABLE_MAX || !fields.is_empty() {
                         return None;
@@ -192,7 +191,7 @@ impl Decoder {
     }
 }
 
-/// Reads a header block from its start.
+/// Reads a header block.
 #[derive(Debug)]
 struct Reader<'a> {
     block: &'a [u8],
@@ -220,7 +219,7 @@ impl Reader<'_> {
         None
     }
 
-    /// A string, decoded where it is Huffman coded (section 5.2).
+    /// A string, decoded if it is Huffman coded (section 5.2).
     fn string(&mut self) -> Option<Bytes> {
         let coded = *self.block.get(self.at)? & 0x80 != 0;
         let length = self.integer(7)?;
@@ -235,7 +234,7 @@ impl Reader<'_> {
     }
 }
 
-/// Appends a field as a literal that needs and changes no table.
+/// Appends a field as a literal that neither uses nor changes a table.
 pub(crate) fn encode(out: &mut Vec<u8>, field: &Field) {
     out.push(0);
     for text in [&field.name, &field.value] {
@@ -244,13 +243,13 @@ pub(crate) fn encode(out: &mut Vec<u8>, field: &Field) {
     }
 }
 
-/// Appends what empties the dynamic table of the decoder, at the front of a block.
+/// Appends the instruction that empties the decoder's dynamic table, at the start of a block.
 pub(crate) fn encode_empty_table(out: &mut Vec<u8>) {
     out.push(0x20);
 }
 
 fn encode_length(out: &mut Vec<u8>, length: usize) {
-    // Seven bits of prefix, and none for the Huffman code.
+    // A prefix of seven bits, whose first bit says that the string is not Huffman coded.
     let Some(mut rest) = length.checked_sub(0x7f) else {
         out.extend(u8::try_from(length));
         return;

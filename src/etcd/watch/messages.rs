@@ -1,4 +1,5 @@
-//! What goes over a stream of watches, and its encoding: watches that want the same changes share the bytes of them.
+//! Messages of watch streams and their encoding: watches with the same changes share the encoded
+//! bytes.
 
 use std::sync::Arc;
 
@@ -12,19 +13,20 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 use crate::range_plan::key_value;
 
-/// Number of the field `events` of a `WatchResponse`: the last one, so that what stands before it is encoded alone.
+/// Number of the field `events` of a `WatchResponse`: the last one, so that the fields before it
+/// can be encoded separately.
 const EVENTS: u32 = 11;
 
-/// A response on its way to the client.
+/// A response to be sent.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// Any.
+    /// Any response.
     Message(pb::WatchResponse),
-    /// Changes: the fields before them, and the encoded field of the changes.
+    /// Changes: the fields before them, and the encoded field `events`.
     Events(pb::WatchResponse, Bytes),
 }
 
-/// Reads requests and writes [`Outgoing`] responses.
+/// Decodes requests and encodes [`Outgoing`] responses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WatchCodec;
 
@@ -69,7 +71,7 @@ impl Decoder for WatchCodec {
     }
 }
 
-/// Which changes a watch is told of, and how much of them.
+/// The filter of a watch, and whether it includes previous values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) puts: bool,
@@ -78,21 +80,21 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The changes that are wanted, in etcd's form.
+    /// The matching changes, in etcd's form.
     pub(super) fn shape<'a>(self, events: &'a [Event]) -> impl Iterator<Item = mvccpb::Event> + 'a {
         let wanted = move |event: &&Event| if event.deleted { self.deletions } else { self.puts };
         events.iter().filter(wanted).map(move |event| shape(event.clone(), self.prev_kv))
     }
 }
 
-/// The encoding of the newest changes, which the next watch of a stream wants as well more often than not.
+/// The encoding of the newest changes, which the next watch of a stream usually needs as well.
 #[derive(Debug, Default)]
 pub(super) struct Encoded {
     last: Option<(Arc<[Event]>, Wanted, Bytes)>,
 }
 
 impl Encoded {
-    /// The encoded field `events`; empty where nothing is wanted.
+    /// The encoded field `events`; empty if nothing matches.
     pub(super) fn of(&mut self, events: &Arc<[Event]>, wanted: Wanted) -> Bytes {
         if let Some((last, by, encoded)) = &self.last
             && Arc::ptr_eq(last, events)
@@ -107,25 +109,25 @@ impl Encoded {
         encoded
     }
 
-    /// Lets go of the changes.
+    /// Drops the changes.
     pub(super) fn forget(&mut self) {
         self.last = None;
     }
 }
 
-/// The fields of a response with changes that stand before them.
+/// The fields of a response before the changes.
 pub(super) fn head(header: Option<pb::ResponseHeader>, watch_id: i64) -> pb::WatchResponse {
     pb::WatchResponse { header, watch_id, ..Default::default() }
 }
 
-/// One change in etcd's form: of a deletion only the key and its revision.
+/// A change in etcd's form; a deletion has only the key and its revision.
 fn shape(event: Event, prev_kv: bool) -> mvccpb::Event {
     let kind = if event.deleted {
         mvccpb::event::EventType::Delete
     } else {
         mvccpb::event::EventType::Put
     };
-    // What came and went at one revision had no version before it.
+    // A key created and deleted at one revision has no previous version.
     let revision = event.kv.mod_revision;
     let prev = event.prev.filter(|prev| prev_kv && prev.mod_revision < revision);
     let kv = if event.deleted {
@@ -140,7 +142,8 @@ fn shape(event: Event, prev_kv: bool) -> mvccpb::Event {
     mvccpb::Event { r#type: kind.into(), kv: Some(kv), prev_kv: prev.map(key_value) }
 }
 
-/// Cuts a response between events so that each part is smaller than `limit`, or has one event; all but the last are marked.
+/// Splits a response between events so that each part is smaller than `limit`, or has one event;
+/// all but the last are marked as fragments.
 pub(super) fn fragments(response: pb::WatchResponse, limit: usize) -> Vec<pb::WatchResponse> {
     if response.encoded_len() < limit || response.events.len() < 2 {
         return vec![response];
@@ -151,7 +154,7 @@ pub(super) fn fragments(response: pb::WatchResponse, limit: usize) -> Vec<pb::Wa
     let (mut parts, mut part, mut bytes) = (Vec::new(), empty.clone(), bare);
     for event in events {
         let size = event.encoded_len();
-        // A field of a message carries its number and its length before it.
+        // A message field is prefixed with its number and its length.
         let size = 1 + prost::length_delimiter_len(size) + size;
         if !part.events.is_empty() && bytes + size >= limit {
             part.fragment = true;

@@ -1,4 +1,4 @@
-//! One request over a connection of its own: bodies of files are streamed both ways.
+//! A single HTTP request over its own connection, streaming files in both directions.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -22,18 +22,18 @@ use tokio_rustls::TlsConnector;
 
 use super::refusal;
 
-/// Bytes read at once of a file that goes up.
+/// Bytes per read of an uploaded file.
 const CHUNK: usize = 64 * 1024;
-/// Chunks that wait between disk and network.
+/// Chunks buffered between disk and network.
 const CHUNKS_MAX: usize = 4;
-/// Largest answer that is kept in memory: a page of a list.
+/// Maximum size of a response in memory: a page of a list.
 const ANSWER_MAX: usize = 4 << 20;
 
-/// What is sent, and where the answer goes.
+/// Request body, and destination of the response.
 pub(crate) enum To<'a> {
-    /// Nothing is sent, the answer is short.
+    /// No request body, a short response.
     Memory,
-    /// Of this many bytes.
+    /// A file of this size.
     Upload {
         path: &'a Path,
         size: u64,
@@ -42,7 +42,7 @@ pub(crate) enum To<'a> {
 }
 
 impl<'a> To<'a> {
-    /// For one more attempt.
+    /// Timeout of an attempt.
     pub(crate) fn again(&mut self) -> To<'a> {
         match self {
             Self::Memory => To::Memory,
@@ -52,17 +52,17 @@ impl<'a> To<'a> {
     }
 }
 
-/// An answer of success.
+/// A successful response.
 pub(crate) struct Received {
-    /// Its body, unless that went to a file.
+    /// Its body, unless it was written to a file.
     pub(crate) text: String,
 }
 
-/// Why there is none.
+/// Errors of a request.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) text: String,
-    /// It may go better the next time.
+    /// Whether a retry may succeed.
     pub(crate) passing: bool,
 }
 
@@ -76,7 +76,7 @@ impl Fault {
     }
 }
 
-/// Size and CRC32C of a file, the latter as S3 has it: base64 of its four bytes.
+/// Size and CRC32C of a file, the latter as in S3: base64 of its four bytes.
 pub(crate) fn look(path: &Path) -> io::Result<(u64, String)> {
     let mut file = File::open(path)?;
     let (mut size, mut sum, mut chunk) = (0_u64, 0, vec![0; CHUNK]);
@@ -92,7 +92,7 @@ pub(crate) fn look(path: &Path) -> io::Result<(u64, String)> {
 
 /// Opens connections.
 pub(crate) struct Client {
-    /// Nothing where HTTP without TLS was asked for.
+    /// `None` for HTTP without TLS.
     tls: Option<Arc<ClientConfig>>,
 }
 
@@ -114,14 +114,14 @@ impl Client {
         let name = ServerName::try_from(host.to_owned()).map_err(Fault::lasting)?;
         let io = TlsConnector::from(Arc::clone(tls)).connect(name, io).await;
         io.map(|io| Box::new(io) as BoxIo).map_err(|e| {
-            // A certificate that is not believed will not be the next time.
+            // An untrusted certificate is a permanent error.
             let certificate = e.get_ref().is_some_and(|e| e.is::<rustls::Error>());
             let text = format!("TLS with {host}:{port} failed: {e}");
             if certificate { Fault::lasting(text) } else { Fault::passing(text) }
         })
     }
 
-    /// Sends the request and reads its answer.
+    /// Sends the request and reads its response.
     pub(crate) async fn exchange(
         &self,
         method: Method,
@@ -156,7 +156,7 @@ impl Client {
             let response = sender.send_request(request).await.map_err(Fault::passing)?;
             answered(response, file).await
         };
-        // The connection's own end shows in the answer.
+        // The result of the connection shows in the response.
         let drive = async {
             let _ = connection.await;
             std::future::pending::<()>().await;
@@ -189,7 +189,7 @@ async fn answered(
     Err(Fault { text: refusal(status, region, &text), passing })
 }
 
-/// A file as a body; when it cannot be read on, the request breaks off and the bucket keeps nothing.
+/// A file as a body; after a read error the request is aborted, and the bucket keeps nothing.
 fn upload(path: std::path::PathBuf) -> UnsyncBoxBody<Bytes, io::Error> {
     let (sender, mut receiver) = mpsc::channel(CHUNKS_MAX);
     let reading = blocking(move || {
@@ -199,7 +199,7 @@ fn upload(path: std::path::PathBuf) -> UnsyncBoxBody<Bytes, io::Error> {
                 let mut chunk = vec![0; CHUNK];
                 let read = file.read(&mut chunk)?;
                 chunk.truncate(read);
-                // Nobody waits for more when the request is over.
+                // The receiver is gone when the request is over.
                 if read == 0 || sender.blocking_send(Ok(Bytes::from(chunk))).is_err() {
                     return Ok(());
                 }
@@ -212,7 +212,7 @@ fn upload(path: std::path::PathBuf) -> UnsyncBoxBody<Bytes, io::Error> {
     let mut reading = Box::pin(reading);
     let mut is_read = false;
     let stream = futures::stream::poll_fn(move |cx| {
-        // Driven along, so that it begins and its end is seen.
+        // Polled together with the writer, so that the transfer starts and its end is noticed.
         if !is_read {
             is_read = reading.as_mut().poll(cx).is_ready();
         }
@@ -222,7 +222,7 @@ fn upload(path: std::path::PathBuf) -> UnsyncBoxBody<Bytes, io::Error> {
     BodyExt::boxed_unsync(StreamBody::new(stream))
 }
 
-/// Writes a body to a file from its beginning, and sees it on the disk.
+/// Writes a body to a file from its start, and syncs it.
 async fn download(mut body: Incoming, file: Arc<File>) -> Result<(), Fault> {
     let (sender, mut receiver) = mpsc::channel::<Bytes>(CHUNKS_MAX);
     let writing = blocking(move || {
@@ -238,7 +238,7 @@ async fn download(mut body: Incoming, file: Arc<File>) -> Result<(), Fault> {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|e| Fault::passing(format!("the answer breaks off: {e}")))?;
             let Ok(chunk) = frame.into_data() else { continue };
-            // The writer has failed, and says why.
+            // The writer has failed, and reports the error.
             if sender.send(chunk).await.is_err() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! What flags say about S3.
+//! The S3 flags.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use super::Settings;
 use crate::command_line::{Lookup, S3Args};
 use crate::error_catalogue::{BAD_VALUE, Refusal};
 
-/// The service of Amazon, whose regions have hosts of their own.
+/// Host of Amazon's service, whose regions have hosts of their own.
 const AMAZON: &str = "s3.amazonaws.com";
 
 fn bad(flag: &str, value: &str, why: impl std::fmt::Display) -> Refusal {
     BAD_VALUE.refuse_usage(format!("--etcd-s3-{flag}={value}: {why}"))
 }
 
-/// Scheme and what follows it.
+/// The scheme and the rest.
 fn url(args: &S3Args) -> Result<String, Refusal> {
     let given = args.etcd_s3_endpoint.trim().trim_end_matches('/');
     let wrong = |why: &str| bad("endpoint", &args.etcd_s3_endpoint, why);
@@ -36,7 +36,7 @@ fn url(args: &S3Args) -> Result<String, Refusal> {
     Ok(format!("{scheme}://{host}"))
 }
 
-/// Names that paths and hosts can hold.
+/// Whether a name is valid in paths and hosts.
 fn plain(flag: &str, value: &str) -> Result<(), Refusal> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let segment = |s: &str| !s.is_empty() && s != "." && s != ".." && s.chars().all(good);
@@ -50,10 +50,10 @@ fn plain(flag: &str, value: &str) -> Result<(), Refusal> {
     ))
 }
 
-/// The bucket of these flags; none without `--etcd-s3`.
+/// The bucket of the flags; `None` without `--etcd-s3`.
 ///
 /// # Errors
-/// The flag that is missing or makes no sense.
+/// The missing or invalid flag.
 pub(crate) fn settings(args: &S3Args) -> Result<Option<Settings>, Refusal> {
     if !args.etcd_s3 {
         return Ok(None);
@@ -113,7 +113,7 @@ pub(crate) fn settings(args: &S3Args) -> Result<Option<Settings>, Refusal> {
     if timeout < Duration::from_secs(1) {
         return Err(bad("timeout", &args.etcd_s3_timeout, "must be a second or more"));
     }
-    // Of TLS, a certificate for all buckets is not one for names with dots.
+    // A wildcard certificate for buckets does not cover names with dots.
     let by_host = match args.etcd_s3_bucket_lookup_type {
         Lookup::Dns => true,
         Lookup::Path => false,

@@ -18,7 +18,7 @@ const CODE_BITS: [u8; 257] = [
 /// Longest code, in bits.
 const CODE_BITS_MAX: usize = 30;
 
-/// How many codes there are of each length.
+/// Number of codes of each length.
 const CODES_OF_LENGTH: [usize; CODE_BITS_MAX + 1] = {
     let mut out = [0; CODE_BITS_MAX + 1];
     let mut symbol = 0;
@@ -61,7 +61,7 @@ pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
             let of_length = *CODES_OF_LENGTH.get(bits)?;
             if code - first < of_length {
                 let symbol = SYMBOLS.get(shorter + code - first)?;
-                // The end of string is no byte.
+                // The end of string is not a byte.
                 out.push(u8::try_from(*symbol).ok()?);
                 (code, bits, first, shorter) = (0, 0, 0, 0);
             } else {
