@@ -92,7 +92,7 @@ async fn open_with(
 ) -> Result<(Arc<dyn Backend>, Arc<Members>), OpenError> {
     let join = member_options.as_ref().is_some_and(|member_options| member_options.join);
     if join && config.cluster.is_none() {
-        let text = "a member that joins others has to be told whose members they are";
+        let text = "a joining member requires the cluster id";
         let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, text);
         return Err(OpenError::Io { action: "open", file: "the store".to_owned(), source });
     }

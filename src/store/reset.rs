@@ -73,7 +73,7 @@ pub enum ResetError {
     #[error(transparent)]
     Datastore(DatastoreError),
     /// A store exists already.
-    #[error("{} has a store already, nothing is put over it", .0.display())]
+    #[error("{} contains a store already, which is not overwritten", .0.display())]
     Occupied(PathBuf),
     /// There is no data to reset.
     #[error("there is no store in {}", .0.display())]
@@ -131,7 +131,7 @@ pub fn reset(
 fn state_of(file: &File) -> Result<(State, SnapshotInfo), SnapshotError> {
     let loaded = load(file)?;
     let Some(revision) = loaded.info.revision.checked_add(BUMP) else {
-        let what = "its revision leaves no room for further ones".to_owned();
+        let what = "its revision is too large to continue from".to_owned();
         return Err(SnapshotError::Damaged { offset: 0, what });
     };
     let keys = loaded.keys.into_iter().map(|(key, version)| (key, vec![version]));

@@ -155,7 +155,7 @@ impl StoreRecordFile {
         }
         if let Err(error) = self.change(|record| record.log = Some(position)) {
             let path = self.path.display();
-            tracing::warn!(%path, %error, "cannot record how far the store's log has come");
+            tracing::warn!(%path, %error, "cannot record the position of the store's log");
         }
     }
 }

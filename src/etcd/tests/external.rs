@@ -263,7 +263,7 @@ async fn an_etcd_that_is_too_old_or_not_there_is_told_in_a_sentence() {
             other => break other.unwrap_err().to_string(),
         }
     };
-    let told = "it is of version 3.3.27, 3.4 is the oldest that is supported: upgrade etcd";
+    let told = "its version is 3.3.27; the oldest supported version is 3.4: upgrade etcd";
     assert!(refused.contains(told), "{refused}");
     tasks.shutdown().request();
 }

@@ -40,7 +40,7 @@ impl TryFrom<String> for ClusterId {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        Self::parse(&text).ok_or_else(|| format!("{text:?} is no identity of a store"))
+        Self::parse(&text).ok_or_else(|| format!("{text:?} is not a cluster id"))
     }
 }
 

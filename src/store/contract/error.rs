@@ -20,7 +20,7 @@ pub enum StoreError {
         newest: i64,
     },
     /// The watcher fell too far behind; the caller must start a new watch.
-    #[error("the watcher fell behind and was ended")]
+    #[error("the watcher lags too far behind")]
     Overrun,
     /// No such lease.
     #[error("requested lease not found")]
@@ -32,7 +32,7 @@ pub enum StoreError {
     #[error("too large lease TTL")]
     LeaseTtlTooLarge,
     /// The request is invalid, whatever the state.
-    #[error("the request is not valid: {0}")]
+    #[error("invalid request: {0}")]
     Invalid(String),
     /// One transaction puts a key more than once.
     #[error("duplicate key given in txn request")]
@@ -52,11 +52,11 @@ pub enum StoreError {
     #[error("the member {0:016x} has not caught up yet")]
     NotCaughtUp(u64),
     /// There is no quorum or no leader; the caller may retry.
-    #[error("the store has no leader now: {0}")]
+    #[error("the store is unavailable: {0}")]
     Unavailable(String),
     /// The response to a write was lost: the write may have happened. The caller must read before
     /// it retries.
-    #[error("it is not known whether the write happened: {0}")]
+    #[error("the outcome of the write is unknown: {0}")]
     Unknown(String),
     /// The device is full or the quota is used up: reads continue, writes are refused until there
     /// is space.

@@ -42,7 +42,7 @@ pub(crate) async fn read_external(endpoint: &Endpoint) -> Result<State, Datastor
     match &endpoint.kind {
         DatastoreKind::Etcd(_) => Err(DatastoreError::Unusable {
             endpoint: endpoint.to_string(),
-            why: "an etcd is copied by a snapshot".to_owned(),
+            why: "an etcd must be copied by a snapshot".to_owned(),
         }),
         DatastoreKind::Sql(_) => sql::read(endpoint).await,
     }
@@ -61,7 +61,7 @@ pub async fn copy_etcd(endpoint: &Endpoint, file: File) -> Result<SavedSnapshot,
             copied.map_err(|why| datastore_error(name, why))
         }
         DatastoreKind::Sql(_) => {
-            Err(DatastoreError::Unusable { endpoint: name, why: "it is no etcd".to_owned() })
+            Err(DatastoreError::Unusable { endpoint: name, why: "it is not an etcd".to_owned() })
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) async fn expire_leases<E: Engine>(
                     return if tasks.shutdown().is_requested() { Ok(()) } else { Err(error) };
                 }
                 Err(error) => {
-                    tracing::warn!(lease = id, %error, "cannot end a lease that ran out, trying again");
+                    tracing::warn!(lease = id, %error, "cannot revoke an expired lease, retrying");
                     backoff.wait(tasks.shutdown()).await;
                 }
             }

@@ -25,7 +25,7 @@ impl Engine for Memory {
         command: Command,
         _durability: Durability,
     ) -> Result<Outcome, StoreError> {
-        let lost = || StoreError::Stopped("a command was not answered".to_owned());
+        let lost = || StoreError::Stopped("no outcome for a command".to_owned());
         self.shared.apply(std::iter::once(&command), || {}).pop().unwrap_or_else(|| Err(lost()))
     }
 

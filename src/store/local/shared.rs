@@ -123,7 +123,8 @@ impl SharedState {
             }
         };
         tokio::time::timeout(LEASE_END_WAIT, renewed).await.unwrap_or_else(|_| {
-            let text = "the lease has run out, and its end was not agreed on in time: ask again";
+            let text =
+                "the lease has expired, and its revocation was not committed in time: try again";
             Err(StoreError::Unavailable(text.to_owned()))
         })
     }

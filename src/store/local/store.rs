@@ -68,7 +68,7 @@ impl<E: Engine> LocalStore<E> {
         let beyond = |quota: &u64| cost > 0 && (held.saturating_add(cost)) as u64 >= *quota;
         let Some(quota) = self.limits.quota.filter(beyond) else { return Ok(()) };
         let member = self.limits.members.as_ref().map_or(0, |members| members.id());
-        tracing::error!(quota, held, "the store's quota is used up: only deletions are taken");
+        tracing::error!(quota, held, "the store's quota is used up, only deletions are accepted");
         self.set_alarm(member, Alarm::NOSPACE, true).await?;
         Err(StoreError::NoSpace(format!("{held} of {quota} bytes are used")))
     }
@@ -200,7 +200,7 @@ impl<E: Engine> Kv for LocalStore<E> {
         match self.engine.submit(Command::Txn(txn), durability).await? {
             Outcome::Txn(response) => Ok(response),
             Outcome::Done(_) => {
-                Err(StoreError::Stopped("a transaction was answered as something else".to_owned()))
+                Err(StoreError::Stopped("unexpected outcome of a transaction".to_owned()))
             }
         }
     }

@@ -323,7 +323,10 @@ pub(crate) const INCOMING: &str = "incoming.tmp";
 /// memory.
 pub(super) fn map(file: &dyn DiskFile, name: &str) -> Option<Bytes> {
     let map = file.map();
-    map.inspect_err(|error| tracing::debug!(name, %error, "no map: its values stay in memory")).ok()
+    map.inspect_err(
+        |error| tracing::debug!(name, %error, "cannot map the file, its values stay in memory"),
+    )
+    .ok()
 }
 
 /// Reads and verifies a checkpoint: its cluster, its header and the state.
@@ -343,13 +346,13 @@ pub(crate) fn read(
     let (offset, payload) = (FILE_HEADER as u64, Bytes::new());
     let mut input = Input { name, file, map, offset, chain, payload, payload_at: 0 };
     if input.next()? != Kind::Head {
-        return Err(input.corrupt("the first record is not the description"));
+        return Err(input.corrupt("the first record is not the header"));
     }
     let description =
         CheckpointHeader::decode(&input.payload).map_err(|e| input.corrupt(&e.to_string()))?;
     let named = name == INCOMING || checkpoint_name(index) == name;
     if behind(description.applied.id.as_ref()) != index || !named {
-        return Err(input.corrupt("its name, header and description do not name the same entry"));
+        return Err(input.corrupt("its name, file header and header record name different entries"));
     }
     let d = &description;
     let (gaps, cluster_data, leases) =
@@ -359,7 +362,7 @@ pub(crate) fn read(
         match input.next()? {
             Kind::Keys => input.keys(&mut import)?,
             Kind::End if Reader::new(&input.payload).u64() == Ok(import.len() as u64) => break,
-            _ => return Err(input.corrupt("the last record does not count the keys before it")),
+            _ => return Err(input.corrupt("the number of keys in the last record is wrong")),
         }
     }
     Ok((cluster, description, import.finish(), input.offset))

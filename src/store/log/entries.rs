@@ -259,7 +259,7 @@ fn read_piece(
     let mut wanted = range.start;
     while wanted < range.end {
         let damaged = || {
-            let text = format!("{name} is damaged at byte {offset}, where an entry was written");
+            let text = format!("{name} is damaged at byte {offset}, at the start of an entry");
             io::Error::new(io::ErrorKind::InvalidData, text)
         };
         let head = Head::parse(ahead.at(offset, HEAD)?).ok_or_else(damaged)?;

@@ -21,7 +21,7 @@ pub enum OpenError {
     },
     /// The device is full.
     #[error(
-        "no space left for the store: {what}; make space on the file system of the data directory, and start again"
+        "no space left for the store: {what}; free space on the file system of the data directory, and start again"
     )]
     NoSpace {
         /// The error in the system's words.
@@ -52,7 +52,7 @@ pub enum OpenError {
     },
     /// The file belongs to another cluster.
     #[error(
-        "{file} belongs to the cluster {found}, not to {expected}: it was copied here from another server; move it away"
+        "{file} belongs to the cluster {found}, not to {expected}: it was copied from another server; move it away"
     )]
     ForeignCluster {
         /// File.
@@ -64,7 +64,7 @@ pub enum OpenError {
     },
     /// Acknowledged data is damaged.
     #[error(
-        "{file} is damaged at byte {offset}: {what}. Acknowledged data behind it would be lost, so nothing was cut off. Copy the directory, then restore a snapshot, or bring {file} back from a backup"
+        "{file} is damaged at byte {offset}: {what}. Truncating it would lose acknowledged data, so nothing was changed. Copy the directory, then restore a snapshot, or restore {file} from a backup"
     )]
     Corrupt {
         /// File.
@@ -76,7 +76,7 @@ pub enum OpenError {
     },
     /// The store existed, and its directory is empty or damaged.
     #[error(
-        "{what}, but this server has had a store: an empty one is not made in its place. Bring the directory back from a backup, or restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`); where other servers have the data, move this directory away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
+        "{what}, but this server had a store before, so an empty one is not created. Restore the directory from a backup, or restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`); if other servers have the data, move this directory away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
     )]
     Lost {
         /// Description of the state of the directory.
@@ -84,7 +84,7 @@ pub enum OpenError {
     },
     /// The log is older than a position that was synced.
     #[error(
-        "{file} does not hold what this server had written and synced up to byte {offset}: it is an older copy, or its end is lost. Bring the newest copy back; to go on with what is there, run `kube-lite server --cluster-reset`, and where other servers have the data, move this directory away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
+        "{file} does not contain everything that was synced up to byte {offset}: it is an older copy, or its end is lost. Restore the newest copy; to continue with the data that exists, run `kube-lite server --cluster-reset`, or, if other servers have the data, move this directory away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
     )]
     Older {
         /// File.
@@ -94,7 +94,7 @@ pub enum OpenError {
     },
     /// The directory belongs to another member of the cluster.
     #[error(
-        "the store directory belongs to the member {found}, but this server is the member {expected}: it was copied here from another server; bring back its own, or move it away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
+        "the store directory belongs to the member {found}, but this server is the member {expected}: it was copied from another server; restore its own directory, or move it away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
     )]
     ForeignMember {
         /// Member of the directory.
@@ -104,7 +104,7 @@ pub enum OpenError {
     },
     /// A file is missing.
     #[error(
-        "{file} is missing from the store directory, but later files are there: bring it back from a backup, or restore a snapshot"
+        "{file} is missing from the store directory, but later files exist: restore it from a backup, or restore a snapshot"
     )]
     Missing {
         /// Name of the file, or the missing entries.

@@ -62,7 +62,7 @@ impl ExpectedStore {
             return Err(OpenError::Corrupt {
                 file: segment_name(sequence),
                 offset: content.len() as u64,
-                what: "the file ends there, though it was written at its full size".to_owned(),
+                what: "the file ends there, but was created at its full size".to_owned(),
             });
         }
         Ok(())

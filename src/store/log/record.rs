@@ -105,9 +105,9 @@ pub(crate) fn read_file_header(
     let header: [u8; FILE_HEADER] = content
         .get(..FILE_HEADER)
         .and_then(|h| h.try_into().ok())
-        .ok_or_else(|| corrupt(0, "the file header is cut off"))?;
+        .ok_or_else(|| corrupt(0, "the file header is truncated"))?;
     if header[..8] != magic {
-        return Err(corrupt(0, "this is no file of the store, its first bytes are not the magic"));
+        return Err(corrupt(0, "the file does not belong to the store: its magic number is wrong"));
     }
     // Checked before the checksum: a newer format may have another one.
     let format = u32_at(&header, 8).unwrap_or(0);
@@ -272,13 +272,13 @@ fn acknowledged_damage(content: &[u8], at: usize, chain: u32) -> Option<String> 
     });
     if let Some(later) = later {
         return Some(format!(
-            "the record there does not match its checksum, but the record at byte {later} proves that it was on disk"
+            "the record does not match its checksum, but the record at byte {later} proves that it was durable"
         ));
     }
     let head_bytes = content.get(at..at + HEAD)?;
     if let Some(head) = Head::parse(head_bytes) {
         if head.previous != chain {
-            return Some("the record there does not follow the one before it".to_owned());
+            return Some("the record does not continue the previous one".to_owned());
         }
         let end = at + HEAD + head.length;
         if end > content.len() || has_zero_sector(content, at, end) {
@@ -294,7 +294,7 @@ fn acknowledged_damage(content: &[u8], at: usize, chain: u32) -> Option<String> 
     for bit in 0..20 * 8 {
         copy[bit / 8] ^= 1 << (bit % 8);
         if Head::parse(&copy).is_some_and(|head| head.previous == chain) {
-            return Some("one bit of the record's head is flipped".to_owned());
+            return Some("a bit of the record's head is flipped".to_owned());
         }
         copy[bit / 8] ^= 1 << (bit % 8);
     }

@@ -98,7 +98,7 @@ impl Replay {
             return Ok(());
         }
         Err(OpenError::Missing {
-            file: format!("the part of the log from entry {} to {}", self.next, index - 1),
+            file: format!("entries {} to {} of the log", self.next, index - 1),
         })
     }
 
@@ -172,7 +172,7 @@ impl Replay {
         let applied = behind(self.applied.id.as_ref());
         if next < applied && applied > self.checkpoint {
             return Err(format!(
-                "the record drops the entries from {next} on, but those before {applied} are known to be committed"
+                "the record truncates the log at entry {next}, but the entries before {applied} are committed"
             ));
         }
         self.view.recent.truncate(next);
@@ -298,7 +298,7 @@ pub(crate) fn recover_expecting(
         // without it there is no log.
         let name = numbered(&names, "log-").last().copied().map_or_else(String::new, segment_name);
         if let Some(newest) = &checkpoint {
-            let file = format!("what {name} held behind {}", newest.name());
+            let file = format!("content of {name} after {}", newest.name());
             return Err(OpenError::Missing { file });
         }
         known.check_new(format!("{name} holds no record"))?;
@@ -489,7 +489,10 @@ fn replay_all(
         let (cluster, sequence, chain) = record::read_file_header(&name, LOG_MAGIC, &file.header)?;
         check_cluster(&name, cluster, expected)?;
         if sequence != file.sequence {
-            let what = format!("its header says {}, so it was renamed", segment_name(sequence));
+            let what = format!(
+                "its header names sequence {}: the file was renamed",
+                segment_name(sequence)
+            );
             return Err(OpenError::Corrupt { file: name, offset: 32, what });
         }
         if position > used {
@@ -530,9 +533,8 @@ fn check_joint(
         _ => Err(OpenError::Corrupt {
             file: name.to_owned(),
             offset: first.offset as u64,
-            what:
-                "it does not follow the end of the segment before, whose last records are missing"
-                    .to_owned(),
+            what: "it does not continue the previous segment, whose last records are missing"
+                .to_owned(),
         }),
     }
 }
@@ -555,7 +557,7 @@ fn continue_log(
             file = name,
             offset = tail.end,
             bytes = tail.torn.len(),
-            "the end of the log is torn: cut off what was never acknowledged"
+            "the end of the log is torn, truncating data that was never acknowledged"
         );
         let keep = disk.create("torn-tail", 0).and_then(|mut aside| {
             aside.write_at(0, &tail.torn)?;
@@ -565,7 +567,7 @@ fn continue_log(
             tracing::warn!(%error, "cannot keep a copy of the torn end in torn-tail");
         }
         let cut = file.cut(tail.end as u64, SEGMENT_BYTES).and_then(|()| file.sync());
-        cut.map_err(OpenError::io("cut the torn end of", &name))?;
+        cut.map_err(OpenError::io("truncate the torn end of", &name))?;
     } else if full_size && file.size().is_ok_and(|size| size < SEGMENT_BYTES) {
         let extended = file.cut(tail.end as u64, SEGMENT_BYTES);
         extended.map_err(OpenError::io("extend", &name))?;

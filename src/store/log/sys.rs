@@ -75,7 +75,7 @@ pub fn advise_dontneed() {
         // again from there.
         let advised = unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) };
         if let Err(error) = advised {
-            tracing::debug!(%error, "pages of a file of the store are kept");
+            tracing::debug!(%error, "cannot release pages of a mapped file of the store");
         }
     }
 }

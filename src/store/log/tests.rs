@@ -430,7 +430,7 @@ fn a_full_disk_refuses_writes_lets_deletions_through_and_recovers() {
     assert_eq!(node.shared.state.read().revision(), before);
     let [(key, problem)] = &node.tasks.problems().list()[..] else { panic!("not told") };
     assert_eq!(key, "store/room");
-    assert!(problem.fix.contains("make space"), "{problem:?}");
+    assert!(problem.fix.contains("free space"), "{problem:?}");
     commit(&node, delete("k0")).unwrap();
     let newest = commit(&node, delete("k1")).unwrap();
     commit(&node, Command::Compact(newest)).unwrap();

@@ -68,7 +68,7 @@ impl Records {
 
     fn damaged(&self) -> io::Error {
         let text =
-            format!("{} is damaged at byte {}, where a record was written", self.name, self.offset);
+            format!("{} is damaged at byte {}, at the start of a record", self.name, self.offset);
         io::Error::new(io::ErrorKind::InvalidData, text)
     }
 

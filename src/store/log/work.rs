@@ -26,7 +26,7 @@ impl DiskWork {
         match self {
             Self::Threads => blocking(work)
                 .await
-                .map_err(|panic| io::Error::other(format!("work on the disk failed: {panic}"))),
+                .map_err(|panic| io::Error::other(format!("disk operation failed: {panic}"))),
             #[cfg(test)]
             Self::Here => {
                 // As with threads, other tasks run before and after it.

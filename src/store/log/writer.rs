@@ -225,7 +225,9 @@ impl Writer {
             next = jobs.try_recv().ok();
         }
         let result = result.and_then(|()| self.flush_all()).and_then(|()| match self.full() {
-            Some(full) if ended => Err(StoreError::Stopped(format!("{full}, and it was stopped"))),
+            Some(full) if ended => {
+                Err(StoreError::Stopped(format!("{full}, and the store was stopped")))
+            }
             _ => Ok(()),
         });
         if let Err(error) = &result {
@@ -333,7 +335,7 @@ impl Writer {
                     self.entries.0.lock().marks.purge(*sequence);
                 }
                 if let Err(error) = purged {
-                    tracing::warn!(%error, "cannot remove old parts of the store's log, trying again with the next checkpoint");
+                    tracing::warn!(%error, "cannot remove old segments of the store's log, retrying at the next checkpoint");
                 }
                 self.publish();
                 PendingReply::Done(done).complete(Ok(()));

@@ -33,7 +33,7 @@ impl Version {
             return Ok(());
         }
         let text = format!(
-            "the device gave back another value than was written for {} at revision {}: replace the device, and restore a snapshot or join the other members anew",
+            "the device returned a different value than was written for {} at revision {}: replace the device, and restore a snapshot or join the other members again",
             key.escape_ascii(),
             self.modified
         );

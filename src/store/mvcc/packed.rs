@@ -58,7 +58,7 @@ impl Value {
             // Data compressed by this process decompresses; a bug must not pass for a value.
             Self::Packed { bytes, .. } => {
                 lz4_flex::block::decompress_with_dict(bytes, self.len(), next)
-                    .unwrap_or_else(|e| unreachable!("a packed value does not unpack: {e}"))
+                    .unwrap_or_else(|e| unreachable!("cannot decompress a value: {e}"))
                     .into()
             }
         }

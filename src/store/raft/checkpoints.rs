@@ -183,7 +183,7 @@ impl Checkpoints {
     async fn map_values(&self, map_values: impl FnOnce() -> io::Result<()> + Send + 'static) {
         if let Err(error) = self.work.run(map_values).await.and_then(|result| result) {
             // Nothing is lost by the failure; the next write reports the cause.
-            tracing::debug!(%error, "values of the store stay in memory");
+            tracing::debug!(%error, "cannot map values of the store, they stay in memory");
         }
     }
 
@@ -281,7 +281,7 @@ impl Checkpoints {
         let disk = Arc::clone(&self.disk);
         let removed = self.work.run(move || disk.remove(&old)).await.and_then(|result| result);
         if let Err(error) = removed {
-            tracing::warn!(%error, "cannot remove an old checkpoint of the store, the next start does");
+            tracing::warn!(%error, "cannot remove an old checkpoint of the store, the next start removes it");
         }
     }
 
@@ -304,7 +304,7 @@ impl Checkpoints {
                     .map_err(io::Error::other)?;
             if from != cluster || description.applied != expected {
                 let text = format!(
-                    "{} is no checkpoint of the cluster {cluster} at the place it was announced for",
+                    "{} is not a checkpoint of cluster {cluster} at the announced position",
                     checkpoint.name
                 );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
@@ -320,7 +320,7 @@ impl Checkpoints {
             let bytes = write_checkpoint(disk.as_ref(), cluster, &state, &description)?;
             let name = checkpoint_name(behind(expected.id.as_ref()));
             map_checkpoint_values(disk.as_ref(), &name, &state).unwrap_or_else(
-                |error| tracing::debug!(%error, "values of the store stay where they were"),
+                |error| tracing::debug!(%error, "cannot map values of the checkpoint, they stay in memory"),
             );
             Ok((state.into_inner(), bytes))
         };

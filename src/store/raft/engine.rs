@@ -412,8 +412,7 @@ impl RaftEngine {
                 Ok(outcome) => outcome,
                 Err(_) => {
                     self.failed.fetch_add(1, Relaxed);
-                    let text =
-                        "no quorum agreed in time; whether the write will take effect is open";
+                    let text = "no quorum in time; the write may still take effect";
                     Err(StoreError::Unavailable(text.to_owned()))
                 }
             }

@@ -118,7 +118,7 @@ impl Members {
         }
         tracing::info!(
             leader = format!("{leader:016x}"),
-            "the connections of the leader ended, this member wants to lead"
+            "all connections of the leader ended, campaigning for leadership"
         );
         let request = TransferLeaderRequest::new(metrics.vote, self.id(), None);
         if let Ok(Err(error)) = raft.handle_transfer_leader(request).await {

@@ -35,7 +35,7 @@ fn unavailable(text: impl Into<String>) -> StoreError {
 fn unexpected(answer: Response) -> StoreError {
     match answer {
         Response::Refused(error) => error,
-        _ => unavailable("the leader answered something else"),
+        _ => unavailable("unexpected response of the leader"),
     }
 }
 
@@ -106,11 +106,13 @@ impl RaftEngine {
                         biased;
                         answer = self.links().call(leader, Lane::Steps, request, limit) => answer,
                         () = self.other_leader(leader) => {
-                            Err(CallError::Unanswered("it does not lead any more".to_owned()))
+                            Err(CallError::Unanswered("it is not the leader any more".to_owned()))
                         }
                     };
                     let why = match answer {
-                        Ok(Response::NotLeader(_)) => "who led does not any more".to_owned(),
+                        Ok(Response::NotLeader(_)) => {
+                            "the former leader is not the leader any more".to_owned()
+                        }
                         Ok(answer) => return Ok(LeaderReply::Remote(answer)),
                         Err(error @ CallError::Unanswered(_)) if !again => {
                             return Err(unavailable(error.to_string()));
@@ -201,7 +203,7 @@ impl RaftEngine {
             }
             result => {
                 let error = match result {
-                    Ok(_) => unavailable("the leader answered for other commands"),
+                    Ok(_) => unavailable("the leader returned outcomes of other commands"),
                     Err(error) => error,
                 };
                 for reply in replies {
@@ -221,7 +223,7 @@ impl RaftEngine {
             Ok(_) => Ok(()),
             Err(_) => match self.status.stopped.lock().clone() {
                 Some(error) => Err(error),
-                None => Err(unavailable("what the leader has applied did not come here in time")),
+                None => Err(unavailable("entries applied by the leader did not arrive in time")),
             },
         }
     }
@@ -251,7 +253,7 @@ impl RaftEngine {
                 LeaderReply::Local => match self.read_index().await? {
                     Some(next) => next,
                     None if base::clock::now() >= deadline => {
-                        return Err(unavailable("this member does not lead any more"));
+                        return Err(unavailable("this member is not the leader any more"));
                     }
                     None => {
                         self.await_other_leadership().await;
@@ -286,7 +288,7 @@ impl RaftEngine {
             // A former leader does not expire leases any more.
             LeaderReply::Local => match self.confirm_lead().await? {
                 true => Ok(None),
-                false => Err(unavailable("this member does not lead any more")),
+                false => Err(unavailable("this member is not the leader any more")),
             },
             LeaderReply::Remote(Response::KeptAlive(ttl)) => Ok(Some(ttl)),
             LeaderReply::Remote(other) => Err(unexpected(other)),

@@ -36,11 +36,11 @@ impl Members {
             return Ok(());
         }
         if !self.list().iter().any(|member| member.id == id && member.role == Role::Voter) {
-            let text = format!("{id:016x} does not vote: only a voter can take the lead");
+            let text = format!("{id:016x} is not a voter: only a voter can lead");
             return Err(StoreError::Invalid(text));
         }
         if !now.leads {
-            return Err(unavailable("only the leader can give the lead to another member"));
+            return Err(unavailable("only the leader can transfer leadership"));
         }
         let (done, moved) = oneshot::channel();
         let engine = Arc::clone(&self.engine);
@@ -52,7 +52,7 @@ impl Members {
             let _ = done.send(result);
             Ok::<(), StoreError>(())
         });
-        moved.await.unwrap_or_else(|_| Err(unavailable("this member has ended")))
+        moved.await.unwrap_or_else(|_| Err(unavailable("this member is stopping")))
     }
 }
 
@@ -64,10 +64,10 @@ impl RaftEngine {
         let taken = async { leadership.wait_for(|now| now.leader == Some(id)).await.map(drop) };
         match tokio::time::timeout(TAKE_WAIT, taken).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(unavailable("this member has ended")),
+            Ok(Err(_)) => Err(unavailable("this member is stopping")),
             Err(_) => {
                 self.step_down(term).await?;
-                Err(unavailable("the other member did not take the lead in time"))
+                Err(unavailable("the other member did not become leader in time"))
             }
         }
     }

@@ -178,7 +178,7 @@ impl Members {
         if self.profiles().contains_key(&id) {
             let forget = Command::SetProfile { member: id, profile: Profile::default() };
             if let Err(error) = self.submit(forget).await {
-                tracing::warn!(%error, "what a removed member said of itself is kept");
+                tracing::warn!(%error, "cannot remove the profile of a removed member");
             }
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Members {
                         return Ok(());
                     }
                     if base::clock::now() >= deadline {
-                        let text = "this member does not lead any more";
+                        let text = "this member is not the leader any more";
                         return Err(StoreError::Unavailable(text.to_owned()));
                     }
                     self.engine.await_other_leadership().await;
@@ -203,7 +203,7 @@ impl Members {
                 LeaderReply::Remote(Response::Changed) => return Ok(()),
                 LeaderReply::Remote(Response::Refused(error)) => return Err(error),
                 LeaderReply::Remote(_) => {
-                    let text = "the leader answered something else";
+                    let text = "unexpected response of the leader";
                     return Err(StoreError::Unavailable(text.to_owned()));
                 }
             }
@@ -247,7 +247,7 @@ impl Members {
             return Ok(false);
         }
         if !agreed {
-            let text = "another change of the members is not agreed on yet: ask again";
+            let text = "another membership change is not committed yet: try again";
             return Err(StoreError::Unavailable(text.to_owned()));
         }
         let changes = plan(membership, change, &self.ready())?;
@@ -286,7 +286,7 @@ impl Members {
             return Ok(changes);
         }
         if self.address.is_unknown() {
-            let text = "this server was started alone: no other member could reach it";
+            let text = "this server was started as a single server: other members cannot reach it";
             return Err(invalid(text));
         }
         let own = ChangeMembers::SetNodes(BTreeMap::from([(self.id(), self.address.clone())]));
@@ -349,16 +349,17 @@ fn plan(
 ) -> Result<Option<ChangeMembers<u64, Address>>, StoreError> {
     let voters: BTreeSet<u64> = membership.voter_ids().collect();
     Ok(match change {
-        Change::Add(0, _) => return Err(invalid("no member has the id 0")),
+        Change::Add(0, _) => return Err(invalid("0 is not a valid member id")),
         Change::Add(_, address) if address.is_unknown() => {
-            return Err(invalid("a member without an address cannot be reached"));
+            return Err(invalid("the address of the member is missing"));
         }
         Change::Add(id, address) if membership.get_node(id) == Some(address) => None,
         Change::Add(id, address) => {
             let other = membership.nodes().find(|(other, at)| *at == address && *other != id);
             if let Some((other, _)) = other {
-                let text =
-                    format!("at {address} is the member {other:016x}: remove that one first");
+                let text = format!(
+                    "{address} is the address of member {other:016x}: remove that member first"
+                );
                 return Err(invalid(text));
             }
             Some(ChangeMembers::SetNodes(BTreeMap::from([(*id, address.clone())])))
@@ -367,7 +368,7 @@ fn plan(
             let new: BTreeSet<u64> =
                 ids.iter().copied().filter(|id| !voters.contains(id)).collect();
             if let Some(id) = new.iter().find(|id| membership.get_node(id).is_none()) {
-                return Err(invalid(format!("{id:016x} is no member: it has to be added first")));
+                return Err(invalid(format!("{id:016x} is not a member: add it first")));
             }
             if voters.len() + new.len() > VOTERS_MAX {
                 return Err(invalid(format!("there are at most {VOTERS_MAX} voters")));
@@ -378,7 +379,7 @@ fn plan(
             (!new.is_empty()).then_some(ChangeMembers::AddVoterIds(new))
         }
         Change::Remove(id) if membership.get_node(id).is_none() => {
-            return Err(invalid(format!("{id:016x} is no member")));
+            return Err(invalid(format!("{id:016x} is not a member")));
         }
         Change::Remove(id) if voters.len() == 1 && voters.contains(id) => {
             return Err(invalid("the only voter cannot be removed"));
@@ -411,13 +412,14 @@ mod tests {
         let members = Membership::new(vec![BTreeSet::from([1, 2])], nodes.clone()).unwrap();
         let refusal = |change| plan(&members, &change, &[]).unwrap_err().to_string();
         assert!(
-            refusal(Change::Add(4, at("b:1"))).contains("at b:1 is the member 0000000000000002")
+            refusal(Change::Add(4, at("b:1")))
+                .contains("b:1 is the address of member 0000000000000002")
         );
-        assert!(refusal(Change::Add(4, at(""))).contains("without an address"));
-        assert!(refusal(Change::Add(0, at("d:1"))).contains("id 0"));
-        assert!(refusal(Change::Promote(vec![9])).contains("0000000000000009 is no member"));
+        assert!(refusal(Change::Add(4, at(""))).contains("address of the member is missing"));
+        assert!(refusal(Change::Add(0, at("d:1"))).contains("0 is not a valid member id"));
+        assert!(refusal(Change::Promote(vec![9])).contains("0000000000000009 is not a member"));
         assert!(refusal(Change::Promote(vec![3])).contains("not caught up"));
-        assert!(refusal(Change::Remove(9)).contains("no member"));
+        assert!(refusal(Change::Remove(9)).contains("not a member"));
         assert_eq!(plan(&members, &Change::Add(3, at("c:1")), &[]).unwrap(), None);
         assert_eq!(plan(&members, &Change::Promote(vec![1]), &[]).unwrap(), None);
         assert!(plan(&members, &Change::Promote(vec![3]), &[3]).unwrap().is_some());

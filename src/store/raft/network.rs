@@ -60,7 +60,7 @@ pub(super) struct PeerNetwork {
 fn unexpected(answer: &Response) -> Unreachable<Types> {
     let text = match answer {
         Response::Refused(error) => format!("the member refused: {error}"),
-        _ => "the member answered something else".to_owned(),
+        _ => "unexpected response of the member".to_owned(),
     };
     Unreachable::from_string(text)
 }
@@ -104,7 +104,7 @@ impl PeerNetwork {
             if offset < before || whole {
                 repeats += 1;
                 if repeats > REPEATS_MAX {
-                    return Err(io::Error::other("the member does not get the whole checkpoint"));
+                    return Err(io::Error::other("the member does not accept the checkpoint"));
                 }
             }
             let from = offset;
@@ -118,7 +118,7 @@ impl PeerNetwork {
             };
             (data, file) = self.work.run(read).await??;
             if data.is_empty() && offset < total {
-                return Err(io::Error::other("the checkpoint has become shorter"));
+                return Err(io::Error::other("the checkpoint file was truncated"));
             }
         }
     }

@@ -47,7 +47,7 @@ pub(super) fn take_for_forwarding(
             not_leader.commands.push(command);
             not_leader.replies.push(reply);
         } else {
-            let text = "this member does not lead any more".to_owned();
+            let text = "this member is not the leader any more".to_owned();
             // The receiver may be gone.
             let _ = reply.send(Err(StoreError::Unavailable(text)));
         }

@@ -24,7 +24,7 @@ fn refused(text: impl Into<String>) -> Response {
 }
 
 fn failed(error: &RaftError<Types>) -> Response {
-    refused(format!("the member asked has ended: {error}"))
+    refused(format!("the member is stopping: {error}"))
 }
 
 impl Members {
@@ -48,7 +48,7 @@ impl Members {
                 }
                 Some(refusal) => refusal,
             },
-            Err(error) => refused(format!("the request is {error}, or of another release")),
+            Err(error) => refused(format!("the request is {error}, or from another release")),
         };
         let bytes = answer.encode();
         links.count(from, |traffic| {
@@ -58,7 +58,7 @@ impl Members {
         if bytes.len() <= MAX_MESSAGE_BYTES {
             return bytes;
         }
-        refused(format!("the answer has {} bytes, more than a message may have", bytes.len()))
+        refused(format!("the response of {} bytes exceeds the maximum message size", bytes.len()))
             .encode()
     }
 
@@ -78,7 +78,7 @@ impl Members {
         }
         if envelope.from == links.me {
             let text = format!(
-                "the member {:016x} exists twice: one of them runs on a copy of the other's data",
+                "the member {:016x} exists twice: one of the servers runs on a copy of the other's data",
                 links.me
             );
             tracing::error!("{text}");
@@ -185,7 +185,7 @@ impl Members {
                 Ok(false) => return Response::NotLeader(None),
                 Err(error) => Err(error),
             },
-            _ => Err(StoreError::Invalid("nothing that a leader does".to_owned())),
+            _ => Err(StoreError::Invalid("not a request of a leader".to_owned())),
         };
         done.map_or_else(Response::Refused, |()| Response::Changed)
     }
@@ -206,7 +206,7 @@ impl Members {
         }
         let term = chunk.applied.id.map_or(0, |id| id.committed_leader_id().term);
         if term > chunk.vote.leader_id().term {
-            return refused("the checkpoint is of a later term than its sender");
+            return refused("the checkpoint has a later term than its sender");
         }
         let mut snapshot_receiver =
             std::sync::Arc::clone(&self.snapshot_receiver).lock_owned().await;

@@ -157,7 +157,7 @@ pub(crate) async fn start(
             // As below.
             let _ = raft.shutdown().await;
             return Err(failed(
-                &"the directory belongs to one of several members, and was opened as if it were alone",
+                &"the directory belongs to a cluster of several members, but was opened as a single member",
             ));
         }
         Ok(leads) => leads,
@@ -344,7 +344,7 @@ async fn supervise(
             changed = server.changed() => if changed.is_err() {
                 let error = match &engine.raft().metrics().borrow_watched().running_state {
                     Err(error) => engine.fatal(error),
-                    Ok(()) => StoreError::Stopped("the consensus ended unexpectedly".to_owned()),
+                    Ok(()) => StoreError::Stopped("the consensus stopped unexpectedly".to_owned()),
                 };
                 engine.status.stop(&error);
                 engine.end();
@@ -370,7 +370,7 @@ async fn supervise(
     if engine.is_alone() {
         proposed.await;
     } else if tokio::time::timeout(LAST_PROPOSALS, proposed).await.is_err() {
-        tracing::warn!("no quorum agreed to what was proposed last");
+        tracing::warn!("no quorum for the last proposals before the shutdown");
     }
     transfer_on_shutdown(&engine).await;
     let ended = engine.raft().shutdown().await;
@@ -380,8 +380,9 @@ async fn supervise(
         Err(_) => Err(engine.stop_reason()),
     };
     engine.end();
-    ended
-        .map_err(|error| StoreError::Stopped(format!("the consensus did not end well: {error}")))?;
+    ended.map_err(|error| {
+        StoreError::Stopped(format!("the consensus did not shut down cleanly: {error}"))
+    })?;
     stopped?.map_err(|error| StoreError::Stopped(error.to_string()))
 }
 
@@ -431,7 +432,7 @@ async fn transfer_on_shutdown(engine: &RaftEngine) {
         now.current_leader.is_some_and(|leader| leader != now.id)
     };
     if engine.raft().wait(Some(HAND_OVER)).metrics(other, "another leads").await.is_err() {
-        tracing::warn!("no other member took the lead in time, the others will elect one");
+        tracing::warn!("no other member became leader in time, the others will elect one");
     }
 }
 
@@ -452,7 +453,7 @@ async fn checkpoints(
         if engine.checkpoints.is_due(&engine.applied_state)
             && let Err(error) = engine.write_checkpoint().await
         {
-            tracing::warn!(%error, "cannot write a checkpoint of the store, the log keeps growing until the next try");
+            tracing::warn!(%error, "cannot write a checkpoint of the store, the log grows until the next attempt");
         }
     }
     drop(lock);

@@ -117,6 +117,6 @@ impl RaftSnapshotBuilder<Types> for CheckpointBuilder {
         }
         self.checkpoints.write(&self.applied_state).await?;
         let written = self.checkpoints.fresh();
-        written.ok_or_else(|| io::Error::other("a checkpoint was not written"))
+        written.ok_or_else(|| io::Error::other("no checkpoint was written"))
     }
 }

@@ -21,14 +21,14 @@ const REMOVED: &str = "store/removed";
 
 /// The reason why such a member gets no responses.
 pub(crate) const REMOVED_TEXT: &str =
-    "it was removed from the members of the store, as the others say";
+    "it was removed from the members of the store, as the other members report";
 
 /// Key of the problem report for a log that cannot grow.
 const ROOM: &str = "store/room";
 
 /// Advice for a full device.
 pub(crate) const MAKE_SPACE: &str =
-    "make space on the file system of the data directory; writes go on by themselves";
+    "free space on the file system of the data directory; writes then continue automatically";
 
 /// Maximum size of a message in either direction: every entry fits, because an entry has at most
 /// half a segment.
@@ -170,7 +170,7 @@ impl PeerLinks {
     pub(crate) fn report_room(&self, refused: Option<&StoreError>) {
         if let Some(error @ StoreError::NoSpace(_)) = refused {
             self.short.store(true, Relaxed);
-            let what = format!("only what frees space is written: {error}");
+            let what = format!("only writes that free space are accepted: {error}");
             self.problems.put(ROOM, what, MAKE_SPACE);
         } else if self.short.load(Relaxed) {
             self.short.store(false, Relaxed);
@@ -189,8 +189,8 @@ impl PeerLinks {
             return;
         }
         if removed {
-            let fix = "if it is to be one again, move the folder `server` of its data directory away and start it with --server and the token; if not, stop it";
-            self.problems.put(REMOVED, format!("this server waits in vain: {REMOVED_TEXT}"), fix);
+            let fix = "to add it again, move the folder `server` of its data directory away and start it with --server and the token; otherwise stop it";
+            self.problems.put(REMOVED, format!("this server cannot join: {REMOVED_TEXT}"), fix);
         } else {
             self.problems.clear(REMOVED);
         }
@@ -242,7 +242,7 @@ impl PeerLinks {
     ) -> Result<Response, CallError> {
         let address = self.members.lock().get(&to).map(|known| known.at.next().clone());
         let (Some(transport), Some(address)) = (&self.transport, address) else {
-            let text = format!("there is no way to the member {to:016x}");
+            let text = format!("the address of member {to:016x} is unknown");
             return Err(CallError::NotSent(text));
         };
         let peer = Peer { id: to, address: address.as_str().to_owned() };
@@ -250,10 +250,11 @@ impl PeerLinks {
         let envelope = Envelope { cluster, from, to, address: self.address.clone() };
         let bytes = envelope.encode(request);
         if bytes.len() > MAX_MESSAGE_BYTES {
-            let text = format!("a message of {} bytes is larger than any may be", bytes.len());
+            let text =
+                format!("the message of {} bytes exceeds the maximum message size", bytes.len());
             return Err(CallError::NotSent(text));
         }
-        let late = |_| CallError::Unanswered(format!("nothing came within {limit:?}"));
+        let late = |_| CallError::Unanswered(format!("no response within {limit:?}"));
         let sent = bytes.len() as u64;
         self.count(to, |traffic| traffic.sent_bytes += sent);
         let call = transport.call(&peer, lane, bytes.into());
@@ -265,7 +266,7 @@ impl PeerLinks {
         let answer = answer.and_then(|answer| {
             Response::decode(&answer).map_err(|error| {
                 self.count(to, |traffic| traffic.received_failures += 1);
-                CallError::Unanswered(format!("its answer is {error}"))
+                CallError::Unanswered(format!("its response is {error}"))
             })
         });
         if matches!(answer, Ok(Response::Removed)) {

@@ -110,7 +110,7 @@ fn check(folder: &Path, cluster: ClusterId, copied: &[(Bytes, Bytes)]) -> Result
     Err(ResetError::Open(OpenError::Corrupt {
         file: "the new store".to_owned(),
         offset: 0,
-        what: "what was written is not what was read back".to_owned(),
+        what: "the written store does not read back correctly".to_owned(),
     }))
 }
 

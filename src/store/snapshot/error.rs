@@ -11,7 +11,7 @@ pub enum SnapshotError {
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
     /// The file is not a snapshot.
-    #[error("is no snapshot of kube-lite, k3s or etcd: {0}")]
+    #[error("is not a snapshot of kube-lite, k3s or etcd: {0}")]
     Foreign(String),
     /// The snapshot is damaged.
     #[error("is damaged at byte {offset}: {what}. Take another snapshot")]
@@ -23,7 +23,7 @@ pub enum SnapshotError {
     },
     /// The checksum does not match.
     #[error(
-        "does not match the sha256 at its end: it was changed or cut off after it was written. Take another snapshot"
+        "does not match its sha256: it was changed or truncated after it was written. Take another snapshot"
     )]
     Checksum,
 }
@@ -31,9 +31,10 @@ pub enum SnapshotError {
 impl From<Fault> for SnapshotError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Self::Damaged { offset: 0, what: "it was cut off while it was read".to_owned() }
-            }
+            Fault::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => Self::Damaged {
+                offset: 0,
+                what: "the file was truncated while it was read".to_owned(),
+            },
             Fault::Io(error) => Self::Io(error),
             Fault::Foreign(what) => Self::Foreign(what),
             Fault::Damaged(offset, what) => Self::Damaged { offset, what },

@@ -138,7 +138,7 @@ fn read<S: Source + ?Sized>(
     let mut take = |name: &[u8]| found.remove(name);
     let missing = |name: &str| {
         SnapshotError::Foreign(format!(
-            "it is a database, but not one of etcd: it has no bucket {name:?}"
+            "it is a database, but not of etcd: bucket {name:?} is missing"
         ))
     };
     let keys = take(buckets::KEY).ok_or_else(|| missing("key"))?;
@@ -148,9 +148,9 @@ fn read<S: Source + ?Sized>(
     database.each(about, &mut |key, value| read_meta(&mut info, key, value))?;
     if let Some(leases) = leases {
         database.each(leases, &mut |key, value| {
-            let (id, ttl) = decode_lease(value).map_err(|e| format!("a lease is {e}"))?;
+            let (id, ttl) = decode_lease(value).map_err(|e| format!("invalid lease: {e}"))?;
             if id == 0 || key != id.to_be_bytes() || !(0..=MAX_TTL).contains(&ttl) {
-                return Err("a lease's key or time to live is not one".to_owned());
+                return Err("invalid key or time to live of a lease".to_owned());
             }
             info.leases += 1;
             tell(Item::Lease(id, ttl.max(MIN_TTL)));
@@ -170,10 +170,10 @@ fn read<S: Source + ?Sized>(
 fn read_meta(info: &mut SnapshotInfo, key: &[u8], value: &[u8]) -> Result<(), String> {
     if key == meta::STORAGE_VERSION {
         let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= TEXT_MAX);
-        info.storage_version = Some(text.ok_or("the storage version is no text")?.to_owned());
+        info.storage_version = Some(text.ok_or("the storage version is not UTF-8")?.to_owned());
     }
     if key == meta::SCHEDULED || key == meta::FINISHED {
-        let (revision, ..) = read_change_key(value).ok_or("a compacted revision is none")?;
+        let (revision, ..) = read_change_key(value).ok_or("invalid compacted revision")?;
         info.compacted = info.compacted.max(revision);
         info.revision = info.revision.max(revision);
     }
@@ -186,10 +186,10 @@ fn read_change(
     value: &[u8],
     tell: &mut dyn FnMut(Item<'_>),
 ) -> Result<(), String> {
-    let (revision, sub, deletion) = read_change_key(key).ok_or("the key of a change is none")?;
+    let (revision, sub, deletion) = read_change_key(key).ok_or("invalid key of a change")?;
     info.revision = info.revision.max(revision);
     info.changes += 1;
-    let kv = KeyValue::decode(value).map_err(|e| format!("a change is {e}"))?;
+    let kv = KeyValue::decode(value).map_err(|e| format!("invalid change: {e}"))?;
     if kv.key.is_empty() {
         // Only the revision counts: `etcdutl snapshot restore --bump-revision` adds such a record
         // after all others.
@@ -203,7 +203,9 @@ fn read_change(
         return Ok(());
     }
     if kv.modified != revision || !(1..=revision).contains(&kv.created) || kv.version < 1 {
-        return Err("a change says that it is of another revision, or has no version".to_owned());
+        return Err(
+            "a change has another revision in its value than in its key, or no version".to_owned()
+        );
     }
     tell(Item::Put(kv, sub));
     Ok(())

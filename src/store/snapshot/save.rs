@@ -62,10 +62,10 @@ pub(crate) fn save(
     file.write_all_at(sum.as_ref(), bytes)?;
     file.sync_all()?;
     let info = load::inspect(file)
-        .map_err(|error| io::Error::other(format!("what was written {error}")))?;
+        .map_err(|error| io::Error::other(format!("the written snapshot {error}")))?;
     if (info.revision, info.changes, info.leases) != (header.revision, changes, header.leases.len())
     {
-        return Err(io::Error::other("what was written does not read back as it should"));
+        return Err(io::Error::other("the written snapshot does not read back correctly"));
     }
     Ok(SavedSnapshot {
         revision: header.revision,

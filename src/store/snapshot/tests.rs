@@ -155,7 +155,7 @@ fn no_changed_byte_and_no_cut_goes_unnoticed() {
     changed[3 * 4096 + 2000] ^= 1;
     assert!(matches!(inspect_bytes(&changed), Err(SnapshotError::Checksum)));
     let text = inspect_bytes(b"PK\x03\x04").unwrap_err().to_string();
-    assert!(text.starts_with("is no snapshot of kube-lite, k3s or etcd"), "{text}");
+    assert!(text.starts_with("is not a snapshot of kube-lite, k3s or etcd"), "{text}");
 }
 
 async fn with_store<T>(dir: &std::path::Path, work: impl AsyncFnOnce(&dyn Backend) -> T) -> T {
@@ -243,7 +243,7 @@ fn what_is_no_snapshot_changes_nothing() {
     std::fs::write(&bad, "nothing").unwrap();
     let file = File::open(&bad).unwrap();
     let error = reset(&db, Some((&file, &bad)), &mut |_, _| Ok(())).unwrap_err().to_string();
-    assert!(error.starts_with(&format!("{} is no snapshot", bad.display())), "{error}");
+    assert!(error.starts_with(&format!("{} is not a snapshot", bad.display())), "{error}");
     assert_eq!(std::fs::read_dir(&db).unwrap().count(), 1, "the lock alone");
 }
 

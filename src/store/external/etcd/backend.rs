@@ -163,7 +163,7 @@ impl Etcd {
             return convert::txn_response(txn, answer, revision);
         }
         if !answer.succeeded {
-            let text = "this server does not hold etcd now, and takes it again if no other does";
+            let text = "this server lost the lock on etcd, and acquires it again if it is free";
             return Err(StoreError::Unavailable(text.to_owned()));
         }
         let inner = answer.responses.into_iter().find_map(|step| match step.response {
@@ -213,7 +213,7 @@ impl Kv for Etcd {
 
     async fn read_index(&self) -> Result<Revision, StoreError> {
         self.check()?;
-        let ended = || StoreError::Stopped("the server ends".to_owned());
+        let ended = || StoreError::Stopped("the server is stopping".to_owned());
         let (ask, answer) = oneshot::channel();
         self.asks.send(ask).await.map_err(|_| ended())?;
         let revision = answer.await.unwrap_or_else(|_| Err(ended()))?;

@@ -253,8 +253,8 @@ impl Client {
             answers.message().await.map_err(EtcdError::of)
         };
         let answer = self.ask(Retry::Allowed, ANSWER, ask).await?;
-        let answer =
-            answer.ok_or_else(|| EtcdError::NotApplied("a lease was not renewed".to_owned()))?;
+        let answer = answer
+            .ok_or_else(|| EtcdError::NotApplied("no response to the lease renewal".to_owned()))?;
         Ok(answer.ttl)
     }
 

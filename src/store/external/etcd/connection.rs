@@ -79,7 +79,7 @@ impl Connections {
         self.current.send_if_modified(|current| {
             let same = current.as_ref().is_some_and(|connection| connection.number == number);
             if same {
-                tracing::warn!(etcd = %self.place, error, "the connection to etcd is lost, trying its members again");
+                tracing::warn!(etcd = %self.place, error, "the connection to etcd is lost, reconnecting");
                 error.clone_into(&mut self.last_error.lock());
                 *current = None;
             }

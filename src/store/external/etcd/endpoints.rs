@@ -54,7 +54,7 @@ impl Endpoints {
         let tls = schemes.contains(&true);
         if tls && schemes.contains(&false) {
             return Err(
-                "mixes http:// and https://: all members of an etcd are reached in one way"
+                "mixes http:// and https://: all members of an etcd must use the same scheme"
                     .to_owned(),
             );
         }
@@ -91,12 +91,12 @@ fn member(text: &str) -> Result<(bool, MemberAddress), String> {
         _ => return Err(form.to_owned()),
     };
     // Unparsable text may be a password: it is not repeated.
-    let url = Url::parse(text).map_err(|reason| format!("{form}; one is no URL ({reason})"))?;
+    let url = Url::parse(text).map_err(|reason| format!("{form}; one is not a URL ({reason})"))?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("has a user of etcd, who would be ignored: etcd knows this server by its certificate (--datastore-certfile), and needs no users for it".to_owned());
+        return Err("has a user of etcd, which would be ignored: this server authenticates with its certificate (--datastore-certfile)".to_owned());
     }
     if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
-        return Err(format!("{form}; one has something behind its port"));
+        return Err(format!("{form}; one has text after its port"));
     }
     let host = url.host_str().filter(|host| !host.is_empty()).ok_or(form)?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -127,9 +127,9 @@ mod tests {
             ("https://etcd", Err("etcd has no port, etcd's is 2379")),
             ("https://a:1,http://b:1", Err("mixes http:// and https://")),
             ("https://u:secret@a:1", Err("has a user of etcd")),
-            ("https://a:1/x", Err("behind its port")),
+            ("https://a:1/x", Err("after its port")),
             ("https://a:1,", Err("a list of http://HOST:PORT")),
-            ("https://a:secret", Err("one is no URL")),
+            ("https://a:secret", Err("one is not a URL")),
         ] {
             let got = Endpoints::parse(text).map(|place| place.to_string());
             match (&got, want) {

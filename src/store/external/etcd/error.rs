@@ -135,11 +135,11 @@ pub(super) const CERTIFICATE_REQUIRED: &str =
 pub(super) fn advice(reason: &str) -> Option<&'static str> {
     let users = "etcdserver: user name is empty";
     let advice = if reason.contains(users) || reason.contains("etcdserver: invalid auth token") {
-        "this etcd has users in force (auth enable), who are not supported; let it know clients by their certificates, or disable its users"
+        "authentication by users is enabled on this etcd (auth enable) and not supported; use client certificates, or disable its users"
     } else if reason.contains("etcdserver: permission denied") {
-        "the user whom the certificate names may not use all keys, which takes etcd's role root"
+        "the user of the certificate lacks access to all keys: grant it etcd's role root"
     } else if reason.contains("UnknownIssuer") {
-        "another CA made its certificate than --datastore-cafile names"
+        "its certificate was not signed by the CA of --datastore-cafile"
     } else if reason.contains("CertificateRequired")
         || reason.contains("BadCertificate")
         || reason.contains("UnknownCA")

@@ -162,10 +162,8 @@ impl Follower {
             return Ok(());
         }
         self.check()?;
-        let text = format!(
-            "the changes of etcd are known up to revision {}, not to {revision}",
-            self.revision()
-        );
+        let text =
+            format!("the watch of etcd is at revision {}, not yet at {revision}", self.revision());
         Err(StoreError::Unavailable(text))
     }
 
@@ -233,7 +231,7 @@ impl Follower {
             revision = watchers.revision,
             oldest,
             newest,
-            "etcd was away for so long that changes are compacted: all watches begin again"
+            "changes were compacted while etcd was unreachable, all watches restart"
         );
         let error = StoreError::Compacted { requested: watchers.revision + 1, oldest };
         watchers.hub.end_all(&error);
@@ -265,7 +263,7 @@ impl Follower {
         }
         let place = Arc::clone(&self.histories).acquire_owned();
         let many = || {
-            let text = format!("{HISTORIES_MAX} watches read etcd's history already");
+            let text = format!("{HISTORIES_MAX} watches are reading etcd's history already");
             StoreError::Unavailable(text)
         };
         let place = tokio::time::timeout(ANSWER, place).await.ok().and_then(Result::ok);

@@ -135,7 +135,7 @@ impl ServerLock {
                 Some(LockValue { name, process, .. }) => {
                     format!("kube-lite on {name}, process {process}")
                 }
-                None => format!("whoever wrote the key {LOCK_KEY}"),
+                None => format!("the writer of the key {LOCK_KEY}"),
             };
             return Err(LockError::By(who));
         }

@@ -77,7 +77,7 @@ async fn wait_for(
     if numbers < OLDEST {
         let (major, minor) = OLDEST;
         return Err(Unusable::Failed(format!(
-            "it is of version {version}, {major}.{minor} is the oldest that is supported: upgrade etcd"
+            "its version is {version}; the oldest supported version is {major}.{minor}: upgrade etcd"
         )));
     }
     Ok(calls)
@@ -103,7 +103,7 @@ pub(crate) async fn open(
             let lock = ServerLock::new(calls.clone(), holder);
             lock.acquire_or_wait().await.map_err(|reason| match reason {
                 LockError::By(who) => Unusable::Held(format!(
-                    "{name} is in use by {who}: one server at a time writes to it; what a server that was killed had is free after 20 s"
+                    "{name} is in use by {who}: only one server may write to it; the lock of a killed server expires after 20 s"
                 )),
                 LockError::Refused(refusal) => failed(&refusal),
             })?;
@@ -150,6 +150,6 @@ pub(crate) async fn snapshot(
     tokio::select! {
         copied = copy => copied,
         // It runs until shutdown.
-        _ = connections => Err(Unusable::Failed("the connection was given up".to_owned())),
+        _ = connections => Err(Unusable::Failed("the connection was closed".to_owned())),
     }
 }

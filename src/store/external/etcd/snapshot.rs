@@ -24,7 +24,7 @@ const PIECE: Duration = Duration::from_secs(60);
 /// Errors of the file system and of etcd, and invalid content.
 pub(super) async fn save(calls: &Client, file: File) -> io::Result<SavedSnapshot> {
     let into_store_error = |refusal: EtcdError| io::Error::other(refusal.to_string());
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "etcd does not go on with it");
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no further data from etcd");
     let connection =
         tokio::time::timeout(PIECE, calls.connections.connection()).await.map_err(late)?;
     let mut client = connection.maintenance();
@@ -47,7 +47,7 @@ pub(super) async fn save(calls: &Client, file: File) -> io::Result<SavedSnapshot
     }
     let checked = blocking(move || {
         file.sync_all()?;
-        inspect(&file).map_err(|error| io::Error::other(format!("what etcd sent {error}")))
+        inspect(&file).map_err(|error| io::Error::other(format!("the snapshot of etcd {error}")))
     });
     let info = checked.await.map_err(io::Error::other)??;
     Ok(SavedSnapshot {

@@ -49,7 +49,7 @@ pub(super) fn dialect(endpoint: &Endpoint) -> Result<&'static Dialect, SqlError>
 fn sql_endpoint(endpoint: &Endpoint) -> Result<&SqlEndpoint, SqlError> {
     match &endpoint.kind {
         DatastoreKind::Sql(sql) => Ok(sql),
-        DatastoreKind::Etcd(_) => Err(SqlError::Failed(format!("{endpoint} is no database"))),
+        DatastoreKind::Etcd(_) => Err(SqlError::Failed(format!("{endpoint} is not a database"))),
     }
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn connect(
 async fn remote(endpoint: &Endpoint, access: Access) -> Result<Box<dyn Session>, SqlError> {
     let held = |who: Option<String>| {
         let who = who.unwrap_or_else(|| "another session".to_owned());
-        SqlError::Held(format!("{endpoint} is in use by {who}: one server at a time writes to it"))
+        SqlError::Held(format!("{endpoint} is in use by {who}: only one server may write to it"))
     };
     match sql_endpoint(endpoint)? {
         SqlEndpoint::Postgres(url) => {

@@ -65,7 +65,7 @@ impl Database {
     }
 
     fn session(&mut self) -> Result<&mut dyn Session, SqlError> {
-        let lost = || SqlError::Lost("it was closed".to_owned());
+        let lost = || SqlError::Lost("the connection is closed".to_owned());
         Ok(self.session.as_mut().ok_or_else(lost)?.as_mut())
     }
 
@@ -119,7 +119,7 @@ impl Database {
     pub(super) async fn load(&mut self) -> Result<State, SqlError> {
         let dialect = self.dialect;
         if !self.exists("kine").await? {
-            let text = format!("{} has no table kine: it is no datastore of k3s", self.endpoint);
+            let text = format!("{} has no table kine: it is not a datastore of k3s", self.endpoint);
             return Err(SqlError::Failed(text));
         }
         let mut leases = Leases::default();
@@ -220,7 +220,7 @@ impl Database {
         match self.dialect.defragment {
             Some(sql) => self.session()?.run(sql).await,
             None => Err(SqlError::Failed(format!(
-                "{} gives space back by its own means, not by defragmentation",
+                "{} manages its disk space itself, defragmentation is not supported",
                 self.dialect.name
             ))),
         }

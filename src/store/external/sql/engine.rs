@@ -46,7 +46,7 @@ struct SqlEngine {
 impl SqlEngine {
     async fn request<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
         let ended = || {
-            let unknown = || StoreError::Stopped("the datastore's writer ended".to_owned());
+            let unknown = || StoreError::Stopped("the datastore's writer has stopped".to_owned());
             self.stopped().unwrap_or_else(unknown)
         };
         let (reply, answer) = oneshot::channel();

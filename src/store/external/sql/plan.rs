@@ -80,14 +80,14 @@ impl KeyNames {
         let shown = key.escape_ascii();
         let refuse = |why: &str| {
             StoreError::Invalid(format!(
-                "the external datastore cannot name the key {shown}: {why}"
+                "the external datastore cannot store the key {shown}: {why}"
             ))
         };
         let Some(name) = std::str::from_utf8(key).ok().filter(|name| !name.contains('\0')) else {
             return Err(refuse("its keys are text, in UTF-8 and without zero bytes"));
         };
         if name == COMPACT_KEY || name.starts_with(GAP_PREFIX) {
-            return Err(refuse("the name has a meaning of its own in kine's schema"));
+            return Err(refuse("the name is reserved in kine's schema"));
         }
         if self.ascii && !name.is_ascii() {
             return Err(refuse("MySQL's column for names takes ASCII only"));
@@ -187,7 +187,7 @@ pub(super) fn plan(
         }
         Command::Raise { .. } | Command::Alarm { .. } | Command::SetProfile { .. } => {
             return Err(StoreError::Invalid(
-                "an external datastore keeps keys and leases alone: alarms and members are the embedded store's".to_owned(),
+                "an external datastore stores keys and leases only: alarms and members require the embedded store".to_owned(),
             ));
         }
     };
@@ -213,7 +213,7 @@ fn parts(txn: Txn) -> Result<Vec<Txn>, StoreError> {
 
 fn several() -> StoreError {
     StoreError::Invalid(
-        "an external datastore keeps one change a revision (kine's schema): a request that changes several keys at once needs the embedded store".to_owned(),
+        "an external datastore stores one change per revision (kine's schema): a request that changes several keys at once requires the embedded store".to_owned(),
     )
 }
 
@@ -332,13 +332,13 @@ mod tests {
         let state = State::default();
         let notified = |command| plan(&state, command, 2, NAMES).unwrap_err().to_string();
         let several = notified(txn(vec![put("a", 0), put("b", 0)]));
-        assert!(several.contains("one change a revision (kine's schema)"), "{several}");
+        assert!(several.contains("one change per revision (kine's schema)"), "{several}");
         let open_end = KeyRange { start: "a".into(), end: [0][..].into() };
         let both = notified(txn(vec![put("b", 0), delete(open_end)]));
-        assert!(both.contains("one change a revision"), "{both}");
+        assert!(both.contains("one change per revision"), "{both}");
         for (key, why) in [
-            (&b"compact_rev_key"[..], "a meaning of its own"),
-            (b"gap-7", "a meaning of its own"),
+            (&b"compact_rev_key"[..], "reserved in kine's schema"),
+            (b"gap-7", "reserved in kine's schema"),
             (b"\xff", "UTF-8"),
             (b"a\0", "zero bytes"),
             ("\u{e4}".as_bytes(), "ASCII only"),
@@ -347,7 +347,7 @@ mod tests {
             let key = Bytes::copy_from_slice(key);
             let put = Op::Put { key, value: Bytes::new(), lease: 0, prev_kv: false };
             let refused = notified(txn(vec![put]));
-            assert!(refused.contains("cannot name the key") && refused.contains(why), "{refused}");
+            assert!(refused.contains("cannot store the key") && refused.contains(why), "{refused}");
         }
         assert!(notified(Command::Raise { revision: 9 }).contains("embedded store"));
     }

@@ -21,7 +21,7 @@ pub(super) enum SqlError {
     #[error("the connection to the database is lost: {0}")]
     Lost(String),
     /// A unique index refused the statement.
-    #[error("the database has that already: {0}")]
+    #[error("the row exists already: {0}")]
     Taken(String),
     /// Another server holds the database.
     #[error("{0}")]
@@ -68,7 +68,7 @@ pub(super) trait Session: Send {
     async fn close(self: Box<Self>) -> Result<(), SqlError>;
 }
 
-/// SQLSTATE and error codes that mean that the connection or the server ends.
+/// SQLSTATE and error codes that mean that the connection or the server is stopping.
 fn ends(code: &str) -> bool {
     code.starts_with("08") || matches!(code, "57P01" | "57P02" | "57P03" | "25P03" | "57P05")
 }

@@ -111,7 +111,7 @@ impl Writer {
     pub(super) async fn run(mut self) -> Result<(), StoreError> {
         let outcome = self.work().await;
         let reason = match &outcome {
-            Ok(()) => StoreError::Stopped("the server ends".to_owned()),
+            Ok(()) => StoreError::Stopped("the server is stopping".to_owned()),
             Err(error) => error.clone(),
         };
         self.status.stop(&reason);
@@ -124,7 +124,7 @@ impl Writer {
             }
         }
         if let Err(error) = self.database.close().await {
-            tracing::debug!(%error, "the connection to the database did not end in an orderly way");
+            tracing::debug!(%error, "cannot close the connection to the database cleanly");
         }
         outcome
     }
@@ -243,7 +243,8 @@ impl Writer {
                     }
                     Ok(()) => {
                         let name = self.database.dialect().name;
-                        let text = format!("{name} takes the key for one that it has: {why}");
+                        let text =
+                            format!("{name} considers the key equal to an existing one: {why}");
                         batch.refuse(&StoreError::Invalid(text));
                         return Ok(());
                     }
@@ -264,12 +265,12 @@ impl Writer {
         self.status.applied.fetch_add(batch.callers.len() as u64, Relaxed);
         if after != before.saturating_add(rows) {
             let text = format!(
-                "the database has {rows} changes behind revision {before}, but the state is at {after}"
+                "the database has {rows} changes after revision {before}, but the state is at {after}"
             );
             return Err(StoreError::Stopped(text));
         }
         for (commands, reply) in batch.callers {
-            let none = || Err(StoreError::Stopped("a command was not answered".to_owned()));
+            let none = || Err(StoreError::Stopped("no outcome for a command".to_owned()));
             let last = outcomes.by_ref().take(commands).last().unwrap_or_else(none);
             drop(reply.send(last));
         }
@@ -349,7 +350,7 @@ impl Writer {
     /// Reconnects, for a bounded time, and determines whether changes up to `last` were committed.
     async fn recover(&mut self, why: &str, last: Option<i64>) -> Result<CommitOutcome, StoreError> {
         let endpoint = self.database.endpoint().clone();
-        tracing::warn!(%endpoint, error = why, "the connection to the datastore is lost, trying again");
+        tracing::warn!(%endpoint, error = why, "the connection to the datastore is lost, reconnecting");
         let begun = base::clock::now();
         let mut backoff = Backoff::new(WAIT.0, WAIT.1);
         let mut error = why.to_owned();
@@ -360,7 +361,7 @@ impl Writer {
             };
             match again.await {
                 Ok(newest) => {
-                    tracing::info!(%endpoint, took = ?begun.elapsed(), "the datastore is back");
+                    tracing::info!(%endpoint, took = ?begun.elapsed(), "the datastore is connected again");
                     return self.is_ours(newest, last);
                 }
                 Err(classify) => error = classify.to_string(),
@@ -399,7 +400,7 @@ impl Writer {
     pub(super) async fn update_size(&mut self) {
         match self.database.size().await {
             Ok(bytes) => self.status.bytes.store(bytes, Relaxed),
-            Err(error) => tracing::debug!(%error, "the size of the database is not known"),
+            Err(error) => tracing::debug!(%error, "cannot read the size of the database"),
         }
     }
 }

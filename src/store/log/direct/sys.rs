@@ -113,7 +113,7 @@ impl Queue {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The queue belongs to this process until it is dropped, so the kernel has no other
                 // reason to fail; continuing would release the buffer while the kernel reads it.
-                Err(error) => panic!("cannot wait for a write that was begun: {error}"),
+                Err(error) => panic!("cannot wait for a submitted write: {error}"),
             }
         }
         match usize::try_from(event.result) {

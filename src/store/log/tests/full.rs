@@ -41,7 +41,7 @@ fn writes_are_refused_reads_go_on_and_space_is_noticed() {
     assert_eq!(keys(&node), ["a"], "nothing is shown that is not on disk");
     let [(key, problem)] = &node.tasks.problems().list()[..] else { panic!("not told") };
     assert_eq!(key, "store/space");
-    assert!(problem.fix.contains("make space"), "{problem:?}");
+    assert!(problem.fix.contains("free space"), "{problem:?}");
     pass(&node, 5);
     assert!(commit(&node, put("c", "1")).is_err(), "still full");
     assert_eq!(keys(&open(&disk.after_kill()).unwrap()), ["a"], "a start now finds a whole log");
@@ -95,7 +95,7 @@ fn a_start_that_finds_no_space_says_so_and_how_to_mend_it() {
         let error = open(&disk).unwrap_err();
         assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains("cannot write log-") && text.contains("make space"), "{text}");
+        assert!(text.contains("cannot write log-") && text.contains("free space"), "{text}");
     }
     disk.set_capacity(u64::MAX);
     assert_eq!(keys(&open(&disk).unwrap()), ["a"]);

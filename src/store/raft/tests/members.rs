@@ -293,7 +293,7 @@ async fn a_leader_cut_off_goes_on_after_another_one_tried_to_give_it_the_lead() 
     let leader = cluster.leader_among(&[1, 2]).await;
     let lost = cluster.nodes[&0].members.id();
     let error = cluster.nodes[&leader].members.transfer(lost).await.unwrap_err();
-    let expected = "the other member did not take the lead in time";
+    let expected = "the other member did not become leader in time";
     assert!(matches!(&error, StoreError::Unavailable(text) if text == expected), "{error}");
     // The one that was cut off hears of the term in which the lead was given up before anybody leads the next one.
     cluster.heal();
@@ -374,7 +374,7 @@ async fn a_member_is_reached_at_its_new_address_and_a_copy_of_one_is_refused() {
     assert!(list.iter().any(|member| member.id == id && member.address == address(5)), "{list:?}");
     // At an address where another one lives, nobody answers for it.
     let error = cluster.nodes[&0].members.add(99, &address(5)).await.unwrap_err();
-    assert!(error.to_string().contains("remove that one first"), "{error}");
+    assert!(error.to_string().contains("remove that member first"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -66,7 +66,7 @@ async fn separable_puts_are_stored_together() {
     let again = store.txn(both(2)).await.unwrap();
     assert_eq!((again.succeeded, again.revision), (false, Revision(4)));
     let refused = store.txn(Txn { separable: false, ..both(3) }).await.unwrap_err();
-    assert!(refused.to_string().contains("one change a revision"), "{refused}");
+    assert!(refused.to_string().contains("one change per revision"), "{refused}");
     end(tasks).await;
     let rows = texts(
         &path,
@@ -205,7 +205,7 @@ async fn several_keys_at_once_are_refused_and_nothing_is_written() {
     let (mut both, other) = (put("a", "1", 0), put("b", "1", 0));
     both.success.extend(other.success);
     let refused = store.txn(both).await.unwrap_err();
-    assert!(refused.to_string().contains("one change a revision"), "{refused}");
+    assert!(refused.to_string().contains("one change per revision"), "{refused}");
     assert_eq!(store.revision(), Revision(1));
     let refused = store.set_alarm(1, Alarm::NOSPACE, true).await.unwrap_err();
     assert!(refused.to_string().contains("embedded store"), "{refused}");
