@@ -75,7 +75,8 @@ pub(crate) fn named(flag: &str, name: &str) -> Result<(), Refusal> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(plain) {
         let text = format!(
-            "--{flag}={name}: must be letters, digits, '-', '_' and '.', and begin with none of the last"
+            "--{flag}={name}: must be letters, digits, '-', '_' and '.', and begin with none of \
+             the last"
         );
         return Err(BAD_VALUE.refuse_usage(text));
     }

@@ -46,13 +46,15 @@ refused! {
     user_get: AuthUserGetRequest => AuthUserGetResponse, "a user of etcd";
     user_list: AuthUserListRequest => AuthUserListResponse, "a user of etcd";
     user_delete: AuthUserDeleteRequest => AuthUserDeleteResponse, "a user of etcd";
-    user_change_password: AuthUserChangePasswordRequest => AuthUserChangePasswordResponse, "a user of etcd";
+    user_change_password: AuthUserChangePasswordRequest => AuthUserChangePasswordResponse, "a user \
+        of etcd";
     user_grant_role: AuthUserGrantRoleRequest => AuthUserGrantRoleResponse, "a user of etcd";
     user_revoke_role: AuthUserRevokeRoleRequest => AuthUserRevokeRoleResponse, "a user of etcd";
     role_add: AuthRoleAddRequest => AuthRoleAddResponse, "a role of etcd";
     role_get: AuthRoleGetRequest => AuthRoleGetResponse, "a role of etcd";
     role_list: AuthRoleListRequest => AuthRoleListResponse, "a role of etcd";
     role_delete: AuthRoleDeleteRequest => AuthRoleDeleteResponse, "a role of etcd";
-    role_grant_permission: AuthRoleGrantPermissionRequest => AuthRoleGrantPermissionResponse, "a role of etcd";
+    role_grant_permission: AuthRoleGrantPermissionRequest => AuthRoleGrantPermissionResponse, "a \
+        role of etcd";
     role_revoke_permission: AuthRoleRevokePermissionRequest => AuthRoleRevokePermissionResponse, "a role of etcd";
 }

@@ -98,7 +98,8 @@ impl Cluster for Etcd {
         }
         refuse(
             "adding a member by its address",
-            "start `kube-lite server --server https://HOST:6443 --token TOKEN` on the new machine, it joins by itself",
+            "start `kube-lite server --server https://HOST:6443 --token TOKEN` on the new machine, \
+             it joins by itself",
         )
     }
 

@@ -16,19 +16,22 @@ pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Status> {
         0 => {}
         1 => {
             return Err(Status::internal(
-                "protocol error: received message with compressed-flag but no grpc-encoding was specified",
+                "protocol error: received message with compressed-flag but no grpc-encoding was \
+                 specified",
             ));
         }
         flag => {
             return Err(Status::internal(format!(
-                "protocol error: received message with invalid compression flag: {flag} (valid flags are 0 and 1), while sending request"
+                "protocol error: received message with invalid compression flag: {flag} (valid \
+                 flags are 0 and 1), while sending request"
             )));
         }
     }
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
     if length > MESSAGE_BYTES {
         return Err(Status::out_of_range(format!(
-            "Error, decoded message length too large: found {length} bytes, the limit is: {MESSAGE_BYTES} bytes"
+            "Error, decoded message length too large: found {length} bytes, the limit is: \
+             {MESSAGE_BYTES} bytes"
         )));
     }
     Ok(Some(length))

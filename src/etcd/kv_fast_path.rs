@@ -238,12 +238,14 @@ mod tests {
             (
                 &[&[1, 0, 0, 0, 1, 1][..]],
                 Code::Internal,
-                "protocol error: received message with compressed-flag but no grpc-encoding was specified",
+                "protocol error: received message with compressed-flag but no grpc-encoding was \
+                 specified",
             ),
             (
                 &large[..],
                 Code::OutOfRange,
-                "Error, decoded message length too large: found 2147483647 bytes, the limit is: 2097152 bytes",
+                "Error, decoded message length too large: found 2147483647 bytes, the limit is: \
+                 2097152 bytes",
             ),
         ] {
             let status = received(frames).await.unwrap_err();

@@ -158,7 +158,8 @@ impl Etcd {
             page.head(
                 "etcd_debugging_server_alarms",
                 "gauge",
-                "Alarms for every member in cluster. 1 for 'server_id' label with current ID. 2 for 'alarm_type' label with type of this alarm",
+                "Alarms for every member in cluster. 1 for 'server_id' label with current ID. 2 \
+                 for 'alarm_type' label with type of this alarm",
             );
         }
         for (member, alarm) in alarms {

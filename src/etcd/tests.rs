@@ -516,7 +516,8 @@ async fn members_are_listed_and_refused_changes_have_etcds_texts() {
         told(&error),
         (
             Code::Unimplemented,
-            "kube-lite: adding a member by its address is not supported: start `kube-lite server --server https://HOST:6443 --token TOKEN` on the new machine, it joins by itself"
+            "kube-lite: adding a member by its address is not supported: start `kube-lite server \
+             --server https://HOST:6443 --token TOKEN` on the new machine, it joins by itself"
         )
     );
     let update = pb::MemberUpdateRequest { id: 5, peer_ur_ls: vec!["http://a:1".to_owned()] };
@@ -554,9 +555,8 @@ async fn health_version_and_metrics_stand_beside_grpc() {
     assert_eq!(http(&world, "GET /livez").await, ok("ok\n"));
     assert_eq!(
         http(&world, "GET /readyz?verbose").await,
-        ok(
-            "[+]data_corruption ok\n[+]serializable_read ok\n[+]linearizable_read ok\n[+]non_learner ok\nok\n"
-        )
+        ok("[+]data_corruption ok\n[+]serializable_read ok\n[+]linearizable_read \
+             ok\n[+]non_learner ok\nok\n")
     );
     let wrong = |status: &str, body: &str| (status.to_owned(), body.to_owned());
     assert_eq!(
@@ -579,7 +579,8 @@ async fn health_version_and_metrics_stand_beside_grpc() {
         http(&world, "GET /readyz?exclude=non_learner").await,
         wrong(
             "503 Service Unavailable",
-            "[-]data_corruption failed: alarm activated: CORRUPT\n[+]serializable_read ok\n[+]linearizable_read ok\n\n"
+            "[-]data_corruption failed: alarm activated: CORRUPT\n[+]serializable_read \
+             ok\n[+]linearizable_read ok\n\n"
         )
     );
     let metrics = http(&world, "GET /metrics").await.1;
@@ -591,7 +592,8 @@ async fn health_version_and_metrics_stand_beside_grpc() {
         "etcd_debugging_mvcc_current_revision 2",
         "etcd_server_health_failures 1",
         "grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Put\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"} 1",
-        "etcd_server_healthchecks_total{name=\"data_corruption\",status=\"error\",type=\"readyz\"} 1",
+        "etcd_server_healthchecks_total{name=\"data_corruption\",status=\"error\",type=\"readyz\"} \
+         1",
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
     }

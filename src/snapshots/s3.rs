@@ -250,7 +250,10 @@ impl Bucket {
         folder: &Path,
     ) -> Result<std::path::PathBuf, String> {
         crate::commands::etcd_snapshot::named("cluster-reset-restore-path", name).map_err(|_| {
-            format!("{name}: with --etcd-s3 a snapshot of the bucket is named; for a file add --etcd-s3=false")
+            format!(
+                "{name}: with --etcd-s3 a snapshot of the bucket is named; for a file add \
+                --etcd-s3=false"
+            )
         })?;
         let temporary = folder.join(format!(".{name}.download"));
         let path = temporary.clone();

@@ -2,12 +2,12 @@
 //! trusts nothing.
 //!
 //! ```text
-//! page:            id u64 | kind u16 | count u16 | overflow u32, so many further pages belong to it; then the content
-//! meta:            magic u32 | version u32 | page size u32 | flags u32 | root page u64 | sequence u64 | free list u64
-//!                  | pages u64 | transaction u64 | FNV-1a of the bytes before
-//! branch element:  position u32 | key length u32 | page u64          a position counts from the begin of its element
+//! page:            id u64 | kind u16 | count u16 | overflow u32 (further pages) | content
+//! meta:            magic u32 | version u32 | page size u32 | flags u32 | root page u64
+//!                  | sequence u64 | free list u64 | pages u64 | transaction u64 | FNV-1a of the bytes before
+//! branch element:  position u32 | key length u32 | page u64; positions are relative to the element
 //! leaf element:    flags u32, 1 for a bucket | position u32 | key length u32 | value length u32
-//! bucket:          root page u64, 0 when that page follows here | sequence u64
+//! bucket:          root page u64, 0 if that page is inline | sequence u64
 //! ```
 //! Numbers are little-endian. Pages 0 and 1 are meta pages; the one with the higher transaction id
 //! is valid.

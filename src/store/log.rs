@@ -2,10 +2,10 @@
 //! from both.
 //!
 //! ```text
-//! log-<sequence>          8 MiB, preallocated: file header, then records, each linked to the one before by its checksum
+//! log-<sequence>          8 MiB, preallocated: file header, then records chained by checksums
 //! checkpoint-<index>      the state before the entry <index>; replaces the log up to there
 //! lock                    held while a process has the directory open; contains its pid
-//! torn-tail               what the last recovery cut off: bytes that were never acknowledged
+//! torn-tail               data truncated by the last recovery, never acknowledged
 //! ```
 //!
 //! One write and one `fdatasync` make everything durable that was queued during the previous sync;
@@ -27,6 +27,7 @@ mod fuzz;
 mod lock;
 mod record;
 mod recover;
+mod replay;
 mod segments;
 mod sys;
 #[cfg(test)]

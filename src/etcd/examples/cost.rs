@@ -1,7 +1,8 @@
-//! What the server's thread uses of a processor for each operation: clients have another thread, so that it is told apart,
-//! and the count is fixed, so that other load on the machine changes it little. The store is in memory, unless an address and
-//! the process of another server are named.
-//! usage: cost get|put|event COUNT [http://ADDRESS PID]   (an event is one change at one of 1000 watches on ten streams)
+//! What the server's thread uses of a processor for each operation: clients have another thread, so
+//! that it is told apart, and the count is fixed, so that other load on the machine changes it
+//! little. The store is in memory, unless an address and the process of another server are named.
+//! usage: cost get|put|event COUNT [http://ADDRESS PID]   (an event is one change at one of 1000
+//! watches on ten streams)
 
 use std::error::Error;
 use std::io::Write;

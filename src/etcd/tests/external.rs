@@ -1,4 +1,5 @@
-//! The store's client of an external etcd, over this etcd: the facts that every engine is held to, and a connection that fails.
+//! The store's client of an external etcd, over this etcd: the facts that every engine is held to,
+//! and a connection that fails.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -67,7 +68,8 @@ async fn whole() {
     facts::whole(&place(&[World::of(store, tasks).await.address])).await;
 }
 
-/// A wire to `to`, on which, while the channel says so, answers are lost and the connection with them.
+/// A wire to `to`, on which, while the channel says so, answers are lost and the connection with
+/// them.
 async fn wire(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

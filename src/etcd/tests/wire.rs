@@ -1,4 +1,5 @@
-//! What is said over HTTP/2 itself: the calls that are read here are refused as those that are left to the library.
+//! What is said over HTTP/2 itself: the calls that are read here are refused as those that are left
+//! to the library.
 
 use std::convert::Infallible;
 

@@ -101,7 +101,8 @@ fn keys_may_come_from_the_variables_of_aws() {
 
 #[test]
 fn refusals_say_what_the_service_says_in_one_line() {
-    let body = "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference\nis too large.</Message></Error>";
+    let body = "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference\nis too \
+        large.</Message></Error>";
     assert_eq!(
         refusal(StatusCode::FORBIDDEN, None, body),
         "the bucket answers 403: RequestTimeTooSkewed: The difference is too large."
@@ -217,7 +218,8 @@ async fn lists_are_read_to_their_end_and_foreign_objects_passed_over() {
     };
     let page = |inner: &str| {
         answer(&format!(
-            "<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{inner}</ListBucketResult>"
+            "<ListBucketResult \
+             xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{inner}</ListBucketResult>"
         ))
     };
     let first = page(

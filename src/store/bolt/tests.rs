@@ -123,7 +123,8 @@ fn no_flipped_bit_and_no_cut_makes_it_panic_or_run_on() {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
                 if let Ok(found) = read(&flipped) {
-                    // Pages have no checksum: content, and how much there is of it, is the snapshot's to check.
+                    // Pages have no checksum: content, and how much there is of it, is the
+                    // snapshot's to check.
                     assert!(found.len() <= good.len());
                 }
             }

@@ -1,6 +1,7 @@
-//! The facts that the tests hold every engine to, over a datastore: `contract ENDPOINT`, whose last part is the beginning of the
-//! names of the databases, one for each fact, all new; or `contract http://HOST:PORT FACT`, over an etcd that is new for the fact.
-//! --cafile, --certfile and --keyfile, each with its file behind it, are for a datastore with TLS.
+//! The facts that the tests hold every engine to, over a datastore: `contract ENDPOINT`, whose last
+//! part is the beginning of the names of the databases, one for each fact, all new; or `contract
+//! http://HOST:PORT FACT`, over an etcd that is new for the fact. --cafile, --certfile and
+//! --keyfile, each with its file behind it, are for a datastore with TLS.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, as a program")]
 
 #[path = "../external/sql/tests/contract.rs"]

@@ -1,4 +1,5 @@
-//! Rate and latency of durable puts: `puts DIR WRITERS SECONDS [lazy]`, one line of figures. For `benches/run` and by hand.
+//! Rate and latency of durable puts: `puts DIR WRITERS SECONDS [lazy]`, one line of figures. For
+//! `benches/run` and by hand.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

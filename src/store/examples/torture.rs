@@ -1,7 +1,9 @@
-//! Writes that are known to be acknowledged, and the check that they are there: for `tests/simulation/disk`.
+//! Writes that are known to be acknowledged, and the check that they are there: for
+//! `tests/simulation/disk`.
 //!
-//! `torture DIR write WRITERS COUNT` puts until that many are acknowledged (0: for ever), one line `KEY NUMBER REVISION` each.
-//! `torture DIR check` reads such lines and says which are not there. `torture DIR free` deletes and compacts.
+//! `torture DIR write WRITERS COUNT` puts until that many are acknowledged (0: for ever), one line
+//! `KEY NUMBER REVISION` each. `torture DIR check` reads such lines and says which are not there.
+//! `torture DIR free` deletes and compacts.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};

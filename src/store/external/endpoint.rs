@@ -71,7 +71,10 @@ impl Endpoint {
         let kind = match text.split_once("://") {
             None if text.starts_with('/') => DatastoreKind::Sql(SqlEndpoint::Sqlite(sqlite(text)?)),
             None => {
-                return Err("is neither an absolute path nor a URL; write sqlite:///PATH, postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE or https://HOST:PORT of an etcd".to_owned());
+                return Err("is neither an absolute path nor a URL; write sqlite:///PATH, \
+                    postgres://USER:PASSWORD@HOST:PORT/DATABASE, \
+                    mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE or https://HOST:PORT of an etcd"
+                    .to_owned());
             }
             Some(("sqlite", path)) => DatastoreKind::Sql(SqlEndpoint::Sqlite(sqlite(path)?)),
             Some(("postgres" | "postgresql", rest)) => {
@@ -81,7 +84,8 @@ impl Endpoint {
             Some(("http" | "https", _)) => DatastoreKind::Etcd(etcd::Endpoints::parse(text)?),
             Some((scheme, _)) => {
                 return Err(format!(
-                    "there is no driver {scheme}: known are sqlite, postgres and mysql, and http and https for an etcd"
+                    "there is no driver {scheme}: known are sqlite, postgres and mysql, and http \
+                     and https for an etcd"
                 ));
             }
         };
@@ -148,14 +152,14 @@ impl fmt::Debug for Endpoint {
 fn sqlite(text: &str) -> Result<PathBuf, String> {
     let (path, parameters) = text.split_once('?').unwrap_or((text, ""));
     if !path.starts_with('/') {
-        return Err(
-            "names no absolute path; that of k3s is sqlite:///var/lib/rancher/k3s/server/db/state.db"
-                .to_owned(),
-        );
+        return Err("names no absolute path; that of k3s is \
+             sqlite:///var/lib/rancher/k3s/server/db/state.db"
+            .to_owned());
     }
     if !parameters.is_empty() {
         return Err(format!(
-            "has parameters ({parameters}), which are settings of k3s' driver: leave them out, the file is used in WAL mode and synced"
+            "has parameters ({parameters}), which are settings of k3s' driver: leave them out, the \
+             file is used in WAL mode and synced"
         ));
     }
     Ok(PathBuf::from(path))
@@ -228,7 +232,8 @@ fn mysql(rest: &str) -> Result<Mysql, String> {
             "tls=true" => MysqlTls::Verified,
             other => {
                 return Err(format!(
-                    "has the parameter {other}, which is not supported: known is tls, as false, preferred, skip-verify or true"
+                    "has the parameter {other}, which is not supported: known is tls, as false, \
+                     preferred, skip-verify or true"
                 ));
             }
         });

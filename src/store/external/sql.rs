@@ -6,9 +6,9 @@
 //! table. A database of k3s opens unchanged, and k3s can open it again afterwards.
 //!
 //! ```text
-//! kine                    kine's table; the row compact_rev_key has the compacted revision, rows gap-N stand for nothing
-//! kube_lite_lease         leases and their seconds: kine knows seconds alone
-//! kube_lite_attachment    which row hangs on which lease
+//! kine                    kine's table; compact_rev_key holds the compacted revision, gap-N are fillers
+//! kube_lite_lease         leases and their seconds; kine stores only seconds
+//! kube_lite_attachment    attachments of rows to leases
 //! ```
 //!
 //! One server writes at a time. A lock in the database ensures this; if the lock is lost, the ids

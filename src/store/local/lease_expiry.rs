@@ -62,9 +62,15 @@ pub(super) async fn expire_leases<E: Engine>(
             }
             continue;
         }
+        let deadline = async {
+            match wait {
+                Some(wait) => base::clock::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
-            () = async { match wait { Some(wait) => base::clock::sleep(wait).await, None => std::future::pending().await } } => {}
+            () = deadline => {}
             () = shared.lease_changed.notified() => {}
             changed = leads.changed() => if changed.is_err() { return Ok(()) },
             () = tasks.shutdown().requested() => {}

@@ -35,7 +35,8 @@ impl Queues {
         let made = self.0.get_or_init(|| match Queue::open() {
             Ok(queue) => Some(Arc::new(queue)),
             Err(error) => {
-                tracing::debug!(%error, "direct writes are not available, the log uses the page cache");
+                tracing::debug!(%error, "direct writes are not available, the log uses the page \
+                    cache");
                 None
             }
         });
@@ -64,7 +65,8 @@ impl Direct {
         match opened.and_then(|file| Ok((file, buffer?))) {
             Ok((file, buffer)) => Some(Self { queue, file, buffer, known: None }),
             Err(error) => {
-                tracing::debug!(%error, "direct writes are not available, the log uses the page cache");
+                tracing::debug!(%error, "direct writes are not available, the log uses the page \
+                    cache");
                 None
             }
         }
@@ -109,7 +111,8 @@ impl Direct {
             // A partial write is repeated as a whole.
             Ok(_) => None,
             Err(error) if is_refused(&error) => {
-                tracing::debug!(%error, "a part of direct writes are not available, the log uses the page cache");
+                tracing::debug!(%error, "a part of direct writes are not available, the log uses \
+                    the page cache");
                 None
             }
             Err(error) => Some(Err(error)),

@@ -21,7 +21,8 @@ pub enum OpenError {
     },
     /// The device is full.
     #[error(
-        "no space left for the store: {what}; free space on the file system of the data directory, and start again"
+        "no space left for the store: {what}; free space on the file system of the data directory, \
+         and start again"
     )]
     NoSpace {
         /// The error in the system's words.
@@ -29,7 +30,8 @@ pub enum OpenError {
     },
     /// Another process has the directory open.
     #[error(
-        "the store directory {} is in use by the process {pid}: stop that server first, or give this one another data directory",
+        "the store directory {} is in use by the process {pid}: stop that server first, or give \
+         this one another data directory",
         dir.display()
     )]
     Locked {
@@ -40,7 +42,8 @@ pub enum OpenError {
     },
     /// The file was written by a newer release.
     #[error(
-        "{file} has format {found}, but this release reads formats up to {known}: use the release that wrote it, or a newer one"
+        "{file} has format {found}, but this release reads formats up to {known}: use the release \
+         that wrote it, or a newer one"
     )]
     NewerFormat {
         /// File.
@@ -52,7 +55,8 @@ pub enum OpenError {
     },
     /// The file belongs to another cluster.
     #[error(
-        "{file} belongs to the cluster {found}, not to {expected}: it was copied from another server; move it away"
+        "{file} belongs to the cluster {found}, not to {expected}: it was copied from another \
+         server; move it away"
     )]
     ForeignCluster {
         /// File.
@@ -64,7 +68,9 @@ pub enum OpenError {
     },
     /// Acknowledged data is damaged.
     #[error(
-        "{file} is damaged at byte {offset}: {what}. Truncating it would lose acknowledged data, so nothing was changed. Copy the directory, then restore a snapshot, or restore {file} from a backup"
+        "{file} is damaged at byte {offset}: {what}. Truncating it would lose acknowledged data, \
+         so nothing was changed. Copy the directory, then restore a snapshot, or restore {file} \
+         from a backup"
     )]
     Corrupt {
         /// File.
@@ -76,7 +82,11 @@ pub enum OpenError {
     },
     /// The store existed, and its directory is empty or damaged.
     #[error(
-        "{what}, but this server had a store before, so an empty one is not created. Restore the directory from a backup, or restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`); if other servers have the data, move this directory away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
+        "{what}, but this server had a store before, so an empty one is not created. Restore the \
+         directory from a backup, or restore a snapshot (`kube-lite server --cluster-reset \
+         --cluster-reset-restore-path=FILE`); if other servers have the data, move this directory \
+         away, delete this server's node (`kubectl delete node NAME`) and start with \
+         --server=https://OTHER:6443"
     )]
     Lost {
         /// Description of the state of the directory.
@@ -84,7 +94,11 @@ pub enum OpenError {
     },
     /// The log is older than a position that was synced.
     #[error(
-        "{file} does not contain everything that was synced up to byte {offset}: it is an older copy, or its end is lost. Restore the newest copy; to continue with the data that exists, run `kube-lite server --cluster-reset`, or, if other servers have the data, move this directory away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
+        "{file} does not contain everything that was synced up to byte {offset}: it is an older \
+         copy, or its end is lost. Restore the newest copy; to continue with the data that exists, \
+         run `kube-lite server --cluster-reset`, or, if other servers have the data, move this \
+         directory away, delete this server's node (`kubectl delete node NAME`) and start with \
+         --server=https://OTHER:6443"
     )]
     Older {
         /// File.
@@ -94,7 +108,10 @@ pub enum OpenError {
     },
     /// The directory belongs to another member of the cluster.
     #[error(
-        "the store directory belongs to the member {found}, but this server is the member {expected}: it was copied from another server; restore its own directory, or move it away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
+        "the store directory belongs to the member {found}, but this server is the member \
+         {expected}: it was copied from another server; restore its own directory, or move it \
+         away, delete this server's node (`kubectl delete node NAME`) and start with \
+         --server=https://OTHER:6443"
     )]
     ForeignMember {
         /// Member of the directory.
@@ -104,7 +121,8 @@ pub enum OpenError {
     },
     /// A file is missing.
     #[error(
-        "{file} is missing from the store directory, but later files exist: restore it from a backup, or restore a snapshot"
+        "{file} is missing from the store directory, but later files exist: restore it from a \
+         backup, or restore a snapshot"
     )]
     Missing {
         /// Name of the file, or the missing entries.

@@ -1,8 +1,10 @@
 //! The framing of records, and the distinction between a torn tail and damaged data.
 //!
 //! ```text
-//! file header, 64 bytes:  magic 8 | format u32 | checksum u32 | cluster id 16 | sequence u64 | zeros 24
-//! record, 8-byte aligned: length u32 | previous u32 | synced u32 | kind u8, zeros 3 | head checksum u32 | checksum u32 | payload
+//! file header, 64 bytes:  magic 8 | format u32 | checksum u32 | cluster id 16 | sequence u64
+//!                         | zeros 24
+//! record, 8-byte aligned: length u32 | previous u32 | synced u32 | kind u8, zeros 3
+//!                         | head checksum u32 | checksum u32 | payload
 //! ```
 //! Numbers are little-endian, checksums CRC32C. `checksum` covers head and payload; `previous` is
 //! the checksum of the previous record (of the file header for the first), which chains the log.
@@ -272,7 +274,8 @@ fn acknowledged_damage(content: &[u8], at: usize, chain: u32) -> Option<String> 
     });
     if let Some(later) = later {
         return Some(format!(
-            "the record does not match its checksum, but the record at byte {later} proves that it was durable"
+            "the record does not match its checksum, but the record at byte {later} proves that it \
+             was durable"
         ));
     }
     let head_bytes = content.get(at..at + HEAD)?;

@@ -1,4 +1,5 @@
-//! A simulated directory: unsynced writes and names may be lost or torn by sector, and any operation can fail.
+//! A simulated directory: unsynced writes and names may be lost or torn by sector, and any
+//! operation can fail.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -134,7 +135,8 @@ impl SimDisk {
         self.0.lock().mapless = true;
     }
 
-    /// Names of the files of which values are read, and how many files without a name there are of which values are.
+    /// Names of the files of which values are read, and how many files without a name there are of
+    /// which values are.
     pub(crate) fn mapped(&self) -> (Vec<String>, usize) {
         let inner = self.0.lock();
         let mapped = |id: &u64| {
@@ -152,7 +154,8 @@ impl SimDisk {
         self.0.lock().lazy_space = true;
     }
 
-    /// The directory after the power came back: of what was not synced, any sectors and any names may have lasted.
+    /// The directory after the power came back: of what was not synced, any sectors and any names
+    /// may have lasted.
     pub(crate) fn after_power_cut(&self, rng: &mut Rng) -> Self {
         let inner = self.0.lock();
         let mut names = inner.durable_names.clone();
@@ -201,7 +204,8 @@ impl SimDisk {
         })))
     }
 
-    /// The directory after the process was killed: what it wrote is there, and what it did not sync still is not durable.
+    /// The directory after the process was killed: what it wrote is there, and what it did not sync
+    /// still is not durable.
     pub(crate) fn after_kill(&self) -> Self {
         let inner = self.0.lock();
         let unmapped = |file: &File| File { maps: Vec::new(), ..file.clone() };

@@ -9,8 +9,8 @@ use openraft::{OptionalSend, TokioRuntime};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-/// tokio with random numbers from [`base::clock`], which a simulation seeds, and with watch channels that wake those who wait
-/// in the order in which they came: tokio's choose by dice.
+/// tokio with random numbers from [`base::clock`], which a simulation seeds, and with watch
+/// channels that wake those who wait in the order in which they came: tokio's choose by dice.
 #[derive(Debug)]
 pub(crate) struct Ordered(TokioRuntime);
 

@@ -22,7 +22,8 @@ use crate::mvcc::{Command, Outcome};
 use crate::raft;
 use crate::raft::{Options, RaftEngine};
 
-/// The whole store on a simulated disk: consensus, proposals and the log's writer take turns on one thread.
+/// The whole store on a simulated disk: consensus, proposals and the log's writer take turns on one
+/// thread.
 #[derive(Debug)]
 struct Node {
     runtime: Runtime,
@@ -113,7 +114,8 @@ fn run_checkpoint(node: &Node) {
     node.settle();
 }
 
-/// What must hold after a power cut: everything acknowledged as synced is there, and no revision is used twice.
+/// What must hold after a power cut: everything acknowledged as synced is there, and no revision is
+/// used twice.
 #[derive(Default)]
 struct Expected {
     /// Newest revision acknowledged as synced.

@@ -335,7 +335,8 @@ impl Writer {
                     self.entries.0.lock().marks.purge(*sequence);
                 }
                 if let Err(error) = purged {
-                    tracing::warn!(%error, "cannot remove old segments of the store's log, retrying at the next checkpoint");
+                    tracing::warn!(%error, "cannot remove old segments of the store's log, \
+                        retrying at the next checkpoint");
                 }
                 self.publish();
                 PendingReply::Done(done).complete(Ok(()));

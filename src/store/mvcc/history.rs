@@ -33,7 +33,8 @@ impl Version {
             return Ok(());
         }
         let text = format!(
-            "the device returned a different value than was written for {} at revision {}: replace the device, and restore a snapshot or join the other members again",
+            "the device returned a different value than was written for {} at revision {}: replace \
+             the device, and restore a snapshot or join the other members again",
             key.escape_ascii(),
             self.modified
         );

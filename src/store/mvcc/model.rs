@@ -32,7 +32,8 @@ fn value(rng: &mut Rng, step: u64) -> Bytes {
     format!("{step} {like}{step}").into()
 }
 
-/// Some values lie in a file now, also those of another one before, and some findings are of other values.
+/// Some values lie in a file now, also those of another one before, and some findings are of other
+/// values.
 fn in_files(state: State, rng: &mut Rng) -> State {
     let mut findings = Vec::new();
     for (key, versions) in state.export(None, state.revision(), usize::MAX) {
@@ -184,7 +185,8 @@ fn compare_all(
     for (revision, after) in model.range(from..) {
         let Some(before) = model.get(&(revision - 1)) else { continue };
         let of_revision = events.iter().filter(|event| event.kv.mod_revision.0 == *revision);
-        // Of a key that a transaction wrote and deleted the last event counts, and none where nothing came of it.
+        // Of a key that a transaction wrote and deleted the last event counts, and none where
+        // nothing came of it.
         let mut told = BTreeMap::new();
         for event in of_revision {
             told.insert(event.kv.key.to_vec(), (event.deleted, event.prev.clone()));
@@ -227,7 +229,8 @@ fn random_operations_agree_with_a_copy_per_revision() {
                 let misses = txn.success.iter().any(misses);
                 match state.apply(&Command::Txn(txn.clone()), &mut Vec::new()) {
                     Err(StoreError::KeyNotFound) => assert!(misses, "seed {seed}"),
-                    // A deletion sees what the transaction wrote before; the model applies in the same order.
+                    // A deletion sees what the transaction wrote before; the model applies in the
+                    // same order.
                     Ok(Outcome::Txn(response)) if !misses => {
                         let written = write(&mut model, &txn.success);
                         assert_eq!(response.revision.0, written, "seed {seed}");

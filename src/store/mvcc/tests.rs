@@ -244,7 +244,8 @@ fn compaction_frees_at_once_and_keeps_what_later_reads_and_watches_need() {
     ));
     assert_eq!(values(&state, all(), 5).unwrap(), [("a".into(), "22".into())]);
     assert!(matches!(state.events(4, &all(), 10), Err(StoreError::Compacted { .. })));
-    // The deletion at exactly the compacted revision is still told (etcd issues 18089 and 19179), with what was deleted.
+    // The deletion at exactly the compacted revision is still told (etcd issues 18089 and 19179),
+    // with what was deleted.
     let (events, next) = state.events(5, &all(), 10).unwrap();
     let told: Vec<_> = events
         .iter()

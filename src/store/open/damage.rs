@@ -1,4 +1,5 @@
-//! Damage that checksums alone cannot see: files that are gone, blank, short or older than what was acknowledged.
+//! Damage that checksums alone cannot see: files that are gone, blank, short or older than what was
+//! acknowledged.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,7 +81,8 @@ async fn stop(tasks: &Tasks) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Damages the newest log with records, and expects a refusal; with the log as it was the store opens again.
+/// Damages the newest log with records, and expects a refusal; with the log as it was the store
+/// opens again.
 async fn refused(fixture: &Fixture, name: &str, damage: impl FnOnce(&Path, &[u8])) -> OpenError {
     let newest = fixture.newest();
     let whole = std::fs::read(&newest).unwrap();

@@ -171,7 +171,8 @@ impl Transport for Nowhere {
     }
 }
 
-/// Members without addresses are read, and the first one says its own as soon as another one is to reach it.
+/// Members without addresses are read, and the first one says its own as soon as another one is to
+/// reach it.
 #[tokio::test]
 async fn a_member_of_the_first_format_gets_an_address_when_others_come() {
     let dir = first_format();

@@ -281,7 +281,8 @@ impl Checkpoints {
         let disk = Arc::clone(&self.disk);
         let removed = self.work.run(move || disk.remove(&old)).await.and_then(|result| result);
         if let Err(error) = removed {
-            tracing::warn!(%error, "cannot remove an old checkpoint of the store, the next start removes it");
+            tracing::warn!(%error, "cannot remove an old checkpoint of the store, the next start \
+                removes it");
         }
     }
 
@@ -319,9 +320,10 @@ impl Checkpoints {
             let state = parking_lot::RwLock::new(state);
             let bytes = write_checkpoint(disk.as_ref(), cluster, &state, &description)?;
             let name = checkpoint_name(behind(expected.id.as_ref()));
-            map_checkpoint_values(disk.as_ref(), &name, &state).unwrap_or_else(
-                |error| tracing::debug!(%error, "cannot map values of the checkpoint, they stay in memory"),
-            );
+            map_checkpoint_values(disk.as_ref(), &name, &state).unwrap_or_else(|error| {
+                tracing::debug!(%error, "cannot map values of the checkpoint, they stay in \
+                    memory")
+            });
             Ok((state.into_inner(), bytes))
         };
         let (state, bytes) = self.work.run(work).await??;

@@ -78,7 +78,8 @@ impl Members {
         }
         if envelope.from == links.me {
             let text = format!(
-                "the member {:016x} exists twice: one of the servers runs on a copy of the other's data",
+                "the member {:016x} exists twice: one of the servers runs on a copy of the other's \
+                 data",
                 links.me
             );
             tracing::error!("{text}");

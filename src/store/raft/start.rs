@@ -157,7 +157,8 @@ pub(crate) async fn start(
             // As below.
             let _ = raft.shutdown().await;
             return Err(failed(
-                &"the directory belongs to a cluster of several members, but was opened as a single member",
+                &"the directory belongs to a cluster of several members, but was opened as a \
+                    single member",
             ));
         }
         Ok(leads) => leads,
@@ -453,7 +454,8 @@ async fn checkpoints(
         if engine.checkpoints.is_due(&engine.applied_state)
             && let Err(error) = engine.write_checkpoint().await
         {
-            tracing::warn!(%error, "cannot write a checkpoint of the store, the log grows until the next attempt");
+            tracing::warn!(%error, "cannot write a checkpoint of the store, the log grows until \
+                the next attempt");
         }
     }
     drop(lock);

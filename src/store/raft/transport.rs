@@ -189,7 +189,8 @@ impl PeerLinks {
             return;
         }
         if removed {
-            let fix = "to add it again, move the folder `server` of its data directory away and start it with --server and the token; otherwise stop it";
+            let fix = "to add it again, move the folder `server` of its data directory away and \
+                start it with --server and the token; otherwise stop it";
             self.problems.put(REMOVED, format!("this server cannot join: {REMOVED_TEXT}"), fix);
         } else {
             self.problems.clear(REMOVED);

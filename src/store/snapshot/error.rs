@@ -23,7 +23,8 @@ pub enum SnapshotError {
     },
     /// The checksum does not match.
     #[error(
-        "does not match its sha256: it was changed or truncated after it was written. Take another snapshot"
+        "does not match its sha256: it was changed or truncated after it was written. Take another \
+         snapshot"
     )]
     Checksum,
 }

@@ -96,7 +96,8 @@ fn changes_of_a_revision_stand_in_the_order_in_which_they_were_made() {
     let mut state = State::default();
     apply(&mut state, Command::Txn(txn(vec![put("b", "1", 0), put("a", "1", 0)])));
     assert_eq!(places(state), [("a".into(), 1), ("b".into(), 0)]);
-    // What an older store's checkpoint brought back has no places; each change has its own all the same.
+    // What an older store's checkpoint brought back has no places; each change has its own all the
+    // same.
     let version = Version {
         value: "1".into(),
         created: 2,

@@ -1,6 +1,7 @@
-//! Asks a real etcd and the example `serve` the same random questions, and prints where their answers differ. Watches are compared
-//! event by event; now and then both processes are killed, or asked to end, and started again on their directories, and leases run out.
-//! usage: differ ETCD SERVE DIRECTORY OPERATIONS [SEED]   (the directory must be empty)
+//! Asks a real etcd and the example `serve` the same random questions, and prints where their
+//! answers differ. Watches are compared event by event; now and then both processes are killed, or
+//! asked to end, and started again on their directories, and leases run out. usage: differ ETCD
+//! SERVE DIRECTORY OPERATIONS [SEED]   (the directory must be empty)
 
 mod answers;
 mod questions;
@@ -50,7 +51,8 @@ struct KeyValueRef {
     restarts: usize,
     expired: usize,
     differences: usize,
-    /// Compactions since the last start; before the second one etcd may not have ended that from before the start.
+    /// Compactions since the last start; before the second one etcd may not have ended that from
+    /// before the start.
     compactions: usize,
     /// CPU seconds of processes that have ended.
     cpu: [f64; 2],
@@ -274,7 +276,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (rate, [one, other]) = (pair.asked as f64 / begin.elapsed().as_secs_f64(), cpu);
     writeln!(
         std::io::stdout(),
-        "{} operations, {} events, {} restarts, {} leases run out, {} differences, {rate:.0} operations/s, CPU seconds {one:.1} and {other:.1}",
+        "{} operations, {} events, {} restarts, {} leases run out, {} differences, {rate:.0} \
+         operations/s, CPU seconds {one:.1} and {other:.1}",
         pair.asked,
         pair.watches.events,
         pair.restarts,

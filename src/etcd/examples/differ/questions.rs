@@ -5,7 +5,8 @@ use proto::etcdserverpb as pb;
 use proto::etcdserverpb::compare::TargetUnion;
 use proto::etcdserverpb::request_op::Request as Step;
 
-/// What is equal comes in the order of its keys as long as there are few: Go sorts more than twelve another way.
+/// What is equal comes in the order of its keys as long as there are few: Go sorts more than twelve
+/// another way.
 const KEYS: [&[u8]; 12] = [
     b"k0",
     b"k1",
@@ -173,7 +174,8 @@ fn has(txn: &pb::TxnRequest, found: &dyn Fn(&Step) -> bool) -> bool {
     steps.any(|step| if let Step::RequestTxn(txn) = step { has(txn, found) } else { found(step) })
 }
 
-/// etcd dies of a put that keeps what a step before it deleted, which it lets happen where the deletion goes to the end `\0`.
+/// etcd dies of a put that keeps what a step before it deleted, which it lets happen where the
+/// deletion goes to the end `\0`.
 fn is_deadly(txn: &pb::TxnRequest) -> bool {
     has(txn, &|step| matches!(step, Step::RequestDeleteRange(d) if *d.range_end == [0]))
         && has(txn, &|step| matches!(step, Step::RequestPut(p) if p.ignore_value || p.ignore_lease))
@@ -236,7 +238,8 @@ pub(crate) fn question(random: &mut Random, known: &Known) -> Question {
     match random.below(44) {
         0 => {
             let mut request = range(random, newest);
-            // With a target and no order etcd sorts each piece of its own, and counts what is behind the last key of one.
+            // With a target and no order etcd sorts each piece of its own, and counts what is
+            // behind the last key of one.
             if request.sort_order == 0 {
                 request.sort_target = 0;
             }
@@ -247,7 +250,8 @@ pub(crate) fn question(random: &mut Random, known: &Known) -> Question {
         22..=24 => Question::Delete(delete(random)),
         25..=33 => Question::Txn(harmless_txn(random, newest)),
         34 if random.one_in(5) => Question::Compact(pb::CompactionRequest {
-            // The 0 is taken by an etcd that has not compacted yet, which then answers the checksum of nothing for the newest.
+            // The 0 is taken by an etcd that has not compacted yet, which then answers the checksum
+            // of nothing for the newest.
             revision: match newest - random.signed(60) + 5 {
                 0 => 1,
                 revision => revision,
@@ -302,7 +306,8 @@ pub(crate) fn watch(random: &mut Random, known: &Known, id: i64) -> pb::WatchCre
             2 if random.one_in(4) => vec![0, 1],
             _ => Vec::new(),
         },
-        // What was before the revision of a compaction is compacted for etcd, and still there for ours.
+        // What was before the revision of a compaction is compacted for etcd, and still there for
+        // ours.
         prev_kv: start_revision != compacted && random.one_in(2),
         watch_id: id,
         fragment: random.one_in(2),

@@ -39,7 +39,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// etcd on two ports of its own. It is elected within a tenth of a second, and does not wait for the disk.
+    /// etcd on two ports of its own. It is elected within a tenth of a second, and does not wait
+    /// for the disk.
     pub(crate) fn etcd(program: PathBuf, directory: &str) -> Result<Self, Box<dyn Error>> {
         let (address, peers) = (free_address()?, free_address()?);
         let arguments = [
@@ -200,7 +201,8 @@ impl Side {
             }
             Question::KeepAlive(id) => told(renewed(&mut lease, id).await, Answer::KeepAlive),
             Question::Live(request) => {
-                // The seconds left are a matter of when it was asked; etcd's keys are in the order of a Go map.
+                // The seconds left are a matter of when it was asked; etcd's keys are in the order
+                // of a Go map.
                 let mut answer = lease.lease_time_to_live(request).await;
                 if let Ok(answer) = answer.as_mut().map(Response::get_mut) {
                     answer.ttl = answer.ttl.min(0);

@@ -17,11 +17,13 @@ use tonic::{Response, Status, Streaming};
 
 use crate::answers::strip;
 
-/// How long the next message may take; waited for several times over, as the whole machine may be held up once.
+/// How long the next message may take; waited for several times over, as the whole machine may be
+/// held up once.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ATTEMPTS: usize = 4;
 
-/// etcd answers how far it is only once it is there, which it looks at ten times a second, and forgets who asked before.
+/// etcd answers how far it is only once it is there, which it looks at ten times a second, and
+/// forgets who asked before.
 const ASKED_AGAIN: Duration = Duration::from_millis(110);
 
 /// What a watch was told since it was last looked at.

@@ -148,8 +148,9 @@ fn what_differs(a: &Told, b: &Told) -> String {
     )
 }
 
-/// All watches. Those that begin in the past or now are asked how far they are; etcd answers that for a stream only once its
-/// last watch has begun and none has ended by a compaction, so that those are apart.
+/// All watches. Those that begin in the past or now are asked how far they are; etcd answers that
+/// for a stream only once its last watch has begun and none has ended by a compaction, so that
+/// those are apart.
 pub(crate) struct Watches {
     begun: KeyValueRef,
     apart: KeyValueRef,
@@ -207,8 +208,8 @@ impl Watches {
         Ok(())
     }
 
-    /// Whether a key was deleted and made anew in a revision: etcd's compaction to that very one loses the key, and the next
-    /// read of it ends etcd.
+    /// Whether a key was deleted and made anew in a revision: etcd's compaction to that very one
+    /// loses the key, and the next read of it ends etcd.
     pub(crate) fn has_anew(&self, revision: i64) -> bool {
         let first = self.history.partition_point(|change| change.revision < revision);
         let of = self.history.range(first..).take_while(|change| change.revision == revision);
@@ -222,7 +223,8 @@ impl Watches {
         self.history.drain(..behind);
     }
 
-    /// Ends some watches, begins others, and asks how far they are, unless nothing was written since that was asked; all must be synced.
+    /// Ends some watches, begins others, and asks how far they are, unless nothing was written
+    /// since that was asked; all must be synced.
     pub(crate) async fn change(
         &mut self,
         random: &mut Random,
@@ -296,7 +298,8 @@ impl Watches {
         channels: [Channel; 2],
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
-        // Those are not taken up; what one side has told of them and the other has not is lost with the connection.
+        // Those are not taken up; what one side has told of them and the other has not is lost with
+        // the connection.
         self.apart = KeyValueRef::open(channels.clone());
         let before = std::mem::replace(&mut self.begun, KeyValueRef::open(channels));
         let [one, other] = before.sides;

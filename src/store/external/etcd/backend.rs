@@ -99,7 +99,7 @@ impl Etcd {
     }
 
     /// Converts an error, and adds the revision that etcd does not report.
-    async fn into_store_error(&self, refusal: EtcdError, requested: i64) -> StoreError {
+    async fn to_store_error(&self, refusal: EtcdError, requested: i64) -> StoreError {
         match refusal.into_store_error(requested) {
             StoreError::Compacted { requested, oldest: 0 } => {
                 let oldest = self.health.follower.oldest(requested).await;
@@ -155,7 +155,7 @@ impl Etcd {
         let answer = match answer {
             Ok(answer) => answer,
             Err(refusal) => {
-                return Err(self.into_store_error(refusal, convert::reads_at(txn)).await);
+                return Err(self.to_store_error(refusal, convert::reads_at(txn)).await);
             }
         };
         let revision = revision_of(answer.header.as_ref());
@@ -236,7 +236,7 @@ impl Kv for Etcd {
                 }
                 Err(refusal) => refusal,
             };
-            match self.into_store_error(refusal, requested).await {
+            match self.to_store_error(refusal, requested).await {
                 StoreError::Compacted { .. } if request.revision.is_none() && again < AGAIN_MAX => {
                     again += 1;
                 }
@@ -255,7 +255,7 @@ impl Kv for Etcd {
                     let revision = revision_of(answer.header.as_ref());
                     convert::txn_response(&txn, answer, revision)
                 }
-                Err(refusal) => Err(self.into_store_error(refusal, convert::reads_at(&txn)).await),
+                Err(refusal) => Err(self.to_store_error(refusal, convert::reads_at(&txn)).await),
             }
         } else {
             self.write(&txn).await
@@ -372,7 +372,7 @@ impl Maintenance for Etcd {
                 self.health.follower.compacted.fetch_max(revision.0, Relaxed);
                 Ok(())
             }
-            Err(refusal) => Err(self.into_store_error(refusal, revision.0).await),
+            Err(refusal) => Err(self.to_store_error(refusal, revision.0).await),
         }
     }
 
@@ -423,7 +423,7 @@ impl Maintenance for Etcd {
         };
         let (keys, all) = match self.calls().ask(Retry::Allowed, LONG, ask).await {
             Ok(answers) => answers,
-            Err(refusal) => return Err(self.into_store_error(refusal, revision.0).await),
+            Err(refusal) => return Err(self.to_store_error(refusal, revision.0).await),
         };
         let newest = self.calls().observe(keys.header.as_ref());
         // An etcd before 3.6 does not report the revision.

@@ -79,7 +79,8 @@ impl Connections {
         self.current.send_if_modified(|current| {
             let same = current.as_ref().is_some_and(|connection| connection.number == number);
             if same {
-                tracing::warn!(etcd = %self.place, error, "the connection to etcd is lost, reconnecting");
+                tracing::warn!(etcd = %self.place, error, "the connection to etcd is lost, \
+                    reconnecting");
                 error.clone_into(&mut self.last_error.lock());
                 *current = None;
             }
@@ -114,7 +115,8 @@ impl Connections {
             };
             match connected {
                 Ok((at, channel)) => {
-                    tracing::info!(etcd = %self.place, member = at, took = ?begun.elapsed(), "etcd is connected again");
+                    tracing::info!(etcd = %self.place, member = at, took = ?begun.elapsed(), "etcd \
+                        is connected again");
                     (number, first) = (number + 1, at + 1);
                     self.current.send_replace(Some(Connection { number, channel }));
                     // A loss soon after connecting prolongs the backoff; a stable connection resets
@@ -123,7 +125,9 @@ impl Connections {
                         biased;
                         () = shutdown.requested() => return Ok(()),
                         () = base::clock::sleep(ALIVE.0) => backoff.reset(),
-                        gone = current.wait_for(Option::is_none) => if gone.is_err() { return Ok(()) },
+                        gone = current.wait_for(Option::is_none) => {
+                            if gone.is_err() { return Ok(()) }
+                        }
                     }
                 }
                 Err(error) => error.clone_into(&mut self.last_error.lock()),

@@ -93,7 +93,11 @@ fn member(text: &str) -> Result<(bool, MemberAddress), String> {
     // Unparsable text may be a password: it is not repeated.
     let url = Url::parse(text).map_err(|reason| format!("{form}; one is not a URL ({reason})"))?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("has a user of etcd, which would be ignored: this server authenticates with its certificate (--datastore-certfile)".to_owned());
+        return Err(
+            "has a user of etcd, which would be ignored: this server authenticates with its \
+            certificate (--datastore-certfile)"
+                .to_owned(),
+        );
     }
     if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
         return Err(format!("{form}; one has text after its port"));

@@ -135,7 +135,8 @@ pub(super) const CERTIFICATE_REQUIRED: &str =
 pub(super) fn advice(reason: &str) -> Option<&'static str> {
     let users = "etcdserver: user name is empty";
     let advice = if reason.contains(users) || reason.contains("etcdserver: invalid auth token") {
-        "authentication by users is enabled on this etcd (auth enable) and not supported; use client certificates, or disable its users"
+        "authentication by users is enabled on this etcd (auth enable) and not supported; use \
+         client certificates, or disable its users"
     } else if reason.contains("etcdserver: permission denied") {
         "the user of the certificate lacks access to all keys: grant it etcd's role root"
     } else if reason.contains("UnknownIssuer") {

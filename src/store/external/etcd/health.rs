@@ -114,7 +114,8 @@ impl HealthMonitor {
         let newest = self.calls.newest().await.map_err(|refusal| refusal.into_store_error(0))?;
         if newest < followed {
             return Err(StoreError::Stopped(format!(
-                "{} is at revision {newest} and was at {followed}: it was restored or replaced while this server was running: restart the server",
+                "{} is at revision {newest} and was at {followed}: it was restored or replaced \
+                 while this server was running: restart the server",
                 self.calls.connections.place
             )));
         }
@@ -125,7 +126,8 @@ impl HealthMonitor {
     pub(super) async fn refresh_status(&self, count: bool) {
         if let Err(reason) = self.ask(count).await {
             if !self.status_unavailable.swap(true, Relaxed) {
-                tracing::warn!(etcd = %self.calls.connections.place, error = %reason, "cannot read the size and the alarms of etcd");
+                tracing::warn!(etcd = %self.calls.connections.place, error = %reason, "cannot read \
+                    the size and the alarms of etcd");
             }
             return;
         }

@@ -205,7 +205,8 @@ impl ServerLock {
         match self.acquire().await {
             Ok(()) => Ok(()),
             Err(LockError::By(who)) => Err(StoreError::Stopped(format!(
-                "{} was away for more than {TTL} s, and {who} has taken it since: let one server at a time use it",
+                "{} was away for more than {TTL} s, and {who} has taken it since: let one server \
+                 at a time use it",
                 self.calls.connections.place
             ))),
             Err(LockError::Refused(refusal)) => Err(refusal.into_store_error(0)),

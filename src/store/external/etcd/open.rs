@@ -77,7 +77,8 @@ async fn wait_for(
     if numbers < OLDEST {
         let (major, minor) = OLDEST;
         return Err(Unusable::Failed(format!(
-            "its version is {version}; the oldest supported version is {major}.{minor}: upgrade etcd"
+            "its version is {version}; the oldest supported version is {major}.{minor}: upgrade \
+             etcd"
         )));
     }
     Ok(calls)
@@ -103,7 +104,8 @@ pub(crate) async fn open(
             let lock = ServerLock::new(calls.clone(), holder);
             lock.acquire_or_wait().await.map_err(|reason| match reason {
                 LockError::By(who) => Unusable::Held(format!(
-                    "{name} is in use by {who}: only one server may write to it; the lock of a killed server expires after 20 s"
+                    "{name} is in use by {who}: only one server may write to it; the lock of a \
+                     killed server expires after 20 s"
                 )),
                 LockError::Refused(refusal) => failed(&refusal),
             })?;

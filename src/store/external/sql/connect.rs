@@ -100,8 +100,10 @@ async fn remote(endpoint: &Endpoint, access: Access) -> Result<Box<dyn Session>,
                 if let Err(SqlError::Held(_)) = taken {
                     let who = session.text(
                         "SELECT a.application_name || ', ' || COALESCE(host(a.client_addr), 'a local socket') || ', process ' || a.pid \
-                         FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted \
-                         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+                         FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = \
+                         'advisory' AND l.granted \
+                         AND l.database = (SELECT oid FROM pg_database WHERE datname = \
+                         current_database()) \
                          AND (l.classid::bigint << 32) + l.objid::bigint = $1 LIMIT 1",
                         &[Arg::Number(LOCK)],
                     );

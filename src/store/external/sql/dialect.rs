@@ -62,11 +62,14 @@ pub(super) struct Dialect {
 }
 
 const LEASES: &[&str] = &[
-    "CREATE TABLE IF NOT EXISTS kube_lite_lease (id BIGINT NOT NULL PRIMARY KEY, ttl BIGINT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS kube_lite_attachment (lease BIGINT NOT NULL, revision BIGINT NOT NULL, PRIMARY KEY (lease, revision))",
+    "CREATE TABLE IF NOT EXISTS kube_lite_lease (id BIGINT NOT NULL PRIMARY KEY, ttl BIGINT NOT \
+     NULL)",
+    "CREATE TABLE IF NOT EXISTS kube_lite_attachment (lease BIGINT NOT NULL, revision BIGINT NOT \
+     NULL, PRIMARY KEY (lease, revision))",
 ];
 const LOAD: &str = "SELECT CAST(id AS BIGINT), COALESCE(name, ''), CAST(COALESCE(created, 0) AS BIGINT), CAST(COALESCE(deleted, 0) AS BIGINT), \
-    CAST(COALESCE(create_revision, 0) AS BIGINT), CAST(COALESCE(prev_revision, 0) AS BIGINT), CAST(COALESCE(lease, 0) AS BIGINT), value \
+    CAST(COALESCE(create_revision, 0) AS BIGINT), CAST(COALESCE(prev_revision, 0) AS BIGINT), \
+    CAST(COALESCE(lease, 0) AS BIGINT), value \
     FROM kine ORDER BY id";
 const NEWEST: &str = "SELECT CAST(MAX(id) AS BIGINT) FROM kine";
 const COMPACTED: &str =
@@ -74,7 +77,8 @@ const COMPACTED: &str =
 const ATTACHED: &str = "SELECT revision, lease FROM kube_lite_attachment";
 const GRANTED: &str = "SELECT id, ttl FROM kube_lite_lease";
 const INSERT: &str = "INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value, old_value) \
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, (SELECT value FROM kine WHERE id = $6 AND deleted = 0))";
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, (SELECT value FROM kine WHERE id = $6 AND deleted = \
+    0))";
 const ATTACH: &str = "INSERT INTO kube_lite_attachment(revision, lease) VALUES ($1, $2)";
 const GRANT: &str = "INSERT INTO kube_lite_lease(id, ttl) VALUES ($1, $2)";
 const REVOKE: [&str; 2] = [
@@ -83,9 +87,11 @@ const REVOKE: [&str; 2] = [
 ];
 const SET_COMPACTED: &str = "UPDATE kine SET prev_revision = $1 WHERE name = 'compact_rev_key'";
 const ONE_COMPACTED: &str = "DELETE FROM kine WHERE name = 'compact_rev_key' AND id <> \
-    (SELECT id FROM kine WHERE name = 'compact_rev_key' ORDER BY prev_revision DESC, id DESC LIMIT 1)";
+    (SELECT id FROM kine WHERE name = 'compact_rev_key' ORDER BY prev_revision DESC, id DESC LIMIT \
+    1)";
 const COMPACT: &str = "DELETE FROM kine WHERE id IN \
-    (SELECT kp.prev_revision FROM kine AS kp WHERE kp.name <> 'compact_rev_key' AND kp.prev_revision <> 0 AND kp.id >= $1 AND kp.id < $2 \
+    (SELECT kp.prev_revision FROM kine AS kp WHERE kp.name <> 'compact_rev_key' AND \
+    kp.prev_revision <> 0 AND kp.id >= $1 AND kp.id < $2 \
     UNION ALL SELECT kd.id FROM kine AS kd WHERE kd.deleted <> 0 AND kd.id >= $1 AND kd.id < $2)";
 const FORGET: &str = "DELETE FROM kube_lite_attachment WHERE revision < $1 \
     AND NOT EXISTS (SELECT 1 FROM kine WHERE kine.id = kube_lite_attachment.revision)";
@@ -96,12 +102,14 @@ pub(super) const SQLITE: Dialect = Dialect {
     names: KeyNames { ascii: false, max: usize::MAX },
     kine: &[
         "CREATE TABLE IF NOT EXISTS kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, created INTEGER, deleted INTEGER, \
-            create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB)",
+            create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value \
+            BLOB)",
         "CREATE INDEX IF NOT EXISTS kine_name_index ON kine (name)",
         "CREATE INDEX IF NOT EXISTS kine_name_id_index ON kine (name,id)",
         "CREATE INDEX IF NOT EXISTS kine_id_deleted_index ON kine (id,deleted)",
         "CREATE INDEX IF NOT EXISTS kine_prev_revision_index ON kine (prev_revision)",
-        "CREATE UNIQUE INDEX IF NOT EXISTS kine_name_prev_revision_uindex ON kine (name, prev_revision)",
+        "CREATE UNIQUE INDEX IF NOT EXISTS kine_name_prev_revision_uindex ON kine (name, \
+         prev_revision)",
         "CREATE INDEX IF NOT EXISTS kine_id_compact_rev_key_with_prev_revision_index ON kine (id, name, prev_revision) \
             WHERE name != 'compact_rev_key' AND prev_revision != 0",
     ],
@@ -124,7 +132,8 @@ pub(super) const SQLITE: Dialect = Dialect {
     one_compacted: ONE_COMPACTED,
     compact: COMPACT,
     forget: FORGET,
-    size: "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()",
+    size: "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count(), \
+        pragma_freelist_count(), pragma_page_size()",
     defragment: Some("VACUUM"),
     positional: false,
     remote: false,
@@ -136,15 +145,18 @@ pub(super) const POSTGRES: Dialect = Dialect {
     names: KeyNames { ascii: false, max: usize::MAX },
     kine: &[
         "CREATE TABLE IF NOT EXISTS kine (id BIGSERIAL PRIMARY KEY, name text COLLATE \"C\", created INTEGER, deleted INTEGER, \
-            create_revision BIGINT, prev_revision BIGINT, lease INTEGER, value bytea, old_value bytea)",
+            create_revision BIGINT, prev_revision BIGINT, lease INTEGER, value bytea, old_value \
+            bytea)",
         "CREATE INDEX IF NOT EXISTS kine_name_index ON kine (name)",
         "CREATE INDEX IF NOT EXISTS kine_name_id_index ON kine (name,id)",
         "CREATE INDEX IF NOT EXISTS kine_id_deleted_index ON kine (id,deleted)",
         "CREATE INDEX IF NOT EXISTS kine_prev_revision_index ON kine (prev_revision)",
-        "CREATE UNIQUE INDEX IF NOT EXISTS kine_name_prev_revision_uindex ON kine (name, prev_revision)",
+        "CREATE UNIQUE INDEX IF NOT EXISTS kine_name_prev_revision_uindex ON kine (name, \
+         prev_revision)",
         "CREATE INDEX IF NOT EXISTS kine_list_query_index ON kine (name, id DESC, deleted)",
     ],
-    exists: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = current_schema() AND table_name = $1",
+    exists: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = current_schema() \
+        AND table_name = $1",
     begin: "BEGIN",
     begin_reading: "BEGIN ISOLATION LEVEL REPEATABLE READ",
     // Later inserts without an id, as by k3s, continue after these ids.
@@ -161,7 +173,8 @@ pub(super) const MYSQL: Dialect = Dialect {
     names: KeyNames { ascii: true, max: 630 },
     kine: &[
         "CREATE TABLE IF NOT EXISTS kine (id BIGINT UNSIGNED AUTO_INCREMENT, name VARCHAR(630) CHARACTER SET ascii, created INTEGER, \
-            deleted INTEGER, create_revision BIGINT UNSIGNED, prev_revision BIGINT UNSIGNED, lease INTEGER, value MEDIUMBLOB, \
+            deleted INTEGER, create_revision BIGINT UNSIGNED, prev_revision BIGINT UNSIGNED, lease \
+            INTEGER, value MEDIUMBLOB, \
             old_value MEDIUMBLOB, PRIMARY KEY (id))",
         "CREATE INDEX kine_name_index ON kine (name)",
         "CREATE INDEX kine_name_id_index ON kine (name,id)",
@@ -171,11 +184,13 @@ pub(super) const MYSQL: Dialect = Dialect {
     ],
     repeatable: false,
     leases: LEASES,
-    exists: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
+    exists: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND \
+        table_name = ?",
     begin: "START TRANSACTION",
     begin_reading: "START TRANSACTION WITH CONSISTENT SNAPSHOT",
     load: "SELECT CAST(id AS SIGNED), COALESCE(name, ''), CAST(COALESCE(created, 0) AS SIGNED), CAST(COALESCE(deleted, 0) AS SIGNED), \
-        CAST(COALESCE(create_revision, 0) AS SIGNED), CAST(COALESCE(prev_revision, 0) AS SIGNED), CAST(COALESCE(lease, 0) AS SIGNED), value \
+        CAST(COALESCE(create_revision, 0) AS SIGNED), CAST(COALESCE(prev_revision, 0) AS SIGNED), \
+        CAST(COALESCE(lease, 0) AS SIGNED), value \
         FROM kine ORDER BY id",
     newest: "SELECT CAST(MAX(id) AS SIGNED) FROM kine",
     compacted: "SELECT CAST(MAX(prev_revision) AS SIGNED) FROM kine WHERE name = 'compact_rev_key'",
@@ -192,10 +207,13 @@ pub(super) const MYSQL: Dialect = Dialect {
     ],
     set_compacted: "UPDATE kine SET prev_revision = ? WHERE name = 'compact_rev_key'",
     one_compacted: "DELETE FROM kine WHERE name = 'compact_rev_key' AND id <> (SELECT id FROM \
-        (SELECT id FROM kine WHERE name = 'compact_rev_key' ORDER BY prev_revision DESC, id DESC LIMIT 1) AS newest)",
+        (SELECT id FROM kine WHERE name = 'compact_rev_key' ORDER BY prev_revision DESC, id DESC \
+        LIMIT 1) AS newest)",
     compact: "DELETE kv FROM kine AS kv INNER JOIN \
-        (SELECT kp.prev_revision AS id FROM kine AS kp WHERE kp.name <> 'compact_rev_key' AND kp.prev_revision <> 0 AND kp.id >= ? AND kp.id < ? \
-        UNION ALL SELECT kd.id AS id FROM kine AS kd WHERE kd.deleted <> 0 AND kd.id >= ? AND kd.id < ?) AS ks ON kv.id = ks.id",
+        (SELECT kp.prev_revision AS id FROM kine AS kp WHERE kp.name <> 'compact_rev_key' AND \
+        kp.prev_revision <> 0 AND kp.id >= ? AND kp.id < ? \
+        UNION ALL SELECT kd.id AS id FROM kine AS kd WHERE kd.deleted <> 0 AND kd.id >= ? AND \
+        kd.id < ?) AS ks ON kv.id = ks.id",
     forget: "DELETE FROM kube_lite_attachment WHERE revision < ? \
         AND NOT EXISTS (SELECT 1 FROM kine WHERE kine.id = kube_lite_attachment.revision)",
     size: "SELECT CAST(COALESCE(SUM(data_length + index_length), 0) AS SIGNED) FROM information_schema.tables \

@@ -124,7 +124,8 @@ pub(super) async fn begin(
     let state = database.load().await.map_err(&failed)?;
     let local = !database.dialect().remote;
     tracing::info!(
-        %endpoint, revision = state.revision(), keys = state.size().keys, "the external datastore is open"
+        %endpoint, revision = state.revision(), keys = state.size().keys, "the external datastore \
+            is open"
     );
     let shared = Arc::new(SharedState::new(state));
     let status = Arc::new(Status::default());

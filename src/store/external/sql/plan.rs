@@ -187,7 +187,8 @@ pub(super) fn plan(
         }
         Command::Raise { .. } | Command::Alarm { .. } | Command::SetProfile { .. } => {
             return Err(StoreError::Invalid(
-                "an external datastore stores keys and leases only: alarms and members require the embedded store".to_owned(),
+                "an external datastore stores keys and leases only: alarms and members require the \
+                 embedded store".to_owned(),
             ));
         }
     };
@@ -213,7 +214,9 @@ fn parts(txn: Txn) -> Result<Vec<Txn>, StoreError> {
 
 fn several() -> StoreError {
     StoreError::Invalid(
-        "an external datastore stores one change per revision (kine's schema): a request that changes several keys at once requires the embedded store".to_owned(),
+        "an external datastore stores one change per revision (kine's schema): a request that \
+         changes several keys at once requires the embedded store"
+            .to_owned(),
     )
 }
 

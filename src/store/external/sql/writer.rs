@@ -265,7 +265,8 @@ impl Writer {
         self.status.applied.fetch_add(batch.callers.len() as u64, Relaxed);
         if after != before.saturating_add(rows) {
             let text = format!(
-                "the database has {rows} changes after revision {before}, but the state is at {after}"
+                "the database has {rows} changes after revision {before}, but the state is at \
+                 {after}"
             );
             return Err(StoreError::Stopped(text));
         }
@@ -350,7 +351,8 @@ impl Writer {
     /// Reconnects, for a bounded time, and determines whether changes up to `last` were committed.
     async fn recover(&mut self, why: &str, last: Option<i64>) -> Result<CommitOutcome, StoreError> {
         let endpoint = self.database.endpoint().clone();
-        tracing::warn!(%endpoint, error = why, "the connection to the datastore is lost, reconnecting");
+        tracing::warn!(%endpoint, error = why, "the connection to the datastore is lost, \
+            reconnecting");
         let begun = base::clock::now();
         let mut backoff = Backoff::new(WAIT.0, WAIT.1);
         let mut error = why.to_owned();
@@ -361,7 +363,8 @@ impl Writer {
             };
             match again.await {
                 Ok(newest) => {
-                    tracing::info!(%endpoint, took = ?begun.elapsed(), "the datastore is connected again");
+                    tracing::info!(%endpoint, took = ?begun.elapsed(), "the datastore is connected \
+                        again");
                     return self.is_ours(newest, last);
                 }
                 Err(classify) => error = classify.to_string(),

@@ -1,4 +1,5 @@
-//! A device that is full where nothing was reserved: what was taken waits, nothing more is taken, and it goes on by itself.
+//! A device that is full where nothing was reserved: what was taken waits, nothing more is taken,
+//! and it goes on by itself.
 
 use super::*;
 use crate::contract::{Durability, StoreError};

@@ -1,4 +1,5 @@
-//! Values that are read from files: the right ones, whatever was appended, replaced, cut off, removed or refused meanwhile.
+//! Values that are read from files: the right ones, whatever was appended, replaced, cut off,
+//! removed or refused meanwhile.
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -211,7 +212,8 @@ fn without_maps_values_stay_in_memory() {
     compare_all(&open(&copy).unwrap(), &written, newest);
 }
 
-/// What a record says counts only where the state has the same: another leader's entries took the place of these.
+/// What a record says counts only where the state has the same: another leader's entries took the
+/// place of these.
 #[test]
 fn a_segment_whose_entries_were_replaced_gives_no_value() {
     let disk = SimDisk::new();

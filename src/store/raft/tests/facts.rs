@@ -1,4 +1,5 @@
-//! What etcd's interface asks of several members: profiles, alarms, checksums, leases from anywhere, the lead by request.
+//! What etcd's interface asks of several members: profiles, alarms, checksums, leases from
+//! anywhere, the lead by request.
 
 use std::time::Duration;
 

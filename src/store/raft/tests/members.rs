@@ -143,7 +143,8 @@ async fn who_was_away_longer_than_the_log_is_caught_up_by_a_checkpoint() {
     cluster.start(0).await.unwrap();
     cluster.leader_among(&[0, 1]).await;
     cluster.store(0).txn(put("behind", "v")).await.unwrap();
-    // Each eighth message breaks the transfer, which could not be done in seven: it goes on where it was.
+    // Each eighth message breaks the transfer, which could not be done in seven: it goes on where
+    // it was.
     cluster.break_bulk_after(Some(8));
     let before = cluster.bulk_messages();
     cluster.heal();
@@ -295,7 +296,8 @@ async fn a_leader_cut_off_goes_on_after_another_one_tried_to_give_it_the_lead() 
     let error = cluster.nodes[&leader].members.transfer(lost).await.unwrap_err();
     let expected = "the other member did not become leader in time";
     assert!(matches!(&error, StoreError::Unavailable(text) if text == expected), "{error}");
-    // The one that was cut off hears of the term in which the lead was given up before anybody leads the next one.
+    // The one that was cut off hears of the term in which the lead was given up before anybody
+    // leads the next one.
     cluster.heal();
     for machine in 0..3 {
         cluster.store(machine).txn(put(&format!("k{machine}"), "v")).await.unwrap();
@@ -387,7 +389,8 @@ async fn a_member_at_another_address_is_found_by_the_leader_that_needs_it_to_agr
     cluster.crash(lost).await;
     cluster.renumber(moved);
     cluster.start(moved).await.unwrap();
-    // Nobody has agreed on the new address: only with the moved member there is a quorum that could.
+    // Nobody has agreed on the new address: only with the moved member there is a quorum that
+    // could.
     let begun = tokio::time::Instant::now();
     while cluster.store(moved).txn(put("with it", "2")).await.is_err() {
         assert!(begun.elapsed() < ELECTION, "the moved member was not found");
@@ -498,7 +501,8 @@ async fn a_watch_at_a_follower_brings_every_change_once_and_in_order() {
     assert_eq!(keys, (0..30).map(|n| format!("k{n}")).collect::<Vec<_>>());
 }
 
-/// Writers, crashes with and without power, partitions and loss; what was acknowledged must be there in the end.
+/// Writers, crashes with and without power, partitions and loss; what was acknowledged must be
+/// there in the end.
 async fn storm(seed: u64) {
     let mut cluster = Cluster::of(3, seed).await;
     let mut acknowledged = Vec::new();

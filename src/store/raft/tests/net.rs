@@ -1,4 +1,5 @@
-//! Members in one process: a transport with loss, delay and partitions, and machines that lose their power.
+//! Members in one process: a transport with loss, delay and partitions, and machines that lose
+//! their power.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -61,7 +62,8 @@ enum Fate {
     Arrives(Duration, Option<Duration>, Option<Duration>),
 }
 
-/// Whether a message does no harm when it comes twice. Commands are sent once, and whoever carries them keeps to that.
+/// Whether a message does no harm when it comes twice. Commands are sent once, and whoever carries
+/// them keeps to that.
 fn may_come_twice(message: &[u8]) -> bool {
     let request = Envelope::decode(message).map(|(_, reader)| Request::decode(reader));
     !matches!(request, Ok(Ok(Request::Propose(_) | Request::Change(_))))
@@ -126,7 +128,8 @@ impl Inner {
     }
 }
 
-/// What comes of a message that, or whose answer, is lost: real connections notice after some seconds that nothing comes.
+/// What comes of a message that, or whose answer, is lost: real connections notice after some
+/// seconds that nothing comes.
 async fn unanswered() -> Result<Bytes, CallError> {
     tokio::time::sleep(UNANSWERED).await;
     Err(CallError::Unanswered("the connection is dead".to_owned()))
@@ -386,7 +389,8 @@ impl Cluster {
         self.net.0.lock().bulk
     }
 
-    /// The power of a machine goes: nothing is sent or written any more, and what was not synced may be lost.
+    /// The power of a machine goes: nothing is sent or written any more, and what was not synced
+    /// may be lost.
     pub(super) async fn crash(&mut self, machine: usize) {
         self.lose(machine, true);
         self.drain().await;

@@ -1,6 +1,8 @@
-//! Whole clusters in one thread and in no time: one seed decides what clients ask, what goes wrong, and in which order.
+//! Whole clusters in one thread and in no time: one seed decides what clients ask, what goes wrong,
+//! and in which order.
 //!
-//! `tests/simulation/run` runs many; a seed that fails is run again, with everything that happens, by `--seed`.
+//! `tests/simulation/run` runs many; a seed that fails is run again, with everything that happens,
+//! by `--seed`.
 
 mod check;
 mod clients;
@@ -23,8 +25,8 @@ use crate::log::sim::Rng;
 /// Most time the members get to be one again when nothing is wrong any more.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// Seeds of a plain `cargo test`: with those that found something three quarters of a minute on two cores, for a debug build
-/// needs 1.3 s for each. `tests/simulation/run` builds what needs 0.1 s.
+/// Seeds of a plain `cargo test`: with those that found something three quarters of a minute on two
+/// cores, for a debug build needs 1.3 s for each. `tests/simulation/run` builds what needs 0.1 s.
 const SEEDS: u64 = 60;
 
 /// What a run was.
@@ -276,7 +278,8 @@ fn many_seeds() {
     let (runs, failures) = many(before.into_iter().chain(from..from + count), threads, print);
     let all = sum(&runs);
     let line = format!(
-        "{} seeds in {:.0?}, {:.1} a second: {} things happened, {} calls answered, {} left open, {} revisions, faults {:?}\n",
+        "{} seeds in {:.0?}, {:.1} a second: {} things happened, {} calls answered, {} left open, \
+         {} revisions, faults {:?}\n",
         runs.len(),
         begun.elapsed(),
         runs.len() as f64 / begun.elapsed().as_secs_f64(),

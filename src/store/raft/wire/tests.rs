@@ -207,7 +207,8 @@ fn the_frame_and_the_entries_stand_as_written_down() {
         /* vote */ 2, 2, 1, /* before */ 6, 2, /* committed */ 0, 0,
         /* entries */ 1,
     ];
-    // Kind, bytes; term, index, distance; ceiling; one command of three bytes: grant the lease 7 for 60 s.
+    // Kind, bytes; term, index, distance; ceiling; one command of three bytes: grant the lease 7
+    // for 60 s.
     let entry = [1, 8, 2, 6, 0, 18, 3, 3, 14, 120];
     assert_eq!(body[..8], head);
     assert_eq!(body[8..], entry);

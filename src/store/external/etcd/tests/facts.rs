@@ -32,7 +32,8 @@ async fn end(tasks: Tasks) {
     assert_eq!(tasks.fault(), None);
 }
 
-/// One server at a time writes; who it is is told; it takes over from a former life of its own, which then writes no more.
+/// One server at a time writes; who it is is told; it takes over from a former life of its own,
+/// which then writes no more.
 pub(super) async fn held(endpoint: &Endpoint) {
     let (first, former) = open(endpoint, Some((1, "edge-1"))).await.unwrap();
     let refused = open(endpoint, Some((2, "edge-2"))).await.unwrap_err().to_string();
@@ -82,7 +83,8 @@ pub(super) async fn held(endpoint: &Endpoint) {
     end(tasks).await;
 }
 
-/// Lists longer than a page are of one revision, and changes larger than etcd sends at once come whole.
+/// Lists longer than a page are of one revision, and changes larger than etcd sends at once come
+/// whole.
 pub(super) async fn pages(endpoint: &Endpoint) {
     let (store, tasks) = open(endpoint, None).await.unwrap();
     for hundred in 0..41 {

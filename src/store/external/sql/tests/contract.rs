@@ -1,4 +1,5 @@
-//! What every store answers, whatever keeps it: facts of etcd, one function each, over an empty store.
+//! What every store answers, whatever keeps it: facts of etcd, one function each, over an empty
+//! store.
 
 use std::sync::Arc;
 
@@ -86,7 +87,8 @@ pub(super) async fn guards(store: Arc<dyn Backend>) {
     assert!(get(store, "k").await.is_none());
 }
 
-/// Many at once each get a revision of their own, without a gap, and a watch sees all of them in order.
+/// Many at once each get a revision of their own, without a gap, and a watch sees all of them in
+/// order.
 pub(super) async fn crowds(store: Arc<dyn Backend>) {
     let mut watcher = store.watch(KeyRange::prefix("n/"), Some(Revision(2))).await.unwrap();
     let store = &store;

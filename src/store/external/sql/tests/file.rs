@@ -40,7 +40,8 @@ async fn texts(path: &Path, sql: &'static str) -> Vec<String> {
 
 /// Every column of kine's table in one text.
 const TABLE: &str = "SELECT id || ' ' || name || ' ' || created || deleted || ' ' || COALESCE(create_revision, 0) || ' ' || \
-    prev_revision || ' ' || lease || ' ' || COALESCE(value, '-') || ' ' || COALESCE(old_value, '-') FROM kine ORDER BY id";
+    prev_revision || ' ' || lease || ' ' || COALESCE(value, '-') || ' ' || COALESCE(old_value, \
+    '-') FROM kine ORDER BY id";
 
 /// Writes of separable puts are kine's rows, one a revision, and the answer is the last one's.
 #[tokio::test]
@@ -123,7 +124,8 @@ async fn what_was_acknowledged_is_there_after_a_restart() {
     );
 }
 
-/// What kine's SQL (v0.17) makes: its schema, its rows, an interrupted compaction, a hole filled up.
+/// What kine's SQL (v0.17) makes: its schema, its rows, an interrupted compaction, a hole filled
+/// up.
 #[tokio::test]
 async fn a_file_of_k3s_opens_as_it_is() {
     let dir = tempfile::tempdir().unwrap();

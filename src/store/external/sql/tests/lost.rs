@@ -1,4 +1,5 @@
-//! A connection that is lost while a transaction is under way: what happened is applied once, what did not is done again.
+//! A connection that is lost while a transaction is under way: what happened is applied once, what
+//! did not is done again.
 
 use async_trait::async_trait;
 

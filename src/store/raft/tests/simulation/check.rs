@@ -1,4 +1,5 @@
-//! Whether a history could have been: by the revisions that every answer carries, and by an independent checker's search.
+//! Whether a history could have been: by the revisions that every answer carries, and by an
+//! independent checker's search.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +140,8 @@ fn owners(book: &Book, timeline: &[Model]) -> Result<Owners, String> {
             _ => {}
         }
     }
-    // Its answer does not say what it deleted: what another call did, or was seen before, was not this one's doing.
+    // Its answer does not say what it deleted: what another call did, or was seen before, was not
+    // this one's doing.
     for (number, record) in book.records.iter().enumerate().filter(|(_, record)| revokes(record)) {
         let Outcome::Reply(reply) = &record.outcome else { continue };
         let made = replays(record, reply, timeline)?;

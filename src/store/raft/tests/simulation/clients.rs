@@ -1,4 +1,5 @@
-//! Clients: each asks one thing after the other, of a machine that it leaves when that does not answer.
+//! Clients: each asks one thing after the other, of a machine that it leaves when that does not
+//! answer.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -273,8 +273,8 @@ impl Storm {
         halted.map(drop)
     }
 
-    /// A machine comes back at another address, whatever else is wrong; one at a time, for members of which none knows where
-    /// another is cannot find each other.
+    /// A machine comes back at another address, whatever else is wrong; one at a time, for members
+    /// of which none knows where another is cannot find each other.
     async fn move_away(&mut self, victim: usize) -> Result<(), String> {
         let Some(leader) = self.leader() else { return Ok(()) };
         let known = self.cluster.nodes[&leader].members.list();

@@ -1,9 +1,11 @@
-//! What the store is to do, one call after the other: the specification that histories are checked against.
+//! What the store is to do, one call after the other: the specification that histories are checked
+//! against.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A key as the contract shows it; values are the numbers of the calls that wrote them, so each is written once.
+/// A key as the contract shows it; values are the numbers of the calls that wrote them, so each is
+/// written once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Item {
     pub(super) value: u64,

@@ -1,4 +1,5 @@
-//! Everything that happened in a run, in one number: two runs with the same number were the same run.
+//! Everything that happened in a run, in one number: two runs with the same number were the same
+//! run.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -45,7 +46,8 @@ impl Trace {
         }
     }
 
-    /// With `print`, what the code under test logs on this thread goes to standard error, too, until the guard is dropped.
+    /// With `print`, what the code under test logs on this thread goes to standard error, too,
+    /// until the guard is dropped.
     pub(crate) fn follow_logs(&self) -> Option<tracing::subscriber::DefaultGuard> {
         self.0.print.then(|| tracing::subscriber::set_default(Logs(self.clone())))
     }

@@ -1,5 +1,5 @@
-//! Watchers: one for everything at each machine, which the others' answers are compared with, and some of clients that move
-//! from machine to machine.
+//! Watchers: one for everything at each machine, which the others' answers are compared with, and
+//! some of clients that move from machine to machine.
 
 use std::ops::Range;
 use std::time::Duration;

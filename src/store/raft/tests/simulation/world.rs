@@ -1,4 +1,5 @@
-//! What clients share: the doors to the machines that run, and the book of everything asked, answered and seen.
+//! What clients share: the doors to the machines that run, and the book of everything asked,
+//! answered and seen.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -78,7 +79,8 @@ pub(super) fn number(text: &[u8]) -> u64 {
     std::str::from_utf8(text).unwrap().trim_start_matches('k').parse().unwrap()
 }
 
-/// The value with this number: every second is so large that segments of the log fill and values lie in files.
+/// The value with this number: every second is so large that segments of the log fill and values
+/// lie in files.
 pub(super) fn value(number: u64) -> String {
     let times =
         if number.is_multiple_of(2) { 200 + usize::try_from(number % 7).unwrap() * 500 } else { 1 };
@@ -138,7 +140,8 @@ pub(super) struct Book {
     pub(super) records: Vec<Record>,
     pub(super) seen: BTreeMap<i64, Witnessed>,
     pub(super) streams: Vec<Stream>,
-    /// Granted leases: seconds, and the begin of the last renewal that was answered, in microseconds.
+    /// Granted leases: seconds, and the begin of the last renewal that was answered, in
+    /// microseconds.
     pub(super) leases: BTreeMap<i64, (i64, u64)>,
     /// First thing that must not be.
     pub(super) wrong: Option<String>,
