@@ -16,7 +16,7 @@ pub(crate) struct CompactHashes(Mutex<VecDeque<KvHash>>);
 
 impl CompactHashes {
     /// Stores the checksum of a compacted revision, taken before the compaction.
-    pub(crate) fn keep(&self, sum: KvHash) {
+    pub(crate) fn insert(&self, sum: KvHash) {
         let sum = KvHash { keys: sum.compacting, ..sum };
         let mut kept = self.0.lock();
         // Concurrent compactions may end in either order.
@@ -28,7 +28,7 @@ impl CompactHashes {
     }
 
     /// The checksum taken when this revision was compacted.
-    pub(crate) fn of(&self, revision: Revision) -> Option<KvHash> {
+    pub(crate) fn get(&self, revision: Revision) -> Option<KvHash> {
         self.0.lock().iter().find(|sum| sum.revision == revision).copied()
     }
 }
@@ -42,9 +42,9 @@ mod tests {
         let sums = CompactHashes::default();
         for revision in [3, 1, 2].into_iter().chain(4..=12).map(Revision) {
             let (compacted, newest) = (Revision(0), revision);
-            sums.keep(KvHash { keys: 7, compacting: 7, all: 7, revision, compacted, newest });
+            sums.insert(KvHash { keys: 7, compacting: 7, all: 7, revision, compacted, newest });
         }
-        let kept = |n| sums.of(Revision(n)).is_some();
+        let kept = |n| sums.get(Revision(n)).is_some();
         assert_eq!((kept(2), kept(3), kept(12), kept(13)), (false, true, true, false));
     }
 }

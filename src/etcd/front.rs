@@ -181,24 +181,24 @@ impl Etcd {
         excluded: &[&str],
         verbose: bool,
     ) -> Response<Body> {
-        let (mut told, mut failed) = (String::new(), false);
+        let (mut page, mut failed) = (String::new(), false);
         for check in checks.iter().filter(|check| !excluded.contains(&check.name())) {
             let result = self.check(*check).await;
             self.counters.checked(kind, *check, result.is_ok());
             failed |= result.is_err();
             // Writing to a string does not fail.
             let _ = match result {
-                Ok(()) => writeln!(told, "[+]{} ok", check.name()),
-                Err(error) => writeln!(told, "[-]{} failed: {error}", check.name()),
+                Ok(()) => writeln!(page, "[+]{} ok", check.name()),
+                Err(error) => writeln!(page, "[-]{} failed: {error}", check.name()),
             };
         }
         if failed {
-            return failure(StatusCode::SERVICE_UNAVAILABLE, &told);
+            return failure(StatusCode::SERVICE_UNAVAILABLE, &page);
         }
         if !verbose {
-            told.clear();
+            page.clear();
         }
-        let mut response = answer(StatusCode::OK, TEXT, told + "ok\n");
+        let mut response = answer(StatusCode::OK, TEXT, page + "ok\n");
         let nosniff = header::HeaderValue::from_static("nosniff");
         response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
         response
@@ -230,20 +230,20 @@ mod tests {
 
     #[test]
     fn a_client_says_how_long_it_waits_as_grpc_has_it() {
-        let said = |text: &str| {
+        let parsed = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("grpc-timeout", text.parse().unwrap());
             limit(&headers)
         };
         assert_eq!(limit(&HeaderMap::new()), None);
-        assert_eq!(said("2H"), Some(Duration::from_secs(7200)));
-        assert_eq!(said("3M"), Some(Duration::from_secs(180)));
-        assert_eq!(said("99999999S"), Some(Duration::from_secs(99_999_999)));
-        assert_eq!(said("250m"), Some(Duration::from_millis(250)));
-        assert_eq!(said("7u"), Some(Duration::from_micros(7)));
-        assert_eq!(said("0n"), Some(Duration::ZERO));
+        assert_eq!(parsed("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(parsed("3M"), Some(Duration::from_secs(180)));
+        assert_eq!(parsed("99999999S"), Some(Duration::from_secs(99_999_999)));
+        assert_eq!(parsed("250m"), Some(Duration::from_millis(250)));
+        assert_eq!(parsed("7u"), Some(Duration::from_micros(7)));
+        assert_eq!(parsed("0n"), Some(Duration::ZERO));
         for none in ["", "S", "5", "100000000S", "+5S", "-1S", "5 S", "5s", "1.5S"] {
-            assert_eq!(said(none), None, "{none:?}");
+            assert_eq!(parsed(none), None, "{none:?}");
         }
     }
 

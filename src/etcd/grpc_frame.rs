@@ -45,7 +45,7 @@ pub(crate) fn encoded(message: &impl Message) -> Result<Bytes, Status> {
 }
 
 /// Converts the length of a message for its prefix.
-pub(crate) fn told_length(length: usize) -> Result<u32, Status> {
+pub(crate) fn prefix_length(length: usize) -> Result<u32, Status> {
     u32::try_from(length).map_err(|_| {
         Status::resource_exhausted(format!(
             "Cannot return body with more than 4GB of data but got {length} bytes"
@@ -55,9 +55,9 @@ pub(crate) fn told_length(length: usize) -> Result<u32, Status> {
 
 /// A buffer with the prefix of a message of this length, and room for the message.
 fn begin(length: usize) -> Result<BytesMut, Status> {
-    let told = told_length(length)?;
+    let prefix = prefix_length(length)?;
     let mut out = BytesMut::with_capacity(PREFIX + length);
     out.put_u8(0);
-    out.put_u32(told);
+    out.put_u32(prefix);
     Ok(out)
 }

@@ -150,7 +150,7 @@ impl Kv for Etcd {
         let sum = if revision.0 > 0 { self.backend.hash(revision).await.ok() } else { None };
         self.backend.compact(revision).await.map_err(status)?;
         if let Some(sum) = sum {
-            self.compact_hashes.keep(sum);
+            self.compact_hashes.insert(sum);
         }
         Ok(Response::new(pb::CompactionResponse { header: self.header_now() }))
     }

@@ -58,11 +58,11 @@ pub(crate) async fn answer<B>(
 where
     B: http_body::Body<Data = Bytes, Error: Display> + Unpin,
 {
-    let said = match receive(body, &call).await {
+    let result = match receive(body, &call).await {
         Ok(message) => run(&etcd, method, message).await,
         Err(status) => Err(status),
     };
-    match said {
+    match result {
         Ok(pieces) => {
             call.sent(pieces.len());
             let mut response = Response::new(UnaryBody::Whole(pieces, Some(call)));

@@ -112,7 +112,7 @@ impl Maintenance for Etcd {
     ) -> Result<Response<pb::HashKvResponse>, Status> {
         // An invalid revision means the newest, as in etcd.
         let revision = Revision(request.get_ref().revision.max(0));
-        let (hash, newest) = match self.compact_hashes.of(revision) {
+        let (hash, newest) = match self.compact_hashes.get(revision) {
             Some(hash) => (hash, self.backend.revision()),
             None => {
                 let hash = self.backend.hash(revision).await.map_err(status)?;

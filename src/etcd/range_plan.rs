@@ -30,7 +30,7 @@ pub(crate) fn key_value(kv: KeyValue) -> mvccpb::KeyValue {
 /// A validated read.
 pub(crate) struct RangePlan {
     /// The order in the request.
-    asked: SortOrder,
+    requested_order: SortOrder,
     order: SortOrder,
     target: SortTarget,
     limit: usize,
@@ -49,17 +49,18 @@ impl RangePlan {
         if request.key.is_empty() {
             return Err(empty_key());
         }
-        let asked = SortOrder::try_from(request.sort_order).map_err(|_| invalid_sort())?;
+        let requested_order =
+            SortOrder::try_from(request.sort_order).map_err(|_| invalid_sort())?;
         let target = SortTarget::try_from(request.sort_target).map_err(|_| invalid_sort())?;
         // A target without an order means ascending.
-        let order = match (asked, target) {
+        let order = match (requested_order, target) {
             (SortOrder::None, SortTarget::Key) => SortOrder::None,
             (SortOrder::None, _) => SortOrder::Ascend,
             (order, _) => order,
         };
         let limit = usize::try_from(request.limit).unwrap_or(0);
         let mut plan = Self {
-            asked,
+            requested_order,
             order,
             target,
             limit,
@@ -90,7 +91,7 @@ impl RangePlan {
 
     /// Whether the request has no order, whatever its target, or orders by key.
     pub(crate) fn is_default_order(&self) -> bool {
-        self.asked == SortOrder::None || self.is_in_order()
+        self.requested_order == SortOrder::None || self.is_in_order()
     }
 
     /// Whether the read filters by revision.

@@ -7,7 +7,7 @@ use proto::etcdserverpb as pb;
 use store::{KeyValueRef, RangeSummary, RangeVisitor, Revision};
 use tonic::Status;
 
-use crate::grpc_frame::{PREFIX, told_length};
+use crate::grpc_frame::{PREFIX, prefix_length};
 use crate::service::Etcd;
 
 /// Size of the first piece, a multiple of HTTP/2 frames.
@@ -88,10 +88,10 @@ impl<'a> RangeResponseWriter<'a> {
         self.room(tail.encoded_len());
         tail.encode_raw(&mut self.open);
         let written = self.before + self.open.len();
-        let told = told_length(written + self.larger_bytes - PREFIX)?;
+        let prefix = prefix_length(written + self.larger_bytes - PREFIX)?;
         let first = self.first.as_mut().unwrap_or(&mut self.open);
         if let Some(place) = first.get_mut(1..PREFIX) {
-            place.copy_from_slice(&told.to_be_bytes());
+            place.copy_from_slice(&prefix.to_be_bytes());
         }
         let mut pieces = match self.first.take() {
             None => self.open.freeze().into(),

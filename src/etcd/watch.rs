@@ -27,7 +27,7 @@ use tower::Service;
 
 use crate::errors::{COMPACTED, status};
 use crate::service::{Etcd, MESSAGE_BYTES};
-use crate::watch::messages::{Encoded, Outgoing, Wanted, WatchCodec, fragments, head};
+use crate::watch::messages::{Encoded, EventFilter, Outgoing, WatchCodec, fragments, head};
 
 /// The id that means all watches of a stream, or none.
 const NO_WATCH: i64 = -1;
@@ -49,7 +49,7 @@ const MAX_WATCHES: usize = 10_000;
 /// Interval of progress notifications: etcd's default, without its jitter of a tenth.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
 
-type Together = Result<Vec<Outgoing>, Status>;
+type ResponseBatch = Result<Vec<Outgoing>, Status>;
 
 /// The service, in place of the generated one, with its own codec.
 #[derive(Debug, Clone)]
@@ -101,7 +101,7 @@ impl StreamingService<pb::WatchRequest> for Streams {
             next_id: 0,
             notified: 0,
             due: false,
-            asked: None,
+            progress_requested: None,
         };
         self.0.tasks.spawn(Kind::Request, "etcd watch", watches.run(request.into_inner()));
         std::future::ready(Ok(Response::new(outgoing(receiver).boxed())))
@@ -110,7 +110,7 @@ impl StreamingService<pb::WatchRequest> for Streams {
 
 /// Flattens responses that are sent together.
 fn outgoing(
-    mut receiver: mpsc::Receiver<Together>,
+    mut receiver: mpsc::Receiver<ResponseBatch>,
 ) -> impl stream::Stream<Item = Result<Outgoing, Status>> {
     let mut together = Vec::new().into_iter();
     stream::poll_fn(move |context| {
@@ -133,8 +133,8 @@ struct Running {
     /// First revision that was not sent.
     next: i64,
     /// All changes up to this revision were examined.
-    told: i64,
-    wanted: Wanted,
+    notified: i64,
+    filter: EventFilter,
     fragment: bool,
     /// Requested progress notifications; and whether changes were sent since the last one.
     progress_notify: bool,
@@ -146,14 +146,14 @@ struct Running {
 
 impl Running {
     fn has(&self, revision: i64) -> bool {
-        self.told >= revision || self.next > revision + 1
+        self.notified >= revision || self.next > revision + 1
     }
 }
 
 /// The watches of a stream.
 struct Watches {
     etcd: Etcd,
-    responses: mpsc::Sender<Together>,
+    responses: mpsc::Sender<ResponseBatch>,
     /// Responses to be sent next.
     together: Vec<Outgoing>,
     running: BTreeMap<i64, Running>,
@@ -168,11 +168,11 @@ struct Watches {
     /// Some watch has pending progress.
     due: bool,
     /// The client requested progress: the revision that all watches must reach.
-    asked: Option<i64>,
+    progress_requested: Option<i64>,
 }
 
 /// The client is gone, or the stream has failed.
-struct Gone;
+struct StreamClosed;
 
 impl Watches {
     async fn run(mut self, mut requests: Streaming<pb::WatchRequest>) -> Result<(), Status> {
@@ -186,59 +186,59 @@ impl Watches {
                 request = requests.message() => match request {
                     Ok(Some(request)) => self.request(request).await,
                     // The client has finished sending and continues to listen, or is gone.
-                    Ok(None) | Err(_) => Err(Gone),
+                    Ok(None) | Err(_) => Err(StreamClosed),
                 },
                 () = self.group.take(&mut items) => self.items(&mut items).await,
                 () = base::clock::sleep(wait), if self.notified > 0 => {
                     tick = base::clock::now() + PROGRESS_INTERVAL;
                     self.tick().await
                 }
-                () = responses.closed() => Err(Gone),
+                () = responses.closed() => Err(StreamClosed),
                 () = shutdown.requested() => {
                     let _ = responses.try_send(Err(status(StoreError::Stopped(String::new()))));
-                    Err(Gone)
+                    Err(StreamClosed)
                 }
             };
             let done = match done {
                 Ok(()) => self.flush().await,
                 gone => gone,
             };
-            if let Err(Gone) = done {
+            if let Err(StreamClosed) = done {
                 return Ok(());
             }
         }
     }
 
-    async fn send(&mut self, response: pb::WatchResponse) -> Result<(), Gone> {
+    async fn send(&mut self, response: pb::WatchResponse) -> Result<(), StreamClosed> {
         self.put(Outgoing::Message(response)).await
     }
 
     /// Queues a response.
-    async fn put(&mut self, response: Outgoing) -> Result<(), Gone> {
+    async fn put(&mut self, response: Outgoing) -> Result<(), StreamClosed> {
         self.together.push(response);
         if self.together.len() < TOGETHER { Ok(()) } else { self.flush().await }
     }
 
     /// Sends the queued responses.
-    async fn flush(&mut self) -> Result<(), Gone> {
+    async fn flush(&mut self) -> Result<(), StreamClosed> {
         if self.together.is_empty() {
             return Ok(());
         }
         let together = std::mem::take(&mut self.together);
-        self.responses.send(Ok(together)).await.map_err(|_| Gone)
+        self.responses.send(Ok(together)).await.map_err(|_| StreamClosed)
     }
 
-    async fn fail(&mut self, error: StoreError) -> Result<(), Gone> {
+    async fn fail(&mut self, error: StoreError) -> Result<(), StreamClosed> {
         self.flush().await?;
         let _ = self.responses.send(Err(status(error))).await;
-        Err(Gone)
+        Err(StreamClosed)
     }
 
     fn response(&self, watch_id: i64) -> pb::WatchResponse {
         pb::WatchResponse { header: self.etcd.header_now(), watch_id, ..Default::default() }
     }
 
-    async fn request(&mut self, request: pb::WatchRequest) -> Result<(), Gone> {
+    async fn request(&mut self, request: pb::WatchRequest) -> Result<(), StreamClosed> {
         match request.request_union {
             Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
             Some(RequestUnion::CancelRequest(request)) => {
@@ -251,7 +251,7 @@ impl Watches {
             }
             Some(RequestUnion::ProgressRequest(_)) => {
                 match self.etcd.backend.read_index().await {
-                    Ok(revision) => self.asked = Some(revision.0),
+                    Ok(revision) => self.progress_requested = Some(revision.0),
                     Err(error) => return self.fail(error).await,
                 }
                 for watch in self.running.values() {
@@ -264,30 +264,30 @@ impl Watches {
         }
     }
 
-    async fn create(&mut self, request: pb::WatchCreateRequest) -> Result<(), Gone> {
+    async fn create(&mut self, request: pb::WatchCreateRequest) -> Result<(), StreamClosed> {
         match self.start(&request).await {
             Ok(id) => {
                 let mut response = self.response(id);
                 response.created = true;
                 self.send(response).await
             }
-            Err(Refused::With(reason)) => {
+            Err(StartError::With(reason)) => {
                 let mut response = self.response(NO_WATCH);
                 (response.created, response.canceled) = (true, true);
                 response.cancel_reason = reason.to_owned();
                 self.send(response).await
             }
-            Err(Refused::Compacted { id, oldest }) => {
+            Err(StartError::Compacted { id, oldest }) => {
                 let mut response = self.response(id);
                 response.created = true;
                 self.send(response).await?;
                 self.compacted(id, oldest).await
             }
-            Err(Refused::Failed(error)) => self.fail(error).await,
+            Err(StartError::Failed(error)) => self.fail(error).await,
         }
     }
 
-    async fn compacted(&mut self, id: i64, oldest: i64) -> Result<(), Gone> {
+    async fn compacted(&mut self, id: i64, oldest: i64) -> Result<(), StreamClosed> {
         // A client that never cancels them gets the first ids again.
         if self.ended.len() == MAX_WATCHES {
             self.ended.pop_first();
@@ -308,10 +308,10 @@ impl Watches {
         self.running.contains_key(&id) || self.ended.contains(&id)
     }
 
-    fn choose_id(&mut self, wanted: i64) -> Result<i64, Refused> {
+    fn choose_id(&mut self, wanted: i64) -> Result<i64, StartError> {
         if wanted != 0 {
             return if self.has(wanted) {
-                Err(Refused::With("mvcc: duplicate watch ID provided on the WatchStream"))
+                Err(StartError::With("mvcc: duplicate watch ID provided on the WatchStream"))
             } else {
                 Ok(wanted)
             };
@@ -323,9 +323,9 @@ impl Watches {
         Ok(self.next_id - 1)
     }
 
-    async fn start(&mut self, request: &pb::WatchCreateRequest) -> Result<i64, Refused> {
+    async fn start(&mut self, request: &pb::WatchCreateRequest) -> Result<i64, StartError> {
         if request.start_revision < 0 {
-            return Err(Refused::With(COMPACTED));
+            return Err(StartError::With(COMPACTED));
         }
         let (mut start, end) = (request.key.clone(), request.range_end.clone());
         if start.is_empty() {
@@ -333,10 +333,10 @@ impl Watches {
         }
         // The end `\0` means all keys from the start.
         if !end.is_empty() && *end != [0] && start >= end {
-            return Err(Refused::With("mvcc: watcher range is empty"));
+            return Err(StartError::With("mvcc: watcher range is empty"));
         }
         if self.running.len() >= MAX_WATCHES {
-            return Err(Refused::With("kube-lite: too many watches on one stream"));
+            return Err(StartError::With("kube-lite: too many watches on one stream"));
         }
         let id = self.choose_id(request.watch_id)?;
         let range = KeyRange { start, end };
@@ -346,12 +346,12 @@ impl Watches {
         let watching = match begun {
             Ok(watching) => watching,
             Err(StoreError::Compacted { oldest, .. }) => {
-                return Err(Refused::Compacted { id, oldest });
+                return Err(StartError::Compacted { id, oldest });
             }
-            Err(error) => return Err(Refused::Failed(error)),
+            Err(error) => return Err(StartError::Failed(error)),
         };
         let without = |filter: FilterType| request.filters.contains(&(filter as i32));
-        let wanted = Wanted {
+        let filter = EventFilter {
             puts: !without(FilterType::Noput),
             deletions: !without(FilterType::Nodelete),
             prev_kv: request.prev_kv,
@@ -359,8 +359,8 @@ impl Watches {
         let watch = Running {
             range,
             next: first.map_or(newest + 1, |revision| revision.0),
-            told: 0,
-            wanted,
+            notified: 0,
+            filter,
             fragment: request.fragment,
             progress_notify: request.progress_notify,
             quiet: true,
@@ -381,7 +381,7 @@ impl Watches {
     }
 
     /// Handles the items of the watches: one write wakes all watches of its key together.
-    async fn items(&mut self, items: &mut Vec<GroupItem>) -> Result<(), Gone> {
+    async fn items(&mut self, items: &mut Vec<GroupItem>) -> Result<(), StreamClosed> {
         for item in items.drain(..) {
             self.item(item).await?;
             // Sent before changes after the reported revision.
@@ -391,7 +391,7 @@ impl Watches {
         Ok(())
     }
 
-    async fn item(&mut self, item: GroupItem) -> Result<(), Gone> {
+    async fn item(&mut self, item: GroupItem) -> Result<(), StreamClosed> {
         let id = item.watch;
         match item.batch {
             Ok(batch) => self.batch(id, batch).await,
@@ -404,7 +404,7 @@ impl Watches {
         }
     }
 
-    async fn resume(&mut self, id: i64) -> Result<(), Gone> {
+    async fn resume(&mut self, id: i64) -> Result<(), StreamClosed> {
         let Some(watch) = self.running.get(&id) else { return Ok(()) };
         let (range, next) = (watch.range.clone(), Revision(watch.next));
         match self.etcd.backend.watch_in(&self.group, id, range, Some(next)).await {
@@ -422,14 +422,14 @@ impl Watches {
         }
     }
 
-    async fn batch(&mut self, id: i64, batch: GroupBatch) -> Result<(), Gone> {
+    async fn batch(&mut self, id: i64, batch: GroupBatch) -> Result<(), StreamClosed> {
         let Some(watch) = self.running.get_mut(&id) else { return Ok(()) };
-        watch.told = watch.told.max(batch.revision.0);
+        watch.notified = watch.notified.max(batch.revision.0);
         watch.next = watch.next.max(batch.revision.0 + 1);
         if batch.events.is_empty() {
             return Ok(());
         }
-        let (wanted, fragment) = (watch.wanted, watch.fragment);
+        let (wanted, fragment) = (watch.filter, watch.fragment);
         let events = self.encoded.of(&batch.events, wanted);
         if events.is_empty() {
             return Ok(());
@@ -446,7 +446,7 @@ impl Watches {
         Ok(())
     }
 
-    async fn tick(&mut self) -> Result<(), Gone> {
+    async fn tick(&mut self) -> Result<(), StreamClosed> {
         let revision = match self.etcd.backend.read_index().await {
             Ok(revision) => revision.0,
             // The revision is unknown; progress waits.
@@ -461,8 +461,8 @@ impl Watches {
     }
 
     /// Sends progress to the watches that requested and reached it.
-    async fn answer_progress(&mut self) -> Result<(), Gone> {
-        if !self.due && self.asked.is_none() {
+    async fn answer_progress(&mut self) -> Result<(), StreamClosed> {
+        if !self.due && self.progress_requested.is_none() {
             return Ok(());
         }
         self.due = false;
@@ -474,11 +474,11 @@ impl Watches {
             }
             self.due |= watch.due.is_some();
         }
-        if let Some(revision) = self.asked
+        if let Some(revision) = self.progress_requested
             && !self.running.is_empty()
             && self.running.values().all(|watch| watch.has(revision))
         {
-            self.asked = None;
+            self.progress_requested = None;
             due.push((NO_WATCH, revision));
         }
         for (watch_id, revision) in due {
@@ -490,7 +490,7 @@ impl Watches {
 }
 
 /// The reason why a watch was not started.
-enum Refused {
+enum StartError {
     With(&'static str),
     Compacted { id: i64, oldest: i64 },
     Failed(StoreError),

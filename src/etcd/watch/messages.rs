@@ -73,13 +73,13 @@ impl Decoder for WatchCodec {
 
 /// The filter of a watch, and whether it includes previous values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct EventFilter {
     pub(super) puts: bool,
     pub(super) deletions: bool,
     pub(super) prev_kv: bool,
 }
 
-impl Wanted {
+impl EventFilter {
     /// The matching changes, in etcd's form.
     pub(super) fn shape<'a>(self, events: &'a [Event]) -> impl Iterator<Item = mvccpb::Event> + 'a {
         let wanted = move |event: &&Event| if event.deleted { self.deletions } else { self.puts };
@@ -90,12 +90,12 @@ impl Wanted {
 /// The encoding of the newest changes, which the next watch of a stream usually needs as well.
 #[derive(Debug, Default)]
 pub(super) struct Encoded {
-    last: Option<(Arc<[Event]>, Wanted, Bytes)>,
+    last: Option<(Arc<[Event]>, EventFilter, Bytes)>,
 }
 
 impl Encoded {
     /// The encoded field `events`; empty if nothing matches.
-    pub(super) fn of(&mut self, events: &Arc<[Event]>, wanted: Wanted) -> Bytes {
+    pub(super) fn of(&mut self, events: &Arc<[Event]>, wanted: EventFilter) -> Bytes {
         if let Some((last, by, encoded)) = &self.last
             && Arc::ptr_eq(last, events)
             && *by == wanted

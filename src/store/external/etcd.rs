@@ -6,21 +6,21 @@
 //! from a watch of its own until it has caught up with the hub.
 //!
 //! ```text
-//! line      which endpoint is connected; the next one after a loss, with growing waits
-//! calls     requests: reads are asked again elsewhere, writes never once they were sent
-//! follow    the one watch, the hub, and history
-//! hold      the key that says whose etcd this is; every write is conditional on it
-//! keep      looks whether etcd is there, and ends the store when it is away for too long
-//! backend   the contract
+//! connection  the connected endpoint; after a loss the next one, with backoff
+//! client      requests: reads are retried on other members, writes are sent once
+//! follower    the one watch, the hub, and history
+//! lock        the key of the server that may write; every write compares it
+//! health      checks that etcd is reachable, and stops the store after a timeout
+//! backend     the contract
 //! ```
 
 mod backend;
-mod calls;
+mod client;
 mod connection;
 mod convert;
 mod endpoints;
 mod error;
-mod follow;
+mod follower;
 mod health;
 mod lock;
 mod open;

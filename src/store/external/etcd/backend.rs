@@ -17,7 +17,6 @@ use proto::etcdserverpb::response_op::Response as StepAnswer;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Request;
 
-use super::calls::{ANSWER, Client, Retry, into_message, revision_of, with_leader};
 use super::connection::Connection;
 use super::convert;
 use super::error::EtcdError;
@@ -27,6 +26,9 @@ use crate::contract::{
     Alarm, Cluster, ClusterMembers, KeyRange, KeyStats, Kv, KvHash, Lease, LeaseStats, Leases,
     MAX_REQUEST_BYTES, Maintenance, RangeRequest, RangeResponse, Revision, SavedSnapshot, Stats,
     StoreError, StoreSize, StoreStats, Txn, TxnResponse, Watch, WatchGroup, WatchGuard, Watcher,
+};
+use crate::external::etcd::client::{
+    ANSWER, Client, Retry, into_message, revision_of, with_leader,
 };
 use crate::mvcc::{check_txn, only_reads};
 use crate::timing::Timing;
@@ -60,7 +62,7 @@ pub(super) struct Counts {
 #[derive(Debug)]
 pub(super) struct Etcd {
     pub(super) health: Arc<HealthMonitor>,
-    pub(super) asks: mpsc::Sender<RevisionReply>,
+    pub(super) requests: mpsc::Sender<RevisionReply>,
     pub(super) counts: Counts,
     pub(super) tasks: Tasks,
 }
@@ -70,28 +72,28 @@ pub(super) struct Etcd {
 /// # Errors
 /// None.
 pub(super) async fn newest(
-    calls: Client,
-    mut asks: mpsc::Receiver<RevisionReply>,
+    client: Client,
+    mut requests: mpsc::Receiver<RevisionReply>,
 ) -> Result<(), StoreError> {
     let mut waiting = Vec::new();
     loop {
-        let asked = tokio::select! {
+        let received = tokio::select! {
             biased;
-            () = calls.shutdown.requested() => return Ok(()),
-            asked = asks.recv_many(&mut waiting, usize::MAX) => asked,
+            () = client.shutdown.requested() => return Ok(()),
+            received = requests.recv_many(&mut waiting, usize::MAX) => received,
         };
-        if asked == 0 {
+        if received == 0 {
             return Ok(());
         }
-        let answer = calls.newest().await.map_err(|refusal| refusal.into_store_error(0));
+        let answer = client.newest().await.map_err(|error| error.into_store_error(0));
         // The receiver may be gone.
-        waiting.drain(..).for_each(|ask: RevisionReply| drop(ask.send(answer.clone())));
+        waiting.drain(..).for_each(|call: RevisionReply| drop(call.send(answer.clone())));
     }
 }
 
 impl Etcd {
-    fn calls(&self) -> &Client {
-        &self.health.calls
+    fn client(&self) -> &Client {
+        &self.health.client
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -99,15 +101,15 @@ impl Etcd {
     }
 
     /// Converts an error, and adds the revision that etcd does not report.
-    async fn to_store_error(&self, refusal: EtcdError, requested: i64) -> StoreError {
-        match refusal.into_store_error(requested) {
+    async fn to_store_error(&self, error: EtcdError, requested: i64) -> StoreError {
+        match error.into_store_error(requested) {
             StoreError::Compacted { requested, oldest: 0 } => {
                 let oldest = self.health.follower.oldest(requested).await;
                 StoreError::Compacted { requested, oldest }
             }
-            StoreError::Future { requested, .. } => match self.calls().newest().await {
+            StoreError::Future { requested, .. } => match self.client().newest().await {
                 Ok(newest) => StoreError::Future { requested, newest },
-                Err(refusal) => refusal.into_store_error(requested),
+                Err(error) => error.into_store_error(requested),
             },
             other => other,
         }
@@ -115,22 +117,22 @@ impl Etcd {
 
     /// Reads in pages, all at the revision of the first.
     async fn read_pages(&self, request: &RangeRequest) -> Result<RangeResponse, EtcdError> {
-        let mut asked = convert::range(request);
+        let mut received = convert::range(request);
         let most = if request.limit == 0 { usize::MAX } else { request.limit };
         let page = |left: usize| i64::try_from(left.min(PAGE)).unwrap_or(i64::MAX);
         if !request.count_only {
-            asked.limit = page(most);
+            received.limit = page(most);
         }
-        let first = self.calls().range(&asked).await?;
+        let first = self.client().range(&received).await?;
         let now = revision_of(first.header.as_ref());
         let mut range_response = convert::range_response(first, now);
         while range_response.more && range_response.kvs.len() < most {
             let Some(last) = range_response.kvs.last() else { break };
             // The key after the last one.
-            asked.key = [last.key.as_ref(), &[0]].concat().into();
-            asked.revision = request.revision.map_or(now, |revision| revision.0);
-            asked.limit = page(most.saturating_sub(range_response.kvs.len()));
-            let next = convert::range_response(self.calls().range(&asked).await?, now);
+            received.key = [last.key.as_ref(), &[0]].concat().into();
+            received.revision = request.revision.map_or(now, |revision| revision.0);
+            received.limit = page(most.saturating_sub(range_response.kvs.len()));
+            let next = convert::range_response(self.client().range(&received).await?, now);
             range_response.more = next.more;
             range_response.kvs.extend(next.kvs);
         }
@@ -150,12 +152,12 @@ impl Etcd {
             },
             None => inner,
         };
-        let answer = self.calls().txn(Retry::Never, &request).await;
+        let answer = self.client().txn(Retry::Never, &request).await;
         self.counts.writes.observe(begun.elapsed());
         let answer = match answer {
             Ok(answer) => answer,
-            Err(refusal) => {
-                return Err(self.to_store_error(refusal, convert::reads_at(txn)).await);
+            Err(error) => {
+                return Err(self.to_store_error(error, convert::reads_at(txn)).await);
             }
         };
         let revision = revision_of(answer.header.as_ref());
@@ -214,8 +216,8 @@ impl Kv for Etcd {
     async fn read_index(&self) -> Result<Revision, StoreError> {
         self.check()?;
         let ended = || StoreError::Stopped("the server is stopping".to_owned());
-        let (ask, answer) = oneshot::channel();
-        self.asks.send(ask).await.map_err(|_| ended())?;
+        let (call, answer) = oneshot::channel();
+        self.requests.send(call).await.map_err(|_| ended())?;
         let revision = answer.await.unwrap_or_else(|_| Err(ended()))?;
         self.health.follower.wait_for(revision).await?;
         Ok(Revision(revision))
@@ -227,16 +229,16 @@ impl Kv for Etcd {
         let requested = request.revision.map_or(0, |revision| revision.0);
         let mut again = 0;
         loop {
-            let refusal = match self.read_pages(&request).await {
+            let error = match self.read_pages(&request).await {
                 Ok(range_response) => {
                     if request.revision.is_none() {
                         self.wait_for_watch(range_response.revision).await;
                     }
                     return Ok(range_response);
                 }
-                Err(refusal) => refusal,
+                Err(error) => error,
             };
-            match self.to_store_error(refusal, requested).await {
+            match self.to_store_error(error, requested).await {
                 StoreError::Compacted { .. } if request.revision.is_none() && again < AGAIN_MAX => {
                     again += 1;
                 }
@@ -250,12 +252,12 @@ impl Kv for Etcd {
         let size = check_txn(&txn)?;
         self.counts.txns.fetch_add(1, Relaxed);
         let txn_response = if only_reads(&txn) {
-            match self.calls().txn(Retry::Allowed, &convert::txn(&txn)).await {
+            match self.client().txn(Retry::Allowed, &convert::txn(&txn)).await {
                 Ok(answer) => {
                     let revision = revision_of(answer.header.as_ref());
                     convert::txn_response(&txn, answer, revision)
                 }
-                Err(refusal) => Err(self.to_store_error(refusal, convert::reads_at(&txn)).await),
+                Err(error) => Err(self.to_store_error(error, convert::reads_at(&txn)).await),
             }
         } else {
             self.write(&txn).await
@@ -273,7 +275,7 @@ impl Kv for Etcd {
     }
 
     fn revision(&self) -> Revision {
-        Revision(self.calls().observed.revision.load(Relaxed))
+        Revision(self.client().observed.revision.load(Relaxed))
     }
 }
 
@@ -305,15 +307,14 @@ impl Leases for Etcd {
     async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError> {
         self.check()?;
         let granted =
-            self.calls().grant(id, ttl).await.map_err(|refusal| refusal.into_store_error(0))?;
+            self.client().grant(id, ttl).await.map_err(|error| error.into_store_error(0))?;
         self.counts.granted.fetch_add(1, Relaxed);
         Ok(Lease { id: granted.id, granted_ttl: granted.ttl, remaining_ttl: granted.ttl })
     }
 
     async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError> {
         self.check()?;
-        let revision =
-            self.calls().revoke(id).await.map_err(|refusal| refusal.into_store_error(0))?;
+        let revision = self.client().revoke(id).await.map_err(|error| error.into_store_error(0))?;
         self.counts.revoked.fetch_add(1, Relaxed);
         Ok(Revision(revision))
     }
@@ -321,12 +322,12 @@ impl Leases for Etcd {
     async fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError> {
         self.check()?;
         let request = pb::LeaseTimeToLiveRequest { id, keys: true };
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             let mut client = connection.leases();
             into_message(client.lease_time_to_live(with_leader(request)).await)
         };
-        let answer = self.calls().ask(Retry::Allowed, ANSWER, ask).await;
-        let mut answer = answer.map_err(|refusal| refusal.into_store_error(0))?;
+        let answer = self.client().call(Retry::Allowed, ANSWER, call).await;
+        let mut answer = answer.map_err(|error| error.into_store_error(0))?;
         if answer.ttl < 0 {
             return Err(StoreError::LeaseNotFound);
         }
@@ -337,12 +338,12 @@ impl Leases for Etcd {
 
     async fn leases(&self) -> Result<Vec<i64>, StoreError> {
         self.check()?;
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             let mut client = connection.leases();
             into_message(client.lease_leases(with_leader(pb::LeaseLeasesRequest {})).await)
         };
-        let answer = self.calls().ask(Retry::Allowed, ANSWER, ask).await;
-        let leases = answer.map_err(|refusal| refusal.into_store_error(0))?.leases;
+        let answer = self.client().call(Retry::Allowed, ANSWER, call).await;
+        let leases = answer.map_err(|error| error.into_store_error(0))?.leases;
         let mut ids: Vec<i64> = leases.iter().map(|lease| lease.id).collect();
         ids.sort_unstable();
         Ok(ids)
@@ -350,7 +351,7 @@ impl Leases for Etcd {
 
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
         self.check()?;
-        let ttl = self.calls().renew(id).await.map_err(|refusal| refusal.into_store_error(0))?;
+        let ttl = self.client().renew(id).await.map_err(|error| error.into_store_error(0))?;
         if ttl <= 0 {
             return Err(StoreError::LeaseNotFound);
         }
@@ -364,21 +365,21 @@ impl Maintenance for Etcd {
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
         self.check()?;
         let request = pb::CompactionRequest { revision: revision.0, physical: false };
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             into_message(connection.kv().compact(with_leader(request)).await)
         };
-        match self.calls().ask(Retry::Never, ANSWER, ask).await {
+        match self.client().call(Retry::Never, ANSWER, call).await {
             Ok(_) => {
                 self.health.follower.compacted.fetch_max(revision.0, Relaxed);
                 Ok(())
             }
-            Err(refusal) => Err(self.to_store_error(refusal, revision.0).await),
+            Err(error) => Err(self.to_store_error(error, revision.0).await),
         }
     }
 
     async fn save(&self, file: File) -> io::Result<SavedSnapshot> {
         self.check().map_err(io::Error::other)?;
-        save(self.calls(), file).await
+        save(self.client(), file).await
     }
 
     fn compacted(&self) -> Revision {
@@ -405,7 +406,7 @@ impl Maintenance for Etcd {
         let action = if raised { AlarmAction::Activate } else { AlarmAction::Deactivate };
         let request = pb::AlarmRequest { action: action.into(), member_id: member, alarm: alarm.0 };
         let into_store_error =
-            self.calls().alarm(request).await.map_err(|refusal| refusal.into_store_error(0))?;
+            self.client().alarm(request).await.map_err(|error| error.into_store_error(0))?;
         self.health.refresh_status(false).await;
         Ok(alarms_of(&into_store_error)
             .iter()
@@ -415,17 +416,17 @@ impl Maintenance for Etcd {
     async fn hash(&self, revision: Revision) -> Result<KvHash, StoreError> {
         self.check()?;
         let request = pb::HashKvRequest { revision: revision.0 };
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             let mut client = connection.maintenance();
             let keys = into_message(client.hash_kv(Request::new(request)).await)?;
             let all = into_message(client.hash(Request::new(pb::HashRequest {})).await)?;
             Ok((keys, all))
         };
-        let (keys, all) = match self.calls().ask(Retry::Allowed, LONG, ask).await {
+        let (keys, all) = match self.client().call(Retry::Allowed, LONG, call).await {
             Ok(answers) => answers,
-            Err(refusal) => return Err(self.to_store_error(refusal, revision.0).await),
+            Err(error) => return Err(self.to_store_error(error, revision.0).await),
         };
-        let newest = self.calls().observe(keys.header.as_ref());
+        let newest = self.client().observe(keys.header.as_ref());
         // An etcd before 3.6 does not report the revision.
         let of = [keys.hash_revision, revision.0, newest].into_iter().find(|of| *of != 0);
         Ok(KvHash {
@@ -441,12 +442,12 @@ impl Maintenance for Etcd {
 
     async fn defragment(&self) -> Result<(), StoreError> {
         self.check()?;
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             let mut client = connection.maintenance();
             into_message(client.defragment(Request::new(pb::DefragmentRequest {})).await)
         };
-        let txn_response = self.calls().ask(Retry::Allowed, LONG, ask).await;
-        txn_response.map(drop).map_err(|refusal| refusal.into_store_error(0))?;
+        let txn_response = self.client().call(Retry::Allowed, LONG, call).await;
+        txn_response.map(drop).map_err(|error| error.into_store_error(0))?;
         self.health.refresh_status(false).await;
         Ok(())
     }
@@ -463,7 +464,7 @@ impl Cluster for Etcd {
     }
 
     fn term(&self) -> u64 {
-        self.calls().observed.term.load(Relaxed)
+        self.client().observed.term.load(Relaxed)
     }
 
     fn applied_index(&self) -> u64 {

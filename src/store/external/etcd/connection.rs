@@ -35,7 +35,7 @@ pub(super) struct Connection {
 /// The members of an etcd and the current connection.
 #[derive(Debug)]
 pub(super) struct Connections {
-    pub(super) place: Endpoints,
+    pub(super) endpoints: Endpoints,
     tls: DatastoreTls,
     current: watch::Sender<Option<Connection>>,
     /// The last error, for requests that time out.
@@ -47,16 +47,20 @@ impl Connections {
     ///
     /// # Errors
     /// The error of every member, with its address.
-    pub(super) async fn connect(place: Endpoints, tls: DatastoreTls) -> Result<Self, String> {
-        let connections =
-            Self { place, tls, current: watch::Sender::new(None), last_error: Default::default() };
+    pub(super) async fn connect(endpoints: Endpoints, tls: DatastoreTls) -> Result<Self, String> {
+        let connections = Self {
+            endpoints,
+            tls,
+            current: watch::Sender::new(None),
+            last_error: Default::default(),
+        };
         let (_, channel) = connections.round(0).await?;
         connections.current.send_replace(Some(Connection { number: 1, channel }));
         Ok(connections)
     }
 
     /// The current connection, as soon as there is one.
-    pub(super) async fn connection(&self) -> Connection {
+    pub(super) async fn current(&self) -> Connection {
         let mut current = self.current.subscribe();
         loop {
             if let Some(connection) = current.borrow_and_update().clone() {
@@ -79,7 +83,7 @@ impl Connections {
         self.current.send_if_modified(|current| {
             let same = current.as_ref().is_some_and(|connection| connection.number == number);
             if same {
-                tracing::warn!(etcd = %self.place, error, "the connection to etcd is lost, \
+                tracing::warn!(etcd = %self.endpoints, error, "the connection to etcd is lost, \
                     reconnecting");
                 error.clone_into(&mut self.last_error.lock());
                 *current = None;
@@ -115,7 +119,7 @@ impl Connections {
             };
             match connected {
                 Ok((at, channel)) => {
-                    tracing::info!(etcd = %self.place, member = at, took = ?begun.elapsed(), "etcd \
+                    tracing::info!(etcd = %self.endpoints, member = at, took = ?begun.elapsed(), "etcd \
                         is connected again");
                     (number, first) = (number + 1, at + 1);
                     self.current.send_replace(Some(Connection { number, channel }));
@@ -137,19 +141,21 @@ impl Connections {
 
     /// Tries each member once, starting with `first`.
     async fn round(&self, first: usize) -> Result<(usize, Channel), String> {
-        let config = match self.place.tls {
+        let config = match self.endpoints.tls {
             true => Some(certificates(&self.tls).await?),
             false => None,
         };
-        let count = self.place.members.len();
+        let count = self.endpoints.members.len();
         let mut failed = Vec::new();
         for at in (0..count).map(|n| first.wrapping_add(n) % count.max(1)) {
-            let Some(member) = self.place.members.get(at) else { continue };
+            let Some(member) = self.endpoints.members.get(at) else { continue };
             let late = || Err(format!("no answer for {} s", CONNECT.as_secs()));
             let connected = tokio::time::timeout(CONNECT, connect(member, config.clone())).await;
             match connected.unwrap_or_else(|_| late()) {
                 Ok(channel) => return Ok((at, channel)),
-                Err(error) => failed.push(format!("{}://{member}: {error}", self.place.scheme())),
+                Err(error) => {
+                    failed.push(format!("{}://{member}: {error}", self.endpoints.scheme()))
+                }
             }
         }
         Err(failed.join("; "))

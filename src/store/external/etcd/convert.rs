@@ -121,11 +121,11 @@ pub(super) fn range_response(answer: pb::RangeResponse, revision: i64) -> RangeR
 /// The response to a transaction. `revision` is that of the outermost response, because etcd sets
 /// only that one.
 pub(super) fn txn_response(
-    asked: &Txn,
+    received: &Txn,
     answer: pb::TxnResponse,
     revision: i64,
 ) -> Result<TxnResponse, StoreError> {
-    let branch = if answer.succeeded { &asked.success } else { &asked.failure };
+    let branch = if answer.succeeded { &received.success } else { &received.failure };
     if branch.len() != answer.responses.len() {
         return Err(unexpected_response());
     }

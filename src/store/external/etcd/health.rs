@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::alarm_request::AlarmAction;
 
-use super::calls::Client;
 use super::error::EtcdError;
-use super::follow::Follower;
 use super::lock::ServerLock;
 use crate::contract::{Alarm, StoreError};
+use crate::external::etcd::client::Client;
+use crate::external::etcd::follower::Follower;
 
 /// Interval of health checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ pub(super) struct EtcdStatus {
 /// Monitors an etcd.
 #[derive(Debug)]
 pub(super) struct HealthMonitor {
-    pub(super) calls: Client,
+    pub(super) client: Client,
     pub(super) follower: Arc<Follower>,
     /// `None` if other servers may write, too.
     pub(super) lock: Option<ServerLock>,
@@ -93,7 +93,7 @@ impl HealthMonitor {
                 Err(error) => {
                     let text = format!(
                         "{} was away for {} s: {error}",
-                        self.calls.connections.place,
+                        self.client.connections.endpoints,
                         observed.elapsed().as_secs()
                     );
                     StoreError::Stopped(text)
@@ -111,12 +111,12 @@ impl HealthMonitor {
             lock.renew().await?;
         }
         let followed = self.follower.revision();
-        let newest = self.calls.newest().await.map_err(|refusal| refusal.into_store_error(0))?;
+        let newest = self.client.newest().await.map_err(|error| error.into_store_error(0))?;
         if newest < followed {
             return Err(StoreError::Stopped(format!(
                 "{} is at revision {newest} and was at {followed}: it was restored or replaced \
                  while this server was running: restart the server",
-                self.calls.connections.place
+                self.client.connections.endpoints
             )));
         }
         Ok(())
@@ -124,9 +124,9 @@ impl HealthMonitor {
 
     /// Updates the status; unavailable values stay unchanged.
     pub(super) async fn refresh_status(&self, count: bool) {
-        if let Err(reason) = self.ask(count).await {
+        if let Err(reason) = self.call(count).await {
             if !self.status_unavailable.swap(true, Relaxed) {
-                tracing::warn!(etcd = %self.calls.connections.place, error = %reason, "cannot read \
+                tracing::warn!(etcd = %self.client.connections.endpoints, error = %reason, "cannot read \
                     the size and the alarms of etcd");
             }
             return;
@@ -134,10 +134,10 @@ impl HealthMonitor {
         self.status_unavailable.store(false, Relaxed);
     }
 
-    async fn ask(&self, count: bool) -> Result<(), EtcdError> {
-        let status = self.calls.status().await?;
+    async fn call(&self, count: bool) -> Result<(), EtcdError> {
+        let status = self.client.status().await?;
         let request = pb::AlarmRequest { action: AlarmAction::Get.into(), ..Default::default() };
-        let alarms = self.calls.alarm(request).await?;
+        let alarms = self.client.alarm(request).await?;
         let keys = match count {
             true => {
                 let everything = Bytes::from_static(&[0]);
@@ -147,7 +147,7 @@ impl HealthMonitor {
                     count_only: true,
                     ..Default::default()
                 };
-                Some(self.calls.range(&request).await?.count)
+                Some(self.client.range(&request).await?.count)
             }
             false => None,
         };

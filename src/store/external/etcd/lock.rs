@@ -18,10 +18,10 @@ use proto::etcdserverpb::response_op::Response as StepAnswer;
 use proto::mvccpb::KeyValue;
 use serde::{Deserialize, Serialize};
 
-use super::calls::{Client, LOCK_KEY, Retry};
 use super::error::EtcdError;
 use crate::contract::StoreError;
 use crate::external::config::Holder;
+use crate::external::etcd::client::{Client, LOCK_KEY, Retry};
 
 /// Time to live in seconds, after which a server that disappeared loses the key.
 const TTL: i64 = 20;
@@ -49,15 +49,15 @@ pub(super) enum LockError {
 }
 
 impl From<EtcdError> for LockError {
-    fn from(refusal: EtcdError) -> Self {
-        Self::Refused(refusal)
+    fn from(error: EtcdError) -> Self {
+        Self::Refused(error)
     }
 }
 
 /// The lock of this server.
 #[derive(Debug)]
 pub(super) struct ServerLock {
-    calls: Client,
+    client: Client,
     holder: Holder,
     lease: AtomicI64,
 }
@@ -73,8 +73,8 @@ fn equal(target: CompareTarget, union: TargetUnion) -> pb::Compare {
 }
 
 impl ServerLock {
-    pub(super) fn new(calls: Client, holder: Holder) -> Self {
-        Self { calls, holder, lease: AtomicI64::new(0) }
+    pub(super) fn new(client: Client, holder: Holder) -> Self {
+        Self { client, holder, lease: AtomicI64::new(0) }
     }
 
     /// The comparison of every write: the key is attached to the lease it was acquired with.
@@ -102,7 +102,7 @@ impl ServerLock {
             key: Bytes::from_static(LOCK_KEY.as_bytes()),
             ..Default::default()
         };
-        let mut answers = self.calls.connections.connection().await.watch(create).await?;
+        let mut answers = self.client.connections.current().await.watch(create).await?;
         while let Some(answer) = answers.message().await.map_err(EtcdError::of)? {
             if answer.canceled || !answer.events.is_empty() {
                 break;
@@ -116,12 +116,12 @@ impl ServerLock {
     /// # Errors
     /// The holder of the lock.
     pub(super) async fn acquire(&self) -> Result<(), LockError> {
-        let lease = self.calls.grant(0, TTL).await.map_err(EtcdError::idempotent)?.id;
+        let lease = self.client.grant(0, TTL).await.map_err(EtcdError::idempotent)?.id;
         let taken = self.acquire_with_lease(lease).await;
         match &taken {
             Ok(()) => self.lease.store(lease, Relaxed),
             // It would expire by itself.
-            Err(_) => drop(self.calls.revoke(lease).await),
+            Err(_) => drop(self.client.revoke(lease).await),
         }
         taken
     }
@@ -146,7 +146,7 @@ impl ServerLock {
         }
         if there.lease != 0 {
             // No key is attached to it any more.
-            drop(self.calls.revoke(there.lease).await);
+            drop(self.client.revoke(there.lease).await);
         }
         Ok(())
     }
@@ -174,7 +174,8 @@ impl ServerLock {
             failure: step(Step::RequestRange(pb::RangeRequest { key, ..Default::default() })),
         };
         // If it was written twice, it still belongs to this server.
-        let answer = self.calls.txn(Retry::Never, &request).await.map_err(EtcdError::idempotent)?;
+        let answer =
+            self.client.txn(Retry::Never, &request).await.map_err(EtcdError::idempotent)?;
         if answer.succeeded {
             return Ok(None);
         }
@@ -199,7 +200,7 @@ impl ServerLock {
     /// [`StoreError::Stopped`] if another server holds it now.
     pub(super) async fn renew(&self) -> Result<(), StoreError> {
         let lease = self.lease.load(Relaxed);
-        if self.calls.renew(lease).await.map_err(|refusal| refusal.into_store_error(0))? > 0 {
+        if self.client.renew(lease).await.map_err(|error| error.into_store_error(0))? > 0 {
             return Ok(());
         }
         match self.acquire().await {
@@ -207,15 +208,15 @@ impl ServerLock {
             Err(LockError::By(who)) => Err(StoreError::Stopped(format!(
                 "{} was away for more than {TTL} s, and {who} has taken it since: let one server \
                  at a time use it",
-                self.calls.connections.place
+                self.client.connections.endpoints
             ))),
-            Err(LockError::Refused(refusal)) => Err(refusal.into_store_error(0)),
+            Err(LockError::Refused(error)) => Err(error.into_store_error(0)),
         }
     }
 
     /// Releases the key.
     pub(super) async fn end(&self) {
-        let given = tokio::time::timeout(LAST, self.calls.revoke(self.lease.load(Relaxed))).await;
+        let given = tokio::time::timeout(LAST, self.client.revoke(self.lease.load(Relaxed))).await;
         if !matches!(given, Ok(Ok(_))) {
             tracing::debug!(
                 "the key of this server was not given back to etcd, it goes with its lease"

@@ -10,16 +10,16 @@ use tokio::sync::mpsc;
 use tonic::Request;
 
 use super::backend::{Counts, Etcd, newest};
-use super::calls::{ANSWER, Client, into_message};
 use super::connection::Connections;
 use super::endpoints::Endpoints;
 use super::error::{CERTIFICATE_REQUIRED, EtcdError, advice};
-use super::follow::Follower;
 use super::health::{EtcdStatus, HealthMonitor};
 use super::lock::{LockError, ServerLock};
 use super::snapshot::save;
 use crate::contract::{Backend, SavedSnapshot};
 use crate::external::config::{DatastoreTls, Holder};
+use crate::external::etcd::client::{ANSWER, Client, into_message};
+use crate::external::etcd::follower::Follower;
 
 /// The oldest etcd with fragmented watch responses, which large changes need.
 const OLDEST: (u32, u32) = (3, 4);
@@ -41,26 +41,27 @@ fn unusable(reason: String) -> Unusable {
     })
 }
 
-fn failed(refusal: &EtcdError) -> Unusable {
-    unusable(refusal.to_string())
+fn failed(error: &EtcdError) -> Unusable {
+    unusable(error.to_string())
 }
 
 /// Connects, and refuses unsupported versions.
-async fn wait_for(
-    place: Endpoints,
+async fn connect(
+    endpoints: Endpoints,
     tls: DatastoreTls,
     shutdown: Shutdown,
 ) -> Result<Client, Unusable> {
-    let connections = Connections::connect(place, tls).await.map_err(unusable)?;
-    let calls = Client { connections: Arc::new(connections), observed: Arc::default(), shutdown };
+    let connections = Connections::connect(endpoints, tls).await.map_err(unusable)?;
+    let client = Client { connections: Arc::new(connections), observed: Arc::default(), shutdown };
     // Without retries, so that TLS errors are reported at once.
-    let connection = calls.connections.connection().await;
-    let mut client = connection.maintenance();
-    let asked = client.status(Request::new(pb::StatusRequest {}));
-    let late = || EtcdError::NotApplied(format!("{} does not answer", calls.connections.place));
-    let asked = tokio::time::timeout(ANSWER, asked).await.map_err(|_| failed(&late()))?;
-    let version = into_message(asked).map_err(|refusal| {
-        match (&refusal, calls.connections.place.is_tls()) {
+    let connection = client.connections.current().await;
+    let mut maintenance = connection.maintenance();
+    let received = maintenance.status(Request::new(pb::StatusRequest {}));
+    let late =
+        || EtcdError::NotApplied(format!("{} does not answer", client.connections.endpoints));
+    let received = tokio::time::timeout(ANSWER, received).await.map_err(|_| failed(&late()))?;
+    let version = into_message(received).map_err(|error| {
+        match (&error, client.connections.endpoints.is_tls()) {
             // A member that refuses a certificate may close the connection before its alert is
             // read.
             (EtcdError::Unknown(reason) | EtcdError::NotApplied(reason), true)
@@ -68,7 +69,7 @@ async fn wait_for(
             {
                 Unusable::Failed(format!("{reason}: it may be that {CERTIFICATE_REQUIRED}"))
             }
-            _ => failed(&refusal),
+            _ => failed(&error),
         }
     })?;
     let version = version.version;
@@ -81,7 +82,7 @@ async fn wait_for(
              etcd"
         )));
     }
-    Ok(calls)
+    Ok(client)
 }
 
 /// Opens an etcd, locked for `holder` if there is one.
@@ -89,46 +90,50 @@ async fn wait_for(
 /// # Errors
 /// [`Unusable`].
 pub(crate) async fn open(
-    place: Endpoints,
+    endpoints: Endpoints,
     tls: DatastoreTls,
     holder: Option<Holder>,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Backend>, Unusable> {
-    let name = place.to_string();
+    let name = endpoints.to_string();
     let shutdown = tasks.shutdown();
-    let calls = wait_for(place, tls, shutdown.clone()).await?;
-    tasks.spawn(Kind::Critical, "etcd line", Arc::clone(&calls.connections).keep(shutdown.clone()));
-    calls.newest().await.map_err(|refusal| failed(&refusal))?;
+    let client = connect(endpoints, tls, shutdown.clone()).await?;
+    tasks.spawn(
+        Kind::Critical,
+        "etcd line",
+        Arc::clone(&client.connections).keep(shutdown.clone()),
+    );
+    client.newest().await.map_err(|error| failed(&error))?;
     let lock = match holder {
         Some(holder) => {
-            let lock = ServerLock::new(calls.clone(), holder);
+            let lock = ServerLock::new(client.clone(), holder);
             lock.acquire_or_wait().await.map_err(|reason| match reason {
                 LockError::By(who) => Unusable::Held(format!(
                     "{name} is in use by {who}: only one server may write to it; the lock of a \
                      killed server expires after 20 s"
                 )),
-                LockError::Refused(refusal) => failed(&refusal),
+                LockError::Refused(error) => failed(&error),
             })?;
             Some(lock)
         }
         None => None,
     };
-    let revision = calls.newest().await.map_err(|refusal| failed(&refusal))?;
-    let follower = Arc::new(Follower::new(calls.clone(), revision));
+    let revision = client.newest().await.map_err(|error| failed(&error))?;
+    let follower = Arc::new(Follower::new(client.clone(), revision));
     let health = Arc::new(HealthMonitor {
-        calls: calls.clone(),
+        client: client.clone(),
         follower: Arc::clone(&follower),
         lock,
         etcd_status: EtcdStatus::default().into(),
         status_unavailable: false.into(),
     });
     health.refresh_status(true).await;
-    let (asks, asked) = mpsc::channel(ASKS_MAX);
+    let (requests, received) = mpsc::channel(ASKS_MAX);
     tasks.spawn(Kind::Critical, "etcd watch", follower.run(shutdown.clone()));
-    tasks.spawn(Kind::Critical, "etcd revision", newest(calls, asked));
+    tasks.spawn(Kind::Critical, "etcd revision", newest(client, received));
     tasks.spawn(Kind::Critical, "datastore", Arc::clone(&health).run(shutdown.clone()));
     tracing::info!(etcd = name, revision, "the external etcd is open");
-    Ok(Arc::new(Etcd { health, asks, counts: Counts::default(), tasks: tasks.clone() }))
+    Ok(Arc::new(Etcd { health, requests, counts: Counts::default(), tasks: tasks.clone() }))
 }
 
 /// Copies all data of an etcd into an empty file, as a snapshot; others may continue to write.
@@ -136,19 +141,19 @@ pub(crate) async fn open(
 /// # Errors
 /// [`Unusable`].
 pub(crate) async fn snapshot(
-    place: Endpoints,
+    endpoints: Endpoints,
     tls: DatastoreTls,
     file: File,
 ) -> Result<SavedSnapshot, Unusable> {
     let shutdown = Shutdown::new();
-    let calls = wait_for(place, tls, shutdown.clone()).await?;
+    let client = connect(endpoints, tls, shutdown.clone()).await?;
     let copy = async {
         // Reports errors such as missing permissions with advice.
-        calls.newest().await.map_err(|refusal| failed(&refusal))?;
-        let saved = save(&calls, file).await;
+        client.newest().await.map_err(|error| failed(&error))?;
+        let saved = save(&client, file).await;
         saved.map_err(|error| Unusable::Failed(format!("its snapshot: {error}")))
     };
-    let connections = Arc::clone(&calls.connections).keep(shutdown);
+    let connections = Arc::clone(&client.connections).keep(shutdown);
     tokio::select! {
         copied = copy => copied,
         // It runs until shutdown.

@@ -10,9 +10,9 @@ use base::tasks::blocking;
 use proto::etcdserverpb as pb;
 use tonic::Request;
 
-use super::calls::{Client, into_message};
 use super::error::EtcdError;
 use crate::contract::SavedSnapshot;
+use crate::external::etcd::client::{Client, into_message};
 use crate::snapshot::inspect;
 
 /// Timeout of a part of a snapshot.
@@ -22,15 +22,15 @@ const PIECE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// Errors of the file system and of etcd, and invalid content.
-pub(super) async fn save(calls: &Client, file: File) -> io::Result<SavedSnapshot> {
-    let into_store_error = |refusal: EtcdError| io::Error::other(refusal.to_string());
+pub(super) async fn save(client: &Client, file: File) -> io::Result<SavedSnapshot> {
+    let into_store_error = |error: EtcdError| io::Error::other(error.to_string());
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no further data from etcd");
     let connection =
-        tokio::time::timeout(PIECE, calls.connections.connection()).await.map_err(late)?;
-    let mut client = connection.maintenance();
-    let asked = client.snapshot(Request::new(pb::SnapshotRequest {}));
-    let asked = tokio::time::timeout(PIECE, asked).await.map_err(late)?;
-    let mut pieces = into_message(asked).map_err(into_store_error)?;
+        tokio::time::timeout(PIECE, client.connections.current()).await.map_err(late)?;
+    let mut maintenance = connection.maintenance();
+    let received = maintenance.snapshot(Request::new(pb::SnapshotRequest {}));
+    let received = tokio::time::timeout(PIECE, received).await.map_err(late)?;
+    let mut pieces = into_message(received).map_err(into_store_error)?;
     let (mut at, mut version) = (0_u64, String::new());
     let file = Arc::new(file);
     loop {

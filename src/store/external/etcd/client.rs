@@ -105,9 +105,9 @@ impl Client {
     ///
     /// # Errors
     /// [`EtcdError::Unknown`] only if retries are not allowed.
-    pub(super) async fn ask<T, F>(
+    pub(super) async fn call<T, F>(
         &self,
-        asks: Retry,
+        requests: Retry,
         limit: Duration,
         call: impl Fn(Connection) -> F,
     ) -> Result<T, EtcdError>
@@ -119,34 +119,37 @@ impl Client {
         let deadline = base::clock::now() + limit;
         loop {
             let connection =
-                match tokio::time::timeout_at(deadline, self.connections.connection()).await {
+                match tokio::time::timeout_at(deadline, self.connections.current()).await {
                     Ok(connection) => connection,
                     Err(_) => return Err(failed.unwrap_or_else(|| self.unreachable())),
                 };
             let number = connection.number;
             let late = || {
-                let text =
-                    format!("no answer from {} for {} s", self.connections.place, limit.as_secs());
+                let text = format!(
+                    "no answer from {} for {} s",
+                    self.connections.endpoints,
+                    limit.as_secs()
+                );
                 Err(EtcdError::Unknown(text))
             };
             let answered = tokio::time::timeout_at(deadline, call(connection)).await;
-            let refusal = match answered.unwrap_or_else(|_| late()) {
+            let error = match answered.unwrap_or_else(|_| late()) {
                 Ok(answer) => return Ok(answer),
-                Err(refusal) => refusal,
+                Err(error) => error,
             };
-            let refusal = match asks {
-                Retry::Allowed => refusal.idempotent(),
-                Retry::Never => refusal,
+            let error = match requests {
+                Retry::Allowed => error.idempotent(),
+                Retry::Never => error,
             };
-            match &refusal {
-                EtcdError::Answered(_) | EtcdError::Compacted(_) => return Err(refusal),
+            match &error {
+                EtcdError::Answered(_) | EtcdError::Compacted(_) => return Err(error),
                 EtcdError::Unknown(reason) => {
                     self.connections.lost(number, reason);
-                    return Err(refusal);
+                    return Err(error);
                 }
                 EtcdError::NotApplied(reason) => self.connections.lost(number, reason),
             }
-            failed = Some(refusal);
+            failed = Some(error);
             if base::clock::now() >= deadline || !backoff.wait(&self.shutdown).await {
                 return Err(failed.unwrap_or_else(|| self.unreachable()));
             }
@@ -156,7 +159,7 @@ impl Client {
     fn unreachable(&self) -> EtcdError {
         EtcdError::NotApplied(format!(
             "{} cannot be reached: {}",
-            self.connections.place,
+            self.connections.endpoints,
             self.connections.last_error()
         ))
     }
@@ -172,15 +175,15 @@ impl Client {
     /// Reads a range, linearizable.
     ///
     /// # Errors
-    /// See [`Client::ask`].
+    /// See [`Client::call`].
     pub(super) async fn range(
         &self,
         request: &pb::RangeRequest,
     ) -> Result<pb::RangeResponse, EtcdError> {
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             into_message(connection.kv().range(with_leader(request.clone())).await)
         };
-        let answer = self.ask(Retry::Allowed, ANSWER, ask).await?;
+        let answer = self.call(Retry::Allowed, ANSWER, call).await?;
         self.observe(answer.header.as_ref());
         Ok(answer)
     }
@@ -188,7 +191,7 @@ impl Client {
     /// The newest revision.
     ///
     /// # Errors
-    /// See [`Client::ask`].
+    /// See [`Client::call`].
     pub(super) async fn newest(&self) -> Result<i64, EtcdError> {
         let key = bytes::Bytes::from_static(LOCK_KEY.as_bytes());
         let request = pb::RangeRequest { key, count_only: true, ..Default::default() };
@@ -198,16 +201,16 @@ impl Client {
     /// Runs a transaction.
     ///
     /// # Errors
-    /// See [`Client::ask`].
+    /// See [`Client::call`].
     pub(super) async fn txn(
         &self,
-        asks: Retry,
+        requests: Retry,
         request: &pb::TxnRequest,
     ) -> Result<pb::TxnResponse, EtcdError> {
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             into_message(connection.kv().txn(with_leader(request.clone())).await)
         };
-        let answer = self.ask(asks, ANSWER, ask).await?;
+        let answer = self.call(requests, ANSWER, call).await?;
         self.observe(answer.header.as_ref());
         Ok(answer)
     }
@@ -215,44 +218,44 @@ impl Client {
     /// Grants a lease; `id` 0 lets etcd choose.
     ///
     /// # Errors
-    /// See [`Client::ask`].
+    /// See [`Client::call`].
     pub(super) async fn grant(
         &self,
         id: i64,
         ttl: i64,
     ) -> Result<pb::LeaseGrantResponse, EtcdError> {
         let request = pb::LeaseGrantRequest { id, ttl };
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             into_message(connection.leases().lease_grant(with_leader(request)).await)
         };
-        self.ask(Retry::Never, ANSWER, ask).await
+        self.call(Retry::Never, ANSWER, call).await
     }
 
     /// Revokes a lease; returns the revision.
     ///
     /// # Errors
-    /// See [`Client::ask`].
+    /// See [`Client::call`].
     pub(super) async fn revoke(&self, id: i64) -> Result<i64, EtcdError> {
         let request = pb::LeaseRevokeRequest { id };
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             into_message(connection.leases().lease_revoke(with_leader(request)).await)
         };
-        let answer = self.ask(Retry::Never, ANSWER, ask).await?;
+        let answer = self.call(Retry::Never, ANSWER, call).await?;
         Ok(self.observe(answer.header.as_ref()))
     }
 
     /// Renews a lease; returns its seconds, 0 if the lease does not exist.
     ///
     /// # Errors
-    /// See [`Client::ask`].
+    /// See [`Client::call`].
     pub(super) async fn renew(&self, id: i64) -> Result<i64, EtcdError> {
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             let requests = stream::iter([pb::LeaseKeepAliveRequest { id }]);
             let mut client = connection.leases();
             let mut answers = into_message(client.lease_keep_alive(with_leader(requests)).await)?;
             answers.message().await.map_err(EtcdError::of)
         };
-        let answer = self.ask(Retry::Allowed, ANSWER, ask).await?;
+        let answer = self.call(Retry::Allowed, ANSWER, call).await?;
         let answer = answer
             .ok_or_else(|| EtcdError::NotApplied("no response to the lease renewal".to_owned()))?;
         Ok(answer.ttl)
@@ -261,13 +264,13 @@ impl Client {
     /// The status of the connected member.
     ///
     /// # Errors
-    /// See [`Client::ask`].
+    /// See [`Client::call`].
     pub(super) async fn status(&self) -> Result<pb::StatusResponse, EtcdError> {
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             let mut client = connection.maintenance();
             into_message(client.status(Request::new(pb::StatusRequest {})).await)
         };
-        let answer = self.ask(Retry::Allowed, ANSWER, ask).await?;
+        let answer = self.call(Retry::Allowed, ANSWER, call).await?;
         self.observe(answer.header.as_ref());
         Ok(answer)
     }
@@ -275,15 +278,15 @@ impl Client {
     /// Lists, raises or clears alarms.
     ///
     /// # Errors
-    /// See [`Client::ask`].
+    /// See [`Client::call`].
     pub(super) async fn alarm(
         &self,
         request: pb::AlarmRequest,
     ) -> Result<Vec<pb::AlarmMember>, EtcdError> {
-        let ask = |connection: Connection| async move {
+        let call = |connection: Connection| async move {
             let mut client = connection.maintenance();
             into_message(client.alarm(Request::new(request)).await)
         };
-        Ok(self.ask(Retry::Allowed, ANSWER, ask).await?.alarms)
+        Ok(self.call(Retry::Allowed, ANSWER, call).await?.alarms)
     }
 }

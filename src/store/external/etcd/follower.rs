@@ -14,11 +14,11 @@ use proto::etcdserverpb as pb;
 use tokio::sync::{Semaphore, watch};
 use tonic::Streaming;
 
-use super::calls::{ANSWER, Client, Retry};
 use super::connection::Connection;
 use super::convert::event;
 use super::error::EtcdError;
 use crate::contract::{Event, KeyRange, StoreError};
+use crate::external::etcd::client::{ANSWER, Client, Retry};
 use crate::watchers::{Feed, Hub};
 
 /// Maximum number of watches of the past at a time; each is a stream of all changes since its
@@ -37,7 +37,7 @@ struct Watchers {
 /// Follows the changes of an etcd.
 #[derive(Debug)]
 pub(super) struct Follower {
-    calls: Client,
+    client: Client,
     watchers: Mutex<Watchers>,
     reached: watch::Sender<i64>,
     histories: Arc<Semaphore>,
@@ -111,9 +111,9 @@ impl KeySpaceWatch {
 
 impl Follower {
     /// Follows from the revision after `revision`.
-    pub(super) fn new(calls: Client, revision: i64) -> Self {
+    pub(super) fn new(client: Client, revision: i64) -> Self {
         Self {
-            calls,
+            client,
             watchers: Mutex::new(Watchers { hub: Hub::default(), revision }),
             reached: watch::Sender::new(revision),
             histories: Arc::new(Semaphore::new(HISTORIES_MAX)),
@@ -177,7 +177,7 @@ impl Follower {
             let connection = tokio::select! {
                 biased;
                 () = shutdown.requested() => return Ok(()),
-                connection = self.calls.connections.connection() => connection,
+                connection = self.client.connections.current() => connection,
             };
             let number = connection.number;
             let ended = tokio::select! {
@@ -187,7 +187,7 @@ impl Follower {
             };
             match ended {
                 WatchEnd::Compacted(oldest) => self.skip_compacted(oldest).await,
-                WatchEnd::Lost(reason) => self.calls.connections.lost(number, &reason.to_string()),
+                WatchEnd::Lost(reason) => self.client.connections.lost(number, &reason.to_string()),
             }
             if !backoff.wait(&shutdown).await {
                 return Ok(());
@@ -225,7 +225,7 @@ impl Follower {
     /// Skips compacted changes: all watches end and must start again after them.
     async fn skip_compacted(&self, oldest: i64) {
         self.compacted.fetch_max(oldest, Relaxed);
-        let Ok(newest) = self.calls.newest().await else { return };
+        let Ok(newest) = self.client.newest().await else { return };
         let mut watchers = self.watchers.lock();
         tracing::warn!(
             revision = watchers.revision,
@@ -288,11 +288,11 @@ impl Follower {
                 Err(WatchEnd::Lost(reason)) => Err(reason),
             }
         };
-        self.calls.ask(Retry::Allowed, ANSWER, begin).await.map_err(|refusal| {
-            if let EtcdError::Compacted(oldest) = refusal {
+        self.client.call(Retry::Allowed, ANSWER, begin).await.map_err(|error| {
+            if let EtcdError::Compacted(oldest) = error {
                 self.compacted.fetch_max(oldest, Relaxed);
             }
-            refusal.into_store_error(start)
+            error.into_store_error(start)
         })
     }
 
