@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::{Method, StatusCode};
+use ::http::Method;
 use base::tasks::blocking;
 use rusty_s3::actions::{DeleteObject, GetObject, ListObjectsV2, PutObject};
 use rusty_s3::{Credentials, S3Action, UrlStyle};
@@ -280,24 +280,6 @@ impl Bucket {
         ended.map_err(|e| told(&e))?;
         Ok(to)
     }
-}
-
-/// The message of an error response (S3's `Error` document), limited to one line.
-fn refusal(status: StatusCode, region: Option<&str>, body: &str) -> String {
-    let field = |name: &str| {
-        let (_, rest) = body.split_once(&format!("<{name}>"))?;
-        let (text, _) = rest.split_once(&format!("</{name}>"))?;
-        let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-        Some(plain.take(300).collect::<String>())
-    };
-    let mut text = format!("the bucket answers {}", status.as_u16());
-    for part in ["Code", "Message"].into_iter().filter_map(field) {
-        text = format!("{text}: {part}");
-    }
-    if let (true, Some(region)) = (status.is_redirection(), region) {
-        text = format!("{text}: it is in region {region}, give --etcd-s3-region={region}");
-    }
-    text
 }
 
 #[cfg(test)]

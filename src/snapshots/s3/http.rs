@@ -10,7 +10,7 @@ use base::pki;
 use base::tasks::blocking;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, USER_AGENT};
-use http::{HeaderName, HeaderValue, Method, Request};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -19,8 +19,6 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
-
-use super::refusal;
 
 /// Bytes per read of an uploaded file.
 const CHUNK: usize = 64 * 1024;
@@ -88,6 +86,24 @@ pub(crate) fn look(path: &Path) -> io::Result<(u64, String)> {
     }
     let checksum = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, sum.to_be_bytes());
     Ok((size, checksum))
+}
+
+/// The message of an error response (S3's `Error` document), limited to one line.
+pub(super) fn error_message(status: StatusCode, region: Option<&str>, body: &str) -> String {
+    let field = |name: &str| {
+        let (_, rest) = body.split_once(&format!("<{name}>"))?;
+        let (text, _) = rest.split_once(&format!("</{name}>"))?;
+        let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+        Some(plain.take(300).collect::<String>())
+    };
+    let mut text = format!("the bucket answers {}", status.as_u16());
+    for part in ["Code", "Message"].into_iter().filter_map(field) {
+        text = format!("{text}: {part}");
+    }
+    if let (true, Some(region)) = (status.is_redirection(), region) {
+        text = format!("{text}: it is in region {region}, give --etcd-s3-region={region}");
+    }
+    text
 }
 
 /// Opens connections.
@@ -186,7 +202,7 @@ async fn answered(
     }
     let region = parts.headers.get("x-amz-bucket-region").and_then(|value| value.to_str().ok());
     let passing = status.is_server_error() || status.as_u16() == 429;
-    Err(Fault { text: refusal(status, region, &text), passing })
+    Err(Fault { text: error_message(status, region, &text), passing })
 }
 
 /// A file as a body; after a read error the request is aborted, and the bucket keeps nothing.

@@ -3,6 +3,9 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
+use ::http::StatusCode;
+
+use super::http::error_message;
 use super::*;
 use crate::command_line::{Cli, Command, SnapshotCommand};
 
@@ -104,14 +107,14 @@ fn refusals_say_what_the_service_says_in_one_line() {
     let body = "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference\nis too \
         large.</Message></Error>";
     assert_eq!(
-        refusal(StatusCode::FORBIDDEN, None, body),
+        error_message(StatusCode::FORBIDDEN, None, body),
         "the bucket answers 403: RequestTimeTooSkewed: The difference is too large."
     );
     assert_eq!(
-        refusal(StatusCode::MOVED_PERMANENTLY, Some("eu-west-1"), ""),
+        error_message(StatusCode::MOVED_PERMANENTLY, Some("eu-west-1"), ""),
         "the bucket answers 301: it is in region eu-west-1, give --etcd-s3-region=eu-west-1"
     );
-    assert_eq!(refusal(StatusCode::BAD_GATEWAY, None, "<Code>"), "the bucket answers 502");
+    assert_eq!(error_message(StatusCode::BAD_GATEWAY, None, "<Code>"), "the bucket answers 502");
 }
 
 /// Answers each connection with the next of these, after its request's head; the heads.
