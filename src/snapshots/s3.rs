@@ -249,12 +249,14 @@ impl Bucket {
         name: &str,
         folder: &Path,
     ) -> Result<std::path::PathBuf, String> {
-        crate::commands::etcd_snapshot::named("cluster-reset-restore-path", name).map_err(|_| {
-            format!(
-                "{name}: with --etcd-s3 a snapshot of the bucket is named; for a file add \
+        crate::commands::etcd_snapshot::named("cluster-reset-restore-path", name).map_err(
+            |_| {
+                format!(
+                    "{name}: with --etcd-s3 a snapshot of the bucket is named; for a file add \
                 --etcd-s3=false"
-            )
-        })?;
+                )
+            },
+        )?;
         let temporary = folder.join(format!(".{name}.download"));
         let path = temporary.clone();
         let made = move || {

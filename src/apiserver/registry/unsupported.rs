@@ -115,7 +115,7 @@ fn uses(row: &Resource, value: &Value, classes: &IngressClasses) -> HashSet<(Str
     let whole = not_acted_on(&row.spec.gvk, value, classes);
     let whole = whole.map(|why| (name.clone(), why.to_owned()));
     let fields = unsupported::fields(&row.spec.gvk, value);
-    let field = |f: unsupported::Found| {
+    let field = |f: unsupported::UnsupportedField| {
         let why = "the field is stored, nothing reads it";
         (format!("{name} {}", f.general()), why.to_owned())
     };

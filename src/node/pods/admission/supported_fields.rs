@@ -117,7 +117,7 @@ fn selinux_labels(pod: &Pod) -> Option<String> {
 
 fn unsupported_by_table(pod: &Pod) -> Option<String> {
     let spec = pod.spec().to_value().unwrap_or_default();
-    api::unsupported::pod_spec(&spec, "spec").first().map(api::unsupported::Found::shown)
+    api::unsupported::pod_spec(&spec, "spec").first().map(api::unsupported::UnsupportedField::shown)
 }
 
 #[cfg(test)]
