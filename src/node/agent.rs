@@ -107,7 +107,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     tasks.spawn(
         Kind::Critical,
         "pod-status",
-        node.api.status.clone().run(client, shutdown.clone()),
+        node.api.status.clone().run(client.clone(), shutdown.clone()),
     );
     tasks.spawn(
         Kind::Critical,
@@ -136,7 +136,13 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     );
     let read = manifests::run(folders, publisher, tasks.problems().clone(), shutdown.clone());
     tasks.spawn(Kind::Critical, "static-pods", read);
-    let mirrors = mirror::run(Arc::clone(&node), pods.clone(), statics.clone(), shutdown.clone());
+    let mirrors = mirror::run(
+        client.clone(),
+        node.identity.config.node_name.clone(),
+        pods.clone(),
+        statics.clone(),
+        shutdown.clone(),
+    );
     tasks.spawn(Kind::Critical, "mirror-pods", mirrors);
     let pods = PodManager::new(Arc::clone(&node), pods, statics);
     let tidy = housekeeping::run(Arc::clone(&node), pods.table(), shutdown.clone());

@@ -36,7 +36,7 @@ pub(crate) async fn run(
             () = shutdown.requested() => return Ok(()),
             () = base::clock::sleep(LOGS_EVERY) => {}
         }
-        rotate_logs(&node, &table).await;
+        rotate_logs(&node.identity.config, &node.runtime, &table).await;
         if base::clock::now() >= images_at {
             images_at = base::clock::now() + IMAGES_EVERY;
             let collected = collect_images(&node, &table, &mut first_listed).await;

@@ -14,12 +14,13 @@ use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use tokio::time::Instant;
 
-use crate::context::Node;
+use crate::config::Config;
+use crate::context::{Node, NodeIdentity};
 use crate::credentials::pod_certificates::IssuedCredentials;
 use crate::pods::cri_config;
 use crate::pods::cri_config::{InvalidPodSpec, expand, hosts};
 use crate::pods::objects;
-use crate::pods::objects::CachedObject;
+use crate::pods::objects::{CachedObject, ReferencedObjects};
 use crate::pods::pod::{Pod, PodContainer};
 use crate::runtime::RuntimeFeatures;
 use directory::VolumePath;
@@ -42,13 +43,13 @@ pub(crate) struct PodVolumes {
 
 /// Whether the volumes can be set up without a wait: all objects are cached, and there is no claim
 /// to look up and no certificate to wait for.
-pub(crate) fn need_no_wait(node: &Node, pod: &Pod) -> bool {
+pub(crate) fn need_no_wait(objects: &ReferencedObjects, pod: &Pod) -> bool {
     let is_claim = |v: &core::Volume| v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
     !pod.spec().volumes.iter().flatten().any(is_claim)
         && !crate::credentials::pod_certificates::has_certificates(pod)
         && objects::references(pod)
             .iter()
-            .all(|r| matches!(node.api.objects.get(r), CachedObject::Present(_)))
+            .all(|r| matches!(objects.get(r), CachedObject::Present(_)))
 }
 
 /// Sets up or updates all volumes; idempotent.
@@ -97,7 +98,8 @@ async fn set_up_one(
     }
     if let Some(claim) = &volume.persistent_volume_claim {
         return claims::claim_path(
-            node,
+            &node.identity.config,
+            &node.api.client,
             pod,
             &claim.claim_name,
             claim.read_only == Some(true),
@@ -107,7 +109,15 @@ async fn set_up_one(
     }
     if volume.ephemeral.is_some() {
         let name = format!("{}-{}", pod.name(), volume.name);
-        return claims::claim_path(node, pod, &name, false, fs_group).await;
+        return claims::claim_path(
+            &node.identity.config,
+            &node.api.client,
+            pod,
+            &name,
+            false,
+            fs_group,
+        )
+        .await;
     }
     let content = content::render(node, pod, volume, ips, certificates).await?;
     let Some(content) = content else {
@@ -134,7 +144,7 @@ async fn set_up_one(
 ///
 /// A missing volume, or a sub-path that leaves its volume.
 pub(crate) fn container_mounts(
-    node: &Node,
+    identity: &NodeIdentity,
     pod: &Pod,
     member: &PodContainer,
     (volumes, images): (&PodVolumes, &HashMap<String, cri::ImageSpec>),
@@ -143,7 +153,7 @@ pub(crate) fn container_mounts(
 ) -> Result<Vec<cri::Mount>, InvalidPodSpec> {
     let mut out = Vec::new();
     let mut own_hosts = false;
-    let pod_dir = node.identity.config.pod_dir(&pod.uid);
+    let pod_dir = identity.config.pod_dir(&pod.uid);
     for (index, mount) in member.container.volume_mounts.iter().flatten().enumerate() {
         own_hosts |= mount.mount_path == "/etc/hosts";
         let sub_path = match mount.sub_path_expr.as_deref().filter(|s| !s.is_empty()) {
@@ -195,12 +205,15 @@ pub(crate) fn container_mounts(
             host_path: path.to_string_lossy().into_owned(),
             readonly: mount.read_only == Some(true) || volume_path.read_only,
             propagation: propagation.into(),
-            recursive_read_only: recursive_read_only(mount, node.identity.features.runtime),
+            recursive_read_only: recursive_read_only(mount, identity.features.runtime),
             ..cri::Mount::default()
         });
     }
     if !own_hosts && (pod.host_network() || !ips.is_empty()) {
-        out.push(hosts_mount(node, pod, &pod_dir, ips).map_err(|e| InvalidPodSpec(e.to_string()))?);
+        out.push(
+            hosts_mount(&identity.config, pod, &pod_dir, ips)
+                .map_err(|e| InvalidPodSpec(e.to_string()))?,
+        );
     }
     if let Some(path) =
         member.container.termination_message_path.as_deref().filter(|p| !p.is_empty())
@@ -239,7 +252,7 @@ pub(crate) fn hosts_file(pod_dir: &Path) -> PathBuf {
 }
 
 fn hosts_mount(
-    node: &Node,
+    config: &Config,
     pod: &Pod,
     pod_dir: &Path,
     ips: &[String],
@@ -248,7 +261,7 @@ fn hosts_mount(
     let content = if pod.host_network() {
         hosts::of_host(&std::fs::read_to_string("/etc/hosts").unwrap_or_default(), aliases)
     } else {
-        let (name, domain) = cri_config::hostname(pod, &node.identity.config.cluster_domain);
+        let (name, domain) = cri_config::hostname(pod, &config.cluster_domain);
         hosts::managed(ips, &name, &domain, aliases)
     };
     let path = hosts_file(pod_dir);

@@ -11,7 +11,9 @@ use base::Shutdown;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
 
+use crate::config::Config;
 use crate::context::Node;
+use crate::events::NodeEventRecorder;
 use crate::eviction::pressure::{DISK_PERCENT_MIN, MEMORY_MIN, ScarceResource, Shortage};
 use crate::eviction::ranking;
 use crate::eviction::ranking::{ContainerUsage, PodUsage};
@@ -34,7 +36,7 @@ pub(crate) async fn run(
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     loop {
-        let shortages = measure(&node);
+        let shortages = measure(&node.identity.config);
         if node.caches.pressure.record(&shortages) {
             node.caches.status_changed.notify_one();
         }
@@ -51,12 +53,12 @@ pub(crate) async fn run(
 }
 
 /// Returns the current shortages, memory first.
-fn measure(node: &Node) -> Vec<Shortage> {
+fn measure(config: &Config) -> Vec<Shortage> {
     let mut out = Vec::new();
     if let Some(available) = machine::memory_available().filter(|a| *a < MEMORY_MIN) {
         out.push(Shortage { of: ScarceResource::Memory, threshold: MEMORY_MIN, available });
     }
-    for path in [&node.identity.config.root_dir, &node.identity.config.runtime.data_dir] {
+    for path in [&config.root_dir, &config.runtime.data_dir] {
         let Some(disk) = machine::disk(path) else { continue };
         let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let least = |all: u64| bytes(all) / 100 * DISK_PERCENT_MIN;
@@ -83,8 +85,8 @@ async fn relieve(node: &Arc<Node>, table: &PodTable, shortage: Shortage) {
         format!("Attempting to reclaim {}", shortage.of.name()),
     );
     if shortage.of == ScarceResource::Storage {
-        image_gc::free_images(node, table).await;
-        if !measure(node).iter().any(|s| s.of == ScarceResource::Storage) {
+        image_gc::free_images(&node.runtime, table).await;
+        if !measure(&node.identity.config).iter().any(|s| s.of == ScarceResource::Storage) {
             return;
         }
     }
@@ -97,7 +99,7 @@ async fn relieve(node: &Arc<Node>, table: &PodTable, shortage: Shortage) {
         tracing::warn!(resource = shortage.of.name(), "no pod to evict");
         return;
     };
-    evict(node, table, pod, ranking::message(pod, used, shortage), true);
+    evict(&node.api.events, table, pod, ranking::message(pod, used, shortage), true);
 }
 
 /// Evicts pods that exceed their own limits on local storage; returns whether there were any.
@@ -113,7 +115,7 @@ async fn enforce_limits(node: &Arc<Node>, table: &PodTable) -> bool {
         let Some(used) = used.get(&*pod.uid) else { continue };
         if let Some(message) = ranking::storage_excess(pod, used) {
             any = true;
-            evict(node, table, pod, message, false);
+            evict(&node.api.events, table, pod, message, false);
         }
     }
     any
@@ -137,10 +139,16 @@ fn active(table: &PodTable) -> Vec<Arc<Pod>> {
         .collect()
 }
 
-fn evict(node: &Node, table: &PodTable, pod: &Pod, message: String, disruption: bool) {
+fn evict(
+    events: &NodeEventRecorder,
+    table: &PodTable,
+    pod: &Pod,
+    message: String,
+    disruption: bool,
+) {
     let Some(handle) = table.get(&pod.uid) else { return };
     tracing::warn!(pod = %pod.key, message, "pod evicted");
-    node.api.events.pod_event(pod, EventType::Warning, ranking::REASON, message.clone());
+    events.pod_event(pod, EventType::Warning, ranking::REASON, message.clone());
     let verdict = PodFailure {
         reason: ranking::REASON.to_owned(),
         message,
@@ -155,14 +163,15 @@ async fn usage(node: &Arc<Node>, pods: &[Arc<Pod>]) -> HashMap<String, PodUsage>
     let stats = node.runtime.cri.stats().await.unwrap_or_default();
     let (node, pods) = (Arc::clone(node), pods.to_vec());
     let walk = move || {
-        let use_of = |pod: &Arc<Pod>| (pod.uid.to_string(), pod_use(&node, pod, &stats));
+        let use_of =
+            |pod: &Arc<Pod>| (pod.uid.to_string(), pod_use(&node.identity.config, pod, &stats));
         pods.iter().map(use_of).collect()
     };
     base::tasks::blocking(walk).await.unwrap_or_default()
 }
 
-fn pod_use(node: &Node, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
-    let logs = node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
+fn pod_use(config: &Config, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
+    let logs = config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let mut out = PodUsage::default();
     for stat in stats {
@@ -176,9 +185,8 @@ fn pod_use(node: &Node, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
         let storage = bytes(layer.saturating_add(disk_usage(&logs.join(&name), DEPTH_MAX)));
         out.containers.push(ContainerUsage { name, memory: bytes(memory), storage });
     }
-    out.hosts =
-        bytes(disk_usage(&crate::volumes::hosts_file(&node.identity.config.pod_dir(&pod.uid)), 0));
-    let folder = node.identity.config.pod_dir(&pod.uid).join("volumes/kubernetes.io~empty-dir");
+    out.hosts = bytes(disk_usage(&crate::volumes::hosts_file(&config.pod_dir(&pod.uid)), 0));
+    let folder = config.pod_dir(&pod.uid).join("volumes/kubernetes.io~empty-dir");
     for volume in pod.spec().volumes.iter().flatten() {
         let Some(source) = &volume.empty_dir else { continue };
         if source.medium.as_deref().is_none_or(str::is_empty) {

@@ -7,7 +7,7 @@ use proto::runtime::v1 as cri;
 use std::time::Duration;
 use tokio::time::Instant;
 
-use crate::context::Node;
+use crate::context::{Node, RuntimeHandles};
 use crate::events;
 use crate::machine;
 use crate::pods::table::PodTable;
@@ -45,7 +45,7 @@ pub(super) async fn collect_images(
     if wanted == 0 {
         return Ok(());
     }
-    let unused = unused_images(node, table, images).await;
+    let unused = unused_images(&node.runtime, table, images).await;
     let mut unused = unused.ok_or("the container runtime does not list its containers")?;
     unused.retain(|i| first_listed.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN));
     unused.sort_by_key(|i| first_listed.get(&i.id).copied());
@@ -54,7 +54,7 @@ pub(super) async fn collect_images(
         if freed >= wanted {
             break;
         }
-        match remove(node, &image).await {
+        match remove(&node.runtime, &image).await {
             Ok(()) => freed = freed.saturating_add(image.size),
             Err(error) => errors.push(error.to_string()),
         }
@@ -118,21 +118,21 @@ fn size_text(bytes: u64) -> String {
 }
 
 /// Removes all unused images, for a disk under pressure.
-pub(crate) async fn free_images(node: &Node, table: &PodTable) {
-    let Ok(images) = node.runtime.cri.images().await else { return };
-    for image in unused_images(node, table, images).await.unwrap_or_default() {
+pub(crate) async fn free_images(runtime: &RuntimeHandles, table: &PodTable) {
+    let Ok(images) = runtime.cri.images().await else { return };
+    for image in unused_images(runtime, table, images).await.unwrap_or_default() {
         // The error is logged; if the disk stays full, pods are evicted.
-        let _ = remove(node, &image).await;
+        let _ = remove(runtime, &image).await;
     }
 }
 
 /// Returns the images that no container and no pod uses; `None` if the runtime does not answer.
 async fn unused_images(
-    node: &Node,
+    runtime: &RuntimeHandles,
     table: &PodTable,
     images: Vec<cri::Image>,
 ) -> Option<Vec<cri::Image>> {
-    let containers = node.runtime.cri.containers(None).await.ok()?;
+    let containers = runtime.cri.containers(None).await.ok()?;
     let mut used: HashSet<String> =
         containers.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
     // Images of pods whose containers wait for a restart are in use.
@@ -151,9 +151,9 @@ async fn unused_images(
     Some(images.into_iter().filter(|i| !i.pinned && !is_used(i)).collect())
 }
 
-async fn remove(node: &Node, image: &cri::Image) -> Result<(), RuntimeError> {
+async fn remove(runtime: &RuntimeHandles, image: &cri::Image) -> Result<(), RuntimeError> {
     tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "removing unused image");
-    node.runtime.cri.remove_image(&image.id).await.inspect_err(|error| {
+    runtime.cri.remove_image(&image.id).await.inspect_err(|error| {
         tracing::warn!(image = image.id, %error, "cannot remove image");
     })
 }

@@ -3,22 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::context::Node;
+use crate::config::Config;
+use crate::context::RuntimeHandles;
 use crate::pods::observed::ObservedState;
 use crate::pods::table::PodTable;
 
 /// Rotates the log of each running container that exceeds the size limit.
-pub(super) async fn rotate_logs(node: &Node, table: &PodTable) {
+pub(super) async fn rotate_logs(config: &Config, runtime: &RuntimeHandles, table: &PodTable) {
     for (pod, handle) in table.all() {
         let observed = Arc::clone(&handle.reported.lock().observed);
         for container in observed.containers.iter().filter(|c| c.state == ObservedState::Running) {
             let path = PathBuf::from(&container.log_path);
             let size = std::fs::metadata(&path).map_or(0, |m| m.len());
-            if size <= node.identity.config.log_max_size {
+            if size <= config.log_max_size {
                 continue;
             }
-            let keep = node.identity.config.log_max_files;
-            if let Err(error) = rotate(node, &path, &container.id, keep).await {
+            let keep = config.log_max_files;
+            if let Err(error) = rotate(runtime, &path, &container.id, keep).await {
                 tracing::warn!(pod = %pod.key, container = container.name, %error, "cannot rotate the container log");
             }
         }
@@ -41,7 +42,12 @@ fn rotated_files(path: &Path) -> Vec<PathBuf> {
     out
 }
 
-async fn rotate(node: &Node, path: &Path, id: &str, keep: usize) -> std::io::Result<()> {
+async fn rotate(
+    runtime: &RuntimeHandles,
+    path: &Path,
+    id: &str,
+    keep: usize,
+) -> std::io::Result<()> {
     let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default();
     let stamp = jiff::Timestamp::from_second(now)
         .map(|t| t.strftime("%Y%m%d-%H%M%S").to_string())
@@ -61,7 +67,7 @@ async fn rotate(node: &Node, path: &Path, id: &str, keep: usize) -> std::io::Res
     };
     base::tasks::blocking(compressed).await.map_err(std::io::Error::other)??;
     std::fs::rename(path, &target)?;
-    if let Err(error) = node.runtime.cri.reopen_log(id).await {
+    if let Err(error) = runtime.cri.reopen_log(id).await {
         // The runtime still writes to the old file: restore its name.
         std::fs::rename(&target, path)?;
         return Err(std::io::Error::other(error));

@@ -8,32 +8,34 @@ use std::sync::Arc;
 
 use api::k8s::api::core::v1 as core;
 
-use crate::context::Node;
+use crate::context::{NodeCaches, NodeIdentity};
 use crate::eviction::ranking;
 use crate::pods::capacity;
 use crate::pods::cri_config;
 use crate::pods::pod::{ContainerRole, Pod};
+use crate::pods::rejection::Rejection;
 use crate::pods::resources;
 use crate::pods::resources::Qos;
 
 /// Returns reason and message of the rejection; `None` admits the pod.
-pub(crate) fn check(node: &Node, pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
-    let allocatable = node.caches.allocatable.load();
-    pressure(node.caches.pressure.current(), pod)
-        .or_else(|| supported_fields::unsupported_field(pod, node.identity.features))
+pub(crate) fn check(
+    identity: &NodeIdentity,
+    caches: &NodeCaches,
+    pod: &Pod,
+    others: &[Arc<Pod>],
+) -> Option<Rejection> {
+    let allocatable = caches.allocatable.load();
+    pressure(caches.pressure.current(), pod)
+        .or_else(|| supported_fields::unsupported_field(pod, identity.features))
         .or_else(|| sysctls(pod))
         .or_else(|| capacity::insufficient_resource(pod, others, &allocatable))
         .or_else(|| host_ports(pod, others))
-        .or_else(|| selector(node, pod))
-}
-
-fn reject(reason: &str, message: impl Into<String>) -> Option<(String, String)> {
-    Some((reason.to_owned(), message.into()))
+        .or_else(|| selector(&identity.config.node_name, &caches.labels.load(), pod))
 }
 
 /// Under pressure only critical pods start; under memory pressure alone also pods that request
 /// memory.
-fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<(String, String)> {
+fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<Rejection> {
     const TAINT: &str = "node.kubernetes.io/memory-pressure";
     if !(memory || disk) || ranking::is_critical(pod) {
         return None;
@@ -53,12 +55,15 @@ fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<(String, String)>
         .into_iter()
         .filter_map(|(is, name)| is.then_some(name))
         .collect();
-    reject(ranking::REASON, format!("The node had condition: [{}]. ", names.join(" ")))
+    Some(Rejection::new(
+        ranking::REASON,
+        format!("The node had condition: [{}]. ", names.join(" ")),
+    ))
 }
 
-fn sysctls(pod: &Pod) -> Option<(String, String)> {
+fn sysctls(pod: &Pod) -> Option<Rejection> {
     let name = cri_config::unsafe_sysctl(pod)?;
-    reject("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"))
+    Some(Rejection::new("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted")))
 }
 
 fn ports(pod: &Pod) -> Vec<(String, String, i32)> {
@@ -89,12 +94,12 @@ pub(crate) fn host_ports_clash(pod: &Pod, others: &[Arc<Pod>]) -> bool {
     })
 }
 
-fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
+fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<Rejection> {
     if host_ports_clash(pod, others) {
-        return reject(
+        return Some(Rejection::new(
             "NodePorts",
             "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
-        );
+        ));
     }
     None
 }
@@ -105,15 +110,14 @@ pub(crate) const NODE_AFFINITY: &str = "NodeAffinity";
 
 /// Matches `spec.nodeSelector` and the required node affinity against the cached labels of the
 /// Node.
-fn selector(node: &Node, pod: &Pod) -> Option<(String, String)> {
-    let labels = node.caches.labels.load();
-    if labels.is_empty() || fits(pod, &labels, &node.identity.config.node_name) {
+fn selector(node_name: &str, labels: &BTreeMap<String, String>, pod: &Pod) -> Option<Rejection> {
+    if labels.is_empty() || fits(pod, labels, node_name) {
         return None;
     }
-    reject(
+    Some(Rejection::new(
         NODE_AFFINITY,
         "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
-    )
+    ))
 }
 
 fn fits(pod: &Pod, labels: &BTreeMap<String, String>, name: &str) -> bool {
@@ -192,7 +196,7 @@ mod tests {
         let effort = json!([{"name": "a", "resources": {"requests": {"memory": "1Mi"}}}]);
         let best = json!({"containers": [{"name": "a"}]});
         let reason = |state, spec| {
-            pressure(state, &pod(spec)).map(|(reason, message)| format!("{reason}: {message}"))
+            pressure(state, &pod(spec)).map(|r| format!("{}: {}", r.reason, r.message))
         };
         assert_eq!(reason((false, false), best.clone()), None);
         assert_eq!(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::Quantity;
 
 use crate::pods::pod::Pod;
+use crate::pods::rejection::Rejection;
 use crate::pods::resources;
 
 /// Whether a resource is outside of Kubernetes' domains (`IsExtendedResourceName`).
@@ -18,19 +19,19 @@ pub(crate) fn insufficient_resource(
     pod: &Pod,
     others: &[Arc<Pod>],
     allocatable: &BTreeMap<String, Quantity>,
-) -> Option<(String, String)> {
+) -> Option<Rejection> {
     let zero = Quantity::from_int(0);
     if let Some(most) = allocatable.get("pods")
         && i64::try_from(others.len()).unwrap_or(i64::MAX) >= most.value()
     {
-        return reject(
+        return Some(Rejection::new(
             "OutOfpods",
             format!(
                 "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: {}, capacity: {}",
                 others.len(),
                 most.value()
             ),
-        );
+        ));
     }
     for name in resources::pod_resource_names(pod) {
         let wanted = resources::pod_request(pod, &name);
@@ -53,14 +54,10 @@ pub(crate) fn insufficient_resource(
                 number(used),
                 number(capacity)
             );
-            return reject(&format!("OutOf{name}"), message);
+            return Some(Rejection::new(format!("OutOf{name}"), message));
         }
     }
     None
-}
-
-fn reject(reason: &str, message: String) -> Option<(String, String)> {
-    Some((reason.to_owned(), message))
 }
 
 #[cfg(test)]
@@ -77,10 +74,10 @@ mod tests {
         };
         let allocatable = BTreeMap::from([("cpu".to_owned(), Quantity::from_int(2))]);
         assert_eq!(insufficient_resource(&pod("example.com/x"), &[], &allocatable), None);
-        let (reason, _) = insufficient_resource(&pod("memory"), &[], &allocatable).unwrap();
-        assert_eq!(reason, "OutOfmemory");
+        let rejection = insufficient_resource(&pod("memory"), &[], &allocatable).unwrap();
+        assert_eq!(rejection.reason, "OutOfmemory");
         let known = BTreeMap::from([("example.com/x".to_owned(), Quantity::from_int(0))]);
-        let (reason, _) = insufficient_resource(&pod("example.com/x"), &[], &known).unwrap();
-        assert_eq!(reason, "OutOfexample.com/x");
+        let rejection = insufficient_resource(&pod("example.com/x"), &[], &known).unwrap();
+        assert_eq!(rejection.reason, "OutOfexample.com/x");
     }
 }

@@ -8,9 +8,9 @@ use client::events::EventType;
 use proto::runtime::v1 as cri;
 use tokio::time::Instant;
 
-use crate::context::Node;
+use crate::context::{ApiHandles, RuntimeHandles};
 use crate::events;
-use crate::pods::objects::{CachedObject, ObjectKind};
+use crate::pods::objects::{CachedObject, ObjectKind, ReferencedObjects};
 use crate::pods::pod::{Pod, PodContainer};
 use crate::runtime::RuntimeError;
 use crate::runtime::images::name;
@@ -91,18 +91,13 @@ pub(crate) fn has_back_off(reason: &str) -> bool {
 }
 
 /// Records an event about missing pull secrets of the pod, after a failed pull.
-pub(crate) fn report_missing_secrets(node: &Node, pod: &Pod) {
+pub(crate) fn report_missing_secrets(api: &ApiHandles, pod: &Pod) {
     let is_present = |name: &str| {
         let reference = (ObjectKind::Secret, pod.namespace().to_owned(), name.to_owned());
-        matches!(node.api.objects.get(&reference), CachedObject::Present(_))
+        matches!(api.objects.get(&reference), CachedObject::Present(_))
     };
     if let Some(message) = missing_secrets(pod, is_present) {
-        node.api.events.pod_event(
-            pod,
-            EventType::Warning,
-            "FailedToRetrieveImagePullSecret",
-            message,
-        );
+        api.events.pod_event(pod, EventType::Warning, "FailedToRetrieveImagePullSecret", message);
     }
 }
 
@@ -142,12 +137,10 @@ impl<'a> RequiredImage<'a> {
         Self { pod, image, policy: source.pull_policy.as_deref(), member: None }
     }
 
-    fn event(&self, node: &Node, kind: EventType, reason: &str, message: impl Into<String>) {
+    fn event(&self, api: &ApiHandles, kind: EventType, reason: &str, message: impl Into<String>) {
         match self.member {
-            Some(member) => {
-                node.api.events.container_event(self.pod, member, kind, reason, message)
-            }
-            None => node.api.events.pod_event(self.pod, kind, reason, message),
+            Some(member) => api.events.container_event(self.pod, member, kind, reason, message),
+            None => api.events.pod_event(self.pod, kind, reason, message),
         }
     }
 }
@@ -159,7 +152,8 @@ impl<'a> RequiredImage<'a> {
 ///
 /// The waiting state of the container.
 pub(crate) async fn volume_images(
-    node: &Node,
+    runtime: &RuntimeHandles,
+    api: &ApiHandles,
     pod: &Pod,
     member: &PodContainer,
     sandbox: &cri::PodSandboxConfig,
@@ -173,7 +167,7 @@ pub(crate) async fn volume_images(
             continue;
         }
         let wanted = RequiredImage::of_volume(pod, source);
-        let found = ensure(node, wanted, sandbox, state).await?;
+        let found = ensure(runtime, api, wanted, sandbox, state).await?;
         let spec = cri::ImageSpec {
             image: found.id,
             user_specified_image: wanted.image.to_owned(),
@@ -190,7 +184,8 @@ pub(crate) async fn volume_images(
 ///
 /// The waiting state of the container.
 pub(crate) async fn ensure(
-    node: &Node,
+    runtime: &RuntimeHandles,
+    api: &ApiHandles,
     wanted: RequiredImage<'_>,
     sandbox: &cri::PodSandboxConfig,
     state: &mut PullState,
@@ -200,15 +195,15 @@ pub(crate) async fn ensure(
         let message = format!(
             "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
         );
-        wanted.event(node, EventType::Warning, events::INSPECT_FAILED, message.clone());
+        wanted.event(api, EventType::Warning, events::INSPECT_FAILED, message.clone());
         return Err(WaitingReason { reason: "InvalidImageName", message });
     }
     let name = name::normalize(image);
     let policy = wanted.policy.filter(|p| !p.is_empty());
     let policy = policy.unwrap_or(if name::is_latest(image) { "Always" } else { "IfNotPresent" });
-    let present = node.runtime.cri.image(&name).await.map_err(|error| {
+    let present = runtime.cri.image(&name).await.map_err(|error| {
         let message = format!("Failed to inspect image {image:?}: {error}");
-        wanted.event(node, EventType::Warning, events::INSPECT_FAILED, message.clone());
+        wanted.event(api, EventType::Warning, events::INSPECT_FAILED, message.clone());
         WaitingReason { reason: "ImageInspectError", message }
     })?;
     match (policy, present) {
@@ -218,22 +213,23 @@ pub(crate) async fn ensure(
             let message = format!(
                 "Container image {image:?} already present on machine and can be accessed by the pod"
             );
-            wanted.event(node, EventType::Normal, events::PULLED, message);
+            wanted.event(api, EventType::Normal, events::PULLED, message);
             return Ok(found);
         }
         ("Never", None) => {
             let message =
                 format!("Container image {image:?} is not present with pull policy of Never");
-            wanted.event(node, EventType::Warning, events::ERR_IMAGE_NEVER_PULL, message.clone());
+            wanted.event(api, EventType::Warning, events::ERR_IMAGE_NEVER_PULL, message.clone());
             return Err(WaitingReason { reason: events::ERR_IMAGE_NEVER_PULL, message });
         }
         _ => {}
     }
-    pull(node, wanted, &name, sandbox, state).await
+    pull(runtime, api, wanted, &name, sandbox, state).await
 }
 
 async fn pull(
-    node: &Node,
+    runtime: &RuntimeHandles,
+    api: &ApiHandles,
     wanted: RequiredImage<'_>,
     name: &str,
     sandbox: &cri::PodSandboxConfig,
@@ -242,22 +238,22 @@ async fn pull(
     let image = wanted.image;
     if let Some(failure) = state.back_off(name, base::clock::now()) {
         let short = format!("Back-off pulling image {image:?}");
-        wanted.event(node, EventType::Normal, events::BACK_OFF, short.clone());
+        wanted.event(api, EventType::Normal, events::BACK_OFF, short.clone());
         return Err(WaitingReason {
             reason: "ImagePullBackOff",
             message: format!("{short}: {failure}"),
         });
     }
     let queued = base::clock::now();
-    wanted.event(node, EventType::Normal, events::PULLING, format!("Pulling image {image:?}"));
-    let line = node.runtime.pulls.acquire().await;
+    wanted.event(api, EventType::Normal, events::PULLING, format!("Pulling image {image:?}"));
+    let line = runtime.pulls.acquire().await;
     let started = base::clock::now();
-    let outcome = pull_with(node, wanted.pod, name, sandbox).await;
+    let outcome = pull_with(runtime, api, wanted.pod, name, sandbox).await;
     drop(line);
     match outcome {
         Ok(reference) => {
             state.forget(name);
-            let found = node.runtime.cri.image(&reference).await.ok().flatten();
+            let found = runtime.cri.image(&reference).await.ok().flatten();
             let found =
                 found.unwrap_or_else(|| cri::Image { id: reference, ..cri::Image::default() });
             let message = format!(
@@ -266,12 +262,12 @@ async fn pull(
                 seconds(queued.elapsed()),
                 found.size
             );
-            wanted.event(node, EventType::Normal, events::PULLED, message);
+            wanted.event(api, EventType::Normal, events::PULLED, message);
             Ok(found)
         }
         Err(error) => {
             let message = format!("Failed to pull image {image:?}: {error}");
-            wanted.event(node, EventType::Warning, events::FAILED, message);
+            wanted.event(api, EventType::Warning, events::FAILED, message);
             let why = pull_failure(image, error);
             let text = format!("{}: {}", why.reason, why.message);
             state.record_failure(name, text, base::clock::now());
@@ -314,16 +310,19 @@ fn seconds(duration: Duration) -> String {
 
 /// Tries each credential for the image, the pod's before the node's, then none.
 async fn pull_with(
-    node: &Node,
+    runtime: &RuntimeHandles,
+    api: &ApiHandles,
     pod: &Pod,
     name: &str,
     sandbox: &cri::PodSandboxConfig,
 ) -> Result<String, String> {
     let mut last = String::new();
-    let of_node = node.runtime.registries.load().credentials(name);
-    for auth in credentials(node, pod, name).into_iter().chain(of_node).map(Some).chain([None]) {
+    let of_node = runtime.registries.load().credentials(name);
+    for auth in
+        credentials(&api.objects, pod, name).into_iter().chain(of_node).map(Some).chain([None])
+    {
         let spec = cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() };
-        match node.runtime.cri.pull_image(spec, auth, sandbox.clone()).await {
+        match runtime.cri.pull_image(spec, auth, sandbox.clone()).await {
             Ok(reference) => return Ok(reference),
             Err(error) => last = pull_text(&error),
         }
@@ -332,11 +331,11 @@ async fn pull_with(
 }
 
 /// Credentials of the pod's pull secrets for the image's registry, longest matching address first.
-fn credentials(node: &Node, pod: &Pod, name: &str) -> Vec<cri::AuthConfig> {
+fn credentials(objects: &ReferencedObjects, pod: &Pod, name: &str) -> Vec<cri::AuthConfig> {
     let mut out: Vec<(usize, cri::AuthConfig)> = Vec::new();
     for secret in pod.spec().image_pull_secrets.iter().flatten() {
         let reference = (ObjectKind::Secret, pod.namespace().to_owned(), secret.name.clone());
-        let CachedObject::Present(object) = node.api.objects.get(&reference) else { continue };
+        let CachedObject::Present(object) = objects.get(&reference) else { continue };
         let data = crate::pods::objects::data(ObjectKind::Secret, &object);
         for (key, value) in data {
             let Ok(json) = serde_json::from_slice::<serde_json::Value>(&value) else { continue };

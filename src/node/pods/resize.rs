@@ -8,6 +8,7 @@ use api::k8s::api::core::v1 as core;
 
 use crate::pods::capacity;
 use crate::pods::pod::Pod;
+use crate::pods::rejection::Rejection;
 
 /// A deferred resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +139,7 @@ pub(crate) fn allocate(
     }
     match capacity::insufficient_resource(&wanted, &others(), allocatable) {
         None => (wanted, None),
-        Some((reason, message)) => {
+        Some(Rejection { reason, message }) => {
             let kept = resources(current);
             let pod = with_resources(&wanted, |name| kept.get(name).map(|r| (*r).clone()));
             let message = message.trim_start_matches("Pod was rejected: ").to_owned();

@@ -6,10 +6,9 @@ use std::time::Duration;
 use api::k8s::api::core::v1 as core;
 use api::{Object, ObjectKey};
 use base::{Backoff, Shutdown};
-use client::{DeleteOptions, Informer, owner_reference};
+use client::{Client, DeleteOptions, Informer, owner_reference};
 use tokio::sync::{Notify, watch};
 
-use crate::context::Node;
 use crate::pods::pod::{HASH_ANNOTATION, MIRROR_ANNOTATION, Pod};
 use crate::static_pods::manifests::StaticPodList;
 
@@ -65,7 +64,8 @@ fn actions(pods: &[Arc<Pod>], mirrors: &[MirrorPod]) -> Vec<Action> {
 
 /// Maintains the mirror pods until shutdown.
 pub(crate) async fn run(
-    node: Arc<Node>,
+    client: Client,
+    node_name: String,
     informer: Informer<core::Pod>,
     mut pods: watch::Receiver<StaticPodList>,
     shutdown: Shutdown,
@@ -92,13 +92,13 @@ pub(crate) async fn run(
             informer.cache().list("").iter().filter_map(|o| MirrorPod::from_object(o)).collect();
         let mut failed = false;
         for action in actions(&wanted, &mirrors) {
-            if let Err(error) = apply(&node, &action).await {
+            if let Err(error) = apply(&client, &node_name, &action).await {
                 failed = true;
                 tracing::debug!(?action, %error, "cannot update mirror pod, retrying");
             }
         }
         if failed {
-            if !backoff.wait_or(&shutdown, node.api.client.transport().back()).await {
+            if !backoff.wait_or(&shutdown, client.transport().back()).await {
                 return Ok(());
             }
             continue;
@@ -112,7 +112,7 @@ pub(crate) async fn run(
     }
 }
 
-async fn apply(node: &Node, action: &Action) -> Result<(), client::Error> {
+async fn apply(client: &Client, node_name: &str, action: &Action) -> Result<(), client::Error> {
     match action {
         Action::Delete(mirror) => {
             let options = DeleteOptions {
@@ -120,14 +120,13 @@ async fn apply(node: &Node, action: &Action) -> Result<(), client::Error> {
                 ..DeleteOptions::with_uid(&mirror.uid)
             };
             let (namespace, name) = (&mirror.key.namespace, &mirror.key.name);
-            match node.api.client.delete::<core::Pod>(namespace, name, &options).await {
+            match client.delete::<core::Pod>(namespace, name, &options).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
                 _ => Ok(()),
             }
         }
         Action::Create(pod) => {
-            let owner: core::Node =
-                node.api.client.get("", &node.identity.config.node_name).await?;
+            let owner: core::Node = client.get("", node_name).await?;
             let mut owner = owner_reference(&owner);
             owner.block_owner_deletion = None;
             let mut mirror = pod.object.clone();
@@ -138,7 +137,7 @@ async fn apply(node: &Node, action: &Action) -> Result<(), client::Error> {
                 let annotations = mirror.metadata.annotations.get_or_insert_default();
                 annotations.insert(MIRROR_ANNOTATION.to_owned(), hash.to_owned());
             }
-            match node.api.client.create(pod.namespace(), &mirror).await {
+            match client.create(pod.namespace(), &mirror).await {
                 Err(error) if !error.is_already_exists() => Err(error),
                 _ => Ok(()),
             }

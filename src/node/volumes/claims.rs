@@ -6,8 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::directory::{self, VolumePath};
-use crate::context::Node;
+use crate::config::Config;
 use crate::pods::pod::Pod;
+use client::Client;
 
 /// Directory in a pod's directory with a mark for each local volume that it uses.
 const MARKS: &str = "volumes/kubernetes.io~local-volume";
@@ -43,14 +44,15 @@ fn mark_first_use(
 
 /// Returns the path of the volume of a claim.
 pub(super) async fn claim_path(
-    node: &Node,
+    config: &Config,
+    client: &Client,
     pod: &Pod,
     name: &str,
     read_only: bool,
     fs_group: Option<i64>,
 ) -> Result<VolumePath, String> {
     let claim: core::PersistentVolumeClaim =
-        node.api.client.get(pod.namespace(), name).await.map_err(|e| e.to_string())?;
+        client.get(pod.namespace(), name).await.map_err(|e| e.to_string())?;
     let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
     let volume_name =
         claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|v| !v.is_empty());
@@ -58,7 +60,7 @@ pub(super) async fn claim_path(
         return Err(format!("PVC {}/{name} is not bound yet", pod.namespace()));
     };
     let volume: core::PersistentVolume =
-        node.api.client.get("", volume_name).await.map_err(|e| e.to_string())?;
+        client.get("", volume_name).await.map_err(|e| e.to_string())?;
     let spec = volume.spec.unwrap_or_default();
     if spec.volume_mode.as_deref() == Some("Block") {
         return Err("volumeMode Block is not supported by this node".to_owned());
@@ -78,8 +80,7 @@ pub(super) async fn claim_path(
         ));
     };
     if spec.local.is_some() && !read_only {
-        let (pods, own) =
-            (node.identity.config.root_dir.join("pods"), node.identity.config.pod_dir(&pod.uid));
+        let (pods, own) = (config.root_dir.join("pods"), config.pod_dir(&pod.uid));
         let (volume, root) = (volume_name.to_owned(), path.clone());
         let security = pod.spec().security_context.as_ref();
         let on_mismatch =

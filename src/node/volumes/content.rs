@@ -11,7 +11,7 @@ use crate::context::Node;
 use crate::credentials::pod_certificates::{Credentials, IssuedCredentials};
 use crate::pods::cri_config::downward::{FieldContext, field, resource};
 use crate::pods::objects::OBJECTS_WAIT;
-use crate::pods::objects::{CachedObject, ObjectKind, data};
+use crate::pods::objects::{CachedObject, ObjectKind, ReferencedObjects, data};
 use crate::pods::pod::Pod;
 
 /// The content of a volume.
@@ -51,7 +51,7 @@ pub(super) async fn render(
         out.plugin = "kubernetes.io~configmap";
         let optional = source.optional == Some(true);
         keys(
-            node,
+            &node.api.objects,
             pod,
             ObjectKind::ConfigMap,
             &source.name,
@@ -66,7 +66,7 @@ pub(super) async fn render(
         let name = source.secret_name.as_deref().unwrap_or_default();
         let optional = source.optional == Some(true);
         keys(
-            node,
+            &node.api.objects,
             pod,
             ObjectKind::Secret,
             name,
@@ -94,7 +94,7 @@ pub(super) async fn render(
     reason = "one place for two kinds of objects in two kinds of volumes"
 )]
 fn keys(
-    node: &Node,
+    objects: &ReferencedObjects,
     pod: &Pod,
     source: ObjectKind,
     name: &str,
@@ -105,7 +105,7 @@ fn keys(
 ) -> Result<(), String> {
     let kind = if source == ObjectKind::ConfigMap { "configmap" } else { "secret" };
     let reference = (source, pod.namespace().to_owned(), name.to_owned());
-    let found = match node.api.objects.get(&reference) {
+    let found = match objects.get(&reference) {
         CachedObject::Present(object) => data(source, &object),
         CachedObject::Missing if optional => BTreeMap::new(),
         CachedObject::Missing => return Err(format!("{kind} {name:?} not found")),
@@ -208,7 +208,7 @@ async fn projected(
         if let Some(s) = &source.config_map {
             let optional = s.optional == Some(true);
             keys(
-                node,
+                &node.api.objects,
                 pod,
                 ObjectKind::ConfigMap,
                 &s.name,
@@ -220,7 +220,7 @@ async fn projected(
         } else if let Some(s) = &source.secret {
             let optional = s.optional == Some(true);
             keys(
-                node,
+                &node.api.objects,
                 pod,
                 ObjectKind::Secret,
                 &s.name,

@@ -8,6 +8,7 @@ use api::Typed;
 use api::k8s::api::core::v1 as core;
 
 use crate::pods::pod::Pod;
+use crate::pods::rejection::Rejection;
 use crate::runtime::RuntimeFeatures;
 
 /// Features of the machine and the runtime that a pod may need.
@@ -29,40 +30,42 @@ impl NodeFeatures {
 }
 
 /// Returns reason and message for the first unsupported field.
-pub(crate) fn unsupported_field(pod: &Pod, features: NodeFeatures) -> Option<(String, String)> {
-    let reject = |reason: &str, message: String| Some((reason.to_owned(), message));
+pub(crate) fn unsupported_field(pod: &Pod, features: NodeFeatures) -> Option<Rejection> {
     let of_os = pod.spec().os.as_ref().is_some_and(|os| os.name != "linux");
     let label = pod.object.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
     if label.is_some_and(|os| os != "linux") {
-        return reject(
+        return Some(Rejection::new(
             "PodOSSelectorNodeLabelDoesNotMatch",
-            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".into(),
-        );
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+        ));
     }
     if of_os {
-        return reject(
+        return Some(Rejection::new(
             "PodOSNotSupported",
-            "Failed to admit pod as the OS field doesn't match node OS".into(),
-        );
+            "Failed to admit pod as the OS field doesn't match node OS",
+        ));
     }
     let context = pod.spec().security_context.as_ref();
     let strict = context.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
     if strict && !features.runtime.strict_groups {
-        return reject(
+        return Some(Rejection::new(
             "SupplementalGroupsPolicyNotSupported",
-            "SupplementalGroupsPolicy=Strict is not supported in this node".into(),
-        );
+            "SupplementalGroupsPolicy=Strict is not supported in this node",
+        ));
     }
     if !features.apparmor && wants_apparmor(pod) {
-        return reject(
+        return Some(Rejection::new(
             "AppArmor",
-            "Cannot enforce AppArmor: AppArmor is not enabled on the host".into(),
-        );
+            "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+        ));
     }
     let field = unsupported_by_runtime(pod, features.runtime)
         .or_else(|| selinux_labels(pod).filter(|_| features.selinux))
         .or_else(|| unsupported_by_table(pod))?;
-    reject("UnsupportedByNode", format!("Pod was rejected: {field} is not supported by this node"))
+    Some(Rejection::new(
+        "UnsupportedByNode",
+        format!("Pod was rejected: {field} is not supported by this node"),
+    ))
 }
 
 /// Whether a container has a profile other than `Unconfined`.
@@ -126,7 +129,7 @@ mod tests {
     use crate::pods::pod::tests::pod;
     use serde_json::{Value, json};
 
-    fn reason(spec: Value, features: NodeFeatures) -> Option<(String, String)> {
+    fn reason(spec: Value, features: NodeFeatures) -> Option<Rejection> {
         unsupported_field(&pod(spec), features)
     }
 
@@ -134,8 +137,8 @@ mod tests {
     fn unsupported_fields_are_rejected_by_name() {
         let of = |spec: Value| reason(spec, NodeFeatures::default());
         let message = |field: &str| {
-            Some((
-                "UnsupportedByNode".to_owned(),
+            Some(Rejection::new(
+                "UnsupportedByNode",
                 format!("Pod was rejected: {field} is not supported by this node"),
             ))
         };
@@ -165,10 +168,10 @@ mod tests {
         let spec = |kind: &str| json!({"containers": [{"name": "a"}], "securityContext": {"appArmorProfile": {"type": kind}}});
         let none = NodeFeatures::default();
         assert_eq!(reason(spec("Unconfined"), none), None);
-        assert_eq!(reason(spec("RuntimeDefault"), none).unwrap().0, "AppArmor");
+        assert_eq!(reason(spec("RuntimeDefault"), none).unwrap().reason, "AppArmor");
         assert_eq!(reason(spec("RuntimeDefault"), NodeFeatures { apparmor: true, ..none }), None);
         let strict = json!({"containers": [{"name": "a"}], "securityContext": {"supplementalGroupsPolicy": "Strict"}});
-        assert_eq!(reason(strict, none).unwrap().0, "SupplementalGroupsPolicyNotSupported");
+        assert_eq!(reason(strict, none).unwrap().reason, "SupplementalGroupsPolicyNotSupported");
     }
 
     /// The supported fields of 1.37 by the component that implements them; all others are in the

@@ -13,6 +13,7 @@ use crate::events;
 use crate::pods::admission;
 use crate::pods::handle::{DesiredPod, ReportedPod, WorkerHandle};
 use crate::pods::pod::Pod;
+use crate::pods::rejection::Rejection;
 use crate::pods::resize;
 use crate::status::pod::PodFailure;
 
@@ -41,7 +42,8 @@ impl PodManager {
             });
         }
         let others = self.other_active_pods(pod);
-        let (reason, message) = admission::check(&self.node, pod, &others)?;
+        let Rejection { reason, message } =
+            admission::check(&self.node.identity, &self.node.caches, pod, &others)?;
         Some(PodFailure { reason, message, grace: None, disruption: false })
     }
 

@@ -92,7 +92,7 @@ impl PodActions {
         let mut created = None;
         let volumes = match next.create_sandbox.filter(|_| !next.kill_pod) {
             // Both take a while and are independent. Volumes that may take long are set up first.
-            Some(attempt) if volumes::need_no_wait(&self.node, pod) => {
+            Some(attempt) if volumes::need_no_wait(&self.node.api.objects, pod) => {
                 let (volumes, sandbox) = tokio::join!(set_up, self.create_sandbox(pod, attempt));
                 created = Some(sandbox);
                 volumes
@@ -236,7 +236,7 @@ impl PodActions {
             }
         }
         if pull_failed {
-            image_pull::report_missing_secrets(&self.node, pod);
+            image_pull::report_missing_secrets(&self.node.api, pod);
         }
         failed
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 
-use crate::context::Node;
+use crate::events::NodeEventRecorder;
 use crate::pods::pod::Pod;
 use crate::probes::handler::HandlerTarget;
 use crate::probes::handler::http::HttpGet;
@@ -17,7 +17,7 @@ use crate::probes::handler::http::HttpGet;
 ///
 /// The message of the failure.
 pub(crate) async fn run(
-    node: &Node,
+    events: &NodeEventRecorder,
     pod: &Pod,
     target: HandlerTarget<'_>,
     hook: &core::LifecycleHandler,
@@ -37,7 +37,7 @@ pub(crate) async fn run(
     }
     if let Some(action) = &hook.http_get {
         let shown = of("HTTP", action.path.as_deref().unwrap_or_default());
-        let outcome = http(node, pod, target, action, limit).await;
+        let outcome = http(events, pod, target, action, limit).await;
         return outcome.map_err(|why| format!("{shown}{why}"));
     }
     if let Some(action) = &hook.sleep {
@@ -73,7 +73,7 @@ async fn exec(
 /// Runs an HTTP hook. Any response is a success, whatever its status. If the server answers an
 /// HTTPS request with HTTP, the request is repeated with HTTP.
 async fn http(
-    node: &Node,
+    events: &NodeEventRecorder,
     pod: &Pod,
     target: HandlerTarget<'_>,
     action: &core::HTTPGetAction,
@@ -92,6 +92,6 @@ async fn http(
         "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
         get.authority()
     );
-    node.api.events.pod_event(pod, EventType::Warning, "LifecycleHTTPFallback", message);
+    events.pod_event(pod, EventType::Warning, "LifecycleHTTPFallback", message);
     Ok(())
 }

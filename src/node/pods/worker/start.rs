@@ -12,6 +12,7 @@ use proto::runtime::v1 as cri;
 use super::actions::{PodActions, pod_must_end};
 use super::reporter::SharedProgress;
 use super::stop::kill;
+use crate::config::Config;
 use crate::context::Node;
 use crate::events;
 use crate::pods::cri_config;
@@ -30,6 +31,7 @@ use crate::probes::handler::HandlerTarget;
 use crate::status;
 use crate::status::pod::WaitingReason;
 use crate::volumes::{self, PodVolumes};
+use client::{Client, Informer};
 
 /// Looks up ConfigMaps and Secrets of the pod's namespace in the cache.
 struct CachedObjects<'a> {
@@ -87,7 +89,7 @@ impl PodActions {
         self.report_dns(pod);
         let outcome = async {
             let config = self.sandbox_config(pod, attempt).map_err(|e| e.to_string())?;
-            let handler = runtime_handler(&self.node, pod).await?;
+            let handler = runtime_handler(&self.node.api.client, pod).await?;
             self.node.runtime.cri.run_sandbox(config, &handler).await.map_err(|e| e.grpc_text())
         };
         match outcome.await {
@@ -169,14 +171,22 @@ impl PodActions {
         let state = &mut self.pulls;
         let pulled = async {
             let image = image_pull::ensure(
-                &node,
+                &node.runtime,
+                &node.api,
                 RequiredImage::of_container(pod, member),
                 &sandbox_config,
                 state,
             );
             let image = image.await?;
-            let volume_images =
-                image_pull::volume_images(&node, pod, member, &sandbox_config, state).await?;
+            let volume_images = image_pull::volume_images(
+                &node.runtime,
+                &node.api,
+                pod,
+                member,
+                &sandbox_config,
+                state,
+            )
+            .await?;
             Ok::<_, WaitingReason>((image, volume_images))
         };
         let (image, volume_images) = tokio::select! {
@@ -245,7 +255,7 @@ impl PodActions {
             events::STARTED,
             "Container started",
         );
-        link_log(&node, pod, member, &id, &log_path);
+        link_log(&node.identity.config, pod, member, &id, &log_path);
         self.post_start(pod, member, &id, observed).await
     }
 
@@ -302,11 +312,17 @@ impl PodActions {
         let allocatable = node.caches.allocatable.load();
         let node_ips = node.identity.config.node_ips();
         let fields = FieldContext { pod_ips: &ips, node_ips: &node_ips, allocatable: &allocatable };
-        let services: Vec<core::Service> = relevant_services(node, pod);
+        let services: Vec<core::Service> = relevant_services(&node.api.services, pod);
         let cached = CachedObjects { node, namespace: pod.namespace() };
         let env = environment(pod, member, &fields, &services, &cached)?;
-        let mounts =
-            volumes::container_mounts(node, pod, member, (volumes, volume_images), &env, &ips)?;
+        let mounts = volumes::container_mounts(
+            &node.identity,
+            pod,
+            member,
+            (volumes, volume_images),
+            &env,
+            &ips,
+        )?;
         let image_user = image_user(image);
         let target_id = match (&member.target, member.role) {
             (Some(target), ContainerRole::Ephemeral) => {
@@ -361,7 +377,7 @@ impl PodActions {
         let mut desired = self.desired.clone();
         let outcome = tokio::select! {
             biased;
-            outcome = lifecycle_hook::run(&self.node, pod, target, hook, limit) => outcome,
+            outcome = lifecycle_hook::run(&self.node.api.events, pod, target, hook, limit) => outcome,
             () = pod_must_end(&mut desired) => return Ok(()),
         };
         let Err(why) = outcome else { return Ok(()) };
@@ -422,29 +438,25 @@ fn image_user(image: &cri::Image) -> (Option<i64>, String) {
 }
 
 /// Returns the services of the pod's namespace and of `default`.
-fn relevant_services(node: &Node, pod: &Pod) -> Vec<core::Service> {
+fn relevant_services(services: &Informer<core::Service>, pod: &Pod) -> Vec<core::Service> {
     let mut out: Vec<core::Service> = if pod.spec().enable_service_links == Some(false) {
         Vec::new()
     } else {
-        node.api.services.list(pod.namespace())
+        services.list(pod.namespace())
     };
     if pod.namespace() != "default" || out.is_empty() {
-        out.extend(node.api.services.get("default", "kubernetes"));
+        out.extend(services.get("default", "kubernetes"));
     }
     out
 }
 
 /// Returns the runtime handler of the pod's RuntimeClass.
-async fn runtime_handler(node: &Node, pod: &Pod) -> Result<String, String> {
+async fn runtime_handler(client: &Client, pod: &Pod) -> Result<String, String> {
     let Some(name) = pod.spec().runtime_class_name.as_deref().filter(|n| !n.is_empty()) else {
         return Ok(String::new());
     };
-    let class: api::k8s::api::node::v1::RuntimeClass = node
-        .api
-        .client
-        .get("", name)
-        .await
-        .map_err(|e| format!("failed to get sandbox runtime: {e}"))?;
+    let class: api::k8s::api::node::v1::RuntimeClass =
+        client.get("", name).await.map_err(|e| format!("failed to get sandbox runtime: {e}"))?;
     Ok(class.handler)
 }
 
@@ -460,10 +472,9 @@ fn go_duration(seconds: u64) -> String {
     }
 }
 
-fn link_log(node: &Node, pod: &Pod, member: &PodContainer, id: &str, log: &Path) {
-    let link =
-        node.identity.config.container_log_link(pod.namespace(), pod.name(), member.name(), id);
-    let made = std::fs::create_dir_all(&node.identity.config.container_logs_dir)
+fn link_log(config: &Config, pod: &Pod, member: &PodContainer, id: &str, log: &Path) {
+    let link = config.container_log_link(pod.namespace(), pod.name(), member.name(), id);
+    let made = std::fs::create_dir_all(&config.container_logs_dir)
         .and_then(|()| std::os::unix::fs::symlink(log, &link));
     if let Err(error) = made {
         tracing::debug!(link = %link.display(), %error, "cannot link the container log");

@@ -90,7 +90,7 @@ pub(super) async fn kill(
                 pod_ip: ip,
                 user_agent: "kube-lifecycle/1.37",
             };
-            let run = lifecycle_hook::run(node, pod, target, &hook, grace);
+            let run = lifecycle_hook::run(&node.api.events, pod, target, &hook, grace);
             let outcome = tokio::time::timeout(grace, run).await;
             if !matches!(outcome, Ok(Ok(()))) {
                 node.api.events.container_event(

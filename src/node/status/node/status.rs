@@ -8,7 +8,7 @@ use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use serde_json::{Value, json};
 
-use crate::context::Node;
+use crate::context::{Node, RuntimeHandles};
 use crate::events;
 use crate::eviction::pressure::{DISK_PERCENT_MIN, MEMORY_MIN};
 use crate::machine;
@@ -85,8 +85,8 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
     let (low_memory, low_disk) = node.caches.pressure.current();
     let mut status = status;
     status["conditions"] = json!([memory(low_memory), disk(low_disk), pids(), ready]);
-    status["addresses"] = addresses(node);
-    status["images"] = images(node).await;
+    status["addresses"] = addresses(&node.identity.config);
+    status["images"] = images(&node.runtime).await;
     status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": node.identity.config.kubelet_api.as_ref().map_or(10250, |h| h.port)}});
     status["nodeInfo"] = json!({
         "architecture": machine::architecture(), "operatingSystem": "linux",
@@ -179,19 +179,18 @@ fn pids() -> Value {
     )
 }
 
-fn addresses(node: &Node) -> Value {
+fn addresses(config: &crate::Config) -> Value {
     let of = |type_: &'static str| move |ip: &std::net::IpAddr| json!({"type": type_, "address": ip.to_string()});
-    let mut out: Vec<Value> =
-        node.identity.config.node_ips().iter().map(of("InternalIP")).collect();
-    out.extend(node.identity.config.external_ips.iter().map(of("ExternalIP")));
-    out.push(json!({"type": "Hostname", "address": node.identity.config.hostname}));
+    let mut out: Vec<Value> = config.node_ips().iter().map(of("InternalIP")).collect();
+    out.extend(config.external_ips.iter().map(of("ExternalIP")));
+    out.push(json!({"type": "Hostname", "address": config.hostname}));
     // Merging by type would lose the second address of a type.
     out.push(json!({"$patch": "replace"}));
     Value::Array(out)
 }
 
-async fn images(node: &Node) -> Value {
-    let mut images = node.runtime.cri.images().await.unwrap_or_default();
+async fn images(runtime: &RuntimeHandles) -> Value {
+    let mut images = runtime.cri.images().await.unwrap_or_default();
     images.sort_by(|a, b| b.size.cmp(&a.size).then_with(|| a.id.cmp(&b.id)));
     images
         .into_iter()
