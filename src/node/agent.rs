@@ -165,8 +165,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
 }
 
 /// Upstream's text (`CgroupV1DeprecatedWarning`).
-const CGROUP_V1_WARNING: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future \
-    release. Please migrate to cgroup v2. More information at \
+const CGROUP_V1_WARNING: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be \
+    removed in a future release. Please migrate to cgroup v2. More information at \
     https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 
 /// Records the events of a start.
@@ -190,7 +190,8 @@ async fn start_runtime(
     }
     let (mut handle, supervisor, binaries) =
         supervise::prepare(&config.runtime).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
-    tracing::debug!(containerd = %binaries.containerd.display(), oci_runtime = %binaries.oci_runtime.display(), "container runtime");
+    let (containerd, oci_runtime) = (binaries.containerd.display(), binaries.oci_runtime.display());
+    tracing::debug!(%containerd, %oci_runtime, "container runtime");
     if let Some(vulnerability) = &binaries.vulnerability {
         let fix =
             "install runc 1.1.12 or later, or crun, or your distribution's package with the fix";

@@ -369,7 +369,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path();
         let pod = crate::pods::pod::tests::pod(serde_json::json!({"containers": [{"name": "a",
-            "resources": {"limits": {"hugepages-2Mi": "4Mi"}, "requests": {"hugepages-2Mi": "4Mi"}}}]}));
+            "resources": {"limits": {"hugepages-2Mi": "4Mi"},
+            "requests": {"hugepages-2Mi": "4Mi"}}}]}));
         for (v2, base, suffix) in [(true, "", "max"), (false, "hugetlb/", "limit_in_bytes")] {
             let mut cgroups = tree(mount, "/kubepods", v2);
             let folder = mount.join(base).join(cgroups.pod_path(&pod).trim_start_matches('/'));

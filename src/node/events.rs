@@ -1,44 +1,45 @@
-//! Reasons of the node's events, those of upstream's kubelet (`pkg/kubelet/events/event.go` and the few beside it).
+//! The event reasons of the kubelet: those in upstream's `pkg/kubelet/events/event.go` and a few
+//! that upstream declares elsewhere.
 //!
-//! Every reason that upstream has is in this table: with the constant that is used here, or with why it never comes. A
-//! test holds it.
+//! The table lists every upstream reason with the constant used here, or why it is never emitted.
+//! A test checks that the table is complete.
 //!
 //! | Reason | Constant, or why not |
 //! |---|---|
 //! | `AlreadyMountedVolume` | upstream does not emit it either |
 //! | `BackOff` | `BACK_OFF` |
 //! | `CgroupV1` | `CGROUP_V1` |
-//! | `ContainerGCFailed` | dead containers are removed by their pod's worker, which tries again; there is no pass over all |
+//! | `ContainerGCFailed` | the pod's worker removes dead containers and retries |
 //! | `Created` | `CREATED` |
 //! | `DNSConfigForming` | `DNS_CONFIG_FORMING` |
 //! | `ErrImageNeverPull` | `ERR_IMAGE_NEVER_PULL` |
 //! | `ExceededGracePeriod` | `EXCEEDED_GRACE_PERIOD` |
 //! | `Failed` | `FAILED` |
-//! | `FailedAttachVolume` | no volume of this node is attached: local, hostPath and the pod's own alone |
+//! | `FailedAttachVolume` | no supported volume type is attached |
 //! | `FailedCreatePodContainer` | `FAILED_CREATE_POD_CONTAINER` |
 //! | `FailedCreatePodSandBox` | `FAILED_CREATE_POD_SANDBOX` |
 //! | `FailedKillPod` | `FAILED_KILL_POD` |
-//! | `FailedMapVolume` | block volumes are refused as FailedMount |
+//! | `FailedMapVolume` | block volumes are rejected with FailedMount |
 //! | `FailedMount` | `FAILED_MOUNT` |
-//! | `FailedMountOnFilesystemMismatch` | no file system is made or mounted from a device |
-//! | `FailedNodeAllocatableEnforcement` | a cgroup that cannot be written ends the start, with the error |
-//! | `FailedNodeDeclaredFeaturesCheck` | the node declares no features; what it cannot do is refused at admission |
+//! | `FailedMountOnFilesystemMismatch` | no file system is created on or mounted from a device |
+//! | `FailedNodeAllocatableEnforcement` | a cgroup error ends the start with that error |
+//! | `FailedNodeDeclaredFeaturesCheck` | the node declares no features; see admission |
 //! | `FailedPodSandBoxStatus` | `FAILED_POD_SANDBOX_STATUS` |
 //! | `FailedPostStartHook` | `FAILED_POST_START_HOOK` |
 //! | `FailedPreStopHook` | `FAILED_PRE_STOP_HOOK` |
-//! | `FailedPrepareDynamicResources` | resource claims are refused at admission |
+//! | `FailedPrepareDynamicResources` | resource claims are rejected at admission |
 //! | `FailedSync` | `FAILED_SYNC` |
-//! | `FailedValidation` | a bad static pod is a problem in `kube-lite status`, which names its file |
-//! | `FileSystemResizeFailed` | no file system of a volume is resized |
-//! | `FileSystemResizeSuccessful` | no file system of a volume is resized |
+//! | `FailedValidation` | `kube-lite status` reports invalid static pods |
+//! | `FileSystemResizeFailed` | volume file systems cannot be resized on this node |
+//! | `FileSystemResizeSuccessful` | volume file systems cannot be resized on this node |
 //! | `FreeDiskSpaceFailed` | `FREE_DISK_SPACE_FAILED` |
-//! | `HostIPsIPFamilyMismatch` | the node's addresses come from its flags, never from a cloud provider |
+//! | `HostIPsIPFamilyMismatch` | node addresses come from flags, not a cloud provider |
 //! | `ImageGCFailed` | `IMAGE_GC_FAILED` |
 //! | `InspectFailed` | `INSPECT_FAILED` |
 //! | `InvalidDiskCapacity` | `INVALID_DISK_CAPACITY` |
-//! | `InvalidImageID` | ids of images come from the runtime and go back to it as they are |
+//! | `InvalidImageID` | image IDs are passed from and to the runtime unchanged |
 //! | `Killing` | `KILLING` |
-//! | `KubeletSetupFailed` | a failed start ends the process, with the error |
+//! | `KubeletSetupFailed` | a failed start ends the process with that error |
 //! | `MissingClusterDNS` | `MISSING_CLUSTER_DNS` |
 //! | `NetworkNotReady` | `NETWORK_NOT_READY` |
 //! | `NodeAllocatableEnforced` | `NODE_ALLOCATABLE_ENFORCED` |
@@ -46,8 +47,8 @@
 //! | `NodeNotSchedulable` | `NODE_NOT_SCHEDULABLE` |
 //! | `NodeReady` | `NODE_READY` |
 //! | `NodeSchedulable` | `NODE_SCHEDULABLE` |
-//! | `PossibleMemoryBackedVolumesOnDisk` | memory never swaps out of a pod's cgroup: its swap is limited to none |
-//! | `Preempting` | a pod that does not fit is refused, only the scheduler preempts |
+//! | `PossibleMemoryBackedVolumesOnDisk` | pod cgroups have no swap |
+//! | `Preempting` | pods that do not fit are rejected; only the scheduler preempts |
 //! | `ProbeWarning` | `PROBE_WARNING` |
 //! | `Pulled` | `PULLED` |
 //! | `Pulling` | `PULLING` |
@@ -55,19 +56,19 @@
 //! | `ResizeCompleted` | `RESIZE_COMPLETED` |
 //! | `ResizeDeferred` | `RESIZE_DEFERRED` |
 //! | `ResizeError` | `RESIZE_ERROR` |
-//! | `ResizeInfeasible` | what upstream cannot resize (swap, static CPU and memory policies) this node does not have |
+//! | `ResizeInfeasible` | this node has no swap or static CPU or memory policies |
 //! | `ResizeStarted` | `RESIZE_STARTED` |
 //! | `SandboxChanged` | `SANDBOX_CHANGED` |
 //! | `Shutdown` | `SHUTDOWN` |
 //! | `Started` | `STARTED` |
 //! | `Starting` | `STARTING` |
-//! | `SuccessfulAttachVolume` | no volume of this node is attached |
+//! | `SuccessfulAttachVolume` | no supported volume type is attached |
 //! | `SuccessfulMountVolume` | upstream does not emit it either |
-//! | `SystemOOM` | the kernel's log is not read; pods killed for lack of memory show `OOMKilled` |
+//! | `SystemOOM` | the kernel log is not read; pods show `OOMKilled` |
 //! | `Unhealthy` | `UNHEALTHY` |
-//! | `VolumePermissionChangeInProgress` | a long change of a volume's group shows in the pod's waiting containers alone |
-//! | `VolumeResizeFailed` | no volume of this node is resized |
-//! | `VolumeResizeSuccessful` | no volume of this node is resized |
+//! | `VolumePermissionChangeInProgress` | shown in the waiting state of containers |
+//! | `VolumeResizeFailed` | volumes cannot be resized on this node |
+//! | `VolumeResizeSuccessful` | volumes cannot be resized on this node |
 
 mod recorder;
 

@@ -197,7 +197,8 @@ impl PodCertificates {
                         }
                     }
                     (Err(why), Some(current)) => {
-                        tracing::debug!(pod = %pod.key, why, "cannot renew a pod certificate, keeping the old one");
+                        tracing::debug!(pod = %pod.key, why, "cannot renew a pod certificate, \
+                            keeping the old one");
                         return Ok((current.credentials, Some(base::clock::now() + RETRY_AFTER)));
                     }
                     (Err(why), None) => {
@@ -327,7 +328,10 @@ mod tests {
 
     #[test]
     fn sources_are_identified_by_volume_and_index() {
-        let source = |signer: &str| json!({"podCertificate": {"signerName": signer, "keyType": "ED25519", "keyPath": "k"}});
+        let source = |signer: &str| {
+            json!({"podCertificate": {"signerName": signer,
+            "keyType": "ED25519", "keyPath": "k"}})
+        };
         let pod = pod(json!({"containers": [{"name": "c"}], "volumes": [
             {"name": "a", "emptyDir": {}},
             {"name": "b", "projected": {"sources": [{"configMap": {"name": "m"}}, source("s/1")]}},

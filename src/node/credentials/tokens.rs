@@ -94,7 +94,8 @@ impl Tokens {
             }
             Err(error) => match known {
                 Some(token) if error.is_retryable() || token.expires_at > base::clock::now() => {
-                    tracing::debug!(pod = %pod.key, %error, "cannot renew a service account token, keeping the old one");
+                    tracing::debug!(pod = %pod.key, %error, "cannot renew a service account \
+                        token, keeping the old one");
                     Ok((token.text, base::clock::now() + RETRY_AFTER))
                 }
                 _ => Err(error),
@@ -151,7 +152,8 @@ impl Tokens {
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
             "spec": {"audiences": audiences, "expirationSeconds": seconds,
-                "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.name(), "uid": uid}},
+                "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.name(),
+                "uid": uid}},
         });
         let gvr = Gvr::new("", "v1", "serviceaccounts");
         let answer = self.client.post_value(&gvr, pod.namespace(), account, "token", &body).await?;

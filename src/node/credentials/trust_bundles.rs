@@ -89,7 +89,8 @@ fn select(
         let found = all.iter().find(|o| *o.key.name == **name);
         if found.is_none() && !optional {
             return Err(format!(
-                "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {name:?} not found"
+                "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \
+                 {name:?} not found"
             ));
         }
         found.into_iter().collect()
@@ -179,7 +180,8 @@ mod tests {
 
     #[test]
     fn a_missing_bundle_is_an_error_unless_optional() {
-        let missing = "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \"x\" not found";
+        let missing = "while getting ClusterTrustBundle: \
+            clustertrustbundle.certificates.k8s.io \"x\" not found";
         assert_eq!(of(json!({"path": "p", "name": "x"})).unwrap_err(), missing);
         assert_eq!(of(json!({"path": "p", "name": "x", "optional": true})).unwrap(), "");
         // A missing selector matches nothing.

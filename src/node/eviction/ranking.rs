@@ -92,7 +92,8 @@ pub(crate) fn message(pod: &Pod, used: &PodUsage, shortage: Shortage) -> String 
         let request = requests.and_then(|r| r.get(name)).map_or("0", |q| q.0.as_str());
         if Quantity::bytes(usage) > Quantity::parse(request).unwrap_or(Quantity::from_int(0)) {
             out.push_str(&format!(
-                "Container {} was using {}, request is {request}, has larger consumption of {name}. ",
+                "Container {} was using {}, request is {request}, has larger consumption of \
+                 {name}. ",
                 container.name,
                 bytes(usage)
             ));
@@ -176,9 +177,8 @@ mod tests {
     #[test]
     fn pods_above_their_requests_are_evicted_first_then_by_priority() {
         let of = |request: &str, priority: i32| {
-            pod(
-                json!({"priority": priority, "containers": [{"name": "a", "resources": {"requests": {"memory": request}}}]}),
-            )
+            pod(json!({"priority": priority, "containers": [{"name": "a",
+                    "resources": {"requests": {"memory": request}}}]}))
         };
         let (modest, important, greedy, greedier, critical) =
             (of("1Gi", 0), of("1Mi", 10), of("1Mi", 0), of("1Mi", 0), of("0", 2_000_000_000));
@@ -203,9 +203,8 @@ mod tests {
     /// CVE-2020-8557: writes of a container to the pod's /etc/hosts count as usage of the pod.
     #[test]
     fn a_pod_whose_hosts_file_exceeds_its_limit_is_evicted() {
-        let p = pod(
-            json!({"containers": [{"name": "a", "resources": {"limits": {"ephemeral-storage": "2Mi"}}}]}),
-        );
+        let p = pod(json!({"containers": [{"name": "a",
+                "resources": {"limits": {"ephemeral-storage": "2Mi"}}}]}));
         let with = |hosts: i64| PodUsage { hosts, ..used(0, 1 << 20) };
         assert_eq!(storage_excess(&p, &with(1 << 20)), None);
         assert_eq!(

@@ -152,7 +152,8 @@ async fn unused_images(
 }
 
 async fn remove(runtime: &RuntimeHandles, image: &cri::Image) -> Result<(), RuntimeError> {
-    tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "removing unused image");
+    let (id, names, bytes) = (&image.id, &image.repo_tags, image.size);
+    tracing::info!(image = id, ?names, bytes, "removing unused image");
     runtime.cri.remove_image(&image.id).await.inspect_err(|error| {
         tracing::warn!(image = image.id, %error, "cannot remove image");
     })

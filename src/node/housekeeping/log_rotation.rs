@@ -20,7 +20,8 @@ pub(super) async fn rotate_logs(config: &Config, runtime: &RuntimeHandles, table
             }
             let keep = config.log_max_files;
             if let Err(error) = rotate(runtime, &path, &container.id, keep).await {
-                tracing::warn!(pod = %pod.key, container = container.name, %error, "cannot rotate the container log");
+                let container = &container.name;
+                tracing::warn!(pod = %pod.key, container, %error, "cannot rotate the container log");
             }
         }
     }

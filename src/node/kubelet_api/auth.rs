@@ -120,7 +120,8 @@ impl ApiAuth {
         if let Some(user) = known {
             return Ok(user);
         }
-        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+            "spec": {"token": token}});
         let gvr = Gvr::new("authentication.k8s.io", "v1", "tokenreviews");
         let answer = self.client.post_value(&gvr, "", "", "", &body).await.map_err(|error| {
             tracing::warn!(%error, "cannot review a token");
@@ -183,9 +184,11 @@ impl ApiAuth {
         if let Some(answer) = known {
             return Ok(answer);
         }
-        let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
+        let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {
             "user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra,
-            "resourceAttributes": {"verb": verb, "version": "v1", "resource": "nodes", "subresource": subresource, "name": self.node},
+            "resourceAttributes": {"verb": verb, "version": "v1", "resource": "nodes",
+            "subresource": subresource, "name": self.node},
         }});
         let gvr = Gvr::new("authorization.k8s.io", "v1", "subjectaccessreviews");
         let answer = self.client.post_value(&gvr, "", "", "", &body).await.map_err(|error| {

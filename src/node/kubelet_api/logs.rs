@@ -302,14 +302,16 @@ mod tests {
         let error = std::io::Error::from(std::io::ErrorKind::NotFound);
         assert_eq!(
             unreadable(path, &error),
-            "failed to try resolving symlinks in path \"/var/log/pods/d_p_u/a/0.log\": lstat /var/log/pods/d_p_u/a/0.log: no such file or directory"
+            "failed to try resolving symlinks in path \"/var/log/pods/d_p_u/a/0.log\": lstat \
+             /var/log/pods/d_p_u/a/0.log: no such file or directory"
         );
     }
 
     #[tokio::test]
     async fn lines_are_selected_by_tail_time_and_stream() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let content = "2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:01Z stderr P tw\n2026-01-01T00:00:02Z stderr F o\n";
+        let content = "2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:01Z stderr P tw\n\
+            2026-01-01T00:00:02Z stderr F o\n";
         std::fs::write(file.path(), content).unwrap();
         let mut open = tokio::fs::File::open(file.path()).await.unwrap();
         let at = tail_offset(&mut open, 2).await.unwrap();

@@ -98,7 +98,8 @@ fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<Rejection> {
     if host_ports_clash(pod, others) {
         return Some(Rejection::new(
             "NodePorts",
-            "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+            "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the \
+             requested pod ports",
         ));
     }
     None
@@ -116,7 +117,8 @@ fn selector(node_name: &str, labels: &BTreeMap<String, String>, pod: &Pod) -> Op
     }
     Some(Rejection::new(
         NODE_AFFINITY,
-        "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+        "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node \
+         affinity/selector",
     ))
 }
 
@@ -177,7 +179,10 @@ mod tests {
             fits(json!({"containers": c, "affinity": {"nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}))
         };
-        let expression = |key: &str, operator: &str, values: serde_json::Value| json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]);
+        let expression = |key: &str, operator: &str, values: serde_json::Value| {
+            json!([{"matchExpressions": [{"key": key,
+                "operator": operator, "values": values}]}])
+        };
         assert!(terms(expression("zone", "In", json!(["b", "a"]))));
         assert!(!terms(expression("zone", "NotIn", json!(["a"]))));
         assert!(terms(expression("disk", "NotIn", json!(["ssd"]))));
@@ -187,7 +192,10 @@ mod tests {
         );
         assert!(terms(expression("disk", "DoesNotExist", json!([]))));
         assert!(!terms(json!([{}])), "an empty term selects nothing");
-        let name = |name: &str| json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]);
+        let name = |name: &str| {
+            json!([{"matchFields": [{"key": "metadata.name", "operator": "In",
+            "values": [name]}]}])
+        };
         assert!(terms(name("n1")) && !terms(name("n2")));
     }
 
@@ -212,7 +220,8 @@ mod tests {
             reason((true, true), json!({"containers": effort, "priority": 2_000_000_000})),
             None
         );
-        let tolerant = json!({"containers": [{"name": "a"}], "tolerations": [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]});
+        let tolerant = json!({"containers": [{"name": "a"}],
+            "tolerations": [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]});
         assert_eq!(reason((true, false), tolerant), None);
     }
 }

@@ -48,7 +48,8 @@ fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, InvalidPod
     // The kernel limits host names to 64 bytes.
     if full.len() > 64 {
         return Err(InvalidPodSpec(format!(
-            "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long (64 characters is the max, {} characters requested)",
+            "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too \
+             long (64 characters is the max, {} characters requested)",
             full.len()
         )));
     }

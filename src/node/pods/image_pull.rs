@@ -106,7 +106,8 @@ fn missing_secrets(pod: &Pod, is_present: impl Fn(&str) -> bool) -> Option<Strin
     let missing: Vec<&str> = names.filter(|n| !n.is_empty() && !is_present(n)).collect();
     (!missing.is_empty()).then(|| {
         format!(
-            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may \
+             not succeed.",
             missing.join(", ")
         )
     })
@@ -193,7 +194,8 @@ pub(crate) async fn ensure(
     let image = wanted.image;
     if !name::is_valid(image) {
         let message = format!(
-            "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
+            "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: \
+             invalid reference format"
         );
         wanted.event(api, EventType::Warning, events::INSPECT_FAILED, message.clone());
         return Err(WaitingReason { reason: "InvalidImageName", message });
@@ -211,7 +213,8 @@ pub(crate) async fn ensure(
         (_, Some(found)) => {
             state.forget(&name);
             let message = format!(
-                "Container image {image:?} already present on machine and can be accessed by the pod"
+                "Container image {image:?} already present on machine and can be accessed by the \
+                 pod"
             );
             wanted.event(api, EventType::Normal, events::PULLED, message);
             return Ok(found);
@@ -257,7 +260,8 @@ async fn pull(
             let found =
                 found.unwrap_or_else(|| cri::Image { id: reference, ..cri::Image::default() });
             let message = format!(
-                "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {} bytes.",
+                "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {} \
+                 bytes.",
                 seconds(started.elapsed()),
                 seconds(queued.elapsed()),
                 found.size
@@ -482,7 +486,8 @@ mod tests {
             "containers": [{"name": "a"}],
             "imagePullSecrets": [{"name": "one"}, {"name": ""}, {"name": "two"}, {"name": "three"}],
         }));
-        let message = "Unable to retrieve some image pull secrets (one, three); attempting to pull the image may not succeed.";
+        let message = "Unable to retrieve some image pull secrets (one, three); attempting to \
+            pull the image may not succeed.";
         assert_eq!(missing_secrets(&pod, |name| name == "two").as_deref(), Some(message));
         assert_eq!(missing_secrets(&pod, |_| true), None);
     }

@@ -139,7 +139,8 @@ impl PodManager {
                 }
                 // Pod statuses contain the addresses.
                 () = addresses_changed(&mut addresses) => self.wake_all(),
-                () = tokio::time::sleep_until(sweep_at), if listed && !self.swept && sweep_at > base::clock::now() => {}
+                () = tokio::time::sleep_until(sweep_at),
+                    if listed && !self.swept && sweep_at > base::clock::now() => {}
                 () = tokio::time::sleep_until(next_sweep) => {
                     next_sweep = base::clock::now() + SWEEP_INTERVAL;
                     self.swept = false;

@@ -245,7 +245,8 @@ pub(crate) mod tests {
 
     /// A pod from JSON, with name, namespace and uid filled in.
     pub(crate) fn pod(spec: serde_json::Value) -> Pod {
-        let object = serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec});
+        let object = serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"},
+            "spec": spec});
         Pod::new(serde_json::from_value(object).unwrap(), PodOrigin::Api).unwrap()
     }
 

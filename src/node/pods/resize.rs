@@ -215,8 +215,10 @@ mod tests {
         let mut object = asking("1").object;
         let status = |allocated: &str| {
             let resources = json!({"requests": {"cpu": allocated}});
-            serde_json::from_value(json!({"containerStatuses": [{"name": "a", "image": "", "imageID": "", "ready": true,
-                "restartCount": 0, "allocatedResources": {"cpu": allocated}, "resources": resources}]}))
+            serde_json::from_value(json!({"containerStatuses": [{"name": "a", "image": "",
+                "imageID": "", "ready": true,
+                "restartCount": 0, "allocatedResources": {"cpu": allocated},
+                "resources": resources}]}))
             .unwrap()
         };
         object.status = Some(status("500m"));

@@ -161,7 +161,8 @@ async fn check_health(address: &str, service: String, limit: Duration) -> Result
     let request = proto::grpc::health::v1::HealthCheckRequest { service };
     let answer = client.check(request).await.map_err(|s| match s.code() {
         tonic::Code::Unimplemented => format!(
-            "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
+            "error: this server does not implement the grpc health protocol \
+             (grpc.health.v1.Health): {}",
             s.message()
         ),
         code => format!(

@@ -30,7 +30,10 @@ pub fn runc_vulnerability(printed: &str) -> Option<String> {
         printed.split(*name).skip(1).filter_map(leading_number).any(|package| package >= *first)
     };
     (!FIXED_PACKAGES.iter().any(fixed)).then(|| {
-        format!("runc {version} is older than 1.1.12 and is affected by CVE-2024-21626: a container can escape to the node")
+        format!(
+            "runc {version} is older than 1.1.12 and is affected by CVE-2024-21626: a \
+            container can escape to the node"
+        )
     })
 }
 
@@ -48,7 +51,8 @@ mod tests {
         };
         assert_eq!(
             vulnerability("1.1.5", "v1.1.5-0-gf19387a6").unwrap(),
-            "runc 1.1.5 is older than 1.1.12 and is affected by CVE-2024-21626: a container can escape to the node"
+            "runc 1.1.5 is older than 1.1.12 and is affected by CVE-2024-21626: a container can \
+             escape to the node"
         );
         for (version, commit, old) in [
             ("1.1.11", "v1.1.11-0-g4bccb38c", true),

@@ -108,10 +108,14 @@ mod tests {
         operations.record("run_pod_sandbox", Duration::from_secs(2), true);
         let text = operations.render();
         for line in [
-            "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"run_podsandbox\",le=\"0.03125\"} 0",
-            "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"run_podsandbox\",le=\"0.078125\"} 1",
-            "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"run_podsandbox\",le=\"+Inf\"} 2",
-            "kubelet_runtime_operations_duration_seconds_sum{operation_type=\"run_podsandbox\"} 2.05",
+            "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"run_podsandbox\",\
+             le=\"0.03125\"} 0",
+            "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"run_podsandbox\",\
+             le=\"0.078125\"} 1",
+            "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"run_podsandbox\",\
+             le=\"+Inf\"} 2",
+            "kubelet_runtime_operations_duration_seconds_sum{operation_type=\"run_podsandbox\"} \
+             2.05",
             "kubelet_runtime_operations_errors_total{operation_type=\"run_podsandbox\"} 1",
             "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"} 2",
         ] {

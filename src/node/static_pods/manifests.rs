@@ -200,7 +200,8 @@ pub(crate) fn parse(body: &[u8], path: &Path, node_name: &str) -> Result<Pod, In
     let decoded = yaml::decode_strict(&schema, type_id, body)?;
     if !decoded.strict_errors.is_empty() {
         let why = api::codec::strict_message(&decoded.strict_errors);
-        tracing::warn!(manifest = %path.display(), why, "ignoring unknown or duplicate fields of the static pod");
+        tracing::warn!(manifest = %path.display(), why, "ignoring unknown or duplicate fields of \
+            the static pod");
     }
     let mut pod = decoded.value;
     api::schema::defaults::apply_table(&schema, type_id, &mut pod);
@@ -324,7 +325,8 @@ pub(crate) async fn run(
     let mut watcher = match FileWatcher::new() {
         Ok(watcher) => Some(watcher),
         Err(error) => {
-            tracing::error!(%error, "cannot watch static pod manifests; changes take effect at the next start");
+            tracing::error!(%error, "cannot watch static pod manifests; changes take effect at \
+                the next start");
             None
         }
     };

@@ -73,7 +73,8 @@ pub(crate) async fn run(
                     && !error.is_retryable()
                 {
                     let what = format!("this node cannot register: {}", status.message);
-                    let fix = "correct what the message names, such as --node-label, and restart this node";
+                    let fix = "correct what the message names, such as --node-label, and restart \
+                        this node";
                     node.tasks.problems().put(REJECTED, what, fix);
                 }
             }
@@ -120,13 +121,19 @@ fn watch_node_object(node: &Arc<Node>, observed: &Arc<ObservedNode>) {
             Change::Deleted(_) => {
                 observed.deleted.store(true, Ordering::Relaxed);
                 let name = &node.identity.config.node_name;
-                let what = format!("the Node object {name} was deleted while this node runs; its pods are stopped");
-                let fix = "to register the node again, restart kube-lite on this machine (`systemctl restart kube-lite`); to remove it, stop kube-lite";
+                let what = format!(
+                    "the Node object {name} was deleted while this node runs; its \
+                    pods are stopped"
+                );
+                let fix = "to register the node again, restart kube-lite on this machine \
+                    (`systemctl restart kube-lite`); to remove it, stop kube-lite";
                 node.tasks.problems().put(DELETED, what, fix);
             }
             Change::Added(object) | Change::Updated { new: object, .. } => {
                 let Some(object) = client::informer::decode::<core::Node>(object) else { return };
-                node.caches.labels.store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
+                node.caches
+                    .labels
+                    .store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
                 if let Some(reason) = observed.schedulable(&object) {
                     let message =
                         format!("Node {} status is now: {reason}", node.identity.config.node_name);

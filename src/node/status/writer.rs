@@ -441,23 +441,25 @@ mod tests {
     #[test]
     fn a_patch_contains_changes_only() {
         let status = |value: Value| serde_json::from_value::<core::PodStatus>(value).unwrap();
-        let old = status(
-            json!({"phase": "Pending", "reason": "X", "nominatedNodeName": "n", "podIPs": [{"ip": "1"}],
-            "conditions": [{"type": "Ready", "status": "False", "reason": "R"}, {"type": "Foreign", "status": "True"},
-                {"type": "PodResizePending", "status": "True"}]}),
-        );
+        let old = status(json!({"phase": "Pending", "reason": "X", "nominatedNodeName": "n",
+                "podIPs": [{"ip": "1"}],
+            "conditions": [{"type": "Ready", "status": "False", "reason": "R"}, {"type": "Foreign",
+            "status": "True"},
+                {"type": "PodResizePending", "status": "True"}]}));
         let new = status(json!({"phase": "Running", "podIPs": [{"ip": "2"}],
             "conditions": [{"type": "Ready", "status": "True"}]}));
         assert_eq!(
             status_patch(&old, &new).unwrap(),
-            json!({"phase": "Running", "reason": null, "podIPs": [{"ip": "2"}, {"$patch": "replace"}],
+            json!({"phase": "Running", "reason": null, "podIPs": [{"ip": "2"},
+                {"$patch": "replace"}],
                 "conditions": [{"type": "Ready", "status": "True", "reason": null},
                     {"$patch": "delete", "type": "PodResizePending"}]})
         );
         assert_eq!(status_patch(&new, &new), None);
         // An additional condition of another writer causes no write.
         let beside = status(json!({"phase": "Running", "podIPs": [{"ip": "2"}],
-            "conditions": [{"type": "Ready", "status": "True"}, {"type": "Foreign", "status": "True"}]}));
+            "conditions": [{"type": "Ready", "status": "True"}, {"type": "Foreign",
+            "status": "True"}]}));
         assert_eq!(status_patch(&beside, &new), None);
     }
 }

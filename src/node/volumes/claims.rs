@@ -76,7 +76,8 @@ pub(super) async fn claim_path(
         path
     } else {
         return Err(format!(
-            "PersistentVolume {volume_name:?} is neither local nor hostPath: its driver is not supported by this node"
+            "PersistentVolume {volume_name:?} is neither local nor hostPath: its driver is not \
+             supported by this node"
         ));
     };
     if spec.local.is_some() && !read_only {

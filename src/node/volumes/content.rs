@@ -288,7 +288,10 @@ mod tests {
         assert_eq!(of(json!({"fsGroup": 10000}), one.clone()), (None, 0o600));
         let both = json!({"runAsUser": 1000, "fsGroup": 10000});
         assert_eq!(of(both.clone(), one), (Some(1000), 0o600));
-        let two = |user: i64| json!([{"name": "a", "securityContext": {"runAsUser": user}}, {"name": "b"}]);
+        let two = |user: i64| {
+            json!([{"name": "a", "securityContext": {"runAsUser": user}},
+            {"name": "b"}])
+        };
         assert_eq!(of(both.clone(), two(1000)), (Some(1000), 0o600));
         assert_eq!(of(both, two(2000)), (None, 0o600), "two users share it by the group");
         assert_eq!(of(json!({}), two(1000)), (None, 0o644), "the user of the image is not known");

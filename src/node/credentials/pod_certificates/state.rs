@@ -170,12 +170,14 @@ impl CertificateState {
                     events.push((
                         "Denied",
                         format!(
-                            "PodCertificateRequest {namespace}/{} was denied, reason={reason}, message={message}",
+                            "PodCertificateRequest {namespace}/{} was denied, reason={reason}, \
+                             message={message}",
                             pending.name
                         ),
                     ));
                     self.failure = Some(format!(
-                        "PodCertificateRequest was permanently denied: reason={reason} message={message}"
+                        "PodCertificateRequest was permanently denied: reason={reason} \
+                         message={message}"
                     ));
                     false
                 }
@@ -184,12 +186,14 @@ impl CertificateState {
                     events.push((
                         "Failed",
                         format!(
-                            "PodCertificateRequest {namespace}/{} failed, reason={reason}, message={message}",
+                            "PodCertificateRequest {namespace}/{} failed, reason={reason}, \
+                             message={message}",
                             pending.name
                         ),
                     ));
                     self.failure = Some(format!(
-                        "PodCertificateRequest was permanently failed: reason={reason} message={message}"
+                        "PodCertificateRequest was permanently failed: reason={reason} \
+                         message={message}"
                     ));
                     false
                 }
@@ -276,7 +280,8 @@ mod tests {
         let words = ("Why".to_owned(), "say \"no\"".to_owned());
         let mut entry = pending();
         let (reason, message) = words.clone();
-        let denied = "PodCertificateRequest was permanently denied: reason=\"Why\" message=\"say \\\"no\\\"\"";
+        let denied = "PodCertificateRequest was permanently denied: reason=\"Why\" \
+            message=\"say \\\"no\\\"\"";
         let event =
             "PodCertificateRequest n/req-1 was denied, reason=\"Why\", message=\"say \\\"no\\\"\"";
         assert_eq!(
@@ -288,7 +293,8 @@ mod tests {
             (NextAction::Fail(denied.to_owned()), vec![])
         );
         let (reason, message) = words;
-        let failed = "PodCertificateRequest was permanently failed: reason=\"Why\" message=\"say \\\"no\\\"\"";
+        let failed = "PodCertificateRequest was permanently failed: reason=\"Why\" \
+            message=\"say \\\"no\\\"\"";
         let event =
             "PodCertificateRequest n/req-1 failed, reason=\"Why\", message=\"say \\\"no\\\"\"";
         assert_eq!(
@@ -329,8 +335,10 @@ mod tests {
 
     fn request(status: Value) -> Decision {
         let value = json!({"metadata": {"name": "r"}, "spec": {"maxExpirationSeconds": 3600,
-            "nodeName": "a", "nodeUID": "u", "podName": "p", "podUID": "p", "serviceAccountName": "s",
-            "serviceAccountUID": "s", "signerName": "a.b/c", "stubPKCS10Request": ""}, "status": status});
+            "nodeName": "a", "nodeUID": "u", "podName": "p", "podUID": "p",
+            "serviceAccountName": "s",
+            "serviceAccountUID": "s", "signerName": "a.b/c", "stubPKCS10Request": ""},
+            "status": status});
         Decision::of(&serde_json::from_value(value).unwrap())
     }
 

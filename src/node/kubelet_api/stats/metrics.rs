@@ -79,7 +79,8 @@ pub(crate) fn agent_metrics(api: &KubeletApi) -> String {
     let containers: usize = all.iter().map(|(_, h)| running(h)).sum();
     format!(
         "# TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
-         # TYPE kubelet_running_containers gauge\nkubelet_running_containers{{container_state=\"running\"}} {containers}\n\
+         # TYPE kubelet_running_containers gauge\n\
+         kubelet_running_containers{{container_state=\"running\"}} {containers}\n\
          # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}",
         all.len(),
         api.node.identity.config.node_name,

@@ -179,8 +179,10 @@ fn pod_stats_have_network_processes_and_storage() {
 fn resource_metrics_have_what_metrics_server_reads() {
     let text = metrics::render(&measured());
     for line in [
-        "container_cpu_usage_seconds_total{container=\"c\",namespace=\"d\",pod=\"p\"} 1.5 1700000001000",
-        "container_memory_working_set_bytes{container=\"c\",namespace=\"d\",pod=\"p\"} 42 1700000001000",
+        "container_cpu_usage_seconds_total{container=\"c\",namespace=\"d\",pod=\"p\"} 1.5 \
+         1700000001000",
+        "container_memory_working_set_bytes{container=\"c\",namespace=\"d\",pod=\"p\"} 42 \
+         1700000001000",
         "container_start_time_seconds{container=\"c\",namespace=\"d\",pod=\"p\"} 1700000000.5",
         "node_cpu_usage_seconds_total 3 1700000002000",
         "node_memory_working_set_bytes 44 1700000002000",

@@ -165,12 +165,16 @@ mod tests {
 
     #[test]
     fn an_unenforceable_profile_is_rejected_as_in_upstream() {
-        let spec = |kind: &str| json!({"containers": [{"name": "a"}], "securityContext": {"appArmorProfile": {"type": kind}}});
+        let spec = |kind: &str| {
+            json!({"containers": [{"name": "a"}],
+            "securityContext": {"appArmorProfile": {"type": kind}}})
+        };
         let none = NodeFeatures::default();
         assert_eq!(reason(spec("Unconfined"), none), None);
         assert_eq!(reason(spec("RuntimeDefault"), none).unwrap().reason, "AppArmor");
         assert_eq!(reason(spec("RuntimeDefault"), NodeFeatures { apparmor: true, ..none }), None);
-        let strict = json!({"containers": [{"name": "a"}], "securityContext": {"supplementalGroupsPolicy": "Strict"}});
+        let strict = json!({"containers": [{"name": "a"}],
+            "securityContext": {"supplementalGroupsPolicy": "Strict"}});
         assert_eq!(reason(strict, none).unwrap().reason, "SupplementalGroupsPolicyNotSupported");
     }
 
@@ -180,27 +184,30 @@ mod tests {
         // The node.
         (
             "PodSpec",
-            "volumes initContainers containers ephemeralContainers restartPolicy terminationGracePeriodSeconds \
-             activeDeadlineSeconds dnsPolicy nodeSelector serviceAccountName nodeName hostNetwork hostPID hostIPC \
-             shareProcessNamespace securityContext imagePullSecrets hostname subdomain affinity hostAliases priority \
-             dnsConfig readinessGates runtimeClassName enableServiceLinks overhead setHostnameAsFQDN os hostUsers \
-             resources hostnameOverride tolerations",
+            "volumes initContainers containers ephemeralContainers restartPolicy \
+             terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy nodeSelector \
+             serviceAccountName nodeName hostNetwork hostPID hostIPC shareProcessNamespace \
+             securityContext imagePullSecrets hostname subdomain affinity hostAliases priority \
+             dnsConfig readinessGates runtimeClassName enableServiceLinks overhead \
+             setHostnameAsFQDN os hostUsers resources hostnameOverride tolerations",
         ),
         // The API server, the scheduler and the controllers.
         (
             "PodSpec",
-            "serviceAccount automountServiceAccountToken schedulerName priorityClassName preemptionPolicy \
-             topologySpreadConstraints schedulingGates",
+            "serviceAccount automountServiceAccountToken schedulerName priorityClassName \
+             preemptionPolicy topologySpreadConstraints schedulingGates",
         ),
         (
             "Container",
-            "name image command args workingDir ports envFrom env resources resizePolicy restartPolicy \
-             restartPolicyRules volumeMounts livenessProbe readinessProbe startupProbe lifecycle \
-             terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty",
+            "name image command args workingDir ports envFrom env resources resizePolicy \
+             restartPolicy restartPolicyRules volumeMounts livenessProbe readinessProbe \
+             startupProbe lifecycle terminationMessagePath terminationMessagePolicy \
+             imagePullPolicy securityContext stdin stdinOnce tty",
         ),
         (
             "Volume",
-            "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected ephemeral image",
+            "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected \
+             ephemeral image",
         ),
         ("EmptyDirVolumeSource", "medium sizeLimit"),
         ("ImageVolumeSource", "reference pullPolicy"),
@@ -211,7 +218,8 @@ mod tests {
         // Unsupported key types are in the table by their value.
         (
             "PodCertificateProjection",
-            "signerName keyType maxExpirationSeconds credentialBundlePath keyPath certificateChainPath userAnnotations",
+            "signerName keyType maxExpirationSeconds credentialBundlePath keyPath \
+             certificateChainPath userAnnotations",
         ),
         (
             "VolumeMount",
@@ -225,22 +233,23 @@ mod tests {
         ("LifecycleHandler", "exec httpGet sleep tcpSocket"),
         (
             "Probe",
-            "exec httpGet tcpSocket grpc initialDelaySeconds timeoutSeconds periodSeconds successThreshold \
-             failureThreshold terminationGracePeriodSeconds",
+            "exec httpGet tcpSocket grpc initialDelaySeconds timeoutSeconds periodSeconds \
+             successThreshold failureThreshold terminationGracePeriodSeconds",
         ),
         // Options of Windows have no effect on Linux by definition.
         (
             "SecurityContext",
-            "capabilities privileged seLinuxOptions windowsOptions runAsUser runAsGroup runAsNonRoot \
-             readOnlyRootFilesystem allowPrivilegeEscalation procMount seccompProfile appArmorProfile",
+            "capabilities privileged seLinuxOptions windowsOptions runAsUser runAsGroup \
+             runAsNonRoot readOnlyRootFilesystem allowPrivilegeEscalation procMount \
+             seccompProfile appArmorProfile",
         ),
         // `seLinuxChangePolicy` controls how volumes are labelled; with SELinux, pods with labels
         // are rejected.
         (
             "PodSecurityContext",
             "seLinuxOptions windowsOptions runAsUser runAsGroup runAsNonRoot supplementalGroups \
-             supplementalGroupsPolicy fsGroup sysctls fsGroupChangePolicy seccompProfile appArmorProfile \
-             seLinuxChangePolicy",
+             supplementalGroupsPolicy fsGroup sysctls fsGroupChangePolicy seccompProfile \
+             appArmorProfile seLinuxChangePolicy",
         ),
         ("ContainerPort", "name hostPort containerPort protocol hostIP"),
         ("PodDNSConfig", "nameservers searches options"),

@@ -152,9 +152,8 @@ mod tests {
 
     #[test]
     fn fields_and_resources_are_formatted_as_in_the_kubelet() {
-        let p = pod(
-            json!({"nodeName": "n", "containers": [{"name": "a", "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}}}]}),
-        );
+        let p = pod(json!({"nodeName": "n", "containers": [{"name": "a",
+                "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}}}]}));
         let allocatable = BTreeMap::from([("ephemeral-storage".to_owned(), Quantity::bytes(7))]);
         let fields = FieldContext {
             pod_ips: &["10.0.0.1".into(), "fd00::1".into()],

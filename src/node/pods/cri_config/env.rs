@@ -200,17 +200,19 @@ mod tests {
 
     #[test]
     fn sources_override_each_other_and_services_come_last() {
-        let env = of(json!({"name": "a", "envFrom": [{"prefix": "P_", "configMapRef": {"name": "c"}}],
-            "env": [{"name": "A", "value": "$(P_k)-$(MY_DB_SERVICE_HOST)"}, {"name": "P_k", "value": "w"}]}))
+        let env = of(json!({"name": "a", "envFrom": [{"prefix": "P_",
+            "configMapRef": {"name": "c"}}],
+            "env": [{"name": "A", "value": "$(P_k)-$(MY_DB_SERVICE_HOST)"}, {"name": "P_k",
+            "value": "w"}]}))
         .unwrap();
         let get = |name: &str| env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
         assert_eq!((get("A"), get("P_k")), (Some("v-10.43.0.5"), Some("w")));
         assert_eq!(get("MY_DB_PORT_5432_TCP"), Some("tcp://10.43.0.5:5432"));
         assert_eq!(get("MY_DB_SERVICE_PORT_PG"), Some("5432"));
         let missing = |optional| {
-            of(
-                json!({"name": "a", "env": [{"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": optional}}}]}),
-            )
+            of(json!({"name": "a", "env": [{"name": "S",
+                    "valueFrom": {"secretKeyRef": {"name": "s", "key": "k",
+                    "optional": optional}}}]}))
         };
         assert!(missing(true).is_ok());
         assert_eq!(missing(false).unwrap_err().0, "secret \"s\" not found");

@@ -13,7 +13,8 @@ pub(crate) fn managed(
     aliases: &[HostAlias],
 ) -> String {
     let mut out = format!(
-        "{HEADER}127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n\
+        "{HEADER}127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
+         fe00::0\tip6-localnet\n\
          fe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
     );
     for ip in ips {
@@ -53,6 +54,9 @@ mod tests {
             HostAlias { ip: "1.2.3.4".into(), hostnames: Some(vec!["a".into(), "b".into()]) };
         let text = managed(&["10.0.0.1".into()], "web", "svc.ns.svc.cluster.local", &[alias]);
         assert!(text.starts_with("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"));
-        assert!(text.ends_with("10.0.0.1\tweb.svc.ns.svc.cluster.local\tweb\n\n# Entries added by HostAliases.\n1.2.3.4\ta\tb\n"));
+        assert!(text.ends_with(
+            "10.0.0.1\tweb.svc.ns.svc.cluster.local\tweb\n\n# Entries added by \
+            HostAliases.\n1.2.3.4\ta\tb\n"
+        ));
     }
 }

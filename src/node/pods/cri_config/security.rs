@@ -253,7 +253,8 @@ fn check_non_root(
             "container has runAsNonRoot and image will run as root (container: {name})"
         ))),
         (None, (None, user)) if !user.is_empty() => Err(InvalidPodSpec(format!(
-            "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root (container: {name})"
+            "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify \
+             user is non-root (container: {name})"
         ))),
         (None, _) => Ok(()),
     }
@@ -298,7 +299,8 @@ mod tests {
         let raw = vec!["NET_RAW".to_owned()];
         assert_eq!(of(json!({}), false).unwrap(), (ProfileType::Unconfined, none.clone()));
         assert_eq!(of(json!({}), true).unwrap(), (ProfileType::RuntimeDefault, raw.clone()));
-        let own = json!({"seccompProfile": {"type": "Unconfined"}, "capabilities": {"add": ["SYS_TIME"]}});
+        let own = json!({"seccompProfile": {"type": "Unconfined"},
+            "capabilities": {"add": ["SYS_TIME"]}});
         assert_eq!(of(own, true).unwrap(), (ProfileType::Unconfined, raw));
         for capability in ["NET_RAW", "CAP_NET_RAW", "ALL"] {
             let own = json!({"capabilities": {"add": [capability]}});

@@ -52,7 +52,8 @@ fn restart_policies_apply_to_exited_containers() {
     }
     let rules = pod(
         json!({"restartPolicy": "Never", "containers": [{"name": "a", "restartPolicy": "Never",
-        "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]}]}),
+        "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In",
+        "values": [42]}}]}]}),
     );
     assert_eq!(decide(&rules, &[("a", ObservedState::Exited, 42)]).start, [0]);
     assert!(decide(&rules, &[("a", ObservedState::Exited, 1)]).kill_pod);
@@ -75,9 +76,8 @@ fn init_containers_run_in_order_and_sidecars_stay() {
     let sidecar_died =
         [up[0], ("s", ObservedState::Exited, 1), done[2], ("a", ObservedState::Running, 0)];
     assert_eq!(decide(&p, &sidecar_died).start, [1]);
-    let never = pod(
-        json!({"restartPolicy": "Never", "initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}),
-    );
+    let never = pod(json!({"restartPolicy": "Never", "initContainers": [{"name": "i"}],
+            "containers": [{"name": "a"}]}));
     assert!(decide(&never, &[("i", ObservedState::Exited, 1)]).kill_pod);
 }
 

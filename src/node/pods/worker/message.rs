@@ -87,7 +87,12 @@ mod tests {
     #[test]
     fn the_termination_message_has_log_lines_without_prefixes() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "2026-01-01T00:00:00Z stdout P one \n2026-01-01T00:00:00Z stdout F two\n2026-01-01T00:00:00Z stderr F three\n").unwrap();
+        std::fs::write(
+            file.path(),
+            "2026-01-01T00:00:00Z stdout P one \n2026-01-01T00:00:00Z \
+            stdout F two\n2026-01-01T00:00:00Z stderr F three\n",
+        )
+        .unwrap();
         assert_eq!(log_tail(file.path()).unwrap(), "one two\nthree\n");
     }
 }

@@ -193,7 +193,8 @@ impl PodActions {
             biased;
             pulled = pulled => pulled.inspect_err(|why| {
                 let message = format!("Error: {}", why.reason);
-                node.api.events.container_event(pod, member, EventType::Warning, events::FAILED, message);
+                let (kind, reason) = (EventType::Warning, events::FAILED);
+                node.api.events.container_event(pod, member, kind, reason, message);
             })?,
             // A pod that has to end does not wait for a pull.
             () = pod_must_end(&mut desired) => return Err(waiting_to_start(pod)),
@@ -375,9 +376,10 @@ impl PodActions {
         let limit =
             Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(60));
         let mut desired = self.desired.clone();
+        let hook = lifecycle_hook::run(&self.node.api.events, pod, target, hook, limit);
         let outcome = tokio::select! {
             biased;
-            outcome = lifecycle_hook::run(&self.node.api.events, pod, target, hook, limit) => outcome,
+            outcome = hook => outcome,
             () = pod_must_end(&mut desired) => return Ok(()),
         };
         let Err(why) = outcome else { return Ok(()) };
@@ -397,7 +399,8 @@ impl PodActions {
             let message = events::FAILED_POST_START_HOOK;
             let stopped = kill(&self.node, pod, started, ip, grace, message, None).await;
             if let Err(error) = stopped {
-                tracing::debug!(pod = %pod.key, %error, "cannot stop container after a failed postStart hook");
+                tracing::debug!(pod = %pod.key, %error, "cannot stop container after a failed \
+                    postStart hook");
             }
         }
         Err(WaitingReason { reason: "PostStartHookError", message: why })

@@ -217,7 +217,8 @@ impl PodActions {
     /// Reports the failures of a stop as an event of the pod and in the log.
     fn report_kill(&self, pod: &Pod, failures: KillFailures) -> Result<(), String> {
         let Some(message) = failures.message() else { return Ok(()) };
-        tracing::warn!(pod = %pod.key, uid = %pod.uid, error = message, "cannot stop pod, retrying");
+        let (key, uid) = (&pod.key, &pod.uid);
+        tracing::warn!(pod = %key, %uid, error = message, "cannot stop pod, retrying");
         self.node.api.events.pod_event(
             pod,
             EventType::Warning,
@@ -262,8 +263,10 @@ impl PodActions {
                         () = super::reporter::sleep_until_deadline(late) => {
                             late = None;
                             let message =
-                                "Container runtime did not kill the pod within specified grace period.";
-                            let (kind, reason) = (EventType::Warning, events::EXCEEDED_GRACE_PERIOD);
+                                "Container runtime did not kill the pod within specified grace \
+                                 period.";
+                            let kind = EventType::Warning;
+                            let reason = events::EXCEEDED_GRACE_PERIOD;
                             self.node.api.events.pod_event(&pod, kind, reason, message);
                         }
                     }
@@ -431,14 +434,17 @@ mod tests {
             message: "remove netns: unlinkat /run/netns/cni-1: device or resource busy".to_owned(),
         };
         failures.record("KillPodSandbox", "u1", Err(error.clone()));
-        let sandbox = "failed to \"KillPodSandbox\" for \"u1\" with KillPodSandboxError: \"rpc error: code = Unknown desc = remove netns: unlinkat /run/netns/cni-1: device or resource busy\"";
+        let sandbox = "failed to \"KillPodSandbox\" for \"u1\" with KillPodSandboxError: \"rpc \
+            error: code = Unknown desc = remove netns: unlinkat /run/netns/cni-1: device or \
+            resource busy\"";
         assert_eq!(failures.message().unwrap(), format!("error killing pod: {sandbox}"));
         failures.record(
             "KillContainer",
             "b",
             Err(RuntimeError { message: "x".to_owned(), ..error }),
         );
-        let container = "failed to \"KillContainer\" for \"b\" with KillContainerError: \"rpc error: code = Unknown desc = x\"";
+        let container = "failed to \"KillContainer\" for \"b\" with KillContainerError: \"rpc \
+            error: code = Unknown desc = x\"";
         assert_eq!(
             failures.message().unwrap(),
             format!("error killing pod: [{sandbox}, {container}]")

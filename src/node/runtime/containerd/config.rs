@@ -126,21 +126,31 @@ pub(crate) fn render(
              [plugins.\"io.containerd.cri.v1.images\".registry]{registry}\n\
              [plugins.\"io.containerd.cri.v1.runtime\"]\n  restrict_oom_score_adj = {restrict}\n  \
              tolerate_missing_hugetlb_controller = true\n  {NETNS}\n\
-             [plugins.\"io.containerd.cri.v1.runtime\".containerd]\n  default_runtime_name = \"runc\"\n\
-             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"{grouped}\n\
-             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc.options]\n  BinaryName = {oci_runtime}\n  SystemdCgroup = false\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".containerd]\n  default_runtime_name \
+             = \"runc\"\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\n  runtime_type \
+             = \"io.containerd.runc.v2\"{grouped}\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc.options]\n  \
+             BinaryName = {oci_runtime}\n  SystemdCgroup = false\n\
              [plugins.\"io.containerd.cri.v1.runtime\".cni]\n  {bin}\n  conf_dir = {conf_dir}\n\
-             [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}"
+             [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  \
+             stream_server_port = \"0\"\n{idle}"
         )
     } else {
         format!(
-            "[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {pause}\n  restrict_oom_score_adj = {restrict}\n  \
-             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
+            "[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {pause}\n  \
+             restrict_oom_score_adj = {restrict}\n  \
+             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n  enable_unprivileged_ports = \
+             true\n  enable_unprivileged_icmp = true\n  \
              stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}\
-             [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"{snapshotter}\"\n  default_runtime_name = \"runc\"\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  BinaryName = {oci_runtime}\n  SystemdCgroup = false\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = {bin_dir}\n  conf_dir = {conf_dir}\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter \
+             = \"{snapshotter}\"\n  default_runtime_name = \"runc\"\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type \
+             = \"io.containerd.runc.v2\"\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  \
+             BinaryName = {oci_runtime}\n  SystemdCgroup = false\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = {bin_dir}\n  conf_dir = \
+             {conf_dir}\n\
              [plugins.\"io.containerd.grpc.v1.cri\".registry]{registry}\n"
         )
     };

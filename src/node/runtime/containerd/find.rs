@@ -17,7 +17,8 @@ const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) enum RuntimeNotFound {
     /// The program is in none of the directories.
     #[error(
-        "{program} is neither in {dirs} nor on PATH; install it (for Debian: apt-get install containerd runc) or set --container-runtime-endpoint"
+        "{program} is neither in {dirs} nor on PATH; install it (for Debian: apt-get install \
+         containerd runc) or set --container-runtime-endpoint"
     )]
     Program {
         /// Name of the program.
@@ -35,7 +36,8 @@ pub(crate) enum RuntimeNotFound {
     },
     /// This version of containerd cannot group shims.
     #[error(
-        "--grouped-shims needs containerd 2.2 or later, {path} is {major}.{minor}; install a newer one or start without the flag"
+        "--grouped-shims needs containerd 2.2 or later, {path} is {major}.{minor}; install a \
+         newer one or start without the flag"
     )]
     Ungrouped {
         /// Path of the program.
@@ -100,7 +102,8 @@ pub(crate) async fn find(config: &RuntimeConfig) -> Result<RuntimePrograms, Runt
             Ok(()) => crun,
             Err(why) => {
                 let oci_runtime = required(config, "runc")?;
-                tracing::info!(crun = %crun.display(), why, "crun cannot start a container, using runc");
+                tracing::info!(crun = %crun.display(), why, "crun cannot start a container, using \
+                    runc");
                 oci_runtime
             }
         },
@@ -198,7 +201,8 @@ fn trial_spec() -> String {
         "linux": {
             "cgroupsPath": format!("/kube-lite-trial-{}", std::process::id()),
             "resources": {"cpu": {"shares": 2}, "memory": {"limit": 64 << 20}},
-            "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "network"}],
+            "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"},
+            {"type": "network"}],
         },
     })
     .to_string()
@@ -229,7 +233,8 @@ mod tests {
         assert!(groupable(&config, Path::new("/usr/bin/containerd"), (2, 2)).is_ok());
         assert_eq!(
             groupable(&config, Path::new("/usr/bin/containerd"), (2, 1)).unwrap_err().to_string(),
-            "--grouped-shims needs containerd 2.2 or later, /usr/bin/containerd is 2.1; install a newer one or start without the flag"
+            "--grouped-shims needs containerd 2.2 or later, /usr/bin/containerd is 2.1; install a \
+             newer one or start without the flag"
         );
     }
 }

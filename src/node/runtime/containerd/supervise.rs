@@ -167,7 +167,8 @@ impl Supervisor {
                     self.terminate(&shutdown).await;
                     continue;
                 }
-                tracing::debug!(socket = %self.socket.display(), "containerd is running, adopting it");
+                tracing::debug!(socket = %self.socket.display(), "containerd is running, adopting \
+                    it");
                 None
             } else {
                 self.changed = false;
@@ -247,7 +248,8 @@ impl Supervisor {
             String::from_utf8_lossy(&command).contains(&*ours.to_string_lossy())
         }) else {
             tracing::warn!(
-                "cannot find the process of containerd to restart it; its old configuration stays in effect"
+                "cannot find the process of containerd to restart it; its old configuration stays \
+                 in effect"
             );
             return;
         };

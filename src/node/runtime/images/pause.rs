@@ -47,7 +47,10 @@ pub(crate) fn image() -> [ImageBlob; 3] {
     });
     let config =
         ImageBlob::new("application/vnd.oci.image.config.v1+json", config.to_string().into_bytes());
-    let descriptor = |b: &ImageBlob| serde_json::json!({"mediaType": b.media_type, "digest": b.digest, "size": b.bytes.len()});
+    let descriptor = |b: &ImageBlob| {
+        serde_json::json!({"mediaType": b.media_type,
+        "digest": b.digest, "size": b.bytes.len()})
+    };
     let manifest = serde_json::json!({
         "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": descriptor(&config), "layers": [descriptor(&layer)],

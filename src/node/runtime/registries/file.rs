@@ -82,7 +82,8 @@ pub(super) fn parse(text: &[u8]) -> Result<Registries, InvalidRegistries> {
         let value = if value.is_null() { Value::Object(serde_json::Map::new()) } else { value };
         let mirror: Mirror = read(&at, value)?;
         if !mirror.rewrite.is_empty() {
-            let why = "rewrites are not supported; put a prefix of the names into the endpoint, such as https://mirror.example.com/v2/prefix";
+            let why = "rewrites are not supported; put a prefix of the names into the endpoint, \
+                such as https://mirror.example.com/v2/prefix";
             return Err(invalid(format!("{at}.rewrite"), why));
         }
         let mut endpoints: Vec<Endpoint> = Vec::new();

@@ -57,7 +57,8 @@ pub(crate) async fn watch_file(
     let mut watcher = match FileWatcher::new() {
         Ok(watcher) => watcher,
         Err(error) => {
-            tracing::error!(file = %path.display(), %error, "cannot watch the registries file; changes take effect at the next start");
+            tracing::error!(file = %path.display(), %error, "cannot watch the registries file; \
+                changes take effect at the next start");
             return idle(shutdown).await;
         }
     };

@@ -107,7 +107,10 @@ skip_verify = true
   client = [["/c/a.crt", "/c/\"a.key"]]
 "#
     );
-    assert!(hosts["alone.io"].contains("server = \"https://alone.io\"\ncapabilities = [\"pull\", \"resolve\"]\nca = \"/c/ca.crt\"\n"));
+    assert!(hosts["alone.io"].contains(
+        "server = \"https://alone.io\"\ncapabilities = \
+        [\"pull\", \"resolve\"]\nca = \"/c/ca.crt\"\n"
+    ));
 }
 
 #[test]

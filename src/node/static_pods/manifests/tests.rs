@@ -2,7 +2,8 @@
 
 use super::*;
 
-const WEB: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {a: b}}\nspec:\n  containers:\n  - {name: c, image: busybox}\n";
+const WEB: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {a: b}}\nspec:\n  \
+    containers:\n  - {name: c, image: busybox}\n";
 
 fn of(text: &str) -> Result<Pod, InvalidManifest> {
     parse(text.as_bytes(), Path::new("/m/web.yaml"), "node1")

@@ -58,7 +58,8 @@ fn texts(list: &BTreeMap<String, Quantity>) -> BTreeMap<&String, String> {
 }
 
 fn condition(type_: &str, status: bool, reason: &str, message: &str) -> Value {
-    json!({"type": type_, "status": if status { "True" } else { "False" }, "reason": reason, "message": message})
+    json!({"type": type_, "status": if status { "True" } else { "False" }, "reason": reason,
+        "message": message})
 }
 
 /// Returns the status without times, and whether the node is ready.
@@ -87,13 +88,16 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
     status["conditions"] = json!([memory(low_memory), disk(low_disk), pids(), ready]);
     status["addresses"] = addresses(&node.identity.config);
     status["images"] = images(&node.runtime).await;
-    status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": node.identity.config.kubelet_api.as_ref().map_or(10250, |h| h.port)}});
+    let port = node.identity.config.kubelet_api.as_ref().map_or(10250, |api| api.port);
+    status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": port}});
     status["nodeInfo"] = json!({
         "architecture": machine::architecture(), "operatingSystem": "linux",
         "bootID": m.boot_id, "machineID": m.machine_id, "systemUUID": m.system_uuid,
         "kernelVersion": m.kernel, "osImage": m.os_image,
-        "containerRuntimeVersion": format!("{}://{}", node.runtime.version.name, node.runtime.version.version),
-        "kubeletVersion": node.identity.config.version, "kubeProxyVersion": node.identity.config.version,
+        "containerRuntimeVersion": format!("{}://{}", node.runtime.version.name,
+        node.runtime.version.version),
+        "kubeletVersion": node.identity.config.version,
+        "kubeProxyVersion": node.identity.config.version,
     });
     if let Ok(answer) = &runtime {
         status["runtimeHandlers"] = handlers(answer);
@@ -112,7 +116,8 @@ fn handlers(answer: &cri::StatusResponse) -> Value {
         .map(|h| {
             let f = h.features.unwrap_or_default();
             json!({"name": h.name, "features": {
-                "recursiveReadOnlyMounts": f.recursive_read_only_mounts, "userNamespaces": f.user_namespaces}})
+                "recursiveReadOnlyMounts": f.recursive_read_only_mounts,
+                "userNamespaces": f.user_namespaces}})
         })
         .collect()
 }
@@ -180,7 +185,12 @@ fn pids() -> Value {
 }
 
 fn addresses(config: &crate::Config) -> Value {
-    let of = |type_: &'static str| move |ip: &std::net::IpAddr| json!({"type": type_, "address": ip.to_string()});
+    let of = |type_: &'static str| {
+        move |ip: &std::net::IpAddr| {
+            json!({"type": type_,
+        "address": ip.to_string()})
+        }
+    };
     let mut out: Vec<Value> = config.node_ips().iter().map(of("InternalIP")).collect();
     out.extend(config.external_ips.iter().map(of("ExternalIP")));
     out.push(json!({"type": "Hostname", "address": config.hostname}));
@@ -278,11 +288,10 @@ mod tests {
     #[test]
     fn a_reboot_is_detected_by_the_boot_id() {
         let info = |boot: &str| {
-            status(
-                json!({"nodeInfo": {"bootID": boot, "architecture": "", "containerRuntimeVersion": "",
+            status(json!({"nodeInfo": {"bootID": boot, "architecture": "",
+                    "containerRuntimeVersion": "",
                 "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "",
-                "operatingSystem": "", "osImage": "", "systemUUID": ""}}),
-            )
+                "operatingSystem": "", "osImage": "", "systemUUID": ""}}))
         };
         assert_eq!(reboot(&info("a"), "n", "a"), None);
         assert_eq!(reboot(&status(json!({})), "n", "a"), None, "its first start");

@@ -72,7 +72,11 @@ fn status(pod: &Pod, member: &PodContainer, input: &StatusInput<'_>) -> core::Co
     if lost_init && out.state.as_ref().is_some_and(|s| s.waiting.is_some()) {
         out.state = Some(terminated(core::ContainerStateTerminated {
             reason: Some("Completed".to_owned()),
-            message: Some("Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally".to_owned()),
+            message: Some(
+                "Unable to get init container status from container runtime and pod has \
+                been initialized, treat it as exited normally"
+                    .to_owned(),
+            ),
             ..Default::default()
         }));
     } else if !(input.terminal || member.role == ContainerRole::Init && done)
@@ -174,7 +178,11 @@ fn absent(
         out.last_state = Some(terminated(core::ContainerStateTerminated {
             exit_code: 137,
             reason: Some("ContainerStatusUnknown".to_owned()),
-            message: Some("The container could not be located when the pod was deleted.  The container used to be Running".to_owned()),
+            message: Some(
+                "The container could not be located when the pod was deleted.  The \
+                container used to be Running"
+                    .to_owned(),
+            ),
             ..Default::default()
         }));
         if !pod.is_deleted() {

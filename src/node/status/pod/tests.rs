@@ -130,7 +130,8 @@ fn exits_determine_the_phase_and_back_off_shows_the_last_exit() {
 #[test]
 fn a_rejected_pod_has_no_container_statuses() {
     let pod = pod(json!({
-        "containers": [{"name": "a", "image": "x"}], "initContainers": [{"name": "i", "image": "x"}],
+        "containers": [{"name": "a", "image": "x"}], "initContainers": [{"name": "i",
+        "image": "x"}],
     }));
     let verdict = PodFailure {
         reason: "UnsupportedByNode".into(),

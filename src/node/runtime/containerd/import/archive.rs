@@ -182,7 +182,10 @@ impl Archive {
                 .iter()
                 .map(|l| self.blob(l, "application/vnd.oci.image.layer.v1.tar"))
                 .collect::<io::Result<Vec<Blob>>>()?;
-            let json = |d: &Descriptor| serde_json::json!({"mediaType": d.media_type, "digest": d.digest, "size": d.size});
+            let json = |d: &Descriptor| {
+                serde_json::json!({"mediaType": d.media_type,
+                "digest": d.digest, "size": d.size})
+            };
             let manifest = serde_json::json!({
                 "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
                 "config": json(&config.descriptor),
@@ -252,12 +255,15 @@ mod tests {
 
         let blob = |b: &[u8]| format!("blobs/sha256/{}", &sha256(b)[7..]);
         let manifest = serde_json::json!({
-            "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": sha256(config), "size": 2},
-            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": sha256(layer), "size": 5}],
+            "config": {"mediaType": "application/vnd.oci.image.config.v1+json",
+            "digest": sha256(config), "size": 2},
+            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar",
+            "digest": sha256(layer), "size": 5}],
         })
         .to_string();
         let index = serde_json::json!({"manifests": [{
-            "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": sha256(manifest.as_bytes()), "size": manifest.len(),
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "digest": sha256(manifest.as_bytes()), "size": manifest.len(),
             "annotations": {"org.opencontainers.image.ref.name": "r.io/a:2"}}]})
         .to_string();
         std::fs::write(
