@@ -1,4 +1,4 @@
-//! What the scheduler writes: bindings, volumes, evictions, and why a pod has no node.
+//! The scheduler's writes: bindings, volumes, evictions, and the reason why a pod has no node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use client::{Client, DeleteOptions, Error, EventRecorder, Informer, Patch};
 use serde_json::json;
 use tokio::sync::watch;
 
+use crate::framework::{Nomination, PreBind};
 use crate::pod_info::PodInfo;
-use crate::preemption::Candidate;
-use crate::volumes::VolumeStep;
+use crate::state::SCHEDULER_NAME;
 
 /// Volumes must be bound within this time (`VolumeBindingTimeoutSeconds`).
 const VOLUME_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The writing half; cheap to clone.
+/// Writes to the API server; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
     pub(crate) client: Client,
@@ -41,17 +41,17 @@ fn reference(pod: &PodInfo) -> ObjectReference {
 }
 
 impl Writer {
-    /// Binds volumes, then the pod.
+    /// Executes the writes of `reserve`, then binds the pod.
     pub(crate) async fn bind(
         &self,
         pod: &PodInfo,
         node: &str,
-        steps: &[VolumeStep],
+        writes: &[PreBind],
     ) -> Result<(), Error> {
-        for step in steps {
-            self.volume(pod, node, step).await?;
+        for write in writes {
+            self.pre_bind(pod, node, write).await?;
         }
-        if !steps.is_empty() {
+        if !writes.is_empty() {
             self.volumes_bound(pod).await?;
         }
         let binding = json!({
@@ -67,10 +67,11 @@ impl Writer {
         Ok(())
     }
 
-    async fn volume(&self, pod: &PodInfo, node: &str, step: &VolumeStep) -> Result<(), Error> {
-        match step {
-            VolumeStep::Provision { claim } => {
-                let patch = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}});
+    async fn pre_bind(&self, pod: &PodInfo, node: &str, write: &PreBind) -> Result<(), Error> {
+        match write {
+            PreBind::ProvisionVolume { claim } => {
+                let annotations = json!({"volume.kubernetes.io/selected-node": node});
+                let patch = json!({"metadata": {"annotations": annotations}});
                 self.client
                     .patch::<PersistentVolumeClaim>(
                         &pod.namespace,
@@ -80,10 +81,16 @@ impl Writer {
                     )
                     .await?;
             }
-            VolumeStep::Bind { claim, volume } => {
+            PreBind::BindVolume { claim, volume } => {
                 let uid = self.claims.get(&pod.namespace, claim).and_then(|c| c.metadata.uid);
-                let reference = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": pod.namespace, "name": claim, "uid": uid});
-                let patch = json!({"metadata": {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}, "spec": {"claimRef": reference}});
+                let reference = json!({
+                    "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                    "namespace": pod.namespace, "name": claim, "uid": uid,
+                });
+                let annotations = json!({"pv.kubernetes.io/bound-by-controller": "yes"});
+                let patch = json!({
+                    "metadata": {"annotations": annotations}, "spec": {"claimRef": reference},
+                });
                 self.client
                     .patch::<PersistentVolume>("", volume, "", &Patch::Merge(&patch))
                     .await?;
@@ -116,31 +123,31 @@ impl Writer {
         }
     }
 
-    /// Tells the user why the pod has no node; evicts the victims of a preemption.
-    pub(crate) async fn refuse(
+    /// Reports why the pod has no node, and evicts the victims of a preemption.
+    pub(crate) async fn unschedulable(
         &self,
         pod: &PodInfo,
-        text: &str,
-        candidate: Option<&Candidate>,
+        message: &str,
+        nomination: Option<&Nomination>,
     ) -> Result<(), Error> {
-        self.recorder.event_for(reference(pod), EventType::Warning, "FailedScheduling", text);
+        self.recorder.event_for(reference(pod), EventType::Warning, "FailedScheduling", message);
         let cached = self
             .pods
             .get(&pod.namespace, &pod.name)
             .filter(|p| p.metadata.uid.as_deref() == Some(&pod.uid));
         let Some(cached) = cached else { return Ok(()) };
-        if let Some(candidate) = candidate {
-            for victim in &candidate.victims {
-                self.evict(pod, victim, &candidate.node).await?;
+        if let Some(nomination) = nomination {
+            for victim in &nomination.victims {
+                self.evict(pod, victim, &nomination.node).await?;
             }
         }
         let status = cached.status.unwrap_or_default();
-        let nominated = candidate.map_or("", |c| c.node.as_str());
+        let nominated = nomination.map_or("", |n| n.node.as_str());
         let old = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled");
         let same = old.is_some_and(|c| {
             c.status == "False"
                 && c.reason.as_deref() == Some("Unschedulable")
-                && c.message.as_deref() == Some(text)
+                && c.message.as_deref() == Some(message)
         });
         let keeps_nomination =
             nominated.is_empty() || status.nominated_node_name.as_deref() == Some(nominated);
@@ -152,8 +159,10 @@ impl Writer {
         let since =
             since.unwrap_or(api::k8s::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now()));
         let mut patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [{
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": text,
-            "lastTransitionTime": since, "lastProbeTime": null, "observedGeneration": cached.metadata.generation,
+            "type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": message,
+            "lastTransitionTime": since, "lastProbeTime": null,
+            "observedGeneration": cached.metadata.generation,
         }]}});
         if !nominated.is_empty() {
             patch["status"]["nominatedNodeName"] = nominated.into();
@@ -174,9 +183,10 @@ impl Writer {
         victim: &Arc<PodInfo>,
         node: &str,
     ) -> Result<(), Error> {
+        let message = format!("{SCHEDULER_NAME}: preempting to accommodate a higher priority pod");
         let condition = json!({"status": {"conditions": [{
             "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-            "message": format!("{}: preempting to accommodate a higher priority pod", crate::state::SCHEDULER_NAME),
+            "message": message,
             "lastTransitionTime": Timestamp::now().to_string(),
         }]}});
         let gone = |error: &Error| error.is_not_found() || error.is_conflict();

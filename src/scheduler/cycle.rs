@@ -1,96 +1,57 @@
 //! One scheduling cycle: filter, score, select. Pure.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::framework::CycleState;
 use crate::node_info::NodeInfo;
-use crate::plugins::{Misfit, Round, filter, score};
 use crate::pod_info::PodInfo;
+use crate::rejection::{FitError, Rejection};
 
-/// Below this number of nodes all are looked at (`minFeasibleNodesToFind`).
-const FEASIBLE_MIN: usize = 100;
+/// Below this number of nodes all are filtered (`minFeasibleNodesToFind`).
+const MIN_FEASIBLE_NODES: usize = 100;
 
-/// No node fits.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Unfit {
-    /// Per node index, why.
-    pub(crate) misfits: Vec<(usize, Misfit)>,
-    /// Nodes there are.
-    pub(crate) nodes: usize,
-}
-
-impl Unfit {
-    /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
-    pub(crate) fn message(&self) -> String {
-        if self.nodes == 0 {
-            return "no nodes available to schedule pods".into();
-        }
-        format!(
-            "0/{} nodes are available: {}.",
-            self.nodes,
-            histogram(self.misfits.iter().flat_map(|(_, m)| &m.reasons))
-        )
-    }
-
-    /// Plugins that refused.
-    pub(crate) fn plugins(&self) -> Vec<&'static str> {
-        let mut all: Vec<&'static str> = self.misfits.iter().map(|(_, m)| m.plugin).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-}
-
-/// `2 reason, 1 other`, sorted as text.
-pub(crate) fn histogram<'a>(reasons: impl Iterator<Item = &'a String>) -> String {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for reason in reasons {
-        *counts.entry(reason).or_default() += 1;
-    }
-    let mut parts: Vec<String> = counts.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
-    parts.sort();
-    parts.join(", ")
-}
-
-/// How many fitting nodes are enough (`numFeasibleNodesToFind`, adaptive: 50 % less 1 % per 125 nodes, at least 5 %).
-fn enough(nodes: usize) -> usize {
-    if nodes < FEASIBLE_MIN {
+/// How many nodes that fit are enough (`numFeasibleNodesToFind`): adaptive, 50 % less 1 % per 125
+/// nodes, at least 5 %.
+fn feasible_nodes_to_find(nodes: usize) -> usize {
+    if nodes < MIN_FEASIBLE_NODES {
         return nodes;
     }
     let percent = 50_usize.saturating_sub(nodes / 125).max(5);
-    (nodes * percent / 100).max(FEASIBLE_MIN)
+    (nodes * percent / 100).max(MIN_FEASIBLE_NODES)
 }
 
-/// The index of the best node. `start` rotates where the search begins; `nominated` gives pods promised to a node that
-/// must be respected; `pick` chooses among `n` equal ones.
+/// The index of the best node. `start` rotates where the search begins; `nominated` returns the
+/// pods that are nominated for a node and must fit, too; `pick` chooses among `n` nodes of equal
+/// score.
 pub(crate) fn select(
-    round: &Round<'_>,
+    state: &CycleState<'_>,
     start: usize,
     nominated: &dyn Fn(&NodeInfo) -> Vec<Arc<PodInfo>>,
     pick: &dyn Fn(usize) -> usize,
-) -> Result<usize, Unfit> {
+) -> Result<usize, FitError> {
+    let nodes = state.snapshot.nodes;
     let known: Vec<usize> =
-        round.nodes.iter().enumerate().filter(|(_, n)| n.known).map(|(i, _)| i).collect();
-    let wanted = enough(known.len());
-    let mut unfit = Unfit { nodes: known.len(), misfits: Vec::new() };
-    let mut fitting: Vec<usize> = Vec::new();
+        nodes.iter().enumerate().filter(|(_, n)| n.known).map(|(i, _)| i).collect();
+    let enough = feasible_nodes_to_find(known.len());
+    let mut fit = FitError { nodes: known.len(), rejections: Vec::new() };
+    let mut feasible: Vec<usize> = Vec::new();
     for offset in 0..known.len() {
         let Some(&index) = known.get((start + offset) % known.len()) else { break };
-        let Some(node) = round.nodes.get(index) else { continue };
-        match fits(round, node, nominated) {
-            Ok(()) => fitting.push(index),
-            Err(misfit) => unfit.misfits.push((index, misfit)),
+        let Some(node) = nodes.get(index) else { continue };
+        match filter_with_nominated_pods(state, node, nominated) {
+            Ok(()) => feasible.push(index),
+            Err(rejection) => fit.rejections.push((index, rejection)),
         }
-        if fitting.len() >= wanted {
+        if feasible.len() >= enough {
             break;
         }
     }
-    match fitting.as_slice() {
-        [] => Err(unfit),
+    match feasible.as_slice() {
+        [] => Err(fit),
         [one] => Ok(*one),
         many => {
-            let nodes: Vec<&NodeInfo> = many.iter().filter_map(|i| round.nodes.get(*i)).collect();
-            let scores = score(round, &nodes);
+            let nodes: Vec<&NodeInfo> = many.iter().filter_map(|i| nodes.get(*i)).collect();
+            let scores = state.score(&nodes);
             let best = scores.iter().copied().max().unwrap_or(0);
             let equal: Vec<usize> =
                 many.iter().zip(&scores).filter(|(_, s)| **s == best).map(|(i, _)| *i).collect();
@@ -99,28 +60,31 @@ pub(crate) fn select(
     }
 }
 
-/// The node fits, also when the pods nominated for it come.
-fn fits(
-    round: &Round<'_>,
+/// The pod fits the node both with and without the pods nominated for it: they may or may not come
+/// (`RunFilterPluginsWithNominatedPods`).
+fn filter_with_nominated_pods(
+    state: &CycleState<'_>,
     node: &NodeInfo,
     nominated: &dyn Fn(&NodeInfo) -> Vec<Arc<PodInfo>>,
-) -> Result<(), Misfit> {
-    let promised = nominated(node);
-    if !promised.is_empty() {
-        let mut with = node.clone();
-        for pod in promised {
-            with.add_pod(pod);
+) -> Result<(), Rejection> {
+    let pods = nominated(node);
+    if !pods.is_empty() {
+        let mut with_pods = node.clone();
+        for pod in pods {
+            with_pods.add_pod(pod);
         }
-        filter(round, &with)?;
+        state.filter(&with_pods)?;
     }
-    filter(round, node)
+    state.filter(node)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::framework::Snapshot;
+    use crate::listers::NoObjects;
+    use crate::plugins::PLUGINS;
     use crate::resources::Resources;
-    use crate::volumes::VolumeView;
 
     fn node(name: &str, cpu: i64) -> NodeInfo {
         let allocatable =
@@ -128,55 +92,57 @@ mod tests {
         NodeInfo { name: name.into(), known: true, allocatable, ..NodeInfo::default() }
     }
 
+    fn state<'a>(pod: &'a Arc<PodInfo>, nodes: &'a [NodeInfo]) -> CycleState<'a> {
+        CycleState::new(Snapshot { pod, nodes, listers: &NoObjects }, PLUGINS)
+    }
+
     #[test]
-    fn the_message_counts_reasons_as_upstream() {
+    fn message_counts_reasons_as_upstream() {
         let mut off = node("c", 9000);
         off.unschedulable = true;
         let nodes = [node("a", 100), node("b", 100), off];
         let requests = Resources { milli_cpu: 500, pods: 1, ..Resources::default() };
         let pod = Arc::new(PodInfo { requests, ..PodInfo::default() });
-        let volumes = VolumeView::default();
-        let round = Round::new(&pod, &nodes, &|_| None, &volumes);
-        let unfit = select(&round, 0, &|_| Vec::new(), &|_| 0).unwrap_err();
+        let fit = select(&state(&pod, &nodes), 0, &|_| Vec::new(), &|_| 0).unwrap_err();
         assert_eq!(
-            unfit.message(),
+            fit.message(),
             "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
         );
+        assert_eq!(fit.plugins(), ["NodeResourcesFit", "NodeUnschedulable"]);
     }
 
     #[test]
     fn pod_with_resource_claims_fits_no_node() {
         let nodes = [node("a", 1000), node("b", 1000)];
-        let volumes = VolumeView::default();
         let outcome = |claims: serde_json::Value| {
             let value = serde_json::json!({"metadata": {"name": "p", "namespace": "d"},
                 "spec": {"containers": [{"name": "c"}], "resourceClaims": claims}});
             let pod = Arc::new(PodInfo::new(&serde_json::from_value(value).unwrap()));
-            select(&Round::new(&pod, &nodes, &|_| None, &volumes), 0, &|_| Vec::new(), &|_| 0)
+            select(&state(&pod, &nodes), 0, &|_| Vec::new(), &|_| 0)
         };
-        let unfit = outcome(serde_json::json!([{"name": "gpu", "resourceClaimName": "g"}]));
-        let unfit = unfit.unwrap_err();
+        let fit = outcome(serde_json::json!([{"name": "gpu", "resourceClaimName": "g"}]));
+        let fit = fit.unwrap_err();
         assert_eq!(
-            unfit.message(),
+            fit.message(),
             "0/2 nodes are available: 2 node(s) do not support resource claims."
         );
-        assert!(unfit.misfits.iter().all(|(_, misfit)| misfit.unresolvable));
+        assert!(fit.rejections.iter().all(|(_, rejection)| rejection.unresolvable));
         assert!(outcome(serde_json::json!([])).is_ok());
     }
 
     #[test]
-    fn a_nominated_pod_keeps_its_place() {
+    fn nominated_pod_keeps_its_resources() {
         let nodes = [node("a", 1000)];
         let requests = Resources { milli_cpu: 600, pods: 1, ..Resources::default() };
         let pod = Arc::new(PodInfo { requests, ..PodInfo::default() });
-        let volumes = VolumeView::default();
-        let round = Round::new(&pod, &nodes, &|_| None, &volumes);
-        assert_eq!(select(&round, 0, &|_| Vec::new(), &|_| 0).unwrap(), 0);
-        assert!(select(&round, 0, &|_| vec![Arc::clone(&pod)], &|_| 0).is_err());
+        let state = state(&pod, &nodes);
+        assert_eq!(select(&state, 0, &|_| Vec::new(), &|_| 0).unwrap(), 0);
+        assert!(select(&state, 0, &|_| vec![Arc::clone(&pod)], &|_| 0).is_err());
     }
 
     #[test]
-    fn large_clusters_are_not_searched_whole() {
+    fn search_of_a_large_cluster_stops_early() {
+        let enough = feasible_nodes_to_find;
         assert_eq!((enough(50), enough(1000), enough(6000)), (50, 420, 300));
     }
 }

@@ -1,19 +1,25 @@
-//! The scheduler: finds a node for every pod that has none.
+//! The scheduler: finds a node for every pod without one.
 //!
-//! Pure parts: [`pod_info`], [`node_info`], the plugins, the cycle, preemption, the queue. Thin shell: `run.rs`
-//! (listeners, loop) and `bind.rs` (writes). Decisions follow kube-scheduler's default profile.
+//! Floors, from the bottom: the data (`resources`, `pod_info`, `node_info`), helpers on it
+//! (`node_selector`, `tolerations`), the framework (`event`, `rejection`, `listers`, `framework`),
+//! the plugins with their one ordered table (`plugins`), one cycle (`cycle`) and the queue, the
+//! `state` that joins both, and the shell that reads and writes the API (`bind`, `run`). All but
+//! the shell is pure. Decisions follow kube-scheduler's default profile.
 
 mod bind;
 mod cycle;
+mod event;
+mod framework;
+mod listers;
 mod node_info;
 mod node_selector;
 mod plugins;
 mod pod_info;
-mod preemption;
 mod queue;
+mod rejection;
 mod resources;
 mod run;
 mod state;
-mod volumes;
+mod tolerations;
 
 pub use run::start;

@@ -1,4 +1,4 @@
-//! What scheduling needs to know of a node, its pods included.
+//! The fields of a node that scheduling needs, with the pods on it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use client::labels::Labels;
 use crate::pod_info::PodInfo;
 use crate::resources::Resources;
 
-/// A node with the pods that are on it or assumed to be.
+/// A node with the pods that are bound to it or assumed to be.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeInfo {
     pub(crate) name: String,
@@ -28,7 +28,7 @@ pub(crate) struct NodeInfo {
 }
 
 impl NodeInfo {
-    /// Takes over what the Node object says; pods stay.
+    /// Updates the fields from the Node object; the pods stay.
     pub(crate) fn set_node(&mut self, node: &Node) {
         self.name = node.metadata.name.clone().unwrap_or_default();
         self.known = true;

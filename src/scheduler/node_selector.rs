@@ -6,19 +6,19 @@ use client::labels::Labels;
 use crate::node_info::NodeInfo;
 use crate::pod_info::PodInfo;
 
-fn holds(requirement: &NodeSelectorRequirement, found: Option<&str>) -> bool {
+fn matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = || found.is_some_and(|f| values.iter().any(|v| v == f));
+    let listed = || value.is_some_and(|value| values.iter().any(|v| v == value));
     let compare = |test: fn(i64, i64) -> bool| {
         let wanted = values.first().and_then(|v| v.parse::<i64>().ok());
-        let have = found.and_then(|f| f.parse::<i64>().ok());
+        let have = value.and_then(|v| v.parse::<i64>().ok());
         matches!((have, wanted), (Some(have), Some(wanted)) if test(have, wanted))
     };
     match requirement.operator.as_str() {
         "In" => listed(),
         "NotIn" => !listed(),
-        "Exists" => found.is_some(),
-        "DoesNotExist" => found.is_none(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
         "Gt" => compare(|a, b| a > b),
         "Lt" => compare(|a, b| a < b),
         _ => false,
@@ -32,8 +32,8 @@ pub(crate) fn term_matches(term: &NodeSelectorTerm, name: &str, labels: &Labels)
     if expressions.is_empty() && fields.is_empty() {
         return false;
     }
-    expressions.iter().all(|r| holds(r, labels.get(&r.key).map(String::as_str)))
-        && fields.iter().all(|r| r.key == "metadata.name" && holds(r, Some(name)))
+    expressions.iter().all(|r| matches(r, labels.get(&r.key).map(String::as_str)))
+        && fields.iter().all(|r| r.key == "metadata.name" && matches(r, Some(name)))
 }
 
 /// The pod's `nodeSelector` and required node affinity allow the node.
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operators_hold_as_documented() {
+    fn operators_match_as_documented() {
         for (operator, values, found, want) in [
             ("In", vec!["a", "b"], Some("b"), true),
             ("NotIn", vec!["a"], None, true),
@@ -64,7 +64,7 @@ mod tests {
                 operator: operator.into(),
                 values: Some(values),
             };
-            assert_eq!(holds(&requirement, found), want, "{operator}");
+            assert_eq!(matches(&requirement, found), want, "{operator}");
         }
         assert!(!term_matches(&NodeSelectorTerm::default(), "n", &Labels::new()));
     }

@@ -1,4 +1,4 @@
-//! What scheduling needs to know of a pod, read once.
+//! The fields of a pod that scheduling needs, read once per change.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use client::labels::Labels;
 
 use crate::resources::Resources;
 
-/// A port on the host that a pod asks for.
+/// A host port that a pod requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostPort {
     /// `0.0.0.0` is every address.
@@ -21,7 +21,7 @@ pub(crate) struct HostPort {
 }
 
 impl HostPort {
-    /// Both cannot be on one node.
+    /// The ports cannot be on one node.
     pub(crate) fn conflicts(&self, other: &Self) -> bool {
         let any = |p: &Self| p.ip == "0.0.0.0";
         self.port == other.port
@@ -30,16 +30,17 @@ impl HostPort {
     }
 }
 
-/// One term of pod affinity or anti-affinity, with its own namespaces resolved as far as the pod alone says.
+/// A term of pod affinity or anti-affinity. An empty list of namespaces is resolved to the
+/// namespace of its pod, a namespace selector is not.
 #[derive(Debug, Clone)]
-pub(crate) struct Term {
+pub(crate) struct AffinityTerm {
     pub(crate) namespaces: BTreeSet<String>,
     pub(crate) namespace_selector: Option<LabelSelector>,
     pub(crate) selector: Option<LabelSelector>,
     pub(crate) topology_key: String,
 }
 
-impl Term {
+impl AffinityTerm {
     fn new(term: &PodAffinityTerm, pod: &Pod) -> Self {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let mut namespaces: BTreeSet<String> = term.namespaces.iter().flatten().cloned().collect();
@@ -54,8 +55,9 @@ impl Term {
         }
     }
 
-    /// The term is about `pod`; `namespace_labels` looks a namespace's labels up. A term without selector is about nobody.
-    pub(crate) fn is_about(
+    /// The term selects `pod`; `namespace_labels` returns the labels of a namespace. A term without
+    /// a label selector selects no pod.
+    pub(crate) fn matches(
         &self,
         pod: &PodInfo,
         namespace_labels: &dyn Fn(&str) -> Option<Labels>,
@@ -74,7 +76,7 @@ impl Term {
 
 /// One topology spread constraint.
 #[derive(Debug, Clone)]
-pub(crate) struct Spread {
+pub(crate) struct SpreadConstraint {
     pub(crate) max_skew: i64,
     pub(crate) topology_key: String,
     pub(crate) hard: bool,
@@ -84,7 +86,7 @@ pub(crate) struct Spread {
     pub(crate) honor_taints: bool,
 }
 
-/// What scheduling needs to know of a pod.
+/// The fields of a pod that scheduling needs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PodInfo {
     pub(crate) namespace: String,
@@ -112,16 +114,21 @@ pub(crate) struct PodInfo {
     pub(crate) required_nodes: Option<Vec<NodeSelectorTerm>>,
     pub(crate) preferred_nodes: Vec<(i64, NodeSelectorTerm)>,
     pub(crate) tolerations: Vec<Toleration>,
-    pub(crate) affinity: Vec<Term>,
-    pub(crate) anti_affinity: Vec<Term>,
-    pub(crate) preferred_affinity: Vec<(i64, Term)>,
-    pub(crate) preferred_anti_affinity: Vec<(i64, Term)>,
-    pub(crate) spread: Vec<Spread>,
+    pub(crate) affinity: Vec<AffinityTerm>,
+    pub(crate) anti_affinity: Vec<AffinityTerm>,
+    pub(crate) preferred_affinity: Vec<(i64, AffinityTerm)>,
+    pub(crate) preferred_anti_affinity: Vec<(i64, AffinityTerm)>,
+    pub(crate) spread: Vec<SpreadConstraint>,
 }
 
 impl PodInfo {
     pub(crate) fn key(&self) -> (String, String) {
         (self.namespace.clone(), self.name.clone())
+    }
+
+    /// The pod uses this claim.
+    pub(crate) fn uses_claim(&self, namespace: &str, name: &str) -> bool {
+        self.namespace == namespace && self.claims.iter().any(|claim| claim == name)
     }
 
     pub(crate) fn new(pod: &Pod) -> Self {
@@ -160,7 +167,7 @@ impl PodInfo {
             .topology_spread_constraints
             .iter()
             .flatten()
-            .map(|c| spread(c, &self.labels))
+            .map(|c| spread_constraint(c, &self.labels))
             .collect();
         let host_network = spec.host_network == Some(true);
         for container in spec
@@ -211,12 +218,12 @@ impl PodInfo {
                 .required_during_scheduling_ignored_during_execution
                 .iter()
                 .flatten()
-                .map(|t| Term::new(t, pod))
+                .map(|t| AffinityTerm::new(t, pod))
                 .collect();
             let preferred =
                 pods.preferred_during_scheduling_ignored_during_execution.iter().flatten();
             self.preferred_affinity = preferred
-                .map(|w| (i64::from(w.weight), Term::new(&w.pod_affinity_term, pod)))
+                .map(|w| (i64::from(w.weight), AffinityTerm::new(&w.pod_affinity_term, pod)))
                 .collect();
         }
         if let Some(pods) = &affinity.pod_anti_affinity {
@@ -224,18 +231,18 @@ impl PodInfo {
                 .required_during_scheduling_ignored_during_execution
                 .iter()
                 .flatten()
-                .map(|t| Term::new(t, pod))
+                .map(|t| AffinityTerm::new(t, pod))
                 .collect();
             let preferred =
                 pods.preferred_during_scheduling_ignored_during_execution.iter().flatten();
             self.preferred_anti_affinity = preferred
-                .map(|w| (i64::from(w.weight), Term::new(&w.pod_affinity_term, pod)))
+                .map(|w| (i64::from(w.weight), AffinityTerm::new(&w.pod_affinity_term, pod)))
                 .collect();
         }
     }
 
-    /// Containers together, but at least what any init container needs beside the sidecars started before it (KEP-753),
-    /// or what the pod as a whole asks for (KEP-2837); plus overhead.
+    /// The sum over all containers, but at least what any init container needs beside the sidecars
+    /// that start before it (KEP-753), or the pod-level requests (KEP-2837); plus overhead.
     fn read_requests(&mut self, spec: &PodSpec) {
         let mut total = Resources::default();
         for container in &spec.containers {
@@ -297,7 +304,7 @@ fn claims(spec: &PodSpec, pod: &str) -> Vec<String> {
 }
 
 /// `matchLabelKeys` become requirements with the pod's own values.
-fn spread(constraint: &TopologySpreadConstraint, labels: &Labels) -> Spread {
+fn spread_constraint(constraint: &TopologySpreadConstraint, labels: &Labels) -> SpreadConstraint {
     let mut selector = constraint.label_selector.clone();
     for key in constraint.match_label_keys.iter().flatten() {
         if let (Some(selector), Some(value)) = (&mut selector, labels.get(key)) {
@@ -308,7 +315,7 @@ fn spread(constraint: &TopologySpreadConstraint, labels: &Labels) -> Spread {
             });
         }
     }
-    Spread {
+    SpreadConstraint {
         max_skew: i64::from(constraint.max_skew),
         topology_key: constraint.topology_key.clone(),
         hard: constraint.when_unsatisfiable == "DoNotSchedule",
@@ -334,14 +341,13 @@ mod tests {
     }
 
     #[test]
-    fn an_init_container_counts_beside_the_sidecars_before_it() {
+    fn init_container_counts_beside_the_sidecars_before_it() {
         let cpu =
             |name: &str, cpu: &str| json!({"name": name, "resources": {"requests": {"cpu": cpu}}});
         let mut sidecar = cpu("s", "100m");
         sidecar["restartPolicy"] = "Always".into();
-        let pod = info(
-            json!({"containers": [cpu("a", "200m"), cpu("b", "300m")], "initContainers": [sidecar, cpu("i", "1")]}),
-        );
+        let pod = info(json!({"containers": [cpu("a", "200m"), cpu("b", "300m")],
+                "initContainers": [sidecar, cpu("i", "1")]}));
         assert_eq!(pod.requests.milli_cpu, 1100);
         let pod = info(json!({"containers": [cpu("a", "200m")], "overhead": {"cpu": "50m"}}));
         assert_eq!((pod.requests.milli_cpu, pod.requests.pods), (250, 1));
@@ -349,9 +355,8 @@ mod tests {
 
     #[test]
     fn host_network_makes_container_ports_host_ports() {
-        let pod = info(
-            json!({"hostNetwork": true, "containers": [{"name": "a", "ports": [{"containerPort": 80}]}]}),
-        );
+        let pod = info(json!({"hostNetwork": true,
+                "containers": [{"name": "a", "ports": [{"containerPort": 80}]}]}));
         let other = HostPort { ip: "10.0.0.1".into(), protocol: "TCP".into(), port: 80 };
         assert!(pod.ports[0].conflicts(&other));
         assert!(!pod.ports[0].conflicts(&HostPort { protocol: "UDP".into(), ..other }));

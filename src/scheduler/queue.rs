@@ -1,4 +1,5 @@
-//! Pods that wait for a node: active, backing off, unschedulable until something changes. Pure but for the clock handed in.
+//! The scheduling queue: pods without a node that are active, backing off, or unschedulable until
+//! an event concerns them. Pure: callers pass the time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -7,66 +8,41 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::event::Event;
+use crate::plugins::queueing_hint;
 use crate::pod_info::PodInfo;
 
 /// Namespace and name.
 pub(crate) type Key = (String, String);
 
-/// Back-off of a pod that failed: 1 s doubling to 10 s (`podInitialBackoffSeconds`, `podMaxBackoffSeconds`).
+/// Back-off of a pod that failed: 1 s doubling to 10 s (`podInitialBackoffSeconds`,
+/// `podMaxBackoffSeconds`).
 const BACKOFF_INITIAL: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// An unschedulable pod is tried again after this time whatever happens (`DefaultPodMaxInUnschedulablePodsDuration`).
+/// An unschedulable pod is tried again after this time without any event
+/// (`DefaultPodMaxInUnschedulablePodsDuration`).
 const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
 
-/// What may make an unschedulable pod schedulable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// A node came or changed what matters.
-    Node,
-    /// A pod left a node.
-    PodRemoved,
-    /// A pod came to a node or changed its labels.
-    PodPlaced,
-    /// A claim, volume or class changed.
-    Storage,
-    /// A namespace's labels changed.
-    Namespace,
-}
-
-/// The event may mend the refusal of this plugin (queueing hints).
-fn mends(event: Event, plugin: &str) -> bool {
-    match plugin {
-        "NodeResourcesFit" | "NodePorts" => matches!(event, Event::Node | Event::PodRemoved),
-        "PodTopologySpread" => matches!(event, Event::Node | Event::PodRemoved | Event::PodPlaced),
-        "InterPodAffinity" => {
-            matches!(event, Event::Node | Event::PodRemoved | Event::PodPlaced | Event::Namespace)
-        }
-        "VolumeBinding" => matches!(event, Event::Node | Event::Storage),
-        "VolumeRestrictions" => matches!(event, Event::PodRemoved),
-        _ => matches!(event, Event::Node),
-    }
-}
-
 #[derive(Debug)]
-enum Place {
+enum QueueState {
     Active,
     Backoff(Instant),
-    /// Refused by these plugins, since then.
+    /// The plugins that rejected it, and when.
     Unschedulable(Vec<&'static str>, Instant),
-    /// Taken by the cycle or being bound.
-    Out,
+    /// In a scheduling cycle, or being bound.
+    InFlight,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct QueuedPod {
     pod: Arc<PodInfo>,
     attempts: u32,
     sequence: u64,
-    place: Place,
+    state: QueueState,
     failed: Option<Instant>,
 }
 
-impl Entry {
+impl QueuedPod {
     fn rank(&self) -> (Reverse<i32>, u64) {
         (Reverse(self.pod.priority), self.sequence)
     }
@@ -75,20 +51,20 @@ impl Entry {
 /// The queue; bounded by the number of pods without a node.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<Key, QueuedPod>,
     active: BTreeSet<((Reverse<i32>, u64), Key)>,
     backoff: BTreeMap<(Instant, u64), Key>,
     sequence: u64,
 }
 
 impl Queue {
-    /// A pod that wants a node came or changed; a change of its spec may make it schedulable.
+    /// A pod without a node was added or changed.
     pub(crate) fn put(&mut self, pod: Arc<PodInfo>, now: Instant) {
         let key = pod.key();
         if let Some(entry) = self.entries.get_mut(&key).filter(|e| e.pod.uid == pod.uid) {
             let rank = entry.rank();
             entry.pod = pod;
-            if matches!(entry.place, Place::Active) {
+            if matches!(entry.state, QueueState::Active) {
                 let new = entry.rank();
                 self.active.remove(&(rank, key.clone()));
                 self.active.insert((new, key));
@@ -97,35 +73,40 @@ impl Queue {
         }
         self.remove(&key);
         self.sequence += 1;
-        let entry =
-            Entry { pod, attempts: 0, sequence: self.sequence, place: Place::Out, failed: None };
+        let entry = QueuedPod {
+            pod,
+            attempts: 0,
+            sequence: self.sequence,
+            state: QueueState::InFlight,
+            failed: None,
+        };
         self.entries.insert(key.clone(), entry);
         self.activate(&key, now);
     }
 
-    /// The pod changed in a way that may matter to its own schedulability.
+    /// The spec or the labels of the pod changed: an unschedulable pod is tried again.
     pub(crate) fn changed(&mut self, key: &Key, now: Instant) {
-        if self.entries.get(key).is_some_and(|e| matches!(e.place, Place::Unschedulable(..))) {
+        if self.entries.get(key).is_some_and(|e| matches!(e.state, QueueState::Unschedulable(..))) {
             self.activate(key, now);
         }
     }
 
-    /// The pod has a node or is gone.
+    /// The pod was assigned to a node or deleted.
     pub(crate) fn remove(&mut self, key: &Key) {
         if let Some(entry) = self.entries.remove(key) {
             self.leave(&entry, key);
         }
     }
 
-    fn leave(&mut self, entry: &Entry, key: &Key) {
-        match entry.place {
-            Place::Active => drop(self.active.remove(&(entry.rank(), key.clone()))),
-            Place::Backoff(until) => drop(self.backoff.remove(&(until, entry.sequence))),
-            Place::Unschedulable(..) | Place::Out => {}
+    fn leave(&mut self, entry: &QueuedPod, key: &Key) {
+        match entry.state {
+            QueueState::Active => drop(self.active.remove(&(entry.rank(), key.clone()))),
+            QueueState::Backoff(until) => drop(self.backoff.remove(&(until, entry.sequence))),
+            QueueState::Unschedulable(..) | QueueState::InFlight => {}
         }
     }
 
-    /// Into the active queue, or into back-off while the last failure is too fresh.
+    /// Moves the pod into the active queue, or into back-off until its delay has passed.
     fn activate(&mut self, key: &Key, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let delay = if entry.attempts == 0 {
@@ -135,11 +116,11 @@ impl Queue {
         };
         match entry.failed.map(|at| at + delay).filter(|until| *until > now) {
             Some(until) => {
-                entry.place = Place::Backoff(until);
+                entry.state = QueueState::Backoff(until);
                 self.backoff.insert((until, entry.sequence), key.clone());
             }
             None => {
-                entry.place = Place::Active;
+                entry.state = QueueState::Active;
                 self.active.insert((entry.rank(), key.clone()));
             }
         }
@@ -154,57 +135,61 @@ impl Queue {
             }
             self.activate(&key, now);
         }
-        let stale: Vec<Key> = self
-            .entries
-            .iter()
-            .filter(|(_, e)| matches!(&e.place, Place::Unschedulable(_, since) if now - *since >= UNSCHEDULABLE_MAX))
-            .map(|(k, _)| k.clone())
-            .collect();
+        let is_stale = |entry: &QueuedPod| match &entry.state {
+            QueueState::Unschedulable(_, since) => now - *since >= UNSCHEDULABLE_MAX,
+            QueueState::Active | QueueState::Backoff(_) | QueueState::InFlight => false,
+        };
+        let entries = self.entries.iter().filter(|(_, entry)| is_stale(entry));
+        let stale: Vec<Key> = entries.map(|(key, _)| key.clone()).collect();
         for key in stale {
             self.activate(&key, now);
         }
         let (_, key) = self.active.pop_first()?;
         let entry = self.entries.get_mut(&key)?;
-        entry.place = Place::Out;
+        entry.state = QueueState::InFlight;
         entry.attempts += 1;
         Some(Arc::clone(&entry.pod))
     }
 
-    /// No node fitted: wait for an event that concerns these plugins.
+    /// No node fits: waits for an event that concerns one of these plugins.
     pub(crate) fn unschedulable(&mut self, key: &Key, plugins: Vec<&'static str>, now: Instant) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.failed = Some(now);
-            entry.place = Place::Unschedulable(plugins, now);
+            entry.state = QueueState::Unschedulable(plugins, now);
         }
     }
 
-    /// Something else failed (a write): try again after the back-off.
+    /// The binding failed: tries again after the back-off.
     pub(crate) fn failed(&mut self, key: &Key, now: Instant) {
-        if let Some(entry) = self.entries.get_mut(key).filter(|e| matches!(e.place, Place::Out)) {
+        if let Some(entry) =
+            self.entries.get_mut(key).filter(|e| matches!(e.state, QueueState::InFlight))
+        {
             entry.failed = Some(now);
             self.activate(key, now);
         }
     }
 
-    /// Wakes the pods that the event may help.
-    pub(crate) fn wake(&mut self, event: Event, now: Instant) {
-        let helped: Vec<Key> = self
-            .entries
-            .iter()
-            .filter(|(_, e)| matches!(&e.place, Place::Unschedulable(plugins, _) if plugins.is_empty() || plugins.iter().any(|p| mends(event, p))))
-            .map(|(k, _)| k.clone())
-            .collect();
-        for key in helped {
+    /// Activates the pods that the event may make schedulable.
+    pub(crate) fn on_event(&mut self, event: &Event<'_>, now: Instant) {
+        let concerns = |entry: &QueuedPod| match &entry.state {
+            QueueState::Unschedulable(plugins, _) => {
+                plugins.is_empty() || plugins.iter().any(|p| queueing_hint(p, event, &entry.pod))
+            }
+            QueueState::Active | QueueState::Backoff(_) | QueueState::InFlight => false,
+        };
+        let entries = self.entries.iter().filter(|(_, entry)| concerns(entry));
+        let concerned: Vec<Key> = entries.map(|(key, _)| key.clone()).collect();
+        for key in concerned {
             self.activate(&key, now);
         }
     }
 
-    /// When to look again although nothing happened.
+    /// When the next pod becomes active without an event.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let backoff = self.backoff.keys().next().map(|(at, _)| *at);
-        let stale = self.entries.values().filter_map(|e| match &e.place {
-            Place::Unschedulable(_, since) => Some(*since + UNSCHEDULABLE_MAX),
-            Place::Active | Place::Backoff(_) | Place::Out => None,
+        let stale = self.entries.values().filter_map(|e| match &e.state {
+            QueueState::Unschedulable(_, since) => Some(*since + UNSCHEDULABLE_MAX),
+            QueueState::Active | QueueState::Backoff(_) | QueueState::InFlight => None,
         });
         backoff.into_iter().chain(stale.min()).min()
     }
@@ -240,21 +225,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_events_that_may_help_wake_a_pod_and_not_before_its_back_off() {
+    async fn only_events_of_the_rejecting_plugins_wake_a_pod_and_not_before_its_back_off() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.put(pod("a", 0), now);
         queue.pop(now).unwrap();
         queue.unschedulable(&key("a"), vec!["NodeResourcesFit"], now);
-        queue.wake(Event::Storage, now);
+        queue.on_event(&Event::StorageClass, now);
         assert!(queue.pop(now).is_none());
-        queue.wake(Event::PodRemoved, now);
+        queue.on_event(&Event::AssignedPodDelete(&PodInfo::default()), now);
         assert!(queue.pop(now).is_none());
         assert_eq!(queue.next_wake(), Some(now + BACKOFF_INITIAL));
         assert_eq!(queue.pop(now + BACKOFF_INITIAL).unwrap().name, "a");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_unschedulable_pod_is_tried_again_after_five_minutes() {
+    async fn unschedulable_pod_is_tried_again_after_five_minutes() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.put(pod("a", 0), now);
         queue.pop(now).unwrap();

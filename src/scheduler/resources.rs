@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use api::k8s::apimachinery::pkg::api::resource::Quantity;
 
-/// Requests assumed for scoring when a container states none (`schedutil.DefaultMilliCPURequest`, `DefaultMemoryRequest`).
+/// Requests that scores assume for a container without any (`schedutil.DefaultMilliCPURequest`,
+/// `DefaultMemoryRequest`).
 const DEFAULT_MILLI_CPU: i64 = 100;
 const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
@@ -88,7 +89,7 @@ impl Resources {
         }
     }
 
-    /// CPU and memory with the defaults for what is not stated, for scoring one container.
+    /// CPU and memory of one container for scoring, with defaults for missing requests.
     pub(crate) fn non_zero(list: Option<&BTreeMap<String, Quantity>>) -> (i64, i64) {
         let stated = |name: &str| list.and_then(|l| l.get(name)).map(|q| amount(name, q));
         (stated("cpu").unwrap_or(DEFAULT_MILLI_CPU), stated("memory").unwrap_or(DEFAULT_MEMORY))

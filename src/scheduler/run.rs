@@ -1,4 +1,4 @@
-//! The scheduler's loop and its listeners.
+//! The scheduler's loop, and the informers that feed it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,13 +14,12 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::bind::Writer;
+use crate::event::Event;
+use crate::listers::Listers;
 use crate::pod_info::PodInfo;
-use crate::preemption::Budget;
-use crate::queue::Event;
-use crate::state::{Lookup, SCHEDULER_NAME, State, Step};
-use crate::volumes::Storage;
+use crate::state::{CycleResult, SCHEDULER_NAME, State};
 
-/// Bindings under way at once; more wait.
+/// Most bindings that run at the same time; more wait.
 const BINDINGS_MAX: usize = 128;
 
 struct Caches {
@@ -31,7 +30,16 @@ struct Caches {
     budgets: Informer<PodDisruptionBudget>,
 }
 
-impl Storage for Caches {
+impl Listers for Caches {
+    fn namespace_labels(&self, name: &str) -> Option<Labels> {
+        let namespace = self.namespaces.cache().get("", name)?;
+        Some(namespace.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
+    }
+
+    fn pod_disruption_budgets(&self) -> Vec<PodDisruptionBudget> {
+        self.budgets.list("")
+    }
+
     fn claim(&self, namespace: &str, name: &str) -> Option<PersistentVolumeClaim> {
         self.claims.get(namespace, name)
     }
@@ -44,21 +52,8 @@ impl Storage for Caches {
         self.volumes.list("")
     }
 
-    fn class(&self, name: &str) -> Option<StorageClass> {
+    fn storage_class(&self, name: &str) -> Option<StorageClass> {
         self.classes.get("", name)
-    }
-}
-
-impl Lookup for Caches {
-    fn namespace_labels(&self, name: &str) -> Option<Labels> {
-        self.namespaces
-            .cache()
-            .get("", name)
-            .map(|o| o.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
-    }
-
-    fn budgets(&self) -> Vec<Budget> {
-        self.budgets.list("").into_iter().map(Budget::new).collect()
     }
 }
 
@@ -68,9 +63,14 @@ struct Shared {
 }
 
 impl Shared {
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.lock());
+    /// Changes the state and wakes the loop.
+    fn update(&self, update: impl FnOnce(&mut State)) {
+        update(&mut self.state.lock());
         self.wake.notify_one();
+    }
+
+    fn on_event(&self, event: &Event<'_>) {
+        self.update(|state| state.on_event(event, clock::now()));
     }
 }
 
@@ -108,27 +108,28 @@ fn listen(
     pods.on_change(move |change| pod_changed(&to, change));
     let to = Arc::clone(shared);
     nodes.on_change(move |change| match change {
-        Change::Deleted(node) => to.change(|s| s.remove_node(&node.key.name)),
+        Change::Deleted(node) => to.update(|s| s.remove_node(&node.key.name)),
         Change::Added(node) | Change::Updated { new: node, .. } => {
             if let Some(node) = decode::<Node>(node) {
-                to.change(|s| s.set_node(&node, clock::now()));
+                to.update(|s| s.set_node(&node, clock::now()));
             }
         }
     });
     let (sender, receiver) = watch::channel(0_u64);
     let to = Arc::clone(shared);
-    caches.claims.on_change(move |_| {
+    caches.claims.on_change(move |change| {
         sender.send_modify(|n| *n = n.wrapping_add(1));
-        to.change(|s| s.wake(Event::Storage, clock::now()));
+        let key = &change.object().key;
+        to.on_event(&Event::PersistentVolumeClaim { namespace: &key.namespace, name: &key.name });
     });
     let to = Arc::clone(shared);
-    caches.volumes.on_change(move |_| to.change(|s| s.wake(Event::Storage, clock::now())));
+    caches.volumes.on_change(move |_| to.on_event(&Event::PersistentVolume));
     let to = Arc::clone(shared);
-    caches.classes.on_change(move |_| to.change(|s| s.wake(Event::Storage, clock::now())));
+    caches.classes.on_change(move |_| to.on_event(&Event::StorageClass));
     let to = Arc::clone(shared);
     caches.namespaces.on_change(move |change| {
         if !matches!(change, Change::Updated { old, new } if old.labels == new.labels) {
-            to.change(|s| s.wake(Event::Namespace, clock::now()));
+            to.on_event(&Event::Namespace);
         }
     });
     receiver
@@ -138,7 +139,7 @@ fn pod_changed(shared: &Shared, change: &Change) {
     let object = change.object();
     if matches!(change, Change::Deleted(_)) {
         let key = (object.key.namespace.to_string(), object.key.name.to_string());
-        return shared.change(|s| s.remove_pod(&key, clock::now()));
+        return shared.update(|s| s.remove_pod(&key, clock::now()));
     }
     let Some(pod) = decode::<Pod>(object) else { return };
     let generation = |o: &api::Object| client::meta(o).and_then(|m| m.generation);
@@ -149,7 +150,7 @@ fn pod_changed(shared: &Shared, change: &Change) {
         Change::Added(_) | Change::Deleted(_) => false,
     };
     let info = PodInfo::new(&pod);
-    shared.change(|s| s.set_pod(info, spec_changed, clock::now()));
+    shared.update(|s| s.set_pod(info, spec_changed, clock::now()));
 }
 
 async fn run(
@@ -161,7 +162,7 @@ async fn run(
 ) -> Result<(), Infallible> {
     let shutdown = tasks.shutdown().clone();
     let synced = async {
-        // Pods first: a node that looks empty would be filled twice.
+        // Pods first: without them, nodes look empty and would be filled twice.
         first.0.synced().await;
         first.1.synced().await;
         caches.claims.synced().await;
@@ -176,19 +177,16 @@ async fn run(
     }
     let permits = Arc::new(Semaphore::new(BINDINGS_MAX));
     while !shutdown.is_requested() {
-        let step = shared.state.lock().schedule_one(&caches, clock::now(), &pick);
-        let work = match step {
-            Step::Idle(until) => {
-                idle(&shared, until, &shutdown).await;
-                continue;
-            }
-            work => work,
-        };
+        let result = shared.state.lock().schedule_one(&caches, clock::now(), &pick);
+        if let CycleResult::Idle(until) = result {
+            idle(&shared, until, &shutdown).await;
+            continue;
+        }
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
         let (shared, writer) = (Arc::clone(&shared), writer.clone());
         tasks.spawn(Kind::Request, "bind", async move {
             let _permit = permit;
-            write(&shared, &writer, work).await
+            write(&shared, &writer, result).await
         });
     }
     Ok(())
@@ -208,25 +206,28 @@ async fn idle(shared: &Shared, until: Option<tokio::time::Instant>, shutdown: &S
     }
 }
 
-/// A random index below `n`: equal nodes share the load.
+/// A random index below `n`, so that nodes of equal score share the load.
 fn pick(n: usize) -> usize {
     usize::try_from(clock::random_u64() % n.max(1) as u64).unwrap_or(0)
 }
 
-async fn write(shared: &Shared, writer: &Writer, work: Step) -> Result<(), client::Error> {
-    match work {
-        Step::Bind(pod, node, steps) => {
-            let bound = writer.bind(&pod, &node, &steps).await;
+async fn write(shared: &Shared, writer: &Writer, result: CycleResult) -> Result<(), client::Error> {
+    match result {
+        CycleResult::Bind(pod, node, writes) => {
+            let bound = writer.bind(&pod, &node, &writes).await;
             if let Err(error) = &bound {
-                tracing::debug!(pod = %format_args!("{}/{}", pod.namespace, pod.name), node, %error, "binding failed");
-                shared.change(|s| s.forget(&pod, clock::now()));
+                let name = format_args!("{}/{}", pod.namespace, pod.name);
+                tracing::debug!(pod = %name, node, %error, "binding failed");
+                shared.update(|s| s.forget(&pod, clock::now()));
             }
             match bound {
                 Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
                 other => other,
             }
         }
-        Step::Refuse(pod, text, candidate) => writer.refuse(&pod, &text, candidate.as_ref()).await,
-        Step::Idle(_) => Ok(()),
+        CycleResult::Unschedulable(pod, message, nomination) => {
+            writer.unschedulable(&pod, &message, nomination.as_ref()).await
+        }
+        CycleResult::Idle(_) => Ok(()),
     }
 }

@@ -1,39 +1,33 @@
-//! What the scheduler believes: nodes with their pods (assumed ones included) and the queue. One lock, short sections.
+//! The scheduler's cache and queue: nodes with their pods, assumed ones included. One lock guards
+//! it; sections are short.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use api::k8s::api::core::v1::Node;
-use client::labels::Labels;
 use tokio::time::Instant;
 
-use crate::cycle::{self, Unfit};
+use crate::cycle;
+use crate::event::Event;
+use crate::framework::{CycleState, Nomination, PostFilterResult, PreBind, Snapshot};
+use crate::listers::Listers;
 use crate::node_info::NodeInfo;
-use crate::plugins::Round;
+use crate::plugins::{PLUGINS, pre_enqueue};
 use crate::pod_info::PodInfo;
-use crate::preemption::{self, Budget, Candidate};
-use crate::queue::{Event, Key, Queue};
-use crate::volumes::{Storage, VolumeStep, VolumeView};
+use crate::queue::{Key, Queue};
+use crate::rejection::FitError;
 
-/// Pods of this scheduler name are ours.
+/// The scheduler schedules pods with this `schedulerName`.
 pub(crate) const SCHEDULER_NAME: &str = "default-scheduler";
-
-/// What the state looks up elsewhere.
-pub(crate) trait Lookup: Storage {
-    /// Labels of a namespace.
-    fn namespace_labels(&self, name: &str) -> Option<Labels>;
-    /// All disruption budgets.
-    fn budgets(&self) -> Vec<Budget>;
-}
 
 /// Result of one cycle.
 #[derive(Debug)]
-pub(crate) enum Step {
-    /// Bind the pod, after these volume steps.
-    Bind(Arc<PodInfo>, String, Vec<VolumeStep>),
-    /// No node fits; the text, and pods to evict on a nominated node.
-    Refuse(Arc<PodInfo>, String, Option<Candidate>),
-    /// Nothing to do until then.
+pub(crate) enum CycleResult {
+    /// Bind the pod to the node, after these writes.
+    Bind(Arc<PodInfo>, String, Vec<PreBind>),
+    /// No node fits: the message, and pods to evict from a nominated node.
+    Unschedulable(Arc<PodInfo>, String, Option<Nomination>),
+    /// No pod is active until this time.
     Idle(Option<Instant>),
 }
 
@@ -42,11 +36,12 @@ pub(crate) enum Step {
 pub(crate) struct State {
     nodes: Vec<NodeInfo>,
     by_name: HashMap<String, usize>,
-    /// Where each pod is, as far as known or assumed.
-    placed: HashMap<Key, String>,
-    /// Pods promised to a node after preemption.
+    /// The node that each pod is bound to or assumed on.
+    assigned: HashMap<Key, String>,
+    /// Pods nominated for a node after preemption.
     nominated: HashMap<Key, Arc<PodInfo>>,
     queue: Queue,
+    /// The node that the next search begins with.
     start: usize,
 }
 
@@ -59,7 +54,7 @@ impl State {
         &mut self.nodes[index]
     }
 
-    /// A node came or changed.
+    /// A node was added or changed.
     pub(crate) fn set_node(&mut self, node: &Node, now: Instant) {
         let info = self.node_mut(node.metadata.name.as_deref().unwrap_or_default());
         let mut new = info.clone();
@@ -71,11 +66,11 @@ impl State {
             || new.allocatable != info.allocatable;
         *info = new;
         if matters {
-            self.queue.wake(Event::Node, now);
+            self.queue.on_event(&Event::Node, now);
         }
     }
 
-    /// A node went; its pods are known until they go, too.
+    /// A node was deleted; its pods stay in the cache until they are deleted.
     pub(crate) fn remove_node(&mut self, name: &str) {
         let info = self.node_mut(name);
         info.known = false;
@@ -93,7 +88,7 @@ impl State {
         }
     }
 
-    /// A pod came or changed.
+    /// A pod was added or changed.
     pub(crate) fn set_pod(&mut self, pod: PodInfo, spec_changed: bool, now: Instant) {
         let key = pod.key();
         let pod = Arc::new(pod);
@@ -101,14 +96,14 @@ impl State {
             return self.remove_pod(&key, now);
         }
         if pod.node_name.is_empty() {
-            if self.placed.contains_key(&key) {
-                // Assumed: the binding is on its way.
+            if self.assigned.contains_key(&key) {
+                // Assumed: the binding is under way.
                 return;
             }
-            self.note_nomination(&key, &pod);
+            self.update_nomination(&key, &pod);
             if pod.scheduler != SCHEDULER_NAME && !pod.scheduler.is_empty()
-                || !pod.gates.is_empty()
                 || pod.deleting
+                || !pre_enqueue(&pod)
             {
                 self.queue.remove(&key);
                 return;
@@ -122,13 +117,13 @@ impl State {
         self.queue.remove(&key);
         self.nominated.remove(&key);
         let node = pod.node_name.clone();
-        self.take(&key);
-        self.placed.insert(key, node.clone());
+        self.unassign(&key);
+        self.assigned.insert(key, node.clone());
         self.node_mut(&node).add_pod(pod);
-        self.queue.wake(Event::PodPlaced, now);
+        self.queue.on_event(&Event::AssignedPodAdd, now);
     }
 
-    fn note_nomination(&mut self, key: &Key, pod: &Arc<PodInfo>) {
+    fn update_nomination(&mut self, key: &Key, pod: &Arc<PodInfo>) {
         if pod.nominated.is_empty() {
             self.nominated.remove(key);
         } else {
@@ -136,118 +131,89 @@ impl State {
         }
     }
 
-    /// Takes a pod off its node, if it has one.
-    fn take(&mut self, key: &Key) -> bool {
-        let Some(node) = self.placed.remove(key) else { return false };
-        self.node_mut(&node).remove_pod(&key.0, &key.1);
+    /// Removes a pod from its node.
+    fn unassign(&mut self, key: &Key) -> Option<Arc<PodInfo>> {
+        let node = self.assigned.remove(key)?;
+        let pod = self.node_mut(&node).remove_pod(&key.0, &key.1);
         self.drop_if_empty(&node);
-        true
+        pod
     }
 
-    /// A pod went or finished.
+    /// A pod was deleted or has finished.
     pub(crate) fn remove_pod(&mut self, key: &Key, now: Instant) {
         self.queue.remove(key);
         self.nominated.remove(key);
-        if self.take(key) {
-            self.queue.wake(Event::PodRemoved, now);
+        if let Some(pod) = self.unassign(key) {
+            self.queue.on_event(&Event::AssignedPodDelete(&pod), now);
         }
     }
 
-    /// Something else changed.
-    pub(crate) fn wake(&mut self, event: Event, now: Instant) {
-        self.queue.wake(event, now);
+    /// An object other than a pod or node changed.
+    pub(crate) fn on_event(&mut self, event: &Event<'_>, now: Instant) {
+        self.queue.on_event(event, now);
     }
 
-    /// The binding failed: the pod is free again and tried later.
+    /// The binding failed: the pod leaves the node and is tried again later.
     pub(crate) fn forget(&mut self, pod: &PodInfo, now: Instant) {
-        self.take(&pod.key());
+        self.unassign(&pod.key());
         self.queue.failed(&pod.key(), now);
-        self.queue.wake(Event::PodRemoved, now);
+        self.queue.on_event(&Event::AssignedPodDelete(pod), now);
     }
 
-    /// Takes the next pod and finds it a node; an assumed pod counts on its node at once.
+    /// Finds a node for the next pod of the queue and assumes the pod there.
     pub(crate) fn schedule_one(
         &mut self,
-        lookup: &dyn Lookup,
+        listers: &dyn Listers,
         now: Instant,
         pick: &dyn Fn(usize) -> usize,
-    ) -> Step {
-        let Some(pod) = self.queue.pop(now) else { return Step::Idle(self.queue.next_wake()) };
-        let key = pod.key();
-        let in_use = |claim: &str| {
-            self.nodes
-                .iter()
-                .flat_map(|n| &n.pods)
-                .any(|p| p.namespace == pod.namespace && p.claims.iter().any(|c| c == claim))
+    ) -> CycleResult {
+        let Some(pod) = self.queue.pop(now) else {
+            return CycleResult::Idle(self.queue.next_wake());
         };
-        let volumes = VolumeView::new(&pod, lookup, &in_use);
-        let namespace_labels = |name: &str| lookup.namespace_labels(name);
-        let round = Round::new(&pod, &self.nodes, &namespace_labels, &volumes);
-        let promised = |node: &NodeInfo| {
-            let rivals = self.nominated.iter().filter(|(k, p)| {
+        let key = pod.key();
+        let snapshot = Snapshot { pod: &pod, nodes: &self.nodes, listers };
+        let state = CycleState::new(snapshot, PLUGINS);
+        let nominated = |node: &NodeInfo| {
+            let others = self.nominated.iter().filter(|(k, p)| {
                 p.nominated == node.name && p.priority >= pod.priority && **k != key
             });
-            rivals.map(|(_, p)| Arc::clone(p)).collect()
+            others.map(|(_, p)| Arc::clone(p)).collect()
         };
-        match cycle::select(&round, self.start, &promised, pick) {
+        match cycle::select(&state, self.start, &nominated, pick) {
             Ok(index) => {
-                let steps = self
-                    .nodes
-                    .get(index)
-                    .map(|n| volumes.plan(n))
-                    .and_then(Result::ok)
-                    .unwrap_or_default();
-                let node = self.nodes.get(index).map(|n| n.name.clone()).unwrap_or_default();
+                let node = self.nodes.get(index);
+                let writes = node.map(|n| state.reserve(n)).unwrap_or_default();
+                let node = node.map(|n| n.name.clone()).unwrap_or_default();
                 self.start = (index + 1) % self.nodes.len().max(1);
                 self.nominated.remove(&key);
-                self.placed.insert(key, node.clone());
+                self.assigned.insert(key, node.clone());
                 self.node_mut(&node)
                     .add_pod(Arc::new(PodInfo { node_name: node.clone(), ..(*pod).clone() }));
-                Step::Bind(pod, node, steps)
+                CycleResult::Bind(pod, node, writes)
             }
-            Err(unfit) => {
-                let (text, candidate) = preempt(&round, &unfit, &self.nodes, lookup);
-                self.queue.unschedulable(&key, unfit.plugins(), now);
-                if let Some(candidate) = &candidate {
-                    let nominated = PodInfo { nominated: candidate.node.clone(), ..(*pod).clone() };
+            Err(fit) => {
+                let (message, nomination) = post_filter(&state, &fit);
+                self.queue.unschedulable(&key, fit.plugins(), now);
+                if let Some(nomination) = &nomination {
+                    let nominated =
+                        PodInfo { nominated: nomination.node.clone(), ..(*pod).clone() };
                     self.nominated.insert(key, Arc::new(nominated));
                 }
-                Step::Refuse(pod, text, candidate)
+                CycleResult::Unschedulable(pod, message, nomination)
             }
         }
     }
 }
 
-/// The text of the refusal, and whom to evict.
-fn preempt(
-    round: &Round<'_>,
-    unfit: &Unfit,
-    nodes: &[NodeInfo],
-    lookup: &dyn Lookup,
-) -> (String, Option<Candidate>) {
-    let pod = round.pod;
-    let text = unfit.message();
-    if unfit.nodes == 0 {
-        return (text, None);
+/// The message for the pod, and the node that preemption frees for it.
+fn post_filter(state: &CycleState<'_>, fit: &FitError) -> (String, Option<Nomination>) {
+    let message = fit.message();
+    if fit.nodes == 0 {
+        return (message, None);
     }
-    if pod.never_preempts {
-        return (format!("{text} preemption: not eligible due to preemptionPolicy=Never."), None);
-    }
-    let on_nominated = nodes
-        .iter()
-        .find(|n| n.name == pod.nominated)
-        .map(|n| n.pods.as_slice())
-        .unwrap_or_default();
-    if on_nominated.iter().any(|p| p.deleting && p.priority < pod.priority) {
-        return (
-            format!(
-                "{text} preemption: not eligible due to a terminating pod on the nominated node."
-            ),
-            None,
-        );
-    }
-    match preemption::find(round, unfit, &lookup.budgets()) {
-        Ok(candidate) => (text, Some(candidate)),
-        Err(why) => (format!("{text} preemption: {why}"), None),
+    match state.post_filter(fit) {
+        Some(PostFilterResult::Nominated(nomination)) => (message, Some(nomination)),
+        Some(PostFilterResult::Unschedulable(why)) => (format!("{message} {why}"), None),
+        None => (message, None),
     }
 }

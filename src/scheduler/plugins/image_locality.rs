@@ -1,37 +1,71 @@
-//! ImageLocality: nodes that hold the pod's images already, weighted by size and spread.
+//! ImageLocality: prefers nodes that hold the pod's images, weighted by size and by how many nodes
+//! hold them.
 
-use super::{Round, SCORE_MAX};
+use crate::framework::{MAX_NODE_SCORE, Plugin, Snapshot};
 use crate::node_info::NodeInfo;
 
-/// Below this no gain, above the second no more (`minThreshold`, `maxContainerThreshold` in bytes).
-const MIN: i64 = 23 << 20;
-const MAX_PER_CONTAINER: i64 = 1000 << 20;
+/// Images of at most this size in bytes score nothing (`minThreshold`).
+const MIN_THRESHOLD: i64 = 23 << 20;
+/// Images of this size per container score the maximum (`maxContainerThreshold`).
+const MAX_CONTAINER_THRESHOLD: i64 = 1000 << 20;
 
-pub(super) fn score(round: &Round<'_>, nodes: &[&NodeInfo]) -> Vec<i64> {
-    let images: Vec<String> = round.pod.images.iter().map(|i| normalized(i)).collect();
-    let total = round.nodes.iter().filter(|n| n.known).count().max(1) as f64;
-    let spread: Vec<f64> = images
-        .iter()
-        .map(|i| round.nodes.iter().filter(|n| n.images.contains_key(i)).count() as f64 / total)
-        .collect();
-    let max = MAX_PER_CONTAINER * i64::try_from(round.pod.containers.max(1)).unwrap_or(1);
-    let one = |node: &&NodeInfo| {
-        let sum: i64 = images
-            .iter()
-            .zip(&spread)
-            .filter_map(|(i, s)| node.images.get(i).map(|size| (*size as f64 * s) as i64))
-            .sum();
-        (sum.clamp(MIN, max) - MIN) * SCORE_MAX / (max - MIN)
-    };
-    nodes.iter().map(one).collect()
+/// The images of the pod, each with the share of nodes that hold it.
+#[derive(Debug, Clone)]
+pub(super) struct ImageLocality {
+    images: Vec<(String, f64)>,
+    max_threshold: i64,
 }
 
-/// A name without tag means `:latest`.
-fn normalized(image: &str) -> String {
+impl Plugin for ImageLocality {
+    const NAME: &'static str = "ImageLocality";
+
+    fn pre_score(snapshot: &Snapshot<'_>, _: &[&NodeInfo]) -> Option<Self> {
+        let total = snapshot.nodes.iter().filter(|node| node.known).count().max(1) as f64;
+        let share = |image: &str| {
+            let image = normalized_name(image);
+            let holders = snapshot.nodes.iter().filter(|node| node.images.contains_key(&image));
+            let share = holders.count() as f64 / total;
+            (share > 0.0).then_some((image, share))
+        };
+        let images: Vec<_> = snapshot.pod.images.iter().filter_map(|i| share(i)).collect();
+        let containers = i64::try_from(snapshot.pod.containers.max(1)).unwrap_or(1);
+        let max_threshold = MAX_CONTAINER_THRESHOLD * containers;
+        (!images.is_empty()).then_some(Self { images, max_threshold })
+    }
+
+    fn score(&self, _: &Snapshot<'_>, node: &NodeInfo) -> i64 {
+        let sizes = self
+            .images
+            .iter()
+            .filter_map(|(image, share)| Some((*node.images.get(image)? as f64 * share) as i64));
+        let size = sizes.sum::<i64>().clamp(MIN_THRESHOLD, self.max_threshold);
+        (size - MIN_THRESHOLD) * MAX_NODE_SCORE / (self.max_threshold - MIN_THRESHOLD)
+    }
+}
+
+/// A name without tag or digest means `:latest`.
+fn normalized_name(image: &str) -> String {
     let tail = image.rsplit('/').next().unwrap_or_default();
     if tail.contains(':') || tail.contains('@') {
         image.to_owned()
     } else {
         format!("{image}:latest")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_without_tag_means_latest() {
+        for (image, name) in [
+            ("nginx", "nginx:latest"),
+            ("registry:5000/nginx", "registry:5000/nginx:latest"),
+            ("nginx:1", "nginx:1"),
+            ("nginx@sha256:0", "nginx@sha256:0"),
+        ] {
+            assert_eq!(normalized_name(image), name);
+        }
     }
 }

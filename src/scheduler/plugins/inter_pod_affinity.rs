@@ -1,174 +1,185 @@
-//! InterPodAffinity: pods near or away from pods.
+//! InterPodAffinity: pods near or away from other pods.
 
 use std::collections::HashMap;
 
-use client::labels::Labels;
-
-use super::{Misfit, Round, SCORE_MAX};
+use crate::event::Event;
+use crate::framework::{MAX_NODE_SCORE, Plugin, Snapshot};
 use crate::node_info::NodeInfo;
-use crate::pod_info::{PodInfo, Term};
+use crate::pod_info::{AffinityTerm, PodInfo};
+use crate::rejection::Rejection;
 
-const PLUGIN: &str = "InterPodAffinity";
-/// Weight of a required affinity term of an existing pod, for the incoming one (`hardPodAffinityWeight`).
-const HARD_WEIGHT: i64 = 1;
+/// Weight of a required affinity term of an existing pod, for the incoming one
+/// (`hardPodAffinityWeight`).
+const HARD_POD_AFFINITY_WEIGHT: i64 = 1;
 
-/// Counts per (topology key, value), gathered once per pod.
+/// A count or weight per topology key and value.
+type TopologyCounts = HashMap<(String, String), i64>;
+
+/// Counts per topology, gathered once per cycle.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Affinities {
-    /// Pods that match every required affinity term of the incoming pod.
-    affinity: HashMap<(String, String), i64>,
-    /// Pods that match a required anti-affinity term of the incoming pod.
-    anti: HashMap<(String, String), i64>,
-    /// Required anti-affinity terms of existing pods that are about the incoming one.
-    existing_anti: HashMap<(String, String), i64>,
+pub(super) struct InterPodAffinity {
+    /// For `filter`: pods that match every required affinity term of the incoming pod.
+    affinity: TopologyCounts,
+    /// For `filter`: pods that match a required anti-affinity term of the incoming pod.
+    anti_affinity: TopologyCounts,
+    /// For `filter`: required anti-affinity terms of existing pods that match the incoming one.
+    existing_anti_affinity: TopologyCounts,
+    /// For `score`: weights of the preferred terms of all pods.
+    weights: TopologyCounts,
 }
 
-fn count(map: &mut HashMap<(String, String), i64>, term: &Term, node: &NodeInfo, by: i64) {
-    if let Some(value) = node.labels.get(&term.topology_key) {
-        *map.entry((term.topology_key.clone(), value.clone())).or_insert(0) += by;
+impl Plugin for InterPodAffinity {
+    const NAME: &'static str = "InterPodAffinity";
+
+    fn queueing_hint(event: &Event<'_>, _: &PodInfo) -> bool {
+        matches!(
+            event,
+            Event::Node | Event::AssignedPodDelete(_) | Event::AssignedPodAdd | Event::Namespace
+        )
     }
-}
 
-impl Affinities {
-    pub(crate) fn new(
-        pod: &PodInfo,
-        nodes: &[NodeInfo],
-        namespace_labels: &dyn Fn(&str) -> Option<Labels>,
-    ) -> Self {
-        let mut out = Self::default();
-        for node in nodes {
+    fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
+        let mut state = Self::default();
+        for node in snapshot.nodes {
             for existing in &node.pods {
-                out.moved(pod, existing, node, 1, namespace_labels);
+                state.update(snapshot, existing, node, 1);
             }
         }
-        out
+        let pod = snapshot.pod;
+        let needed = !pod.affinity.is_empty()
+            || !pod.anti_affinity.is_empty()
+            || !state.existing_anti_affinity.is_empty();
+        needed.then_some(state)
     }
 
-    /// `existing` came onto (`by` 1) or left (-1) `node`.
-    pub(crate) fn moved(
-        &mut self,
-        pod: &PodInfo,
-        existing: &PodInfo,
-        node: &NodeInfo,
-        by: i64,
-        labels: &dyn Fn(&str) -> Option<Labels>,
-    ) {
-        if !pod.affinity.is_empty() && pod.affinity.iter().all(|t| t.is_about(existing, labels)) {
-            for term in &pod.affinity {
-                count(&mut self.affinity, term, node, by);
-            }
+    fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
+        let pod = snapshot.pod;
+        if !self.satisfies_affinity(pod, node) {
+            return Err(Rejection::unresolvable("node(s) didn't match pod affinity rules"));
         }
-        for term in pod.anti_affinity.iter().filter(|t| t.is_about(existing, labels)) {
-            count(&mut self.anti, term, node, by);
+        if pod.anti_affinity.iter().any(|term| count(&self.anti_affinity, term, node) > 0) {
+            return Err(Rejection::new("node(s) didn't match pod anti-affinity rules"));
         }
-        for term in existing.anti_affinity.iter().filter(|t| t.is_about(pod, labels)) {
-            count(&mut self.existing_anti, term, node, by);
-        }
-    }
-
-    pub(crate) fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Misfit> {
-        if !self.affinity_holds(pod, node) {
-            return Err(Misfit::unresolvable(PLUGIN, "node(s) didn't match pod affinity rules"));
-        }
-        let clashes = |term: &Term| {
-            let value = node.labels.get(&term.topology_key);
-            value.is_some_and(|v| {
-                self.anti.get(&(term.topology_key.clone(), v.clone())).is_some_and(|n| *n > 0)
-            })
-        };
-        if pod.anti_affinity.iter().any(clashes) {
-            return Err(Misfit::new(PLUGIN, "node(s) didn't match pod anti-affinity rules"));
-        }
-        let clashes = |((key, value), n): (&(String, String), &i64)| {
-            *n > 0 && node.labels.get(key) == Some(value)
-        };
-        if self.existing_anti.iter().any(clashes) {
-            return Err(Misfit::new(
-                PLUGIN,
-                "node(s) didn't satisfy existing pods anti-affinity rules",
-            ));
+        let mut existing = self.existing_anti_affinity.iter();
+        if existing.any(|((key, value), n)| *n > 0 && node.labels.get(key) == Some(value)) {
+            return Err(Rejection::new("node(s) didn't satisfy existing pods anti-affinity rules"));
         }
         Ok(())
     }
 
-    fn affinity_holds(&self, pod: &PodInfo, node: &NodeInfo) -> bool {
-        let mut all = true;
-        for term in &pod.affinity {
-            let Some(value) = node.labels.get(&term.topology_key) else { return false };
-            all &= self
-                .affinity
-                .get(&(term.topology_key.clone(), value.clone()))
-                .is_some_and(|n| *n > 0);
-        }
-        // The first of a group that wants to be together matches itself.
-        let nobody = self.affinity.values().all(|n| *n <= 0);
-        all || (nobody && pod.affinity.iter().all(|t| t.is_about(pod, &|_| None)))
+    fn add_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo) {
+        self.update(snapshot, pod, node, 1);
     }
-}
 
-/// Preferred terms of the pod and of existing pods, summed over topology and scaled to 0..100.
-pub(super) fn score(round: &Round<'_>, nodes: &[&NodeInfo]) -> Vec<i64> {
-    let pod = round.pod;
-    let mine = !pod.preferred_affinity.is_empty() || !pod.preferred_anti_affinity.is_empty();
-    let mut weights: HashMap<(String, String), i64> = HashMap::new();
-    let labels = round.namespace_labels;
-    for node in round.nodes {
-        for existing in &node.pods {
-            if mine {
-                for (weight, term) in
-                    pod.preferred_affinity.iter().filter(|(_, t)| t.is_about(existing, labels))
-                {
-                    count(&mut weights, term, node, *weight);
-                }
-                for (weight, term) in
-                    pod.preferred_anti_affinity.iter().filter(|(_, t)| t.is_about(existing, labels))
-                {
-                    count(&mut weights, term, node, -*weight);
-                }
-            }
-            for term in existing.affinity.iter().filter(|t| t.is_about(pod, labels)) {
-                count(&mut weights, term, node, HARD_WEIGHT);
-            }
-            for (weight, term) in
-                existing.preferred_affinity.iter().filter(|(_, t)| t.is_about(pod, labels))
-            {
-                count(&mut weights, term, node, *weight);
-            }
-            for (weight, term) in
-                existing.preferred_anti_affinity.iter().filter(|(_, t)| t.is_about(pod, labels))
-            {
-                count(&mut weights, term, node, -*weight);
+    fn remove_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo) {
+        self.update(snapshot, pod, node, -1);
+    }
+
+    fn pre_score(snapshot: &Snapshot<'_>, _: &[&NodeInfo]) -> Option<Self> {
+        let mut state = Self::default();
+        for node in snapshot.nodes {
+            for existing in &node.pods {
+                state.weigh(snapshot, existing, node);
             }
         }
+        (!state.weights.is_empty()).then_some(state)
     }
-    let raw = |node: &&NodeInfo| -> i64 {
+
+    fn score(&self, _: &Snapshot<'_>, node: &NodeInfo) -> i64 {
+        let weights = self.weights.iter();
         weights
-            .iter()
             .filter(|((key, value), _)| node.labels.get(key) == Some(value))
             .map(|(_, weight)| *weight)
             .sum()
-    };
-    let scores: Vec<i64> = nodes.iter().map(raw).collect();
-    let (min, max) =
-        (scores.iter().copied().min().unwrap_or(0), scores.iter().copied().max().unwrap_or(0));
-    scores
-        .iter()
-        .map(|s| if max == min { 0 } else { (s - min) * SCORE_MAX / (max - min) })
-        .collect()
+    }
+
+    /// The lowest score becomes 0, the highest `MAX_NODE_SCORE`.
+    fn normalize_score(&self, scores: &mut [i64]) {
+        let min = scores.iter().copied().min().unwrap_or(0);
+        let max = scores.iter().copied().max().unwrap_or(0);
+        for score in scores {
+            *score = if max == min { 0 } else { (*score - min) * MAX_NODE_SCORE / (max - min) };
+        }
+    }
+}
+
+fn add(counts: &mut TopologyCounts, term: &AffinityTerm, node: &NodeInfo, by: i64) {
+    if let Some(value) = node.labels.get(&term.topology_key) {
+        *counts.entry((term.topology_key.clone(), value.clone())).or_insert(0) += by;
+    }
+}
+
+/// The count of the topology that the node is in; 0 without the label.
+fn count(counts: &TopologyCounts, term: &AffinityTerm, node: &NodeInfo) -> i64 {
+    let Some(value) = node.labels.get(&term.topology_key) else { return 0 };
+    counts.get(&(term.topology_key.clone(), value.clone())).copied().unwrap_or(0)
+}
+
+impl InterPodAffinity {
+    /// Counts `existing` on `node`, or no longer (`by` is -1).
+    fn update(&mut self, snapshot: &Snapshot<'_>, existing: &PodInfo, node: &NodeInfo, by: i64) {
+        let pod = snapshot.pod;
+        let labels = |namespace: &str| snapshot.listers.namespace_labels(namespace);
+        if !pod.affinity.is_empty() && pod.affinity.iter().all(|t| t.matches(existing, &labels)) {
+            for term in &pod.affinity {
+                add(&mut self.affinity, term, node, by);
+            }
+        }
+        for term in pod.anti_affinity.iter().filter(|t| t.matches(existing, &labels)) {
+            add(&mut self.anti_affinity, term, node, by);
+        }
+        for term in existing.anti_affinity.iter().filter(|t| t.matches(pod, &labels)) {
+            add(&mut self.existing_anti_affinity, term, node, by);
+        }
+    }
+
+    /// Adds the preferred terms of the incoming pod that match `existing`, and the other way round.
+    fn weigh(&mut self, snapshot: &Snapshot<'_>, existing: &PodInfo, node: &NodeInfo) {
+        let pod = snapshot.pod;
+        let labels = |namespace: &str| snapshot.listers.namespace_labels(namespace);
+        for (owner, other) in [(&**pod, existing), (existing, &**pod)] {
+            for (weight, term) in &owner.preferred_affinity {
+                if term.matches(other, &labels) {
+                    add(&mut self.weights, term, node, *weight);
+                }
+            }
+            for (weight, term) in &owner.preferred_anti_affinity {
+                if term.matches(other, &labels) {
+                    add(&mut self.weights, term, node, -*weight);
+                }
+            }
+        }
+        for term in existing.affinity.iter().filter(|t| t.matches(pod, &labels)) {
+            add(&mut self.weights, term, node, HARD_POD_AFFINITY_WEIGHT);
+        }
+    }
+
+    fn satisfies_affinity(&self, pod: &PodInfo, node: &NodeInfo) -> bool {
+        if pod.affinity.iter().any(|term| !node.labels.contains_key(&term.topology_key)) {
+            return false;
+        }
+        if pod.affinity.iter().all(|term| count(&self.affinity, term, node) > 0) {
+            return true;
+        }
+        // The first pod of a group with affinity to itself has no other pod to match.
+        self.affinity.values().all(|n| *n <= 0)
+            && pod.affinity.iter().all(|term| term.matches(pod, &|_| None))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listers::NoObjects;
     use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
     use std::sync::Arc;
 
-    fn term() -> Term {
+    fn term() -> AffinityTerm {
         let selector = LabelSelector {
             match_labels: Some([("app".to_owned(), "x".to_owned())].into()),
             match_expressions: None,
         };
-        Term {
+        AffinityTerm {
             namespaces: ["n".to_owned()].into(),
             namespace_selector: None,
             selector: Some(selector),
@@ -194,35 +205,49 @@ mod tests {
         [node("1", vec![Arc::new(on_first)]), node("2", vec![])]
     }
 
+    /// Outcome of the filter for each node.
+    fn filter(pod: &PodInfo, nodes: &[NodeInfo]) -> Vec<Result<(), Rejection>> {
+        let pod = Arc::new(pod.clone());
+        let snapshot = Snapshot { pod: &pod, nodes, listers: &NoObjects };
+        let plugin = InterPodAffinity::pre_filter(&snapshot).unwrap();
+        nodes.iter().map(|node| plugin.filter(&snapshot, node)).collect()
+    }
+
     #[test]
-    fn affinity_wants_a_domain_with_a_match_and_the_first_of_a_group_matches_itself() {
-        let wants = PodInfo { affinity: vec![term()], ..pod("x") };
-        let nodes_with = nodes(pod("x"));
-        let affinities = Affinities::new(&wants, &nodes_with, &|_| None);
-        assert!(affinities.filter(&wants, &nodes_with[0]).is_ok());
-        assert!(affinities.filter(&wants, &nodes_with[1]).unwrap_err().unresolvable);
-        let nodes_without = nodes(pod("y"));
-        let affinities = Affinities::new(&wants, &nodes_without, &|_| None);
-        assert!(affinities.filter(&wants, &nodes_without[1]).is_ok());
-        let stranger = PodInfo { affinity: vec![term()], ..pod("y") };
-        assert!(
-            Affinities::new(&stranger, &nodes_without, &|_| None)
-                .filter(&stranger, &nodes_without[1])
-                .is_err()
+    fn affinity_needs_a_matching_pod_in_the_topology() {
+        let outcome = filter(&PodInfo { affinity: vec![term()], ..pod("x") }, &nodes(pod("x")));
+        assert!(outcome[0].is_ok());
+        assert!(outcome[1].as_ref().unwrap_err().unresolvable);
+    }
+
+    #[test]
+    fn first_pod_of_a_group_satisfies_its_own_affinity() {
+        let outcome = |app| {
+            filter(&PodInfo { affinity: vec![term()], ..pod(app) }, &nodes(pod("y")))[1].is_ok()
+        };
+        assert!(outcome("x"));
+        assert!(!outcome("y"));
+    }
+
+    #[test]
+    fn anti_affinity_holds_in_both_directions() {
+        let outcome =
+            filter(&PodInfo { anti_affinity: vec![term()], ..pod("z") }, &nodes(pod("x")));
+        assert!(outcome[0].is_err());
+        assert!(outcome[1].is_ok());
+        let occupied = nodes(PodInfo { anti_affinity: vec![term()], ..pod("z") });
+        let outcome = filter(&pod("x"), &occupied);
+        assert_eq!(
+            outcome[0].as_ref().unwrap_err().reasons,
+            ["node(s) didn't satisfy existing pods anti-affinity rules"]
         );
     }
 
     #[test]
-    fn anti_affinity_works_in_both_directions() {
-        let shy = PodInfo { anti_affinity: vec![term()], ..pod("z") };
-        let crowd = nodes(pod("x"));
-        assert!(Affinities::new(&shy, &crowd, &|_| None).filter(&shy, &crowd[0]).is_err());
-        assert!(Affinities::new(&shy, &crowd, &|_| None).filter(&shy, &crowd[1]).is_ok());
-        let occupied = nodes(PodInfo { anti_affinity: vec![term()], ..pod("z") });
-        let incoming = pod("x");
-        let misfit = Affinities::new(&incoming, &occupied, &|_| None)
-            .filter(&incoming, &occupied[0])
-            .unwrap_err();
-        assert_eq!(misfit.reasons, ["node(s) didn't satisfy existing pods anti-affinity rules"]);
+    fn pod_without_affinity_among_such_pods_skips_the_filter() {
+        let (pod, nodes) = (Arc::new(pod("x")), nodes(pod("y")));
+        let snapshot = Snapshot { pod: &pod, nodes: &nodes, listers: &NoObjects };
+        assert!(InterPodAffinity::pre_filter(&snapshot).is_none());
+        assert!(InterPodAffinity::pre_score(&snapshot, &[]).is_none());
     }
 }

@@ -1,87 +1,40 @@
-//! TaintToleration: taints keep pods away that do not tolerate them.
+//! TaintToleration: taints of a node keep pods away that do not tolerate them.
 
-use api::k8s::api::core::v1::{Taint, Toleration};
-
-use super::{Misfit, normalize};
+use crate::framework::{Plugin, Snapshot, default_normalize_score};
 use crate::node_info::NodeInfo;
-use crate::pod_info::PodInfo;
+use crate::rejection::Rejection;
+use crate::tolerations::{tolerates, tolerates_all};
 
-fn matches(toleration: &Toleration, taint: &Taint) -> bool {
-    let unset_or = |wanted: &Option<String>, have: &str| {
-        wanted.as_deref().is_none_or(|w| w.is_empty() || w == have)
-    };
-    if !unset_or(&toleration.effect, &taint.effect) || !unset_or(&toleration.key, &taint.key) {
-        return false;
+#[derive(Debug, Clone)]
+pub(super) struct TaintToleration;
+
+impl Plugin for TaintToleration {
+    const NAME: &'static str = "TaintToleration";
+
+    fn pre_filter(_: &Snapshot<'_>) -> Option<Self> {
+        Some(Self)
     }
-    match toleration.operator.as_deref() {
-        Some("Exists") => true,
-        None | Some("" | "Equal") => {
-            toleration.value.as_deref().unwrap_or_default()
-                == taint.value.as_deref().unwrap_or_default()
+
+    fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
+        if tolerates_all(snapshot.pod, &node.taints) {
+            return Ok(());
         }
-        Some(_) => false,
+        Err(Rejection::unresolvable("node(s) had untolerated taint(s)"))
     }
-}
 
-/// The pod tolerates the taint.
-pub(crate) fn tolerates(pod: &PodInfo, taint: &Taint) -> bool {
-    pod.tolerations.iter().any(|t| matches(t, taint))
-}
-
-pub(super) fn filter(pod: &PodInfo, node: &NodeInfo) -> Result<(), Misfit> {
-    let hard =
-        node.taints.iter().filter(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
-    for taint in hard {
-        if !tolerates(pod, taint) {
-            return Err(Misfit::unresolvable(
-                "TaintToleration",
-                "node(s) had untolerated taint(s)",
-            ));
-        }
+    /// Without a soft taint all nodes score the same.
+    fn pre_score(_: &Snapshot<'_>, feasible: &[&NodeInfo]) -> Option<Self> {
+        let mut taints = feasible.iter().flat_map(|node| &node.taints);
+        taints.any(|taint| taint.effect == "PreferNoSchedule").then_some(Self)
     }
-    Ok(())
-}
 
-pub(super) fn score(pod: &PodInfo, nodes: &[&NodeInfo]) -> Vec<i64> {
-    let intolerable = |node: &NodeInfo| {
-        node.taints.iter().filter(|t| t.effect == "PreferNoSchedule" && !tolerates(pod, t)).count()
-    };
-    normalize(
-        nodes.iter().map(|n| i64::try_from(intolerable(n)).unwrap_or(i64::MAX)).collect(),
-        true,
-    )
-}
+    /// Number of soft taints that the pod does not tolerate, before normalization.
+    fn score(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> i64 {
+        let soft = node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule");
+        soft.filter(|taint| !tolerates(snapshot.pod, taint)).map(|_| 1).sum()
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tolerations_match_by_key_operator_value_and_effect() {
-        let taint = Taint {
-            key: "k".into(),
-            value: Some("v".into()),
-            effect: "NoSchedule".into(),
-            time_added: None,
-        };
-        let toleration = |key: &str, operator: &str, value: &str, effect: &str| {
-            let some = |s: &str| (!s.is_empty()).then(|| s.to_owned());
-            Toleration {
-                key: some(key),
-                operator: some(operator),
-                value: some(value),
-                effect: some(effect),
-                toleration_seconds: None,
-            }
-        };
-        for (given, want) in [
-            (toleration("k", "", "v", ""), true),
-            (toleration("k", "Equal", "x", ""), false),
-            (toleration("k", "Exists", "", "NoSchedule"), true),
-            (toleration("k", "Exists", "", "NoExecute"), false),
-            (toleration("", "Exists", "", ""), true),
-        ] {
-            assert_eq!(matches(&given, &taint), want, "{given:?}");
-        }
+    fn normalize_score(&self, scores: &mut [i64]) {
+        default_normalize_score(scores, true);
     }
 }

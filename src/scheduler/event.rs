@@ -1,0 +1,28 @@
+//! Changes in the cluster that may make a rejected pod schedulable.
+
+use crate::pod_info::PodInfo;
+
+/// A change in the cluster, named after upstream's `ClusterEvent` resources. A plugin's
+/// `queueing_hint` decides whether it concerns a pod that the plugin rejected.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Event<'a> {
+    /// A node was added, or its labels, taints, allocatable resources or schedulability changed.
+    Node,
+    /// A pod was assigned to a node, or an assigned pod changed.
+    AssignedPodAdd,
+    /// A pod left its node.
+    AssignedPodDelete(&'a PodInfo),
+    /// A claim was added, changed or deleted.
+    PersistentVolumeClaim {
+        /// Namespace of the claim.
+        namespace: &'a str,
+        /// Name of the claim.
+        name: &'a str,
+    },
+    /// A volume was added, changed or deleted.
+    PersistentVolume,
+    /// A storage class was added, changed or deleted.
+    StorageClass,
+    /// A namespace was added or deleted, or its labels changed.
+    Namespace,
+}

@@ -1,0 +1,283 @@
+//! The scheduling framework: the `Plugin` trait with its extension points, and the state of one
+//! scheduling cycle that runs them.
+
+use std::sync::Arc;
+
+use crate::event::Event;
+use crate::listers::Listers;
+use crate::node_info::NodeInfo;
+use crate::pod_info::PodInfo;
+use crate::rejection::{FitError, Rejection};
+
+/// Highest score that a plugin gives a node (`framework.MaxNodeScore`).
+pub(crate) const MAX_NODE_SCORE: i64 = 100;
+
+/// What every plugin reads during a cycle.
+#[derive(Clone, Copy)]
+pub(crate) struct Snapshot<'a> {
+    /// The pod that needs a node.
+    pub(crate) pod: &'a Arc<PodInfo>,
+    /// All nodes, also those of which only pods are known so far.
+    pub(crate) nodes: &'a [NodeInfo],
+    /// Objects of other kinds.
+    pub(crate) listers: &'a dyn Listers,
+}
+
+/// A write that must succeed before the pod is bound. `reserve` names it, `bind.rs` executes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PreBind {
+    /// Bind a volume to a claim of the pod.
+    BindVolume {
+        /// Name of the claim.
+        claim: String,
+        /// Name of the volume.
+        volume: String,
+    },
+    /// Ask the provisioner of the claim's class for a volume on the node.
+    ProvisionVolume {
+        /// Name of the claim.
+        claim: String,
+    },
+}
+
+/// A node that `post_filter` promises to the pod, and the pods to evict from it.
+#[derive(Debug, Clone)]
+pub(crate) struct Nomination {
+    /// Name of the node.
+    pub(crate) node: String,
+    /// Pods to evict.
+    pub(crate) victims: Vec<Arc<PodInfo>>,
+}
+
+/// Outcome of `post_filter`.
+#[derive(Debug)]
+pub(crate) enum PostFilterResult {
+    /// The pod fits after the victims have left.
+    Nominated(Nomination),
+    /// Nothing helps; the text follows the message of the fit error.
+    Unschedulable(String),
+}
+
+/// A scheduler plugin. The extension points have upstream's names and meaning.
+///
+/// A value of the plugin is the state of one pod in one phase of one cycle: `pre_filter` builds it
+/// for `filter` and `reserve`, `pre_score` for `score` and `normalize_score`. Both run once per
+/// cycle, so whatever is expensive belongs there; `filter` and `score` run for every node.
+///
+/// A new plugin is a file in `plugins/` and its line in the table of `plugins.rs`.
+pub(crate) trait Plugin: Clone + 'static {
+    /// Name of the plugin, as kube-scheduler has it.
+    const NAME: &'static str;
+
+    /// Whether the pod may enter the scheduling queue.
+    fn pre_enqueue(_pod: &PodInfo) -> bool {
+        true
+    }
+
+    /// Whether the event may make a pod schedulable that this plugin rejected. A hint that is true
+    /// too often costs cycles; one that is missing leaves the pod pending for minutes.
+    fn queueing_hint(event: &Event<'_>, _pod: &PodInfo) -> bool {
+        matches!(event, Event::Node)
+    }
+
+    /// Prepares `filter`; `None` skips it for this pod.
+    fn pre_filter(_snapshot: &Snapshot<'_>) -> Option<Self> {
+        None
+    }
+
+    /// Whether the pod fits the node.
+    fn filter(&self, _snapshot: &Snapshot<'_>, _node: &NodeInfo) -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    /// Preemption puts `pod` on the node: updates the state of `pre_filter`.
+    fn add_pod(&mut self, _snapshot: &Snapshot<'_>, _pod: &PodInfo, _node: &NodeInfo) {}
+
+    /// Preemption takes `pod` off the node: updates the state of `pre_filter`.
+    fn remove_pod(&mut self, _snapshot: &Snapshot<'_>, _pod: &PodInfo, _node: &NodeInfo) {}
+
+    /// Makes room for the pod when no node fits; the first plugin with a result decides.
+    fn post_filter(_state: &CycleState<'_>, _fit: &FitError) -> Option<PostFilterResult> {
+        None
+    }
+
+    /// Prepares `score` for the nodes that fit; `None` skips it, as if all nodes scored 0.
+    fn pre_score(_snapshot: &Snapshot<'_>, _feasible: &[&NodeInfo]) -> Option<Self> {
+        None
+    }
+
+    /// Score of a node; higher is better.
+    fn score(&self, _snapshot: &Snapshot<'_>, _node: &NodeInfo) -> i64 {
+        0
+    }
+
+    /// Brings the scores of all nodes into 0 to `MAX_NODE_SCORE`.
+    fn normalize_score(&self, _scores: &mut [i64]) {}
+
+    /// Adds what must be written before the pod is bound to the node.
+    fn reserve(&self, _node: &NodeInfo, _writes: &mut Vec<PreBind>) {}
+}
+
+/// [`Plugin`] in a form that a list can hold. A plugin without fields needs no allocation.
+trait Active {
+    fn name(&self) -> &'static str;
+    fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection>;
+    fn add_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo);
+    fn remove_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo);
+    fn score(&self, snapshot: &Snapshot<'_>, nodes: &[&NodeInfo], scores: &mut Vec<i64>);
+    fn reserve(&self, node: &NodeInfo, writes: &mut Vec<PreBind>);
+    fn boxed_clone(&self) -> Box<dyn Active>;
+}
+
+impl<P: Plugin> Active for P {
+    fn name(&self) -> &'static str {
+        P::NAME
+    }
+
+    fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
+        Plugin::filter(self, snapshot, node)
+    }
+
+    fn add_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo) {
+        Plugin::add_pod(self, snapshot, pod, node);
+    }
+
+    fn remove_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo) {
+        Plugin::remove_pod(self, snapshot, pod, node);
+    }
+
+    fn score(&self, snapshot: &Snapshot<'_>, nodes: &[&NodeInfo], scores: &mut Vec<i64>) {
+        scores.clear();
+        scores.extend(nodes.iter().map(|node| Plugin::score(self, snapshot, node)));
+        self.normalize_score(scores);
+    }
+
+    fn reserve(&self, node: &NodeInfo, writes: &mut Vec<PreBind>) {
+        Plugin::reserve(self, node, writes);
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Active> {
+        Box::new(self.clone())
+    }
+}
+
+/// The state of a plugin for one phase, unless it skips the phase.
+type Phase = Option<Box<dyn Active>>;
+
+/// A line of the table of plugins.
+pub(crate) struct Registration {
+    pub(crate) name: &'static str,
+    pub(crate) pre_enqueue: fn(&PodInfo) -> bool,
+    pub(crate) queueing_hint: fn(&Event<'_>, &PodInfo) -> bool,
+    weight: i64,
+    pre_filter: fn(&Snapshot<'_>) -> Phase,
+    post_filter: fn(&CycleState<'_>, &FitError) -> Option<PostFilterResult>,
+    pre_score: fn(&Snapshot<'_>, &[&NodeInfo]) -> Phase,
+}
+
+/// A plugin that gives no scores.
+pub(crate) const fn plugin<P: Plugin>() -> Registration {
+    scored::<P>(0)
+}
+
+/// A plugin whose scores count `weight` times.
+pub(crate) const fn scored<P: Plugin>(weight: i64) -> Registration {
+    fn boxed<P: Plugin>(state: P) -> Box<dyn Active> {
+        Box::new(state)
+    }
+    Registration {
+        name: P::NAME,
+        pre_enqueue: P::pre_enqueue,
+        queueing_hint: P::queueing_hint,
+        weight,
+        pre_filter: |snapshot| P::pre_filter(snapshot).map(boxed),
+        post_filter: P::post_filter,
+        pre_score: |snapshot, feasible| P::pre_score(snapshot, feasible).map(boxed),
+    }
+}
+
+/// The state of one scheduling cycle: the snapshot, and the plugins that filter for this pod.
+pub(crate) struct CycleState<'a> {
+    pub(crate) snapshot: Snapshot<'a>,
+    plugins: &'static [Registration],
+    filters: Vec<Box<dyn Active>>,
+}
+
+impl Clone for CycleState<'_> {
+    fn clone(&self) -> Self {
+        let filters = self.filters.iter().map(|plugin| plugin.boxed_clone()).collect();
+        Self { snapshot: self.snapshot, plugins: self.plugins, filters }
+    }
+}
+
+impl<'a> CycleState<'a> {
+    /// Runs `pre_filter` of every plugin.
+    pub(crate) fn new(snapshot: Snapshot<'a>, plugins: &'static [Registration]) -> Self {
+        let filters = plugins.iter().filter_map(|p| (p.pre_filter)(&snapshot)).collect();
+        Self { snapshot, plugins, filters }
+    }
+
+    /// Runs `filter` of every plugin; the first rejection decides.
+    pub(crate) fn filter(&self, node: &NodeInfo) -> Result<(), Rejection> {
+        for plugin in &self.filters {
+            plugin
+                .filter(&self.snapshot, node)
+                .map_err(|rejection| Rejection { plugin: plugin.name(), ..rejection })?;
+        }
+        Ok(())
+    }
+
+    /// Updates the state of every plugin: preemption puts `pod` on the node.
+    pub(crate) fn add_pod(&mut self, pod: &PodInfo, node: &NodeInfo) {
+        for plugin in &mut self.filters {
+            plugin.add_pod(&self.snapshot, pod, node);
+        }
+    }
+
+    /// Updates the state of every plugin: preemption takes `pod` off the node.
+    pub(crate) fn remove_pod(&mut self, pod: &PodInfo, node: &NodeInfo) {
+        for plugin in &mut self.filters {
+            plugin.remove_pod(&self.snapshot, pod, node);
+        }
+    }
+
+    /// Makes room for the pod after no node fitted.
+    pub(crate) fn post_filter(&self, fit: &FitError) -> Option<PostFilterResult> {
+        self.plugins.iter().find_map(|p| (p.post_filter)(self, fit))
+    }
+
+    /// Scores of the nodes that fit, in their order: the weighted sum over all plugins.
+    pub(crate) fn score(&self, feasible: &[&NodeInfo]) -> Vec<i64> {
+        let mut total = vec![0; feasible.len()];
+        let mut scores = Vec::with_capacity(feasible.len());
+        for registration in self.plugins {
+            let Some(plugin) = (registration.pre_score)(&self.snapshot, feasible) else { continue };
+            plugin.score(&self.snapshot, feasible, &mut scores);
+            for (sum, score) in total.iter_mut().zip(&scores) {
+                *sum += registration.weight * score;
+            }
+        }
+        total
+    }
+
+    /// What must be written before the pod is bound to the node.
+    pub(crate) fn reserve(&self, node: &NodeInfo) -> Vec<PreBind> {
+        let mut writes = Vec::new();
+        for plugin in &self.filters {
+            plugin.reserve(node, &mut writes);
+        }
+        writes
+    }
+}
+
+/// Scales scores so that the highest becomes `MAX_NODE_SCORE`; `reverse` turns the order round
+/// (`helper.DefaultNormalizeScore`).
+pub(crate) fn default_normalize_score(scores: &mut [i64], reverse: bool) {
+    let max = scores.iter().copied().max().unwrap_or(0);
+    for score in scores {
+        *score = if max == 0 { 0 } else { *score * MAX_NODE_SCORE / max };
+        if reverse {
+            *score = MAX_NODE_SCORE - *score;
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! NodeResourcesFit: the node has the resources that the pod requests; prefers emptier nodes.
+
+use std::borrow::Cow;
+
+use crate::event::Event;
+use crate::framework::{MAX_NODE_SCORE, Plugin, Snapshot};
+use crate::node_info::NodeInfo;
+use crate::pod_info::PodInfo;
+use crate::rejection::Rejection;
+
+#[derive(Debug, Clone)]
+pub(super) struct NodeResourcesFit;
+
+impl Plugin for NodeResourcesFit {
+    const NAME: &'static str = "NodeResourcesFit";
+
+    fn queueing_hint(event: &Event<'_>, _: &PodInfo) -> bool {
+        matches!(event, Event::Node | Event::AssignedPodDelete(_))
+    }
+
+    fn pre_filter(_: &Snapshot<'_>) -> Option<Self> {
+        Some(Self)
+    }
+
+    fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
+        fit(snapshot.pod, node)
+    }
+
+    fn pre_score(_: &Snapshot<'_>, _: &[&NodeInfo]) -> Option<Self> {
+        Some(Self)
+    }
+
+    fn score(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> i64 {
+        least_allocated(snapshot.pod, node)
+    }
+}
+
+fn fit(pod: &PodInfo, node: &NodeInfo) -> Result<(), Rejection> {
+    let mut reasons: Vec<Cow<'static, str>> = Vec::new();
+    let mut unresolvable = false;
+    if node.pods.len() as i64 + 1 > node.allocatable.pods {
+        reasons.push("Too many pods".into());
+    }
+    for (name, requested) in pod.requests.iter().filter(|(_, requested)| *requested > 0) {
+        let allocatable = node.allocatable.get(name);
+        if requested > allocatable - node.requested.get(name) {
+            reasons.push(match name {
+                "cpu" => "Insufficient cpu".into(),
+                "memory" => "Insufficient memory".into(),
+                other => format!("Insufficient {other}").into(),
+            });
+            unresolvable |= requested > allocatable;
+        }
+    }
+    if reasons.is_empty() { Ok(()) } else { Err(Rejection { plugin: "", reasons, unresolvable }) }
+}
+
+/// Mean of the free shares of CPU and memory, 0 to 100 (strategy `LeastAllocated`).
+fn least_allocated(pod: &PodInfo, node: &NodeInfo) -> i64 {
+    let free = |used: i64, capacity: i64| {
+        if used > capacity { 0 } else { (capacity - used) * MAX_NODE_SCORE / capacity }
+    };
+    let resources = [
+        (node.non_zero_cpu + pod.non_zero_cpu, node.allocatable.milli_cpu),
+        (node.non_zero_memory + pod.non_zero_memory, node.allocatable.memory),
+    ];
+    let (mut sum, mut counted) = (0, 0);
+    for (used, capacity) in resources.into_iter().filter(|(_, capacity)| *capacity > 0) {
+        sum += free(used, capacity);
+        counted += 1;
+    }
+    if counted == 0 { 0 } else { sum / counted }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::Resources;
+
+    fn node(cpu: i64, pods: i64) -> NodeInfo {
+        NodeInfo {
+            allocatable: Resources {
+                milli_cpu: cpu,
+                memory: 1 << 30,
+                pods,
+                ..Resources::default()
+            },
+            ..NodeInfo::default()
+        }
+    }
+
+    fn pod(cpu: i64) -> PodInfo {
+        PodInfo {
+            requests: Resources { milli_cpu: cpu, pods: 1, ..Resources::default() },
+            non_zero_cpu: cpu,
+            ..PodInfo::default()
+        }
+    }
+
+    #[test]
+    fn rejection_names_every_insufficient_resource() {
+        let rejection = fit(&pod(500), &node(400, 0)).unwrap_err();
+        assert_eq!(rejection.reasons, ["Too many pods", "Insufficient cpu"]);
+        assert!(rejection.unresolvable);
+        assert!(fit(&pod(400), &node(400, 1)).is_ok());
+    }
+
+    #[test]
+    fn emptier_node_scores_higher() {
+        assert_eq!(least_allocated(&pod(500), &node(1000, 1)), (50 + 100) / 2);
+        assert!(
+            least_allocated(&pod(500), &node(2000, 1)) > least_allocated(&pod(500), &node(1000, 1))
+        );
+    }
+}

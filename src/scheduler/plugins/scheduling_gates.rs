@@ -1,0 +1,15 @@
+//! SchedulingGates: a pod waits until its scheduling gates are removed.
+
+use crate::framework::Plugin;
+use crate::pod_info::PodInfo;
+
+#[derive(Debug, Clone)]
+pub(super) struct SchedulingGates;
+
+impl Plugin for SchedulingGates {
+    const NAME: &'static str = "SchedulingGates";
+
+    fn pre_enqueue(pod: &PodInfo) -> bool {
+        pod.gates.is_empty()
+    }
+}

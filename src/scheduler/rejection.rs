@@ -1,0 +1,66 @@
+//! Why a plugin rejects a node, and why no node fits a pod.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Why a node does not fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rejection {
+    /// Name of the plugin that rejected the node; set by the framework.
+    pub(crate) plugin: &'static str,
+    /// Texts as kube-scheduler prints them.
+    pub(crate) reasons: Vec<Cow<'static, str>>,
+    /// Removing pods from the node would not help (`UnschedulableAndUnresolvable`).
+    pub(crate) unresolvable: bool,
+}
+
+impl Rejection {
+    /// A rejection that preemption may resolve.
+    pub(crate) fn new(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { plugin: "", reasons: vec![reason.into()], unresolvable: false }
+    }
+
+    /// A rejection that preemption cannot resolve.
+    pub(crate) fn unresolvable(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { unresolvable: true, ..Self::new(reason) }
+    }
+}
+
+/// No node fits.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FitError {
+    /// The rejection of each node, with the index of the node in the snapshot.
+    pub(crate) rejections: Vec<(usize, Rejection)>,
+    /// Number of nodes in the cluster.
+    pub(crate) nodes: usize,
+}
+
+impl FitError {
+    /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
+    pub(crate) fn message(&self) -> String {
+        if self.nodes == 0 {
+            return "no nodes available to schedule pods".into();
+        }
+        let reasons = self.rejections.iter().flat_map(|(_, r)| &r.reasons);
+        available_nodes(self.nodes, reasons.map(AsRef::as_ref))
+    }
+
+    /// Names of the plugins that rejected a node.
+    pub(crate) fn plugins(&self) -> Vec<&'static str> {
+        let mut all: Vec<&'static str> = self.rejections.iter().map(|(_, r)| r.plugin).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// `0/3 nodes are available: 1 one reason, 2 another.`, with the counted reasons sorted as text.
+pub(crate) fn available_nodes<'a>(nodes: usize, reasons: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for reason in reasons {
+        *counts.entry(reason).or_default() += 1;
+    }
+    let mut parts: Vec<String> = counts.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+    parts.sort();
+    format!("0/{nodes} nodes are available: {}.", parts.join(", "))
+}
