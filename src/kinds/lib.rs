@@ -94,6 +94,9 @@ typed!(
     networking::v1::ServiceCIDR,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
+    storage::v1::CSIDriver,
+    storage::v1::CSINode,
     storage::v1::StorageClass,
+    storage::v1::VolumeAttachment,
     storage::v1::VolumeAttributesClass,
 );

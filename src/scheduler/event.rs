@@ -1,5 +1,7 @@
 //! Changes in the cluster that may make a rejected pod schedulable.
 
+use api::k8s::api::storage::v1::CSINode;
+
 use crate::pod_info::PodInfo;
 
 /// A change in the cluster, named after upstream's `ClusterEvent` resources. A plugin's
@@ -23,6 +25,17 @@ pub(crate) enum Event<'a> {
     PersistentVolume,
     /// A storage class was added, changed or deleted.
     StorageClass,
+    /// A CSINode was added.
+    CsiNodeAdd,
+    /// A CSINode changed.
+    CsiNodeUpdate {
+        /// The object before the change.
+        old: &'a CSINode,
+        /// The object after the change.
+        new: &'a CSINode,
+    },
+    /// A volume was detached from a node.
+    VolumeAttachmentDelete,
     /// A namespace was added or deleted, or its labels changed.
     Namespace,
 }

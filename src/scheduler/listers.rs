@@ -2,7 +2,7 @@
 
 use api::k8s::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::policy::v1::PodDisruptionBudget;
-use api::k8s::api::storage::v1::StorageClass;
+use api::k8s::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use client::labels::Labels;
 
 /// Objects other than pods and nodes. Every method answers "there is none" by default, so that a
@@ -36,6 +36,21 @@ pub(crate) trait Listers {
     /// A storage class.
     fn storage_class(&self, _name: &str) -> Option<StorageClass> {
         None
+    }
+
+    /// The CSI drivers that are installed on a node.
+    fn csi_node(&self, _name: &str) -> Option<CSINode> {
+        None
+    }
+
+    /// A CSI driver.
+    fn csi_driver(&self, _name: &str) -> Option<CSIDriver> {
+        None
+    }
+
+    /// The attachments of volumes to a node.
+    fn volume_attachments(&self, _node: &str) -> Vec<VolumeAttachment> {
+        Vec::new()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::k8s::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use api::k8s::api::policy::v1::PodDisruptionBudget;
-use api::k8s::api::storage::v1::StorageClass;
+use api::k8s::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use base::{Kind, Shutdown, Tasks, clock};
 use client::informer::decode;
 use client::labels::Labels;
@@ -21,12 +21,17 @@ use crate::state::{CycleResult, SCHEDULER_NAME, State};
 
 /// Most bindings that run at the same time; more wait.
 const BINDINGS_MAX: usize = 128;
+/// Index of volume attachments by `spec.nodeName`.
+const BY_NODE: &str = "scheduler-node";
 
 struct Caches {
     namespaces: Informer<Namespace>,
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
+    csi_nodes: Informer<CSINode>,
+    csi_drivers: Informer<CSIDriver>,
+    attachments: Informer<VolumeAttachment>,
     budgets: Informer<PodDisruptionBudget>,
 }
 
@@ -55,6 +60,18 @@ impl Listers for Caches {
     fn storage_class(&self, name: &str) -> Option<StorageClass> {
         self.classes.get("", name)
     }
+
+    fn csi_node(&self, name: &str) -> Option<CSINode> {
+        self.csi_nodes.get("", name)
+    }
+
+    fn csi_driver(&self, name: &str) -> Option<CSIDriver> {
+        self.csi_drivers.get("", name)
+    }
+
+    fn volume_attachments(&self, node: &str) -> Vec<VolumeAttachment> {
+        self.attachments.by_index(BY_NODE, node)
+    }
 }
 
 struct Shared {
@@ -82,8 +99,14 @@ pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
         claims: informers.of(),
         volumes: informers.of(),
         classes: informers.of(),
+        csi_nodes: informers.of(),
+        csi_drivers: informers.of(),
+        attachments: informers.of(),
         budgets: informers.of(),
     };
+    caches.attachments.add_index(BY_NODE, |object| {
+        decode::<VolumeAttachment>(object).map(|a| a.spec.node_name).into_iter().collect()
+    });
     let (pods, nodes) = (informers.of::<Pod>(), informers.of::<Node>());
     let claims_changed = listen(&shared, &caches, &pods, &nodes);
     let recorder = EventRecorder::new(client.clone(), SCHEDULER_NAME, "", tasks);
@@ -127,12 +150,32 @@ fn listen(
     let to = Arc::clone(shared);
     caches.classes.on_change(move |_| to.on_event(&Event::StorageClass));
     let to = Arc::clone(shared);
+    caches.csi_nodes.on_change(move |change| csi_node_changed(&to, change));
+    let to = Arc::clone(shared);
+    caches.attachments.on_change(move |change| {
+        if matches!(change, Change::Deleted(_)) {
+            to.on_event(&Event::VolumeAttachmentDelete);
+        }
+    });
+    let to = Arc::clone(shared);
     caches.namespaces.on_change(move |change| {
         if !matches!(change, Change::Updated { old, new } if old.labels == new.labels) {
             to.on_event(&Event::Namespace);
         }
     });
     receiver
+}
+
+fn csi_node_changed(shared: &Shared, change: &Change) {
+    match change {
+        Change::Added(_) => shared.on_event(&Event::CsiNodeAdd),
+        Change::Updated { old, new } => {
+            if let (Some(old), Some(new)) = (decode::<CSINode>(old), decode::<CSINode>(new)) {
+                shared.on_event(&Event::CsiNodeUpdate { old: &old, new: &new });
+            }
+        }
+        Change::Deleted(_) => {}
+    }
 }
 
 fn pod_changed(shared: &Shared, change: &Change) {
@@ -168,6 +211,9 @@ async fn run(
         caches.claims.synced().await;
         caches.volumes.synced().await;
         caches.classes.synced().await;
+        caches.csi_nodes.synced().await;
+        caches.csi_drivers.synced().await;
+        caches.attachments.synced().await;
         caches.namespaces.synced().await;
         caches.budgets.synced().await;
     };
