@@ -14,6 +14,7 @@ mod node_ports;
 mod node_resources_balanced_allocation;
 mod node_resources_fit;
 mod node_unschedulable;
+mod node_volume_limits;
 mod pod_topology_spread;
 mod scheduling_gates;
 mod taint_toleration;
@@ -37,6 +38,7 @@ pub(crate) static PLUGINS: &[Registration] = &[
     plugin::<node_ports::NodePorts>(),
     scored::<node_resources_fit::NodeResourcesFit>(1),
     plugin::<volume_restrictions::VolumeRestrictions>(),
+    plugin::<node_volume_limits::NodeVolumeLimits>(),
     plugin::<volume_binding::VolumeBinding>(),
     scored::<pod_topology_spread::PodTopologySpread>(2),
     scored::<inter_pod_affinity::InterPodAffinity>(2),
