@@ -1,6 +1,5 @@
 //! Secrets of type `kubernetes.io/service-account-token`: filled with token, CA and namespace, gone with their account.
 
-use std::fmt;
 use std::sync::Arc;
 
 use api::k8s::ByteString;
@@ -9,34 +8,13 @@ use client::{Action, Change, Client, DeleteOptions, Error, Informer};
 
 use crate::context::Context;
 use crate::keyed::{Key, Keyed, settled};
+use crate::signing::SignToken;
 
 const TYPE: &str = "kubernetes.io/service-account-token";
 const NAME: &str = "kubernetes.io/service-account.name";
 const UID: &str = "kubernetes.io/service-account.uid";
 /// Between account and Secret in the key of a reference to be removed; part of no name.
 const REFERENCE: char = '/';
-
-/// From namespace, account, its uid and the Secret to the token.
-type Sign = dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync;
-
-/// Signs a token for namespace, account, its uid and the Secret.
-#[derive(Clone)]
-pub struct SignToken(Arc<Sign>);
-
-impl SignToken {
-    /// Signs with this function.
-    pub fn new(
-        sign: impl Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync + 'static,
-    ) -> Self {
-        Self(Arc::new(sign))
-    }
-}
-
-impl fmt::Debug for SignToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SignToken")
-    }
-}
 
 /// Starts the controller. As upstream it acts as the controller manager itself.
 pub(crate) fn start(context: &Context) {
@@ -113,7 +91,7 @@ impl Tokens {
                 settled(self.client.delete::<Secret>(&namespace, &name, &options).await)?;
             }
             Some(account) => {
-                let sign = |uid: &str, of: &str| (self.sign.0)(&namespace, of, uid, &name);
+                let sign = |uid: &str, of: &str| self.sign.sign(&namespace, of, uid, &name);
                 let filled = fill(&secret, &account, &self.root_ca, sign);
                 match filled {
                     Ok(Some(secret)) => settled(self.client.update(&secret).await)?,

@@ -6,10 +6,16 @@ use client::{Change, Client, Error, Informer, Kind, controller_of, meta, owner_r
 
 use crate::claim::{self, Claim};
 use crate::keyed::Key;
-use crate::replicas::{BY_CONTROLLER, controller_uid};
 
+/// Index of objects by the uid of their controller.
+pub(crate) const BY_CONTROLLER: &str = "controller-uid";
 /// Index of objects without a controller, by namespace.
 const ORPHANS: &str = "orphans";
+
+/// The uid of an object's controller, for [`BY_CONTROLLER`].
+pub(crate) fn controller_uid(object: &Object) -> Vec<String> {
+    meta(object).as_ref().and_then(controller_of).map(|o| o.uid.clone()).into_iter().collect()
+}
 
 fn orphan_of(object: &Object) -> Vec<String> {
     let orphan = meta(object).is_some_and(|m| controller_of(&m).is_none());

@@ -5,7 +5,6 @@ pub(crate) mod approve;
 pub(crate) mod clean;
 pub(crate) mod sign;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,23 +15,12 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 use base::pki::granted::Asked;
 
-pub use sign::SignRequest;
+use crate::signing::Signer;
 
 /// Service account of all three, as upstream.
 const ACCOUNT: &str = "certificate-controller";
 /// Upstream's `ConcurrentCSRSigningSyncs`.
 const WORKERS: usize = 5;
-
-/// Signers of the cluster (`k8s.io/api/certificates/v1`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signer {
-    /// Certificates with which users of the API show who they are.
-    Client,
-    /// The same of kubelets.
-    KubeletClient,
-    /// Certificates of kubelets' own API.
-    KubeletServing,
-}
 
 impl Signer {
     fn of(request: &CertificateSigningRequest) -> Option<Self> {

@@ -10,8 +10,7 @@ use client::{Client, EventRecorder, Informers};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::account_tokens::SignToken;
-use crate::certificate_requests::SignRequest;
+use crate::signing::{SignRequest, SignToken};
 
 /// Sums what objects of a kind use of a quota, by quota resource; the same count that admission makes.
 pub type QuotaUsage =

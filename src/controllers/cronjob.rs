@@ -18,10 +18,10 @@ use jiff::Zoned;
 use jiff::tz::TimeZone;
 
 use crate::adoption;
+use crate::adoption::{BY_CONTROLLER, controller_uid};
 use crate::context::Context;
 use crate::job::facts::finished_at;
 use crate::keyed::{Keyed, settled};
-use crate::replicas::{BY_CONTROLLER, controller_uid};
 
 /// Service account and event source.
 const CONTROLLER: &str = "cronjob-controller";

@@ -15,10 +15,10 @@ use client::events::EventType;
 use client::{Action, Change, Client, Error, EventRecorder, Informer, controller_of, meta};
 
 use crate::adoption;
+use crate::adoption::{BY_CONTROLLER, controller_uid};
 use crate::context::Context;
 use crate::history;
 use crate::keyed::{Key, Keyed};
-use crate::replicas::{BY_CONTROLLER, controller_uid};
 use rollout::Rollout;
 
 /// Service account and event source.

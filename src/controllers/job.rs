@@ -373,7 +373,7 @@ impl Controller {
             Next::Nothing => (0, HashSet::new(), Ok(())),
             Next::End => {
                 let uid = job.metadata.uid.as_deref().unwrap_or_default();
-                let active: Vec<Pod> = self.pods.by_index(crate::replicas::BY_CONTROLLER, uid);
+                let active: Vec<Pod> = self.pods.by_index(crate::adoption::BY_CONTROLLER, uid);
                 let active = active.into_iter().filter(pods::is_active).collect();
                 let (deleted, outcome) = self.delete(key, job, active, false).await;
                 (0, deleted, outcome)

@@ -49,6 +49,7 @@ mod resources;
 mod root_ca;
 mod service_account;
 mod service_cidr;
+mod signing;
 mod statefulset;
 mod taint_eviction;
 mod template_hash;
@@ -56,7 +57,6 @@ mod tokens;
 mod ttl_after_finished;
 mod volume_protection;
 
-pub use account_tokens::SignToken;
 pub use all::start;
-pub use certificate_requests::{SignRequest, Signer};
 pub use context::{ClientFor, Config, Context, FastLoss, QuotaUsage, Tunnel, Tunnels};
+pub use signing::{SignRequest, SignToken, Signer};

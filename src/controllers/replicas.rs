@@ -3,7 +3,6 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use api::Object;
 use api::k8s::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
 use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 use api::k8s::jiff::Timestamp;
@@ -22,8 +21,6 @@ use crate::pods;
 const BURST_MAX: usize = 500;
 /// First batch of creations; each success doubles it (`controller.SlowStartInitialBatchSize`).
 const SLOW_START: usize = 1;
-/// Index of pods by the uid of their controller.
-pub(crate) const BY_CONTROLLER: &str = "controller-uid";
 /// Workers per controller (`--concurrent-replicaset-syncs`).
 const WORKERS: usize = 5;
 
@@ -67,11 +64,6 @@ pub(crate) trait ReplicaOwner: Kind {
 pub(crate) struct Failure {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
-}
-
-/// The uid of an object's controller, for [`BY_CONTROLLER`].
-pub(crate) fn controller_uid(object: &Object) -> Vec<String> {
-    meta(object).as_ref().and_then(controller_of).map(|o| o.uid.clone()).into_iter().collect()
 }
 
 struct Engine<K> {

@@ -6,34 +6,11 @@ use client::{Action, Client, Error, Informer};
 
 use crate::context::Context;
 use crate::keyed::{Keyed, settled};
+use crate::signing::SignRequest;
 
 /// A certificate's time where none is asked for, and at most (`--cluster-signing-duration`), and at least.
 const VALID_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const VALID_MIN: Duration = Duration::from_secs(10 * 60);
-
-type Sign = dyn Fn(Signer, &Asked, &[String], Duration) -> Result<String, String> + Send + Sync;
-
-/// Signs a request by the CA of a signer: usages and time as the API says them.
-#[derive(Clone)]
-pub struct SignRequest(Arc<Sign>);
-
-impl SignRequest {
-    /// Signs with this function.
-    pub fn new(
-        sign: impl Fn(Signer, &Asked, &[String], Duration) -> Result<String, String>
-        + Send
-        + Sync
-        + 'static,
-    ) -> Self {
-        Self(Arc::new(sign))
-    }
-}
-
-impl fmt::Debug for SignRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SignRequest")
-    }
-}
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context) {
@@ -70,7 +47,7 @@ fn outcome(
     if let Some(why) = signer.refuses(&asked, usages(request)) {
         return Some(Err(why));
     }
-    Some((sign.0)(signer, &asked, usages(request), valid(request)))
+    Some(sign.sign(signer, &asked, usages(request), valid(request)))
 }
 
 async fn reconcile(

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use super::math::{self, desired, size};
 use super::{Controller, HASH_LABEL, annotations, by_age, find_new, history, status};
+use crate::adoption::BY_CONTROLLER;
 use crate::pods;
-use crate::replicas::BY_CONTROLLER;
 use crate::template_hash;
 
 /// Longest name of a ReplicaSet (a DNS subdomain).
