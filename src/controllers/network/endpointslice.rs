@@ -1,0 +1,420 @@
+//! EndpointSlices: what stands behind every Service with a selector, at most 100 endpoints a slice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::k8s::api::core::v1::{Node, ObjectReference, Pod, Service};
+use api::k8s::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use client::events::EventType;
+use client::{
+    Action, Change, Client, DeleteOptions, Error, EventRecorder, Informer, owner_reference,
+};
+
+use crate::framework::context::Context;
+use crate::framework::keyed::{Key, Keyed, settled};
+use crate::framework::pods;
+use crate::network::endpoint_builder::{addresses, appears, hostname, target_port};
+
+/// `--max-endpoints-per-slice`.
+const ENDPOINTS_MAX: usize = 100;
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+const MANAGED_BY: (&str, &str) =
+    ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io");
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+struct Controller {
+    client: Client,
+    recorder: EventRecorder,
+    services: Informer<Service>,
+    pods: Informer<Pod>,
+    slices: Informer<EndpointSlice>,
+    nodes: Informer<Node>,
+}
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context) {
+    let client = context.client("endpointslice-controller");
+    let recorder = context.recorder(&client, "endpoint-slice-controller");
+    let informers = &context.informers;
+    let (services, pods, slices, nodes) = (
+        informers.of::<Service>(),
+        informers.of::<Pod>(),
+        informers.of::<EndpointSlice>(),
+        informers.of::<Node>(),
+    );
+    slices.add_index(SERVICE_LABEL, |o| {
+        o.label(SERVICE_LABEL).map(|s| format!("{}/{s}", o.key.namespace)).into_iter().collect()
+    });
+    let mut keyed = Keyed::new();
+    keyed.wakes_itself(&services);
+    let known = services.clone();
+    keyed.wakes(&pods, move |change| services_of_pod(&known, change));
+    keyed.wakes(&slices, |change| {
+        let object = change.object();
+        let ours = object.label(MANAGED_BY.0) == Some(MANAGED_BY.1);
+        let service = object.label(SERVICE_LABEL).filter(|_| ours);
+        service.map(|s| (object.key.namespace.to_string(), s.to_owned())).into_iter().collect()
+    });
+    keyed.needs(&nodes);
+    let controller =
+        std::sync::Arc::new(Controller { client, recorder, services, pods, slices, nodes });
+    keyed.run(&context.tasks, "endpointslice-controller", 5, move |(namespace, name)| {
+        let controller = std::sync::Arc::clone(&controller);
+        async move { controller.reconcile(&namespace, &name).await }
+    });
+}
+
+/// Services whose selector chooses the pod as it is, or as it was.
+pub(crate) fn services_of_pod(services: &Informer<Service>, change: &Change) -> Vec<Key> {
+    let mut labels = vec![&change.object().labels];
+    if let Change::Updated { old, .. } = change {
+        labels.push(&old.labels);
+    }
+    let maps: Vec<BTreeMap<String, String>> = labels
+        .iter()
+        .map(|l| l.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
+        .collect();
+    let chooses = |service: &Service| {
+        let selector =
+            service.spec.as_ref().and_then(|s| s.selector.as_ref()).filter(|s| !s.is_empty());
+        selector.is_some_and(|s| maps.iter().any(|m| client::labels::contains(s, Some(m))))
+    };
+    let all = services.list(&change.object().key.namespace);
+    all.into_iter()
+        .filter(chooses)
+        .map(|s| (s.metadata.namespace.unwrap_or_default(), s.metadata.name.unwrap_or_default()))
+        .collect()
+}
+
+/// Endpoints that share their ports, which makes a slice.
+#[derive(Debug, Clone, PartialEq)]
+struct Group {
+    family: String,
+    ports: Vec<EndpointPort>,
+    endpoints: Vec<Endpoint>,
+}
+
+/// What slices the service should have, before they are cut into pieces.
+fn groups(service: &Service, pods: &[Pod], zone_of: &dyn Fn(&str) -> Option<String>) -> Vec<Group> {
+    let Some(spec) = service.spec.as_ref() else { return Vec::new() };
+    let families: Vec<String> = spec.ip_families.clone().unwrap_or_else(|| vec!["IPv4".into()]);
+    let publish = spec.publish_not_ready_addresses == Some(true);
+    let name = service.metadata.name.as_deref().unwrap_or_default();
+    let mut groups: Vec<Group> = Vec::new();
+    for family in families {
+        for pod in pods.iter().filter(|p| appears(p, true)) {
+            let addresses = addresses(pod, &family);
+            if addresses.is_empty() {
+                continue;
+            }
+            let mut ports: Vec<EndpointPort> = Vec::new();
+            for port in spec.ports.iter().flatten() {
+                if let Some(number) = target_port(port, pod) {
+                    ports.push(EndpointPort {
+                        name: Some(port.name.clone().unwrap_or_default()),
+                        port: Some(number),
+                        protocol: Some(port.protocol.clone().unwrap_or_else(|| "TCP".into())),
+                        app_protocol: port.app_protocol.clone(),
+                    });
+                }
+            }
+            if ports.is_empty() && spec.ports.iter().flatten().next().is_some() {
+                continue;
+            }
+            let endpoint = endpoint(pod, name, addresses, publish, zone_of);
+            match groups.iter_mut().find(|g| g.family == family && g.ports == ports) {
+                Some(group) => group.endpoints.push(endpoint),
+                None => {
+                    groups.push(Group { family: family.clone(), ports, endpoints: vec![endpoint] })
+                }
+            }
+        }
+        // A service without endpoints still has one, empty slice per family, so that watchers know.
+        if !groups.iter().any(|g| g.family == family) {
+            groups.push(Group { family, ports: Vec::new(), endpoints: Vec::new() });
+        }
+    }
+    for group in &mut groups {
+        group.endpoints.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+    }
+    groups
+}
+
+fn endpoint(
+    pod: &Pod,
+    service: &str,
+    addresses: Vec<String>,
+    publish: bool,
+    zone_of: &dyn Fn(&str) -> Option<String>,
+) -> Endpoint {
+    let meta = &pod.metadata;
+    let terminating = meta.deletion_timestamp.is_some();
+    let serving = pods::is_ready(pod);
+    let node = pod.spec.as_ref().and_then(|s| s.node_name.clone());
+    Endpoint {
+        addresses,
+        conditions: Some(EndpointConditions {
+            ready: Some(publish || (serving && !terminating)),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
+        hostname: hostname(pod, service),
+        zone: node.as_deref().and_then(zone_of),
+        node_name: node,
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".into()),
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            uid: meta.uid.clone(),
+            ..ObjectReference::default()
+        }),
+        ..Endpoint::default()
+    }
+}
+
+/// The writes that turn `have` into `want`. Slices are matched by family and ports; a slice keeps the endpoints it has.
+#[derive(Debug, Default)]
+struct Plan {
+    create: Vec<EndpointSlice>,
+    update: Vec<EndpointSlice>,
+    delete: Vec<EndpointSlice>,
+}
+
+fn plan(service: &Service, want: Vec<Group>, have: Vec<EndpointSlice>) -> Plan {
+    let mut plan = Plan::default();
+    let mut left: Vec<EndpointSlice> = have;
+    for group in want {
+        let belongs = |s: &EndpointSlice| {
+            s.address_type == group.family && s.ports.as_deref().unwrap_or_default() == group.ports
+        };
+        let (mine, others): (Vec<EndpointSlice>, Vec<EndpointSlice>) =
+            left.into_iter().partition(belongs);
+        left = others;
+        let mut todo: BTreeMap<String, Endpoint> =
+            group.endpoints.iter().map(|e| (id(e), e.clone())).collect();
+        let mut filled: Vec<(EndpointSlice, Vec<Endpoint>)> = Vec::new();
+        for slice in mine {
+            let kept: Vec<Endpoint> =
+                slice.endpoints.iter().flatten().filter_map(|e| todo.remove(&id(e))).collect();
+            filled.push((slice, kept));
+        }
+        let mut rest: Vec<Endpoint> = todo.into_values().collect();
+        for (_, endpoints) in &mut filled {
+            let room = ENDPOINTS_MAX.saturating_sub(endpoints.len()).min(rest.len());
+            endpoints.extend(rest.drain(..room));
+        }
+        let had_one = !filled.is_empty();
+        let keep_one = filled.iter().all(|(_, e)| e.is_empty()) && rest.is_empty();
+        for (index, (slice, endpoints)) in filled.into_iter().enumerate() {
+            if endpoints.is_empty() && !(keep_one && index == 0) {
+                plan.delete.push(slice);
+                continue;
+            }
+            let wanted = dressed(service, &slice, &group, endpoints);
+            if wanted != slice {
+                plan.update.push(wanted);
+            }
+        }
+        if group.endpoints.is_empty() && !had_one {
+            plan.create.push(dressed(service, &EndpointSlice::default(), &group, Vec::new()));
+        }
+        while !rest.is_empty() {
+            let endpoints: Vec<Endpoint> = rest.drain(..rest.len().min(ENDPOINTS_MAX)).collect();
+            plan.create.push(dressed(service, &EndpointSlice::default(), &group, endpoints));
+        }
+    }
+    plan.delete.extend(left);
+    plan
+}
+
+fn id(endpoint: &Endpoint) -> String {
+    let uid = endpoint.target_ref.as_ref().and_then(|r| r.uid.clone()).unwrap_or_default();
+    format!("{uid}/{}", endpoint.addresses.join(","))
+}
+
+/// The slice with these endpoints and the labels that it must have.
+fn dressed(
+    service: &Service,
+    slice: &EndpointSlice,
+    group: &Group,
+    endpoints: Vec<Endpoint>,
+) -> EndpointSlice {
+    let meta = &service.metadata;
+    let name = meta.name.clone().unwrap_or_default();
+    let headless = service.spec.as_ref().is_some_and(|s| s.cluster_ip.as_deref() == Some("None"));
+    let mut labels: BTreeMap<String, String> = meta.labels.clone().unwrap_or_default();
+    labels.retain(|k, _| k != HEADLESS);
+    labels.insert(SERVICE_LABEL.into(), name.clone());
+    labels.insert(MANAGED_BY.0.into(), MANAGED_BY.1.into());
+    if headless {
+        labels.insert(HEADLESS.into(), String::new());
+    }
+    let mut slice = slice.clone();
+    if slice.metadata.name.is_none() {
+        slice.metadata = ObjectMeta {
+            generate_name: Some(format!("{name}-")),
+            namespace: meta.namespace.clone(),
+            owner_references: Some(vec![owner_reference(service)]),
+            ..ObjectMeta::default()
+        };
+    }
+    slice.metadata.labels = Some(labels);
+    slice.address_type.clone_from(&group.family);
+    slice.ports = (!group.ports.is_empty()).then(|| group.ports.clone());
+    slice.endpoints = (!endpoints.is_empty()).then_some(endpoints);
+    slice
+}
+
+impl Controller {
+    async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, Error> {
+        let Some(service) = self.services.get(namespace, name) else { return Ok(Action::Done) };
+        let spec = service.spec.clone().unwrap_or_default();
+        let Some(selector) = spec
+            .selector
+            .filter(|s| !s.is_empty() && spec.type_.as_deref() != Some("ExternalName"))
+        else {
+            return Ok(Action::Done);
+        };
+        if service.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::Done);
+        }
+        let chosen: Vec<Pod> = self
+            .pods
+            .cache()
+            .list(namespace)
+            .iter()
+            .filter(|o| selector.iter().all(|(k, v)| o.label(k) == Some(v)))
+            .filter_map(|o| client::informer::decode(o))
+            .collect();
+        let zone_of = |node: &str| {
+            self.nodes
+                .cache()
+                .get("", node)
+                .and_then(|n| n.label("topology.kubernetes.io/zone").map(str::to_owned))
+        };
+        let want = groups(&service, &chosen, &zone_of);
+        let ours = |s: &EndpointSlice| {
+            s.metadata
+                .labels
+                .as_ref()
+                .is_some_and(|l| l.get(MANAGED_BY.0).map(String::as_str) == Some(MANAGED_BY.1))
+                && s.metadata.deletion_timestamp.is_none()
+        };
+        let have: Vec<EndpointSlice> = self
+            .slices
+            .by_index(SERVICE_LABEL, &format!("{namespace}/{name}"))
+            .into_iter()
+            .filter(ours)
+            .collect();
+        let plan = plan(&service, want, have);
+        let outcome = self.apply(namespace, plan).await;
+        if let Err(error) = &outcome {
+            if !error.is_namespace_terminating() {
+                let text = format!(
+                    "Error updating Endpoint Slices for Service {namespace}/{name}: {error}"
+                );
+                self.recorder.event(
+                    &service,
+                    EventType::Warning,
+                    "FailedToUpdateEndpointSlices",
+                    text,
+                );
+            }
+        }
+        outcome.map(|()| Action::Done)
+    }
+
+    async fn apply(&self, namespace: &str, plan: Plan) -> Result<(), Error> {
+        for slice in &plan.create {
+            self.client.create(namespace, slice).await?;
+        }
+        for slice in &plan.update {
+            settled(self.client.update(slice).await)?;
+        }
+        let doomed: BTreeSet<String> =
+            plan.delete.into_iter().filter_map(|s| s.metadata.name).collect();
+        for name in doomed {
+            settled(
+                self.client
+                    .delete::<EndpointSlice>(namespace, &name, &DeleteOptions::default())
+                    .await,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn service() -> Service {
+        serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "n", "uid": "u"}, "spec": {"clusterIP": "10.0.0.1", "ipFamilies": ["IPv4"],
+            "selector": {"a": "b"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}}))
+        .unwrap()
+    }
+
+    fn pod(name: &str, ip: &str, ready: &str, deleting: bool) -> Pod {
+        let mut pod = json!({"metadata": {"name": name, "namespace": "n", "uid": name}, "spec": {"nodeName": "x", "containers": []},
+            "status": {"phase": "Running", "podIPs": [{"ip": ip}], "conditions": [{"type": "Ready", "status": ready}]}});
+        if deleting {
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn conditions_tell_ready_serving_and_terminating_apart() {
+        let pods = [
+            pod("a", "10.1.0.1", "True", false),
+            pod("b", "10.1.0.2", "False", false),
+            pod("c", "10.1.0.3", "True", true),
+        ];
+        let groups = groups(&service(), &pods, &|_| Some("z".into()));
+        let told: Vec<(bool, bool, bool)> = groups[0]
+            .endpoints
+            .iter()
+            .map(|e| e.conditions.as_ref().unwrap())
+            .map(|c| (c.ready.unwrap(), c.serving.unwrap(), c.terminating.unwrap()))
+            .collect();
+        assert_eq!(told, [(true, true, false), (false, false, false), (false, true, true)]);
+        assert_eq!(groups[0].ports[0].port, Some(8080));
+        assert_eq!(groups[0].endpoints[0].zone.as_deref(), Some("z"));
+    }
+
+    #[test]
+    fn slices_hold_a_hundred_and_unchanged_ones_are_not_written() {
+        let pods: Vec<Pod> = (0..150)
+            .map(|i| pod(&format!("p{i}"), &format!("10.1.0.{i}"), "True", false))
+            .collect();
+        let all = plan(&service(), groups(&service(), &pods, &|_| None), Vec::new());
+        let sizes: Vec<usize> =
+            all.create.iter().map(|s| s.endpoints.as_ref().unwrap().len()).collect();
+        assert_eq!(sizes, [100, 50]);
+        let mut have = all.create;
+        for (i, slice) in have.iter_mut().enumerate() {
+            slice.metadata.name = Some(format!("s{i}"));
+        }
+        let again = plan(&service(), groups(&service(), &pods, &|_| None), have.clone());
+        assert!(
+            again.create.is_empty() && again.update.is_empty() && again.delete.is_empty(),
+            "{again:?}"
+        );
+        let fewer = plan(&service(), groups(&service(), &pods[..1], &|_| None), have);
+        assert_eq!((fewer.create.len(), fewer.update.len(), fewer.delete.len()), (0, 1, 1));
+    }
+
+    #[test]
+    fn a_service_without_pods_has_one_empty_slice() {
+        let first = plan(&service(), groups(&service(), &[], &|_| None), Vec::new());
+        assert_eq!((first.create.len(), first.create[0].endpoints.clone()), (1, None));
+        let mut have = first.create;
+        have[0].metadata.name = Some("x".into());
+        let again = plan(&service(), groups(&service(), &[], &|_| None), have);
+        assert!(
+            again.create.is_empty() && again.update.is_empty() && again.delete.is_empty(),
+            "{again:?}"
+        );
+    }
+}

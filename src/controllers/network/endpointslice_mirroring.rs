@@ -1,0 +1,351 @@
+//! EndpointSlices of Endpoints that somebody wrote by hand for a Service without selector: one slice a family and set of ports.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::k8s::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
+use api::k8s::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use client::events::EventType;
+use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, owner_reference};
+
+use crate::framework::context::Context;
+use crate::framework::keyed::{Keyed, settled};
+
+/// `--mirroring-max-endpoints-per-subset`.
+const ENDPOINTS_MAX: usize = 1000;
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+const MANAGED_BY: (&str, &str) =
+    ("endpointslice.kubernetes.io/managed-by", "endpointslicemirroring-controller.k8s.io");
+const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+/// Annotations of the Endpoints that say nothing about the slices.
+const NOT_MIRRORED: [&str; 2] = [
+    "endpoints.kubernetes.io/last-change-trigger-time",
+    "kubectl.kubernetes.io/last-applied-configuration",
+];
+
+struct Controller {
+    client: Client,
+    recorder: EventRecorder,
+    endpoints: Informer<Endpoints>,
+    services: Informer<Service>,
+    slices: Informer<EndpointSlice>,
+}
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context) {
+    let client = context.client("endpointslicemirroring-controller");
+    let recorder = context.recorder(&client, "endpoint-slice-mirroring-controller");
+    let informers = &context.informers;
+    let (endpoints, services, slices) =
+        (informers.of::<Endpoints>(), informers.of::<Service>(), informers.of::<EndpointSlice>());
+    let mut keyed = Keyed::new();
+    keyed.wakes_itself(&endpoints);
+    keyed.wakes_itself(&services);
+    keyed.wakes(&slices, |change| {
+        let object = change.object();
+        let ours = object.label(MANAGED_BY.0) == Some(MANAGED_BY.1);
+        let service = object.label(SERVICE_LABEL).filter(|_| ours);
+        service.map(|s| (object.key.namespace.to_string(), s.to_owned())).into_iter().collect()
+    });
+    let controller = Arc::new(Controller { client, recorder, endpoints, services, slices });
+    keyed.run(&context.tasks, "endpointslice-mirroring-controller", 5, move |(namespace, name)| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(&namespace, &name).await }
+    });
+}
+
+/// Whether these Endpoints are somebody's own, for a Service whose pods nobody chooses.
+fn is_mirrored(endpoints: &Endpoints, service: &Service) -> bool {
+    let meta = &endpoints.metadata;
+    let skipped = meta.labels.as_ref().and_then(|l| l.get(SKIP)).is_some_and(|v| v == "true");
+    let leader = meta.annotations.as_ref().is_some_and(|a| a.contains_key(LEADER));
+    let selects = service.spec.as_ref().is_some_and(|s| s.selector.is_some());
+    !skipped && !leader && !selects
+}
+
+fn ports(subset: &EndpointSubset) -> Vec<EndpointPort> {
+    let port = |p: &api::k8s::api::core::v1::EndpointPort| EndpointPort {
+        name: Some(p.name.clone().unwrap_or_default()),
+        port: Some(p.port),
+        protocol: Some(p.protocol.clone().unwrap_or_else(|| "TCP".into())),
+        app_protocol: p.app_protocol.clone(),
+    };
+    let mut ports: Vec<EndpointPort> = subset.ports.iter().flatten().map(port).collect();
+    ports.sort_by(|a, b| (&a.name, a.port).cmp(&(&b.name, b.port)));
+    ports
+}
+
+fn endpoint(address: &EndpointAddress, ip: IpAddr, ready: bool) -> Endpoint {
+    Endpoint {
+        addresses: vec![ip.to_string()],
+        conditions: Some(EndpointConditions { ready: Some(ready), ..Default::default() }),
+        hostname: address.hostname.clone().filter(|h| !h.is_empty()),
+        node_name: address.node_name.clone(),
+        target_ref: address.target_ref.clone(),
+        ..Endpoint::default()
+    }
+}
+
+/// What could not be mirrored.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Skipped {
+    invalid: usize,
+    too_many: usize,
+}
+
+/// The slices that mirror the Endpoints, without names.
+fn wanted(endpoints: &Endpoints) -> (Vec<EndpointSlice>, Skipped) {
+    let mut slices: Vec<EndpointSlice> = Vec::new();
+    let mut skipped = Skipped::default();
+    for subset in endpoints.subsets.iter().flatten() {
+        let ports = ports(subset);
+        let mut room = ENDPOINTS_MAX;
+        let ready = subset.addresses.iter().flatten().map(|a| (a, true));
+        let others = subset.not_ready_addresses.iter().flatten().map(|a| (a, false));
+        for (address, ready) in ready.chain(others) {
+            let Ok(ip) = address.ip.parse::<IpAddr>() else {
+                skipped.invalid += 1;
+                continue;
+            };
+            if room == 0 {
+                skipped.too_many += 1;
+                continue;
+            }
+            room -= 1;
+            let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+            let endpoint = endpoint(address, ip, ready);
+            let belongs = |s: &&mut EndpointSlice| {
+                s.address_type == family && s.ports.as_deref().unwrap_or_default() == ports
+            };
+            match slices.iter_mut().find(belongs) {
+                Some(slice) => slice.endpoints.get_or_insert_default().push(endpoint),
+                None => slices.push(EndpointSlice {
+                    metadata: metadata(endpoints),
+                    address_type: family.to_owned(),
+                    ports: (!ports.is_empty()).then(|| ports.clone()),
+                    endpoints: Some(vec![endpoint]),
+                }),
+            }
+        }
+    }
+    for endpoints in slices.iter_mut().filter_map(|s| s.endpoints.as_mut()) {
+        endpoints.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+    }
+    (slices, skipped)
+}
+
+fn metadata(endpoints: &Endpoints) -> ObjectMeta {
+    let meta = &endpoints.metadata;
+    let name = meta.name.clone().unwrap_or_default();
+    let mut labels = meta.labels.clone().unwrap_or_default();
+    labels.insert(SERVICE_LABEL.to_owned(), name.clone());
+    labels.insert(MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned());
+    let mut annotations: BTreeMap<String, String> = meta.annotations.clone().unwrap_or_default();
+    annotations.retain(|key, _| !NOT_MIRRORED.contains(&key.as_str()));
+    ObjectMeta {
+        generate_name: Some(format!("{name}-")),
+        namespace: meta.namespace.clone(),
+        labels: Some(labels),
+        annotations: (!annotations.is_empty()).then_some(annotations),
+        owner_references: Some(vec![owner_reference(endpoints)]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The writes that turn `have` into `want`. A slice that would go takes the place of one that would come, as upstream recycles them.
+#[derive(Debug, Default)]
+struct Plan {
+    create: Vec<EndpointSlice>,
+    update: Vec<EndpointSlice>,
+    delete: Vec<EndpointSlice>,
+}
+
+fn plan(want: Vec<EndpointSlice>, mut have: Vec<EndpointSlice>) -> Plan {
+    let mut plan = Plan::default();
+    let mut new = Vec::new();
+    for wanted in want {
+        let same =
+            |s: &EndpointSlice| s.address_type == wanted.address_type && s.ports == wanted.ports;
+        match have.iter().position(same) {
+            Some(at) => {
+                let found = have.remove(at);
+                plan.update.extend(changed(&found, &wanted));
+            }
+            None => new.push(wanted),
+        }
+    }
+    for wanted in new {
+        // The family of a slice never changes.
+        match have.iter().position(|s| s.address_type == wanted.address_type) {
+            Some(at) => {
+                let found = have.remove(at);
+                plan.update.extend(changed(&found, &wanted));
+            }
+            None => plan.create.push(wanted),
+        }
+    }
+    plan.delete = have;
+    plan
+}
+
+/// The slice as it is wanted, when it is not.
+fn changed(found: &EndpointSlice, wanted: &EndpointSlice) -> Option<EndpointSlice> {
+    let mut slice = found.clone();
+    slice.metadata.labels.clone_from(&wanted.metadata.labels);
+    slice.metadata.annotations.clone_from(&wanted.metadata.annotations);
+    slice.metadata.owner_references.clone_from(&wanted.metadata.owner_references);
+    slice.ports.clone_from(&wanted.ports);
+    slice.endpoints.clone_from(&wanted.endpoints);
+    (slice != *found).then_some(slice)
+}
+
+impl Controller {
+    async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, Error> {
+        let ours = |o: &Arc<api::Object>| {
+            o.label(MANAGED_BY.0) == Some(MANAGED_BY.1) && o.label(SERVICE_LABEL) == Some(name)
+        };
+        let all = self.slices.cache().list(namespace);
+        let have: Vec<EndpointSlice> =
+            all.iter().filter(|o| ours(o)).filter_map(|o| client::informer::decode(o)).collect();
+        let endpoints = self.endpoints.get(namespace, name);
+        let service = self.services.get(namespace, name);
+        let both = endpoints.as_ref().zip(service.as_ref());
+        let mirrored = both.filter(|(endpoints, service)| is_mirrored(endpoints, service));
+        let Some((endpoints, _)) = mirrored else {
+            self.delete(namespace, have).await?;
+            return Ok(Action::Done);
+        };
+        let (want, skipped) = wanted(endpoints);
+        self.tell(endpoints, &skipped);
+        let plan = plan(want, have);
+        if endpoints.metadata.deletion_timestamp.is_none() {
+            for slice in &plan.create {
+                match self.client.create(namespace, slice).await {
+                    Err(error) if error.is_namespace_terminating() => return Ok(Action::Done),
+                    other => drop(other?),
+                }
+            }
+        }
+        for slice in &plan.update {
+            settled(self.client.update(slice).await)?;
+        }
+        self.delete(namespace, plan.delete).await?;
+        Ok(Action::Done)
+    }
+
+    async fn delete(&self, namespace: &str, slices: Vec<EndpointSlice>) -> Result<(), Error> {
+        for name in slices.into_iter().filter_map(|s| s.metadata.name) {
+            let options = DeleteOptions::default();
+            settled(self.client.delete::<EndpointSlice>(namespace, &name, &options).await)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, endpoints: &Endpoints, skipped: &Skipped) {
+        let Skipped { invalid, too_many } = skipped;
+        if *invalid > 0 {
+            let text =
+                format!("Skipped {invalid} invalid IP addresses when mirroring to EndpointSlices");
+            self.recorder.event(endpoints, EventType::Warning, "InvalidIPAddress", text);
+        }
+        if *too_many > 0 {
+            let all = invalid + too_many;
+            let text = format!(
+                "A max of {ENDPOINTS_MAX} addresses can be mirrored to EndpointSlices per Endpoints subset. {all} addresses were skipped"
+            );
+            self.recorder.event(endpoints, EventType::Warning, "TooManyAddressesToMirror", text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn endpoints(subsets: serde_json::Value) -> Endpoints {
+        serde_json::from_value(json!({
+            "metadata": {"name": "s", "namespace": "n", "uid": "u", "labels": {"a": "b"},
+                "annotations": {"c": "d", "kubectl.kubernetes.io/last-applied-configuration": "{}"}},
+            "subsets": subsets,
+        }))
+        .unwrap()
+    }
+
+    fn named(mut slice: EndpointSlice, name: &str) -> EndpointSlice {
+        slice.metadata.name = Some(name.to_owned());
+        slice.metadata.generate_name = None;
+        slice
+    }
+
+    #[test]
+    fn a_subset_is_a_slice_of_each_family() {
+        let (slices, skipped) = wanted(&endpoints(json!([{
+            "addresses": [{"ip": "10.1.2.4", "hostname": "h"}, {"ip": "fd00::1"}, {"ip": "x"}],
+            "notReadyAddresses": [{"ip": "10.1.2.3"}],
+            "ports": [{"name": "http", "port": 80}],
+        }])));
+        assert_eq!(skipped, Skipped { invalid: 1, too_many: 0 });
+        let first = serde_json::to_value(&slices[0]).unwrap();
+        assert_eq!(
+            first["endpoints"],
+            json!([{"addresses": ["10.1.2.3"], "conditions": {"ready": false}},
+                {"addresses": ["10.1.2.4"], "conditions": {"ready": true}, "hostname": "h"}])
+        );
+        assert_eq!(first["ports"], json!([{"name": "http", "port": 80, "protocol": "TCP"}]));
+        assert_eq!(
+            first["metadata"]["labels"],
+            json!({"a": "b", "kubernetes.io/service-name": "s",
+                "endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io"})
+        );
+        assert_eq!(first["metadata"]["annotations"], json!({"c": "d"}));
+        assert_eq!(first["metadata"]["ownerReferences"][0]["uid"], "u");
+        assert_eq!((slices.len(), &*slices[1].address_type), (2, "IPv6"));
+    }
+
+    #[test]
+    fn no_more_than_a_thousand_of_a_subset() {
+        let many: Vec<_> =
+            (0..1002).map(|i| json!({"ip": format!("10.1.{}.{}", i / 250, i % 250)})).collect();
+        let (slices, skipped) = wanted(&endpoints(json!([{"addresses": many}])));
+        assert_eq!(slices[0].endpoints.as_ref().unwrap().len(), 1000);
+        assert_eq!(skipped, Skipped { invalid: 0, too_many: 2 });
+    }
+
+    #[test]
+    fn slices_keep_their_names_when_ports_change_and_go_with_the_last_address() {
+        let of = |port: i32| {
+            wanted(&endpoints(
+                json!([{"addresses": [{"ip": "10.1.2.3"}], "ports": [{"port": port}]}]),
+            ))
+            .0
+        };
+        assert_eq!(plan(of(80), Vec::new()).create.len(), 1);
+        let have = vec![named(of(80).remove(0), "s-x")];
+        let same = plan(of(80), have.clone());
+        assert!(same.create.is_empty() && same.update.is_empty() && same.delete.is_empty());
+        let moved = plan(of(81), have.clone());
+        assert_eq!(moved.update[0].metadata.name.as_deref(), Some("s-x"));
+        assert!(moved.create.is_empty() && moved.delete.is_empty());
+        assert_eq!(plan(Vec::new(), have).delete.len(), 1);
+    }
+
+    #[test]
+    fn what_a_selector_a_label_or_a_leader_takes_out_is_not_mirrored() {
+        let mut service: Service =
+            serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {}})).unwrap();
+        let mut own = endpoints(json!([]));
+        assert!(is_mirrored(&own, &service));
+        own.metadata.labels = Some([(SKIP.to_owned(), "true".to_owned())].into());
+        assert!(!is_mirrored(&own, &service));
+        own = endpoints(json!([]));
+        own.metadata.annotations = Some([(LEADER.to_owned(), String::new())].into());
+        assert!(!is_mirrored(&own, &service));
+        own = endpoints(json!([]));
+        service.spec.as_mut().unwrap().selector = Some(BTreeMap::new());
+        assert!(!is_mirrored(&own, &service));
+    }
+}

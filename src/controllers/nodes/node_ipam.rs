@@ -1,0 +1,205 @@
+//! Gives every node its piece of the pod networks: a /24 of IPv4, a /64 of IPv6.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use api::k8s::api::core::v1::Node;
+use client::events::EventType;
+use client::{Action, Change, Client, Error, EventRecorder, Informer, Patch};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::framework::context::Context;
+use crate::framework::ip_prefix::Prefix;
+use crate::framework::keyed::{Keyed, settled};
+
+/// `--node-cidr-mask-size-ipv4`, `--node-cidr-mask-size-ipv6`.
+const MASKS: (u8, u8) = (24, 64);
+
+struct Controller {
+    client: Client,
+    recorder: EventRecorder,
+    nodes: Informer<Node>,
+    clusters: Vec<Prefix>,
+    services: Vec<Prefix>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What the nodes in the cache have. Kept as they change: looking through a thousand nodes for each of them takes minutes.
+    taken: HashMap<String, Vec<Prefix>>,
+    /// Given, but not yet seen in the cache.
+    given: HashMap<String, Vec<Prefix>>,
+    /// Where the search goes on per network, so that a freed piece is not used again at once.
+    next: Vec<u64>,
+}
+
+/// Starts the controller. One worker: two nodes must never get the same piece.
+pub(crate) fn start(context: &Context) {
+    let parse = |texts: &[String]| -> Result<Vec<Prefix>, String> {
+        texts.iter().map(|t| t.parse()).collect()
+    };
+    let config = &context.config;
+    let (clusters, services) = match (parse(&config.cluster_cidrs), parse(&config.service_cidrs)) {
+        (Ok(clusters), Ok(services)) => (clusters, services),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, "nodes get no pod networks; mend --cluster-cidr and --service-cidr");
+            return;
+        }
+    };
+    let client = context.client("node-controller");
+    let recorder = context.recorder(&client, "cidrAllocator");
+    let nodes = context.informers.of::<Node>();
+    let mut keyed = Keyed::new();
+    keyed.wakes_itself(&nodes);
+    let state: Arc<Mutex<State>> = Arc::default();
+    let seen = Arc::clone(&state);
+    nodes.on_change(move |change| seen.lock().see(change));
+    let controller = Arc::new(Controller { client, recorder, nodes, clusters, services, state });
+    keyed.run(&context.tasks, "node-ipam-controller", 1, move |(_, name)| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(&name).await }
+    });
+}
+
+fn networks(node: &Node) -> impl Iterator<Item = Prefix> {
+    let spec = node.spec.as_ref();
+    let all = spec.and_then(|s| s.pod_cidrs.as_deref()).unwrap_or_default();
+    let one = spec.and_then(|s| s.pod_cidr.as_deref()).filter(|_| all.is_empty());
+    all.iter().map(String::as_str).chain(one).filter_map(|t| t.parse().ok())
+}
+
+fn has_networks(node: &Node) -> bool {
+    let spec = node.spec.as_ref();
+    spec.is_some_and(|s| {
+        s.pod_cidrs.as_ref().is_some_and(|c| !c.is_empty())
+            || s.pod_cidr.as_ref().is_some_and(|c| !c.is_empty())
+    })
+}
+
+/// The first piece of `cluster` from `next` on, round once, that overlaps nothing in `taken`; and where to go on.
+fn free(cluster: &Prefix, next: u64, taken: &[Prefix]) -> Option<(Prefix, u64)> {
+    let mask = if cluster.is_v4() { MASKS.0 } else { MASKS.1 };
+    let count = cluster.count(mask);
+    // Each taken network that is a piece blocks one try; larger ones may block many, but never more than there are pieces.
+    (0..count).find_map(|offset| {
+        let index = next.checked_add(offset).filter(|i| *i < count);
+        let index = index.unwrap_or_else(|| next.wrapping_add(offset).wrapping_sub(count));
+        let piece = cluster.subnet(mask, index)?;
+        let used = taken.iter().any(|t| t.overlaps(&piece));
+        (!used).then(|| (piece, (index + 1) % count))
+    })
+}
+
+impl State {
+    fn see(&mut self, change: &Change) {
+        let object = change.object();
+        let name = object.key.name.to_string();
+        let networks: Vec<Prefix> = match change {
+            Change::Deleted(_) => Vec::new(),
+            Change::Added(_) | Change::Updated { .. } => {
+                client::informer::decode(object).iter().flat_map(networks).collect()
+            }
+        };
+        if networks.is_empty() {
+            self.taken.remove(&name);
+        } else {
+            self.taken.insert(name, networks);
+        }
+    }
+}
+
+impl Controller {
+    async fn reconcile(&self, name: &str) -> Result<Action, Error> {
+        let Some(node) = self.nodes.get("", name) else {
+            self.state.lock().given.remove(name);
+            return Ok(Action::Done);
+        };
+        if has_networks(&node) {
+            self.state.lock().given.remove(name);
+            return Ok(Action::Done);
+        }
+        if node.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::Done);
+        }
+        let Some(pieces) = self.choose(name) else {
+            let reference = client::events::reference(&node);
+            let text = format!("Node {name} status is now: CIDRNotAvailable");
+            self.recorder.event_for(reference, EventType::Normal, "CIDRNotAvailable", text);
+            return Err(Error::Decode(format!(
+                "no piece of the pod networks is left for node {name}; enlarge --cluster-cidr"
+            )));
+        };
+        let texts: Vec<String> = pieces.iter().map(ToString::to_string).collect();
+        let patch = json!({
+            "metadata": {"uid": node.metadata.uid},
+            "spec": {"podCIDR": texts.first(), "podCIDRs": texts},
+        });
+        settled(self.client.patch::<Node>("", name, "", &Patch::Merge(&patch)).await)?;
+        Ok(Action::Done)
+    }
+
+    /// Pieces for a node, one per pod network; `None` when one is used up.
+    fn choose(&self, name: &str) -> Option<Vec<Prefix>> {
+        let mut state = self.state.lock();
+        if let Some(given) = state.given.get(name) {
+            return Some(given.clone());
+        }
+        let nodes = state.taken.values().chain(state.given.values()).flatten();
+        let taken: Vec<Prefix> = nodes.chain(&self.services).copied().collect();
+        state.next.resize(self.clusters.len(), 0);
+        let mut pieces = Vec::new();
+        for (cluster, next) in self.clusters.iter().zip(&mut state.next) {
+            let (piece, after) = free(cluster, *next, &taken)?;
+            *next = after;
+            pieces.push(piece);
+        }
+        state.given.insert(name.to_owned(), pieces.clone());
+        Some(pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn p(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn pieces_go_round_and_skip_what_is_taken() {
+        let cluster = p("10.42.0.0/22");
+        let taken = [p("10.42.0.0/24"), p("10.42.2.0/25")];
+        let (piece, next) = free(&cluster, 0, &taken).unwrap();
+        assert_eq!((piece, next), (p("10.42.1.0/24"), 2));
+        assert_eq!(free(&cluster, next, &taken), Some((p("10.42.3.0/24"), 0)));
+        assert_eq!(free(&cluster, 3, &[p("10.42.3.0/24")]), Some((p("10.42.0.0/24"), 1)));
+        assert_eq!(free(&cluster, 1, &[cluster]), None);
+    }
+
+    #[test]
+    fn what_nodes_have_is_known_until_they_are_gone() {
+        let node = |network: &str| {
+            let spec = serde_json::json!({"podCIDR": network, "podCIDRs": [network]});
+            let value = serde_json::json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "a", "uid": "1"}, "spec": spec});
+            Arc::new(api::Object::from_value(value).unwrap())
+        };
+        let (mut state, cluster) = (State::default(), p("10.42.0.0/23"));
+        state.see(&Change::Added(node("10.42.0.0/24")));
+        assert_eq!(state.taken["a"], [p("10.42.0.0/24")]);
+        let (old, new) = (node("10.42.0.0/24"), node("10.42.1.0/24"));
+        state.see(&Change::Updated { old, new: Arc::clone(&new) });
+        let taken = &state.taken["a"];
+        assert_eq!(free(&cluster, 1, taken), Some((p("10.42.0.0/24"), 1)));
+        state.see(&Change::Deleted(new));
+        assert!(state.taken.is_empty());
+    }
+
+    #[test]
+    fn service_addresses_inside_the_pod_network_are_left_out() {
+        let (piece, _) = free(&p("fd00::/62"), 0, &[p("fd00::/112")]).unwrap();
+        assert_eq!(piece, p("fd00:0:0:1::/64"));
+    }
+}

@@ -1,0 +1,8 @@
+//! Controllers of claims, volumes and their protection.
+
+pub(crate) mod ephemeral_volume;
+pub(crate) mod local_path_provisioner;
+pub(crate) mod persistent_volume;
+pub(crate) mod pod_claims;
+pub(crate) mod volume_attributes_class_protection;
+pub(crate) mod volume_protection;

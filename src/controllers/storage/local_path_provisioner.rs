@@ -1,0 +1,320 @@
+//! The local-path provisioner: claims of its class become directories on the node of their pod.
+//!
+//! The controller writes the API objects; each node makes and removes its own directories, asked
+//! through its kubelet API.
+
+mod plan;
+
+use std::sync::Arc;
+
+use api::k8s::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use api::k8s::api::storage::v1::StorageClass;
+use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use api::{Object, Typed};
+use bytes::Bytes;
+use client::events::EventType;
+use client::informer::decode;
+use client::{Action, Change, Client, DeleteOptions, Error, EventRecorder, Informer, gvr_of};
+use http::Method;
+use serde::Deserialize;
+use serde_json::json;
+
+use self::plan::{PROVISIONER, Volume, VolumeRequest};
+use crate::framework::context::Context;
+use crate::framework::keyed::{Key, Keyed, settled};
+use crate::framework::nodes;
+
+/// Name of the class that is made at start when there is none.
+const CLASS: &str = "local-path";
+/// Why a directory is not made or removed, for the user.
+#[derive(Debug, thiserror::Error)]
+enum ProvisionError {
+    #[error("node {0:?} does not exist; if it does not come back, delete the volume by hand")]
+    NoNode(String),
+    #[error("node {0:?} is not ready; this is tried again once it is")]
+    NodeNotReady(String),
+    #[error("node {node:?} answered with an unexpected path {path:?}")]
+    BadPath { node: String, path: String },
+    #[error("the path of the volume is not one that the provisioner made; delete both by hand")]
+    ForeignPath,
+    #[error("the volume does not name its node; delete it and its directory by hand")]
+    UnknownNode,
+    #[error("{0}")]
+    Request(#[from] Error),
+}
+
+impl ProvisionError {
+    /// What becomes of the key: all but errors of the connection end with a change of an object,
+    /// and that wakes the key.
+    fn outcome(self) -> Result<Action, Error> {
+        match self {
+            Self::Request(error) if error.is_retryable() => Err(error),
+            _ => Ok(Action::Done),
+        }
+    }
+}
+
+/// The answer of a node that made a directory.
+#[derive(Deserialize)]
+struct DirectoryMade {
+    path: String,
+}
+
+struct Provisioner {
+    client: Client,
+    /// Reaches kubelets, which know the API server alone.
+    apiserver: Client,
+    recorder: EventRecorder,
+    claims: Informer<PersistentVolumeClaim>,
+    volumes: Informer<PersistentVolume>,
+    classes: Informer<StorageClass>,
+    nodes: Informer<Node>,
+}
+
+/// Starts the controller. Keys with a namespace are claims, those without volumes; the empty one is the class.
+pub(crate) fn start(context: &Context) {
+    let client = context.client("local-path-provisioner");
+    let apiserver = context.client("kube-apiserver");
+    let recorder = context.recorder(&client, PROVISIONER);
+    let informers = &context.informers;
+    let (claims, volumes, classes, nodes) = (
+        informers.of::<PersistentVolumeClaim>(),
+        informers.of::<PersistentVolume>(),
+        informers.of::<StorageClass>(),
+        informers.of::<Node>(),
+    );
+    let mut keyed = Keyed::new();
+    keyed.wakes(&claims, |change| {
+        let ours =
+            decode::<PersistentVolumeClaim>(change.object()).is_some_and(|c| plan::is_ours(&c));
+        ours.then(|| key(change.object())).into_iter().collect()
+    });
+    keyed.wakes(&volumes, |change| {
+        let released =
+            decode::<PersistentVolume>(change.object()).is_some_and(|v| plan::is_released(&v));
+        released.then(|| key(change.object())).into_iter().collect()
+    });
+    keyed.needs(&classes);
+    let (all_claims, all_volumes) = (claims.clone(), volumes.clone());
+    keyed.wakes(&nodes, move |change| {
+        let node = &*change.object().key.name;
+        if !became_ready(change) {
+            return Vec::new();
+        }
+        let claims = all_claims.list("").into_iter().filter(plan::is_ours);
+        let claims = claims.filter(|c| plan::selected_node(c) == Some(node));
+        let volumes = all_volumes.list("").into_iter().filter(plan::is_released);
+        let volumes = volumes.filter(|v| plan::node_of(v) == Some(node));
+        claims.map(|c| c.metadata).chain(volumes.map(|v| v.metadata)).map(metadata_key).collect()
+    });
+    keyed.queue.add((String::new(), String::new()));
+    let provisioner =
+        Arc::new(Provisioner { client, apiserver, recorder, claims, volumes, classes, nodes });
+    keyed.run(&context.tasks, "local-path-provisioner", 2, move |(namespace, name)| {
+        let provisioner = Arc::clone(&provisioner);
+        async move {
+            match (namespace.as_str(), name.as_str()) {
+                ("", "") => provisioner.ensure_class().await,
+                ("", volume) => provisioner.reclaim(volume).await,
+                (namespace, claim) => provisioner.provision(namespace, claim).await,
+            }
+        }
+    });
+}
+
+fn key(object: &Object) -> Key {
+    (object.key.namespace.to_string(), object.key.name.to_string())
+}
+
+fn metadata_key(metadata: ObjectMeta) -> Key {
+    (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default())
+}
+
+impl Provisioner {
+    /// Makes the default class once per start; what an administrator made of it stays.
+    async fn ensure_class(&self) -> Result<Action, Error> {
+        if self.classes.cache().get("", CLASS).is_some() {
+            return Ok(Action::Done);
+        }
+        let class: StorageClass = serde_json::from_value(json!({
+            "metadata": {
+                "name": CLASS,
+                "annotations": {
+                    "defaultVolumeType": "local",
+                    "storageclass.kubernetes.io/is-default-class": "true",
+                },
+            },
+            "provisioner": PROVISIONER,
+            "reclaimPolicy": "Delete",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }))?;
+        match self.client.create("", &class).await {
+            Err(error) if error.is_already_exists() => Ok(Action::Done),
+            other => other.map(|_| Action::Done),
+        }
+    }
+
+    async fn provision(&self, namespace: &str, name: &str) -> Result<Action, Error> {
+        let Some(claim) = self.claims.get(namespace, name) else { return Ok(Action::Done) };
+        if !plan::is_ours(&claim) || claim.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::Done);
+        }
+        let class_name = plan::class_of(&claim);
+        let Some(class) = self.classes.get("", class_name) else { return Ok(Action::Done) };
+        if class.provisioner != PROVISIONER || plan::waits(&claim, &class) {
+            return Ok(Action::Done);
+        }
+        let failed = |why: &dyn std::fmt::Display| {
+            let text =
+                format!("failed to provision volume with StorageClass {class_name:?}: {why}");
+            self.recorder.event(&claim, EventType::Warning, "ProvisioningFailed", text);
+        };
+        let request = match plan::request(&claim, &class) {
+            Ok(request) => request,
+            // Only another claim or class helps, and the change of the claim wakes this key.
+            Err(why) => {
+                failed(&why);
+                return Ok(Action::Done);
+            }
+        };
+        match self.make(&claim, &request).await {
+            Ok(volume) => {
+                let text = format!("Successfully provisioned volume {volume}");
+                self.recorder.event(&claim, EventType::Normal, "ProvisioningSucceeded", text);
+                Ok(Action::Done)
+            }
+            Err(error) => {
+                failed(&error);
+                error.outcome()
+            }
+        }
+    }
+
+    /// The object of a node that can be asked for something.
+    fn ready_node(&self, name: &str) -> Result<Node, ProvisionError> {
+        let node = self.nodes.get("", name).ok_or_else(|| ProvisionError::NoNode(name.into()))?;
+        match nodes::ready(&node) {
+            Some("True") => Ok(node),
+            _ => Err(ProvisionError::NodeNotReady(name.into())),
+        }
+    }
+
+    /// Makes the directory on its node, and the volume.
+    async fn make(
+        &self,
+        claim: &PersistentVolumeClaim,
+        request: &VolumeRequest,
+    ) -> Result<String, ProvisionError> {
+        let node = self.ready_node(&request.node)?;
+        let labels = node.metadata.labels.as_ref();
+        let host = labels.and_then(|l| l.get("kubernetes.io/hostname")).unwrap_or(&request.node);
+        let url = directory_url(&request.node, &request.directory, request.storage.as_deref());
+        let DirectoryMade { path } =
+            serde_json::from_slice(&self.kubelet(Method::POST, &url).await?)
+                .map_err(Error::from)?;
+        if !plan::is_directory(&path, &request.directory) {
+            return Err(ProvisionError::BadPath { node: request.node.clone(), path });
+        }
+        let Volume { name, object } = plan::volume(claim, request, &path, host);
+        let object = PersistentVolume::from_value(&object).map_err(Error::from)?;
+        match self.client.create("", &object).await {
+            Err(error) if error.is_already_exists() => {}
+            other => drop(other?),
+        }
+        Ok(name)
+    }
+
+    /// One request to the kubelet API of a node.
+    async fn kubelet(&self, method: Method, url: &str) -> Result<Bytes, Error> {
+        self.apiserver.request(method, url, "application/json", Bytes::new()).await
+    }
+
+    /// Removes the directory of a released volume on its node, then the volume. A volume whose
+    /// node does not answer stays.
+    async fn reclaim(&self, name: &str) -> Result<Action, Error> {
+        let Some(volume) = self.volumes.get("", name) else { return Ok(Action::Done) };
+        if !plan::is_released(&volume) {
+            return Ok(Action::Done);
+        }
+        if let Err(error) = self.remove(&volume).await {
+            let text = error.to_string();
+            self.recorder.event(&volume, EventType::Warning, "VolumeFailedDelete", text);
+            return error.outcome();
+        }
+        let options =
+            DeleteOptions { uid: volume.metadata.uid.clone(), ..DeleteOptions::default() };
+        settled(self.client.delete::<PersistentVolume>("", name, &options).await)?;
+        Ok(Action::Done)
+    }
+
+    async fn remove(&self, volume: &PersistentVolume) -> Result<(), ProvisionError> {
+        let directory = plan::directory(volume).ok_or(ProvisionError::ForeignPath)?;
+        let node = plan::node_of(volume).ok_or(ProvisionError::UnknownNode)?;
+        self.ready_node(node)?;
+        let url = directory_url(node, &directory.name, Some(&directory.storage));
+        self.kubelet(Method::DELETE, &url).await?;
+        Ok(())
+    }
+}
+
+/// The URL of a volume directory in the kubelet API of its node.
+fn directory_url(node: &str, name: &str, storage: Option<&str>) -> String {
+    let query = storage.map(|s| format!("?storagePath={}", api::uri::escaped(s)));
+    let (name, query) = (api::uri::escaped(name), query.unwrap_or_default());
+    Client::path(&gvr_of::<Node>(), "", node, &format!("proxy/localVolumes/{name}{query}"))
+}
+
+/// Whether this change of a node is the one that makes it ready.
+fn became_ready(change: &Change) -> bool {
+    let ready = |object: &Object| {
+        decode::<Node>(object).is_some_and(|node| nodes::ready(&node) == Some("True"))
+    };
+    match change {
+        Change::Added(node) => ready(node),
+        Change::Updated { old, new } => ready(new) && !ready(old),
+        Change::Deleted(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_storage_directory_is_escaped_in_the_url() {
+        assert_eq!(
+            directory_url("n1", "pvc-u_n_c", Some("/var/a b")),
+            "/api/v1/nodes/n1/proxy/localVolumes/pvc-u_n_c?storagePath=%2Fvar%2Fa%20b"
+        );
+        assert_eq!(directory_url("n1", "pvc-u", None), "/api/v1/nodes/n1/proxy/localVolumes/pvc-u");
+    }
+
+    #[test]
+    fn only_errors_of_the_connection_are_retried() {
+        let refused = |code| ProvisionError::from(Error::from(api::Status::failure(code, "", "")));
+        for code in [429, 500, 503] {
+            assert!(refused(code).outcome().is_err(), "{code}");
+        }
+        for error in
+            [refused(400), refused(404), refused(409), ProvisionError::NodeNotReady("n".into())]
+        {
+            let text = error.to_string();
+            assert!(error.outcome().is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_becomes_ready_wakes_its_volumes() {
+        let node = |ready: &str| {
+            let value = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]}});
+            Arc::new(Object::from_value(value).unwrap())
+        };
+        let update = |old, new| Change::Updated { old: node(old), new: node(new) };
+        assert!(became_ready(&update("Unknown", "True")));
+        assert!(became_ready(&Change::Added(node("True"))));
+        assert!(!became_ready(&update("True", "True")));
+        assert!(!became_ready(&update("True", "Unknown")));
+        assert!(!became_ready(&Change::Deleted(node("True"))));
+    }
+}

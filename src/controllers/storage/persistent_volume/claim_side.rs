@@ -1,0 +1,239 @@
+//! The claim's part: find it a volume, ask for one to be made, or tell what it waits for.
+
+use api::k8s::api::core::v1::PersistentVolume;
+use client::Error;
+use client::events::EventType;
+use serde_json::{Value, json};
+
+use super::matching::{
+    BETA_PROVISIONER, BOUND_BY_CONTROLLER, PROVISIONER, SELECTED_NODE, annotation, best,
+    claim_class, default_class, has_class, is_bound_to, refusal,
+};
+use super::{Binder, Claim, Stored, claim_phase, is_unbound};
+use crate::framework::pods;
+use crate::storage::pod_claims::BY_CLAIM;
+
+/// The claim's status with this phase, and the volume's access modes and size; `None` when it is so already. The size is
+/// taken only when the phase changes: later on resizing keeps it.
+pub(super) fn status(
+    claim: &Value,
+    phase: &str,
+    volume: Option<&PersistentVolume>,
+) -> Result<Option<Value>, Error> {
+    let old = claim.get("status").cloned().unwrap_or_else(|| json!({}));
+    let mut new = old.clone();
+    let changes = old.get("phase").and_then(Value::as_str) != Some(phase);
+    new["phase"] = phase.into();
+    let Some(fields) = new.as_object_mut() else { return Ok(None) };
+    let spec = volume.and_then(|v| v.spec.as_ref());
+    match spec {
+        None => {
+            for field in ["accessModes", "capacity", "currentVolumeAttributesClassName"] {
+                fields.remove(field);
+            }
+        }
+        Some(spec) => {
+            fields.insert("accessModes".into(), serde_json::to_value(&spec.access_modes)?);
+            if changes {
+                fields.insert("capacity".into(), serde_json::to_value(&spec.capacity)?);
+                if let Some(class) = &spec.volume_attributes_class_name {
+                    fields.insert("currentVolumeAttributesClassName".into(), class.as_str().into());
+                }
+            }
+        }
+    }
+    Ok((new != old).then_some(new))
+}
+
+impl Binder {
+    pub(super) async fn sync_claim(&self, namespace: &str, name: &str) -> Result<(), Error> {
+        let Some(claim) = Stored::cached(&self.claims, namespace, name)? else { return Ok(()) };
+        let volume = claim.typed.spec.as_ref().and_then(|s| s.volume_name.clone());
+        let volume = volume.filter(|v| !v.is_empty());
+        match (is_unbound(&claim.typed), volume) {
+            (true, None) => self.find(claim).await,
+            (true, Some(volume)) => self.take(claim, &volume).await,
+            (false, volume) => self.keep(claim, volume.as_deref()).await,
+        }
+    }
+
+    fn tell(&self, claim: &Claim, kind: EventType, reason: &str, text: &str) {
+        self.recorder.event(&claim.typed, kind, reason, text);
+    }
+
+    /// Whether volumes of the claim's class wait for a pod.
+    fn delayed(&self, claim: &Claim) -> bool {
+        let class = self.classes.get("", claim_class(&claim.typed));
+        class.is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
+    }
+
+    /// A claim that takes any volume.
+    async fn find(&self, claim: Claim) -> Result<(), Error> {
+        let delayed = self.delayed(&claim);
+        let all = self.volumes.list("");
+        if let Some(found) = best(&all, &claim.typed, delayed) {
+            let name = found.metadata.name.as_deref().unwrap_or_default();
+            let Some(volume) = Stored::cached(&self.volumes, "", name)? else { return Ok(()) };
+            return self.bind(volume, claim).await;
+        }
+        if !has_class(&claim.typed) {
+            let classes = self.classes.list("");
+            if let Some(name) = default_class(&classes).and_then(|c| c.metadata.name.clone()) {
+                let set = |json: &mut Value| json["spec"]["storageClassName"] = name.into();
+                return claim.write(&self.client, "", set).await.map(drop);
+            }
+        }
+        let selected = annotation(&claim.typed.metadata.annotations, SELECTED_NODE).is_some();
+        if delayed && !selected {
+            let (reason, text) = self.waits_for(&claim);
+            self.tell(&claim, EventType::Normal, reason, &text);
+        } else if claim_class(&claim.typed).is_empty() {
+            let text = "no persistent volumes available for this claim and no storage class is set";
+            self.tell(&claim, EventType::Normal, "FailedBinding", text);
+        } else {
+            return self.provision(claim).await;
+        }
+        self.claim_phase(claim, "Pending", None).await.map(drop)
+    }
+
+    fn waits_for(&self, claim: &Claim) -> (&'static str, String) {
+        let meta = &claim.typed.metadata;
+        let key = format!(
+            "{}/{}",
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.name.as_deref().unwrap_or_default()
+        );
+        let waiting: Vec<String> = self
+            .pods
+            .by_index(BY_CLAIM, &key)
+            .into_iter()
+            .filter(|p| !pods::is_terminal(p) && !pods::is_scheduled(p))
+            .filter_map(|p| p.metadata.name)
+            .collect();
+        match waiting.as_slice() {
+            [] => (
+                "WaitForFirstConsumer",
+                "waiting for first consumer to be created before binding".into(),
+            ),
+            [one] => ("WaitForPodScheduled", format!("waiting for pod {one} to be scheduled")),
+            all => (
+                "WaitForPodScheduled",
+                format!("waiting for pods {} to be scheduled", all.join(",")),
+            ),
+        }
+    }
+
+    /// Asks the class's provisioner for a volume; it makes one that names the claim.
+    async fn provision(&self, claim: Claim) -> Result<(), Error> {
+        let name = claim_class(&claim.typed);
+        let Some(class) = self.classes.get("", name) else {
+            let text = format!("storageclass.storage.k8s.io {name:?} not found");
+            self.tell(&claim, EventType::Warning, "ProvisioningFailed", &text);
+            return Ok(());
+        };
+        let provisioner = class.provisioner;
+        if provisioner.starts_with("kubernetes.io/") {
+            let text = format!("no volume plugin matched name: {provisioner}");
+            self.tell(&claim, EventType::Warning, "ProvisioningFailed", &text);
+            return Ok(());
+        }
+        let asked = annotation(&claim.typed.metadata.annotations, PROVISIONER);
+        if asked == Some(&provisioner) {
+            return Ok(());
+        }
+        let claim = claim
+            .write(&self.client, "", |json| {
+                for name in [PROVISIONER, BETA_PROVISIONER] {
+                    json["metadata"]["annotations"][name] = provisioner.as_str().into();
+                }
+            })
+            .await?;
+        let text = format!(
+            "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the \
+             system administrator. If volume creation is delayed, please verify that the provisioner is running and \
+             correctly registered."
+        );
+        self.tell(&claim, EventType::Normal, "ExternalProvisioning", &text);
+        Ok(())
+    }
+
+    /// A claim that names its volume.
+    async fn take(&self, claim: Claim, name: &str) -> Result<(), Error> {
+        let Some(volume) = Stored::cached(&self.volumes, "", name)? else {
+            return self.claim_phase(claim, "Pending", None).await.map(drop);
+        };
+        if volume.typed.spec.as_ref().is_none_or(|s| s.claim_ref.is_none()) {
+            let Some(why) = refusal(&volume.typed, &claim.typed) else {
+                return self.bind(volume, claim).await;
+            };
+            let text = format!("Cannot bind to requested volume {name:?}: {why}");
+            self.tell(&claim, EventType::Warning, "VolumeMismatch", &text);
+            return self.claim_phase(claim, "Pending", None).await.map(drop);
+        }
+        if is_bound_to(&volume.typed, &claim.typed) {
+            return self.bind(volume, claim).await;
+        }
+        let text = format!("volume {name:?} already bound to a different claim.");
+        self.tell(&claim, EventType::Warning, "FailedBinding", &text);
+        if annotation(&claim.typed.metadata.annotations, BOUND_BY_CONTROLLER).is_some() {
+            // Somebody removed the mark of completion; the volume's next change looks again.
+            return Ok(());
+        }
+        self.claim_phase(claim, "Pending", None).await.map(drop)
+    }
+
+    /// A claim that was bound: it is still, or has lost its volume for good.
+    async fn keep(&self, claim: Claim, volume: Option<&str>) -> Result<(), Error> {
+        let found = match volume {
+            Some(name) => Stored::cached(&self.volumes, "", name)?,
+            None => None,
+        };
+        let reference = found.as_ref().and_then(|v| v.typed.spec.as_ref()?.claim_ref.clone());
+        let (reason, text) = match (volume, found, reference) {
+            (Some(_), Some(volume), None) => return self.bind(volume, claim).await,
+            (Some(_), Some(volume), Some(r)) if r.uid == claim.typed.metadata.uid => {
+                return self.bind(volume, claim).await;
+            }
+            (Some(_), Some(_), Some(_)) => (
+                "ClaimMisbound",
+                "Two claims are bound to the same volume, this one is bound incorrectly",
+            ),
+            (Some(_), None, _) => (
+                "ClaimLost",
+                "Bound claim has lost its PersistentVolume. Data on the volume is lost!",
+            ),
+            (None, _, _) => (
+                "ClaimLost",
+                "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!",
+            ),
+        };
+        if claim_phase(&claim.typed) == "Lost" {
+            return Ok(());
+        }
+        let claim = self.claim_phase(claim, "Lost", None).await?;
+        self.tell(&claim, EventType::Warning, reason, text);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_takes_size_and_modes_when_the_claim_becomes_bound() {
+        let volume: PersistentVolume = serde_json::from_value(
+            json!({"spec": {"capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteOnce"]}}),
+        )
+        .unwrap();
+        let pending = json!({"status": {"phase": "Pending", "conditions": [{"type": "Unused"}]}});
+        let bound = status(&pending, "Bound", Some(&volume)).unwrap().unwrap();
+        assert_eq!(
+            bound,
+            json!({"phase": "Bound", "conditions": [{"type": "Unused"}], "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"}})
+        );
+        let resized = json!({"status": {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}});
+        assert_eq!(status(&resized, "Bound", Some(&volume)).unwrap(), None);
+        assert_eq!(status(&resized, "Lost", None).unwrap(), Some(json!({"phase": "Lost"})));
+    }
+}

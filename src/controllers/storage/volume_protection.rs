@@ -1,0 +1,220 @@
+//! Claims stay while a pod uses them, volumes while they are bound; claims tell whether anybody uses them.
+
+use std::sync::Arc;
+
+use api::k8s::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
+use api::k8s::jiff::Timestamp;
+use api::{Object, Typed};
+use client::{Action, Change, Client, Error, Informer, ListOptions, gvr_of};
+use serde_json::{Value, json};
+
+use crate::framework::context::Context;
+use crate::framework::keyed::{Key, Keyed, settled};
+use crate::framework::{edit, pods};
+use crate::storage::pod_claims;
+use crate::storage::pod_claims::{BY_CLAIM, claims_of, ephemeral_name};
+
+const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+/// Condition of claims that tells since when no pod names them (`PersistentVolumeClaimUnused`).
+const UNUSED: &str = "Unused";
+
+struct Claims {
+    client: Client,
+    claims: Informer<PersistentVolumeClaim>,
+    pods: Informer<Pod>,
+}
+
+/// Starts the controller of claims.
+pub(crate) fn start_claims(context: &Context) {
+    let client = context.client("pvc-protection-controller");
+    let (claims, pods) =
+        (context.informers.of::<PersistentVolumeClaim>(), context.informers.of::<Pod>());
+    pod_claims::index_pods(&pods);
+    let mut keyed = Keyed::new();
+    keyed.wakes_itself(&claims);
+    keyed.wakes(&pods, |change| {
+        let pod = change.object();
+        let keys = |pod: &Object| -> Vec<Key> {
+            let namespace = &pod.key.namespace;
+            claims_of(pod).into_iter().map(|name| (namespace.to_string(), name)).collect()
+        };
+        keys(pod)
+    });
+    let controller = Arc::new(Claims { client, claims, pods });
+    keyed.run(&context.tasks, "persistentvolumeclaim-protection-controller", 2, move |key| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(&key).await }
+    });
+}
+
+/// Starts the controller of volumes.
+pub(crate) fn start_volumes(context: &Context) {
+    let client = context.client("pv-protection-controller");
+    let volumes = context.informers.of::<PersistentVolume>();
+    let mut keyed = Keyed::new();
+    keyed.wakes(&volumes, |change| match change {
+        Change::Deleted(_) => Vec::new(),
+        Change::Added(o) | Change::Updated { new: o, .. } => {
+            vec![(String::new(), o.key.name.to_string())]
+        }
+    });
+    keyed.run(&context.tasks, "persistentvolume-protection-controller", 1, move |(_, name)| {
+        let (client, volumes) = (client.clone(), volumes.clone());
+        async move {
+            let Some(object) = volumes.cache().get("", &name) else { return Ok(Action::Done) };
+            let mut value = edit::value(&object)?;
+            let changed = if deleting(&value) {
+                let bound = value.pointer("/status/phase").and_then(Value::as_str) == Some("Bound");
+                !bound && edit::remove_finalizer(&mut value, VOLUME_FINALIZER)
+            } else {
+                edit::add_finalizer(&mut value, VOLUME_FINALIZER)
+            };
+            if changed {
+                settled(edit::put(&client, &gvr_of::<PersistentVolume>(), "", &value).await)?;
+            }
+            Ok(Action::Done)
+        }
+    });
+}
+
+fn deleting(value: &Value) -> bool {
+    value.pointer("/metadata/deletionTimestamp").is_some_and(|t| !t.is_null())
+}
+
+/// The pod's volumes name the claim; ephemeral ones only when it was made for the pod.
+fn names(pod: &Pod, claim: &PersistentVolumeClaim, ephemeral_counts: bool) -> bool {
+    let name = claim.metadata.name.as_deref();
+    let own = pod.metadata.name.as_deref().unwrap_or_default();
+    let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_deref()).unwrap_or_default();
+    volumes.iter().any(|v| {
+        let by_name =
+            v.persistent_volume_claim.as_ref().is_some_and(|c| Some(&*c.claim_name) == name);
+        by_name
+            || ephemeral_counts
+                && v.ephemeral.is_some()
+                && Some(&*ephemeral_name(own, &v.name)) == name
+                && pod_claims::is_for(pod, claim)
+    })
+}
+
+/// The pod keeps the claim from going: it is on a node, and its ephemeral volumes are not shut down.
+fn holds(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let shut_down = pod.metadata.deletion_timestamp.is_some()
+        && pod.metadata.deletion_grace_period_seconds == Some(0);
+    pods::is_scheduled(pod) && names(pod, claim, !shut_down)
+}
+
+/// The pod has ended, or is being deleted with nothing running.
+fn ended(pod: &Pod) -> bool {
+    let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref());
+    let running = statuses
+        .unwrap_or_default()
+        .iter()
+        .any(|c| c.state.as_ref().is_some_and(|s| s.terminated.is_none() && s.waiting.is_none()));
+    pods::is_terminal(pod) || pod.metadata.deletion_timestamp.is_some() && !running
+}
+
+/// The condition `Unused` as it should be; `None` when it is so.
+fn unused(claim: &Value, used: bool, now: Timestamp) -> Option<Value> {
+    let conditions = claim.pointer("/status/conditions").and_then(Value::as_array);
+    let have = conditions.into_iter().flatten().find(|c| c["type"] == UNUSED);
+    let (status, reason, message) = if used {
+        ("False", "PodUsingPVC", "A pod is currently referencing this PVC")
+    } else {
+        ("True", "NoPodsUsingPVC", "No pods are currently referencing this PVC")
+    };
+    let same = have.is_some_and(|c| (c["status"] == "True") != used);
+    (!same).then(|| {
+        json!({
+            "type": UNUSED, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": Time(now),
+        })
+    })
+}
+
+impl Claims {
+    async fn reconcile(&self, (namespace, name): &Key) -> Result<Action, Error> {
+        let Some(object) = self.claims.cache().get(namespace, name) else {
+            return Ok(Action::Done);
+        };
+        let mut value = edit::value(&object)?;
+        let claim = PersistentVolumeClaim::from_value(&value)?;
+        let gvr = gvr_of::<PersistentVolumeClaim>();
+        let users = self.pods.by_index(BY_CLAIM, &object.key.to_string());
+        let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
+        if bound && !deleting(&value) {
+            let used = users.iter().any(|p| !ended(p) && names(p, &claim, true));
+            if let Some(condition) = unused(&value, used, Timestamp::now()) {
+                let list = value.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+                match list {
+                    Some(list) => {
+                        list.retain(|c| c["type"] != UNUSED);
+                        list.push(condition);
+                    }
+                    None => value["status"]["conditions"] = json!([condition]),
+                }
+                // The write wakes the claim again.
+                settled(edit::put(&self.client, &gvr, "status", &value).await)?;
+                return Ok(Action::Done);
+            }
+        }
+        let changed = if deleting(&value) {
+            edit::remove_finalizer(&mut value, CLAIM_FINALIZER)
+                && !self.in_use(&users, &claim).await?
+        } else {
+            edit::add_finalizer(&mut value, CLAIM_FINALIZER)
+        };
+        if changed {
+            settled(edit::put(&self.client, &gvr, "", &value).await)?;
+        }
+        Ok(Action::Done)
+    }
+
+    /// Asks the server as well: data must not go because our cache is behind.
+    async fn in_use(&self, users: &[Pod], claim: &PersistentVolumeClaim) -> Result<bool, Error> {
+        if users.iter().any(|p| holds(p, claim)) {
+            return Ok(true);
+        }
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let live = self.client.list::<Pod>(namespace, &ListOptions::default()).await?;
+        Ok(live.iter().any(|p| holds(p, claim)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim() -> PersistentVolumeClaim {
+        serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "n"}})).unwrap()
+    }
+
+    fn pod(node: &str, status: &Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n"}, "status": status,
+            "spec": {"nodeName": node, "containers": [], "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn finished_pods_on_a_node_hold_their_claims_and_unscheduled_ones_do_not() {
+        assert!(holds(&pod("x", &json!({"phase": "Succeeded"})), &claim()));
+        assert!(!holds(&pod("", &json!({"phase": "Pending"})), &claim()));
+        assert!(ended(&pod("x", &json!({"phase": "Succeeded"}))));
+        assert!(!ended(&pod("x", &json!({"phase": "Running"}))));
+    }
+
+    #[test]
+    fn the_condition_changes_only_with_the_fact() {
+        let now = Timestamp::UNIX_EPOCH;
+        let first = unused(&json!({}), false, now).unwrap();
+        assert_eq!(
+            (&first["status"], &first["reason"]),
+            (&json!("True"), &json!("NoPodsUsingPVC"))
+        );
+        let value = json!({"status": {"conditions": [first]}});
+        assert_eq!(unused(&value, false, now), None);
+        assert_eq!(unused(&value, true, now).unwrap()["reason"], "PodUsingPVC");
+    }
+}

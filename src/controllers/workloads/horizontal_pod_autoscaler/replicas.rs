@@ -1,0 +1,309 @@
+//! How many replicas the use of pods asks for, pure: upstream's `podautoscaler.ReplicaCalculator` and `metrics.utilization`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::Quantity;
+use api::k8s::api::core::v1::Pod;
+use api::k8s::jiff::Timestamp;
+
+use crate::framework::pods;
+
+/// For how long after its start a pod's CPU counts only when a whole window was measured since it became ready, in seconds.
+const CPU_INITIALIZATION: i64 = 300;
+/// A pod that turned unready within this many seconds of its start has never been ready.
+const INITIAL_READINESS: i64 = 30;
+
+/// How far from its aim the use may be before replicas change, as shares of one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tolerances {
+    pub(super) down: f64,
+    pub(super) up: f64,
+}
+
+impl Tolerances {
+    fn hold(self, ratio: f64) -> bool {
+        (1.0 - self.down..=1.0 + self.up).contains(&ratio)
+    }
+}
+
+/// What one pod uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sample {
+    /// When it was measured.
+    pub(super) at: Timestamp,
+    /// Over how many seconds.
+    pub(super) window: i64,
+    /// In thousandths.
+    pub(super) value: i64,
+}
+
+/// Samples by the pod's name.
+pub(super) type Samples = BTreeMap<String, Sample>;
+
+/// What pods are meant to use on average.
+#[derive(Debug, Clone)]
+pub(super) enum Aim {
+    /// Percent of what each pod asks for (by name, in thousandths).
+    Utilization(i32, BTreeMap<String, i64>),
+    /// Thousandths.
+    Value(i64),
+}
+
+/// What a metric comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Proposal {
+    pub(super) replicas: i32,
+    /// Percent of the requests, where that is what is aimed at.
+    pub(super) utilization: Option<i32>,
+    /// Average or sum in thousandths, as the metric's status shows it.
+    pub(super) usage: i64,
+}
+
+#[allow(clippy::cast_precision_loss, reason = "ratios of amounts, as upstream counts")]
+pub(super) fn float(value: i64) -> f64 {
+    value as f64
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
+fn ceil(value: f64) -> i32 {
+    value.ceil() as i32
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
+fn ceil_wide(value: f64) -> i64 {
+    value.ceil() as i64
+}
+
+fn count(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX)
+}
+
+/// Pods by what is known of their use.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Groups {
+    ready: i64,
+    unready: BTreeSet<String>,
+    missing: BTreeSet<String>,
+    ignored: BTreeSet<String>,
+}
+
+fn group(pods: &[Pod], samples: &Samples, cpu: bool, now: Timestamp) -> Groups {
+    let mut groups = Groups::default();
+    for pod in pods {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        if pod.metadata.deletion_timestamp.is_some() || pods::phase(pod) == "Failed" {
+            groups.ignored.insert(name);
+        } else if pods::phase(pod) == "Pending" {
+            groups.unready.insert(name);
+        } else if let Some(sample) = samples.get(&name) {
+            if cpu && unready(pod, sample, now) {
+                groups.unready.insert(name);
+            } else {
+                groups.ready += 1;
+            }
+        } else {
+            groups.missing.insert(name);
+        }
+    }
+    groups
+}
+
+/// Whether a pod's CPU says nothing yet: it is starting, or has never been ready.
+fn unready(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
+    let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+    let (Some(condition), Some(started)) = (pods::condition(pod, "Ready"), started) else {
+        return true;
+    };
+    let started = started.0.as_second();
+    let turned = condition.last_transition_time.as_ref().map_or(0, |t| t.0.as_second());
+    if started + CPU_INITIALIZATION > now.as_second() {
+        condition.status == "False" || sample.at.as_second() < turned + sample.window
+    } else {
+        condition.status == "False" && started + INITIAL_READINESS > turned
+    }
+}
+
+/// Ratio to the aim, percent of the requests, average.
+fn ratio(samples: &Samples, aim: &Aim) -> Result<(f64, Option<i32>, i64), String> {
+    match aim {
+        Aim::Utilization(percent, requests) => {
+            let both: Vec<(i64, i64)> = samples
+                .iter()
+                .filter_map(|(name, sample)| Some((sample.value, *requests.get(name)?)))
+                .collect();
+            let used: i128 = both.iter().map(|(used, _)| i128::from(*used)).sum();
+            let asked: i128 = both.iter().map(|(_, asked)| i128::from(*asked)).sum();
+            if asked == 0 {
+                return Err("no metrics returned matched known pods".to_owned());
+            }
+            let now = i32::try_from(used * 100 / asked).unwrap_or(i32::MAX);
+            let average = used / i128::from(count(both.len()).max(1));
+            let ratio = f64::from(now) / f64::from(*percent);
+            Ok((ratio, Some(now), i64::try_from(average).unwrap_or(i64::MAX)))
+        }
+        Aim::Value(aim) => {
+            let used: i128 = samples.values().map(|s| i128::from(s.value)).sum();
+            let average = used / i128::from(count(samples.len()).max(1));
+            let average = i64::try_from(average).unwrap_or(i64::MAX);
+            Ok((float(average) / float(*aim), None, average))
+        }
+    }
+}
+
+/// What the use of pods asks for. `cpu` says that the metric is the pods' CPU, which counts only once they have started.
+///
+/// # Errors
+/// In upstream's words, when there is nothing to count.
+pub(super) fn of_pods(
+    mut samples: Samples,
+    pods: &[Pod],
+    cpu: bool,
+    aim: &Aim,
+    current: i32,
+    tolerances: Tolerances,
+    now: Timestamp,
+) -> Result<Proposal, String> {
+    if pods.is_empty() {
+        return Err("no pods returned by selector while calculating replica count".to_owned());
+    }
+    let groups = group(pods, &samples, cpu, now);
+    samples.retain(|name, _| !groups.ignored.contains(name) && !groups.unready.contains(name));
+    if samples.is_empty() {
+        return Err("did not receive metrics for targeted pods (pods might be unready)".to_owned());
+    }
+    let (first, utilization, usage) = ratio(&samples, aim)?;
+    let proposal = |replicas| Ok(Proposal { replicas, utilization, usage });
+    let up_with_unready = !groups.unready.is_empty() && first > 1.0;
+    if !up_with_unready && groups.missing.is_empty() {
+        if tolerances.hold(first) {
+            return proposal(current);
+        }
+        return proposal(ceil(first * float(groups.ready)));
+    }
+    // What is not known is taken to be what changes least.
+    let assumed = |value| Sample { at: now, window: 0, value };
+    for name in &groups.missing {
+        let value = match aim {
+            _ if first > 1.0 => 0,
+            Aim::Utilization(percent, requests) => {
+                let request = requests.get(name).copied().unwrap_or(0);
+                request.saturating_mul(i64::from((*percent).max(100))) / 100
+            }
+            Aim::Value(value) => *value,
+        };
+        if first != 1.0 {
+            samples.insert(name.clone(), assumed(value));
+        }
+    }
+    if up_with_unready {
+        samples.extend(groups.unready.iter().map(|name| (name.clone(), assumed(0))));
+    }
+    let (second, ..) = ratio(&samples, aim)?;
+    let turned = (first < 1.0 && second > 1.0) || (first > 1.0 && second < 1.0);
+    if tolerances.hold(second) || turned {
+        return proposal(current);
+    }
+    let replicas = ceil(second * float(count(samples.len())));
+    let against = (second < 1.0 && replicas > current) || (second > 1.0 && replicas < current);
+    proposal(if against { current } else { replicas })
+}
+
+/// What a value asks for that is compared as a whole, given the replicas that are wanted now and the pods that are ready.
+pub(super) fn of_value(
+    usage: i64,
+    aim: i64,
+    current: i32,
+    pods: &[Pod],
+    tolerances: Tolerances,
+) -> Result<Proposal, String> {
+    let ratio = float(usage) / float(aim);
+    let replicas = if current == 0 {
+        ceil(ratio)
+    } else if tolerances.hold(ratio) {
+        current
+    } else if pods.is_empty() {
+        return Err("unable to calculate ready pods: no pods returned by selector while calculating replica count".to_owned());
+    } else {
+        let ready = pods.iter().filter(|p| pods::phase(p) == "Running" && pods::is_ready(p));
+        ceil(ratio * float(count(ready.count())))
+    };
+    Ok(Proposal { replicas, utilization: None, usage })
+}
+
+/// What a value asks for of which each pod is to have its part; `current` are the replicas that there are.
+pub(super) fn of_value_per_pod(
+    usage: i64,
+    aim: i64,
+    current: i32,
+    tolerances: Tolerances,
+) -> Proposal {
+    let ratio = float(usage) / (float(aim) * f64::from(current));
+    let replicas = if tolerances.hold(ratio) { current } else { ceil(float(usage) / float(aim)) };
+    // Without replicas there is no part of one; the cast of infinity saturates.
+    let part = if usage == 0 { 0 } else { ceil_wide(float(usage) / f64::from(current)) };
+    Proposal { replicas, utilization: None, usage: part }
+}
+
+/// What each pod asks for of a resource, in thousandths: of one container, of the pod as such where it says so, or of all its containers.
+///
+/// # Errors
+/// In upstream's words, when one does not say.
+pub(super) fn requests(
+    pods: &[Pod],
+    container: Option<&str>,
+    resource: &str,
+) -> Result<BTreeMap<String, i64>, String> {
+    pods.iter()
+        .map(|pod| {
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            Ok((name, request(pod, container, resource)?))
+        })
+        .collect()
+}
+
+fn request(pod: &Pod, container: Option<&str>, resource: &str) -> Result<i64, String> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let Some(spec) = pod.spec.as_ref() else { return Ok(0) };
+    let milli = |text: &str| Quantity::parse(text).map_or(0, |q| q.milli_value());
+    let own = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
+    let own = own.filter(|all| {
+        container.is_none()
+            && all.keys().any(|k| k == "cpu" || k == "memory" || k.starts_with("hugepages-"))
+    });
+    if let Some(value) = own.and_then(|all| all.get(resource)) {
+        return Ok(milli(&value.0));
+    }
+    let sidecars = spec.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let mut sum = 0_i64;
+    let mut found = false;
+    for each in spec.containers.iter().chain(sidecars) {
+        if container.is_some_and(|wanted| wanted != each.name) {
+            continue;
+        }
+        let requests = each.resources.as_ref().and_then(|r| r.requests.as_ref());
+        match requests.and_then(|all| all.get(resource)) {
+            Some(value) => sum = sum.saturating_add(milli(&value.0)),
+            // Of a pod that has requests as such, containers need not have any.
+            None if own.is_some() => continue,
+            None => {
+                return Err(format!(
+                    "missing request for {resource} in container {} of Pod {name}",
+                    each.name
+                ));
+            }
+        }
+        found = true;
+    }
+    match container {
+        Some(container) if !found => Err(format!("container {container} not found in Pod {name}")),
+        None if own.is_some() && !found => {
+            Err(format!("missing pod-level request for {resource} in Pod {name}"))
+        }
+        _ => Ok(sum),
+    }
+}
+
+#[cfg(test)]
+#[path = "replicas/tests.rs"]
+mod tests;

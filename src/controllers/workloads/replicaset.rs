@@ -1,0 +1,117 @@
+//! ReplicaSets: as many pods as the spec says.
+
+use api::k8s::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
+use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
+use api::k8s::jiff::Timestamp;
+
+use crate::framework::context::Context;
+use crate::workloads::replicas;
+use crate::workloads::replicas::{Counts, Failure, ReplicaOwner, Wanted};
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context) {
+    replicas::start::<ReplicaSet>(context);
+}
+
+impl ReplicaOwner for ReplicaSet {
+    const CONTROLLER: &'static str = "replicaset-controller";
+
+    fn wanted(&self) -> Option<Wanted> {
+        let spec = &self.spec;
+        if client::labels::is_empty(&spec.selector) {
+            return None;
+        }
+        Some(Wanted {
+            replicas: spec.replicas.unwrap_or(1),
+            selector: spec.selector.clone(),
+            template: spec.template.clone()?,
+            min_ready_seconds: spec.min_ready_seconds.unwrap_or(0),
+        })
+    }
+
+    fn with_status(
+        &self,
+        counts: &Counts,
+        failure: Option<&Failure>,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let old = self.status.clone().unwrap_or_default();
+        let new = ReplicaSetStatus {
+            replicas: counts.replicas,
+            fully_labeled_replicas: Some(counts.fully_labeled),
+            ready_replicas: Some(counts.ready),
+            available_replicas: Some(counts.available),
+            terminating_replicas: Some(counts.terminating),
+            observed_generation: self.metadata.generation,
+            conditions: conditions(old.conditions.clone(), failure, now),
+        };
+        let number = |v: Option<i32>| v.unwrap_or(0);
+        let same = old.replicas == new.replicas
+            && number(old.fully_labeled_replicas) == counts.fully_labeled
+            && number(old.ready_replicas) == counts.ready
+            && number(old.available_replicas) == counts.available
+            && number(old.terminating_replicas) == counts.terminating
+            && old.observed_generation == new.observed_generation
+            && old.conditions.as_deref().unwrap_or_default()
+                == new.conditions.as_deref().unwrap_or_default();
+        (!same).then(|| Self { status: Some(new), ..self.clone() })
+    }
+}
+
+/// Sets or drops `ReplicaFailure`; others stay.
+fn conditions(
+    old: Option<Vec<ReplicaSetCondition>>,
+    failure: Option<&Failure>,
+    now: Timestamp,
+) -> Option<Vec<ReplicaSetCondition>> {
+    let mut all = old.unwrap_or_default();
+    match failure {
+        None => all.retain(|c| c.type_.as_deref() != Some("ReplicaFailure")),
+        Some(_) if all.iter().any(|c| c.type_.as_deref() == Some("ReplicaFailure")) => {}
+        Some(failure) => all.push(ReplicaSetCondition {
+            type_: Some("ReplicaFailure".into()),
+            status: Some("True".into()),
+            reason: Some(failure.reason.into()),
+            message: Some(failure.message.clone()),
+            last_transition_time: Some(Time(now)),
+        }),
+    }
+    (!all.is_empty()).then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn set(status: serde_json::Value) -> ReplicaSet {
+        serde_json::from_value(json!({"metadata": {"name": "a", "generation": 2}, "spec": {"selector": {"matchLabels": {"a": "b"}}}, "status": status}))
+            .unwrap()
+    }
+
+    #[test]
+    fn an_unchanged_status_is_not_written() {
+        let counts = Counts { replicas: 2, ready: 1, ..Counts::default() };
+        let now = Timestamp::UNIX_EPOCH;
+        let changed = set(json!({"replicas": 0})).with_status(&counts, None, now).unwrap();
+        assert_eq!(changed.status.as_ref().unwrap().observed_generation, Some(2));
+        assert!(changed.with_status(&counts, None, now).is_none());
+    }
+
+    #[test]
+    fn a_failure_is_told_once_and_dropped_after_success() {
+        let now = Timestamp::UNIX_EPOCH;
+        let failure = Failure { reason: "FailedCreate", message: "exceeded quota".into() };
+        let failed = set(json!({"replicas": 0, "observedGeneration": 2}))
+            .with_status(&Counts::default(), Some(&failure), now)
+            .unwrap();
+        let conditions = failed.status.as_ref().unwrap().conditions.as_ref().unwrap();
+        assert_eq!(
+            (conditions[0].type_.as_deref(), conditions[0].reason.as_deref()),
+            (Some("ReplicaFailure"), Some("FailedCreate"))
+        );
+        assert!(failed.with_status(&Counts::default(), Some(&failure), now).is_none());
+        let mended = failed.with_status(&Counts::default(), None, now).unwrap();
+        assert_eq!(mended.status.unwrap().conditions, None);
+    }
+}

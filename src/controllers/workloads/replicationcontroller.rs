@@ -1,0 +1,68 @@
+//! ReplicationControllers: the elder form of ReplicaSets.
+
+use api::k8s::api::core::v1::{
+    ReplicationController, ReplicationControllerCondition, ReplicationControllerStatus,
+};
+use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use api::k8s::jiff::Timestamp;
+
+use crate::framework::context::Context;
+use crate::workloads::replicas;
+use crate::workloads::replicas::{Counts, Failure, ReplicaOwner, Wanted};
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context) {
+    replicas::start::<ReplicationController>(context);
+}
+
+impl ReplicaOwner for ReplicationController {
+    const CONTROLLER: &'static str = "replication-controller";
+
+    fn wanted(&self) -> Option<Wanted> {
+        let spec = self.spec.as_ref()?;
+        let labels = spec.selector.clone().filter(|s| !s.is_empty())?;
+        Some(Wanted {
+            replicas: spec.replicas.unwrap_or(1),
+            selector: LabelSelector { match_labels: Some(labels), match_expressions: None },
+            template: spec.template.clone()?,
+            min_ready_seconds: spec.min_ready_seconds.unwrap_or(0),
+        })
+    }
+
+    fn with_status(
+        &self,
+        counts: &Counts,
+        failure: Option<&Failure>,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let old = self.status.clone().unwrap_or_default();
+        let mut conditions = old.conditions.clone().unwrap_or_default();
+        match failure {
+            None => conditions.retain(|c| c.type_ != "ReplicaFailure"),
+            Some(_) if conditions.iter().any(|c| c.type_ == "ReplicaFailure") => {}
+            Some(failure) => conditions.push(ReplicationControllerCondition {
+                type_: "ReplicaFailure".into(),
+                status: "True".into(),
+                reason: Some(failure.reason.into()),
+                message: Some(failure.message.clone()),
+                last_transition_time: Some(Time(now)),
+            }),
+        }
+        let number = |v: Option<i32>| v.unwrap_or(0);
+        let same = old.replicas == counts.replicas
+            && number(old.fully_labeled_replicas) == counts.fully_labeled
+            && number(old.ready_replicas) == counts.ready
+            && number(old.available_replicas) == counts.available
+            && old.observed_generation == self.metadata.generation
+            && old.conditions.unwrap_or_default() == conditions;
+        let status = ReplicationControllerStatus {
+            replicas: counts.replicas,
+            fully_labeled_replicas: Some(counts.fully_labeled),
+            ready_replicas: Some(counts.ready),
+            available_replicas: Some(counts.available),
+            observed_generation: self.metadata.generation,
+            conditions: (!conditions.is_empty()).then_some(conditions),
+        };
+        (!same).then(|| Self { status: Some(status), ..self.clone() })
+    }
+}
