@@ -17,7 +17,7 @@ pub(crate) fn start(context: &Context) {
     let client = context.client("token-cleaner");
     let secrets = context.informers.of::<Secret>();
     let mut keyed = Keyed::new();
-    keyed.wakes(&secrets, |change| match change {
+    keyed.watches(&secrets, |change| match change {
         Change::Deleted(_) => Vec::new(),
         Change::Added(o) | Change::Updated { new: o, .. } => {
             let token =

@@ -14,7 +14,7 @@ pub(crate) fn start(context: &Context) {
     let client = context.client(MANAGER);
     let roles = context.informers.of::<ClusterRole>();
     let mut keyed = Keyed::new();
-    keyed.wakes(&roles, |_| vec![(String::new(), String::new())]);
+    keyed.watches(&roles, |_| vec![(String::new(), String::new())]);
     keyed.run(&context.tasks, MANAGER, 1, move |_| {
         let (client, roles) = (client.clone(), roles.clone());
         async move { reconcile(&client, &roles).await }

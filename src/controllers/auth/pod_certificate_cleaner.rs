@@ -23,7 +23,7 @@ pub(crate) fn start(context: &Context) {
     let client = context.client(CONTROLLER);
     let requests: Informer<PodCertificateRequest> = context.informers.of();
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&requests);
+    keyed.watches_self(&requests);
     let state = Arc::new((client, requests));
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let state = Arc::clone(&state);

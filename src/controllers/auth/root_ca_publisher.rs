@@ -21,8 +21,9 @@ pub(crate) fn start(context: &Context) {
     let (namespaces, maps) =
         (context.informers.of::<Namespace>(), context.informers.of::<ConfigMap>());
     let mut keyed = Keyed::new();
-    keyed.wakes(&namespaces, |change| vec![(change.object().key.name.to_string(), String::new())]);
-    keyed.wakes(&maps, |change| {
+    keyed
+        .watches(&namespaces, |change| vec![(change.object().key.name.to_string(), String::new())]);
+    keyed.watches(&maps, |change| {
         let key = &change.object().key;
         if &*key.name == NAME {
             vec![(key.namespace.to_string(), String::new())]

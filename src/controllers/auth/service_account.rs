@@ -15,8 +15,9 @@ pub(crate) fn start(context: &Context) {
     let (namespaces, accounts) =
         (context.informers.of::<Namespace>(), context.informers.of::<ServiceAccount>());
     let mut keyed = Keyed::new();
-    keyed.wakes(&namespaces, |change| vec![(change.object().key.name.to_string(), String::new())]);
-    keyed.wakes(&accounts, |change| match change {
+    keyed
+        .watches(&namespaces, |change| vec![(change.object().key.name.to_string(), String::new())]);
+    keyed.watches(&accounts, |change| match change {
         Change::Deleted(object) if &*object.key.name == NAME => {
             vec![(object.key.namespace.to_string(), String::new())]
         }

@@ -22,9 +22,9 @@ pub(crate) fn start(context: &Context) {
     let (accounts, secrets) =
         (context.informers.of::<ServiceAccount>(), context.informers.of::<Secret>());
     let mut keyed = Keyed::new();
-    keyed.wakes(&secrets, secret_keys);
+    keyed.watches(&secrets, secret_keys);
     let of_account = secrets.clone();
-    keyed.wakes(&accounts, move |change| match change {
+    keyed.watches(&accounts, move |change| match change {
         Change::Deleted(gone) => {
             let key = &gone.key;
             let tokens = of_account.list(&key.namespace).into_iter();

@@ -25,7 +25,7 @@ impl Keyed {
     }
 
     /// Waits for this informer before the first reconcile.
-    pub(crate) fn needs<K: 'static>(&mut self, informer: &Informer<K>) {
+    pub(crate) fn waits_for_sync<K: 'static>(&mut self, informer: &Informer<K>) {
         let informer = informer.clone();
         self.synced.push(Box::new(move || {
             let informer = informer.clone();
@@ -34,20 +34,20 @@ impl Keyed {
     }
 
     /// Every change of an object wakes the object's own key.
-    pub(crate) fn wakes_itself<K: 'static>(&mut self, informer: &Informer<K>) {
-        self.wakes(informer, |change| {
+    pub(crate) fn watches_self<K: 'static>(&mut self, informer: &Informer<K>) {
+        self.watches(informer, |change| {
             let key = &change.object().key;
             vec![(key.namespace.to_string(), key.name.to_string())]
         });
     }
 
     /// Every change wakes the keys that `keys` names.
-    pub(crate) fn wakes<K: 'static>(
+    pub(crate) fn watches<K: 'static>(
         &mut self,
         informer: &Informer<K>,
         keys: impl Fn(&Change) -> Vec<Key> + Send + Sync + 'static,
     ) {
-        self.needs(informer);
+        self.waits_for_sync(informer);
         let queue = self.queue.clone();
         informer.on_change(move |change| {
             for key in keys(change) {

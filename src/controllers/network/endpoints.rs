@@ -27,10 +27,10 @@ pub(crate) fn start(context: &Context) {
     let (services, pods, endpoints) =
         (informers.of::<Service>(), informers.of::<Pod>(), informers.of::<Endpoints>());
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&services);
-    keyed.wakes_itself(&endpoints);
+    keyed.watches_self(&services);
+    keyed.watches_self(&endpoints);
     let known = services.clone();
-    keyed.wakes(&pods, move |change| services_of_pod(&known, change));
+    keyed.watches(&pods, move |change| services_of_pod(&known, change));
     keyed.run(&context.tasks, "endpoints-controller", 5, move |(namespace, name)| {
         let (client, services, pods, endpoints) =
             (client.clone(), services.clone(), pods.clone(), endpoints.clone());
@@ -67,7 +67,7 @@ async fn reconcile(
         .collect();
     let (subsets, truncated) = subsets(&service, &chosen);
     let old = endpoints.get(namespace, name);
-    let wanted = dressed(&service, old.as_ref(), subsets, truncated);
+    let wanted = build_endpoints(&service, old.as_ref(), subsets, truncated);
     match old {
         None => match client.create(namespace, &wanted).await {
             Err(error) if error.is_already_exists() || error.is_namespace_terminating() => {}
@@ -85,7 +85,7 @@ async fn reconcile(
     Ok(Action::Done)
 }
 
-fn dressed(
+fn build_endpoints(
     service: &Service,
     old: Option<&Endpoints>,
     subsets: Option<Vec<EndpointSubset>>,

@@ -46,16 +46,16 @@ pub(crate) fn start(context: &Context) {
         o.label(SERVICE_LABEL).map(|s| format!("{}/{s}", o.key.namespace)).into_iter().collect()
     });
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&services);
+    keyed.watches_self(&services);
     let known = services.clone();
-    keyed.wakes(&pods, move |change| services_of_pod(&known, change));
-    keyed.wakes(&slices, |change| {
+    keyed.watches(&pods, move |change| services_of_pod(&known, change));
+    keyed.watches(&slices, |change| {
         let object = change.object();
         let ours = object.label(MANAGED_BY.0) == Some(MANAGED_BY.1);
         let service = object.label(SERVICE_LABEL).filter(|_| ours);
         service.map(|s| (object.key.namespace.to_string(), s.to_owned())).into_iter().collect()
     });
-    keyed.needs(&nodes);
+    keyed.waits_for_sync(&nodes);
     let controller =
         std::sync::Arc::new(Controller { client, recorder, services, pods, slices, nodes });
     keyed.run(&context.tasks, "endpointslice-controller", 5, move |(namespace, name)| {
@@ -210,17 +210,17 @@ fn plan(service: &Service, want: Vec<Group>, have: Vec<EndpointSlice>) -> Plan {
                 plan.delete.push(slice);
                 continue;
             }
-            let wanted = dressed(service, &slice, &group, endpoints);
+            let wanted = build_slice(service, &slice, &group, endpoints);
             if wanted != slice {
                 plan.update.push(wanted);
             }
         }
         if group.endpoints.is_empty() && !had_one {
-            plan.create.push(dressed(service, &EndpointSlice::default(), &group, Vec::new()));
+            plan.create.push(build_slice(service, &EndpointSlice::default(), &group, Vec::new()));
         }
         while !rest.is_empty() {
             let endpoints: Vec<Endpoint> = rest.drain(..rest.len().min(ENDPOINTS_MAX)).collect();
-            plan.create.push(dressed(service, &EndpointSlice::default(), &group, endpoints));
+            plan.create.push(build_slice(service, &EndpointSlice::default(), &group, endpoints));
         }
     }
     plan.delete.extend(left);
@@ -233,7 +233,7 @@ fn id(endpoint: &Endpoint) -> String {
 }
 
 /// The slice with these endpoints and the labels that it must have.
-fn dressed(
+fn build_slice(
     service: &Service,
     slice: &EndpointSlice,
     group: &Group,

@@ -42,9 +42,9 @@ pub(crate) fn start(context: &Context) {
     let (endpoints, services, slices) =
         (informers.of::<Endpoints>(), informers.of::<Service>(), informers.of::<EndpointSlice>());
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&endpoints);
-    keyed.wakes_itself(&services);
-    keyed.wakes(&slices, |change| {
+    keyed.watches_self(&endpoints);
+    keyed.watches_self(&services);
+    keyed.watches(&slices, |change| {
         let object = change.object();
         let ours = object.label(MANAGED_BY.0) == Some(MANAGED_BY.1);
         let service = object.label(SERVICE_LABEL).filter(|_| ours);

@@ -36,7 +36,7 @@ pub(crate) fn start(context: &Context) {
         (context.informers.of::<ServiceCIDR>(), context.informers.of::<IPAddress>());
     let mut keyed = Keyed::new();
     let known = cidrs.clone();
-    keyed.wakes(&cidrs, move |change| {
+    keyed.watches(&cidrs, move |change| {
         let mut keys: Vec<Key> = known
             .cache()
             .list("")
@@ -47,7 +47,7 @@ pub(crate) fn start(context: &Context) {
         keys
     });
     let known = cidrs.clone();
-    keyed.wakes(&addresses, move |change| {
+    keyed.watches(&addresses, move |change| {
         let object = change.object();
         let address = object.key.name.parse::<IpAddr>().ok();
         let ours = object.label(MANAGED_BY.0) == Some(MANAGED_BY.1);

@@ -52,7 +52,7 @@ pub(crate) fn start(context: &Context) {
     let recorder = context.recorder(&client, "cidrAllocator");
     let nodes = context.informers.of::<Node>();
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&nodes);
+    keyed.watches_self(&nodes);
     let state: Arc<Mutex<State>> = Arc::default();
     let seen = Arc::clone(&state);
     nodes.on_change(move |change| seen.lock().see(change));

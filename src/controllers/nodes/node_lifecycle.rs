@@ -54,9 +54,9 @@ pub(crate) fn start(context: &Context) {
     nodes::index_pods(&pods);
     let ledger: Arc<Mutex<Ledger>> = Arc::default();
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&nodes);
-    keyed.needs(&pods);
-    keyed.needs(&leases);
+    keyed.watches_self(&nodes);
+    keyed.waits_for_sync(&pods);
+    keyed.waits_for_sync(&leases);
     let heard = Arc::clone(&ledger);
     // A renewal wakes nobody: the node's timer looks at it when it is due.
     leases.on_change(move |change| renewed(&heard, change));

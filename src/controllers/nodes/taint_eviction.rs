@@ -45,7 +45,7 @@ pub(crate) fn start(context: &Context) {
     nodes::index_pods(&pods);
     let mut keyed = Keyed::new();
     let on_node = pods.clone();
-    keyed.wakes(&nodes, move |change| {
+    keyed.watches(&nodes, move |change| {
         if !executes_differ(change) {
             return Vec::new();
         }
@@ -53,7 +53,7 @@ pub(crate) fn start(context: &Context) {
         found.iter().map(|o| (o.key.namespace.to_string(), o.key.name.to_string())).collect()
     });
     let known = nodes.clone();
-    keyed.wakes(&pods, move |change| {
+    keyed.watches(&pods, move |change| {
         let object = change.object();
         // Only pods on tainted nodes, and those that go, can matter.
         let tainted = nodes::node_of(object)

@@ -48,8 +48,8 @@ pub fn start(tasks: &Tasks, informers: &Informers, client: Client) {
     let served = Served::default();
     let mut keyed = Keyed::new();
     let noted = Arc::clone(&served);
-    keyed.wakes(&definitions, move |change| note(&noted, change));
-    keyed.wakes_itself(&services);
+    keyed.watches(&definitions, move |change| note(&noted, change));
+    keyed.watches_self(&services);
     keyed.run(tasks, NAME, 1, move |(_, name)| {
         let (client, services, gvr) = (client.clone(), services.clone(), services_gvr.clone());
         let wanted = wanted(&served, &name);

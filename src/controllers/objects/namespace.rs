@@ -26,7 +26,7 @@ pub(crate) fn start(context: &Context) {
     let client = context.client("namespace-controller");
     let namespaces = context.informers.of::<Namespace>();
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&namespaces);
+    keyed.watches_self(&namespaces);
     keyed.run(&context.tasks, "namespace-controller", 10, move |(_, name)| {
         let (client, namespaces) = (client.clone(), namespaces.clone());
         async move {

@@ -54,13 +54,13 @@ pub(crate) fn start(context: &Context) {
         replication: context.informers.of(),
     });
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&controller.budgets);
+    keyed.watches_self(&controller.budgets);
     let known = controller.budgets.clone();
-    keyed.wakes(&controller.pods, move |change| pod_changed(change, &known));
-    keyed.needs(&controller.deployments);
-    keyed.needs(&controller.sets);
-    keyed.needs(&controller.stateful_sets);
-    keyed.needs(&controller.replication);
+    keyed.watches(&controller.pods, move |change| pod_changed(change, &known));
+    keyed.waits_for_sync(&controller.deployments);
+    keyed.waits_for_sync(&controller.sets);
+    keyed.waits_for_sync(&controller.stateful_sets);
+    keyed.waits_for_sync(&controller.replication);
     keyed.run(&context.tasks, CONTROLLER, 1, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move {

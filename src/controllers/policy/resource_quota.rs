@@ -40,14 +40,14 @@ pub(crate) fn start(context: &Context) {
     let informers = context.informers.clone();
     let quotas = informers.of::<ResourceQuota>();
     let mut keyed = Keyed::new();
-    keyed.wakes(&quotas, |change| match change {
+    keyed.watches(&quotas, |change| match change {
         // What a write has used is in the status already.
         Change::Updated { old, new } if limits(old) == limits(new) => Vec::new(),
         Change::Added(o) | Change::Updated { new: o, .. } => vec![key(o)],
         Change::Deleted(_) => Vec::new(),
     });
     let known = quotas.clone();
-    keyed.wakes(&informers.of::<Pod>(), move |change| {
+    keyed.watches(&informers.of::<Pod>(), move |change| {
         // One that was created while the server did not know of a new quota has not been counted.
         let counts = match change {
             Change::Added(_) | Change::Deleted(_) => true,
@@ -56,9 +56,9 @@ pub(crate) fn start(context: &Context) {
         if counts { quotas_of(&known, change.object()) } else { Vec::new() }
     });
     let known = quotas.clone();
-    keyed.wakes(&informers.of::<Service>(), move |change| quotas_of(&known, change.object()));
+    keyed.watches(&informers.of::<Service>(), move |change| quotas_of(&known, change.object()));
     let known = quotas.clone();
-    keyed.wakes(&informers.of::<PersistentVolumeClaim>(), move |change| {
+    keyed.watches(&informers.of::<PersistentVolumeClaim>(), move |change| {
         quotas_of(&known, change.object())
     });
     let controller = Arc::new(Controller {

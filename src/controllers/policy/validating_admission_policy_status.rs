@@ -17,7 +17,7 @@ pub(crate) fn start(context: &Context) {
     let client = context.client(MANAGER);
     let policies = context.informers.of::<ValidatingAdmissionPolicy>();
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&policies);
+    keyed.watches_self(&policies);
     keyed.run(&context.tasks, MANAGER, 1, move |(_, name)| {
         let (client, policies) = (client.clone(), policies.clone());
         async move { reconcile(&client, &policies, &name).await }

@@ -28,14 +28,14 @@ pub(crate) fn start(context: &Context) {
     pod_claims::index_pods(&pods);
     let mut keyed = Keyed::new();
     // A pod's volumes never change.
-    keyed.wakes(&pods, |change| match change {
-        Change::Added(pod) if !pod_claims::claims_of(pod).is_empty() => {
+    keyed.watches(&pods, |change| match change {
+        Change::Added(pod) if !pod_claims::claim_names(pod).is_empty() => {
             vec![(pod.key.namespace.to_string(), pod.key.name.to_string())]
         }
         Change::Added(_) | Change::Updated { .. } | Change::Deleted(_) => Vec::new(),
     });
     let users = pods.clone();
-    keyed.wakes(&claims, move |change| match change {
+    keyed.watches(&claims, move |change| match change {
         Change::Deleted(claim) => {
             let found = users.cache().by_index(BY_CLAIM, &claim.key.to_string());
             found.iter().map(|p| (p.key.namespace.to_string(), p.key.name.to_string())).collect()

@@ -84,19 +84,19 @@ pub(crate) fn start(context: &Context) {
         informers.of::<Node>(),
     );
     let mut keyed = Keyed::new();
-    keyed.wakes(&claims, |change| {
+    keyed.watches(&claims, |change| {
         let ours =
             decode::<PersistentVolumeClaim>(change.object()).is_some_and(|c| plan::is_ours(&c));
         ours.then(|| key(change.object())).into_iter().collect()
     });
-    keyed.wakes(&volumes, |change| {
+    keyed.watches(&volumes, |change| {
         let released =
             decode::<PersistentVolume>(change.object()).is_some_and(|v| plan::is_released(&v));
         released.then(|| key(change.object())).into_iter().collect()
     });
-    keyed.needs(&classes);
+    keyed.waits_for_sync(&classes);
     let (all_claims, all_volumes) = (claims.clone(), volumes.clone());
-    keyed.wakes(&nodes, move |change| {
+    keyed.watches(&nodes, move |change| {
         let node = &*change.object().key.name;
         if !became_ready(change) {
             return Vec::new();

@@ -18,7 +18,7 @@ use crate::framework::context::Context;
 use crate::framework::edit;
 use crate::framework::keyed::{Key, Keyed};
 use crate::storage::pod_claims;
-use crate::storage::pod_claims::claims_of;
+use crate::storage::pod_claims::claim_names;
 
 /// Index of volumes by `<namespace>/<name>` of the claim that they name.
 const BY_CLAIM_REF: &str = "claimRef";
@@ -51,7 +51,7 @@ pub(crate) fn start(context: &Context) {
     pod_claims::index_pods(&pods);
     let mut keyed = Keyed::new();
     let (all, open) = (volumes.clone(), claims.clone());
-    keyed.wakes(&claims, move |change| {
+    keyed.watches(&claims, move |change| {
         let claim = change.object();
         let mut keys = vec![key(claim)];
         let naming = all.cache().by_index(BY_CLAIM_REF, &claim.key.to_string());
@@ -59,7 +59,7 @@ pub(crate) fn start(context: &Context) {
         keys
     });
     let waiting = open.clone();
-    keyed.wakes(&volumes, move |change| {
+    keyed.watches(&volumes, move |change| {
         let volume = change.object();
         let mut keys = vec![key(volume)];
         match claim_ref(volume) {
@@ -70,17 +70,17 @@ pub(crate) fn start(context: &Context) {
         keys
     });
     let waiting = open.clone();
-    keyed.wakes(&classes, move |change| match change {
+    keyed.watches(&classes, move |change| match change {
         Change::Deleted(_) => Vec::new(),
         Change::Added(_) | Change::Updated { .. } => unbound(&waiting),
     });
     let waiting = open;
-    keyed.wakes(&pods, move |change| match change {
+    keyed.watches(&pods, move |change| match change {
         // Users of a claim tell what it waits for.
         Change::Added(pod) => {
             let namespace = &pod.key.namespace;
             let open = |name: &String| waiting.get(namespace, name).is_some_and(|c| is_unbound(&c));
-            let names = claims_of(pod).into_iter().filter(open);
+            let names = claim_names(pod).into_iter().filter(open);
             names.map(|name| (namespace.to_string(), name)).collect()
         }
         Change::Updated { .. } | Change::Deleted(_) => Vec::new(),

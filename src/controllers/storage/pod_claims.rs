@@ -36,7 +36,7 @@ struct Claim {
 }
 
 /// Names of the claims that a pod uses.
-pub(crate) fn claims_of(pod: &Object) -> Vec<String> {
+pub(crate) fn claim_names(pod: &Object) -> Vec<String> {
     let shape: Shape = serde_json::from_slice(pod.raw()).unwrap_or_default();
     let of = |volume: Volume| match (volume.persistent_volume_claim, volume.ephemeral) {
         (Some(claim), _) => Some(claim.claim_name),
@@ -55,7 +55,7 @@ pub(crate) fn ephemeral_name(pod: &str, volume: &str) -> String {
 pub(crate) fn index_pods(pods: &Informer<Pod>) {
     pods.add_index(BY_CLAIM, |pod| {
         let key = |name: String| format!("{}/{name}", pod.key.namespace);
-        claims_of(pod).into_iter().map(key).collect()
+        claim_names(pod).into_iter().map(key).collect()
     });
 }
 
@@ -76,6 +76,6 @@ mod tests {
             {"name": "a", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}},
             {"name": "d", "emptyDir": {}}]}}))
         .unwrap();
-        assert_eq!(claims_of(&pod), ["c", "p-b"]);
+        assert_eq!(claim_names(&pod), ["c", "p-b"]);
     }
 }

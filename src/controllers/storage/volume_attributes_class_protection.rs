@@ -25,14 +25,14 @@ pub(crate) fn start(context: &Context) {
     let client = context.client("volumeattributesclass-protection-controller");
     let classes = context.informers.of::<VolumeAttributesClass>();
     let mut keyed = Keyed::new();
-    keyed.wakes(&classes, |change| match change {
+    keyed.watches(&classes, |change| match change {
         Change::Deleted(_) => Vec::new(),
         Change::Added(o) | Change::Updated { new: o, .. } => {
             vec![(String::new(), o.key.name.to_string())]
         }
     });
-    keyed.wakes(&context.informers.of::<PersistentVolumeClaim>(), left);
-    keyed.wakes(&context.informers.of::<PersistentVolume>(), left);
+    keyed.watches(&context.informers.of::<PersistentVolumeClaim>(), left);
+    keyed.watches(&context.informers.of::<PersistentVolume>(), left);
     keyed.run(
         &context.tasks,
         "volumeattributesclass-protection-controller",

@@ -13,7 +13,7 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::{edit, pods};
 use crate::storage::pod_claims;
-use crate::storage::pod_claims::{BY_CLAIM, claims_of, ephemeral_name};
+use crate::storage::pod_claims::{BY_CLAIM, claim_names, ephemeral_name};
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
@@ -33,12 +33,12 @@ pub(crate) fn start_claims(context: &Context) {
         (context.informers.of::<PersistentVolumeClaim>(), context.informers.of::<Pod>());
     pod_claims::index_pods(&pods);
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&claims);
-    keyed.wakes(&pods, |change| {
+    keyed.watches_self(&claims);
+    keyed.watches(&pods, |change| {
         let pod = change.object();
         let keys = |pod: &Object| -> Vec<Key> {
             let namespace = &pod.key.namespace;
-            claims_of(pod).into_iter().map(|name| (namespace.to_string(), name)).collect()
+            claim_names(pod).into_iter().map(|name| (namespace.to_string(), name)).collect()
         };
         keys(pod)
     });
@@ -54,7 +54,7 @@ pub(crate) fn start_volumes(context: &Context) {
     let client = context.client("pv-protection-controller");
     let volumes = context.informers.of::<PersistentVolume>();
     let mut keyed = Keyed::new();
-    keyed.wakes(&volumes, |change| match change {
+    keyed.watches(&volumes, |change| match change {
         Change::Deleted(_) => Vec::new(),
         Change::Added(o) | Change::Updated { new: o, .. } => {
             vec![(String::new(), o.key.name.to_string())]

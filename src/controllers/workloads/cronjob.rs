@@ -52,9 +52,9 @@ pub(crate) fn start(context: &Context) {
     });
     controller.jobs.add_index(BY_CONTROLLER, controller_uid);
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&controller.crons);
+    keyed.watches_self(&controller.crons);
     let known = controller.crons.clone();
-    keyed.wakes(&controller.jobs, move |change| {
+    keyed.watches(&controller.jobs, move |change| {
         adoption::owners_of(change, &known, |_: &CronJob, _| false)
     });
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {

@@ -64,17 +64,17 @@ pub(crate) fn start(context: &Context) {
     adoption::index(&controller.pods);
     adoption::index(&controller.revisions);
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&controller.sets);
-    keyed.needs(&controller.revisions);
+    keyed.watches_self(&controller.sets);
+    keyed.waits_for_sync(&controller.revisions);
     let (known, expected) = (controller.sets.clone(), Arc::clone(&controller.expectations));
-    keyed.wakes(&controller.pods, move |change| {
+    keyed.watches(&controller.pods, move |change| {
         observe(change, &expected);
         adoption::owners_of(change, &known, |set: &DaemonSet, pod| {
             client::labels::selects(&set.spec.selector, pod.labels.as_ref())
         })
     });
     let known = controller.sets.clone();
-    keyed.wakes(&controller.nodes, move |change| {
+    keyed.watches(&controller.nodes, move |change| {
         if node_matters(change) { all_keys(&known) } else { Vec::new() }
     });
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {

@@ -49,13 +49,13 @@ pub(crate) fn start(context: &Context) {
     adoption::index(&controller.sets);
     controller.pods.add_index(BY_CONTROLLER, controller_uid);
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&controller.deployments);
+    keyed.watches_self(&controller.deployments);
     let known = controller.deployments.clone();
-    keyed.wakes(&controller.sets, move |change| {
+    keyed.watches(&controller.sets, move |change| {
         adoption::owners_of(change, &known, |d: &Deployment, set| selects(d, set.labels.as_ref()))
     });
     let sets = controller.sets.clone();
-    keyed.wakes(&controller.pods, move |change| deployment_of_gone_pod(change, &sets));
+    keyed.watches(&controller.pods, move |change| deployment_of_gone_pod(change, &sets));
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }

@@ -65,8 +65,8 @@ pub(crate) fn start(context: &Context) {
         known: Mutex::new(BTreeMap::new()),
     });
     let mut keyed = Keyed::new();
-    keyed.wakes(&controller.autoscalers, concerns);
-    keyed.needs(&controller.pods);
+    keyed.watches(&controller.autoscalers, concerns);
+    keyed.waits_for_sync(&controller.pods);
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }

@@ -77,10 +77,10 @@ pub(crate) fn start(context: &Context) {
     adoption::index(&controller.pods);
     controller.pods.add_index(BY_JOB, job_of_tracked);
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&controller.jobs);
+    keyed.watches_self(&controller.jobs);
     let (known, expected) = (controller.jobs.clone(), Arc::clone(&controller.expectations));
     let memory = Arc::clone(&controller.memory);
-    keyed.wakes(&controller.pods, move |change| {
+    keyed.watches(&controller.pods, move |change| {
         observe(change, &expected, &memory);
         let mut keys = adoption::owners_of(change, &known, |job: &Job, pod| selects(job, pod));
         keys.extend(orphan(change));

@@ -42,7 +42,7 @@ pub(crate) fn start(context: &Context) {
     nodes::index_pods(&pods);
     let mut keyed = Keyed::new();
     let (known, all, queue) = (nodes.clone(), pods.clone(), keyed.queue.clone());
-    keyed.wakes(&pods, move |change| {
+    keyed.watches(&pods, move |change| {
         if all.cache().len() > TERMINATED_MAX {
             // No pod: the finished ones are counted.
             queue.add_after((String::new(), String::new()), COUNT_EVERY);
@@ -55,7 +55,7 @@ pub(crate) fn start(context: &Context) {
         (!gone && (deleting || lost())).then(|| key(object)).into_iter().collect()
     });
     let on_node = pods.clone();
-    keyed.wakes(&nodes, move |change| {
+    keyed.watches(&nodes, move |change| {
         let node = change.object();
         let concerned = match change {
             Change::Deleted(_) => true,

@@ -50,17 +50,17 @@ pub(crate) fn start(context: &Context) {
     adoption::index(&controller.pods);
     adoption::index(&controller.revisions);
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&controller.sets);
-    keyed.needs(&controller.revisions);
+    keyed.watches_self(&controller.sets);
+    keyed.waits_for_sync(&controller.revisions);
     let known = controller.sets.clone();
-    keyed.wakes(&controller.pods, move |change| {
+    keyed.watches(&controller.pods, move |change| {
         adoption::owners_of(change, &known, |set: &StatefulSet, pod| {
             identity::is_member(set, pod)
                 && client::labels::selects(&set.spec.selector, pod.labels.as_ref())
         })
     });
     let known = controller.sets.clone();
-    keyed.wakes(&controller.claims, move |change| set_of_gone_claim(change, &known));
+    keyed.watches(&controller.claims, move |change| set_of_gone_claim(change, &known));
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }

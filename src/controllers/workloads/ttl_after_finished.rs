@@ -22,7 +22,7 @@ pub(crate) fn start(context: &Context) {
     let client = context.client(CONTROLLER);
     let jobs: Informer<Job> = context.informers.of();
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&jobs);
+    keyed.watches_self(&jobs);
     let state = Arc::new((client, jobs));
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let state = Arc::clone(&state);

@@ -14,7 +14,7 @@ pub(crate) fn start(context: &Context) {
     let client = context.client(ACCOUNT);
     let requests: Informer<CertificateSigningRequest> = context.informers.of();
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&requests);
+    keyed.watches_self(&requests);
     let state = Arc::new((client, requests));
     keyed.run(&context.tasks, "certificate-approver", WORKERS, move |(_, name)| {
         let state = Arc::clone(&state);

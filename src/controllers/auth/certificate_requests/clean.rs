@@ -16,7 +16,7 @@ pub(crate) fn start(context: &Context) {
     let client = context.client(ACCOUNT);
     let requests: Informer<CertificateSigningRequest> = context.informers.of();
     let mut keyed = Keyed::new();
-    keyed.wakes_itself(&requests);
+    keyed.watches_self(&requests);
     let state = Arc::new((client, requests));
     keyed.run(&context.tasks, "certificate-cleaner", 1, move |(_, name)| {
         let state = Arc::clone(&state);
