@@ -44,6 +44,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("cronjob-controller", crate::workloads::cronjob::start),
     ("horizontal-pod-autoscaler-controller", crate::workloads::horizontal_pod_autoscaler::start),
     ("disruption-controller", crate::policy::disruption::start),
+    ("ttl-controller", crate::nodes::ttl::start),
     ("ttl-after-finished-controller", crate::workloads::ttl_after_finished::start),
     (
         "validatingadmissionpolicy-status-controller",

@@ -3,3 +3,4 @@
 pub(crate) mod node_ipam;
 pub(crate) mod node_lifecycle;
 pub(crate) mod taint_eviction;
+pub(crate) mod ttl;
