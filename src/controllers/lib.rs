@@ -1,7 +1,7 @@
 //! The controllers: each reconciles one kind, from shared caches, under its own service account.
 //!
-//! [`start`] starts all that [`all`] lists. A controller is one file: listeners that enqueue keys, a pure decision,
-//! and writes through its own [`client::Client`].
+//! [`start`] starts all that [`all`] lists. A controller is one file: listeners that enqueue keys,
+//! a pure decision, and writes through its own [`client::Client`].
 
 pub mod all;
 mod auth;

@@ -1,4 +1,5 @@
-//! Controllers of objects of every kind: garbage collection, namespaces, custom resources' APIServices.
+//! Controllers of objects of every kind: garbage collection, namespaces, custom resources'
+//! APIServices.
 
 pub mod autoregister;
 pub(crate) mod garbage_collector;

@@ -1,4 +1,5 @@
-//! Controllers that run pods: ReplicaSets, Deployments, StatefulSets, DaemonSets, Jobs and their kind.
+//! Controllers that run pods: ReplicaSets, Deployments, StatefulSets, DaemonSets, Jobs and their
+//! kind.
 
 pub(crate) mod cronjob;
 pub(crate) mod daemonset;

@@ -1,4 +1,5 @@
-//! Bootstrap tokens past their `expiration` are deleted, as is every token whose expiration cannot be read.
+//! Bootstrap tokens past their `expiration` are deleted, as is every token whose expiration cannot
+//! be read.
 
 use std::time::Duration;
 

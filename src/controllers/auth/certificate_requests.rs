@@ -1,5 +1,6 @@
-//! CertificateSigningRequests of the signers that Kubernetes itself defines: kubelets' are approved where their users may have such, what is
-//! approved is signed by the cluster's CAs, and old ones are deleted.
+//! CertificateSigningRequests of the signers that Kubernetes itself defines: kubelets' are approved
+//! where their users may have such, what is approved is signed by the cluster's CAs, and old ones
+//! are deleted.
 
 pub(crate) mod approve;
 pub(crate) mod clean;
@@ -32,7 +33,8 @@ impl Signer {
         })
     }
 
-    /// Why this signer does not sign such a request, in upstream's words (`apis/certificates/helpers.go`, `signer.go`).
+    /// Why this signer does not sign such a request, in upstream's words
+    /// (`apis/certificates/helpers.go`, `signer.go`).
     fn refuses(self, asked: &Asked, usages: &[String]) -> Option<String> {
         let (needed, whom) = match self {
             Self::Client => return refused_usage(usages),

@@ -1,4 +1,5 @@
-//! Deletes PodCertificateRequests that are old: every exchange with a signer is over by then, one way or the other.
+//! Deletes PodCertificateRequests that are old: every exchange with a signer is over by then, one
+//! way or the other.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Secrets of type `kubernetes.io/service-account-token`: filled with token, CA and namespace, gone with their account.
+//! Secrets of type `kubernetes.io/service-account-token`: filled with token, CA and namespace, gone
+//! with their account.
 
 use std::sync::Arc;
 
@@ -105,7 +106,8 @@ impl Tokens {
         Ok(Action::Done)
     }
 
-    /// The account, asked of the server when the cache does not have it: a Secret is often created right behind its account.
+    /// The account, asked of the server when the cache does not have it: a Secret is often created
+    /// right behind its account.
     async fn account(
         &self,
         namespace: &str,

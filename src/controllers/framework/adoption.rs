@@ -1,4 +1,5 @@
-//! Which children a selecting owner has: found through indexes, adopted, released, and whom a child's change wakes.
+//! Which children a selecting owner has: found through indexes, adopted, released, and whom a
+//! child's change wakes.
 
 use api::Object;
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -29,8 +30,8 @@ pub(crate) fn index<C>(children: &Informer<C>) {
     children.add_index(ORPHANS, orphan_of);
 }
 
-/// The owner's children, after adopting matching orphans (those that `adoptable` accepts) and releasing what matches
-/// no longer. Sorted by name.
+/// The owner's children, after adopting matching orphans (those that `adoptable` accepts) and
+/// releasing what matches no longer. Sorted by name.
 ///
 /// # Errors
 /// The server's refusal of an adoption or release.
@@ -44,8 +45,8 @@ pub(crate) async fn claim_all<O: Kind, C: Kind>(
     claim_trimmed(client, owner, children, matches, adoptable, |_| {}).await
 }
 
-/// As [`claim_all`] where an owner may have thousands: `trim` lets go of what nobody looks at, not the metadata that tell
-/// whose a child is.
+/// As [`claim_all`] where an owner may have thousands: `trim` lets go of what nobody looks at, not
+/// the metadata that tell whose a child is.
 ///
 /// # Errors
 /// As [`claim_all`].
@@ -96,7 +97,8 @@ pub(crate) async fn claim_trimmed<O: Kind, C: Kind>(
     Ok(claimed)
 }
 
-/// The owners that a child's change concerns: its controller, the one before, or, for an orphan, all that match it.
+/// The owners that a child's change concerns: its controller, the one before, or, for an orphan,
+/// all that match it.
 pub(crate) fn owners_of<O: Kind>(
     change: &Change,
     owners: &Informer<O>,

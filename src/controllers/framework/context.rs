@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use crate::framework::signing::{SignRequest, SignToken};
 
-/// Sums what objects of a kind use of a quota, by quota resource; the same count that admission makes.
+/// Sums what objects of a kind use of a quota, by quota resource; the same count that admission
+/// makes.
 pub type QuotaUsage =
     fn(&api::Gvr, &serde_json::Value, &[serde_json::Value]) -> BTreeMap<String, Quantity>;
 
@@ -25,7 +26,8 @@ pub enum Tunnel {
     Lost {
         /// Since when.
         since: Instant,
-        /// This server's own network worked then: the node's machine ended the connection, or the server's link was up.
+        /// This server's own network worked then: the node's machine ended the connection, or the
+        /// server's link was up.
         proved: bool,
     },
 }
@@ -38,7 +40,8 @@ pub type Tunnels = BTreeMap<String, Tunnel>;
 pub struct FastLoss {
     /// The tunnels of all agents, kept current.
     pub tunnels: watch::Receiver<Arc<Tunnels>>,
-    /// How long pods stay on an unreachable node that tolerate it for the default 300 seconds, in seconds.
+    /// How long pods stay on an unreachable node that tolerate it for the default 300 seconds, in
+    /// seconds.
     pub toleration: i64,
 }
 
@@ -92,7 +95,8 @@ impl Context {
         Self { tasks, informers, config: Arc::new(config), client_for }
     }
 
-    /// The client of one controller: every write carries its service account, such as `replicaset-controller`.
+    /// The client of one controller: every write carries its service account, such as
+    /// `replicaset-controller`.
     pub fn client(&self, service_account: &str) -> Client {
         (self.client_for)(service_account)
     }

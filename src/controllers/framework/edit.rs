@@ -1,4 +1,5 @@
-//! Whole-object writes that keep fields which our types do not know, for roles that may update but not patch.
+//! Whole-object writes that keep fields which our types do not know, for roles that may update but
+//! not patch.
 
 use api::{Gvr, Object};
 use bytes::Bytes;
@@ -10,7 +11,8 @@ pub(crate) fn value(object: &Object) -> Result<Value, Error> {
     Ok(object.value()?)
 }
 
-/// Replaces an object, or its status, by `value`, whose resource version must still be the current one.
+/// Replaces an object, or its status, by `value`, whose resource version must still be the current
+/// one.
 ///
 /// # Errors
 /// The server's refusal or the transport's failure.

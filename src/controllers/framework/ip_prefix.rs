@@ -58,7 +58,8 @@ impl Prefix {
         1_u64.checked_shl(u32::from(length.saturating_sub(self.length))).unwrap_or(u64::MAX)
     }
 
-    /// The network number `index` of `length` in it (itself when it is no larger); `None` beyond [`Prefix::count`].
+    /// The network number `index` of `length` in it (itself when it is no larger); `None` beyond
+    /// [`Prefix::count`].
     pub(crate) fn subnet(&self, length: u8, index: u64) -> Option<Self> {
         let length = length.max(self.length).min(self.width());
         let step = u128::from(index).checked_shl(u32::from(self.width() - length));

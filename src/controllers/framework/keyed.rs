@@ -1,4 +1,5 @@
-//! The shape most controllers share: informers wake keys, workers reconcile them once the caches are complete.
+//! The shape most controllers share: informers wake keys, workers reconcile them once the caches
+//! are complete.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -75,7 +76,8 @@ impl Keyed {
     }
 }
 
-/// A write whose refusal says that the object went or changed meanwhile: its own event wakes the key again.
+/// A write whose refusal says that the object went or changed meanwhile: its own event wakes the
+/// key again.
 pub(crate) fn settled<T>(result: Result<T, Error>) -> Result<(), Error> {
     match result {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),

@@ -38,7 +38,8 @@ pub(crate) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondit
     node.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
 }
 
-/// `status` of the condition `Ready`: `True`, `False`, `Unknown`; `None` before the node reported it.
+/// `status` of the condition `Ready`: `True`, `False`, `Unknown`; `None` before the node reported
+/// it.
 pub(crate) fn ready(node: &Node) -> Option<&str> {
     condition(node, "Ready").map(|c| c.status.as_str())
 }
@@ -48,7 +49,8 @@ pub(crate) fn taints(node: &Node) -> &[Taint] {
     node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default()
 }
 
-/// Region and zone, which nodes that fail together share (`GetZoneKey`); empty when the node has neither label.
+/// Region and zone, which nodes that fail together share (`GetZoneKey`); empty when the node has
+/// neither label.
 pub(crate) fn zone(node: &Node) -> String {
     let label = |stable: &str, beta: &str| {
         let labels = node.metadata.labels.as_ref();

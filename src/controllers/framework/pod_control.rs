@@ -17,7 +17,8 @@ pub(crate) struct PodControl {
     pub(crate) recorder: EventRecorder,
 }
 
-/// A pod from a template: labels, annotations, finalizers and spec of the template, named after the owner.
+/// A pod from a template: labels, annotations, finalizers and spec of the template, named after the
+/// owner.
 pub(crate) fn pod_from_template(
     template: &PodTemplateSpec,
     owner_name: &str,
@@ -45,7 +46,8 @@ pub(crate) fn pod_from_template(
 }
 
 impl PodControl {
-    /// Creates a pod; tells the owner's user of success or failure, except while the namespace goes away.
+    /// Creates a pod; tells the owner's user of success or failure, except while the namespace goes
+    /// away.
     pub(crate) async fn create<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<Pod, Error> {
         let namespace = owner.metadata().namespace.as_deref().unwrap_or_default();
         match self.client.create(namespace, pod).await {

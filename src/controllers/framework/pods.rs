@@ -10,7 +10,8 @@ pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
 }
 
-/// Tells the expectations under `key` what was seen of a pod; one that is being deleted counts as gone.
+/// Tells the expectations under `key` what was seen of a pod; one that is being deleted counts as
+/// gone.
 pub(crate) fn observed(change: &Change, pod: &ObjectMeta, key: &str, expectations: &Expectations) {
     match change {
         Change::Added(_) => expectations.creation_observed(key),
@@ -73,7 +74,8 @@ pub(crate) fn restarts(pod: &Pod) -> i32 {
     statuses.iter().map(|s| s.restart_count).sum()
 }
 
-/// The value of the deletion-cost annotation; 0 when absent or malformed (`controller.kubernetes.io/pod-deletion-cost`).
+/// The value of the deletion-cost annotation; 0 when absent or malformed
+/// (`controller.kubernetes.io/pod-deletion-cost`).
 pub(crate) fn deletion_cost(pod: &Pod) -> i32 {
     let annotations = pod.metadata.annotations.as_ref();
     annotations

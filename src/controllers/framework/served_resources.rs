@@ -1,4 +1,5 @@
-//! The resources that the API server and its aggregated API servers serve, from aggregated discovery.
+//! The resources that the API server and its aggregated API servers serve, from aggregated
+//! discovery.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -6,7 +7,8 @@ use api::{Gvk, Gvr};
 use client::{Client, Error};
 use serde::Deserialize;
 
-/// Selects the aggregated documents of `/api` and `/apis`, which name the versions that could not be discovered.
+/// Selects the aggregated documents of `/api` and `/apis`, which name the versions that could not
+/// be discovered.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// One served resource.
@@ -39,7 +41,8 @@ impl Discovery {
         self.failed.iter().any(|(failed, _)| failed == group)
     }
 
-    /// Number of failed group versions and client-go's error text; `None` after a complete discovery.
+    /// Number of failed group versions and client-go's error text; `None` after a complete
+    /// discovery.
     pub(crate) fn failure(&self) -> Option<(usize, String)> {
         if self.failed.is_empty() {
             return None;
@@ -127,7 +130,8 @@ struct ResponseKind {
     kind: String,
 }
 
-/// Discovers every resource. An aggregated API server that does not answer makes the result partial, not an error.
+/// Discovers every resource. An aggregated API server that does not answer makes the result
+/// partial, not an error.
 ///
 /// # Errors
 /// The API server itself does not answer.

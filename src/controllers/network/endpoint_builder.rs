@@ -48,7 +48,8 @@ pub(crate) fn addresses(pod: &Pod, family: &str) -> Vec<String> {
     all.into_iter().take(1).map(str::to_owned).collect()
 }
 
-/// The pod is to appear at all: has an address, is not finished; a terminating one only where asked for.
+/// The pod is to appear at all: has an address, is not finished; a terminating one only where asked
+/// for.
 pub(crate) fn appears(pod: &Pod, with_terminating: bool) -> bool {
     !pods::is_terminal(pod) && (with_terminating || pod.metadata.deletion_timestamp.is_none())
 }

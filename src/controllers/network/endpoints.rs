@@ -126,7 +126,8 @@ struct Group {
     not_ready: Vec<EndpointAddress>,
 }
 
-/// Addresses grouped by the ports they offer, in a fixed order; ready ones are kept first when there are too many.
+/// Addresses grouped by the ports they offer, in a fixed order; ready ones are kept first when
+/// there are too many.
 fn subsets(service: &Service, chosen: &[Pod]) -> (Option<Vec<EndpointSubset>>, bool) {
     let Some(spec) = service.spec.as_ref() else { return (None, false) };
     let family =

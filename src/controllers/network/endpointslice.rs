@@ -172,7 +172,8 @@ fn endpoint(
     }
 }
 
-/// The writes that turn `have` into `want`. Slices are matched by family and ports; a slice keeps the endpoints it has.
+/// The writes that turn `have` into `want`. Slices are matched by family and ports; a slice keeps
+/// the endpoints it has.
 #[derive(Debug, Default)]
 struct Plan {
     create: Vec<EndpointSlice>,

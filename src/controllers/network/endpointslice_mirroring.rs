@@ -1,4 +1,5 @@
-//! EndpointSlices of Endpoints that somebody wrote by hand for a Service without selector: one slice a family and set of ports.
+//! EndpointSlices of Endpoints that somebody wrote by hand for a Service without selector: one
+//! slice a family and set of ports.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -155,7 +156,8 @@ fn metadata(endpoints: &Endpoints) -> ObjectMeta {
     }
 }
 
-/// The writes that turn `have` into `want`. A slice that would go takes the place of one that would come, as upstream recycles them.
+/// The writes that turn `have` into `want`. A slice that would go takes the place of one that would
+/// come, as upstream recycles them.
 #[derive(Debug, Default)]
 struct Plan {
     create: Vec<EndpointSlice>,

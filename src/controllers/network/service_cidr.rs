@@ -1,4 +1,5 @@
-//! ServiceCIDRs: ready when protected, and not deleted while addresses of Services lie in them alone.
+//! ServiceCIDRs: ready when protected, and not deleted while addresses of Services lie in them
+//! alone.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ struct Controller {
     addresses: Informer<IPAddress>,
 }
 
-/// Starts the controller. There are few ServiceCIDRs: a change of one, or of an address in it, wakes those concerned.
+/// Starts the controller. There are few ServiceCIDRs: a change of one, or of an address in it,
+/// wakes those concerned.
 pub(crate) fn start(context: &Context) {
     let client = context.client("service-cidrs-controller");
     let recorder = context.recorder(&client, MANAGER);

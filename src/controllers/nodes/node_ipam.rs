@@ -27,7 +27,8 @@ struct Controller {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the nodes in the cache have. Kept as they change: looking through a thousand nodes for each of them takes minutes.
+    /// What the nodes in the cache have. Kept as they change: looking through a thousand nodes for
+    /// each of them takes minutes.
     taken: HashMap<String, Vec<Prefix>>,
     /// Given, but not yet seen in the cache.
     given: HashMap<String, Vec<Prefix>>,
@@ -78,11 +79,13 @@ fn has_networks(node: &Node) -> bool {
     })
 }
 
-/// The first piece of `cluster` from `next` on, round once, that overlaps nothing in `taken`; and where to go on.
+/// The first piece of `cluster` from `next` on, round once, that overlaps nothing in `taken`; and
+/// where to go on.
 fn free(cluster: &Prefix, next: u64, taken: &[Prefix]) -> Option<(Prefix, u64)> {
     let mask = if cluster.is_v4() { MASKS.0 } else { MASKS.1 };
     let count = cluster.count(mask);
-    // Each taken network that is a piece blocks one try; larger ones may block many, but never more than there are pieces.
+    // Each taken network that is a piece blocks one try; larger ones may block many, but never more
+    // than there are pieces.
     (0..count).find_map(|offset| {
         let index = next.checked_add(offset).filter(|i| *i < count);
         let index = index.unwrap_or_else(|| next.wrapping_add(offset).wrapping_sub(count));

@@ -208,7 +208,8 @@ impl Controller {
         }
     }
 
-    /// Judges the zones with this node as it is now; when one changes, every node is looked at again.
+    /// Judges the zones with this node as it is now; when one changes, every node is looked at
+    /// again.
     fn judge(&self, name: &str, node: Option<&Node>, now: Instant) {
         let wake = self.ledger.lock().judge(name, node, || self.nodes.list(""), now);
         for other in wake.into_iter().filter(|other| other != name) {

@@ -1,4 +1,5 @@
-//! Evicts pods from nodes whose `NoExecute` taints they do not tolerate, at once or after `tolerationSeconds`.
+//! Evicts pods from nodes whose `NoExecute` taints they do not tolerate, at once or after
+//! `tolerationSeconds`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -117,7 +118,8 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-/// Whether a toleration is, to the letter, what admission gives to pods that say nothing (`DefaultTolerationSeconds`).
+/// Whether a toleration is, to the letter, what admission gives to pods that say nothing
+/// (`DefaultTolerationSeconds`).
 fn is_default(toleration: &Toleration) -> bool {
     toleration.key.as_deref() == Some(UNREACHABLE)
         && toleration.operator.as_deref() == Some("Exists")

@@ -1,5 +1,6 @@
-//! APIServices of custom resources: one for each group version that a definition serves (`crdregistration` and `autoregister` of
-//! upstream's API server, whose part this is: it runs whatever controllers do).
+//! APIServices of custom resources: one for each group version that a definition serves
+//! (`crdregistration` and `autoregister` of upstream's API server, whose part this is: it runs
+//! whatever controllers do).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

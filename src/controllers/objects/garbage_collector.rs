@@ -1,6 +1,7 @@
 //! Garbage collection by owner: background, foreground and orphan.
 //!
-//! `graph.rs` holds who owns whom as the watches tell it; this file decides about one object from its live state.
+//! `graph.rs` holds who owns whom as the watches tell it; this file decides about one object from
+//! its live state.
 
 mod absent;
 mod graph;
@@ -126,7 +127,8 @@ impl Collector {
         }
     }
 
-    /// Takes the kinds of a discovery, keeps those of failed groups, and queues what waited for a new one.
+    /// Takes the kinds of a discovery, keeps those of failed groups, and queues what waited for a
+    /// new one.
     fn set_kinds(&self, mut new: ResourcesByKind, failed: impl Fn(&str) -> bool) {
         let mut kinds = self.kinds.write();
         for (kind, resource) in kinds.iter().filter(|((group, _), _)| failed(group)) {
@@ -142,7 +144,8 @@ impl Collector {
         }
     }
 
-    /// An object was deleted while its kind is served: its dependents can go after the kind has gone, too.
+    /// An object was deleted while its kind is served: its dependents can go after the kind has
+    /// gone, too.
     fn note_absent(&self, kind: &api::Gvk, object: &api::Object) {
         let key = (kind.group.to_string(), kind.kind.to_string());
         if self.graph.read().has_dependents(&object.uid) && self.kinds.read().contains_key(&key) {
@@ -193,7 +196,8 @@ impl Collector {
         let live = match self.live(&node.gvr, &node.namespace, &node.name).await? {
             Some(live) if live.uid.as_deref() == Some(uid) => live,
             Some(_) | None => {
-                // The watch has not told yet, or never will: the graph forgets it, and its dependents are looked at.
+                // The watch has not told yet, or never will: the graph forgets it, and its
+                // dependents are looked at.
                 for touched in self.graph.write().remove(uid) {
                     self.queue.add(touched);
                 }
@@ -264,7 +268,8 @@ impl Collector {
         }
     }
 
-    /// The owner of the object with this uid; a later discovery of an unserved kind queues that object again.
+    /// The owner of the object with this uid; a later discovery of an unserved kind queues that
+    /// object again.
     fn locate(&self, owner: &OwnerReference, uid: &str, namespace: &str) -> OwnerLocation {
         // `set_kinds` cannot run between the lookup and the note.
         let kinds = self.kinds.read();
@@ -275,7 +280,8 @@ impl Collector {
         location
     }
 
-    /// Sorts the owners of an object. `None` when the state of one of them cannot be decided, so that the object stays.
+    /// Sorts the owners of an object. `None` when the state of one of them cannot be decided, so
+    /// that the object stays.
     async fn classify(
         &self,
         owners: &[OwnerReference],
@@ -378,7 +384,8 @@ impl Collector {
         self.patch(node, &patch).await
     }
 
-    /// Lets owners go before this object, which may itself wait for one of them; whether any was blocked.
+    /// Lets owners go before this object, which may itself wait for one of them; whether any was
+    /// blocked.
     async fn unblock_owners(&self, node: &graph::Node, live: &ObjectMeta) -> Result<bool, Error> {
         let mut owners = live.owner_references.clone().unwrap_or_default();
         let mut blocked = false;

@@ -16,7 +16,8 @@ use crate::framework::served_resources::{Discovery, Served};
 
 /// The finalizer of `spec.finalizers` that this controller takes away.
 const FINALIZER: &str = "kubernetes";
-/// A namespace that is not empty yet is looked at again after this time, or half of the longest grace period left.
+/// A namespace that is not empty yet is looked at again after this time, or half of the longest
+/// grace period left.
 const RETRY: Duration = Duration::from_secs(1);
 /// A namespace whose content is deleted as far as discovery lists it is retried after this time.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(10);
@@ -55,8 +56,9 @@ struct Remains {
 }
 
 impl Remains {
-    /// Pods go first, so that nothing they rely on vanishes under them, above all what closes them to others (KEP-5080,
-    /// CVE-2024-7598). Who could not look at them does not know that they are gone.
+    /// Pods go first, so that nothing they rely on vanishes under them, above all what closes them
+    /// to others (KEP-5080, CVE-2024-7598). Who could not look at them does not know that they are
+    /// gone.
     fn is_nothing(&self) -> bool {
         self.counts.is_empty() && self.errors.is_empty()
     }

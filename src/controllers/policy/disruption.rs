@@ -23,7 +23,8 @@ use crate::framework::pods;
 const CONTROLLER: &str = "disruption-controller";
 /// Event source.
 const COMPONENT: &str = "controllermanager";
-/// Seconds after which an evicted pod that is still there counts again, and a stale `DisruptionTarget` is withdrawn.
+/// Seconds after which an evicted pod that is still there counts again, and a stale
+/// `DisruptionTarget` is withdrawn.
 const TIMEOUT: i64 = 120;
 /// Before the name of a pod in a key that is not a budget's: names of objects have no slash.
 const STALE: &str = "pod/";
@@ -77,7 +78,8 @@ fn selects(budget: &PodDisruptionBudget, pod: &ObjectMeta) -> bool {
     selector.is_some_and(|s| client::labels::selects(s, pod.labels.as_ref()))
 }
 
-/// The budgets that select the pod or did so before, and the pod itself while its disruption may be stale.
+/// The budgets that select the pod or did so before, and the pod itself while its disruption may be
+/// stale.
 fn pod_changed(change: &Change, budgets: &Informer<PodDisruptionBudget>) -> Vec<Key> {
     let object = change.object();
     let namespace = object.key.namespace.to_string();
@@ -109,7 +111,8 @@ fn target_since(pod: &Pod) -> Option<Timestamp> {
     marked.last_transition_time.as_ref().map(|Time(t)| *t)
 }
 
-/// What a budget demands: expected and healthy pods. `scale` is the sum over the pods' owners, or why it is unknown.
+/// What a budget demands: expected and healthy pods. `scale` is the sum over the pods' owners, or
+/// why it is unknown.
 fn demand(
     budget: &PodDisruptionBudget,
     pods: i32,

@@ -1,4 +1,5 @@
-//! What a namespace uses of its ResourceQuotas: counted when something goes, changes or a quota is new.
+//! What a namespace uses of its ResourceQuotas: counted when something goes, changes or a quota is
+//! new.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -152,7 +153,8 @@ fn quantities(list: Option<&Value>) -> BTreeMap<String, Quantity> {
     entries.filter_map(|(n, q)| Some((n.clone(), Quantity::from_value(q).ok()?))).collect()
 }
 
-/// The quota's status with these counts; `None` when it says so already. What we cannot count keeps its old figure.
+/// The quota's status with these counts; `None` when it says so already. What we cannot count keeps
+/// its old figure.
 fn status(quota: &Value, counted: &BTreeMap<String, Quantity>) -> Option<Value> {
     let hard = quota.pointer("/spec/hard").cloned().unwrap_or_else(|| json!({}));
     let limits = quantities(Some(&hard));
@@ -170,7 +172,8 @@ fn status(quota: &Value, counted: &BTreeMap<String, Quantity>) -> Option<Value> 
 }
 
 impl Controller {
-    /// Counts until no write comes in between, so that writes one after another do not lengthen the queue's backoff.
+    /// Counts until no write comes in between, so that writes one after another do not lengthen the
+    /// queue's backoff.
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         for _ in 1..ATTEMPTS {
             match self.count(key).await {
@@ -201,8 +204,9 @@ impl Controller {
         }
         for gvr in kinds {
             self.watch(&gvr);
-            // An object is stored together with what it uses of the quota. So a list from the store, which is at least as new
-            // as the quota, has all that the quota has counted; what came later has changed the quota, whose update fails then.
+            // An object is stored together with what it uses of the quota. So a list from the
+            // store, which is at least as new as the quota, has all that the quota has counted;
+            // what came later has changed the quota, whose update fails then.
             let objects = self.client.list_values(&gvr, namespace, &ListOptions::default()).await?;
             for (name, amount) in (self.usage)(&gvr, &quota, &objects) {
                 counted.entry(name).and_modify(|sum| *sum = amount);
@@ -225,7 +229,8 @@ impl Controller {
             Measured::Nothing => Ok(None),
             Measured::Count(resource, group) => {
                 let all = served_resources::discover(&self.client).await?;
-                // Until its group can be discovered again, the quota keeps its last count of the kind: see `status`.
+                // Until its group can be discovered again, the quota keeps its last count of the
+                // kind: see `status`.
                 let found = all.resources.into_iter().find(|s| {
                     s.namespaced
                         && *s.gvr.resource == *resource

@@ -1,4 +1,5 @@
-//! The status of validating admission policies: which of their expressions do not fit the types of the objects they are about.
+//! The status of validating admission policies: which of their expressions do not fit the types of
+//! the objects they are about.
 
 use api::Typed;
 use api::expressions::checking::{self, Served};
@@ -42,8 +43,9 @@ async fn reconcile(
     Ok(Action::Done)
 }
 
-/// Reads the kinds that the policy names and that are not built in. As upstream, an API that does not answer leaves its kinds
-/// unchecked, and so does one that begins to be served later: a policy is checked once per generation.
+/// Reads the kinds that the policy names and that are not built in. As upstream, an API that does
+/// not answer leaves its kinds unchecked, and so does one that begins to be served later: a policy
+/// is checked once per generation.
 async fn served(client: &Client, schema: &Schema, policy: &Value) -> Served {
     let mut served = Served::default();
     for (group, version) in checking::versions_beyond(schema, policy) {

@@ -71,7 +71,8 @@ struct Provisioner {
     nodes: Informer<Node>,
 }
 
-/// Starts the controller. Keys with a namespace are claims, those without volumes; the empty one is the class.
+/// Starts the controller. Keys with a namespace are claims, those without volumes; the empty one is
+/// the class.
 pub(crate) fn start(context: &Context) {
     let client = context.client("local-path-provisioner");
     let apiserver = context.client("kube-apiserver");

@@ -1,4 +1,5 @@
-//! PersistentVolumes and the claims bound to them: matching, phases, what becomes of volumes whose claim is gone.
+//! PersistentVolumes and the claims bound to them: matching, phases, what becomes of volumes whose
+//! claim is gone.
 
 mod claim_side;
 mod matching;
@@ -33,8 +34,8 @@ struct Binder {
     queue: Queue<Key>,
 }
 
-/// Starts the controller. Keys without a namespace are volumes, the others claims; one worker, or two claims would race for
-/// one volume.
+/// Starts the controller. Keys without a namespace are volumes, the others claims; one worker, or
+/// two claims would race for one volume.
 pub(crate) fn start(context: &Context) {
     let client = context.client("persistent-volume-binder");
     let recorder = context.recorder(&client, "persistentvolume-controller");
@@ -118,7 +119,8 @@ fn unbound(claims: &Informer<PersistentVolumeClaim>) -> Vec<Key> {
     open.filter_map(|c| Some((c.metadata.namespace?, c.metadata.name?))).collect()
 }
 
-/// An object as it is in the store, and its typed view; writes go through the former, so that unknown fields stay.
+/// An object as it is in the store, and its typed view; writes go through the former, so that
+/// unknown fields stay.
 struct Stored<K> {
     typed: K,
     json: Value,

@@ -13,7 +13,8 @@ use crate::framework::edit;
 use crate::framework::keyed::{Key, Keyed, settled};
 
 const FINALIZER: &str = "kubernetes.io/vac-protection";
-/// Where a claim names the class that it wants, has, or is on the way to; a volume has the first alone.
+/// Where a claim names the class that it wants, has, or is on the way to; a volume has the first
+/// alone.
 const NAMES: [&str; 3] = [
     "/spec/volumeAttributesClassName",
     "/status/currentVolumeAttributesClassName",

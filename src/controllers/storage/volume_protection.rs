@@ -1,4 +1,5 @@
-//! Claims stay while a pod uses them, volumes while they are bound; claims tell whether anybody uses them.
+//! Claims stay while a pod uses them, volumes while they are bound; claims tell whether anybody
+//! uses them.
 
 use std::sync::Arc;
 
@@ -99,7 +100,8 @@ fn names(pod: &Pod, claim: &PersistentVolumeClaim, ephemeral_counts: bool) -> bo
     })
 }
 
-/// The pod keeps the claim from going: it is on a node, and its ephemeral volumes are not shut down.
+/// The pod keeps the claim from going: it is on a node, and its ephemeral volumes are not shut
+/// down.
 fn holds(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let shut_down = pod.metadata.deletion_timestamp.is_some()
         && pod.metadata.deletion_grace_period_seconds == Some(0);

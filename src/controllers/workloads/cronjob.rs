@@ -242,7 +242,8 @@ impl Controller {
             let listed = active.iter().position(|r| r.uid == *uid);
             match (finished_at(job), listed) {
                 (None, None) => {
-                    // The status write of the last sync may not be in the cache yet: nothing is lost by listing it.
+                    // The status write of the last sync may not be in the cache yet: nothing is
+                    // lost by listing it.
                     active.push(reference(job));
                 }
                 (Some(last), Some(position)) => {

@@ -35,7 +35,8 @@ const BURST_MAX: usize = 250;
 /// Back-off of replacing failed pods on one node: the first, and the longest.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15 * 60));
 
-/// When a failed pod of a node was last replaced, and how long the next one waits: by DaemonSet, then generation and node.
+/// When a failed pod of a node was last replaced, and how long the next one waits: by DaemonSet,
+/// then generation and node.
 type BackOffs = HashMap<String, HashMap<(i64, String), (Instant, Duration)>>;
 
 struct Controller {
@@ -186,8 +187,8 @@ impl Controller {
         revision_history::truncate(&self.control.client, &history.old, limit, live).await
     }
 
-    /// Moves finished pods to those deleted; failed ones wait out their node's back-off, since a node that refuses a pod
-    /// refuses the next one, too.
+    /// Moves finished pods to those deleted; failed ones wait out their node's back-off, since a
+    /// node that refuses a pod refuses the next one, too.
     fn replace_failed(
         &self,
         key: &str,

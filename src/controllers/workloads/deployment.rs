@@ -126,7 +126,8 @@ impl Controller {
     }
 }
 
-/// The oldest ReplicaSet whose template is the Deployment's, as an index into `sets` (ordered by age).
+/// The oldest ReplicaSet whose template is the Deployment's, as an index into `sets` (ordered by
+/// age).
 fn find_new(deployment: &Deployment, sets: &[ReplicaSet]) -> Option<usize> {
     let template = &deployment.spec.template;
     let wanted = revision_history::comparable(template, HASH_LABEL);

@@ -1,6 +1,8 @@
-//! HorizontalPodAutoscalers: as many replicas as their metrics ask for (upstream's `podautoscaler.HorizontalController`, `autoscaling/v2`).
+//! HorizontalPodAutoscalers: as many replicas as their metrics ask for (upstream's
+//! `podautoscaler.HorizontalController`, `autoscaling/v2`).
 //!
-//! Each is looked at every 15 s, and at once when its spec changes: metrics are no objects, nothing tells of their change.
+//! Each is looked at every 15 s, and at once when its spec changes: metrics are no objects, nothing
+//! tells of their change.
 
 mod limits;
 mod metrics;

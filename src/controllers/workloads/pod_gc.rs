@@ -1,4 +1,5 @@
-//! Removes pods that nobody else will: of nodes that are gone, deleted before they had a node, too many finished ones.
+//! Removes pods that nobody else will: of nodes that are gone, deleted before they had a node, too
+//! many finished ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -159,7 +160,8 @@ fn too_many(mut finished: Vec<Pod>, max: usize) -> Vec<Pod> {
 impl Controller {
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         if key.1.is_empty() {
-            // Decoded one after the other: all pods as structs at once are ten times as large as their bytes.
+            // Decoded one after the other: all pods as structs at once are ten times as large as
+            // their bytes.
             let all = self.pods.cache().list("");
             let decoded = all.iter().filter_map(|pod| client::informer::decode(pod));
             let finished = decoded.filter(pods::is_terminal).collect();

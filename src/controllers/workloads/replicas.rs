@@ -49,8 +49,8 @@ pub(crate) trait ReplicaOwner: Kind {
     const CONTROLLER: &'static str;
     /// The spec; `None` when it selects nothing.
     fn wanted(&self) -> Option<Wanted>;
-    /// The object with the status after this sync, or `None` when nothing changed. `failure` is reason and text of a
-    /// creation or deletion that failed.
+    /// The object with the status after this sync, or `None` when nothing changed. `failure` is
+    /// reason and text of a creation or deletion that failed.
     fn with_status(
         &self,
         counts: &Counts,
@@ -296,8 +296,9 @@ fn trim(pod: &mut Pod) {
     }
 }
 
-/// Which of two pods goes first (`controller.ActivePodsWithRanks`): unassigned, pending, not ready, cheaper, on the more
-/// crowded node, ready for a shorter time (in powers of two), restarted more often, younger.
+/// Which of two pods goes first (`controller.ActivePodsWithRanks`): unassigned, pending, not ready,
+/// cheaper, on the more crowded node, ready for a shorter time (in powers of two), restarted more
+/// often, younger.
 pub(crate) fn deletion_order(
     a: &Pod,
     b: &Pod,

@@ -1,4 +1,5 @@
-//! Templates as they were: comparison of pod templates, and the ControllerRevisions of DaemonSets and StatefulSets.
+//! Templates as they were: comparison of pod templates, and the ControllerRevisions of DaemonSets
+//! and StatefulSets.
 
 use api::Typed;
 use api::k8s::api::apps::v1::ControllerRevision;
@@ -54,7 +55,8 @@ pub(crate) fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSp
     PodTemplateSpec::from_value(&template).ok()
 }
 
-/// Finds the owner's revisions, makes the one of the current template if there is none, and gives it the highest number.
+/// Finds the owner's revisions, makes the one of the current template if there is none, and gives
+/// it the highest number.
 ///
 /// # Errors
 /// The server's refusal of a read or write.
@@ -157,7 +159,8 @@ pub(crate) async fn truncate(
     Ok(())
 }
 
-/// A template for comparison: without the label that the controller added, nulls, and empty lists and label maps.
+/// A template for comparison: without the label that the controller added, nulls, and empty lists
+/// and label maps.
 pub(crate) fn comparable(template: &PodTemplateSpec, own_label: &str) -> Value {
     let mut value = template.to_value().unwrap_or_default();
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {

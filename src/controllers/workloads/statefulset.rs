@@ -260,7 +260,8 @@ impl Controller {
         }
     }
 
-    /// Makes the claims that are missing; false while one of before is being deleted (its end wakes the set).
+    /// Makes the claims that are missing; false while one of before is being deleted (its end wakes
+    /// the set).
     async fn make_claims(&self, set: &StatefulSet, pod: &Pod) -> Result<bool, Error> {
         let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
         let name = pod.metadata.name.as_deref().unwrap_or_default();

@@ -1,8 +1,10 @@
-//! The label `pod-template-hash` and names of revisions: stable over releases, since a changed hash would roll every workload.
+//! The label `pod-template-hash` and names of revisions: stable over releases, since a changed hash
+//! would roll every workload.
 
 use serde_json::Value;
 
-/// FNV-1a over the canonical JSON of `value` and the collision count, in the alphabet of generated names.
+/// FNV-1a over the canonical JSON of `value` and the collision count, in the alphabet of generated
+/// names.
 pub(crate) fn hash(value: &Value, collision_count: Option<i32>) -> String {
     let mut state: u32 = 0x811c_9dc5;
     let mut feed = |bytes: &[u8]| {
@@ -18,7 +20,8 @@ pub(crate) fn hash(value: &Value, collision_count: Option<i32>) -> String {
     safe_encode(&state.to_string())
 }
 
-/// As `k8s.io/apimachinery/pkg/util/rand.SafeEncodeString`: each byte becomes a letter that makes no words.
+/// As `k8s.io/apimachinery/pkg/util/rand.SafeEncodeString`: each byte becomes a letter that makes
+/// no words.
 fn safe_encode(text: &str) -> String {
     const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     text.bytes().map(|b| char::from(ALPHABET[usize::from(b) % ALPHABET.len()])).collect()

@@ -1,4 +1,5 @@
-//! Approves certificates of kubelets whose users may have such (`sarapprove.go`): what bootstrap tokens and nodes ask for.
+//! Approves certificates of kubelets whose users may have such (`sarapprove.go`): what bootstrap
+//! tokens and nodes ask for.
 
 use super::*;
 use api::{Gvr, Typed};

@@ -1,5 +1,5 @@
-//! Deletes requests that are old: an hour after they were decided, a day when nobody decided or signed them, and when their certificate ended
-//! (`cleaner.go`).
+//! Deletes requests that are old: an hour after they were decided, a day when nobody decided or
+//! signed them, and when their certificate ended (`cleaner.go`).
 
 use super::*;
 use client::{Action, Client, DeleteOptions, Error, Informer};

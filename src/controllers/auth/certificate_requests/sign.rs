@@ -8,7 +8,8 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 use crate::framework::signing::SignRequest;
 
-/// A certificate's time where none is asked for, and at most (`--cluster-signing-duration`), and at least.
+/// A certificate's time where none is asked for, and at most (`--cluster-signing-duration`), and at
+/// least.
 const VALID_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const VALID_MIN: Duration = Duration::from_secs(10 * 60);
 

@@ -124,7 +124,8 @@ pub(super) fn executed(node: &Node) -> Option<&'static str> {
         .find(|key| nodes::taints(node).iter().any(|t| t.key == **key && t.effect == NO_EXECUTE))
 }
 
-/// The node's taints as they should be, `no_execute` being ours of that effect; `None` when they are so already.
+/// The node's taints as they should be, `no_execute` being ours of that effect; `None` when they
+/// are so already.
 pub(super) fn taints(node: &Node, no_execute: Option<&str>, now: Timestamp) -> Option<Vec<Taint>> {
     let scheduled = no_schedule(node);
     let wanted = |key: &str, effect: &str| match effect {

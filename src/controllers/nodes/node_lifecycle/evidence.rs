@@ -1,4 +1,5 @@
-//! What tunnels tell of nodes, sooner than leases: a node whose tunnel is lost for seconds is lost, unless the fault is ours.
+//! What tunnels tell of nodes, sooner than leases: a node whose tunnel is lost for seconds is lost,
+//! unless the fault is ours.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +9,17 @@ use tokio::time::Instant;
 use super::GRACE;
 use crate::framework::context::{FastLoss, Tunnel, Tunnels};
 
-/// A tunnel that comes back within this time was never lost, counted from the last sign of life: longer than the restart of an
-/// agent, and than the time until the silence of all tunnels is noticed when it begins at once (5.5 s, and 1 s between beats).
+/// A tunnel that comes back within this time was never lost, counted from the last sign of life:
+/// longer than the restart of an agent, and than the time until the silence of all tunnels is
+/// noticed when it begins at once (5.5 s, and 1 s between beats).
 const LOSS: Duration = Duration::from_secs(7);
-/// Signs of life this long after a loss contradict it; earlier ones were under way when the node went.
+/// Signs of life this long after a loss contradict it; earlier ones were under way when the node
+/// went.
 const CONTRADICTS: Duration = Duration::from_secs(3);
 /// After our own start nobody is judged before agents had time to find us.
 const STARTED: Duration = Duration::from_secs(10);
-/// As long as no tunnel at all is up, pods of unreachable nodes stay for upstream's times: grace and default tolerations.
+/// As long as no tunnel at all is up, pods of unreachable nodes stay for upstream's times: grace
+/// and default tolerations.
 const DARK: Duration = Duration::from_secs(50 + 300);
 
 /// What is to be done about a node.
@@ -29,8 +33,9 @@ pub(super) enum Verdict {
     Lost,
 }
 
-/// Whether the fault cannot be ours: somebody answers, or the only node with a tunnel in all the time that pods stay in the dark is
-/// lost, and our own network worked then. Of several that are lost together the server's side is the likelier cause, wherever on it.
+/// Whether the fault cannot be ours: somebody answers, or the only node with a tunnel in all the
+/// time that pods stay in the dark is lost, and our own network worked then. Of several that are
+/// lost together the server's side is the likelier cause, wherever on it.
 fn ours_works(tunnels: &Tunnels, now: Instant) -> bool {
     let recent = tunnels.values().filter(|t| match t {
         Tunnel::Up => true,
@@ -70,7 +75,8 @@ impl Evidence {
         let mut turned = false;
         match (self.dark, works) {
             (Some(_), true) => {
-                // The others need time to come back, too: what upstream gives after a full disruption.
+                // The others need time to come back, too: what upstream gives after a full
+                // disruption.
                 if now >= self.believed_from {
                     self.believed_from = now + GRACE;
                 }

@@ -1,4 +1,5 @@
-//! Taints that a node's flags ask for: nodes may not change their own, so they say it in an annotation and it is done here.
+//! Taints that a node's flags ask for: nodes may not change their own, so they say it in an
+//! annotation and it is done here.
 
 use api::k8s::api::core::v1::{Node, Taint};
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
@@ -24,8 +25,8 @@ fn same(a: &Taint, b: &Taint) -> bool {
     (&a.key, &a.effect) == (&b.key, &b.effect)
 }
 
-/// The node's taints as flags ask, with the text to note as applied; `None` when that is done. What flags said before and no
-/// longer say goes, unless somebody gave it another value.
+/// The node's taints as flags ask, with the text to note as applied; `None` when that is done. What
+/// flags said before and no longer say goes, unless somebody gave it another value.
 pub(super) fn taints(node: &Node, now: Timestamp) -> Option<(Vec<Taint>, String)> {
     let note = |name: &str| node.metadata.annotations.as_ref()?.get(name);
     let wanted = note(WANTED)?;

@@ -1,4 +1,5 @@
-//! When each node was last heard of, how the zones do, and who may be given up when: all that the verdicts need, without I/O.
+//! When each node was last heard of, how the zones do, and who may be given up when: all that the
+//! verdicts need, without I/O.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -57,8 +58,9 @@ impl Ledger {
         self.heard.remove(name).map(|h| h.uid)
     }
 
-    /// Notes signs of life; when there was the last one. What was written before our own start is a sign as of our start, so
-    /// that a restart gives up nobody; a node that never reported is as old as its object (`age`).
+    /// Notes signs of life; when there was the last one. What was written before our own start is a
+    /// sign as of our start, so that a restart gives up nobody; a node that never reported is as
+    /// old as its object (`age`).
     pub(super) fn listen(
         &mut self,
         name: &str,
@@ -92,7 +94,8 @@ impl Ledger {
         self.evidence.as_ref().map_or(Verdict::Leases, |e| e.verdict(name, heard, now))
     }
 
-    /// Puts this node as it is now (`None`: gone) into its zone; the nodes to look at again because a zone's state changed.
+    /// Puts this node as it is now (`None`: gone) into its zone; returns the nodes to look at again
+    /// because the state of a zone changed.
     /// `all` is asked once, for the nodes that were there before.
     pub(super) fn judge(
         &mut self,
@@ -128,7 +131,8 @@ impl Ledger {
         if changed { self.heard.keys().cloned().collect() } else { Vec::new() }
     }
 
-    /// Which `NoExecute` taint of ours the node should have now, and when to look again if that has to wait.
+    /// Which `NoExecute` taint of ours the node should have now, and when to look again if that has
+    /// to wait.
     pub(super) fn no_execute(
         &mut self,
         node: &Node,

@@ -7,7 +7,8 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::OwnerReference;
 /// Size of upstream's cache of absent owners.
 const ABSENT_MAX: usize = 500;
 
-/// The whole identity of a deleted owner: a uid alone does not tell which of several references meant it.
+/// The whole identity of a deleted owner: a uid alone does not tell which of several references
+/// meant it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct AbsentOwner {
     pub(super) group: String,

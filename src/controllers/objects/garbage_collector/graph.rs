@@ -12,7 +12,8 @@ use super::{FOREGROUND, ORPHAN};
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Owner {
     uid: String,
-    /// Hash of API version, kind and name: a reference that changes any of them has to be verified again.
+    /// Hash of API version, kind and name: a reference that changes any of them has to be verified
+    /// again.
     coordinates: u64,
     blocks: bool,
 }
@@ -45,13 +46,15 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The object with this uid is the one that a reference to `name` of `resource` in `namespace` means.
+    /// The object with this uid is the one that a reference to `name` of `resource` in `namespace`
+    /// means.
     pub(super) fn is_at(&self, resource: &Gvr, namespace: &str, name: &str) -> bool {
         (&self.gvr.group, &self.gvr.resource) == (&resource.group, &resource.resource)
             && (self.namespace.as_str(), self.name.as_str()) == (namespace, name)
     }
 
-    /// A namespaced object of another namespace, which a dependent in `namespace` cannot name as its owner.
+    /// A namespaced object of another namespace, which a dependent in `namespace` cannot name as
+    /// its owner.
     pub(super) fn is_outside(&self, namespace: &str) -> bool {
         !self.namespace.is_empty() && self.namespace != namespace
     }
@@ -151,7 +154,8 @@ impl Graph {
         self.dependents.get(uid).into_iter().flatten().filter(outside).cloned().collect()
     }
 
-    /// A dependent is itself being deleted in the foreground, perhaps waiting for this one: the owners may form a circle.
+    /// A dependent is itself being deleted in the foreground, perhaps waiting for this one: the
+    /// owners may form a circle.
     pub(super) fn has_foreground_dependent(&self, uid: &str) -> bool {
         let foreground = |d: &String| self.nodes.get(d).is_some_and(|n| n.foreground);
         self.dependents.get(uid).into_iter().flatten().any(foreground)

@@ -23,7 +23,8 @@ pub(super) enum OwnerLocation {
     In(Gvr, String),
     /// No served API has the kind, so whether the owner exists cannot be decided.
     UnservedKind,
-    /// The dependent is cluster-scoped and the owner is not: the reference does not name a namespace.
+    /// The dependent is cluster-scoped and the owner is not: the reference does not name a
+    /// namespace.
     NamespacedOwnerOfClusterScoped,
 }
 

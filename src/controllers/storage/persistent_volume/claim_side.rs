@@ -13,8 +13,8 @@ use super::{Binder, Claim, Stored, claim_phase, is_unbound};
 use crate::framework::pods;
 use crate::storage::pod_claims::BY_CLAIM;
 
-/// The claim's status with this phase, and the volume's access modes and size; `None` when it is so already. The size is
-/// taken only when the phase changes: later on resizing keeps it.
+/// The claim's status with this phase, and the volume's access modes and size; `None` when it is so
+/// already. The size is taken only when the phase changes: later on resizing keeps it.
 pub(super) fn status(
     claim: &Value,
     phase: &str,

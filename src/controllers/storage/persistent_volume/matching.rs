@@ -121,8 +121,8 @@ pub(super) fn refusal(volume: &PersistentVolume, claim: &PersistentVolumeClaim) 
     Some(text.to_owned())
 }
 
-/// The best volume: of those with the fewest access modes one that is bound to the claim already, else the smallest.
-/// With `delayed` binding only the scheduler chooses among free ones.
+/// The best volume: of those with the fewest access modes one that is bound to the claim already,
+/// else the smallest. With `delayed` binding only the scheduler chooses among free ones.
 pub(super) fn best<'a>(
     volumes: &'a [PersistentVolume],
     claim: &PersistentVolumeClaim,

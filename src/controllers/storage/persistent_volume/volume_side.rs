@@ -76,7 +76,8 @@ impl Binder {
         }
     }
 
-    /// The claim that the volume names, if it is still the same; asks the server before a volume is given up.
+    /// The claim that the volume names, if it is still the same; asks the server before a volume is
+    /// given up.
     async fn claim_of(
         &self,
         volume: &Volume,

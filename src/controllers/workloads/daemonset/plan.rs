@@ -186,7 +186,8 @@ impl<'a> View<'a> {
         Some((new, old))
     }
 
-    /// The next step of a rolling update: outdated pods to delete and, when surging, nodes that get a second pod.
+    /// The next step of a rolling update: outdated pods to delete and, when surging, nodes that get
+    /// a second pod.
     pub(super) fn roll(&self) -> Plan {
         let desired = self.desired();
         let surge = self.surge(desired);
@@ -255,7 +256,8 @@ impl<'a> View<'a> {
                 (true, true) => candidates.push((*node).to_owned()),
             }
         }
-        // Who surges wants full availability: a pod on a node that is no longer wanted goes when another is available.
+        // Who surges wants full availability: a pod on a node that is no longer wanted goes when
+        // another is available.
         let spare = usize::try_from(available - desired).unwrap_or(0);
         plan.delete.extend(misplaced.into_iter().take(spare));
         let room = usize::try_from(max_surge - surging).unwrap_or(0);

@@ -1,4 +1,5 @@
-//! The annotations by which a Deployment numbers its ReplicaSets and remembers their intended sizes.
+//! The annotations by which a Deployment numbers its ReplicaSets and remembers their intended
+//! sizes.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +49,8 @@ pub(super) fn sizes(deployment: &Deployment) -> [(&'static str, String); 2] {
     ]
 }
 
-/// The new ReplicaSet's annotations: those of the Deployment, the revision when it grew, and the revisions before.
+/// The new ReplicaSet's annotations: those of the Deployment, the revision when it grew, and the
+/// revisions before.
 pub(super) fn of_new_set(
     deployment: &Deployment,
     current: Option<&Annotations>,

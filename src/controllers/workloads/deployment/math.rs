@@ -27,8 +27,8 @@ pub(super) fn is_rolling(deployment: &Deployment) -> bool {
     strategy.and_then(|s| s.type_.as_deref()).is_none_or(|t| t == "RollingUpdate")
 }
 
-/// `maxSurge` (rounded up) and `maxUnavailable` (rounded down) in pods; both zero becomes one unavailable, since a
-/// rollout could not start otherwise (`ResolveFenceposts`).
+/// `maxSurge` (rounded up) and `maxUnavailable` (rounded down) in pods; both zero becomes one
+/// unavailable, since a rollout could not start otherwise (`ResolveFenceposts`).
 fn fenceposts(deployment: &Deployment) -> (i32, i32) {
     let rolling = deployment.spec.strategy.as_ref().and_then(|s| s.rolling_update.as_ref());
     let number = |value: Option<&IntOrString>, round_up| {
@@ -52,7 +52,8 @@ pub(super) fn max_unavailable(deployment: &Deployment) -> i32 {
     fenceposts(deployment).1.min(desired(deployment))
 }
 
-/// Size of the new ReplicaSet that the surge allows (`NewRSNewReplicas`). `total` counts all ReplicaSets.
+/// Size of the new ReplicaSet that the surge allows (`NewRSNewReplicas`). `total` counts all
+/// ReplicaSets.
 pub(super) fn new_size(deployment: &Deployment, total: i32, new: i32) -> i32 {
     let want = desired(deployment);
     if !is_rolling(deployment) {
@@ -70,8 +71,9 @@ pub(super) fn new_size(deployment: &Deployment, total: i32, new: i32) -> i32 {
     if room <= 0 { new } else { new + room.min(want - new) }
 }
 
-/// Sizes of old ReplicaSets after one step of a rolling update, as (index into `old`, new size): replicas that are not
-/// available go first, then as many as availability allows. `old` is ordered by age.
+/// Sizes of old ReplicaSets after one step of a rolling update, as (index into `old`, new size):
+/// replicas that are not available go first, then as many as availability allows. `old` is ordered
+/// by age.
 pub(super) fn shrink_old(
     deployment: &Deployment,
     new: &ReplicaSet,
@@ -106,8 +108,9 @@ pub(super) fn shrink_old(
     sizes.into_iter().enumerate().filter(|(i, s)| old.get(*i).map(size) != Some(*s)).collect()
 }
 
-/// Sizes of all active ReplicaSets when a Deployment is scaled in the middle of a rollout: the difference is shared by
-/// size, and what rounding leaves goes to the largest. Returns (name, new size).
+/// Sizes of all active ReplicaSets when a Deployment is scaled in the middle of a rollout: the
+/// difference is shared by size, and what rounding leaves goes to the largest. Returns (name, new
+/// size).
 pub(super) fn proportional(deployment: &Deployment, sets: &[&ReplicaSet]) -> Vec<(String, i32)> {
     let want = desired(deployment);
     let allowed = if want > 0 { want + max_surge(deployment) } else { 0 };
@@ -136,7 +139,8 @@ pub(super) fn proportional(deployment: &Deployment, sets: &[&ReplicaSet]) -> Vec
     plan
 }
 
-/// How many replicas a ReplicaSet's share of the new size differs from what it has (`getReplicaSetFraction`).
+/// How many replicas a ReplicaSet's share of the new size differs from what it has
+/// (`getReplicaSetFraction`).
 fn fraction(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     let (want, has) = (desired(deployment), size(set));
     if want == 0 {
@@ -201,7 +205,8 @@ mod tests {
     fn old_sets_shrink_only_as_far_as_availability_allows() {
         let d = deployment(10, json!(3), json!(2));
         assert!(shrink_old(&d, &set("new", 5, 0, 13), &[set("old", 8, 7, 13)]).is_empty());
-        // Rolled back: the set with 8 is the new one again, one of it is unavailable; 4 of the crashing ones go.
+        // Rolled back: the set with 8 is the new one again, one of it is unavailable; 4 of the
+        // crashing ones go.
         assert_eq!(shrink_old(&d, &set("good", 8, 7, 13), &[set("bad", 5, 0, 13)]), [(0, 1)]);
         // Rolled over: the third set has nothing yet; 5 of the first two go, crashing ones first.
         assert_eq!(
@@ -212,7 +217,8 @@ mod tests {
 
     #[test]
     fn scaling_within_a_rollout_is_proportional() {
-        // Upstream's documentation: 10 replicas, surge 3, unavailable 2; old 8, new 5; scaled to 15: old 11, new 7.
+        // Upstream's documentation: 10 replicas, surge 3, unavailable 2; old 8, new 5; scaled to
+        // 15: old 11, new 7.
         let d = deployment(15, json!(3), json!(2));
         let (old, new) = (set("old", 8, 8, 13), set("new", 5, 0, 13));
         let mut plan = proportional(&d, &[&old, &new]);

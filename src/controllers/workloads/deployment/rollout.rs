@@ -1,4 +1,5 @@
-//! One sync of a Deployment: the ReplicaSet of the current template, scaling, rolling, recreating, cleaning up.
+//! One sync of a Deployment: the ReplicaSet of the current template, scaling, rolling, recreating,
+//! cleaning up.
 
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use crate::workloads::template_hash;
 /// Longest name of a ReplicaSet (a DNS subdomain).
 const NAME_MAX: usize = 253;
 
-/// What a sync works on. `deployment.status` and the revision annotation change in memory and are written once.
+/// What a sync works on. `deployment.status` and the revision annotation change in memory and are
+/// written once.
 pub(super) struct Rollout<'a> {
     controller: &'a Controller,
     deployment: Deployment,
@@ -86,7 +88,8 @@ impl<'a> Rollout<'a> {
         })
     }
 
-    /// Gives the existing new ReplicaSet its revision and annotations, and the Deployment that revision.
+    /// Gives the existing new ReplicaSet its revision and annotations, and the Deployment that
+    /// revision.
     async fn adopt_revision(&mut self) -> Result<(), Error> {
         let next = self.next_revision();
         let Some(set) = &self.new else { return Ok(()) };
@@ -143,8 +146,8 @@ impl<'a> Rollout<'a> {
         self.controller.client.patch(self.namespace(), name, "", &Patch::Merge(&patch)).await
     }
 
-    /// Sets a ReplicaSet's size and the annotations about it; true when the size changed. Without `forced`, stale
-    /// annotations alone are no reason to write.
+    /// Sets a ReplicaSet's size and the annotations about it; true when the size changed. Without
+    /// `forced`, stale annotations alone are no reason to write.
     async fn resize(
         &self,
         set: &ReplicaSet,
@@ -338,7 +341,8 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// The name of the new ReplicaSet exists: it is ours and the cache is late, or two templates have one hash.
+    /// The name of the new ReplicaSet exists: it is ours and the cache is late, or two templates
+    /// have one hash.
     async fn taken(&mut self, name: &str, error: Error) -> Result<(), Error> {
         let found: ReplicaSet = self.controller.client.get(self.namespace(), name).await?;
         let uid = self.deployment.metadata.uid.as_deref().unwrap_or_default();

@@ -196,7 +196,8 @@ pub(super) fn of_rollout(
                 if current.status.as_deref() == Some("True") {
                     new.last_transition_time.clone_from(&current.last_transition_time);
                 }
-                // Progress is told anew even when the reason stays: the deadline counts from the last update.
+                // Progress is told anew even when the reason stays: the deadline counts from the
+                // last update.
                 remove(&mut status, PROGRESSING);
             }
             set(&mut status, new);

@@ -1,16 +1,19 @@
-//! How fast and how far replicas may change, pure: recent recommendations, rates, bounds (upstream's `normalizeDesiredReplicas…`, KEP 853).
+//! How fast and how far replicas may change, pure: recent recommendations, rates, bounds
+//! (upstream's `normalizeDesiredReplicas…`, KEP 853).
 
 use api::k8s::api::autoscaling::v2::{
     HPAScalingRules, HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerSpec,
 };
 use api::k8s::jiff::Timestamp;
 
-/// Seconds for which the highest recommendation holds against smaller ones (`--horizontal-pod-autoscaler-downscale-stabilization`).
+/// Seconds for which the highest recommendation holds against smaller ones
+/// (`--horizontal-pod-autoscaler-downscale-stabilization`).
 const DOWNSCALE_STABILIZATION: i32 = 300;
 /// Without rules of its own an autoscaler at most doubles, or goes to four.
 const UP_FACTOR: i32 = 2;
 const UP_LEAST: i32 = 4;
-/// Remembered per autoscaler: at a look each 15 s an hour of them, which is the longest window that is allowed.
+/// Remembered per autoscaler: at a look each 15 s an hour of them, which is the longest window that
+/// is allowed.
 const REMEMBERED_MAX: usize = 512;
 
 /// What was recommended and done before.

@@ -1,4 +1,5 @@
-//! The three APIs that figures come from: `metrics.k8s.io`, `custom.metrics.k8s.io` and `external.metrics.k8s.io`, served by others behind the aggregator.
+//! The three APIs that figures come from: `metrics.k8s.io`, `custom.metrics.k8s.io` and
+//! `external.metrics.k8s.io`, served by others behind the aggregator.
 
 use std::time::Duration;
 
@@ -60,7 +61,8 @@ fn milli(value: &Value) -> i64 {
     Quantity::from_value(value).map_or(0, |q| q.milli_value())
 }
 
-/// What pods use of a resource, as a list of `PodMetrics` says it; a pod of which a container is missing is left out.
+/// What pods use of a resource, as a list of `PodMetrics` says it; a pod of which a container is
+/// missing is left out.
 fn of_resource(list: &Value, resource: &str, container: Option<&str>) -> Samples {
     let samples = items(list).iter().filter_map(|pod| {
         let containers = pod["containers"].as_array().filter(|all| !all.is_empty())?;

@@ -1,4 +1,5 @@
-//! What each metric of an autoscaler asks for, and what they come to together (upstream's `computeReplicasForMetrics`).
+//! What each metric of an autoscaler asks for, and what they come to together (upstream's
+//! `computeReplicasForMetrics`).
 
 use api::Quantity;
 use api::k8s::api::autoscaling::v2::{
@@ -41,7 +42,8 @@ pub(super) struct Told {
 /// What one metric asks for: replicas, its name, what is shown of it.
 type One = (i32, String, MetricStatus);
 
-/// A metric that cannot be used: the reason of event and condition, what happened, and what that was for.
+/// A metric that cannot be used: the reason of event and condition, what happened, and what that
+/// was for.
 struct Unusable {
     reason: &'static str,
     error: String,

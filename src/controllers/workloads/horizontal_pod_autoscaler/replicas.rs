@@ -1,4 +1,5 @@
-//! How many replicas the use of pods asks for, pure: upstream's `podautoscaler.ReplicaCalculator` and `metrics.utilization`.
+//! How many replicas the use of pods asks for, pure: upstream's `podautoscaler.ReplicaCalculator`
+//! and `metrics.utilization`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,8 @@ use api::k8s::jiff::Timestamp;
 
 use crate::framework::pods;
 
-/// For how long after its start a pod's CPU counts only when a whole window was measured since it became ready, in seconds.
+/// For how long after its start a pod's CPU counts only when a whole window was measured since it
+/// became ready, in seconds.
 const CPU_INITIALIZATION: i64 = 300;
 /// A pod that turned unready within this many seconds of its start has never been ready.
 const INITIAL_READINESS: i64 = 30;
@@ -150,7 +152,8 @@ fn ratio(samples: &Samples, aim: &Aim) -> Result<(f64, Option<i32>, i64), String
     }
 }
 
-/// What the use of pods asks for. `cpu` says that the metric is the pods' CPU, which counts only once they have started.
+/// What the use of pods asks for. `cpu` says that the metric is the pods' CPU, which counts only
+/// once they have started.
 ///
 /// # Errors
 /// In upstream's words, when there is nothing to count.
@@ -208,7 +211,8 @@ pub(super) fn of_pods(
     proposal(if against { current } else { replicas })
 }
 
-/// What a value asks for that is compared as a whole, given the replicas that are wanted now and the pods that are ready.
+/// What a value asks for that is compared as a whole, given the replicas that are wanted now and
+/// the pods that are ready.
 pub(super) fn of_value(
     usage: i64,
     aim: i64,
@@ -230,7 +234,8 @@ pub(super) fn of_value(
     Ok(Proposal { replicas, utilization: None, usage })
 }
 
-/// What a value asks for of which each pod is to have its part; `current` are the replicas that there are.
+/// What a value asks for of which each pod is to have its part; `current` are the replicas that
+/// there are.
 pub(super) fn of_value_per_pod(
     usage: i64,
     aim: i64,
@@ -244,7 +249,8 @@ pub(super) fn of_value_per_pod(
     Proposal { replicas, utilization: None, usage: part }
 }
 
-/// What each pod asks for of a resource, in thousandths: of one container, of the pod as such where it says so, or of all its containers.
+/// What each pod asks for of a resource, in thousandths: of one container, of the pod as such where
+/// it says so, or of all its containers.
 ///
 /// # Errors
 /// In upstream's words, when one does not say.

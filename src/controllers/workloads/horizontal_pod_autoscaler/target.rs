@@ -5,7 +5,8 @@ use client::{Client, Error};
 use http::Method;
 use serde_json::{Value, json};
 
-/// Attempts to write a scale that somebody else changed meanwhile (client-go's `retry.DefaultRetry`).
+/// Attempts to write a scale that somebody else changed meanwhile (client-go's
+/// `retry.DefaultRetry`).
 const ATTEMPTS: usize = 5;
 
 /// Where objects of a kind are.
@@ -29,7 +30,8 @@ async fn get(client: &Client, path: &str) -> Result<Value, Error> {
     Ok(serde_json::from_slice(&body)?)
 }
 
-/// Nothing is served there. Where a whole group or version is missing, the answer is a text and no Status, and has no reason.
+/// Nothing is served there. Where a whole group or version is missing, the answer is a text and no
+/// Status, and has no reason.
 pub(super) fn not_served(error: &Error) -> bool {
     error.status().is_some_and(|status| status.code == 404)
 }
@@ -49,7 +51,8 @@ fn named(resources: &Value, kind: &str) -> Option<String> {
     found?["name"].as_str().map(str::to_owned)
 }
 
-/// Where objects of a kind are: in the version that is named, or, when that is not served, in the one that the group's server prefers.
+/// Where objects of a kind are: in the version that is named, or, when that is not served, in the
+/// one that the group's server prefers.
 ///
 /// # Errors
 /// In upstream's words.

@@ -143,7 +143,8 @@ pub(super) fn finished_time(pod: &Pod) -> Timestamp {
     latest.or_else(not_ready).or_else(deleted).or_else(created).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Seconds that a new pod waits after `failures` in a row, the last at `since`: 10 s, doubled each time, at most 10 min.
+/// Seconds that a new pod waits after `failures` in a row, the last at `since`: 10 s, doubled each
+/// time, at most 10 min.
 pub(super) fn back_off(failures: i32, since: Timestamp, now: Timestamp) -> i64 {
     if failures <= 0 {
         return 0;

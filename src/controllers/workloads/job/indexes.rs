@@ -7,7 +7,8 @@ use std::fmt;
 pub(super) struct Indexes(Vec<(i32, i32)>);
 
 impl Indexes {
-    /// Reads the text of a status; what is no number and what is not below `completions` is left out.
+    /// Reads the text of a status; what is no number and what is not below `completions` is left
+    /// out.
     pub(super) fn parse(text: &str, completions: i32) -> Self {
         let intervals = text.split(',').filter_map(|part| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));

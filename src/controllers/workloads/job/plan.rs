@@ -13,7 +13,8 @@ use super::policy::{self, Verdict};
 use crate::framework::pods;
 use crate::workloads::replicas::deletion_order;
 
-/// An index without a pod, and its failures so far: counted ones, and ones that the failure policy ignores.
+/// An index without a pod, and its failures so far: counted ones, and ones that the failure policy
+/// ignores.
 type FreeIndex = (i32, (i32, i32));
 
 /// Pods created or deleted in one sync.
@@ -259,7 +260,8 @@ impl<'a> View<'a> {
         if limit == 0 { restarts > 0 } else { restarts >= limit }
     }
 
-    /// What to do with the pods, and after how many seconds to look again. `satisfied`: the cache shows all we wrote.
+    /// What to do with the pods, and after how many seconds to look again. `satisfied`: the cache
+    /// shows all we wrote.
     pub(super) fn next(&self, satisfied: bool) -> (Next, Option<i64>) {
         if self.finished.is_some() {
             return (Next::End, None);

@@ -93,7 +93,8 @@ impl<'a> View<'a> {
         ordinal >= start.saturating_add(kept)
     }
 
-    /// The steps that can be taken now. Ordered sets wait for each pod before they touch the next one.
+    /// The steps that can be taken now. Ordered sets wait for each pod before they touch the next
+    /// one.
     pub(super) fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         if self.set.metadata.deletion_timestamp.is_some() {
@@ -148,7 +149,8 @@ impl<'a> View<'a> {
         false
     }
 
-    /// Deletes pods of another revision, from the highest ordinal down to the partition, within `maxUnavailable`.
+    /// Deletes pods of another revision, from the highest ordinal down to the partition, within
+    /// `maxUnavailable`.
     fn roll(&self, steps: &mut Vec<Step>) {
         let strategy = self.set.spec.update_strategy.as_ref();
         if strategy.and_then(|s| s.type_.as_deref()).is_some_and(|t| t != "RollingUpdate") {
@@ -190,7 +192,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The status. `created` are pods of this sync, `updating` the pods of the current revision that it deleted.
+    /// The status. `created` are pods of this sync, `updating` the pods of the current revision
+    /// that it deleted.
     pub(super) fn status(
         &self,
         created: &[Pod],
