@@ -8,7 +8,7 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 
 const NAME: &str = "kube-root-ca.crt";
-/// As upstream's publisher explains the object to whoever finds it.
+/// The annotation with which upstream's publisher describes the object.
 const DESCRIPTION: (&str, &str) = (
     "kubernetes.io/description",
     "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service \

@@ -106,8 +106,8 @@ impl Tokens {
         Ok(Action::Done)
     }
 
-    /// The account, asked of the server when the cache does not have it: a Secret is often created
-    /// right behind its account.
+    /// The account; read from the server when the cache lacks it, because a Secret is often created
+    /// right after its account.
     async fn account(
         &self,
         namespace: &str,

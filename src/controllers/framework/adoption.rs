@@ -1,5 +1,5 @@
-//! Which children a selecting owner has: found through indexes, adopted, released, and whom a
-//! child's change wakes.
+//! The children of an owner with a selector: finds them through indexes, adopts and releases them,
+//! and maps a changed child to its owners.
 
 use api::Object;
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -45,8 +45,8 @@ pub(crate) async fn claim_all<O: Kind, C: Kind>(
     claim_trimmed(client, owner, children, matches, adoptable, |_| {}).await
 }
 
-/// As [`claim_all`] where an owner may have thousands: `trim` lets go of what nobody looks at, not
-/// the metadata that tell whose a child is.
+/// As [`claim_all`] for owners that may have thousands of children: `trim` drops the fields that
+/// the caller does not read, but keeps the metadata.
 ///
 /// # Errors
 /// As [`claim_all`].

@@ -7,13 +7,13 @@ use serde_json::json;
 /// What to do with one candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// Ours already.
+    /// The owner controls it already.
     Own,
-    /// Nobody's, and it matches: take it.
+    /// It matches and has no controller: set the controller reference.
     Adopt,
-    /// Ours, but it matches no longer: let it go.
+    /// The owner controls it, but it no longer matches: remove the controller reference.
     Release,
-    /// None of our business.
+    /// It does not concern the owner.
     Ignore,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn decide(
     }
 }
 
-/// Sets the controller reference of an orphan. A `NotFound` answer means it vanished meanwhile.
+/// Sets the controller reference of an orphan. `NotFound` means that it has been deleted.
 pub(crate) async fn adopt<K: Kind>(
     client: &Client,
     object: &ObjectMeta,

@@ -2,8 +2,8 @@
 
 use api::k8s::apimachinery::pkg::util::intstr::IntOrString;
 
-/// The number itself, or the percentage of `total`, rounded as asked; `None` for text that is no
-/// percentage.
+/// The number itself, or the percentage of `total`, rounded up or down; `None` for text that is not
+/// a percentage.
 pub(crate) fn scaled(value: &IntOrString, total: i32, round_up: bool) -> Option<i32> {
     match value {
         IntOrString::Int(number) => Some(*number),

@@ -76,8 +76,8 @@ impl Keyed {
     }
 }
 
-/// A write whose refusal says that the object went or changed meanwhile: its own event wakes the
-/// key again.
+/// Ignores the error of a write to an object that has been deleted or changed: its event reconciles
+/// the key again.
 pub(crate) fn settled<T>(result: Result<T, Error>) -> Result<(), Error> {
     match result {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),

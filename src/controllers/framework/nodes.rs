@@ -1,4 +1,4 @@
-//! Facts about nodes, and which pods stand on them, that several controllers need.
+//! Helpers for nodes and the pods on them.
 
 use api::Object;
 use api::k8s::api::core::v1::{Node, NodeCondition, Pod, Taint};

@@ -46,8 +46,8 @@ pub(crate) fn pod_from_template(
 }
 
 impl PodControl {
-    /// Creates a pod; tells the owner's user of success or failure, except while the namespace goes
-    /// away.
+    /// Creates a pod and records an event on the owner, except while the namespace is being
+    /// deleted.
     pub(crate) async fn create<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<Pod, Error> {
         let namespace = owner.metadata().namespace.as_deref().unwrap_or_default();
         match self.client.create(namespace, pod).await {

@@ -10,8 +10,8 @@ pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
 }
 
-/// Tells the expectations under `key` what was seen of a pod; one that is being deleted counts as
-/// gone.
+/// Reports the change of a pod to the expectations under `key`; a pod that is being deleted counts
+/// as deleted.
 pub(crate) fn observed(change: &Change, pod: &ObjectMeta, key: &str, expectations: &Expectations) {
     match change {
         Change::Added(_) => expectations.creation_observed(key),

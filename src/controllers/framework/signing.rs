@@ -42,7 +42,7 @@ impl fmt::Debug for SignToken {
 /// Signers of the cluster (`k8s.io/api/certificates/v1`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signer {
-    /// Certificates with which users of the API show who they are.
+    /// Client certificates of API users.
     Client,
     /// The same of kubelets.
     KubeletClient,

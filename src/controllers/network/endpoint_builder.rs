@@ -48,8 +48,8 @@ pub(crate) fn addresses(pod: &Pod, family: &str) -> Vec<String> {
     all.into_iter().take(1).map(str::to_owned).collect()
 }
 
-/// The pod is to appear at all: has an address, is not finished; a terminating one only where asked
-/// for.
+/// The pod belongs into a slice: it has not finished and, unless `with_terminating`, is not being
+/// deleted.
 pub(crate) fn appears(pod: &Pod, with_terminating: bool) -> bool {
     !pods::is_terminal(pod) && (with_terminating || pod.metadata.deletion_timestamp.is_none())
 }

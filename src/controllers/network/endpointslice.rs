@@ -1,4 +1,4 @@
-//! EndpointSlices: what stands behind every Service with a selector, at most 100 endpoints a slice.
+//! EndpointSlices: the endpoints of every Service with a selector, at most 100 per slice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,7 +94,8 @@ struct Group {
     endpoints: Vec<Endpoint>,
 }
 
-/// What slices the service should have, before they are cut into pieces.
+/// The desired endpoints of a Service by address family and ports, before they are split into
+/// slices.
 fn groups(service: &Service, pods: &[Pod], zone_of: &dyn Fn(&str) -> Option<String>) -> Vec<Group> {
     let Some(spec) = service.spec.as_ref() else { return Vec::new() };
     let families: Vec<String> = spec.ip_families.clone().unwrap_or_else(|| vec!["IPv4".into()]);

@@ -58,7 +58,7 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
-/// Whether these Endpoints are somebody's own, for a Service whose pods nobody chooses.
+/// Whether a user manages these Endpoints, for a Service without selector.
 fn is_mirrored(endpoints: &Endpoints, service: &Service) -> bool {
     let meta = &endpoints.metadata;
     let skipped = meta.labels.as_ref().and_then(|l| l.get(SKIP)).is_some_and(|v| v == "true");

@@ -1,4 +1,4 @@
-//! Gives every node its piece of the pod networks: a /24 of IPv4, a /64 of IPv6.
+//! Assigns pod CIDRs to nodes: a /24 of IPv4, a /64 of IPv6.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ struct State {
     taken: HashMap<String, Vec<Prefix>>,
     /// Given, but not yet seen in the cache.
     given: HashMap<String, Vec<Prefix>>,
-    /// Where the search goes on per network, so that a freed piece is not used again at once.
+    /// Where the next search begins, per cluster CIDR, so that a freed CIDR is not reused at once.
     next: Vec<u64>,
 }
 
-/// Starts the controller. One worker: two nodes must never get the same piece.
+/// Starts the controller. One worker: two nodes must never get the same CIDR.
 pub(crate) fn start(context: &Context) {
     let parse = |texts: &[String]| -> Result<Vec<Prefix>, String> {
         texts.iter().map(|t| t.parse()).collect()
@@ -79,13 +79,13 @@ fn has_networks(node: &Node) -> bool {
     })
 }
 
-/// The first piece of `cluster` from `next` on, round once, that overlaps nothing in `taken`; and
-/// where to go on.
+/// The first CIDR of `cluster` from `next` on, wrapping around, that overlaps nothing in `taken`,
+/// and where the next search begins.
 fn free(cluster: &Prefix, next: u64, taken: &[Prefix]) -> Option<(Prefix, u64)> {
     let mask = if cluster.is_v4() { MASKS.0 } else { MASKS.1 };
     let count = cluster.count(mask);
-    // Each taken network that is a piece blocks one try; larger ones may block many, but never more
-    // than there are pieces.
+    // A node's CIDR blocks one try; a larger network may block many, but never more than there are
+    // CIDRs.
     (0..count).find_map(|offset| {
         let index = next.checked_add(offset).filter(|i| *i < count);
         let index = index.unwrap_or_else(|| next.wrapping_add(offset).wrapping_sub(count));
@@ -143,7 +143,7 @@ impl Controller {
         Ok(Action::Done)
     }
 
-    /// Pieces for a node, one per pod network; `None` when one is used up.
+    /// CIDRs for a node, one per cluster CIDR; `None` when one of these is used up.
     fn choose(&self, name: &str) -> Option<Vec<Prefix>> {
         let mut state = self.state.lock();
         if let Some(given) = state.given.get(name) {

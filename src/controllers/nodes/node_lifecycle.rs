@@ -58,7 +58,7 @@ pub(crate) fn start(context: &Context) {
     keyed.waits_for_sync(&pods);
     keyed.waits_for_sync(&leases);
     let heard = Arc::clone(&ledger);
-    // A renewal wakes nobody: the node's timer looks at it when it is due.
+    // A renewal adds no key: the node's timer checks it when it is due.
     leases.on_change(move |change| renewed(&heard, change));
     let queue = keyed.queue.clone();
     if let Some(fast) = &context.config.fast_loss {
@@ -190,7 +190,7 @@ impl Controller {
         Ok(next.map_or(Action::Done, Action::After))
     }
 
-    /// Tells of a node seen for the first time.
+    /// Records an event for a node seen for the first time.
     fn register(&self, name: &str, node: &Node) {
         if !self.ledger.lock().knows(name, node.metadata.uid.as_deref()) {
             let text = format!("Node {name} event: Registered Node {name} in Controller");
@@ -217,7 +217,7 @@ impl Controller {
         }
     }
 
-    /// Writes that the node is not heard of, unless the server knows better than our cache.
+    /// Writes that the node stopped reporting, unless the server has newer data than the cache.
     async fn lose(
         &self,
         name: &str,

@@ -32,7 +32,7 @@ struct Controller {
     recorder: EventRecorder,
     nodes: Informer<Node>,
     pods: Informer<Pod>,
-    /// With `--fast-node-loss`: seconds that stand for the default ones on an unreachable node.
+    /// With `--fast-node-loss`: seconds that replace the default ones on an unreachable node.
     fast: Option<i64>,
     /// Pods that tolerate their node's taints for a while: uid and since when.
     waiting: Mutex<HashMap<Key, (Option<String>, Instant)>>,
@@ -127,7 +127,7 @@ fn is_default(toleration: &Toleration) -> bool {
         && toleration.toleration_seconds == Some(DEFAULT_SECONDS)
 }
 
-/// `fast`: what stands for the default seconds on an unreachable node.
+/// `fast` replaces the default seconds on an unreachable node.
 fn verdict<'a>(
     taints: impl Iterator<Item = &'a Taint>,
     tolerations: &[Toleration],

@@ -136,7 +136,7 @@ async fn reconcile(
         Step::None => {}
         Step::Create(object) => {
             match client.post_value(gvr, "", "", "", &object).await {
-                // Made meanwhile: its event wakes this again.
+                // The event of the existing object reconciles the key again.
                 Err(error) if error.is_already_exists() => {}
                 other => drop(other?),
             }

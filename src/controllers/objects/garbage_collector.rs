@@ -1,6 +1,6 @@
 //! Garbage collection by owner: background, foreground and orphan.
 //!
-//! `graph.rs` holds who owns whom as the watches tell it; this file decides about one object from
+//! `graph.rs` holds owners and dependents from the watches; this file decides about one object from
 //! its live state.
 
 mod absent;
@@ -33,7 +33,7 @@ use owners::{Classified, OwnerLocation, invalid_namespace, owner_location};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
-/// Discovery is asked again after this time (`ResyncPeriod` of the collector's monitors).
+/// Interval of discovery (`ResyncPeriod` of the collector's monitors).
 const RESYNC: std::time::Duration = std::time::Duration::from_secs(30);
 const WORKERS: usize = 20;
 const CONTROLLER: &str = "garbage-collector-controller";
@@ -48,7 +48,7 @@ struct Collector {
     /// Uids of objects with an owner of a kind that is not served; a new kind queues them again.
     unmapped: Mutex<HashSet<String>>,
     absent: Mutex<AbsentOwners>,
-    /// Definitions of custom resources changed, so that discovery has to be asked.
+    /// Definitions of custom resources changed, so that discovery is due.
     defined: tokio::sync::Notify,
 }
 
@@ -108,7 +108,8 @@ impl Collector {
                         }
                     }
                     watched.retain(|known, gvr| {
-                        // What a failed group serves is not gone: its watch goes on.
+                        // Resources of a group whose discovery failed may still exist: their
+                        // watches continue.
                         let there = all.iter().any(|s| name(&s.gvr) == *known)
                             || discovery.group_failed(&known.0);
                         if !there {
@@ -196,8 +197,8 @@ impl Collector {
         let live = match self.live(&node.gvr, &node.namespace, &node.name).await? {
             Some(live) if live.uid.as_deref() == Some(uid) => live,
             Some(_) | None => {
-                // The watch has not told yet, or never will: the graph forgets it, and its
-                // dependents are looked at.
+                // The watch is late or has missed the deletion: remove the object from the graph
+                // and check its dependents.
                 for touched in self.graph.write().remove(uid) {
                     self.queue.add(touched);
                 }
@@ -227,7 +228,7 @@ impl Collector {
         let waited_for = !waiting.is_empty() && self.graph.read().has_dependents(uid);
         let circle = waited_for && self.graph.read().has_foreground_dependent(uid);
         if circle && self.unblock_owners(&node, &live).await? {
-            // The watch tells of the change, and then it is decided anew.
+            // The event of the change reconciles the object again.
             return Ok(Action::Done);
         }
         let policy = if waited_for {
@@ -245,7 +246,7 @@ impl Collector {
             ..DeleteOptions::with_uid(uid)
         };
         match self.client.delete_gvr(&node.gvr, &node.namespace, &node.name, &options).await {
-            // Changed meanwhile: decide anew.
+            // The object changed: retry.
             Err(error) if error.is_conflict() => Err(error),
             other => settled(other).map(|()| Action::Done),
         }

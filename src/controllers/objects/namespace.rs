@@ -1,4 +1,4 @@
-//! Namespaces: a namespace that is being deleted is emptied, pods first, then let go.
+//! Namespaces: empties a namespace that is being deleted, pods first, then finalizes it.
 
 use std::time::Duration;
 
@@ -56,9 +56,8 @@ struct Remains {
 }
 
 impl Remains {
-    /// Pods go first, so that nothing they rely on vanishes under them, above all what closes them
-    /// to others (KEP-5080, CVE-2024-7598). Who could not look at them does not know that they are
-    /// gone.
+    /// Pods are deleted first, so that they never run without what they rely on, above all network
+    /// policies (KEP-5080, CVE-2024-7598). After a failed list they may still exist.
     fn is_nothing(&self) -> bool {
         self.counts.is_empty() && self.errors.is_empty()
     }

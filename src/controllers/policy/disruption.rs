@@ -229,7 +229,7 @@ impl Controller {
         if new != before {
             self.tell(&budget, &pods, &new);
             let changed = PodDisruptionBudget { status: Some(new), ..budget };
-            // A conflict is an eviction that counted meanwhile: its own event wakes us.
+            // A conflict is a concurrent eviction: its event reconciles the budget again.
             settled(self.client.update_status(&changed).await)?;
         }
         Ok(recheck.map_or(Action::Done, |seconds| {

@@ -216,7 +216,7 @@ impl Controller {
             quota["status"] = status;
             match edit::put(&self.client, &gvr, "status", &quota).await {
                 Err(error) if error.is_not_found() => {}
-                // A write has used more meanwhile: it is counted again.
+                // A concurrent write used more of the quota: its event reconciles it again.
                 other => drop(other?),
             }
         }

@@ -93,7 +93,7 @@ impl Controller {
                 None => None,
             };
             let (text, error) = match foreign {
-                // Deleting the foreign claim wakes the pod.
+                // The deletion of the conflicting claim reconciles the pod.
                 Some(text) => (text, None),
                 None => match self.client.create(namespace, &claim).await {
                     Ok(_) => continue,

@@ -1,7 +1,7 @@
 //! The local-path provisioner: claims of its class become directories on the node of their pod.
 //!
-//! The controller writes the API objects; each node makes and removes its own directories, asked
-//! through its kubelet API.
+//! The controller writes the API objects; each node creates and removes its own directories, on
+//! request through its kubelet API.
 
 mod plan;
 
@@ -191,7 +191,7 @@ impl Provisioner {
         }
     }
 
-    /// The object of a node that can be asked for something.
+    /// The Node object, if the node is ready to serve requests.
     fn ready_node(&self, name: &str) -> Result<Node, ProvisionError> {
         let node = self.nodes.get("", name).ok_or_else(|| ProvisionError::NoNode(name.into()))?;
         match nodes::ready(&node) {

@@ -77,7 +77,7 @@ fn left(change: &Change) -> Vec<Key> {
     left.into_iter().map(|name| (String::new(), name)).collect()
 }
 
-/// Asks the server: a cache that is behind must not let a class go.
+/// Reads from the server: a late cache must not release a class that is in use.
 async fn in_use(client: &Client, name: &str) -> Result<bool, Error> {
     let all = ListOptions::default();
     let volumes = client.list_values(&gvr_of::<PersistentVolume>(), "", &all).await?;

@@ -18,7 +18,7 @@ use crate::storage::pod_claims::{BY_CLAIM, claim_names, ephemeral_name};
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
-/// Condition of claims that tells since when no pod names them (`PersistentVolumeClaimUnused`).
+/// Condition of a claim that no pod uses, with the time since then (`PersistentVolumeClaimUnused`).
 const UNUSED: &str = "Unused";
 
 struct Claims {
@@ -174,7 +174,7 @@ impl Claims {
         Ok(Action::Done)
     }
 
-    /// Asks the server as well: data must not go because our cache is behind.
+    /// Reads from the server as well: a late cache must not cause the loss of data.
     async fn in_use(&self, users: &[Pod], claim: &PersistentVolumeClaim) -> Result<bool, Error> {
         if users.iter().any(|p| holds(p, claim)) {
             return Ok(true);

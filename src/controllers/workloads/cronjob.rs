@@ -29,7 +29,7 @@ const CONTROLLER: &str = "cronjob-controller";
 const WORKERS: usize = 5;
 /// Annotation of Jobs with the time they were meant for.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// More missed times than this are told.
+/// More missed times than this cause a warning event.
 const MISSED_MAX: usize = 100;
 /// After the scheduled time, so that clocks agree that it has come.
 const DELTA: Duration = Duration::from_millis(100);
@@ -295,7 +295,7 @@ impl Controller {
         };
         let now = Timestamp::now();
         let missed = schedule.due(since(cron, now), now);
-        // What is counted from the last time goes on from there, not from now.
+        // Intervals count from the last time, not from now.
         let from = match (&schedule.times, missed) {
             (Times::Calendar(_), _) => now,
             (Times::Every(_), Some((last, _))) => last,

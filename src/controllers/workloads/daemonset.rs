@@ -84,7 +84,7 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
-/// Tells the expectations of the pod's DaemonSet what was seen.
+/// Reports the change of a pod to the expectations of its DaemonSet.
 fn observe(change: &Change, expectations: &Expectations) {
     let object = change.object();
     let Some(pod) = meta(object) else { return };

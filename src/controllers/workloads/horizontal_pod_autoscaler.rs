@@ -1,8 +1,8 @@
-//! HorizontalPodAutoscalers: as many replicas as their metrics ask for (upstream's
+//! HorizontalPodAutoscalers: scale to the number of replicas that the metrics require (upstream's
 //! `podautoscaler.HorizontalController`, `autoscaling/v2`).
 //!
-//! Each is looked at every 15 s, and at once when its spec changes: metrics are no objects, nothing
-//! tells of their change.
+//! Each is reconciled every 15 s, and at once when its spec changes: metrics are not objects, so no
+//! event reports their change.
 
 mod limits;
 mod metrics;
@@ -87,7 +87,7 @@ fn concerns(change: &Change) -> Vec<Key> {
     vec![(key.namespace.to_string(), key.name.to_string())]
 }
 
-/// Why a look ends early: what the log says. The status and the events have been told.
+/// Why a reconcile ends early, for the log. Status and events are written already.
 struct Failed(String);
 
 /// One look at one autoscaler.

@@ -34,7 +34,7 @@ use plan::{BackOff, Next, View};
 
 /// Service account and event source.
 const CONTROLLER: &str = "job-controller";
-/// `spec.managedBy` of Jobs that are ours.
+/// `spec.managedBy` of Jobs that this controller manages.
 const MANAGED_BY: &str = "kubernetes.io/job-controller";
 /// Workers (`--concurrent-job-syncs`).
 const WORKERS: usize = 5;
@@ -143,7 +143,7 @@ impl Controller {
         let job = self.jobs.get(namespace, name);
         let uid = job.as_ref().and_then(|j| j.metadata.uid.as_deref()).unwrap_or_default();
         for pod in self.pods.by_index(BY_JOB, &key) {
-            // Of a Job of before: nobody will count it.
+            // The pod of an earlier Job of this name is not counted by any.
             if controller_of(&pod.metadata).is_some_and(|o| o.uid != uid) {
                 self.release(&pod).await?;
             }

@@ -1,5 +1,5 @@
-//! Removes pods that nobody else will: of nodes that are gone, deleted before they had a node, too
-//! many finished ones.
+//! Deletes pods that no other controller deletes: on deleted nodes, deleted before they had a node,
+//! and finished ones above a limit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ enum Verdict {
     Keep,
     /// Its node does not exist; certain only after a while.
     Orphan,
-    /// Deleted, and there is nobody to end it.
+    /// It is being deleted, and no kubelet finishes the deletion.
     Remove,
 }
 

@@ -59,7 +59,7 @@ pub(crate) trait ReplicaOwner: Kind {
     ) -> Option<Self>;
 }
 
-/// A failed sync, as the condition `ReplicaFailure` tells it.
+/// A failed sync, as in the condition `ReplicaFailure`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) reason: &'static str,
@@ -171,7 +171,7 @@ impl<K: ReplicaOwner> Engine<K> {
         let counts = count(&active, terminating, &wanted, now);
         if let Some(changed) = owner.with_status(&counts, failure.as_ref(), now) {
             match self.control.client.update_status(&changed).await {
-                // The owner changed or went meanwhile: its own event wakes us again.
+                // The owner was changed or deleted: its event reconciles the key again.
                 Err(error) if error.is_conflict() || error.is_not_found() => {}
                 other => drop(other?),
             }
@@ -288,7 +288,7 @@ fn node_of(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
 }
 
-/// Lets go of what nothing here looks at.
+/// Drops the fields of a pod that this controller does not read.
 fn trim(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
     if let Some(spec) = &mut pod.spec {

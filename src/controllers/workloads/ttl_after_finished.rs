@@ -53,7 +53,7 @@ async fn reconcile(
         Some(0) => {}
         Some(seconds) => return Ok(Action::After(Duration::from_secs(seconds))),
     }
-    // The cache may be old: the time to live could have been raised meanwhile.
+    // The cache may be late: the time to live may have been raised.
     let fresh: Job = match client.get(namespace, name).await {
         Err(error) if error.is_not_found() => return Ok(Action::Done),
         other => other?,

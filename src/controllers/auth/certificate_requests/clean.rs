@@ -1,5 +1,5 @@
-//! Deletes requests that are old: an hour after they were decided, a day when nobody decided or
-//! signed them, and when their certificate ended (`cleaner.go`).
+//! Deletes CertificateSigningRequests an hour after their approval, denial or failure, after a day
+//! without either, and when their certificate has expired (`cleaner.go`).
 
 use super::*;
 use client::{Action, Client, DeleteOptions, Error, Informer};

@@ -8,8 +8,7 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 use crate::framework::signing::SignRequest;
 
-/// A certificate's time where none is asked for, and at most (`--cluster-signing-duration`), and at
-/// least.
+/// Default and maximum validity of a certificate (`--cluster-signing-duration`), and the minimum.
 const VALID_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const VALID_MIN: Duration = Duration::from_secs(10 * 60);
 

@@ -108,7 +108,7 @@ fn no_schedule(node: &Node) -> Vec<&'static str> {
     keys
 }
 
-/// The `NoExecute` taint that the node's readiness asks for.
+/// The `NoExecute` taint for the node's readiness.
 pub(super) fn no_execute(node: &Node) -> Option<&'static str> {
     match nodes::ready(node) {
         Some("False") => Some(NOT_READY),
@@ -117,15 +117,15 @@ pub(super) fn no_execute(node: &Node) -> Option<&'static str> {
     }
 }
 
-/// The `NoExecute` taint of ours that the node has.
+/// The `NoExecute` taint of this controller that the node has.
 pub(super) fn executed(node: &Node) -> Option<&'static str> {
     [NOT_READY, UNREACHABLE]
         .into_iter()
         .find(|key| nodes::taints(node).iter().any(|t| t.key == **key && t.effect == NO_EXECUTE))
 }
 
-/// The node's taints as they should be, `no_execute` being ours of that effect; `None` when they
-/// are so already.
+/// The desired taints of the node, with `no_execute` as this controller's taint of that effect;
+/// `None` when the node has them already.
 pub(super) fn taints(node: &Node, no_execute: Option<&str>, now: Timestamp) -> Option<Vec<Taint>> {
     let scheduled = no_schedule(node);
     let wanted = |key: &str, effect: &str| match effect {
@@ -166,7 +166,7 @@ pub(super) fn labels(node: &Node) -> BTreeMap<&'static str, String> {
     LABELS.iter().filter_map(differs).collect()
 }
 
-/// Conditions that say that the node is no longer heard of; empty when `Ready` says so already.
+/// Conditions of a node that stopped reporting; empty when `Ready` is `Unknown` already.
 pub(super) fn lost(node: &Node, now: Timestamp) -> Vec<Value> {
     if nodes::ready(node) == Some("Unknown") {
         return Vec::new();

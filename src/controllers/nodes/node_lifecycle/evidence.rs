@@ -1,5 +1,5 @@
-//! What tunnels tell of nodes, sooner than leases: a node whose tunnel is lost for seconds is lost,
-//! unless the fault is ours.
+//! Node health from tunnels, sooner than from leases: a node whose tunnel is lost for seconds is
+//! lost, unless the server's own network may be the cause.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const LOSS: Duration = Duration::from_secs(7);
 /// Signs of life this long after a loss contradict it; earlier ones were under way when the node
 /// went.
 const CONTRADICTS: Duration = Duration::from_secs(3);
-/// After our own start nobody is judged before agents had time to find us.
+/// After the start of this process no node is lost before agents had time to connect.
 const STARTED: Duration = Duration::from_secs(10);
 /// As long as no tunnel at all is up, pods of unreachable nodes stay for upstream's times: grace
 /// and default tolerations.
@@ -33,9 +33,9 @@ pub(super) enum Verdict {
     Lost,
 }
 
-/// Whether the fault cannot be ours: somebody answers, or the only node with a tunnel in all the
-/// time that pods stay in the dark is lost, and our own network worked then. Of several that are
-/// lost together the server's side is the likelier cause, wherever on it.
+/// Whether the server's own network works: another tunnel is up, or the only node that ever had a
+/// tunnel is lost and this server's network worked then. When several nodes are lost together, the
+/// server's side is the likelier cause.
 fn ours_works(tunnels: &Tunnels, now: Instant) -> bool {
     let recent = tunnels.values().filter(|t| match t {
         Tunnel::Up => true,
@@ -46,14 +46,14 @@ fn ours_works(tunnels: &Tunnels, now: Instant) -> bool {
         || matches!(recent.as_slice(), [Tunnel::Lost { proved: true, .. }])
 }
 
-/// The tunnels as last told, and how far they can be believed.
+/// The latest state of the tunnels, and from when on it is reliable.
 #[derive(Debug)]
 pub(super) struct Evidence {
     own_node: Option<String>,
     tunnels: Arc<Tunnels>,
-    /// Since when no tunnel at all is up, and the fault may be ours.
+    /// Since when no tunnel at all is up, so that the server's own network may be the cause.
     dark: Option<Instant>,
-    /// Before this nobody is lost.
+    /// Before this time no node is lost.
     believed_from: Instant,
 }
 
@@ -92,7 +92,7 @@ impl Evidence {
         tunnels.iter().filter(changed).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The verdict about a node that was last heard of (status or lease) at `heard`.
+    /// The verdict about a node that last reported (status or lease) at `heard`.
     pub(super) fn verdict(&self, name: &str, heard: Instant, now: Instant) -> Verdict {
         if self.own_node.as_deref() == Some(name) {
             return Verdict::Leases;

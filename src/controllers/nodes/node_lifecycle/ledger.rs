@@ -1,5 +1,5 @@
-//! When each node was last heard of, how the zones do, and who may be given up when: all that the
-//! verdicts need, without I/O.
+//! When each node last reported, the state of the zones, and the rate of evictions: what the
+//! decisions need, without I/O.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::decide::{self, Member, Zone};
 use super::evidence::{Evidence, Verdict};
 use crate::framework::nodes;
 
-/// When a node was last heard of, by our own clock, and what it then said.
+/// When a node last reported, by this process's clock, and what it reported.
 #[derive(Debug)]
 struct Heard {
     uid: Option<String>,
@@ -58,9 +58,9 @@ impl Ledger {
         self.heard.remove(name).map(|h| h.uid)
     }
 
-    /// Notes signs of life; when there was the last one. What was written before our own start is a
-    /// sign as of our start, so that a restart gives up nobody; a node that never reported is as
-    /// old as its object (`age`).
+    /// Records signs of life and returns the time of the last one. What was written before the
+    /// start of this process counts as of the start, so that a restart loses no node; a node that
+    /// never reported is as old as its object (`age`).
     pub(super) fn listen(
         &mut self,
         name: &str,
@@ -94,9 +94,9 @@ impl Ledger {
         self.evidence.as_ref().map_or(Verdict::Leases, |e| e.verdict(name, heard, now))
     }
 
-    /// Puts this node as it is now (`None`: gone) into its zone; returns the nodes to look at again
-    /// because the state of a zone changed.
-    /// `all` is asked once, for the nodes that were there before.
+    /// Puts this node as it is now (`None`: deleted) into its zone; returns the nodes to check
+    /// again because the state of a zone changed. `all` is called once, for the nodes that were
+    /// there before.
     pub(super) fn judge(
         &mut self,
         name: &str,
@@ -131,8 +131,8 @@ impl Ledger {
         if changed { self.heard.keys().cloned().collect() } else { Vec::new() }
     }
 
-    /// Which `NoExecute` taint of ours the node should have now, and when to look again if that has
-    /// to wait.
+    /// Which `NoExecute` taint of this controller the node should have now, and when to check again
+    /// if that has to wait.
     pub(super) fn no_execute(
         &mut self,
         node: &Node,
@@ -171,7 +171,8 @@ impl Ledger {
     }
 }
 
-/// No zone has a ready node: then nobody is given up, the fault is rather ours.
+/// No zone has a ready node: then no node is lost, because the server's own network is the likelier
+/// cause.
 fn all_disrupted(zones: &BTreeMap<String, (Zone, usize)>) -> bool {
     !zones.is_empty() && zones.values().all(|(zone, _)| *zone == Zone::Full)
 }

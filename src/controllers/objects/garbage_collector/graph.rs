@@ -1,4 +1,4 @@
-//! Who owns whom, as the watches tell it. Pure.
+//! The graph of owners and dependents, from the watches. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};

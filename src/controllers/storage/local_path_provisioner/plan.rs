@@ -20,14 +20,14 @@ fn annotation<'a>(annotations: &'a Annotations, name: &str) -> Option<&'a str> {
     annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// The binder asked us to make a volume for this claim.
+/// The binder requests a volume of this provisioner for the claim.
 pub(super) fn is_ours(claim: &PersistentVolumeClaim) -> bool {
     let open =
         claim.spec.as_ref().is_some_and(|s| s.volume_name.as_ref().is_none_or(String::is_empty));
     open && annotation(&claim.metadata.annotations, ASKED) == Some(PROVISIONER)
 }
 
-/// A volume of ours whose claim is gone and that is to be deleted.
+/// A volume of this provisioner whose claim has been deleted and that is to be deleted, too.
 pub(super) fn is_released(volume: &PersistentVolume) -> bool {
     let spec = volume.spec.as_ref();
     let policy = spec.and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
@@ -174,7 +174,7 @@ pub(super) fn volume(
     Volume { name: request.name.clone(), object }
 }
 
-/// The node on which a volume of ours lies.
+/// The node that holds the directory of the volume.
 pub(super) fn node_of(volume: &PersistentVolume) -> Option<&str> {
     annotation(&volume.metadata.annotations, OWN_NODE)
 }

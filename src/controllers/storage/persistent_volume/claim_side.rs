@@ -123,7 +123,8 @@ impl Binder {
         }
     }
 
-    /// Asks the class's provisioner for a volume; it makes one that names the claim.
+    /// Requests a volume from the class's provisioner, which creates one with a reference to the
+    /// claim.
     async fn provision(&self, claim: Claim) -> Result<(), Error> {
         let name = claim_class(&claim.typed);
         let Some(class) = self.classes.get("", name) else {

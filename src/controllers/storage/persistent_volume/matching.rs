@@ -23,7 +23,7 @@ pub(super) fn annotation<'a>(annotations: &'a Annotations, name: &str) -> Option
     annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// The class that a claim asks for; empty for none.
+/// The storage class of a claim; empty for none.
 pub(super) fn claim_class(claim: &PersistentVolumeClaim) -> &str {
     annotation(&claim.metadata.annotations, BETA_CLASS)
         .or_else(|| claim.spec.as_ref()?.storage_class_name.as_deref())

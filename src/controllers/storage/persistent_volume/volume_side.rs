@@ -76,8 +76,8 @@ impl Binder {
         }
     }
 
-    /// The claim that the volume names, if it is still the same; asks the server before a volume is
-    /// given up.
+    /// The claim that the volume references, if it is still the same; read from the server before a
+    /// volume is released.
     async fn claim_of(
         &self,
         volume: &Volume,

@@ -108,7 +108,7 @@ impl<'a> View<'a> {
                 plan.delete.extend(alive.cloned());
             }
         }
-        // Pods tied to a node that is gone are never scheduled: nobody else deletes them.
+        // Pods bound to a deleted node are never scheduled, and no other controller deletes them.
         let known =
             |name: &str| self.nodes.iter().any(|(n, _)| n.metadata.name.as_deref() == Some(name));
         for pods in self.pods.iter().filter(|(name, _)| !known(name)).map(|(_, pods)| pods) {
@@ -219,7 +219,7 @@ impl<'a> View<'a> {
                     unavailable += 1;
                 }
                 Some((None, Some(old))) => candidates.push(old.clone()),
-                // None or several: the next `manage` mends it.
+                // None or several: the next `manage` corrects it.
                 _ => unavailable += 1,
             }
         }
@@ -256,8 +256,8 @@ impl<'a> View<'a> {
                 (true, true) => candidates.push((*node).to_owned()),
             }
         }
-        // Who surges wants full availability: a pod on a node that is no longer wanted goes when
-        // another is available.
+        // With surge the DaemonSet stays fully available: a pod on a node that it no longer runs on
+        // is deleted when another is available.
         let spare = usize::try_from(available - desired).unwrap_or(0);
         plan.delete.extend(misplaced.into_iter().take(spare));
         let room = usize::try_from(max_surge - surging).unwrap_or(0);

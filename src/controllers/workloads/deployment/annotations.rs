@@ -7,7 +7,7 @@ use api::k8s::api::apps::v1::{Deployment, ReplicaSet};
 
 use super::math::{desired, max_surge};
 
-/// Revision of a ReplicaSet, and of the Deployment that it stands for.
+/// Revision of a ReplicaSet, and of the Deployment that it belongs to.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
 /// Revisions that a ReplicaSet had before, with commas.
 const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";

@@ -121,13 +121,13 @@ impl<'a> Rollout<'a> {
         all.insert(annotations::REVISION.into(), revision.to_string());
     }
 
-    /// Starts the clock of the deadline; unless `anew`, only when nothing is told yet.
-    fn note_progress(&mut self, reason: &str, message: String, anew: bool) {
+    /// Starts the progress deadline; unless `restart`, only when there is no condition yet.
+    fn note_progress(&mut self, reason: &str, message: String, restart: bool) {
         if status::deadline(&self.deployment).is_none() {
             return;
         }
         let current = self.deployment.status.get_or_insert_default();
-        if anew || status::get(current, status::PROGRESSING).is_none() {
+        if restart || status::get(current, status::PROGRESSING).is_none() {
             status::set(
                 current,
                 status::condition(status::PROGRESSING, "True", reason, message, self.now),
@@ -341,8 +341,8 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// The name of the new ReplicaSet exists: it is ours and the cache is late, or two templates
-    /// have one hash.
+    /// The name of the new ReplicaSet is taken: the cache is late, or two templates have the same
+    /// hash.
     async fn taken(&mut self, name: &str, error: Error) -> Result<(), Error> {
         let found: ReplicaSet = self.controller.client.get(self.namespace(), name).await?;
         let uid = self.deployment.metadata.uid.as_deref().unwrap_or_default();

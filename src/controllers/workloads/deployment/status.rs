@@ -60,12 +60,14 @@ pub(super) fn set(status: &mut DeploymentStatus, mut new: DeploymentCondition) {
     status.conditions.get_or_insert_default().push(new);
 }
 
-/// Lack of progress is told after this time; `i32::MAX` and an absent deadline mean never.
+/// Seconds without progress before the condition changes; never for `i32::MAX` or an absent
+/// deadline.
 pub(super) fn deadline(deployment: &Deployment) -> Option<i32> {
     deployment.spec.progress_deadline_seconds.filter(|s| *s != i32::MAX)
 }
 
-/// Tells pauses and resumptions, so that a paused rollout does not time out.
+/// Updates the condition when the rollout is paused or resumed, so that a paused rollout does not
+/// time out.
 pub(super) fn note_pause(deployment: &Deployment, status: &mut DeploymentStatus, now: Timestamp) {
     if deadline(deployment).is_none() {
         return;
@@ -196,8 +198,8 @@ pub(super) fn of_rollout(
                 if current.status.as_deref() == Some("True") {
                     new.last_transition_time.clone_from(&current.last_transition_time);
                 }
-                // Progress is told anew even when the reason stays: the deadline counts from the
-                // last update.
+                // The condition is written again even when the reason stays: the deadline counts
+                // from its last update.
                 remove(&mut status, PROGRESSING);
             }
             set(&mut status, new);

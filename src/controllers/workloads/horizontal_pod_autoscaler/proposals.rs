@@ -1,4 +1,4 @@
-//! What each metric of an autoscaler asks for, and what they come to together (upstream's
+//! The replicas that each metric of an autoscaler proposes, and the result of all (upstream's
 //! `computeReplicasForMetrics`).
 
 use api::Quantity;
@@ -23,13 +23,13 @@ const TOLERANCE: f64 = 0.1;
 pub(super) struct Asked {
     /// What is shown of each, the ones that failed with their type empty as upstream has them.
     pub(super) statuses: Vec<MetricStatus>,
-    /// The most that is asked for, and by which; none when too much is unknown.
+    /// The highest proposal and its metric; `None` when too many metrics are unavailable.
     pub(super) best: Option<(i32, String)>,
     /// What went wrong first.
     pub(super) error: Option<String>,
 }
 
-/// What the metrics ask for, and what is told of it.
+/// The proposals of the metrics, and their status.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) asked: Asked,
@@ -39,7 +39,7 @@ pub(super) struct Told {
     pub(super) failed: Vec<(&'static str, String)>,
 }
 
-/// What one metric asks for: replicas, its name, what is shown of it.
+/// The proposal of one metric: replicas, name of the metric, its status.
 type One = (i32, String, MetricStatus);
 
 /// A metric that cannot be used: the reason of event and condition, what happened, and what that
@@ -77,7 +77,7 @@ fn shown_usage(resource: &str, value: i64) -> Text {
     decimal(value)
 }
 
-/// Asks all metrics.
+/// The proposals of all metrics.
 pub(super) async fn all(
     spec: &HorizontalPodAutoscalerSpec,
     source: &Source<'_>,

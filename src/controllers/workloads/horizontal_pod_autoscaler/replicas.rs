@@ -1,4 +1,4 @@
-//! How many replicas the use of pods asks for, pure: upstream's `podautoscaler.ReplicaCalculator`
+//! The number of replicas for a measured use, pure: upstream's `podautoscaler.ReplicaCalculator`
 //! and `metrics.utilization`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +45,7 @@ pub(super) type Samples = BTreeMap<String, Sample>;
 /// What pods are meant to use on average.
 #[derive(Debug, Clone)]
 pub(super) enum Aim {
-    /// Percent of what each pod asks for (by name, in thousandths).
+    /// Percent of the pods' requests (by name, in thousandths).
     Utilization(i32, BTreeMap<String, i64>),
     /// Thousandths.
     Value(i64),
@@ -152,8 +152,8 @@ fn ratio(samples: &Samples, aim: &Aim) -> Result<(f64, Option<i32>, i64), String
     }
 }
 
-/// What the use of pods asks for. `cpu` says that the metric is the pods' CPU, which counts only
-/// once they have started.
+/// The replicas for a metric of the pods. `cpu` says that the metric is the pods' CPU, which counts
+/// only once they have started.
 ///
 /// # Errors
 /// In upstream's words, when there is nothing to count.
@@ -211,8 +211,8 @@ pub(super) fn of_pods(
     proposal(if against { current } else { replicas })
 }
 
-/// What a value asks for that is compared as a whole, given the replicas that are wanted now and
-/// the pods that are ready.
+/// The replicas for a value that is compared as a whole, given the current replicas and the number
+/// of ready pods.
 pub(super) fn of_value(
     usage: i64,
     aim: i64,
@@ -234,8 +234,8 @@ pub(super) fn of_value(
     Ok(Proposal { replicas, utilization: None, usage })
 }
 
-/// What a value asks for of which each pod is to have its part; `current` are the replicas that
-/// there are.
+/// The replicas for a value that is divided by the pods; `current` is the current number of
+/// replicas.
 pub(super) fn of_value_per_pod(
     usage: i64,
     aim: i64,
@@ -249,11 +249,11 @@ pub(super) fn of_value_per_pod(
     Proposal { replicas, utilization: None, usage: part }
 }
 
-/// What each pod asks for of a resource, in thousandths: of one container, of the pod as such where
-/// it says so, or of all its containers.
+/// The request of each pod for a resource, in thousandths: of one container, of the pod when it has
+/// pod-level requests, or of all its containers.
 ///
 /// # Errors
-/// In upstream's words, when one does not say.
+/// In upstream's words, when one has no request.
 pub(super) fn requests(
     pods: &[Pod],
     container: Option<&str>,

@@ -5,8 +5,7 @@ use client::{Client, Error};
 use http::Method;
 use serde_json::{Value, json};
 
-/// Attempts to write a scale that somebody else changed meanwhile (client-go's
-/// `retry.DefaultRetry`).
+/// Attempts to write a scale after conflicts (client-go's `retry.DefaultRetry`).
 const ATTEMPTS: usize = 5;
 
 /// Where objects of a kind are.

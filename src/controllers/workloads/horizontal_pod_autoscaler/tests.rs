@@ -55,7 +55,7 @@ impl Transport for Api {
             }
         }
         tell.try_send(WatchEvent::Bookmark { revision: 9, initial: true }).unwrap();
-        // The watch goes on for as long as the test does.
+        // The watch stays open until the test ends.
         std::mem::forget(tell);
         Ok(stream)
     }

@@ -116,7 +116,7 @@ pub(super) fn account(
     result
 }
 
-/// Tells the reason first, and returns the final condition that follows.
+/// Sets the condition with the reason first, and returns the final condition that follows.
 fn announce(view: &View<'_>, status: &mut JobStatus, reason: JobCondition) -> JobCondition {
     match reason.type_.as_str() {
         "FailureTarget" => {

@@ -62,7 +62,7 @@ pub(super) fn condition(
     }
 }
 
-/// Sets a condition; true when it changed. A false one is not added anew.
+/// Sets a condition; true when it changed. A condition that is false is not added.
 pub(super) fn ensure(status: &mut JobStatus, new: JobCondition) -> bool {
     let all = status.conditions.get_or_insert_default();
     match all.iter_mut().find(|c| c.type_ == new.type_) {

@@ -384,7 +384,7 @@ pub(super) fn failed_for(target: &JobCondition, now: Timestamp) -> JobCondition 
     condition("Failed", "True", &text(&target.reason), &text(&target.message), now)
 }
 
-/// The back-off after these pods ended: a success starts it anew.
+/// The back-off after these pods ended: a success resets it.
 fn next_back_off(before: BackOff, succeeded: &[&Pod], failed: &[&Pod]) -> BackOff {
     let success = succeeded.iter().map(|p| facts::finished_time(p)).max();
     let times = failed.iter().map(|p| facts::finished_time(p));

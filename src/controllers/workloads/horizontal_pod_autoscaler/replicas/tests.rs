@@ -10,7 +10,7 @@ fn now() -> Timestamp {
     Timestamp::from_second(10_000).unwrap()
 }
 
-/// A pod that became ready long ago and asks for 1 CPU.
+/// A pod that became ready long ago and requests 1 CPU.
 fn pod(number: usize) -> Pod {
     serde_json::from_value(json!({
         "metadata": {"name": format!("p{number}")},
