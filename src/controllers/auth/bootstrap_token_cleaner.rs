@@ -34,10 +34,10 @@ pub(crate) fn start(context: &Context) {
             let Some(secret) = secret.filter(|s| s.type_.as_deref() == Some(TYPE)) else {
                 return Ok(Action::Done);
             };
-            match life(&secret, Timestamp::now()) {
-                Life::Endless => Ok(Action::Done),
-                Life::For(time) => Ok(Action::After(time)),
-                Life::Over => {
+            match lifetime(&secret, Timestamp::now()) {
+                TokenLifetime::Endless => Ok(Action::Done),
+                TokenLifetime::For(time) => Ok(Action::After(time)),
+                TokenLifetime::Over => {
                     let options =
                         DeleteOptions { uid: secret.metadata.uid, ..DeleteOptions::default() };
                     settled(client.delete::<Secret>(&namespace, &name, &options).await)?;
@@ -49,25 +49,25 @@ pub(crate) fn start(context: &Context) {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Life {
+enum TokenLifetime {
     Endless,
     For(Duration),
     Over,
 }
 
-fn life(secret: &Secret, now: Timestamp) -> Life {
+fn lifetime(secret: &Secret, now: Timestamp) -> TokenLifetime {
     let Some(text) = secret.data.as_ref().and_then(|d| d.get("expiration")) else {
-        return Life::Endless;
+        return TokenLifetime::Endless;
     };
     let text = std::str::from_utf8(&text.0).unwrap_or_default();
     if text.is_empty() {
-        return Life::Endless;
+        return TokenLifetime::Endless;
     }
     // An unreadable date counts as past: a token must not live for ever by a slip.
-    let Ok(ends) = text.parse::<Timestamp>() else { return Life::Over };
+    let Ok(ends) = text.parse::<Timestamp>() else { return TokenLifetime::Over };
     match u64::try_from(ends.as_second().saturating_sub(now.as_second())) {
-        Ok(seconds @ 1..) => Life::For(Duration::from_secs(seconds)),
-        Ok(_) | Err(_) => Life::Over,
+        Ok(seconds @ 1..) => TokenLifetime::For(Duration::from_secs(seconds)),
+        Ok(_) | Err(_) => TokenLifetime::Over,
     }
 }
 
@@ -81,11 +81,11 @@ mod tests {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let of = |text: &str| {
             let data = [("expiration".to_owned(), ByteString(text.as_bytes().to_vec()))].into();
-            life(&Secret { data: Some(data), ..Secret::default() }, now)
+            lifetime(&Secret { data: Some(data), ..Secret::default() }, now)
         };
-        assert_eq!(of("2026-01-01T01:00:10+01:00"), Life::For(Duration::from_secs(10)));
-        assert_eq!(of("2026-01-01T00:00:00Z"), Life::Over);
-        assert_eq!(of("tomorrow"), Life::Over);
-        assert_eq!(life(&Secret::default(), now), Life::Endless);
+        assert_eq!(of("2026-01-01T01:00:10+01:00"), TokenLifetime::For(Duration::from_secs(10)));
+        assert_eq!(of("2026-01-01T00:00:00Z"), TokenLifetime::Over);
+        assert_eq!(of("tomorrow"), TokenLifetime::Over);
+        assert_eq!(lifetime(&Secret::default(), now), TokenLifetime::Endless);
     }
 }

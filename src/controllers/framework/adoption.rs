@@ -6,7 +6,7 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use client::{Change, Client, Error, Informer, Kind, controller_of, meta, owner_reference};
 
 use crate::framework::controller_ref;
-use crate::framework::controller_ref::Claim;
+use crate::framework::controller_ref::ClaimDecision;
 use crate::framework::keyed::Key;
 
 /// Index of objects by the uid of their controller.
@@ -69,9 +69,9 @@ pub(crate) async fn claim_trimmed<O: Kind, C: Kind>(
     for child in candidates {
         let child_meta = child.metadata();
         match controller_ref::decide(child_meta, uid, matches(child_meta), deleting) {
-            Claim::Own => claimed.push(child),
-            Claim::Release => controller_ref::release::<C>(client, child_meta, uid).await?,
-            Claim::Adopt if adoptable(&child) => {
+            ClaimDecision::Own => claimed.push(child),
+            ClaimDecision::Release => controller_ref::release::<C>(client, child_meta, uid).await?,
+            ClaimDecision::Adopt if adoptable(&child) => {
                 // The cache may be old: adopt only for an owner that is really there.
                 if owner_is_there.is_none() {
                     let name = owner_meta.name.as_deref().unwrap_or_default();
@@ -90,7 +90,7 @@ pub(crate) async fn claim_trimmed<O: Kind, C: Kind>(
                     Err(error) => return Err(error),
                 }
             }
-            Claim::Adopt | Claim::Ignore => {}
+            ClaimDecision::Adopt | ClaimDecision::Ignore => {}
         }
     }
     claimed.sort_by(|a, b| a.metadata().name.cmp(&b.metadata().name));

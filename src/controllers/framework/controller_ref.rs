@@ -6,7 +6,7 @@ use serde_json::json;
 
 /// What to do with one candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum ClaimDecision {
     /// The owner controls it already.
     Own,
     /// It matches and has no controller: set the controller reference.
@@ -23,14 +23,16 @@ pub(crate) fn decide(
     owner_uid: &str,
     matches: bool,
     owner_deleting: bool,
-) -> Claim {
+) -> ClaimDecision {
     match controller_of(object) {
-        Some(owner) if owner.uid != owner_uid => Claim::Ignore,
-        Some(_) if matches => Claim::Own,
-        Some(_) if owner_deleting => Claim::Ignore,
-        Some(_) => Claim::Release,
-        None if owner_deleting || !matches || object.deletion_timestamp.is_some() => Claim::Ignore,
-        None => Claim::Adopt,
+        Some(owner) if owner.uid != owner_uid => ClaimDecision::Ignore,
+        Some(_) if matches => ClaimDecision::Own,
+        Some(_) if owner_deleting => ClaimDecision::Ignore,
+        Some(_) => ClaimDecision::Release,
+        None if owner_deleting || !matches || object.deletion_timestamp.is_some() => {
+            ClaimDecision::Ignore
+        }
+        None => ClaimDecision::Adopt,
     }
 }
 
@@ -87,13 +89,13 @@ mod tests {
     #[test]
     fn claims_follow_owner_and_selector() {
         for (owner, matches, deleting, want) in [
-            (Some("me"), true, false, Claim::Own),
-            (Some("me"), false, false, Claim::Release),
-            (Some("me"), false, true, Claim::Ignore),
-            (Some("other"), true, false, Claim::Ignore),
-            (None, true, false, Claim::Adopt),
-            (None, false, false, Claim::Ignore),
-            (None, true, true, Claim::Ignore),
+            (Some("me"), true, false, ClaimDecision::Own),
+            (Some("me"), false, false, ClaimDecision::Release),
+            (Some("me"), false, true, ClaimDecision::Ignore),
+            (Some("other"), true, false, ClaimDecision::Ignore),
+            (None, true, false, ClaimDecision::Adopt),
+            (None, false, false, ClaimDecision::Ignore),
+            (None, true, true, ClaimDecision::Ignore),
         ] {
             assert_eq!(
                 decide(&owned_by(owner), "me", matches, deleting),

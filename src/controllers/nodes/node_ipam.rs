@@ -45,7 +45,7 @@ pub(crate) fn start(context: &Context) {
     let (clusters, services) = match (parse(&config.cluster_cidrs), parse(&config.service_cidrs)) {
         (Ok(clusters), Ok(services)) => (clusters, services),
         (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(%error, "nodes get no pod networks; mend --cluster-cidr and --service-cidr");
+            tracing::error!(%error, "pod CIDRs are not allocated: --cluster-cidr or --service-cidr is invalid");
             return;
         }
     };

@@ -1,9 +1,9 @@
 //! Nodes: taints that follow their conditions, and the verdict that a silent node is lost.
 
 mod decide;
-mod evidence;
-mod flags;
-mod ledger;
+mod flag_taints;
+mod node_health;
+mod tunnel_health;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 
-use self::evidence::{Evidence, Verdict};
-use self::ledger::Ledger;
 use crate::framework::context::{Context, FastLoss};
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::{nodes, pods};
+use crate::nodes::node_lifecycle::node_health::NodeHealth;
+use crate::nodes::node_lifecycle::tunnel_health::{TunnelHealth, Verdict};
 
 /// `--node-monitor-grace-period`.
 const GRACE: Duration = Duration::from_secs(50);
@@ -41,7 +41,7 @@ struct Controller {
     pods: Informer<Pod>,
     leases: Informer<Lease>,
     queue: Queue<Key>,
-    ledger: Arc<Mutex<Ledger>>,
+    ledger: Arc<Mutex<NodeHealth>>,
 }
 
 /// Starts the controller. One worker: verdicts depend on the other nodes of the zone.
@@ -52,7 +52,7 @@ pub(crate) fn start(context: &Context) {
     let (nodes, pods, leases) =
         (informers.of::<Node>(), informers.of::<Pod>(), informers.of::<Lease>());
     nodes::index_pods(&pods);
-    let ledger: Arc<Mutex<Ledger>> = Arc::default();
+    let ledger: Arc<Mutex<NodeHealth>> = Arc::default();
     let mut keyed = Keyed::new();
     keyed.watches_self(&nodes);
     keyed.waits_for_sync(&pods);
@@ -63,7 +63,7 @@ pub(crate) fn start(context: &Context) {
     let queue = keyed.queue.clone();
     if let Some(fast) = &context.config.fast_loss {
         let own_node = context.config.node_name.as_deref();
-        ledger.lock().evidence = Some(Evidence::new(own_node, fast, clock::now()));
+        ledger.lock().evidence = Some(TunnelHealth::new(own_node, fast, clock::now()));
         follow(context, fast.clone(), Arc::clone(&ledger), queue.clone());
     }
     let controller = Arc::new(Controller { client, recorder, nodes, pods, leases, queue, ledger });
@@ -74,7 +74,12 @@ pub(crate) fn start(context: &Context) {
 }
 
 /// Hands news of tunnels on.
-fn follow(context: &Context, mut fast: FastLoss, ledger: Arc<Mutex<Ledger>>, queue: Queue<Key>) {
+fn follow(
+    context: &Context,
+    mut fast: FastLoss,
+    ledger: Arc<Mutex<NodeHealth>>,
+    queue: Queue<Key>,
+) {
     let shutdown = context.tasks.shutdown().clone();
     context.tasks.spawn(Kind::Critical, "node-tunnels", async move {
         loop {
@@ -96,7 +101,7 @@ fn follow(context: &Context, mut fast: FastLoss, ledger: Arc<Mutex<Ledger>>, que
     });
 }
 
-fn renewed(ledger: &Mutex<Ledger>, change: &Change) {
+fn renewed(ledger: &Mutex<NodeHealth>, change: &Change) {
     let object = change.object();
     if &*object.key.namespace != LEASES {
         return;
@@ -169,11 +174,11 @@ impl Controller {
         if nodes::ready(&node) == Some("Unknown") {
             self.mark_pods(name).await?;
         }
-        if let Some((taints, applied)) = flags::taints(&node, Timestamp::now()) {
+        if let Some((taints, applied)) = flag_taints::taints(&node, Timestamp::now()) {
             let patch = json!({
                 "metadata": {
                     "resourceVersion": node.metadata.resource_version,
-                    "annotations": {flags::APPLIED: applied},
+                    "annotations": {flag_taints::APPLIED: applied},
                 },
                 "spec": {"taints": taints},
             });

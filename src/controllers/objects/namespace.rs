@@ -43,7 +43,7 @@ pub(crate) fn start(context: &Context) {
 
 /// What was left after one round.
 #[derive(Debug, Default)]
-struct Remains {
+struct RemainingContent {
     /// Objects per resource.
     counts: Vec<(String, usize)>,
     /// Objects per finalizer.
@@ -55,7 +55,7 @@ struct Remains {
     discovery_failure: Option<String>,
 }
 
-impl Remains {
+impl RemainingContent {
     /// Pods are deleted first, so that they never run without what they rely on, above all network
     /// policies (KEP-5080, CVE-2024-7598). After a failed list they may still exist.
     fn is_nothing(&self) -> bool {
@@ -91,8 +91,10 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Action, Error> 
         return Ok(Action::Done);
     }
     let discovery = served_resources::discover(client).await?;
-    let mut remains =
-        Remains { discovery_failure: discovery_failure(&discovery), ..Remains::default() };
+    let mut remains = RemainingContent {
+        discovery_failure: discovery_failure(&discovery),
+        ..RemainingContent::default()
+    };
     let deletable = |s: &&Served| s.namespaced && s.can(&["list", "delete"]);
     let (pods, others): (Vec<&Served>, Vec<&Served>) = discovery
         .resources
@@ -130,7 +132,7 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Action, Error> 
 }
 
 /// Deletes all objects of one resource and counts what stays.
-async fn clear(client: &Client, namespace: &str, served: &Served, remains: &mut Remains) {
+async fn clear(client: &Client, namespace: &str, served: &Served, remains: &mut RemainingContent) {
     let gvr = &served.gvr;
     match delete_all(client, namespace, served).await {
         Ok(left) if left.is_empty() => {}
@@ -187,7 +189,7 @@ async fn delete_all(
 }
 
 /// The conditions upstream shows while a namespace cannot go.
-fn conditions(remains: &Remains, now: Timestamp) -> Vec<NamespaceCondition> {
+fn conditions(remains: &RemainingContent, now: Timestamp) -> Vec<NamespaceCondition> {
     let condition =
         |kind: &str, bad: bool, reasons: (&str, &str), message: String| NamespaceCondition {
             type_: kind.into(),
@@ -266,7 +268,11 @@ fn conditions(remains: &Remains, now: Timestamp) -> Vec<NamespaceCondition> {
 }
 
 /// Writes the conditions, when one of them changed.
-async fn tell(client: &Client, namespace: &Namespace, remains: &Remains) -> Result<(), Error> {
+async fn tell(
+    client: &Client,
+    namespace: &Namespace,
+    remains: &RemainingContent,
+) -> Result<(), Error> {
     let wanted = conditions(remains, Timestamp::now());
     let have = namespace.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     let same = |w: &NamespaceCondition| {
@@ -301,14 +307,21 @@ mod tests {
     /// CVE-2024-7598.
     #[test]
     fn policies_stay_until_no_pod_is_left() {
-        let some = Remains { counts: vec![("pods.".into(), 1)], ..Remains::default() };
-        let unsure = Remains { errors: vec!["pods: timeout".into()], ..Remains::default() };
-        assert!(!some.is_nothing() && !unsure.is_nothing() && Remains::default().is_nothing());
+        let some =
+            RemainingContent { counts: vec![("pods.".into(), 1)], ..RemainingContent::default() };
+        let unsure = RemainingContent {
+            errors: vec!["pods: timeout".into()],
+            ..RemainingContent::default()
+        };
+        assert!(
+            !some.is_nothing() && !unsure.is_nothing() && RemainingContent::default().is_nothing()
+        );
     }
 
     #[test]
     fn failed_discovery_sets_the_condition_and_keeps_the_namespace() {
-        let remains = Remains { discovery_failure: Some("x".into()), ..Remains::default() };
+        let remains =
+            RemainingContent { discovery_failure: Some("x".into()), ..RemainingContent::default() };
         assert!(remains.is_nothing() && !remains.is_complete());
         assert_eq!(remains.retry(), DISCOVERY_RETRY);
         let condition = conditions(&remains, Timestamp::UNIX_EPOCH).remove(0);
@@ -317,7 +330,7 @@ mod tests {
             [condition.type_, condition.status, reason, message],
             ["NamespaceDeletionDiscoveryFailure", "True", "DiscoveryFailed", "x"]
         );
-        let complete = conditions(&Remains::default(), Timestamp::UNIX_EPOCH).remove(0);
+        let complete = conditions(&RemainingContent::default(), Timestamp::UNIX_EPOCH).remove(0);
         assert_eq!(
             (&*complete.status, complete.reason.as_deref()),
             ("False", Some("ResourcesDiscovered"))
@@ -326,10 +339,10 @@ mod tests {
 
     #[test]
     fn what_remains_is_told_in_upstreams_words() {
-        let remains = Remains {
+        let remains = RemainingContent {
             counts: vec![("pods.".into(), 2)],
             finalizers: [("a/b".to_owned(), 1)].into(),
-            ..Remains::default()
+            ..RemainingContent::default()
         };
         let all = conditions(&remains, Timestamp::UNIX_EPOCH);
         let message = |kind: &str| {

@@ -21,7 +21,7 @@ use crate::framework::adoption;
 use crate::framework::adoption::{BY_CONTROLLER, controller_uid};
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
-use crate::workloads::job::facts::finished_at;
+use crate::workloads::job::fields::finished_at;
 
 /// Service account and event source.
 const CONTROLLER: &str = "cronjob-controller";
@@ -78,10 +78,10 @@ struct Schedule {
 }
 
 /// Why a schedule cannot be followed: reason and text of the event.
-type Bad = (&'static str, String);
+type ScheduleError = (&'static str, String);
 
 impl Schedule {
-    fn of(cron: &CronJob) -> Result<Self, Bad> {
+    fn of(cron: &CronJob) -> Result<Self, ScheduleError> {
         let zone = match cron.spec.time_zone.as_deref() {
             None => TimeZone::system(),
             Some(name) => TimeZone::get(name)

@@ -30,7 +30,7 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use limits::{Decision, History};
 use metrics::Source;
-use proposals::Asked;
+use proposals::Recommendation;
 use target::Scale;
 
 /// Service account.
@@ -42,7 +42,7 @@ const PERIOD: Duration = Duration::from_secs(15);
 
 /// What is remembered of an autoscaler between two looks.
 #[derive(Debug, Default)]
-struct Known {
+struct AutoscalerState {
     history: History,
     /// Which pods it is about, to find two that are about the same.
     selector: Option<LabelSelector>,
@@ -53,7 +53,7 @@ struct Controller {
     recorder: EventRecorder,
     autoscalers: Informer<HorizontalPodAutoscaler>,
     pods: Informer<Pod>,
-    known: Mutex<BTreeMap<Key, Known>>,
+    known: Mutex<BTreeMap<Key, AutoscalerState>>,
 }
 
 /// Starts the controller.
@@ -75,7 +75,7 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
-/// What changes the status alone is our own, and no reason to look again.
+/// A change of the status alone is this controller's own write and no reason to reconcile.
 fn concerns(change: &Change) -> Vec<Key> {
     if let Change::Updated { old, new } = change {
         let generation = |object: &api::Object| client::meta(object).and_then(|m| m.generation);
@@ -90,8 +90,8 @@ fn concerns(change: &Change) -> Vec<Key> {
 /// Why a reconcile ends early, for the log. Status and events are written already.
 struct Failed(String);
 
-/// One look at one autoscaler.
-struct Look<'a> {
+/// The reconcile of one autoscaler.
+struct Reconcile<'a> {
     controller: &'a Controller,
     key: Key,
     autoscaler: HorizontalPodAutoscaler,
@@ -109,17 +109,17 @@ impl Controller {
         let spec = autoscaler.spec.clone();
         let before = autoscaler.status.clone().unwrap_or_default();
         let now = Timestamp::now();
-        let mut look =
-            Look { controller: self, key, spec, status: before.clone(), autoscaler, now };
-        if let Err(Failed(why)) = look.run().await {
-            tracing::debug!(controller = CONTROLLER, autoscaler = ?look.key, %why, "not scaled");
+        let mut reconcile =
+            Reconcile { controller: self, key, spec, status: before.clone(), autoscaler, now };
+        if let Err(Failed(why)) = reconcile.run().await {
+            tracing::debug!(controller = CONTROLLER, autoscaler = ?reconcile.key, %why, "not scaled");
         }
-        if look.status != before {
-            let mut written = look.autoscaler.clone();
-            written.status = Some(look.status.clone());
+        if reconcile.status != before {
+            let mut written = reconcile.autoscaler.clone();
+            written.status = Some(reconcile.status.clone());
             let result = self.client.update_status(&written).await;
             if let Err(error) = &result {
-                look.warn("FailedUpdateStatus", error.to_string());
+                reconcile.warn("FailedUpdateStatus", error.to_string());
             }
             settled(result)?;
         }
@@ -127,7 +127,7 @@ impl Controller {
     }
 }
 
-impl Look<'_> {
+impl Reconcile<'_> {
     fn warn(&self, reason: &str, message: String) {
         self.controller.recorder.event(&self.autoscaler, EventType::Warning, reason, message);
     }
@@ -190,7 +190,7 @@ impl Look<'_> {
     async fn run(&mut self) -> Result<(), Failed> {
         let mut scale = self.scale().await?;
         let current = scale.wanted();
-        self.remembered(|known, now| known.history.begin(current, now));
+        self.with_state(|known, now| known.history.begin(current, now));
         let least = self.spec.min_replicas.unwrap_or(1);
         let asks_beside_pods = self
             .spec
@@ -213,8 +213,8 @@ impl Look<'_> {
             "Current number of replicas below Spec.MinReplicas".clone_into(&mut reason);
             desired = least;
         } else {
-            let asked = self.ask(&scale).await;
-            let Asked { statuses, best, error } = asked;
+            let recommendation = self.recommend(&scale).await;
+            let Recommendation { statuses, best, error } = recommendation;
             metrics = statuses;
             let Some((wanted, metric)) = best else {
                 let error = error.unwrap_or_default();
@@ -229,7 +229,7 @@ impl Look<'_> {
             }
             let spec = self.spec.clone();
             let decision = self
-                .remembered(|known, now| known.history.decide(&spec, current, wanted, least, now));
+                .with_state(|known, now| known.history.decide(&spec, current, wanted, least, now));
             let Decision { mut replicas, able, limited } = decision;
             self.condition("AbleToScale", able.0, able.1, able.2.to_owned());
             self.condition("ScalingLimited", limited.0, limited.1, limited.2.to_owned());
@@ -293,28 +293,30 @@ impl Look<'_> {
             told,
         );
         let spec = self.spec.clone();
-        self.remembered(|known, now| known.history.scaled(&spec, current, desired, now));
+        self.with_state(|known, now| known.history.scaled(&spec, current, desired, now));
         Ok(())
     }
 
-    fn remembered<T>(&self, with: impl FnOnce(&mut Known, Timestamp) -> T) -> T {
+    fn with_state<T>(&self, with: impl FnOnce(&mut AutoscalerState, Timestamp) -> T) -> T {
         with(self.controller.known.lock().entry(self.key.clone()).or_default(), self.now)
     }
 
     /// What all metrics ask for; conditions and events say what went wrong.
-    async fn ask(&mut self, scale: &Scale) -> Asked {
+    async fn recommend(&mut self, scale: &Scale) -> Recommendation {
         let pods = match self.pods(scale.selector()) {
             Ok(pods) => pods,
-            Err(error) => return Asked { statuses: Vec::new(), best: None, error: Some(error) },
+            Err(error) => {
+                return Recommendation { statuses: Vec::new(), best: None, error: Some(error) };
+            }
         };
         let source = Source { client: &self.controller.client, namespace: &self.key.0 };
-        let mut asked = proposals::all(&self.spec, &source, scale, &pods, self.now).await;
-        for (reason, error) in asked.failed.drain(..) {
+        let mut recommendation = proposals::all(&self.spec, &source, scale, &pods, self.now).await;
+        for (reason, error) in recommendation.failed.drain(..) {
             self.warn(reason, error);
         }
-        let (holds, reason, message) = asked.active;
+        let (holds, reason, message) = recommendation.active;
         self.condition("ScalingActive", holds, reason, message);
-        asked.asked
+        recommendation.recommendation
     }
 
     /// The pods of the target, unless another autoscaler has them, too.
@@ -351,7 +353,7 @@ impl Look<'_> {
         let others: Vec<String> = {
             let mut known = self.controller.known.lock();
             known.entry(self.key.clone()).or_default().selector = Some(parsed);
-            let other = |(key, known): (&Key, &Known)| {
+            let other = |(key, known): (&Key, &AutoscalerState)| {
                 let same = key.0 == namespace
                     && known
                         .selector

@@ -1,12 +1,12 @@
 //! Jobs: runs pods until enough of them have succeeded, and counts each exactly once.
 
-mod account;
-pub(crate) mod facts;
+pub(crate) mod fields;
 mod indexes;
 mod plan;
 mod policy;
 #[cfg(test)]
 mod tests;
+mod tracking;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::pod_control::{PodControl, pod_from_template};
 use crate::framework::pods;
-use facts::{FAILURES, FINALIZER, IGNORED_FAILURES, INDEX, condition, is_suspended};
+use fields::{FAILURES, FINALIZER, IGNORED_FAILURES, INDEX, condition, is_suspended};
 use plan::{BackOff, Next, View};
 
 /// Service account and event source.
@@ -47,7 +47,7 @@ const PREFIX_MAX: usize = 58;
 
 /// What the controller remembers of a Job between syncs.
 #[derive(Debug, Default)]
-struct Memory {
+struct JobState {
     /// Newest version that we wrote: an older one in the cache is stale.
     written: u64,
     /// Pods whose finalizer is removed, until the cache shows it.
@@ -60,7 +60,7 @@ struct Controller {
     jobs: Informer<Job>,
     pods: Informer<Pod>,
     expectations: Arc<Expectations>,
-    memory: Arc<Mutex<HashMap<String, Memory>>>,
+    states: Arc<Mutex<HashMap<String, JobState>>>,
 }
 
 /// Starts the controller.
@@ -72,16 +72,16 @@ pub(crate) fn start(context: &Context) {
         jobs: context.informers.of(),
         pods: context.informers.of(),
         expectations: Arc::new(Expectations::new()),
-        memory: Arc::default(),
+        states: Arc::default(),
     });
     adoption::index(&controller.pods);
     controller.pods.add_index(BY_JOB, job_of_tracked);
     let mut keyed = Keyed::new();
     keyed.watches_self(&controller.jobs);
     let (known, expected) = (controller.jobs.clone(), Arc::clone(&controller.expectations));
-    let memory = Arc::clone(&controller.memory);
+    let states = Arc::clone(&controller.states);
     keyed.watches(&controller.pods, move |change| {
-        observe(change, &expected, &memory);
+        observe(change, &expected, &states);
         let mut keys = adoption::owners_of(change, &known, |job: &Job, pod| selects(job, pod));
         keys.extend(orphan(change));
         keys
@@ -124,16 +124,20 @@ fn orphan(change: &Change) -> Option<Key> {
     lost.then(|| (object.key.namespace.to_string(), format!("{ORPHAN}{}", object.key.name)))
 }
 
-fn observe(change: &Change, expectations: &Expectations, memory: &Mutex<HashMap<String, Memory>>) {
+fn observe(
+    change: &Change,
+    expectations: &Expectations,
+    states: &Mutex<HashMap<String, JobState>>,
+) {
     let object = change.object();
     let Some(pod) = meta(object) else { return };
     let Some(owner) = controller_of(&pod).filter(|o| o.kind == "Job") else { return };
     let key = format!("{}/{}", object.key.namespace, owner.name);
     pods::observed(change, &pod, &key, expectations);
     if (!has_finalizer(&pod) || matches!(change, Change::Deleted(_)))
-        && let Some(memory) = memory.lock().get_mut(&key)
+        && let Some(state) = states.lock().get_mut(&key)
     {
-        memory.released.remove(&*object.uid);
+        state.released.remove(&*object.uid);
     }
 }
 
@@ -150,12 +154,12 @@ impl Controller {
         }
         let Some(job) = job else {
             self.expectations.forget(&key);
-            self.memory.lock().remove(&key);
+            self.states.lock().remove(&key);
             return Ok(Action::Done);
         };
         let Some(spec) = job.spec.as_ref() else { return Ok(Action::Done) };
         if spec.managed_by.as_deref().is_some_and(|m| m != MANAGED_BY)
-            || facts::is_finished(&job)
+            || fields::is_finished(&job)
             || self.is_stale(&key, &job)
         {
             return Ok(Action::Done);
@@ -175,8 +179,8 @@ impl Controller {
     /// The cache shows a version from before our last write; the newer one will wake us.
     fn is_stale(&self, key: &str, job: &Job) -> bool {
         let seen = job.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
-        let memory = self.memory.lock();
-        memory.get(key).is_some_and(|m| seen.is_some_and(|seen| seen < m.written))
+        let states = self.states.lock();
+        states.get(key).is_some_and(|m| seen.is_some_and(|seen| seen < m.written))
     }
 
     /// Gives pods that were adopted without it our finalizer.
@@ -184,7 +188,7 @@ impl Controller {
         let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
         let labelled = job.metadata.deletion_timestamp.is_none();
         for pod in
-            pods.iter_mut().filter(|p| labelled && pods::is_active(p) && !facts::is_tracked(p))
+            pods.iter_mut().filter(|p| labelled && pods::is_active(p) && !fields::is_tracked(p))
         {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let patch = json!({"metadata": {"finalizers": [FINALIZER], "uid": pod.metadata.uid}});
@@ -212,9 +216,9 @@ impl Controller {
             status.start_time = Some(Time(now));
         }
         let (released, back_off) = {
-            let mut memory = self.memory.lock();
-            let memory = memory.entry(key.to_owned()).or_default();
-            (memory.released.clone(), memory.back_off)
+            let mut states = self.states.lock();
+            let state = states.entry(key.to_owned()).or_default();
+            (state.released.clone(), state.back_off)
         };
         let before = status.clone();
         let view = View::new(job, spec, &before, pods, released, back_off, now);
@@ -250,7 +254,7 @@ impl Controller {
         } else {
             ("False", "JobResumed", "Job resumed", "Resumed")
         };
-        if facts::ensure(status, condition("Suspended", value, reason, message, now)) {
+        if fields::ensure(status, condition("Suspended", value, reason, message, now)) {
             status.start_time = (!is_suspended(spec)).then_some(Time(now));
             self.control.recorder.event(job, EventType::Normal, event, message);
         }
@@ -265,13 +269,13 @@ impl Controller {
         mut status: JobStatus,
         finished: Option<api::k8s::api::batch::v1::JobCondition>,
     ) -> Result<(), Error> {
-        let accounted = account::account(view, &mut status, finished);
+        let accounted = tracking::track_finished(view, &mut status, finished);
         let mut job = job.clone();
         if job.status.as_ref() != Some(&status) {
             self.write(key, &mut job, &status).await?;
             self.remember(key, |m| m.back_off = view.back_off);
         }
-        let mut tracked = account::tracked_uids(view);
+        let mut tracked = tracking::tracked_uids(view);
         let mut outcome = Ok(());
         for pod in &accounted.release {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
@@ -290,8 +294,8 @@ impl Controller {
                 }
             }
         }
-        account::settle(&mut status, &tracked);
-        let ended = outcome.is_ok() && account::finish(&mut status, &accounted);
+        tracking::remove_counted(&mut status, &tracked);
+        let ended = outcome.is_ok() && tracking::finish(&mut status, &accounted);
         if job.status.as_ref() != Some(&status) {
             self.write(key, &mut job, &status).await?;
         }
@@ -318,8 +322,8 @@ impl Controller {
         recorder.event(job, EventType::Normal, "Completed", "Job completed");
     }
 
-    fn remember(&self, key: &str, change: impl FnOnce(&mut Memory)) {
-        change(self.memory.lock().entry(key.to_owned()).or_default());
+    fn remember(&self, key: &str, change: impl FnOnce(&mut JobState)) {
+        change(self.states.lock().entry(key.to_owned()).or_default());
     }
 
     async fn write(&self, key: &str, job: &mut Job, status: &JobStatus) -> Result<(), Error> {
@@ -333,7 +337,7 @@ impl Controller {
 
     /// Removes our finalizer.
     async fn release(&self, pod: &Pod) -> Result<(), Error> {
-        if !facts::is_tracked(pod) {
+        if !fields::is_tracked(pod) {
             return Ok(());
         }
         let meta = &pod.metadata;
@@ -352,7 +356,7 @@ impl Controller {
             && controller_of(&pod.metadata).is_none()
             && !self.jobs.list(namespace).iter().any(|j| {
                 j.metadata.deletion_timestamp.is_none()
-                    && !facts::is_finished(j)
+                    && !fields::is_finished(j)
                     && selects(j, &pod.metadata)
             })
         {

@@ -50,7 +50,7 @@ pub(crate) fn start(context: &Context) {
         }
         let object = change.object();
         let gone = matches!(change, Change::Deleted(_));
-        let facts = Facts::of(object);
+        let facts = PodFields::of(object);
         let lost = || facts.node().is_some_and(|n| known.cache().get("", n).is_none());
         let deleting = facts.metadata.deletion_timestamp.is_some();
         (!gone && (deleting || lost())).then(|| key(object)).into_iter().collect()
@@ -83,24 +83,24 @@ fn key(object: &Object) -> Key {
 /// The few fields that tell whether a pod concerns us.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Facts {
-    metadata: FactsMeta,
-    spec: FactsSpec,
+struct PodFields {
+    metadata: PodFieldsMeta,
+    spec: PodFieldsSpec,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-struct FactsMeta {
+struct PodFieldsMeta {
     deletion_timestamp: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-struct FactsSpec {
+struct PodFieldsSpec {
     node_name: String,
 }
 
-impl Facts {
+impl PodFields {
     fn of(object: &Object) -> Self {
         serde_json::from_slice(object.raw()).unwrap_or_default()
     }

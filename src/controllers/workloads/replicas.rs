@@ -26,7 +26,7 @@ const WORKERS: usize = 5;
 
 /// What the engine needs to know of an owner's spec.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct ReplicaSpec {
     pub(crate) replicas: i32,
     pub(crate) selector: LabelSelector,
     pub(crate) template: PodTemplateSpec,
@@ -35,7 +35,7 @@ pub(crate) struct Wanted {
 
 /// What the engine found, for the owner's status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct ReplicaCounts {
     pub(crate) replicas: i32,
     pub(crate) fully_labeled: i32,
     pub(crate) ready: i32,
@@ -48,20 +48,20 @@ pub(crate) trait ReplicaOwner: Kind {
     /// Name of the controller's service account and event source.
     const CONTROLLER: &'static str;
     /// The spec; `None` when it selects nothing.
-    fn wanted(&self) -> Option<Wanted>;
+    fn replica_spec(&self) -> Option<ReplicaSpec>;
     /// The object with the status after this sync, or `None` when nothing changed. `failure` is
     /// reason and text of a creation or deletion that failed.
     fn with_status(
         &self,
-        counts: &Counts,
-        failure: Option<&Failure>,
+        counts: &ReplicaCounts,
+        failure: Option<&ReplicaFailure>,
         now: Timestamp,
     ) -> Option<Self>;
 }
 
 /// A failed sync, as in the condition `ReplicaFailure`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct ReplicaFailure {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
 }
@@ -141,7 +141,7 @@ fn wake_matching<K: ReplicaOwner>(
     labels: Option<&Labels>,
 ) {
     for owner in owners.list(namespace) {
-        if owner.wanted().is_some_and(|w| client::labels::selects(&w.selector, labels)) {
+        if owner.replica_spec().is_some_and(|w| client::labels::selects(&w.selector, labels)) {
             queue.add((namespace.to_owned(), owner.metadata().name.clone().unwrap_or_default()));
         }
     }
@@ -154,7 +154,7 @@ impl<K: ReplicaOwner> Engine<K> {
             self.expectations.forget(&key);
             return Ok(Action::Done);
         };
-        let Some(wanted) = owner.wanted() else { return Ok(Action::Done) };
+        let Some(wanted) = owner.replica_spec() else { return Ok(Action::Done) };
         let satisfied = self.expectations.satisfied(&key);
         let pods = self.claim(&owner, &wanted).await?;
         let (active, others): (Vec<Pod>, Vec<Pod>) = pods.into_iter().partition(pods::is_active);
@@ -189,7 +189,7 @@ impl<K: ReplicaOwner> Engine<K> {
     }
 
     /// The owner's pods, after adopting matching orphans and releasing pods that match no longer.
-    async fn claim(&self, owner: &K, wanted: &Wanted) -> Result<Vec<Pod>, Error> {
+    async fn claim(&self, owner: &K, wanted: &ReplicaSpec) -> Result<Vec<Pod>, Error> {
         let matches =
             |pod: &ObjectMeta| client::labels::selects(&wanted.selector, pod.labels.as_ref());
         let (client, active) = (&self.control.client, pods::is_active);
@@ -201,9 +201,9 @@ impl<K: ReplicaOwner> Engine<K> {
         &self,
         key: &str,
         owner: &K,
-        wanted: &Wanted,
+        wanted: &ReplicaSpec,
         active: &[Pod],
-    ) -> (Result<(), Error>, Option<Failure>) {
+    ) -> (Result<(), Error>, Option<ReplicaFailure>) {
         let target = usize::try_from(wanted.replicas).unwrap_or(0);
         let (outcome, reason) = match active.len().cmp(&target) {
             Ordering::Less => (
@@ -216,7 +216,8 @@ impl<K: ReplicaOwner> Engine<K> {
             ),
             Ordering::Equal => return (Ok(()), None),
         };
-        let failure = outcome.as_ref().err().map(|e| Failure { reason, message: e.to_string() });
+        let failure =
+            outcome.as_ref().err().map(|e| ReplicaFailure { reason, message: e.to_string() });
         (outcome, failure)
     }
 
@@ -225,7 +226,7 @@ impl<K: ReplicaOwner> Engine<K> {
         &self,
         key: &str,
         owner: &K,
-        wanted: &Wanted,
+        wanted: &ReplicaSpec,
         count: usize,
     ) -> Result<(), Error> {
         let owner_meta = owner.metadata();
@@ -336,12 +337,17 @@ fn magnitude(seconds: i64) -> u32 {
     u64::try_from(seconds).unwrap_or(0).checked_ilog2().map_or(0, |log| log + 1)
 }
 
-fn count(active: &[Pod], terminating: usize, wanted: &Wanted, now: Timestamp) -> Counts {
+fn count(
+    active: &[Pod],
+    terminating: usize,
+    wanted: &ReplicaSpec,
+    now: Timestamp,
+) -> ReplicaCounts {
     let labels = pods::template_labels(Some(&wanted.template));
     let number = |test: &dyn Fn(&Pod) -> bool| {
         i32::try_from(active.iter().filter(|p| test(p)).count()).unwrap_or(i32::MAX)
     };
-    Counts {
+    ReplicaCounts {
         replicas: number(&|_| true),
         fully_labeled: number(&|p| client::labels::contains(&labels, p.metadata.labels.as_ref())),
         ready: number(&pods::is_ready),

@@ -6,7 +6,7 @@ use api::k8s::jiff::Timestamp;
 
 use crate::framework::context::Context;
 use crate::workloads::replicas;
-use crate::workloads::replicas::{Counts, Failure, ReplicaOwner, Wanted};
+use crate::workloads::replicas::{ReplicaCounts, ReplicaFailure, ReplicaOwner, ReplicaSpec};
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context) {
@@ -16,12 +16,12 @@ pub(crate) fn start(context: &Context) {
 impl ReplicaOwner for ReplicaSet {
     const CONTROLLER: &'static str = "replicaset-controller";
 
-    fn wanted(&self) -> Option<Wanted> {
+    fn replica_spec(&self) -> Option<ReplicaSpec> {
         let spec = &self.spec;
         if client::labels::is_empty(&spec.selector) {
             return None;
         }
-        Some(Wanted {
+        Some(ReplicaSpec {
             replicas: spec.replicas.unwrap_or(1),
             selector: spec.selector.clone(),
             template: spec.template.clone()?,
@@ -31,8 +31,8 @@ impl ReplicaOwner for ReplicaSet {
 
     fn with_status(
         &self,
-        counts: &Counts,
-        failure: Option<&Failure>,
+        counts: &ReplicaCounts,
+        failure: Option<&ReplicaFailure>,
         now: Timestamp,
     ) -> Option<Self> {
         let old = self.status.clone().unwrap_or_default();
@@ -61,7 +61,7 @@ impl ReplicaOwner for ReplicaSet {
 /// Sets or drops `ReplicaFailure`; others stay.
 fn conditions(
     old: Option<Vec<ReplicaSetCondition>>,
-    failure: Option<&Failure>,
+    failure: Option<&ReplicaFailure>,
     now: Timestamp,
 ) -> Option<Vec<ReplicaSetCondition>> {
     let mut all = old.unwrap_or_default();
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn an_unchanged_status_is_not_written() {
-        let counts = Counts { replicas: 2, ready: 1, ..Counts::default() };
+        let counts = ReplicaCounts { replicas: 2, ready: 1, ..ReplicaCounts::default() };
         let now = Timestamp::UNIX_EPOCH;
         let changed = set(json!({"replicas": 0})).with_status(&counts, None, now).unwrap();
         assert_eq!(changed.status.as_ref().unwrap().observed_generation, Some(2));
@@ -101,17 +101,17 @@ mod tests {
     #[test]
     fn a_failure_is_told_once_and_dropped_after_success() {
         let now = Timestamp::UNIX_EPOCH;
-        let failure = Failure { reason: "FailedCreate", message: "exceeded quota".into() };
+        let failure = ReplicaFailure { reason: "FailedCreate", message: "exceeded quota".into() };
         let failed = set(json!({"replicas": 0, "observedGeneration": 2}))
-            .with_status(&Counts::default(), Some(&failure), now)
+            .with_status(&ReplicaCounts::default(), Some(&failure), now)
             .unwrap();
         let conditions = failed.status.as_ref().unwrap().conditions.as_ref().unwrap();
         assert_eq!(
             (conditions[0].type_.as_deref(), conditions[0].reason.as_deref()),
             (Some("ReplicaFailure"), Some("FailedCreate"))
         );
-        assert!(failed.with_status(&Counts::default(), Some(&failure), now).is_none());
-        let mended = failed.with_status(&Counts::default(), None, now).unwrap();
+        assert!(failed.with_status(&ReplicaCounts::default(), Some(&failure), now).is_none());
+        let mended = failed.with_status(&ReplicaCounts::default(), None, now).unwrap();
         assert_eq!(mended.status.unwrap().conditions, None);
     }
 }

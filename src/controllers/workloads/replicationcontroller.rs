@@ -8,7 +8,7 @@ use api::k8s::jiff::Timestamp;
 
 use crate::framework::context::Context;
 use crate::workloads::replicas;
-use crate::workloads::replicas::{Counts, Failure, ReplicaOwner, Wanted};
+use crate::workloads::replicas::{ReplicaCounts, ReplicaFailure, ReplicaOwner, ReplicaSpec};
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context) {
@@ -18,10 +18,10 @@ pub(crate) fn start(context: &Context) {
 impl ReplicaOwner for ReplicationController {
     const CONTROLLER: &'static str = "replication-controller";
 
-    fn wanted(&self) -> Option<Wanted> {
+    fn replica_spec(&self) -> Option<ReplicaSpec> {
         let spec = self.spec.as_ref()?;
         let labels = spec.selector.clone().filter(|s| !s.is_empty())?;
-        Some(Wanted {
+        Some(ReplicaSpec {
             replicas: spec.replicas.unwrap_or(1),
             selector: LabelSelector { match_labels: Some(labels), match_expressions: None },
             template: spec.template.clone()?,
@@ -31,8 +31,8 @@ impl ReplicaOwner for ReplicationController {
 
     fn with_status(
         &self,
-        counts: &Counts,
-        failure: Option<&Failure>,
+        counts: &ReplicaCounts,
+        failure: Option<&ReplicaFailure>,
         now: Timestamp,
     ) -> Option<Self> {
         let old = self.status.clone().unwrap_or_default();

@@ -10,7 +10,7 @@ use client::{Action, Client, DeleteOptions, Error, Informer, Propagation};
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
-use crate::workloads::job::facts::finished_at;
+use crate::workloads::job::fields::finished_at;
 
 /// Service account.
 const CONTROLLER: &str = "ttl-after-finished-controller";

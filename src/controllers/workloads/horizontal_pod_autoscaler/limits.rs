@@ -25,14 +25,14 @@ pub(super) struct History {
 }
 
 /// What a condition says: whether, reason, message.
-pub(super) type Said = (bool, &'static str, &'static str);
+pub(super) type ConditionText = (bool, &'static str, &'static str);
 
 /// What is decided: replicas, the conditions `AbleToScale` and `ScalingLimited`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Decision {
     pub(super) replicas: i32,
-    pub(super) able: Said,
-    pub(super) limited: Said,
+    pub(super) able: ConditionText,
+    pub(super) limited: ConditionText,
 }
 
 const LOWEST: &str =

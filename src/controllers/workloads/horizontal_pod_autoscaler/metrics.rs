@@ -15,7 +15,7 @@ use http::Method;
 use serde_json::Value;
 
 use super::replicas::{Sample, Samples};
-use super::target::{self, Found};
+use super::target::{self, ResourcePath};
 
 /// A metric that does not say over which time it was measured counts as one of a minute.
 const DEFAULT_WINDOW: i64 = 60;
@@ -163,7 +163,7 @@ impl Source<'_> {
                 object.api_version.as_deref().unwrap_or("v1"),
                 &object.kind,
             );
-            let Found { resource, .. } = found
+            let ResourcePath { resource, .. } = found
                 .await
                 .map_err(|e| format!("unable to fetch metrics from custom metrics API: {e}"))?;
             let dot = if group.is_empty() { "" } else { "." };

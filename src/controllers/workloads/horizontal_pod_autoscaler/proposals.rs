@@ -12,7 +12,7 @@ use api::k8s::apimachinery::pkg::api::resource::Quantity as Text;
 use api::k8s::jiff::Timestamp;
 
 use super::metrics::{Source, shown};
-use super::replicas::{self, Aim, Proposal, Tolerances};
+use super::replicas::{self, Proposal, TargetUse, Tolerances};
 use super::target::Scale;
 
 /// How far from the aim is near enough (`--horizontal-pod-autoscaler-tolerance`).
@@ -20,7 +20,7 @@ const TOLERANCE: f64 = 0.1;
 
 /// What the metrics ask for.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct Recommendation {
     /// What is shown of each, the ones that failed with their type empty as upstream has them.
     pub(super) statuses: Vec<MetricStatus>,
     /// The highest proposal and its metric; `None` when too many metrics are unavailable.
@@ -31,8 +31,8 @@ pub(super) struct Asked {
 
 /// The proposals of the metrics, and their status.
 #[derive(Debug)]
-pub(super) struct Told {
-    pub(super) asked: Asked,
+pub(super) struct MetricsOutcome {
+    pub(super) recommendation: Recommendation,
     /// The condition `ScalingActive`.
     pub(super) active: (bool, &'static str, String),
     /// Events: reason and text.
@@ -40,11 +40,11 @@ pub(super) struct Told {
 }
 
 /// The proposal of one metric: replicas, name of the metric, its status.
-type One = (i32, String, MetricStatus);
+type MetricProposal = (i32, String, MetricStatus);
 
 /// A metric that cannot be used: the reason of event and condition, what happened, and what that
 /// was for.
-struct Unusable {
+struct UnavailableMetric {
     reason: &'static str,
     error: String,
     context: String,
@@ -84,9 +84,9 @@ pub(super) async fn all(
     scale: &Scale,
     pods: &[Pod],
     now: Timestamp,
-) -> Told {
+) -> MetricsOutcome {
     let metrics = spec.metrics.as_deref().unwrap_or_default();
-    let look = Look { source, scale, pods, tolerances: tolerances(spec), now };
+    let look = MetricReader { source, scale, pods, tolerances: tolerances(spec), now };
     let mut answers = Vec::with_capacity(metrics.len());
     for metric in metrics {
         answers.push(look.one(metric).await);
@@ -94,7 +94,10 @@ pub(super) async fn all(
     together(answers, scale.wanted())
 }
 
-fn together(answers: Vec<Result<One, Unusable>>, wanted: i32) -> Told {
+fn together(
+    answers: Vec<Result<MetricProposal, UnavailableMetric>>,
+    wanted: i32,
+) -> MetricsOutcome {
     let count = answers.len();
     let (mut statuses, mut failed) = (Vec::with_capacity(count), Vec::new());
     let mut best: Option<(i32, String)> = None;
@@ -107,7 +110,7 @@ fn together(answers: Vec<Result<One, Unusable>>, wanted: i32) -> Told {
                     best = Some((replicas, name));
                 }
             }
-            Err(Unusable { reason, error, context }) => {
+            Err(UnavailableMetric { reason, error, context }) => {
                 statuses.push(MetricStatus::default());
                 let message = format!("the HPA was unable to compute the replica count: {error}");
                 let full = format!("{context}: {error}");
@@ -124,10 +127,10 @@ fn together(answers: Vec<Result<One, Unusable>>, wanted: i32) -> Told {
         if let Some((_, name)) = &best {
             let message =
                 format!("the HPA was able to successfully calculate a replica count from {name}");
-            return Told {
+            return MetricsOutcome {
                 active: (true, "ValidMetricFound", message),
                 failed,
-                asked: Asked { statuses, best, error },
+                recommendation: Recommendation { statuses, best, error },
             };
         }
     }
@@ -135,10 +138,14 @@ fn together(answers: Vec<Result<One, Unusable>>, wanted: i32) -> Told {
         ("InvalidMetricSourceType", "no metric is named".to_owned()),
         |(reason, message, _)| (reason, message),
     );
-    Told { active: (false, reason, message), failed, asked: Asked { statuses, best: None, error } }
+    MetricsOutcome {
+        active: (false, reason, message),
+        failed,
+        recommendation: Recommendation { statuses, best: None, error },
+    }
 }
 
-struct Look<'a> {
+struct MetricReader<'a> {
     source: &'a Source<'a>,
     scale: &'a Scale,
     pods: &'a [Pod],
@@ -146,12 +153,12 @@ struct Look<'a> {
     now: Timestamp,
 }
 
-impl Look<'_> {
-    async fn one(&self, metric: &MetricSpec) -> Result<One, Unusable> {
+impl MetricReader<'_> {
+    async fn one(&self, metric: &MetricSpec) -> Result<MetricProposal, UnavailableMetric> {
         let status = MetricStatus { type_: metric.type_.clone(), ..MetricStatus::default() };
         if let Some(about) = metric.resource.as_ref().filter(|_| metric.type_ == "Resource") {
             let found = self.resource(&about.name, None, &about.target).await;
-            let (proposal, name) = found.map_err(|error| Unusable {
+            let (proposal, name) = found.map_err(|error| UnavailableMetric {
                 reason: "FailedGetResourceMetric",
                 error,
                 context: format!("failed to get {} resource metric value", about.name),
@@ -164,7 +171,7 @@ impl Look<'_> {
             metric.container_resource.as_ref().filter(|_| metric.type_ == "ContainerResource")
         {
             let found = self.resource(&about.name, Some(&about.container), &about.target).await;
-            let (proposal, name) = found.map_err(|error| Unusable {
+            let (proposal, name) = found.map_err(|error| UnavailableMetric {
                 reason: "FailedGetContainerResourceMetric",
                 error,
                 context: format!("failed to get {} container metric value", about.container),
@@ -181,12 +188,12 @@ impl Look<'_> {
             ));
         }
         if let Some(about) = metric.pods.as_ref().filter(|_| metric.type_ == "Pods") {
-            let unusable = |error: String| Unusable {
+            let unusable = |error: String| UnavailableMetric {
                 reason: "FailedGetPodsMetric",
                 error,
                 context: "failed to get pods metric value".to_owned(),
             };
-            let aim = Aim::Value(milli(about.target.average_value.as_ref()).unwrap_or(0));
+            let aim = TargetUse::Value(milli(about.target.average_value.as_ref()).unwrap_or(0));
             let samples = self.source.pods(&about.metric, self.scale.selector()).await;
             let samples = samples.map_err(|e| {
                 unusable(format!("unable to get metric {}: {e}", about.metric.name))
@@ -223,7 +230,7 @@ impl Look<'_> {
                 format!("external metric {}({})", about.metric.name, shown(&about.metric))
             };
             let (proposal, current) =
-                self.value(usage, &about.target, "object").map_err(|error| Unusable {
+                self.value(usage, &about.target, "object").map_err(|error| UnavailableMetric {
                     reason: "FailedGetObjectMetric",
                     error,
                     context: "failed to get object metric value".to_owned(),
@@ -237,7 +244,7 @@ impl Look<'_> {
         }
         if let Some(about) = metric.external.as_ref().filter(|_| metric.type_ == "External") {
             let usage = self.source.external(&about.metric).await;
-            let (proposal, current) = self.value(usage, &about.target, "external").map_err(|error| Unusable {
+            let (proposal, current) = self.value(usage, &about.target, "external").map_err(|error| UnavailableMetric {
                 reason: "FailedGetExternalMetric",
                 error,
                 context: format!("failed to get {0} external metric value: failed to get {0} external metric", about.metric.name),
@@ -247,7 +254,7 @@ impl Look<'_> {
             return Ok((proposal.replicas, name, MetricStatus { external: Some(shown), ..status }));
         }
         let error = format!("unknown metric source type {:?}", metric.type_);
-        Err(Unusable { reason: "InvalidMetricSourceType", context: error.clone(), error })
+        Err(UnavailableMetric { reason: "InvalidMetricSourceType", context: error.clone(), error })
     }
 
     /// A value of an object or from outside: for all pods together, or a part for each.
@@ -305,13 +312,13 @@ impl Look<'_> {
         let samples = samples
             .map_err(|e| unable(format!("unable to get metrics for resource {resource}: {e}")))?;
         let (aim, name) = match average {
-            Some(value) => (Aim::Value(value), format!("{resource} resource")),
+            Some(value) => (TargetUse::Value(value), format!("{resource} resource")),
             None => {
                 let requests =
                     replicas::requests(self.pods, container, resource).map_err(unable)?;
                 let of = if container.is_some() { "container resource" } else { "resource" };
                 (
-                    Aim::Utilization(percent, requests),
+                    TargetUse::Utilization(percent, requests),
                     format!("{resource} {of} utilization (percentage of request)"),
                 )
             }
@@ -341,12 +348,12 @@ fn used(resource: &str, proposal: &Proposal) -> MetricValueStatus {
 mod tests {
     use super::*;
 
-    fn one(replicas: i32) -> Result<One, Unusable> {
+    fn one(replicas: i32) -> Result<MetricProposal, UnavailableMetric> {
         Ok((replicas, format!("metric {replicas}"), MetricStatus::default()))
     }
 
-    fn bad() -> Result<One, Unusable> {
-        Err(Unusable {
+    fn bad() -> Result<MetricProposal, UnavailableMetric> {
+        Err(UnavailableMetric {
             reason: "FailedGetResourceMetric",
             error: "gone".into(),
             context: "failed to get cpu resource metric value".into(),
@@ -356,7 +363,7 @@ mod tests {
     #[test]
     fn the_metric_that_asks_for_most_decides() {
         let told = together(vec![one(2), one(5), one(3)], 4);
-        assert_eq!(told.asked.best, Some((5, "metric 5".into())));
+        assert_eq!(told.recommendation.best, Some((5, "metric 5".into())));
         assert_eq!(
             told.active,
             (
@@ -365,14 +372,17 @@ mod tests {
                 "the HPA was able to successfully calculate a replica count from metric 5".into()
             )
         );
-        assert_eq!(together(vec![one(0)], 4).asked.best, Some((0, "metric 0".into())));
+        assert_eq!(together(vec![one(0)], 4).recommendation.best, Some((0, "metric 0".into())));
     }
 
     #[test]
     fn what_is_unknown_lets_nothing_be_scaled_down() {
-        assert_eq!(together(vec![bad(), one(5)], 4).asked.best, Some((5, "metric 5".into())));
+        assert_eq!(
+            together(vec![bad(), one(5)], 4).recommendation.best,
+            Some((5, "metric 5".into()))
+        );
         let told = together(vec![one(3), bad()], 4);
-        assert_eq!(told.asked.best, None);
+        assert_eq!(told.recommendation.best, None);
         assert_eq!(
             told.active,
             (
@@ -382,7 +392,7 @@ mod tests {
             )
         );
         assert_eq!(
-            told.asked.error.as_deref(),
+            told.recommendation.error.as_deref(),
             Some(
                 "invalid metrics (1 invalid out of 2), first error is: failed to get cpu resource metric value: gone"
             )

@@ -44,7 +44,7 @@ pub(super) type Samples = BTreeMap<String, Sample>;
 
 /// What pods are meant to use on average.
 #[derive(Debug, Clone)]
-pub(super) enum Aim {
+pub(super) enum TargetUse {
     /// Percent of the pods' requests (by name, in thousandths).
     Utilization(i32, BTreeMap<String, i64>),
     /// Thousandths.
@@ -126,9 +126,9 @@ fn unready(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
 }
 
 /// Ratio to the aim, percent of the requests, average.
-fn ratio(samples: &Samples, aim: &Aim) -> Result<(f64, Option<i32>, i64), String> {
+fn ratio(samples: &Samples, aim: &TargetUse) -> Result<(f64, Option<i32>, i64), String> {
     match aim {
-        Aim::Utilization(percent, requests) => {
+        TargetUse::Utilization(percent, requests) => {
             let both: Vec<(i64, i64)> = samples
                 .iter()
                 .filter_map(|(name, sample)| Some((sample.value, *requests.get(name)?)))
@@ -143,7 +143,7 @@ fn ratio(samples: &Samples, aim: &Aim) -> Result<(f64, Option<i32>, i64), String
             let ratio = f64::from(now) / f64::from(*percent);
             Ok((ratio, Some(now), i64::try_from(average).unwrap_or(i64::MAX)))
         }
-        Aim::Value(aim) => {
+        TargetUse::Value(aim) => {
             let used: i128 = samples.values().map(|s| i128::from(s.value)).sum();
             let average = used / i128::from(count(samples.len()).max(1));
             let average = i64::try_from(average).unwrap_or(i64::MAX);
@@ -161,7 +161,7 @@ pub(super) fn of_pods(
     mut samples: Samples,
     pods: &[Pod],
     cpu: bool,
-    aim: &Aim,
+    aim: &TargetUse,
     current: i32,
     tolerances: Tolerances,
     now: Timestamp,
@@ -188,11 +188,11 @@ pub(super) fn of_pods(
     for name in &groups.missing {
         let value = match aim {
             _ if first > 1.0 => 0,
-            Aim::Utilization(percent, requests) => {
+            TargetUse::Utilization(percent, requests) => {
                 let request = requests.get(name).copied().unwrap_or(0);
                 request.saturating_mul(i64::from((*percent).max(100))) / 100
             }
-            Aim::Value(value) => *value,
+            TargetUse::Value(value) => *value,
         };
         if first != 1.0 {
             samples.insert(name.clone(), assumed(value));

@@ -10,7 +10,7 @@ const ATTEMPTS: usize = 5;
 
 /// Where objects of a kind are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ResourcePath {
     /// `/apis/apps/v1`.
     pub(super) root: String,
     /// `deployments`.
@@ -59,7 +59,7 @@ pub(super) async fn find(
     client: &Client,
     version_named: &str,
     kind: &str,
-) -> Result<Found, String> {
+) -> Result<ResourcePath, String> {
     if version_named.matches('/').count() > 1 {
         return Err(format!("unexpected GroupVersion string: {version_named}"));
     }
@@ -73,7 +73,7 @@ pub(super) async fn find(
         match get(client, &root).await {
             Ok(all) => {
                 if let Some(resource) = named(&all, kind) {
-                    return Ok(Found { root, resource });
+                    return Ok(ResourcePath { root, resource });
                 }
             }
             Err(error) if not_served(&error) => {}
@@ -94,7 +94,7 @@ impl Scale {
     /// Reads the scale of an object.
     pub(super) async fn read(
         client: &Client,
-        found: &Found,
+        found: &ResourcePath,
         namespace: &str,
         name: &str,
     ) -> Result<Self, Error> {

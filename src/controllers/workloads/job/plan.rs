@@ -7,10 +7,11 @@ use api::k8s::api::core::v1::Pod;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 
-use super::facts::{self, condition, index_of, is_failed, is_indexed, is_suspended};
 use super::indexes::Indexes;
 use super::policy::{self, Verdict};
 use crate::framework::pods;
+use crate::workloads::job::fields;
+use crate::workloads::job::fields::{condition, index_of, is_failed, is_indexed, is_suspended};
 use crate::workloads::replicas::deletion_order;
 
 /// An index without a pod, and its failures so far: counted ones, and ones that the failure policy
@@ -103,7 +104,7 @@ impl<'a> View<'a> {
 
     /// The pod has our finalizer, which we have not removed.
     pub(super) fn is_tracked(&self, pod: &Pod) -> bool {
-        facts::is_tracked(pod) && !self.released.contains(uid(pod))
+        fields::is_tracked(pod) && !self.released.contains(uid(pod))
     }
 
     pub(super) fn active(&self) -> Vec<&Pod> {
@@ -111,7 +112,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn terminating(&self) -> i32 {
-        count(self.pods.iter().filter(|p| facts::is_terminating(p)).count())
+        count(self.pods.iter().filter(|p| fields::is_terminating(p)).count())
     }
 
     fn uncounted(&self, failed: bool) -> &[String] {
@@ -151,7 +152,7 @@ impl<'a> View<'a> {
         let before = self.status.completed_indexes.as_deref().unwrap_or_default();
         self.succeeded_before = Indexes::parse(before, completions);
         let tracked = |test: &dyn Fn(&Pod) -> bool| -> Vec<i32> {
-            let chosen = self.pods.iter().filter(|p| facts::is_tracked(p) && test(p));
+            let chosen = self.pods.iter().filter(|p| fields::is_tracked(p) && test(p));
             chosen.filter_map(|p| index_of(self.spec, p)).collect()
         };
         self.succeeded_indexes =
@@ -164,7 +165,7 @@ impl<'a> View<'a> {
                 && match policy::judge(self.spec, p) {
                     Verdict::FailIndex => true,
                     Verdict::Ignore => false,
-                    Verdict::Count | Verdict::FailJob(_) => facts::failures_of(p).0 >= limit,
+                    Verdict::Count | Verdict::FailJob(_) => fields::failures_of(p).0 >= limit,
                 }
         });
         let failed_indexes = Indexes::parse(before, completions).with(failed);
@@ -180,8 +181,8 @@ impl<'a> View<'a> {
                 continue;
             }
             let age = |p: &Pod| {
-                let (counted, ignored) = facts::failures_of(p);
-                (counted + ignored, facts::finished_time(p))
+                let (counted, ignored) = fields::failures_of(p);
+                (counted + ignored, fields::finished_time(p))
             };
             match delayed.get(&index) {
                 Some(last) if age(last) > age(pod) => {}
@@ -195,10 +196,10 @@ impl<'a> View<'a> {
     /// Why the Job is over: `FailureTarget`, `Failed` or `SuccessCriteriaMet`.
     fn judge(&mut self) -> Option<JobCondition> {
         let (spec, now) = (self.spec, self.now);
-        if let Some(met) = facts::true_condition(self.status, "SuccessCriteriaMet") {
+        if let Some(met) = fields::true_condition(self.status, "SuccessCriteriaMet") {
             return Some(met.clone());
         }
-        if let Some(target) = facts::true_condition(self.status, "FailureTarget") {
+        if let Some(target) = fields::true_condition(self.status, "FailureTarget") {
             return Some(failed_for(target, now));
         }
         let failure =
@@ -284,7 +285,7 @@ impl<'a> View<'a> {
         if !surplus.is_empty() {
             return (Next::Delete(surplus), self.deadline);
         }
-        let leaving = if facts::replaces_only_failed(self.spec) { self.terminating() } else { 0 };
+        let leaving = if fields::replaces_only_failed(self.spec) { self.terminating() } else { 0 };
         let missing = usize::try_from(wanted - leaving - running).unwrap_or(0).min(BURST_MAX);
         if missing == 0 {
             return (Next::Nothing, self.deadline);
@@ -292,7 +293,7 @@ impl<'a> View<'a> {
         let sooner = |wait: i64| Some(self.deadline.map_or(wait, |d| d.min(wait)));
         if self.spec.backoff_limit_per_index.is_none() {
             let last = self.back_off.last.unwrap_or(self.now);
-            let wait = facts::back_off(self.back_off.failures, last, self.now);
+            let wait = fields::back_off(self.back_off.failures, last, self.now);
             if wait > 0 {
                 return (Next::Nothing, sooner(wait));
             }
@@ -313,8 +314,8 @@ impl<'a> View<'a> {
             pods.filter_map(|p| index_of(self.spec, p)).collect()
         };
         let mut taken = self.succeeded_indexes.with(indexes(&mut active.iter().copied()));
-        if facts::replaces_only_failed(self.spec) {
-            let mut leaving = self.pods.iter().filter(|p| facts::is_terminating(p));
+        if fields::replaces_only_failed(self.spec) {
+            let mut leaving = self.pods.iter().filter(|p| fields::is_terminating(p));
             taken = taken.with(indexes(&mut leaving));
         }
         if let Some(failed) = &self.failed_indexes {
@@ -326,9 +327,9 @@ impl<'a> View<'a> {
                 chosen.push((index, (0, 0)));
                 continue;
             };
-            let (counted, ignored) = facts::failures_of(last);
-            let since = facts::finished_time(last);
-            let left = facts::back_off(counted + ignored + 1, since, self.now);
+            let (counted, ignored) = fields::failures_of(last);
+            let since = fields::finished_time(last);
+            let left = fields::back_off(counted + ignored + 1, since, self.now);
             if left > 0 {
                 wait = Some(wait.map_or(left, |w: i64| w.min(left)));
             } else if policy::judge(self.spec, last) == Verdict::Ignore {
@@ -386,8 +387,8 @@ pub(super) fn failed_for(target: &JobCondition, now: Timestamp) -> JobCondition 
 
 /// The back-off after these pods ended: a success resets it.
 fn next_back_off(before: BackOff, succeeded: &[&Pod], failed: &[&Pod]) -> BackOff {
-    let success = succeeded.iter().map(|p| facts::finished_time(p)).max();
-    let times = failed.iter().map(|p| facts::finished_time(p));
+    let success = succeeded.iter().map(|p| fields::finished_time(p)).max();
+    let times = failed.iter().map(|p| fields::finished_time(p));
     let later: Vec<Timestamp> = times.filter(|t| success.is_none_or(|s| *t > s)).collect();
     let start = if success.is_some() { BackOff::default() } else { before };
     BackOff {

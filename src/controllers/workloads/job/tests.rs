@@ -68,12 +68,12 @@ fn a_failed_pod_waits_out_the_back_off_and_ends_the_job_at_the_limit() {
         );
         assert_eq!(v.next(true).0, Next::End);
         let mut status = JobStatus::default();
-        let accounted = account::account(v, &mut status, v.finished.clone());
+        let accounted = tracking::track_finished(v, &mut status, v.finished.clone());
         assert_eq!(accounted.release.len(), 2);
-        assert!(!account::finish(&mut status, &accounted));
-        account::settle(&mut status, &HashSet::new());
+        assert!(!tracking::finish(&mut status, &accounted));
+        tracking::remove_counted(&mut status, &HashSet::new());
         assert_eq!(status.failed, Some(2));
-        assert!(account::finish(&mut status, &accounted));
+        assert!(tracking::finish(&mut status, &accounted));
         let kinds: Vec<_> = status.conditions.iter().flatten().map(|c| c.type_.as_str()).collect();
         assert_eq!(kinds, ["FailureTarget", "Failed"]);
     });
@@ -87,7 +87,7 @@ fn indexes_are_filled_and_fail_one_by_one() {
     with_view(&j, pods, |v| {
         assert_eq!(v.next(true).0, Next::CreateIndexes(vec![(3, (0, 0))]));
         let mut status = JobStatus::default();
-        let accounted = account::account(v, &mut status, None);
+        let accounted = tracking::track_finished(v, &mut status, None);
         assert_eq!(accounted.release.len(), 1);
         assert_eq!(
             (status.failed_indexes.as_deref(), status.completed_indexes.as_deref()),
@@ -140,5 +140,5 @@ fn pods_of_an_index_know_it() {
     assert_eq!(spec.containers[0].env.as_ref().unwrap()[0].name, "JOB_COMPLETION_INDEX");
     assert_eq!(pod.metadata.generate_name.as_deref(), Some("j-7-"));
     assert_eq!(pod.metadata.annotations.as_ref().unwrap()[FAILURES], "1");
-    assert!(facts::is_tracked(&pod));
+    assert!(fields::is_tracked(&pod));
 }

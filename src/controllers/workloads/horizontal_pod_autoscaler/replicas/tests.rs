@@ -32,7 +32,7 @@ fn utilization(
     percent: i32,
     current: i32,
 ) -> Result<Proposal, String> {
-    let aim = Aim::Utilization(percent, requests(pods, None, "cpu").unwrap());
+    let aim = TargetUse::Utilization(percent, requests(pods, None, "cpu").unwrap());
     of_pods(samples(values), pods, true, &aim, current, NEAR, now())
 }
 

@@ -48,7 +48,7 @@ fn ours_works(tunnels: &Tunnels, now: Instant) -> bool {
 
 /// The latest state of the tunnels, and from when on it is reliable.
 #[derive(Debug)]
-pub(super) struct Evidence {
+pub(super) struct TunnelHealth {
     own_node: Option<String>,
     tunnels: Arc<Tunnels>,
     /// Since when no tunnel at all is up, so that the server's own network may be the cause.
@@ -57,7 +57,7 @@ pub(super) struct Evidence {
     believed_from: Instant,
 }
 
-impl Evidence {
+impl TunnelHealth {
     pub(super) fn new(own_node: Option<&str>, fast: &FastLoss, now: Instant) -> Self {
         let mut evidence = Self {
             own_node: own_node.map(str::to_owned),
@@ -122,7 +122,7 @@ mod tests {
     const LOST: Verdict = Verdict::Lost;
 
     struct World {
-        evidence: Evidence,
+        evidence: TunnelHealth,
         start: Instant,
     }
 
@@ -131,7 +131,7 @@ mod tests {
             let start = Instant::now();
             let (_, tunnels) = tokio::sync::watch::channel(Arc::default());
             let fast = FastLoss { tunnels, toleration: 1 };
-            Self { evidence: Evidence::new(Some("server"), &fast, start), start }
+            Self { evidence: TunnelHealth::new(Some("server"), &fast, start), start }
         }
 
         fn at(&self, seconds: u64) -> Instant {

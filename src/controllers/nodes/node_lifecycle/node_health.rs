@@ -10,12 +10,12 @@ use tokio::time::Instant;
 
 use super::GRACE;
 use super::decide::{self, Member, Zone};
-use super::evidence::{Evidence, Verdict};
 use crate::framework::nodes;
+use crate::nodes::node_lifecycle::tunnel_health::{TunnelHealth, Verdict};
 
 /// When a node last reported, by this process's clock, and what it reported.
 #[derive(Debug)]
-struct Heard {
+struct NodeReport {
     uid: Option<String>,
     at: Instant,
     /// `lastHeartbeatTime` of `Ready`.
@@ -24,8 +24,8 @@ struct Heard {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
-    heard: HashMap<String, Heard>,
+pub(super) struct NodeHealth {
+    reports: HashMap<String, NodeReport>,
     /// When a node's lease was last renewed.
     renewed: HashMap<String, Instant>,
     /// All nodes that count, as last reconciled; `None` before the first reconcile.
@@ -34,10 +34,10 @@ pub(super) struct Ledger {
     /// When the next node of a zone may be given up.
     next: HashMap<String, Instant>,
     /// What tunnels tell; `None` when leases alone decide.
-    pub(super) evidence: Option<Evidence>,
+    pub(super) evidence: Option<TunnelHealth>,
 }
 
-impl Ledger {
+impl NodeHealth {
     /// A node's lease was renewed.
     pub(super) fn renewed(&mut self, name: &str, now: Instant) {
         self.renewed.insert(name.to_owned(), now);
@@ -50,12 +50,12 @@ impl Ledger {
 
     /// Whether this very node was listened to before.
     pub(super) fn knows(&self, name: &str, uid: Option<&str>) -> bool {
-        self.heard.get(name).is_some_and(|h| h.uid.as_deref() == uid)
+        self.reports.get(name).is_some_and(|h| h.uid.as_deref() == uid)
     }
 
     /// Forgets a node that is gone; its uid when it was known.
     pub(super) fn forget(&mut self, name: &str) -> Option<Option<String>> {
-        self.heard.remove(name).map(|h| h.uid)
+        self.reports.remove(name).map(|h| h.uid)
     }
 
     /// Records signs of life and returns the time of the last one. What was written before the
@@ -72,13 +72,13 @@ impl Ledger {
         let heartbeat = ready.and_then(|c| c.last_heartbeat_time.clone());
         let reported = ready.is_some();
         let since = if reported { now } else { now.checked_sub(age).unwrap_or(now) };
-        let fresh = || Heard {
+        let fresh = || NodeReport {
             uid: node.metadata.uid.clone(),
             at: since,
             heartbeat: heartbeat.clone(),
             reported,
         };
-        let heard = self.heard.entry(name.to_owned()).or_insert_with(fresh);
+        let heard = self.reports.entry(name.to_owned()).or_insert_with(fresh);
         let differs = heard.uid != node.metadata.uid || heard.reported != reported;
         if differs || heard.heartbeat != heartbeat {
             *heard = fresh();
@@ -119,7 +119,7 @@ impl Ledger {
         let zones = decide::zones(members.values());
         let (was, is) = (all_disrupted(&self.zones), all_disrupted(&zones));
         if was && !is && before {
-            for heard in self.heard.values_mut() {
+            for heard in self.reports.values_mut() {
                 heard.at = now;
             }
         }
@@ -128,7 +128,7 @@ impl Ledger {
         };
         let changed = state(&self.zones) != state(&zones);
         self.zones = zones;
-        if changed { self.heard.keys().cloned().collect() } else { Vec::new() }
+        if changed { self.reports.keys().cloned().collect() } else { Vec::new() }
     }
 
     /// Which `NoExecute` taint of this controller the node should have now, and when to check again
@@ -195,14 +195,14 @@ mod tests {
     }
 
     struct Zoned {
-        ledger: Ledger,
+        ledger: NodeHealth,
         start: Instant,
     }
 
     impl Zoned {
         /// Nodes `0..` of one zone with these states.
         fn new(states: &[&str]) -> Self {
-            let mut zoned = Self { ledger: Ledger::default(), start: Instant::now() };
+            let mut zoned = Self { ledger: NodeHealth::default(), start: Instant::now() };
             for (n, state) in states.iter().enumerate() {
                 zoned.set(n, state, 0);
             }
@@ -272,7 +272,7 @@ mod tests {
      {
         let start = Instant::now() + Duration::from_secs(1000);
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut ledger = Ledger::default();
+        let mut ledger = NodeHealth::default();
         assert_eq!(
             ledger.listen("a", &node("a", Some("True")), Duration::from_secs(900), at(0)),
             at(0)

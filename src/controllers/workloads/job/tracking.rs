@@ -5,17 +5,18 @@ use std::collections::HashSet;
 use api::k8s::api::batch::v1::{JobCondition, JobStatus};
 use api::k8s::api::core::v1::Pod;
 
-use super::facts::{self, condition, index_of, is_failed, is_indexed};
 use super::plan::{View, failed_for};
 use super::policy::{self, Verdict};
 use crate::framework::pods;
+use crate::workloads::job::fields;
+use crate::workloads::job::fields::{condition, index_of, is_failed, is_indexed};
 
 /// Uids held in the status at once; more pods wait for the next sync.
 const UNCOUNTED_MAX: usize = 500;
 
-/// What follows from [`account`].
+/// What follows from [`track_finished`].
 #[derive(Debug, Default)]
-pub(super) struct Accounted {
+pub(super) struct TrackingResult {
     /// Pods that lose their finalizer once the status is written.
     pub(super) release: Vec<Pod>,
     /// The condition that ends the Job when all is counted.
@@ -25,7 +26,7 @@ pub(super) struct Accounted {
 }
 
 /// Moves uids whose pods have no finalizer any more into the counters.
-pub(super) fn settle(status: &mut JobStatus, tracked: &HashSet<String>) {
+pub(super) fn remove_counted(status: &mut JobStatus, tracked: &HashSet<String>) {
     let Some(uncounted) = &mut status.uncounted_terminated_pods else { return };
     let settled = |list: &mut Option<Vec<String>>| {
         let Some(uids) = list else { return 0 };
@@ -61,17 +62,17 @@ fn may_release(view: &View<'_>, pod: &Pod, over: bool) -> bool {
 }
 
 /// Notes finished pods and conditions in `status`. `finished` is why the Job is over, if it is.
-pub(super) fn account(
+pub(super) fn track_finished(
     view: &View<'_>,
     status: &mut JobStatus,
     finished: Option<JobCondition>,
-) -> Accounted {
-    let mut result = Accounted { finished, ..Accounted::default() };
+) -> TrackingResult {
+    let mut result = TrackingResult { finished, ..TrackingResult::default() };
     let indexed = is_indexed(view.spec);
     let over = result.finished.is_some();
     let failed_job = result.finished.as_ref().is_some_and(|c| c.type_ != "SuccessCriteriaMet");
     let tracked: HashSet<String> = tracked_uids(view);
-    settle(status, &tracked);
+    remove_counted(status, &tracked);
     let uncounted = status.uncounted_terminated_pods.get_or_insert_default();
     let mut succeeded = uncounted.succeeded.take().unwrap_or_default();
     let mut failed = uncounted.failed.take().unwrap_or_default();
@@ -121,7 +122,7 @@ fn announce(view: &View<'_>, status: &mut JobStatus, reason: JobCondition) -> Jo
     match reason.type_.as_str() {
         "FailureTarget" => {
             let last = failed_for(&reason, view.now);
-            facts::ensure(status, reason);
+            fields::ensure(status, reason);
             last
         }
         "SuccessCriteriaMet" => {
@@ -133,8 +134,8 @@ fn announce(view: &View<'_>, status: &mut JobStatus, reason: JobCondition) -> Jo
                 &text(&reason.message),
                 view.now,
             );
-            if facts::true_condition(status, "SuccessCriteriaMet").is_none() {
-                facts::ensure(status, reason);
+            if fields::true_condition(status, "SuccessCriteriaMet").is_none() {
+                fields::ensure(status, reason);
             }
             last
         }
@@ -149,7 +150,7 @@ pub(super) fn tracked_uids(view: &View<'_>) -> HashSet<String> {
 }
 
 /// Ends the Job unless something is uncounted or still terminating; true when it ended.
-pub(super) fn finish(status: &mut JobStatus, accounted: &Accounted) -> bool {
+pub(super) fn finish(status: &mut JobStatus, accounted: &TrackingResult) -> bool {
     let uncounted = status.uncounted_terminated_pods.as_ref();
     let waits = uncounted.is_some_and(|u| u.succeeded.is_some() || u.failed.is_some());
     let Some(last) = accounted.finished.clone() else { return false };
@@ -159,6 +160,6 @@ pub(super) fn finish(status: &mut JobStatus, accounted: &Accounted) -> bool {
     if last.type_ == "Complete" {
         status.completion_time.clone_from(&last.last_transition_time);
     }
-    facts::ensure(status, last);
+    fields::ensure(status, last);
     true
 }

@@ -16,7 +16,7 @@ pub(super) const APPLIED: &str = "kube-lite.io/applied-flag-taints";
 const TAINTS_MAX: usize = 64;
 
 #[derive(Deserialize, Default)]
-struct Said {
+struct FlagTaints {
     #[serde(default)]
     taints: Vec<Taint>,
 }
@@ -33,7 +33,7 @@ pub(super) fn taints(node: &Node, now: Timestamp) -> Option<(Vec<Taint>, String)
     if note(APPLIED) == Some(wanted) {
         return None;
     }
-    let parse = |text: &String| serde_json::from_str::<Said>(text).unwrap_or_default().taints;
+    let parse = |text: &String| serde_json::from_str::<FlagTaints>(text).unwrap_or_default().taints;
     let said = note(APPLIED).map(parse).unwrap_or_default();
     let mut wants = parse(wanted);
     wants.truncate(TAINTS_MAX);
