@@ -124,7 +124,8 @@ pub(crate) mod tests {
     pub(crate) fn request(signer: &str, status: Value) -> CertificateSigningRequest {
         serde_json::from_value(json!({
             "metadata": {"name": "r", "uid": "u", "creationTimestamp": "1970-01-01T00:00:00Z"},
-            "spec": {"signerName": format!("kubernetes.io/{signer}"), "request": "", "usages": ["client auth"]},
+            "spec": {"signerName": format!("kubernetes.io/{signer}"), "request": "",
+                "usages": ["client auth"]},
             "status": status}))
         .unwrap()
     }

@@ -27,7 +27,8 @@ async fn reconcile(client: &Client, informer: &Informer<ClusterRole>) -> Result<
         let Some(rules) = changed(role, &roles) else { continue };
         let name = role.metadata.name.as_deref().unwrap_or_default();
         let mut object = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": name},
         });
         if !rules.is_empty() {
             object["rules"] = serde_json::to_value(rules)?;
@@ -78,12 +79,15 @@ mod tests {
     fn rules_are_summed_once_in_the_order_of_names() {
         let role = |name: &str, label: &str, verbs: &[&str]| -> ClusterRole {
             serde_json::from_value(json!({"metadata": {"name": name, "labels": {"to": label}},
-                "rules": verbs.iter().map(|v| json!({"verbs": [v], "resources": ["pods"], "apiGroups": [""]})).collect::<Vec<_>>()}))
+                "rules": verbs.iter().map(|v| json!({"verbs": [v], "resources": ["pods"],
+                    "apiGroups": [""]})).collect::<Vec<_>>()}))
             .unwrap()
         };
-        let mut sum: ClusterRole = serde_json::from_value(json!({"metadata": {"name": "sum", "labels": {"to": "sum"}},
+        let mut sum: ClusterRole = serde_json::from_value(json!({"metadata": {"name": "sum",
+            "labels": {"to": "sum"}},
             "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to": "sum"}}]},
-            "rules": [{"verbs": ["delete"], "nonResourceURLs": [], "resources": ["pods"], "apiGroups": [""]}]}))
+            "rules": [{"verbs": ["delete"], "nonResourceURLs": [], "resources": ["pods"],
+                "apiGroups": [""]}]}))
         .unwrap();
         let all = [
             role("a", "sum", &["get", "list"]),

@@ -200,7 +200,8 @@ mod tests {
         )
         .unwrap();
         let secret: Secret = serde_json::from_value(json!({
-            "metadata": {"name": "t", "namespace": "shop", "annotations": {NAME: "bot"}}, "type": TYPE,
+            "metadata": {"name": "t", "namespace": "shop", "annotations": {NAME: "bot"}},
+            "type": TYPE,
             "data": {"extra": "eA=="},
         }))
         .unwrap();

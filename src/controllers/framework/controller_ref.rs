@@ -52,7 +52,8 @@ pub(crate) async fn release<K: Kind>(
     object: &ObjectMeta,
     owner_uid: &str,
 ) -> Result<(), Error> {
-    let patch = json!({"metadata": {"ownerReferences": [{"$patch": "delete", "uid": owner_uid}], "uid": object.uid}});
+    let patch = json!({"metadata": {"ownerReferences": [{"$patch": "delete", "uid": owner_uid}],
+        "uid": object.uid}});
     match patch_owned::<K>(client, object, &patch).await {
         Err(error) if error.is_not_found() || error.is_invalid() => Ok(()),
         other => other.map(drop),

@@ -179,7 +179,8 @@ mod tests {
     #[test]
     fn a_stale_group_version_leaves_the_other_groups_discovered() {
         let discovery = discovery(&json!([
-            {"metadata": {"name": "metrics.k8s.io"}, "versions": [version("v1beta1", "Stale", &["pods"])]},
+            {"metadata": {"name": "metrics.k8s.io"},
+                "versions": [version("v1beta1", "Stale", &["pods"])]},
             {"metadata": {}, "versions": [version("v1", "Current", &["pods", "services"])]},
         ]));
         assert_eq!(discovery.resources.len(), 2);

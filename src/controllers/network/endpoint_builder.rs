@@ -70,8 +70,10 @@ mod tests {
 
     #[test]
     fn a_named_port_is_found_by_name_and_protocol() {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": {"containers": [{"name": "c", "ports": [
-            {"name": "dns", "containerPort": 53, "protocol": "UDP"}, {"name": "dns-tcp", "containerPort": 54}]}]}}))
+        let pod: Pod = serde_json::from_value(json!({"metadata": {},
+            "spec": {"containers": [{"name": "c", "ports": [
+            {"name": "dns", "containerPort": 53, "protocol": "UDP"},
+            {"name": "dns-tcp", "containerPort": 54}]}]}}))
         .unwrap();
         let port = |target: serde_json::Value, protocol: &str| -> ServicePort {
             serde_json::from_value(json!({"port": 80, "targetPort": target, "protocol": protocol}))

@@ -204,9 +204,14 @@ mod tests {
 
     #[test]
     fn ready_and_unready_addresses_stand_apart() {
-        let service: Service = serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {"ipFamilies": ["IPv4"], "ports": [{"port": 80}]}})).unwrap();
+        let service: Service = serde_json::from_value(json!({"metadata": {"name": "s"},
+            "spec": {"ipFamilies": ["IPv4"], "ports": [{"port": 80}]}}))
+        .unwrap();
         let pod = |name: &str, ip: &str, ready: &str| -> Pod {
-            serde_json::from_value(json!({"metadata": {"name": name}, "status": {"phase": "Running", "podIP": ip, "conditions": [{"type": "Ready", "status": ready}]}})).unwrap()
+            serde_json::from_value(json!({"metadata": {"name": name},
+                "status": {"phase": "Running", "podIP": ip,
+                "conditions": [{"type": "Ready", "status": ready}]}}))
+            .unwrap()
         };
         let (subsets, truncated) = subsets(
             &service,

@@ -352,14 +352,17 @@ mod tests {
     use serde_json::json;
 
     fn service() -> Service {
-        serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "n", "uid": "u"}, "spec": {"clusterIP": "10.0.0.1", "ipFamilies": ["IPv4"],
+        serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "n", "uid": "u"},
+            "spec": {"clusterIP": "10.0.0.1", "ipFamilies": ["IPv4"],
             "selector": {"a": "b"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}}))
         .unwrap()
     }
 
     fn pod(name: &str, ip: &str, ready: &str, deleting: bool) -> Pod {
-        let mut pod = json!({"metadata": {"name": name, "namespace": "n", "uid": name}, "spec": {"nodeName": "x", "containers": []},
-            "status": {"phase": "Running", "podIPs": [{"ip": ip}], "conditions": [{"type": "Ready", "status": ready}]}});
+        let mut pod = json!({"metadata": {"name": name, "namespace": "n", "uid": name},
+            "spec": {"nodeName": "x", "containers": []},
+            "status": {"phase": "Running", "podIPs": [{"ip": ip}],
+                "conditions": [{"type": "Ready", "status": ready}]}});
         if deleting {
             pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         }

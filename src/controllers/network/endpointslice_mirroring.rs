@@ -256,7 +256,8 @@ impl Controller {
         if *too_many > 0 {
             let all = invalid + too_many;
             let text = format!(
-                "A max of {ENDPOINTS_MAX} addresses can be mirrored to EndpointSlices per Endpoints subset. {all} addresses were skipped"
+                "A max of {ENDPOINTS_MAX} addresses can be mirrored to EndpointSlices per \
+                    Endpoints subset. {all} addresses were skipped"
             );
             self.recorder.event(endpoints, EventType::Warning, "TooManyAddressesToMirror", text);
         }

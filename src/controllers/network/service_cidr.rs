@@ -91,7 +91,8 @@ const READY: Ready = ("True", "", "Kubernetes Service CIDR is ready");
 const BLOCKED: Ready = (
     "False",
     "Terminating",
-    "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR",
+    "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new \
+        ServiceCIDR",
 );
 
 impl Controller {

@@ -45,7 +45,8 @@ pub(crate) fn start(context: &Context) {
     let (clusters, services) = match (parse(&config.cluster_cidrs), parse(&config.service_cidrs)) {
         (Ok(clusters), Ok(services)) => (clusters, services),
         (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(%error, "pod CIDRs are not allocated: --cluster-cidr or --service-cidr is invalid");
+            tracing::error!(%error, "pod CIDRs are not allocated: --cluster-cidr or \
+                --service-cidr is invalid");
             return;
         }
     };
@@ -186,7 +187,8 @@ mod tests {
     fn what_nodes_have_is_known_until_they_are_gone() {
         let node = |network: &str| {
             let spec = serde_json::json!({"podCIDR": network, "podCIDRs": [network]});
-            let value = serde_json::json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "a", "uid": "1"}, "spec": spec});
+            let value = serde_json::json!({"kind": "Node", "apiVersion": "v1",
+                "metadata": {"name": "a", "uid": "1"}, "spec": spec});
             Arc::new(api::Object::from_value(value).unwrap())
         };
         let (mut state, cluster) = (State::default(), p("10.42.0.0/23"));

@@ -270,7 +270,8 @@ impl Controller {
             let patch = json!({
                 "metadata": {"uid": meta.uid},
                 "status": {"conditions": [
-                    {"type": "Ready", "status": "False", "lastTransitionTime": Time(Timestamp::now())},
+                    {"type": "Ready", "status": "False",
+                        "lastTransitionTime": Time(Timestamp::now())},
                 ]},
             });
             let (namespace, name) = (

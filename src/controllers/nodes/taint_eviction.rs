@@ -229,7 +229,8 @@ impl Controller {
         if !marked {
             let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [{
                 "type": "DisruptionTarget", "status": "True", "reason": REASON, "message": MESSAGE,
-                "lastTransitionTime": Time(Timestamp::now()), "observedGeneration": pod.metadata.generation,
+                "lastTransitionTime": Time(Timestamp::now()),
+                "observedGeneration": pod.metadata.generation,
             }]}});
             settled(
                 self.client

@@ -86,7 +86,8 @@ fn wanted(served: &Served, name: &str) -> Option<Value> {
         |(g, versions): &(String, Vec<String>)| g == group && versions.iter().any(|v| v == version);
     served.lock().values().any(is).then(|| {
         // Definitions have a low priority; among themselves the form of their versions decides.
-        json!({"group": group, "version": version, "groupPriorityMinimum": 1000, "versionPriority": 100})
+        json!({"group": group, "version": version, "groupPriorityMinimum": 1000,
+            "versionPriority": 100})
     })
 }
 
@@ -154,7 +155,8 @@ mod tests {
     use super::*;
 
     fn stored(managed: &str, spec: Value) -> Value {
-        json!({"metadata": {"name": "v1.example.com", "uid": "u", "labels": {MANAGED: managed}}, "spec": spec})
+        json!({"metadata": {"name": "v1.example.com", "uid": "u", "labels": {MANAGED: managed}},
+            "spec": spec})
     }
 
     #[test]
@@ -170,14 +172,16 @@ mod tests {
         // Numbers of crdregistration_controller.go.
         assert_eq!(
             spec,
-            json!({"group": "example.com", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 100})
+            json!({"group": "example.com", "version": "v1", "groupPriorityMinimum": 1000,
+                "versionPriority": 100})
         );
         let step = |current, wanted| step("v1.example.com", current, wanted);
         assert_eq!(step(None, None), Step::None);
         let Step::Create(made) = step(None, Some(spec.clone())) else { panic!("it is not made") };
         assert_eq!(
             made["metadata"],
-            json!({"name": "v1.example.com", "labels": {"kube-aggregator.kubernetes.io/automanaged": "true"}})
+            json!({"name": "v1.example.com",
+                "labels": {"kube-aggregator.kubernetes.io/automanaged": "true"}})
         );
         assert_eq!(step(Some(stored("true", spec.clone())), Some(spec.clone())), Step::None);
         let Step::Update(mended) =

@@ -381,7 +381,8 @@ impl Collector {
             .flatten()
             .filter(|o| !gone.iter().any(|g| g.uid == o.uid))
             .collect();
-        let patch = json!({"metadata": {"uid": live.uid, "resourceVersion": live.resource_version, "ownerReferences": kept}});
+        let patch = json!({"metadata": {"uid": live.uid, "resourceVersion": live.resource_version,
+            "ownerReferences": kept}});
         self.patch(node, &patch).await
     }
 
@@ -395,7 +396,8 @@ impl Collector {
             owner.block_owner_deletion = Some(false);
         }
         if blocked {
-            let patch = json!({"metadata": {"uid": live.uid, "resourceVersion": live.resource_version, "ownerReferences": owners}});
+            let patch = json!({"metadata": {"uid": live.uid,
+                "resourceVersion": live.resource_version, "ownerReferences": owners}});
             self.patch(node, &patch).await?;
         }
         Ok(blocked)
@@ -409,7 +411,8 @@ impl Collector {
     ) -> Result<(), Error> {
         let kept: Vec<&String> =
             live.finalizers.iter().flatten().filter(|f| *f != finalizer).collect();
-        let patch = json!({"metadata": {"uid": live.uid, "resourceVersion": live.resource_version, "finalizers": kept}});
+        let patch = json!({"metadata": {"uid": live.uid, "resourceVersion": live.resource_version,
+            "finalizers": kept}});
         self.patch(node, &patch).await
     }
 

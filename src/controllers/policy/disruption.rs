@@ -259,7 +259,10 @@ impl Controller {
             let selector = spec.and_then(|s| s.selector.as_ref());
             let selector = serde_json::to_string(&selector).unwrap_or_default();
             let text = format!(
-                "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value."
+                "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to \
+                    be unmanaged. As a result, the status of the PDB cannot be calculated \
+                    correctly, which may result in undefined behavior. To account for these pods \
+                    please set \".spec.minAvailable\" field of the PDB to an integer value."
             );
             self.recorder.event(budget, EventType::Warning, "UnmanagedPods", text);
         }
@@ -319,7 +322,8 @@ impl Controller {
         if let Ok(seconds @ 1..) = u64::try_from(left) {
             return Ok(Action::After(Duration::from_secs(seconds)));
         }
-        let condition = json!({"type": TARGET, "status": "False", "lastTransitionTime": Time(Timestamp::now()), "reason": null, "message": null});
+        let condition = json!({"type": TARGET, "status": "False",
+            "lastTransitionTime": Time(Timestamp::now()), "reason": null, "message": null});
         let patch =
             json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}});
         let patch = Patch::Strategic(&patch);
@@ -341,7 +345,10 @@ mod tests {
     }
 
     fn pod(name: &str, ready: &str) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": name}, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}})).unwrap()
+        serde_json::from_value(json!({"metadata": {"name": name},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready",
+            "status": ready}]}}))
+        .unwrap()
     }
 
     #[test]

@@ -307,7 +307,8 @@ mod tests {
     #[test]
     fn a_reservation_in_the_status_is_no_change_of_the_limits() {
         let quota = |pods: &str, used: &str| {
-            let value = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": pods}}, "status": {"used": {"pods": used}}});
+            let value = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": pods}},
+                "status": {"used": {"pods": used}}});
             limits(&Object::from_value(value).unwrap())
         };
         assert!(quota("2", "0") == quota("2", "1"));

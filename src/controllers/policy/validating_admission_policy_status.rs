@@ -65,7 +65,8 @@ async fn document(client: &Client, path: &str) -> Option<Value> {
     match read.and_then(|text| Ok(serde_json::from_slice(&text)?)) {
         Ok(document) => Some(document),
         Err(error) => {
-            tracing::debug!(path, %error, "cannot read the types that a policy names, it is not checked against them");
+            tracing::debug!(path, %error, "cannot read the types that a policy names, it is not \
+                checked against them");
             None
         }
     }
@@ -91,8 +92,10 @@ fn status(schema: &Schema, served: &Served, name: &str, policy: &Value) -> Value
         checked = json!({"expressionWarnings": warnings});
     }
     json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
-        "status": {"observedGeneration": number(policy, "/metadata/generation"), "typeChecking": checked},
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "status": {"observedGeneration": number(policy, "/metadata/generation"),
+            "typeChecking": checked},
     })
 }
 
@@ -130,7 +133,8 @@ mod tests {
 
     fn policy(group: &str, resource: &str, expression: &str) -> Value {
         json!({"metadata": {"generation": 2}, "spec": {
-            "matchConstraints": {"resourceRules": [{"apiGroups": [group], "apiVersions": ["v1"], "resources": [resource]}]},
+            "matchConstraints": {"resourceRules": [{"apiGroups": [group], "apiVersions": ["v1"],
+                "resources": [resource]}]},
             "validations": [{"expression": expression}]}})
     }
 
@@ -152,7 +156,8 @@ mod tests {
         let policy = policy("stable.example.com", "crontabs", "object.spec.replicas > '1'");
         let mut documents = BTreeMap::from([(
             "/apis/stable.example.com/v1",
-            json!({"resources": [{"name": "crontabs", "singularName": "crontab", "kind": "CronTab"}]}),
+            json!({"resources": [{"name": "crontabs", "singularName": "crontab",
+                "kind": "CronTab"}]}),
         )]);
         let check = async |documents: &BTreeMap<&'static str, Value>| {
             let client = Client::new(Arc::new(Documents(documents.clone())), "test");
@@ -165,7 +170,8 @@ mod tests {
         documents.insert(
             "/openapi/v3/apis/stable.example.com/v1",
             json!({"components": {"schemas": {"com.example.stable.v1.CronTab": {"type": "object",
-                "x-kubernetes-group-version-kind": [{"group": "stable.example.com", "version": "v1", "kind": "CronTab"}],
+                "x-kubernetes-group-version-kind": [{"group": "stable.example.com",
+                    "version": "v1", "kind": "CronTab"}],
                 "properties": {"spec": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}}}}}),
         );
         let checked = check(&documents).await;

@@ -88,7 +88,8 @@ impl Controller {
             let foreign = match self.claims.get(namespace, &claim_name) {
                 Some(have) if pod_claims::is_for(&pod, &have) => continue,
                 Some(_) => Some(format!(
-                    "PVC {namespace}/{claim_name} was not created for pod {namespace}/{name} (pod is not owner)"
+                    "PVC {namespace}/{claim_name} was not created for pod {namespace}/{name} (pod \
+                        is not owner)"
                 )),
                 None => None,
             };
@@ -118,7 +119,8 @@ mod tests {
 
     #[test]
     fn the_claim_belongs_to_the_pod() {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": [],
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n",
+            "uid": "u"}, "spec": {"containers": [],
             "volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {"a": "b"}},
                 "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}}}, {"name": "w", "emptyDir": {}}]}}))
         .unwrap();

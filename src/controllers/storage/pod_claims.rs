@@ -72,8 +72,10 @@ mod tests {
 
     #[test]
     fn claims_by_name_and_of_ephemeral_volumes() {
-        let pod = Object::from_value(json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": {"volumes": [
-            {"name": "a", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}},
+        let pod = Object::from_value(json!({"kind": "Pod",
+            "metadata": {"name": "p", "namespace": "n"}, "spec": {"volumes": [
+            {"name": "a", "persistentVolumeClaim": {"claimName": "c"}},
+            {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}},
             {"name": "d", "emptyDir": {}}]}}))
         .unwrap();
         assert_eq!(claim_names(&pod), ["c", "p-b"]);

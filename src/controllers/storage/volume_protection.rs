@@ -194,8 +194,11 @@ mod tests {
     }
 
     fn pod(node: &str, status: &Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n"}, "status": status,
-            "spec": {"nodeName": node, "containers": [], "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}}))
+        serde_json::from_value(
+            json!({"metadata": {"name": "p", "namespace": "n"}, "status": status,
+            "spec": {"nodeName": node, "containers": [],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}}),
+        )
         .unwrap()
     }
 

@@ -307,7 +307,8 @@ impl Controller {
         });
         let Some((at, many)) = missed else { return Ok(next) };
         if many {
-            let text = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+            let text = "too many missed start times. Set or decrease \
+                .spec.startingDeadlineSeconds or check clock skew";
             warn("TooManyMissedTimes", text.to_owned());
         }
         let late = cron
@@ -327,7 +328,8 @@ impl Controller {
         }
         match cron.spec.concurrency_policy.as_deref() {
             Some("Forbid") if !active.is_empty() => {
-                let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
+                let text = "Not starting job because prior execution is running and concurrency \
+                    policy is Forbid";
                 self.recorder.event(cron, EventType::Normal, "JobAlreadyActive", text);
                 return Ok(next);
             }
@@ -407,8 +409,10 @@ mod tests {
     use serde_json::json;
 
     fn cron(schedule: &str, zone: &str) -> CronJob {
-        serde_json::from_value(json!({"metadata": {"name": "c", "creationTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"schedule": schedule, "timeZone": zone, "jobTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"template": {}}}}}))
+        serde_json::from_value(json!({"metadata": {"name": "c",
+            "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"schedule": schedule, "timeZone": zone,
+                "jobTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"template": {}}}}}))
         .unwrap()
     }
 
@@ -480,7 +484,10 @@ mod tests {
         let c = cron("* * * * *", "UTC");
         assert_eq!(job_name(&c, at("1970-01-01T00:02:30Z")), "c-2");
         let job = |name: &str, start: &str| -> Job {
-            serde_json::from_value(json!({"metadata": {"name": name}, "status": {"startTime": start, "conditions": [{"type": "Complete", "status": "True"}]}})).unwrap()
+            serde_json::from_value(json!({"metadata": {"name": name},
+                "status": {"startTime": start, "conditions": [{"type": "Complete",
+                "status": "True"}]}}))
+            .unwrap()
         };
         let jobs = [job("new", "2026-01-02T00:00:00Z"), job("old", "2026-01-01T00:00:00Z")];
         let names: Vec<_> = surplus(&jobs, "Complete", Some(1))

@@ -333,7 +333,8 @@ mod tests {
     use serde_json::json;
 
     fn node(condition: &str, taint: &str) -> Arc<api::Object> {
-        let node = json!({"metadata": {"name": "n", "resourceVersion": "1"}, "spec": {"taints": [{"key": taint, "effect": "NoSchedule"}]},
+        let node = json!({"metadata": {"name": "n", "resourceVersion": "1"},
+            "spec": {"taints": [{"key": taint, "effect": "NoSchedule"}]},
             "status": {"conditions": [{"type": "Ready", "status": condition}]}});
         Arc::new(api::Object::from_value(node).unwrap())
     }

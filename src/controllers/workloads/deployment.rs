@@ -147,11 +147,13 @@ mod tests {
     #[test]
     fn the_new_set_is_found_by_its_template_without_the_hash_label() {
         let d: Deployment = serde_json::from_value(json!({"spec": {"selector": {}, "template": {
-            "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i", "env": []}]}}}}))
+            "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i",
+                "env": []}]}}}}))
         .unwrap();
         let set = |image: &str| -> ReplicaSet {
             serde_json::from_value(json!({"spec": {"selector": {}, "template": {
-                "metadata": {"labels": {"a": "b", "pod-template-hash": "x"}}, "spec": {"containers": [{"name": "c", "image": image}]}}}}))
+                "metadata": {"labels": {"a": "b", "pod-template-hash": "x"}},
+                "spec": {"containers": [{"name": "c", "image": image}]}}}}))
             .unwrap()
         };
         assert_eq!(find_new(&d, &[set("j"), set("i"), set("i")]), Some(1));

@@ -112,7 +112,8 @@ impl Controller {
         let mut reconcile =
             Reconcile { controller: self, key, spec, status: before.clone(), autoscaler, now };
         if let Err(Failed(why)) = reconcile.run().await {
-            tracing::debug!(controller = CONTROLLER, autoscaler = ?reconcile.key, %why, "not scaled");
+            tracing::debug!(controller = CONTROLLER, autoscaler = ?reconcile.key, %why,
+                "not scaled");
         }
         if reconcile.status != before {
             let mut written = reconcile.autoscaler.clone();
@@ -338,7 +339,8 @@ impl Reconcile<'_> {
             Ok(parsed) => parsed,
             Err(error) => {
                 let text = format!(
-                    "couldn't convert selector into a corresponding internal selector object: {error}"
+                    "couldn't convert selector into a corresponding internal selector object: \
+                        {error}"
                 );
                 return refuse("InvalidSelector", "InvalidSelector", &text, &text);
             }

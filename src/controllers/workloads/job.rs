@@ -341,7 +341,8 @@ impl Controller {
             return Ok(());
         }
         let meta = &pod.metadata;
-        let patch = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER], "uid": meta.uid}});
+        let patch = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER],
+            "uid": meta.uid}});
         let (namespace, name) = (
             meta.namespace.as_deref().unwrap_or_default(),
             meta.name.as_deref().unwrap_or_default(),

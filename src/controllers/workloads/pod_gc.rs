@@ -244,7 +244,8 @@ mod tests {
     use serde_json::Value;
 
     fn pod(name: &str, node: &str, phase: &str, extra: &Value) -> Pod {
-        let mut value = json!({"metadata": {"name": name}, "spec": {"containers": [], "nodeName": node}, "status": {"phase": phase}});
+        let mut value = json!({"metadata": {"name": name},
+            "spec": {"containers": [], "nodeName": node}, "status": {"phase": phase}});
         for (path, field) in extra.as_object().into_iter().flatten() {
             *value.pointer_mut(path.rsplit_once('/').unwrap().0).unwrap() = {
                 let (parent, last) = path.rsplit_once('/').unwrap();
@@ -259,8 +260,11 @@ mod tests {
     #[test]
     fn orphans_and_deleted_pods_without_a_node_go() {
         let deleted = json!({"/metadata/deletionTimestamp": "2026-01-01T00:00:00Z"});
-        let only_finalizers = json!({"/metadata/deletionTimestamp": "2026-01-01T00:00:00Z", "/metadata/deletionGracePeriodSeconds": 0});
-        let sick: Node = serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}})).unwrap();
+        let only_finalizers = json!({"/metadata/deletionTimestamp": "2026-01-01T00:00:00Z",
+            "/metadata/deletionGracePeriodSeconds": 0});
+        let sick: Node = serde_json::from_value(json!({"metadata": {"name": "n"},
+            "spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}}))
+        .unwrap();
         let well: Node = serde_json::from_value(json!({"metadata": {"name": "n"}})).unwrap();
         assert_eq!(verdict(&pod("p", "gone", "Running", &json!({})), None), Verdict::Orphan);
         assert_eq!(verdict(&pod("p", "", "Pending", &json!({})), None), Verdict::Keep);
@@ -274,7 +278,8 @@ mod tests {
     fn evicted_pods_go_before_older_ones() {
         let old = json!({"/metadata/creationTimestamp": "2026-01-01T00:00:00Z"});
         let new = json!({"/metadata/creationTimestamp": "2026-02-01T00:00:00Z"});
-        let evicted = json!({"/metadata/creationTimestamp": "2026-03-01T00:00:00Z", "/status/reason": "Evicted"});
+        let evicted = json!({"/metadata/creationTimestamp": "2026-03-01T00:00:00Z",
+            "/status/reason": "Evicted"});
         let all = vec![
             pod("new", "n", "Succeeded", &new),
             pod("old", "n", "Failed", &old),

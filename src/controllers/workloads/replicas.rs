@@ -366,7 +366,8 @@ mod tests {
         serde_json::from_value(json!({
             "metadata": {"name": name, "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"nodeName": node, "containers": []},
-            "status": {"phase": phase, "conditions": [{"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+            "status": {"phase": phase, "conditions": [{"type": "Ready", "status": status,
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
         }))
         .unwrap()
     }

@@ -203,10 +203,10 @@ mod tests {
             json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}});
         let mut data = template.clone();
         data["$patch"] = json!("replace");
-        let revision: ControllerRevision = serde_json::from_value(
-            json!({"metadata": {"name": "d-1"}, "revision": 1, "data": {"spec": {"template": data}}}),
-        )
-        .unwrap();
+        let revision: ControllerRevision =
+            serde_json::from_value(json!({"metadata": {"name": "d-1"}, "revision": 1,
+                "data": {"spec": {"template": data}}}))
+            .unwrap();
         assert_eq!(comparable(&template_of(&revision).unwrap(), ""), template);
         assert_eq!(hash_of(&revision, "controller-revision-hash"), "d-1");
     }

@@ -78,8 +78,10 @@ mod tests {
     #[test]
     fn only_finished_jobs_with_a_time_to_live_go() {
         let job = |ttl: Value, kind: &str| -> Job {
-            serde_json::from_value(json!({"metadata": {"name": "j"}, "spec": {"template": {}, "ttlSecondsAfterFinished": ttl},
-                "status": {"conditions": [{"type": kind, "status": "True", "lastTransitionTime": "1970-01-01T00:00:10Z"}]}}))
+            serde_json::from_value(json!({"metadata": {"name": "j"},
+                "spec": {"template": {}, "ttlSecondsAfterFinished": ttl},
+                "status": {"conditions": [{"type": kind, "status": "True",
+                    "lastTransitionTime": "1970-01-01T00:00:10Z"}]}}))
             .unwrap()
         };
         let at = |s| Timestamp::from_second(s).unwrap();

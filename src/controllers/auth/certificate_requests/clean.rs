@@ -76,7 +76,10 @@ mod tests {
     #[test]
     fn each_goes_at_upstreams_time() {
         let ends = |status: Value| end(&request("kube-apiserver-client", status));
-        let told = |kind: &str| json!({"type": kind, "status": "True", "lastUpdateTime": "1970-01-01T01:00:00Z"});
+        let told = |kind: &str| {
+            json!({"type": kind, "status": "True",
+            "lastUpdateTime": "1970-01-01T01:00:00Z"})
+        };
         assert_eq!(ends(json!({})), Some(86_400));
         assert_eq!(ends(json!({"conditions": [told("Denied")]})), Some(7_200));
         assert_eq!(ends(json!({"conditions": [told("Failed")]})), Some(7_200));

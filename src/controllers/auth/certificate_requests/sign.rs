@@ -102,7 +102,8 @@ mod tests {
         assert_eq!(outcome(&of, &sign), Some(Err(refused)));
         of.spec.signer_name = "example.com/own".into();
         assert_eq!(outcome(&of, &sign), None);
-        let failed = json!({"conditions": [{"type": "Approved", "status": "True"}, {"type": "Failed", "status": "True"}]});
+        let failed = json!({"conditions": [{"type": "Approved", "status": "True"},
+            {"type": "Failed", "status": "True"}]});
         assert_eq!(outcome(&request("kube-apiserver-client", failed), &sign), None);
         let done = json!({"certificate": "eA==", "conditions": approved["conditions"]});
         assert_eq!(outcome(&request("kube-apiserver-client", done), &sign), None);

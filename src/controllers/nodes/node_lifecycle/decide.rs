@@ -207,7 +207,8 @@ mod tests {
 
     #[test]
     fn the_taint_of_a_new_node_goes_when_it_is_ready_and_foreign_ones_stay() {
-        let taints_of = json!({"taints": [{"key": NOT_READY, "effect": "NoSchedule"}, {"key": "mine", "effect": "NoSchedule"}]});
+        let taints_of = json!({"taints": [{"key": NOT_READY, "effect": "NoSchedule"},
+            {"key": "mine", "effect": "NoSchedule"}]});
         let want = told(taints(&node("True", taints_of.clone()), None, Timestamp::UNIX_EPOCH));
         assert_eq!(want, Some(vec!["mine:NoSchedule".to_owned()]));
         assert_eq!(taints(&node("False", taints_of), None, Timestamp::UNIX_EPOCH), None);
@@ -215,7 +216,8 @@ mod tests {
 
     #[test]
     fn a_lost_node_swaps_its_taints() {
-        let has = json!({"unschedulable": true, "taints": [{"key": NOT_READY, "effect": "NoSchedule"}, {"key": NOT_READY, "effect": "NoExecute"}]});
+        let has = json!({"unschedulable": true, "taints": [{"key": NOT_READY,
+            "effect": "NoSchedule"}, {"key": NOT_READY, "effect": "NoExecute"}]});
         let node = node("Unknown", has);
         let want = told(taints(&node, no_execute(&node), Timestamp::UNIX_EPOCH)).unwrap();
         assert_eq!(
@@ -252,7 +254,8 @@ mod tests {
     #[test]
     fn old_labels_follow_the_stable_ones() {
         let node: Node = serde_json::from_value(json!({"metadata": {"labels": {
-            "kubernetes.io/os": "linux", "beta.kubernetes.io/os": "linux", "kubernetes.io/arch": "arm64"}}}))
+            "kubernetes.io/os": "linux", "beta.kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "arm64"}}}))
         .unwrap();
         assert_eq!(
             labels(&node),

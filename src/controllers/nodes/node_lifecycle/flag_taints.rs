@@ -62,7 +62,8 @@ mod tests {
 
     fn told(wanted: &str, applied: Option<&str>, have: serde_json::Value) -> Option<Vec<String>> {
         let node: Node = serde_json::from_value(json!({
-            "metadata": {"annotations": {WANTED: wanted, APPLIED: applied}}, "spec": {"taints": have},
+            "metadata": {"annotations": {WANTED: wanted, APPLIED: applied}},
+            "spec": {"taints": have},
         }))
         .unwrap();
         let (taints, note) = taints(&node, Timestamp::UNIX_EPOCH)?;

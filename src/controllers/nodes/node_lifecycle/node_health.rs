@@ -186,7 +186,8 @@ mod tests {
 
     fn node(name: &str, ready: Option<&str>) -> Node {
         let conditions = ready.map(|status| {
-            json!([{"type": "Ready", "status": status, "lastHeartbeatTime": "2026-01-01T00:00:00Z"}])
+            json!([{"type": "Ready", "status": status,
+                "lastHeartbeatTime": "2026-01-01T00:00:00Z"}])
         });
         serde_json::from_value(json!({
             "metadata": {"name": name, "uid": name}, "status": {"conditions": conditions},

@@ -187,7 +187,9 @@ mod tests {
     fn dependents_are_looked_at_when_their_owner_goes() {
         let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "pods"));
         assert!(graph.put(&gvr, &meta(json!({"uid": "o", "name": "o"}))).is_empty());
-        let dependent = json!({"uid": "d", "name": "d", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "o", "blockOwnerDeletion": true}]});
+        let dependent = json!({"uid": "d", "name": "d",
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "o",
+            "blockOwnerDeletion": true}]});
         assert_eq!(graph.put(&gvr, &meta(dependent.clone())), ["d"]);
         assert!(graph.put(&gvr, &meta(dependent)).is_empty());
         assert_eq!(graph.remove("o"), ["d"]);
@@ -197,9 +199,8 @@ mod tests {
     fn a_reference_that_changes_its_kind_or_name_is_verified_again() {
         let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "configmaps"));
         let dependent = |kind: &str, name: &str| {
-            meta(
-                json!({"uid": "d", "ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": name, "uid": "o"}]}),
-            )
+            meta(json!({"uid": "d", "ownerReferences": [{"apiVersion": "v1", "kind": kind,
+                    "name": name, "uid": "o"}]}))
         };
         assert_eq!(graph.put(&gvr, &dependent("ConfigMap", "o")), ["d"]);
         assert!(graph.put(&gvr, &dependent("ConfigMap", "o")).is_empty());
@@ -212,7 +213,8 @@ mod tests {
         let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "configmaps"));
         let at = |uid: &str, namespace: &str| {
             meta(json!({"uid": uid, "name": uid, "namespace": namespace,
-            "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "o"}]}))
+            "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "o",
+                "uid": "o"}]}))
         };
         graph.put(&gvr, &at("inside", "a"));
         graph.put(&gvr, &at("outside", "b"));
@@ -238,9 +240,11 @@ mod tests {
     #[test]
     fn a_foreground_owner_waits_for_blocking_dependents_and_is_woken_by_the_last() {
         let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "pods"));
-        let dependent = json!({"uid": "d", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "o", "blockOwnerDeletion": true}]});
+        let dependent = json!({"uid": "d", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod",
+            "name": "o", "uid": "o", "blockOwnerDeletion": true}]});
         graph.put(&gvr, &meta(dependent));
-        let owner = json!({"uid": "o", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]});
+        let owner = json!({"uid": "o", "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "finalizers": ["foregroundDeletion"]});
         assert_eq!(graph.put(&gvr, &meta(owner)), ["d", "o"]);
         assert_eq!(graph.blocking_dependents("o"), ["d"]);
         assert_eq!(graph.remove("d"), ["o"]);
@@ -251,18 +255,16 @@ mod tests {
     fn in_a_circle_the_last_sees_that_the_first_is_going() {
         let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "pods"));
         let owned = |uid: &str, owner: &str, blocks: bool| {
-            meta(
-                json!({"uid": uid, "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": owner, "blockOwnerDeletion": blocks}]}),
-            )
+            meta(json!({"uid": uid, "ownerReferences": [{"apiVersion": "v1", "kind": "Pod",
+                    "name": owner, "uid": owner, "blockOwnerDeletion": blocks}]}))
         };
         let mut first = owned("a", "c", true);
         graph.put(&gvr, &first);
         graph.put(&gvr, &owned("b", "a", true));
         graph.put(&gvr, &owned("c", "b", true));
         assert!(!graph.has_foreground_dependent("c"));
-        let going = meta(
-            json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}),
-        );
+        let going = meta(json!({"deletionTimestamp": "2026-01-01T00:00:00Z",
+                "finalizers": ["foregroundDeletion"]}));
         first.deletion_timestamp = going.deletion_timestamp;
         first.finalizers = going.finalizers;
         graph.put(&gvr, &first);

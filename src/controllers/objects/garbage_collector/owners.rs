@@ -85,7 +85,8 @@ mod tests {
     fn the_event_names_the_reference_and_the_namespace_of_the_dependent() {
         assert_eq!(
             invalid_namespace(&owner("apps/v1", "Deployment"), "b"),
-            "ownerRef [apps/v1/Deployment, namespace: b, name: o, uid: u] does not exist in namespace \"b\""
+            "ownerRef [apps/v1/Deployment, namespace: b, name: o, uid: u] does not exist in \
+                namespace \"b\""
         );
     }
 }

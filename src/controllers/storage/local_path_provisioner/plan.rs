@@ -222,12 +222,14 @@ mod tests {
     fn claim(modes: &[&str]) -> PersistentVolumeClaim {
         serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "n", "uid": "u",
             "annotations": {ASKED: PROVISIONER, SELECTED_NODE: "node1"}},
-            "spec": {"accessModes": modes, "storageClassName": "local-path", "resources": {"requests": {"storage": "1Gi"}}}}))
+            "spec": {"accessModes": modes, "storageClassName": "local-path",
+                "resources": {"requests": {"storage": "1Gi"}}}}))
         .unwrap()
     }
 
     fn class() -> StorageClass {
-        serde_json::from_value(json!({"metadata": {"name": "local-path", "annotations": {"defaultVolumeType": "local"}},
+        serde_json::from_value(json!({"metadata": {"name": "local-path",
+            "annotations": {"defaultVolumeType": "local"}},
             "provisioner": PROVISIONER, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"}))
         .unwrap()
     }

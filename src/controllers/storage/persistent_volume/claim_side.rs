@@ -231,9 +231,11 @@ mod tests {
         let bound = status(&pending, "Bound", Some(&volume)).unwrap().unwrap();
         assert_eq!(
             bound,
-            json!({"phase": "Bound", "conditions": [{"type": "Unused"}], "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"}})
+            json!({"phase": "Bound", "conditions": [{"type": "Unused"}],
+                "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"}})
         );
-        let resized = json!({"status": {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}});
+        let resized = json!({"status": {"phase": "Bound", "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "1Gi"}}});
         assert_eq!(status(&resized, "Bound", Some(&volume)).unwrap(), None);
         assert_eq!(status(&resized, "Lost", None).unwrap(), Some(json!({"phase": "Lost"})));
     }

@@ -160,8 +160,10 @@ mod tests {
     use serde_json::{Value, json};
 
     fn volume(name: &str, size: &str, spec: &Value) -> PersistentVolume {
-        let mut value = json!({"metadata": {"name": name, "labels": {"n": name}}, "spec": {"capacity": {"storage": size},
-            "accessModes": ["ReadWriteOnce"], "storageClassName": "c"}, "status": {"phase": "Available"}});
+        let mut value = json!({"metadata": {"name": name, "labels": {"n": name}},
+            "spec": {"capacity": {"storage": size},
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "c"},
+            "status": {"phase": "Available"}});
         for (field, v) in spec.as_object().into_iter().flatten() {
             value["spec"][field] = v.clone();
         }
@@ -169,7 +171,8 @@ mod tests {
     }
 
     fn claim(spec: &Value) -> PersistentVolumeClaim {
-        let mut value = json!({"metadata": {"name": "x", "namespace": "n", "uid": "u"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        let mut value = json!({"metadata": {"name": "x", "namespace": "n", "uid": "u"},
+            "spec": {"accessModes": ["ReadWriteOnce"],
             "storageClassName": "c", "resources": {"requests": {"storage": "1Gi"}}}});
         for (field, v) in spec.as_object().into_iter().flatten() {
             value["spec"][field] = v.clone();

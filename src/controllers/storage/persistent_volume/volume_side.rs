@@ -24,7 +24,8 @@ fn reclaim(policy: &str, provisioned_by: Option<&str>, name: &str) -> Reclaim {
         ("Delete", _) => Reclaim::Fail(
             "VolumeFailedDelete",
             format!(
-                "error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched"
+                "error getting deleter volume plugin for volume {name:?}: no deletable volume \
+                    plugin matched"
             ),
         ),
         ("Recycle", _) => Reclaim::Fail(
@@ -107,11 +108,13 @@ impl Binder {
         );
         let reason = "VolumeMismatch";
         let text = format!(
-            "Cannot bind PersistentVolume to requested PersistentVolumeClaim {c:?} due to incompatible volumeMode."
+            "Cannot bind PersistentVolume to requested PersistentVolumeClaim {c:?} due to \
+                incompatible volumeMode."
         );
         self.recorder.event(&volume.typed, EventType::Warning, reason, text);
         let text = format!(
-            "Cannot bind PersistentVolume {v:?} to requested PersistentVolumeClaim due to incompatible volumeMode."
+            "Cannot bind PersistentVolume {v:?} to requested PersistentVolumeClaim due to \
+                incompatible volumeMode."
         );
         self.recorder.event(claim, EventType::Warning, reason, text);
     }

@@ -191,8 +191,9 @@ mod tests {
     }
 
     fn node(taints: Value) -> Node {
-        serde_json::from_value(json!({"metadata": {"name": "n", "labels": {"zone": "a", "cores": "4"}}, "spec": {"taints": taints}}))
-            .unwrap()
+        serde_json::from_value(json!({"metadata": {"name": "n",
+            "labels": {"zone": "a", "cores": "4"}}, "spec": {"taints": taints}}))
+        .unwrap()
     }
 
     fn check(pod: Value, taints: Value, run: bool, stay: bool) {
@@ -223,7 +224,10 @@ mod tests {
 
     #[test]
     fn selectors_and_affinity_choose_nodes() {
-        let affinity = |term: Value| json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}});
+        let affinity = |term: Value| {
+            json!({"containers": [],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}})
+        };
         for (pod, fits) in [
             (json!({"containers": [], "nodeSelector": {"zone": "a"}}), true),
             (json!({"containers": [], "nodeSelector": {"zone": "b"}}), false),

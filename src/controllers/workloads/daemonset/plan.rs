@@ -314,8 +314,11 @@ mod tests {
     use serde_json::{Value, json};
 
     fn set(strategy: Value) -> DaemonSet {
-        serde_json::from_value(json!({"metadata": {"name": "d", "generation": 2}, "spec": {"selector": {},
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": strategy}, "template": {"spec": {"containers": []}}}}))
+        serde_json::from_value(
+            json!({"metadata": {"name": "d", "generation": 2}, "spec": {"selector": {},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": strategy},
+            "template": {"spec": {"containers": []}}}}),
+        )
         .unwrap()
     }
 
@@ -328,7 +331,8 @@ mod tests {
     fn pod(node: &str, hash: &str, phase: &str, ready: bool) -> Pod {
         let ready = if ready { "True" } else { "False" };
         serde_json::from_value(json!({
-            "metadata": {"name": format!("{node}-{hash}"), "labels": {"controller-revision-hash": hash}},
+            "metadata": {"name": format!("{node}-{hash}"),
+                "labels": {"controller-revision-hash": hash}},
             "spec": {"nodeName": node, "containers": []},
             "status": {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}}))
         .unwrap()

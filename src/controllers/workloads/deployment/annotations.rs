@@ -106,9 +106,11 @@ mod tests {
 
     #[test]
     fn a_rollback_raises_the_revision_and_keeps_the_old_one_in_the_history() {
-        let d: Deployment = serde_json::from_value(json!({"metadata": {"name": "d", "annotations": {
-            "kubernetes.io/change-cause": "x", "kubectl.kubernetes.io/last-applied-configuration": "{}", REVISION: "7"}}}))
-        .unwrap();
+        let d: Deployment =
+            serde_json::from_value(json!({"metadata": {"name": "d", "annotations": {
+            "kubernetes.io/change-cause": "x",
+            "kubectl.kubernetes.io/last-applied-configuration": "{}", REVISION: "7"}}}))
+            .unwrap();
         let before: Annotations =
             [(REVISION.into(), "3".into()), (REVISION_HISTORY.into(), "1".into())].into();
         let after = of_new_set(&d, Some(&before), 8);

@@ -166,14 +166,18 @@ mod tests {
     use serde_json::{Value, json};
 
     fn deployment(replicas: i32, surge: Value, unavailable: Value) -> Deployment {
-        serde_json::from_value(json!({"metadata": {"name": "d"}, "spec": {"replicas": replicas, "selector": {},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}},
-            "template": {}}}))
+        serde_json::from_value(
+            json!({"metadata": {"name": "d"}, "spec": {"replicas": replicas, "selector": {},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge,
+                "maxUnavailable": unavailable}},
+            "template": {}}}),
+        )
         .unwrap()
     }
 
     fn set(name: &str, replicas: i32, available: i32, max: i32) -> ReplicaSet {
-        serde_json::from_value(json!({"metadata": {"name": name, "annotations": {"deployment.kubernetes.io/max-replicas": max.to_string()}},
+        serde_json::from_value(json!({"metadata": {"name": name,
+            "annotations": {"deployment.kubernetes.io/max-replicas": max.to_string()}},
             "spec": {"replicas": replicas, "selector": {}}, "status": {"replicas": replicas, "availableReplicas": available}}))
         .unwrap()
     }

@@ -98,7 +98,8 @@ impl<'a> Rollout<'a> {
         let min_ready = self.deployment.spec.min_ready_seconds.unwrap_or(0);
         let current = set.metadata.annotations.clone().unwrap_or_default();
         if wanted != current || set.spec.min_ready_seconds.unwrap_or(0) != min_ready {
-            let patch = json!({"metadata": {"annotations": wanted}, "spec": {"minReadySeconds": min_ready}});
+            let patch = json!({"metadata": {"annotations": wanted},
+                "spec": {"minReadySeconds": min_ready}});
             self.new = Some(self.patch_set(set, patch).await?);
         }
         let Some(set) = &self.new else { return Ok(()) };
@@ -162,7 +163,8 @@ impl<'a> Rollout<'a> {
             return Ok(None);
         }
         let [(desired_key, desired), (max_key, max)] = sizes;
-        let patch = json!({"metadata": {"annotations": {desired_key: desired, max_key: max}}, "spec": {"replicas": to}});
+        let patch = json!({"metadata": {"annotations": {desired_key: desired, max_key: max}},
+            "spec": {"replicas": to}});
         let changed = self.patch_set(set, patch).await?;
         if from != to {
             let direction = if from < to { "up" } else { "down" };

@@ -264,8 +264,12 @@ mod tests {
     }
 
     fn set_of(replicas: i32, available: i32) -> ReplicaSet {
-        serde_json::from_value(json!({"metadata": {"name": "d-1"}, "spec": {"replicas": 2, "selector": {}},
-            "status": {"replicas": replicas, "readyReplicas": available, "availableReplicas": available, "terminatingReplicas": 1, "observedGeneration": 1}}))
+        serde_json::from_value(
+            json!({"metadata": {"name": "d-1"}, "spec": {"replicas": 2, "selector": {}},
+            "status": {"replicas": replicas, "readyReplicas": available,
+                "availableReplicas": available, "terminatingReplicas": 1,
+                "observedGeneration": 1}}),
+        )
         .unwrap()
     }
 
@@ -298,7 +302,8 @@ mod tests {
     #[test]
     fn lack_of_progress_is_told_after_the_deadline_but_not_while_paused() {
         let start = "2026-01-01T00:00:00Z";
-        let stuck = json!({"replicas": 2, "updatedReplicas": 2, "conditions": [{"type": "Progressing", "status": "True",
+        let stuck = json!({"replicas": 2, "updatedReplicas": 2,
+            "conditions": [{"type": "Progressing", "status": "True",
             "reason": "ReplicaSetUpdated", "lastUpdateTime": start, "lastTransitionTime": start}]});
         let d = deployment(stuck);
         let at = |seconds: i64| {

@@ -37,7 +37,8 @@ pub(super) struct Decision {
 
 const LOWEST: &str =
     "recent recommendations were lower than current one, applying the lowest recent recommendation";
-const HIGHEST: &str = "recent recommendations were higher than current one, applying the highest recent recommendation";
+const HIGHEST: &str = "recent recommendations were higher than current one, applying the highest \
+    recent recommendation";
 const IN_RANGE: (&str, &str) =
     ("DesiredWithinRange", "the desired count is within the acceptable range");
 const TOO_MANY: (&str, &str) =

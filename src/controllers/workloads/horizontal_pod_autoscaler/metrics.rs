@@ -119,9 +119,13 @@ impl Source<'_> {
         metric: &MetricIdentifier,
         pods: &str,
     ) -> Result<Value, String> {
-        let version = target::version(self.client, "custom.metrics.k8s.io").await.map_err(|error| {
-            format!("unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered: {error}")
-        })?;
+        let version =
+            target::version(self.client, "custom.metrics.k8s.io").await.map_err(|error| {
+                format!(
+                    "unable to fetch metrics from custom metrics API: no custom metrics API \
+                (custom.metrics.k8s.io) registered: {error}"
+                )
+            })?;
         let mut path = format!(
             "/apis/custom.metrics.k8s.io/{version}/namespaces/{}/{path}/{}?metricLabelSelector={}",
             self.namespace,
@@ -227,8 +231,10 @@ mod tests {
     fn pods_use_what_their_containers_use_together() {
         let list = json!({"items": [
             {"metadata": {"name": "a"}, "timestamp": "2026-01-01T00:00:10Z", "window": "20.5s",
-             "containers": [{"name": "x", "usage": {"cpu": "150m"}}, {"name": "y", "usage": {"cpu": "50000u", "memory": "1Ki"}}]},
-            {"metadata": {"name": "b"}, "timestamp": "2026-01-01T00:00:10Z", "window": "20s", "containers": []},
+             "containers": [{"name": "x", "usage": {"cpu": "150m"}},
+                 {"name": "y", "usage": {"cpu": "50000u", "memory": "1Ki"}}]},
+            {"metadata": {"name": "b"}, "timestamp": "2026-01-01T00:00:10Z", "window": "20s",
+                "containers": []},
         ]});
         let all = of_resource(&list, "cpu", None);
         assert_eq!(all.len(), 1, "a pod without containers says nothing");
@@ -249,7 +255,8 @@ mod tests {
         assert_eq!(escaped(&text(metric.selector.as_ref()).unwrap()), "a%2Fb%3Dc");
         assert_eq!(
             shown(&metric),
-            "&LabelSelector{MatchLabels:map[string]string{a/b: c,},MatchExpressions:[]LabelSelectorRequirement{},}"
+            "&LabelSelector{MatchLabels:map[string]string{a/b: \
+                c,},MatchExpressions:[]LabelSelectorRequirement{},}"
         );
         assert_eq!(text(None).unwrap(), "");
     }

@@ -244,11 +244,18 @@ impl MetricReader<'_> {
         }
         if let Some(about) = metric.external.as_ref().filter(|_| metric.type_ == "External") {
             let usage = self.source.external(&about.metric).await;
-            let (proposal, current) = self.value(usage, &about.target, "external").map_err(|error| UnavailableMetric {
-                reason: "FailedGetExternalMetric",
-                error,
-                context: format!("failed to get {0} external metric value: failed to get {0} external metric", about.metric.name),
-            })?;
+            let (proposal, current) =
+                self.value(usage, &about.target, "external").map_err(|error| {
+                    UnavailableMetric {
+                        reason: "FailedGetExternalMetric",
+                        error,
+                        context: format!(
+                            "failed to get {0} external metric value: failed to get {0} \
+                    external metric",
+                            about.metric.name
+                        ),
+                    }
+                })?;
             let name = format!("external metric {}({})", about.metric.name, shown(&about.metric));
             let shown = ExternalMetricStatus { current, metric: about.metric.clone() };
             return Ok((proposal.replicas, name, MetricStatus { external: Some(shown), ..status }));
@@ -278,7 +285,8 @@ impl MetricReader<'_> {
         }
         let Some(aim) = whole else {
             return Err(format!(
-                "invalid {kind} metric source: neither a value target nor an average value target was set"
+                "invalid {kind} metric source: neither a value target nor an average value target \
+                    was set"
             ));
         };
         let proposal =
@@ -304,7 +312,11 @@ impl MetricReader<'_> {
         let unable = |error: String| format!("failed to get {resource} {what}: {error}");
         let percent = match (average, target.average_utilization) {
             (None, None) => {
-                return Err("invalid resource metric source: neither an average utilization target nor an average value (usage) target was set".to_owned());
+                return Err(
+                    "invalid resource metric source: neither an average utilization target \
+                    nor an average value (usage) target was set"
+                        .to_owned(),
+                );
             }
             (_, percent) => percent.unwrap_or(0),
         };
@@ -394,7 +406,8 @@ mod tests {
         assert_eq!(
             told.recommendation.error.as_deref(),
             Some(
-                "invalid metrics (1 invalid out of 2), first error is: failed to get cpu resource metric value: gone"
+                "invalid metrics (1 invalid out of 2), first error is: failed to get cpu resource \
+                    metric value: gone"
             )
         );
         assert_eq!(told.failed, [("FailedGetResourceMetric", "gone".to_owned())]);

@@ -226,7 +226,9 @@ pub(super) fn of_value(
     } else if tolerances.hold(ratio) {
         current
     } else if pods.is_empty() {
-        return Err("unable to calculate ready pods: no pods returned by selector while calculating replica count".to_owned());
+        return Err("unable to calculate ready pods: no pods returned by selector while \
+            calculating replica count"
+            .to_owned());
     } else {
         let ready = pods.iter().filter(|p| pods::phase(p) == "Running" && pods::is_ready(p));
         ceil(ratio * float(count(ready.count())))

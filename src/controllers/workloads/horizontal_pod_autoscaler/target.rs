@@ -160,7 +160,9 @@ mod tests {
     #[test]
     fn a_kind_is_a_resource_and_not_one_of_its_parts() {
         let all = json!({"resources": [
-            {"name": "deployments/scale", "kind": "Scale"}, {"name": "deployments/status", "kind": "Deployment"}, {"name": "deployments", "kind": "Deployment"}]});
+            {"name": "deployments/scale", "kind": "Scale"},
+            {"name": "deployments/status", "kind": "Deployment"},
+            {"name": "deployments", "kind": "Deployment"}]});
         assert_eq!(named(&all, "Deployment").as_deref(), Some("deployments"));
         assert_eq!(named(&all, "Scale"), None);
     }

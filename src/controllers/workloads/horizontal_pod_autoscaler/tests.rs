@@ -64,19 +64,30 @@ impl Transport for Api {
 fn world() -> Api {
     let pod = |name: &str| {
         json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "a", "uid": name, "resourceVersion": "1", "labels": {"app": "web"}},
+            "metadata": {"name": name, "namespace": "a", "uid": name, "resourceVersion": "1",
+                "labels": {"app": "web"}},
             "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "100m"}}}]},
-            "status": {"phase": "Running", "startTime": "1970-01-01T00:00:00Z", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:10Z"}]}})
+            "status": {"phase": "Running", "startTime": "1970-01-01T00:00:00Z",
+                "conditions": [{"type": "Ready", "status": "True",
+                "lastTransitionTime": "1970-01-01T00:00:10Z"}]}})
     };
     let autoscaler = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "web", "namespace": "a", "uid": "u", "resourceVersion": "2", "generation": 3},
-        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "minReplicas": 1, "maxReplicas": 10,
-            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}]}});
-    let usage = |name: &str| json!({"metadata": {"name": name}, "timestamp": "2026-01-01T00:00:00Z", "window": "20s", "containers": [{"name": "c", "usage": {"cpu": "200m"}}]});
+        "metadata": {"name": "web", "namespace": "a", "uid": "u", "resourceVersion": "2",
+            "generation": 3},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": 1, "maxReplicas": 10,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu",
+                "target": {"type": "Utilization", "averageUtilization": 50}}}]}});
+    let usage = |name: &str| {
+        json!({"metadata": {"name": name},
+        "timestamp": "2026-01-01T00:00:00Z", "window": "20s",
+        "containers": [{"name": "c", "usage": {"cpu": "200m"}}]})
+    };
     let served = BTreeMap::from([
         (
             "/apis/apps/v1".to_owned(),
-            json!({"resources": [{"name": "deployments/scale", "kind": "Scale"}, {"name": "deployments", "kind": "Deployment"}]}),
+            json!({"resources": [{"name": "deployments/scale", "kind": "Scale"},
+                {"name": "deployments", "kind": "Deployment"}]}),
         ),
         (
             SCALE.to_owned(),
@@ -135,7 +146,8 @@ async fn use_above_the_aim_scales_up_and_the_status_says_why() {
     );
     assert_eq!(
         status["currentMetrics"],
-        json!([{"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 200, "averageValue": "200m"}}}])
+        json!([{"type": "Resource", "resource": {"name": "cpu",
+            "current": {"averageUtilization": 200, "averageValue": "200m"}}}])
     );
     assert_eq!(
         conditions(&status),
@@ -161,7 +173,9 @@ async fn without_figures_nothing_is_scaled() {
     );
     assert_eq!(
         status["conditions"][1]["message"],
-        "the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could not find the requested resource (get pods.metrics.k8s.io)"
+        "the HPA was unable to compute the replica count: failed to get cpu utilization: unable \
+            to get metrics for resource cpu: unable to fetch metrics from resource metrics API: \
+            the server could not find the requested resource (get pods.metrics.k8s.io)"
     );
 }
 

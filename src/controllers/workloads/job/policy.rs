@@ -100,9 +100,11 @@ mod tests {
     use serde_json::{Value, json};
 
     fn pod(exit_code: i32, condition: &str) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n"}, "status": {"phase": "Failed",
+        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n"},
+            "status": {"phase": "Failed",
             "conditions": [{"type": condition, "status": "True"}],
-            "containerStatuses": [{"name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": exit_code}}}]}}))
+            "containerStatuses": [{"name": "main", "image": "", "imageID": "", "ready": false,
+                "restartCount": 0, "state": {"terminated": {"exitCode": exit_code}}}]}}))
         .unwrap()
     }
 
@@ -114,14 +116,19 @@ mod tests {
     #[test]
     fn the_first_matching_rule_decides() {
         let rules = spec(json!([
-            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget",
+                "status": "True"}]},
             {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": [42]}},
             {"action": "FailIndex", "onExitCodes": {"operator": "NotIn", "values": [1]}}
         ]));
         assert_eq!(judge(&rules, &pod(42, "DisruptionTarget")), Verdict::Ignore);
         assert_eq!(
             judge(&rules, &pod(42, "Ready")),
-            Verdict::FailJob("Container main for pod n/p failed with exit code 42 matching FailJob rule at index 1".into())
+            Verdict::FailJob(
+                "Container main for pod n/p failed with exit code 42 matching \
+                FailJob rule at index 1"
+                    .into()
+            )
         );
         assert_eq!(judge(&rules, &pod(2, "Ready")), Verdict::FailIndex);
         assert_eq!(judge(&rules, &pod(1, "Ready")), Verdict::Count);

@@ -13,7 +13,8 @@ fn job(spec: Value, status: Value) -> Job {
 }
 
 fn pod(name: &str, phase: &str, index: Option<i32>) -> Pod {
-    let mut pod = json!({"metadata": {"name": name, "uid": name, "finalizers": [FINALIZER], "creationTimestamp": "1970-01-01T00:00:00Z"}, "status": {"phase": phase}});
+    let mut pod = json!({"metadata": {"name": name, "uid": name, "finalizers": [FINALIZER],
+        "creationTimestamp": "1970-01-01T00:00:00Z"}, "status": {"phase": phase}});
     if let Some(index) = index {
         pod["metadata"]["annotations"][INDEX] = index.to_string().into();
     }
@@ -81,7 +82,8 @@ fn a_failed_pod_waits_out_the_back_off_and_ends_the_job_at_the_limit() {
 
 #[test]
 fn indexes_are_filled_and_fail_one_by_one() {
-    let spec = json!({"completionMode": "Indexed", "completions": 4, "parallelism": 4, "backoffLimitPerIndex": 0, "backoffLimit": 99});
+    let spec = json!({"completionMode": "Indexed", "completions": 4, "parallelism": 4,
+        "backoffLimitPerIndex": 0, "backoffLimit": 99});
     let j = job(spec, json!({"completedIndexes": "0", "succeeded": 1}));
     let pods = vec![pod("b", "Running", Some(1)), pod("c", "Failed", Some(2))];
     with_view(&j, pods, |v| {

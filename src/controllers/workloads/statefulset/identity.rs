@@ -170,11 +170,14 @@ mod tests {
     use super::*;
 
     fn set(policy: (&str, &str)) -> StatefulSet {
-        serde_json::from_value(json!({"metadata": {"name": "db", "namespace": "n", "uid": "s"}, "spec": {"replicas": 2,
+        serde_json::from_value(json!({"metadata": {"name": "db", "namespace": "n", "uid": "s"},
+            "spec": {"replicas": 2,
             "serviceName": "svc", "selector": {"matchLabels": {"app": "db"}},
-            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": policy.0, "whenScaled": policy.1},
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": policy.0,
+                "whenScaled": policy.1},
             "volumeClaimTemplates": [{"metadata": {"name": "data"}}],
-            "template": {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [], "volumes": [{"name": "data"}, {"name": "tmp"}]}}}}))
+            "template": {"metadata": {"labels": {"app": "db"}},
+                "spec": {"containers": [], "volumes": [{"name": "data"}, {"name": "tmp"}]}}}}))
         .unwrap()
     }
 

@@ -241,14 +241,17 @@ mod tests {
 
     fn set(replicas: i32, policy: &str, rolling: Value) -> StatefulSet {
         serde_json::from_value(json!({"metadata": {"name": "s", "generation": 1}, "spec": {"replicas": replicas, "selector": {}, "podManagementPolicy": policy,
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": rolling}, "template": {}}}))
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
+            "template": {}}}))
         .unwrap()
     }
 
     fn pod(ordinal: i32, phase: &str, revision: &str) -> Pod {
         let ready = if phase == "Running" { "True" } else { "False" };
         let name = format!("s-{ordinal}");
-        serde_json::from_value(json!({"metadata": {"name": name, "labels": {"statefulset.kubernetes.io/pod-name": name, "controller-revision-hash": revision}},
+        serde_json::from_value(json!({"metadata": {"name": name,
+            "labels": {"statefulset.kubernetes.io/pod-name": name,
+            "controller-revision-hash": revision}},
             "status": {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}}))
         .unwrap()
     }

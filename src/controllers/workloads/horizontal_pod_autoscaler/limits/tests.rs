@@ -43,8 +43,12 @@ fn the_highest_recommendation_of_five_minutes_holds() {
 #[test]
 fn policies_bound_the_rate() {
     let spec = spec(json!({
-        "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}, {"type": "Percent", "value": 50, "periodSeconds": 60}]},
-        "scaleDown": {"stabilizationWindowSeconds": 0, "selectPolicy": "Min", "policies": [{"type": "Pods", "value": 4, "periodSeconds": 60}, {"type": "Percent", "value": 10, "periodSeconds": 60}]},
+        "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max",
+            "policies": [{"type": "Pods", "value": 2, "periodSeconds": 60},
+            {"type": "Percent", "value": 50, "periodSeconds": 60}]},
+        "scaleDown": {"stabilizationWindowSeconds": 0, "selectPolicy": "Min",
+            "policies": [{"type": "Pods", "value": 4, "periodSeconds": 60},
+            {"type": "Percent", "value": 10, "periodSeconds": 60}]},
     }));
     let mut history = History::default();
     assert_eq!(history.decide(&spec, 10, 20, 1, at(0)).replicas, 15);
@@ -60,8 +64,10 @@ fn policies_bound_the_rate() {
 #[test]
 fn a_disabled_direction_stays() {
     let spec = spec(json!({
-        "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]},
-        "scaleDown": {"stabilizationWindowSeconds": 0, "selectPolicy": "Disabled", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]},
+        "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max",
+            "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]},
+        "scaleDown": {"stabilizationWindowSeconds": 0, "selectPolicy": "Disabled",
+            "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]},
     }));
     let mut history = History::default();
     assert_eq!(history.decide(&spec, 6, 1, 1, at(0)).replicas, 6);

@@ -14,9 +14,11 @@ fn now() -> Timestamp {
 fn pod(number: usize) -> Pod {
     serde_json::from_value(json!({
         "metadata": {"name": format!("p{number}")},
-        "spec": {"containers": [{"name": "c1", "resources": {"requests": {"cpu": "500m"}}}, {"name": "c2", "resources": {"requests": {"cpu": "500m"}}}]},
+        "spec": {"containers": [{"name": "c1", "resources": {"requests": {"cpu": "500m"}}},
+            {"name": "c2", "resources": {"requests": {"cpu": "500m"}}}]},
         "status": {"phase": "Running", "startTime": "1970-01-01T00:00:00Z",
-                   "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:10Z"}]},
+                   "conditions": [{"type": "Ready", "status": "True",
+                       "lastTransitionTime": "1970-01-01T00:00:10Z"}]},
     }))
     .unwrap()
 }
