@@ -11,8 +11,9 @@ const NAME: &str = "kube-root-ca.crt";
 /// The annotation with which upstream's publisher describes the object.
 const DESCRIPTION: (&str, &str) = (
     "kubernetes.io/description",
-    "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service \
-     IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.",
+    "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
+     endpoints such as the internal service IP or kubernetes.default.svc. No other usage is \
+     guaranteed across distributions of Kubernetes clusters.",
 );
 
 /// Starts the controller.

@@ -272,7 +272,8 @@ mod tests {
     fn endpoints(subsets: serde_json::Value) -> Endpoints {
         serde_json::from_value(json!({
             "metadata": {"name": "s", "namespace": "n", "uid": "u", "labels": {"a": "b"},
-                "annotations": {"c": "d", "kubectl.kubernetes.io/last-applied-configuration": "{}"}},
+                "annotations": {"c": "d",
+                    "kubectl.kubernetes.io/last-applied-configuration": "{}"}},
             "subsets": subsets,
         }))
         .unwrap()
@@ -302,7 +303,8 @@ mod tests {
         assert_eq!(
             first["metadata"]["labels"],
             json!({"a": "b", "kubernetes.io/service-name": "s",
-                "endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io"})
+                "endpointslice.kubernetes.io/managed-by":
+                    "endpointslicemirroring-controller.k8s.io"})
         );
         assert_eq!(first["metadata"]["annotations"], json!({"c": "d"}));
         assert_eq!(first["metadata"]["ownerReferences"][0]["uid"], "u");

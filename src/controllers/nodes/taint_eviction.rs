@@ -263,7 +263,10 @@ mod tests {
             verdict([taint(key)].iter(), &tolerations, Some(1))
         };
         let (unreachable, not_ready) = (UNREACHABLE, "node.kubernetes.io/not-ready");
-        let of = |key: &str, seconds: i64| json!([{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}]);
+        let of = |key: &str, seconds: i64| {
+            json!([{"key": key, "operator": "Exists",
+            "effect": "NoExecute", "tolerationSeconds": seconds}])
+        };
         let seconds = |s| Verdict::For(Duration::from_secs(s));
         assert_eq!(run(unreachable, of(unreachable, 300)), seconds(1));
         assert_eq!(run(unreachable, of(unreachable, 301)), seconds(301));
@@ -276,7 +279,8 @@ mod tests {
     fn the_shortest_toleration_counts() {
         let taints =
             json!([{"key": "a", "effect": "NoExecute"}, {"key": "b", "effect": "NoExecute"}]);
-        let both = json!([{"key": "a", "operator": "Exists", "tolerationSeconds": 300}, {"key": "b", "operator": "Exists", "tolerationSeconds": 5}]);
+        let both = json!([{"key": "a", "operator": "Exists", "tolerationSeconds": 300},
+            {"key": "b", "operator": "Exists", "tolerationSeconds": 5}]);
         assert_eq!(judge(taints.clone(), both), Verdict::For(Duration::from_secs(5)));
         assert_eq!(
             judge(taints.clone(), json!([{"key": "a", "operator": "Exists"}])),

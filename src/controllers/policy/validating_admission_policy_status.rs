@@ -172,7 +172,8 @@ mod tests {
             json!({"components": {"schemas": {"com.example.stable.v1.CronTab": {"type": "object",
                 "x-kubernetes-group-version-kind": [{"group": "stable.example.com",
                     "version": "v1", "kind": "CronTab"}],
-                "properties": {"spec": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}}}}}),
+                "properties": {"spec": {"type": "object",
+                    "properties": {"replicas": {"type": "integer"}}}}}}}}),
         );
         let checked = check(&documents).await;
         let warning = &checked["expressionWarnings"][0];

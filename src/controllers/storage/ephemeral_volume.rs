@@ -121,8 +121,11 @@ mod tests {
     fn the_claim_belongs_to_the_pod() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n",
             "uid": "u"}, "spec": {"containers": [],
-            "volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {"a": "b"}},
-                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}}}, {"name": "w", "emptyDir": {}}]}}))
+            "volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {
+                "metadata": {"labels": {"a": "b"}},
+                "spec": {"accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": "1Gi"}}}}}},
+                    {"name": "w", "emptyDir": {}}]}}))
         .unwrap();
         let volumes = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap();
         let claim = claim_for(&pod, &volumes[0]).unwrap();

@@ -85,8 +85,9 @@ mod tests {
     use serde_json::json;
 
     fn set(status: serde_json::Value) -> ReplicaSet {
-        serde_json::from_value(json!({"metadata": {"name": "a", "generation": 2}, "spec": {"selector": {"matchLabels": {"a": "b"}}}, "status": status}))
-            .unwrap()
+        serde_json::from_value(json!({"metadata": {"name": "a", "generation": 2},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}}, "status": status}))
+        .unwrap()
     }
 
     #[test]

@@ -214,9 +214,11 @@ mod tests {
     #[test]
     fn comparison_ignores_what_says_nothing_but_keeps_empty_objects() {
         let of = |v: Value| comparable(&serde_json::from_value(v).unwrap(), "hash");
-        let plain = json!({"spec": {"containers": [{"name": "c"}], "volumes": [{"name": "v", "emptyDir": {}}]}});
+        let plain = json!({"spec": {"containers": [{"name": "c"}],
+            "volumes": [{"name": "v", "emptyDir": {}}]}});
         let noisy = json!({"metadata": {"labels": {"hash": "x"}, "annotations": {}},
-            "spec": {"containers": [{"name": "c", "env": []}], "volumes": [{"name": "v", "emptyDir": {}}]}});
+            "spec": {"containers": [{"name": "c", "env": []}],
+                "volumes": [{"name": "v", "emptyDir": {}}]}});
         assert_eq!(of(plain.clone()), of(noisy));
         assert_eq!(of(plain.clone()), plain);
     }

@@ -34,9 +34,11 @@ mod tests {
 
     #[test]
     fn the_hash_of_a_template_never_changes() {
-        let template = json!({"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"nginx"}]}});
+        let template = json!({"metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "c", "image": "nginx"}]}});
         let first = hash(&template, None);
-        let reordered = json!({"spec":{"containers":[{"image":"nginx","name":"c"}]},"metadata":{"labels":{"app":"web"}}});
+        let reordered = json!({"spec": {"containers": [{"image": "nginx", "name": "c"}]},
+            "metadata": {"labels": {"app": "web"}}});
         assert_eq!(hash(&reordered, None), first);
         assert_ne!(hash(&template, Some(1)), first);
         // Upstream's encoding of "1234": bytes 49..52 modulo 27.

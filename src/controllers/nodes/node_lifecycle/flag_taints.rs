@@ -74,8 +74,10 @@ mod tests {
 
     #[test]
     fn what_flags_no_longer_say_goes_and_what_users_added_stays() {
-        let old = r#"{"taints":[{"key":"a","value":"1","effect":"NoSchedule"},{"key":"b","effect":"NoExecute"}]}"#;
-        let new = r#"{"taints":[{"key":"b","value":"2","effect":"NoExecute"},{"key":"c","effect":"NoSchedule"}]}"#;
+        let old = r#"{"taints":[{"key":"a","value":"1","effect":"NoSchedule"},
+            {"key":"b","effect":"NoExecute"}]}"#;
+        let new = r#"{"taints":[{"key":"b","value":"2","effect":"NoExecute"},
+            {"key":"c","effect":"NoSchedule"}]}"#;
         let have = json!([
             {"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"},
             {"key": "user", "effect": "NoSchedule"},

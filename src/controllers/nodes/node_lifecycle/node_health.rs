@@ -269,8 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_of_life_are_leases_and_heartbeats_and_a_node_that_never_reported_is_as_old_as_its_object()
-     {
+    fn leases_and_heartbeats_are_signs_of_life_and_a_silent_node_is_as_old_as_its_object() {
         let start = Instant::now() + Duration::from_secs(1000);
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut ledger = NodeHealth::default();

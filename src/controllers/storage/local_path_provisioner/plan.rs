@@ -230,7 +230,8 @@ mod tests {
     fn class() -> StorageClass {
         serde_json::from_value(json!({"metadata": {"name": "local-path",
             "annotations": {"defaultVolumeType": "local"}},
-            "provisioner": PROVISIONER, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"}))
+            "provisioner": PROVISIONER, "reclaimPolicy": "Delete",
+            "volumeBindingMode": "WaitForFirstConsumer"}))
         .unwrap()
     }
 

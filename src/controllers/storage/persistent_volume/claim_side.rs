@@ -150,9 +150,9 @@ impl Binder {
             })
             .await?;
         let text = format!(
-            "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the \
-             system administrator. If volume creation is delayed, please verify that the provisioner is running and \
-             correctly registered."
+            "Waiting for a volume to be created either by the external provisioner \
+             '{provisioner}' or manually by the system administrator. If volume creation is \
+             delayed, please verify that the provisioner is running and correctly registered."
         );
         self.tell(&claim, EventType::Normal, "ExternalProvisioning", &text);
         Ok(())

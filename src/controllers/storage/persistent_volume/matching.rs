@@ -231,7 +231,9 @@ mod tests {
     #[test]
     fn the_newest_default_class_wins() {
         let class = |name: &str, at: &str, default: &str| -> StorageClass {
-            serde_json::from_value(json!({"metadata": {"name": name, "creationTimestamp": at, "annotations": {DEFAULT_CLASS: default}}, "provisioner": "p"})).unwrap()
+            serde_json::from_value(json!({"metadata": {"name": name, "creationTimestamp": at,
+                "annotations": {DEFAULT_CLASS: default}}, "provisioner": "p"}))
+            .unwrap()
         };
         let all = [
             class("a", "2026-01-01T00:00:00Z", "true"),

@@ -226,23 +226,22 @@ mod tests {
     fn selectors_and_affinity_choose_nodes() {
         let affinity = |term: Value| {
             json!({"containers": [],
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}})
+            "affinity": {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}})
         };
         for (pod, fits) in [
             (json!({"containers": [], "nodeSelector": {"zone": "a"}}), true),
             (json!({"containers": [], "nodeSelector": {"zone": "b"}}), false),
             (json!({"containers": [], "nodeName": "other"}), false),
             (
-                affinity(
-                    json!({"matchExpressions": [{"key": "cores", "operator": "Gt", "values": ["3"]}]}),
-                ),
+                affinity(json!({"matchExpressions": [{"key": "cores", "operator": "Gt",
+                        "values": ["3"]}]})),
                 true,
             ),
             (affinity(json!({"matchExpressions": [{"key": "gpu", "operator": "Exists"}]})), false),
             (
-                affinity(
-                    json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}),
-                ),
+                affinity(json!({"matchFields": [{"key": "metadata.name", "operator": "In",
+                        "values": ["n"]}]})),
                 true,
             ),
             (affinity(json!({})), false),

@@ -178,7 +178,8 @@ mod tests {
     fn set(name: &str, replicas: i32, available: i32, max: i32) -> ReplicaSet {
         serde_json::from_value(json!({"metadata": {"name": name,
             "annotations": {"deployment.kubernetes.io/max-replicas": max.to_string()}},
-            "spec": {"replicas": replicas, "selector": {}}, "status": {"replicas": replicas, "availableReplicas": available}}))
+            "spec": {"replicas": replicas, "selector": {}},
+            "status": {"replicas": replicas, "availableReplicas": available}}))
         .unwrap()
     }
 

@@ -259,7 +259,9 @@ mod tests {
 
     fn deployment(status: Value) -> Deployment {
         serde_json::from_value(json!({"metadata": {"name": "d", "generation": 3},
-            "spec": {"replicas": 2, "progressDeadlineSeconds": 600, "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}, "selector": {}, "template": {}}, "status": status}))
+            "spec": {"replicas": 2, "progressDeadlineSeconds": 600,
+                "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+                "selector": {}, "template": {}}, "status": status}))
         .unwrap()
     }
 

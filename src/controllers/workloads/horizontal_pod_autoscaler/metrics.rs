@@ -216,7 +216,8 @@ pub(super) fn shown(metric: &MetricIdentifier) -> String {
         })
         .collect();
     format!(
-        "&LabelSelector{{MatchLabels:map[string]string{{{}}},MatchExpressions:[]LabelSelectorRequirement{{{}}},}}",
+        "&LabelSelector{{MatchLabels:map[string]string{{{}}},\
+         MatchExpressions:[]LabelSelectorRequirement{{{}}},}}",
         labels.join(""),
         terms.join(",")
     )

@@ -91,7 +91,8 @@ fn world() -> Api {
         ),
         (
             SCALE.to_owned(),
-            json!({"kind": "Scale", "spec": {"replicas": 2}, "status": {"replicas": 2, "selector": "app=web"}}),
+            json!({"kind": "Scale", "spec": {"replicas": 2},
+                "status": {"replicas": 2, "selector": "app=web"}}),
         ),
         (METRICS.to_owned(), json!({"items": [usage("p1"), usage("p2")]})),
     ]);

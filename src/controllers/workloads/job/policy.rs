@@ -118,7 +118,8 @@ mod tests {
         let rules = spec(json!([
             {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget",
                 "status": "True"}]},
-            {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": [42]}},
+            {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In",
+                "values": [42]}},
             {"action": "FailIndex", "onExitCodes": {"operator": "NotIn", "values": [1]}}
         ]));
         assert_eq!(judge(&rules, &pod(42, "DisruptionTarget")), Verdict::Ignore);

@@ -218,7 +218,8 @@ mod tests {
         let pod = |name: &str| -> Pod {
             serde_json::from_value(json!({"metadata": {"name": name, "uid": "p"}})).unwrap()
         };
-        let owned = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "s", "controller": true}]);
+        let owned = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db",
+            "uid": "s", "controller": true}]);
         let uids = |owners: Option<Vec<OwnerReference>>| {
             owners.map(|o| o.into_iter().map(|r| r.uid).collect::<Vec<_>>())
         };
@@ -238,7 +239,8 @@ mod tests {
             uids(claim_owners(&claim(owned), &set(("Delete", "Delete")), &pod("db-2"))),
             Some(vec!["p".into()])
         );
-        let gone = json!([{"apiVersion": "v1", "kind": "Pod", "name": "db-1", "uid": "before", "controller": true}]);
+        let gone = json!([{"apiVersion": "v1", "kind": "Pod", "name": "db-1", "uid": "before",
+            "controller": true}]);
         assert_eq!(claim_owners(&claim(gone), &set(("Delete", "Delete")), &pod("db-1")), None);
     }
 }

@@ -240,7 +240,8 @@ mod tests {
     use serde_json::{Value, json};
 
     fn set(replicas: i32, policy: &str, rolling: Value) -> StatefulSet {
-        serde_json::from_value(json!({"metadata": {"name": "s", "generation": 1}, "spec": {"replicas": replicas, "selector": {}, "podManagementPolicy": policy,
+        serde_json::from_value(json!({"metadata": {"name": "s", "generation": 1},
+            "spec": {"replicas": replicas, "selector": {}, "podManagementPolicy": policy,
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
             "template": {}}}))
         .unwrap()

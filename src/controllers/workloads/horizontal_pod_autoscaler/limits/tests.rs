@@ -9,7 +9,9 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn spec(behavior: serde_json::Value) -> HorizontalPodAutoscalerSpec {
-    serde_json::from_value(json!({"maxReplicas": 20, "scaleTargetRef": {"kind": "Deployment", "name": "d"}, "behavior": behavior})).unwrap()
+    serde_json::from_value(json!({"maxReplicas": 20,
+        "scaleTargetRef": {"kind": "Deployment", "name": "d"}, "behavior": behavior}))
+    .unwrap()
 }
 
 #[test]
