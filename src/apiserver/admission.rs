@@ -1,4 +1,4 @@
-//! The admission chain: every write passes it, also in-process ones.
+//! The admission chain: all writes pass it, including in-process ones.
 
 pub mod certificates;
 pub mod chain;
@@ -31,54 +31,55 @@ use serde_json::{Map, Value, json};
 pub use crate::request::operation::Operation;
 use crate::request::user::User;
 
-/// One write on its way to the store.
+/// The attributes of one write, as admission plugins see it (upstream's `admission.Attributes`).
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// Operation.
+    /// The operation.
     pub operation: Operation,
-    /// Resource written.
+    /// The resource that is written.
     pub gvr: &'a Gvr,
-    /// Its kind.
+    /// The kind of the resource.
     pub gvk: &'a Gvk,
-    /// Subresource, or empty.
+    /// The subresource, or empty.
     pub subresource: &'a str,
-    /// Namespace, or empty.
+    /// The namespace, or empty.
     pub namespace: &'a str,
-    /// Name; empty on create with `generateName`.
+    /// The name; empty for a create with `generateName`.
     pub name: &'a str,
-    /// Who writes.
+    /// The user that sends the request.
     pub user: &'a User,
-    /// Nothing is stored.
+    /// Whether the request is a dry run: nothing is stored.
     pub dry_run: bool,
-    /// State before (update, delete).
+    /// The object before the write (update, delete).
     pub old: Option<&'a Value>,
-    /// Options of the request.
+    /// The options of the request.
     pub options: Options<'a>,
-    /// What mutating webhooks remember of this request.
+    /// The state of mutating policies and webhooks across the two passes of this request.
     pub rounds: &'a Rounds,
-    /// What is to be stored of quotas with the object; set by ResourceQuota.
+    /// The quota usage to store together with the object; set by ResourceQuota.
     pub reservation: &'a parking_lot::Mutex<Option<quota::Reservation>>,
-    /// Warnings for the client are added here.
+    /// Collects warnings for the client.
     pub warnings: &'a parking_lot::Mutex<Vec<String>>,
 }
 
-/// Options of a request, as reviews and policies show them.
+/// The options of a request, as reviews and policies see them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options<'a> {
-    /// `CreateOptions`, `UpdateOptions` or `DeleteOptions`; empty for connections, which have none.
+    /// `CreateOptions`, `UpdateOptions` or `DeleteOptions`; empty for connect requests, which have
+    /// none.
     pub kind: &'a str,
-    /// Everything was only tried.
+    /// Whether this is a dry run.
     pub dry_run: bool,
     /// `fieldManager`, or empty.
     pub manager: &'a str,
     /// `fieldValidation`, or empty.
     pub validation: &'a str,
-    /// The other members, those of `DeleteOptions`.
+    /// The remaining fields, those of `DeleteOptions`.
     pub more: Option<&'a Map<String, Value>>,
 }
 
 impl Options<'_> {
-    /// The object, null when there is none.
+    /// The options as an API object, null if the request has none.
     pub fn value(&self) -> Value {
         if self.kind.is_empty() {
             return Value::Null;
@@ -98,16 +99,16 @@ impl Options<'_> {
     }
 }
 
-/// One admission step.
+/// An admission plugin.
 #[async_trait]
 pub trait Plugin: Send + Sync {
-    /// Name, as upstream's `--enable-admission-plugins` has it.
+    /// The name, as in upstream's `--enable-admission-plugins`.
     fn name(&self) -> &'static str;
 
-    /// Changes the object (absent for deletions and most connects).
+    /// Mutates the object (`None` for deletions and most connect requests).
     ///
     /// # Errors
-    /// The refusal.
+    /// The rejection.
     async fn mutate(
         &self,
         request: &Request<'_>,
@@ -117,17 +118,17 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// Accepts or refuses the final object.
+    /// Accepts or rejects the final object.
     ///
     /// # Errors
-    /// The refusal.
+    /// The rejection.
     async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
         let _ = (request, object);
         Ok(())
     }
 }
 
-/// As [`Request::forbidden`].
+/// Calls [`Request::forbidden`] for a request of these attributes.
 fn forbidden(gvr: &Gvr, name: &str, object: Option<&Value>, why: &str) -> Status {
     let own =
         |field| object.map(|o| str_in(o, &["metadata", field])).filter(|name| !name.is_empty());
@@ -139,22 +140,23 @@ fn forbidden(gvr: &Gvr, name: &str, object: Option<&Value>, why: &str) -> Status
 }
 
 impl Request<'_> {
-    /// The resource is this one of this group.
+    /// Whether the resource is `resource` of the API group `group`.
     pub fn is(&self, group: &str, resource: &str) -> bool {
         &*self.gvr.group == group && &*self.gvr.resource == resource
     }
 
-    /// The request is for the pod itself, not for a subresource.
+    /// Whether the request is for a pod itself, not for a subresource.
     fn is_pod(&self) -> bool {
         self.is("", "pods") && self.subresource.is_empty()
     }
 
-    /// 403 `pods "x" is forbidden: why`; the name is the object's where the request has none yet.
+    /// A 403 `pods "x" is forbidden: why`; falls back to the object's name if the request has none
+    /// yet.
     pub fn forbidden(&self, object: Option<&Value>, why: &str) -> Status {
         forbidden(self.gvr, self.name, object, why)
     }
 
-    /// The name of the request, else the object's, empty where it is still to be generated.
+    /// The name in the request, else in the object; empty if it has yet to be generated.
     pub(crate) fn named<'b>(&'b self, object: Option<&'b Value>) -> &'b str {
         match (self.name, object) {
             ("", Some(object)) => str_in(object, &["metadata", "name"]),
@@ -162,7 +164,7 @@ impl Request<'_> {
         }
     }
 
-    /// The check that expressions know as `authorizer.requestResource`.
+    /// The check behind the CEL variable `authorizer.requestResource`.
     pub(crate) fn resource_check(&self, object: Option<&Value>) -> kcel::Check {
         kcel::Check {
             group: self.gvr.group.to_string(),
@@ -174,7 +176,7 @@ impl Request<'_> {
         }
     }
 
-    /// Adds a warning for the client, once.
+    /// Adds a warning for the client, without duplicates.
     pub fn warn(&self, text: String) {
         let mut warnings = self.warnings.lock();
         if !warnings.contains(&text) {
@@ -189,7 +191,7 @@ pub(crate) mod testing {
 
     use super::*;
 
-    /// What a test varies of a request.
+    /// The attributes of a request that tests vary.
     pub(crate) struct Ask<'a> {
         pub(crate) operation: Operation,
         pub(crate) gvr: &'a Gvr,
@@ -200,7 +202,7 @@ pub(crate) mod testing {
         pub(crate) old: Option<Value>,
     }
 
-    /// Creates `kind` in namespace `a` as an administrator.
+    /// A request that creates a `kind` in namespace `a` as an administrator.
     pub(crate) fn creates<'a>(gvr: &'a Gvr, kind: &'a str) -> Ask<'a> {
         let user = User::authenticated("admin", &["system:masters"]);
         Ask {
@@ -214,7 +216,7 @@ pub(crate) mod testing {
         }
     }
 
-    /// Runs both passes of one plugin; the final object and the warnings.
+    /// Runs `mutate` and `validate` of one plugin; returns the final object and the warnings.
     pub(crate) async fn admit(
         plugin: &dyn Plugin,
         ask: Ask<'_>,
@@ -224,7 +226,7 @@ pub(crate) mod testing {
         Ok((object, warnings))
     }
 
-    /// As [`admit`], and what is reserved of quotas.
+    /// Like [`admit`], and returns the quota reservation as well.
     pub(crate) async fn admit_reserving(
         plugin: &dyn Plugin,
         ask: Ask<'_>,

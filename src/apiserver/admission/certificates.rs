@@ -17,7 +17,7 @@ use crate::request::user::User;
 
 const GROUP: &str = "certificates.k8s.io";
 
-/// Common names and organisations of the request in `spec.request`.
+/// The common names and organizations of the certificate request in `spec.request`.
 fn subject(object: &Value) -> Result<(String, Vec<String>), String> {
     let pem = STANDARD.decode(str_in(object, &["spec", "request"])).map_err(|e| e.to_string())?;
     let (_, block) = x509_parser::pem::parse_x509_pem(&pem)
@@ -39,7 +39,7 @@ fn subject(object: &Value) -> Result<(String, Vec<String>), String> {
     Ok((name, organizations))
 }
 
-/// A node asks for certificates of its own name only.
+/// Checks that a node requests certificates for its own name only.
 pub(super) fn node_request(node: &str, object: &Value) -> Result<(), String> {
     let signer = str_in(object, &["spec", "signerName"]);
     if !matches!(
@@ -57,7 +57,7 @@ pub(super) fn node_request(node: &str, object: &Value) -> Result<(), String> {
     }
 }
 
-/// The user may do this to requests of the signer, or of all signers of its domain.
+/// Whether the user may do this for the signer, or for all signers of its domain.
 async fn may(authorizer: &dyn Authorizer, user: &User, verb: &str, signer: &str) -> bool {
     let wildcard = signer.split_once('/').map(|(domain, _)| format!("{domain}/*"));
     for name in std::iter::once(signer).chain(wildcard.as_deref()) {
@@ -76,13 +76,13 @@ async fn may(authorizer: &dyn Authorizer, user: &User, verb: &str, signer: &str)
     false
 }
 
-/// Who approves needs `approve` on the signer.
+/// CertificateApproval: approving a request requires `approve` on its signer.
 pub struct CertificateApproval(pub Arc<dyn Authorizer>);
 
-/// Who signs needs `sign` on the signer.
+/// CertificateSigning: signing a request requires `sign` on its signer.
 pub struct CertificateSigning(pub Arc<dyn Authorizer>);
 
-/// Nobody requests a certificate of `system:masters`.
+/// CertificateSubjectRestriction: rejects requests for the group `system:masters`.
 pub struct CertificateSubjectRestriction;
 
 fn is_csr(request: &Request<'_>, subresource: &str, operation: Operation) -> bool {
@@ -91,7 +91,7 @@ fn is_csr(request: &Request<'_>, subresource: &str, operation: Operation) -> boo
         && request.operation == operation
 }
 
-/// A signer decides a pod's request.
+/// Whether the request is a signer's decision about a PodCertificateRequest.
 fn is_decision_for_pod(request: &Request<'_>) -> bool {
     request.is(GROUP, "podcertificaterequests")
         && request.subresource == "status"
@@ -99,8 +99,9 @@ fn is_decision_for_pod(request: &Request<'_>) -> bool {
 }
 
 impl CertificateSigning {
-    /// Whoever changes the status of a pod's request needs `sign` on its signer; upstream's strategy asks, and says so as
-    /// a fault of the object (`pkg/registry/certificates/podcertificaterequest`).
+    /// Writing the status of a PodCertificateRequest requires `sign` on its signer. Upstream checks
+    /// this in the strategy and reports a validation error
+    /// (`pkg/registry/certificates/podcertificaterequest`).
     async fn decision_for_pod(
         &self,
         request: &Request<'_>,
@@ -252,7 +253,7 @@ mod tests {
             Err("can only create a node CSR with CN=system:node:n1".into())
         );
     }
-    /// May sign for `a.b/c` alone.
+    /// Allows `sign` for `a.b/c` only.
     struct OneSigner;
 
     #[async_trait]

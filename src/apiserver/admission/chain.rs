@@ -11,10 +11,11 @@ use crate::authz::Authorizer;
 use crate::authz::escalation::Escalation;
 use crate::registry::lookup::Lookup;
 
-/// All plugins over this view of the cluster, in order; `authorizer` is the complete one, `dynamic` are those that objects of the
-/// cluster say (policies, webhooks). `hardened` adds those that upstream has and leaves off.
+/// All plugins in upstream's order. `authorizer` is the complete chain of authorizers; `dynamic`
+/// are the plugins configured by API objects (policies, webhooks). `hardened` adds plugins that
+/// upstream has and does not enable by default.
 ///
-/// Every write passes the mutating side of all of them, then its strategy, then their validating side.
+/// A write passes `mutate` of all plugins, then its strategy, then `validate` of all plugins.
 pub fn plugins(
     lookup: &Arc<dyn Lookup>,
     authorizer: &Arc<dyn Authorizer>,
@@ -43,7 +44,8 @@ pub fn plugins(
         Arc::new(certificates::CertificateSubjectRestriction),
         Arc::new(classes::DefaultIngressClass(look())),
         Arc::new(pods::PodTopologyLabels(look())),
-        // No plugin upstream but part of how roles are stored: behind everything that changes them.
+        // Not a plugin upstream, but part of the storage of roles: runs after all plugins that
+        // mutate them.
         Arc::new(escalation),
     ];
     if hardened {
@@ -56,7 +58,7 @@ pub fn plugins(
         all.insert(at, Arc::new(hardening::DenyServiceExternalIps));
     }
     all.extend(dynamic);
-    // Quota stays last, so that nothing is reserved for what is refused.
+    // Quota is last, so that nothing is reserved for a rejected write.
     all.push(Arc::new(quota::ResourceQuota::new(look())));
     all
 }
@@ -97,14 +99,14 @@ mod tests {
                 "DefaultIngressClass",
                 "PodTopologyLabels",
                 "RBACEscalation",
-                // Stands for policies and webhooks.
+                // A placeholder for policies and webhooks.
                 "TaintNodesByCondition",
                 "ResourceQuota",
             ]
         );
     }
 
-    /// C3.9: those that the hardened profile adds, where upstream has them.
+    /// C3.9: the plugins of the hardened profile, at their upstream positions.
     #[test]
     fn the_hardened_order_is_upstreams() {
         let lookup: Arc<dyn Lookup> = Fixed::new(&[]);

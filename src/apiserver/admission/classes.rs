@@ -1,4 +1,5 @@
-//! DefaultStorageClass and DefaultIngressClass: the newest class that is marked as the default.
+//! DefaultStorageClass and DefaultIngressClass: apply the newest class that is marked as the
+//! default.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use super::{Operation, Plugin, Request};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 
-/// The name of the newest class that one of the annotations marks; the first by name among equally old ones.
+/// The name of the newest class with one of the annotations set; among equally old ones the first
+/// by name.
 async fn default_class(
     lookup: &dyn Lookup,
     gvr: &Gvr,
@@ -31,7 +33,7 @@ async fn default_class(
     Ok(newest.map(|newest| str_in(&newest, &["metadata", "name"]).to_owned()))
 }
 
-/// Gives a claim without a class the default one.
+/// DefaultStorageClass: sets the default class of claims without a class.
 pub struct DefaultStorageClass(pub Arc<dyn Lookup>);
 
 #[async_trait]
@@ -70,7 +72,7 @@ impl Plugin for DefaultStorageClass {
     }
 }
 
-/// Gives an ingress without a class the default one.
+/// DefaultIngressClass: sets the default class of ingresses without a class.
 pub struct DefaultIngressClass(pub Arc<dyn Lookup>);
 
 #[async_trait]

@@ -1,5 +1,5 @@
-//! Expressions (CEL) of webhooks and policies, evaluated for one request: their variables, their costs and upstream's words where they fail
-//! (upstream's `pkg/admission/plugin/cel/activation.go`).
+//! CEL expressions of webhooks and policies, evaluated for one request: variables, cost budget and
+//! upstream's error messages (`pkg/admission/plugin/cel/activation.go`).
 
 pub(crate) mod cel_authorizer;
 pub(crate) mod conditions;
@@ -19,11 +19,11 @@ use serde_json::Value as Json;
 
 use cel_authorizer::Memo;
 
-/// What upstream says when all expressions together cost too much.
+/// Upstream's message for expressions that exceed the cost budget together.
 pub(crate) const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// An expression, or why it does not compile.
+/// A compiled expression, or its compilation error.
 #[derive(Debug)]
 pub(crate) struct Expression {
     pub(crate) text: String,
@@ -31,48 +31,48 @@ pub(crate) struct Expression {
 }
 
 impl Expression {
-    /// Compiles a text.
+    /// Compiles an expression.
     pub(crate) fn of(compiler: &Compiler, text: &str, uses: Uses, yields: Yields) -> Self {
         Self { text: text.to_owned(), program: compiler.compile(text, uses, yields) }
     }
 
-    /// Levels of its tree.
+    /// The depth of the syntax tree.
     pub(crate) fn depth(&self) -> usize {
         self.program.as_ref().map_or(0, Program::depth)
     }
 }
 
-/// The variables of a policy in their order.
+/// The variables of a policy, in their order.
 pub(crate) type Variables = Vec<(String, Expression)>;
 
-/// What an expression may look at.
+/// The variables that an expression can read.
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {
-    /// The object in the version of the rule that matched.
+    /// The object, in the version of the rule that matched.
     pub(crate) object: Option<&'a Json>,
     pub(crate) old: Option<&'a Json>,
-    /// AdmissionRequest.
+    /// The AdmissionRequest.
     pub(crate) request: &'a Json,
     /// The namespace of the request.
     pub(crate) namespace: Option<&'a Json>,
     pub(crate) params: Option<&'a Json>,
-    /// Who answers `authorizer`, and the check that `authorizer.requestResource` begins with.
+    /// The decisions for the variable `authorizer`, and the check for `authorizer.requestResource`.
     pub(crate) authorizer: Option<(&'a Arc<Memo>, &'a Check)>,
     pub(crate) variables: &'a Variables,
 }
 
-/// All expressions together cost more than they may.
+/// All expressions together exceed the cost budget.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OutOfBudget;
 
-/// What an expression yields, or upstream's sentence why nothing.
+/// The value of an expression, or upstream's error message.
 pub(crate) type Yielded<'a> = Result<Value<'a>, String>;
 
 impl<'a> Inputs<'a> {
-    /// The values of expressions in their order; their costs are taken from `budget`.
+    /// Evaluates expressions in order; subtracts their cost from `budget`.
     ///
     /// # Errors
-    /// When the budget does not suffice; nothing further is evaluated then.
+    /// If the budget is exceeded; the remaining expressions are not evaluated.
     pub(crate) fn evaluate<'e>(
         &self,
         expressions: impl IntoIterator<Item = &'e Expression>,
@@ -82,10 +82,10 @@ impl<'a> Inputs<'a> {
         Ok(all.into_iter().map(|(yielded, _)| yielded).collect())
     }
 
-    /// As [`Inputs::evaluate`], each with how long it took.
+    /// Like [`Inputs::evaluate`], with the duration of each evaluation.
     ///
     /// # Errors
-    /// When the budget does not suffice.
+    /// If the budget is exceeded.
     pub(crate) fn timed<'e>(
         &self,
         expressions: impl IntoIterator<Item = &'e Expression>,
@@ -115,11 +115,11 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// The variables of one evaluation; those of the policy are made when they are asked for, and once.
+/// The variables of one evaluation; a variable of the policy is evaluated lazily, and once.
 struct Given<'a> {
     inputs: Inputs<'a>,
     made: RefCell<BTreeMap<&'a str, Result<Value<'a>, Error>>>,
-    /// What variables of the policy cost since this was last looked at.
+    /// The cost of policy variables since the last expression was charged.
     cost: Cell<u64>,
 }
 
@@ -132,7 +132,7 @@ impl<'a> Given<'a> {
         let program = of.program.as_ref().map_err(|fault| {
             Error::new(format!("composited variable {quoted} fails to compile: {fault}"))
         });
-        // Two variables of one name may refer to each other; that must end.
+        // Two variables of the same name may refer to each other; report the cycle.
         let circle = Error::new(format!("composited variable {quoted} refers to itself"));
         self.made.borrow_mut().insert(name, Err(circle));
         let value = program.and_then(|program| {
@@ -176,7 +176,7 @@ impl<'a> Activation<'a> for Given<'a> {
         if variable != VARIABLES {
             return None;
         }
-        // Of several with one name the last counts.
+        // Of several variables with the same name, the last one counts.
         let found = self.inputs.variables.iter().rfind(|(name, _)| name == field);
         Some(match found {
             Some((name, expression)) => self.variable(name, expression),
@@ -185,7 +185,7 @@ impl<'a> Activation<'a> for Given<'a> {
     }
 }
 
-/// Reads the variables of a policy; each may use those before it.
+/// Parses the variables of a policy; a variable can use those before it.
 pub(crate) fn variables(compiler: &mut Compiler, list: &[Json], uses: Uses) -> Variables {
     let one = |variable: &Json| {
         let word = |key| api::value::str_at(variable, key);

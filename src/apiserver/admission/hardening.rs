@@ -1,5 +1,5 @@
-//! What upstream has and leaves off by default, on under `--profile=hardened`: no external addresses of Services, a rate for
-//! events.
+//! Plugins that upstream does not enable by default, enabled by `--profile=hardened`:
+//! DenyServiceExternalIPs and EventRateLimit.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::{Operation, Plugin, Request};
 
-/// DenyServiceExternalIPs: who may make a Service may not draw the traffic of any address to it (CVE-2020-8554).
+/// DenyServiceExternalIPs: users that can create Services must not redirect the traffic of
+/// arbitrary addresses (CVE-2020-8554).
 pub struct DenyServiceExternalIps;
 
 #[async_trait]
@@ -36,18 +37,18 @@ impl Plugin for DenyServiceExternalIps {
     }
 }
 
-/// Events that a namespace takes at once.
+/// The burst of events per namespace.
 const BURST: f64 = 1000.0;
-/// Events that it takes each second from then on.
+/// The rate of events per namespace, per second.
 const RATE: f64 = 100.0;
-/// Namespaces that are remembered (upstream's `defaultCacheSize`).
+/// The number of namespaces with a bucket (upstream's `defaultCacheSize`).
 const REMEMBERED_MAX: usize = 4096;
 
-/// EventRateLimit with one limit of the type Namespace.
+/// EventRateLimit with one limit of type Namespace.
 #[derive(Default)]
 pub struct EventRateLimit(Mutex<HashMap<String, Bucket>>);
 
-/// What a namespace has left, at a time.
+/// The token bucket of a namespace.
 struct Bucket {
     left: f64,
     at: Instant,
@@ -63,7 +64,7 @@ impl EventRateLimit {
     fn take(&self, namespace: &str, now: Instant) -> bool {
         let mut all = self.0.lock();
         if all.len() >= REMEMBERED_MAX && !all.contains_key(namespace) {
-            // Whoever has all again is as if never seen.
+            // A full bucket is the same as no bucket.
             all.retain(|_, bucket| bucket.left(now) < BURST);
             if all.len() >= REMEMBERED_MAX {
                 all.clear();
@@ -112,7 +113,8 @@ mod tests {
         json!({"metadata": {"name": "s"}, "spec": {"externalIPs": ips}})
     }
 
-    /// C2.2, C3.9: CVE-2020-8554; upstream's text and its leave for those that stand there already.
+    /// C2.2, C3.9: CVE-2020-8554; upstream's message, and its exception for addresses that the old
+    /// object has.
     #[tokio::test]
     async fn external_addresses_are_refused_unless_they_were_there() {
         let gvr = Gvr::new("", "v1", "services");
@@ -139,7 +141,7 @@ mod tests {
         assert!(changed(&["192.0.2.1"], &["192.0.2.1", "192.0.2.2"]).await.is_err());
     }
 
-    /// C3.9: the cap on events, for each namespace by itself.
+    /// C3.9: the event rate limit applies to each namespace separately.
     #[tokio::test]
     async fn a_namespace_has_a_rate_of_events() {
         let (plugin, now) = (EventRateLimit::default(), base::clock::now());

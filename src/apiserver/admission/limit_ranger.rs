@@ -1,4 +1,4 @@
-//! LimitRanger: defaults and bounds of a namespace for containers, pods and claims.
+//! LimitRanger: the defaults and limits of a namespace for containers, pods and claims.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{Operation, Plugin, Request};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 
-/// The plugin.
+/// The LimitRanger plugin.
 pub struct LimitRanger(pub Arc<dyn Lookup>);
 
 impl LimitRanger {
@@ -43,7 +43,8 @@ fn limits<'v>(range: &'v Value, kind: &str) -> impl Iterator<Item = &'v Value> {
     items(get(range, "spec"), "limits").iter().filter(move |limit| str_at(limit, "type") == kind)
 }
 
-/// Fills in the defaults of one range; what was set for whom, as upstream words it.
+/// Applies the defaults of one LimitRange; adds upstream's annotation text for each default to
+/// `notes`.
 fn fill(container: &mut Value, range: &Value, kind: &str, notes: &mut Vec<String>) {
     for (from, to, word) in
         [("defaultRequest", "requests", "request"), ("default", "limits", "limit")]
@@ -230,7 +231,7 @@ fn check_claim(range: &Value, claim: &Value) -> Vec<String> {
     errors
 }
 
-/// Several reasons as one text: alone, or in brackets, each once.
+/// Upstream's aggregate of error messages: one alone, several in brackets, without duplicates.
 pub(super) fn aggregate(errors: &[String]) -> String {
     let mut seen = HashSet::new();
     let once: Vec<&str> =

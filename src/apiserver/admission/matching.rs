@@ -1,5 +1,5 @@
-//! Which requests the rules of a webhook concern: operations, resources, scope, labels of namespace and object
-//! (upstream's `pkg/admission/plugin/webhook/predicates`).
+//! Matches the rules of a webhook against requests: operations, resources, scope, labels of
+//! namespace and object (upstream's `pkg/admission/plugin/webhook/predicates`).
 
 use api::selector::LabelSelector;
 use api::value::{at, get, items, str_at, str_in};
@@ -10,7 +10,8 @@ use super::{Operation, Request};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 
-/// Kinds that tell which webhooks and policies there are: none of these is ever asked about them, or nobody could mend a broken one.
+/// Kinds that configure webhooks and policies: these are exempt from both, so that a broken
+/// configuration can be fixed.
 const EXEMPT: [&str; 6] = [
     "ValidatingWebhookConfiguration",
     "MutatingWebhookConfiguration",
@@ -20,8 +21,8 @@ const EXEMPT: [&str; 6] = [
     "MutatingAdmissionPolicyBinding",
 ];
 
-/// Questions that are answered and not stored: webhooks are not asked, or a broken one would lock everybody out
-/// (`ExcludeAdmissionWebhookVirtualResources`, on by default in 1.37).
+/// Virtual resources, which are not stored: exempt from webhooks, so that a broken webhook does not
+/// lock users out (`ExcludeAdmissionWebhookVirtualResources`, on by default in 1.37).
 const VIRTUAL: [(&str, &str); 6] = [
     ("authentication.k8s.io", "tokenreviews"),
     ("authentication.k8s.io", "selfsubjectreviews"),
@@ -31,20 +32,20 @@ const VIRTUAL: [(&str, &str); 6] = [
     ("authorization.k8s.io", "subjectaccessreviews"),
 ];
 
-/// No webhook is asked about this request.
+/// Whether the request is exempt from webhooks.
 pub(crate) fn is_exempt(request: &Request<'_>) -> bool {
     let kind = request.gvk;
     (&*kind.group == "admissionregistration.k8s.io" && EXEMPT.contains(&&*kind.kind))
         || is_virtual(request)
 }
 
-/// The request is about a policy or what binds one.
+/// Whether the request is for an admission policy or a binding.
 pub(crate) fn is_policy(request: &Request<'_>) -> bool {
     let kind = request.gvk;
     &*kind.group == "admissionregistration.k8s.io" && kind.kind.contains("AdmissionPolicy")
 }
 
-/// The request is a question that is answered and not stored.
+/// Whether the request is for a virtual resource, which is not stored.
 pub(crate) fn is_virtual(request: &Request<'_>) -> bool {
     VIRTUAL.iter().any(|(group, resource)| request.is(group, resource))
 }
@@ -60,7 +61,7 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// Reads one as the API has it.
+    /// Parses a rule from its API form.
     pub(crate) fn of(rule: &Value) -> Self {
         let list = |key: &str| {
             items(rule, key).iter().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -74,7 +75,8 @@ impl Rule {
         }
     }
 
-    /// Whether it concerns this operation on this resource; `namespace` is that of the request, see [`namespace_of`].
+    /// Whether the rule covers this operation on this resource; `namespace` is that of the request,
+    /// see [`namespace_of`].
     pub(crate) fn matches(
         &self,
         operation: Operation,
@@ -102,12 +104,12 @@ impl Rule {
     }
 }
 
-/// `namespaces` of the core group.
+/// Whether the resource is `namespaces` of the core group.
 fn is_namespace(gvr: &Gvr) -> bool {
     gvr.group.is_empty() && &*gvr.version == "v1" && &*gvr.resource == "namespaces"
 }
 
-/// An operation as reviews and rules name it.
+/// The name of an operation in reviews and rules.
 pub(crate) fn word(operation: Operation) -> &'static str {
     match operation {
         Operation::Create => "CREATE",
@@ -117,7 +119,7 @@ pub(crate) fn word(operation: Operation) -> &'static str {
     }
 }
 
-/// The namespace of a request; that of a namespace itself is its name.
+/// The namespace of a request; for a Namespace, its own name.
 pub(crate) fn namespace_of<'a>(request: &Request<'a>, object: Option<&'a Value>) -> &'a str {
     if !request.namespace.is_empty() || !is_namespace(request.gvr) {
         return request.namespace;
@@ -128,7 +130,7 @@ pub(crate) fn namespace_of<'a>(request: &Request<'a>, object: Option<&'a Value>)
     }
 }
 
-/// Selectors of a webhook; an empty one takes everything.
+/// The selectors of a webhook; an empty one selects everything.
 #[derive(Debug, Clone)]
 pub(crate) struct Selectors {
     namespace: LabelSelector,
@@ -136,10 +138,10 @@ pub(crate) struct Selectors {
 }
 
 impl Selectors {
-    /// Reads `namespaceSelector` and `objectSelector`; one that is absent takes everything.
+    /// Parses `namespaceSelector` and `objectSelector`; an absent one selects everything.
     ///
     /// # Errors
-    /// A sentence when one cannot be read.
+    /// The message if a selector is invalid.
     pub(crate) fn of(hook: &Value) -> Result<Self, String> {
         let read = |key: &str| match get(hook, key) {
             Value::Null => Ok(LabelSelector::everything()),
@@ -148,10 +150,11 @@ impl Selectors {
         Ok(Self { namespace: read("namespaceSelector")?, object: read("objectSelector")? })
     }
 
-    /// Whether the namespace's labels are selected. What is in no namespace, and is none, always is.
+    /// Whether the labels of the namespace are selected. Cluster-scoped objects other than
+    /// namespaces always are.
     ///
     /// # Errors
-    /// 404 when the namespace is not there; it matters only where a rule matches.
+    /// 404 if the namespace does not exist; relevant only if a rule matches.
     pub(crate) async fn namespace(
         &self,
         request: &Request<'_>,
@@ -173,7 +176,7 @@ impl Selectors {
         Ok(self.namespace.matches(&*namespace))
     }
 
-    /// Whether the labels of the new or the old object are selected.
+    /// Whether the labels of the new or of the old object are selected.
     pub(crate) fn object(&self, new: Option<&Value>, old: Option<&Value>) -> bool {
         self.object.is_empty()
             || new.is_some_and(|o| matches_labels(&self.object, o))
@@ -181,10 +184,10 @@ impl Selectors {
     }
 }
 
-/// A namespace as the cache has it, else as the store has it.
+/// A namespace from the cache, else from the store.
 ///
 /// # Errors
-/// 404 where there is none, 500 where it cannot be read.
+/// 404 if it does not exist, 500 if it cannot be read.
 pub(crate) async fn namespace(
     lookup: &dyn Lookup,
     name: &str,
@@ -204,7 +207,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Rows of upstream's `rules_test.go`: the rule, then requests as `OPERATION group/version/resource/subresource namespace`.
+    /// Rows of upstream's `rules_test.go`: the rule, then requests as `OPERATION
+    /// group/version/resource/subresource namespace`.
     fn check(rule: Value, yes: &[&str], no: &[&str]) {
         let rule = Rule::of(&rule);
         for (requests, wanted) in [(yes, true), (no, false)] {

@@ -1,4 +1,5 @@
-//! NamespaceLifecycle: nothing is created in a namespace that is absent or going, and some namespaces stay for ever.
+//! NamespaceLifecycle: rejects creates in absent or terminating namespaces, and the deletion of
+//! system namespaces.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,20 +19,20 @@ use crate::registry::lookup::Lookup;
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// For this long after a deletion the store is asked and not the cache.
+/// How long after a deletion the plugin reads the store instead of the cache.
 const FORCE_LIVE: Duration = Duration::from_secs(30);
 
-/// Deletions remembered at most.
+/// The maximum number of deletions that are remembered.
 const MAX_DELETIONS: usize = 100;
 
-/// The plugin.
+/// The NamespaceLifecycle plugin.
 pub struct NamespaceLifecycle {
     lookup: Arc<dyn Lookup>,
     deleted: Mutex<HashMap<String, Instant>>,
 }
 
 impl NamespaceLifecycle {
-    /// Over these namespaces.
+    /// Creates the plugin; `lookup` finds the namespaces.
     pub fn new(lookup: Arc<dyn Lookup>) -> Self {
         Self { lookup, deleted: Mutex::default() }
     }

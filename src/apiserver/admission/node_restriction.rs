@@ -1,4 +1,4 @@
-//! NodeRestriction: a node writes its own objects only, and of them only what is a node's to say.
+//! NodeRestriction: a node writes only its own objects, and only the fields that it owns.
 
 mod pod_certificate;
 
@@ -17,13 +17,13 @@ use crate::authz::{Attributes, Authorizer, Decision};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 
-/// The plugin.
+/// The NodeRestriction plugin.
 pub struct NodeRestriction {
     lookup: Arc<dyn Lookup>,
     authorizer: Arc<dyn Authorizer>,
 }
 
-/// A refusal: a reason for 403, or a complete answer.
+/// A rejection: a reason for 403, or a complete status.
 enum No {
     Because(String),
     Answer(Box<Status>),
@@ -42,7 +42,8 @@ fn no(why: impl Into<String>) -> Verdict {
 }
 
 impl NodeRestriction {
-    /// `authorizer` answers whether a node may request tokens for an audience that no volume of the pod names.
+    /// Creates the plugin; `authorizer` decides whether a node may request tokens for an audience
+    /// that no volume of the pod names.
     pub fn new(lookup: Arc<dyn Lookup>, authorizer: Arc<dyn Authorizer>) -> Self {
         Self { lookup, authorizer }
     }
@@ -248,10 +249,11 @@ impl NodeRestriction {
         }
     }
 
-    /// A projected volume of the pod, or the driver of one of its CSI volumes, asks for tokens of this audience.
+    /// Whether a projected volume of the pod, or the driver of one of its CSI volumes, requests
+    /// tokens for this audience.
     ///
     /// # Errors
-    /// No volume does, as far as can be told: some claim, volume or driver is missing or cannot be read.
+    /// If no volume does and some claim, volume or driver is missing or cannot be read.
     async fn names_audience(
         &self,
         namespace: &str,
@@ -299,12 +301,12 @@ impl NodeRestriction {
         match errors.as_slice() {
             [] => Ok(false),
             [one] => Err(one.clone()),
-            // As Go's aggregate writes several errors.
+            // The format of several errors in Go's aggregate.
             several => Err(format!("[{}]", several.join(", "))),
         }
     }
 
-    /// The driver of a claim's volume; empty where there is no claim, or no driver.
+    /// The CSI driver of a claim's volume; empty if there is no claim or no driver.
     async fn driver_of(&self, namespace: &str, claim: &str) -> Result<String, String> {
         if claim.is_empty() {
             return Ok(String::new());
@@ -324,7 +326,8 @@ impl NodeRestriction {
         self.lookup.get(gvr, namespace, name).await.and_then(lookup::value)
     }
 
-    /// As [`NodeRestriction::existing`]; absence is an error with the text of upstream's listers.
+    /// Like [`NodeRestriction::existing`], but absence is an error with the message of upstream's
+    /// listers.
     async fn there(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Value, String> {
         let found = self.existing(gvr, namespace, name).await.map_err(|error| error.message)?;
         let one = gvr.resource.strip_suffix('s').unwrap_or(&gvr.resource);
@@ -372,12 +375,12 @@ fn pod_status(quoted: &str, node: &str, r: &Request<'_>, pod: &Value) -> Verdict
     Ok(())
 }
 
-/// Which taints the node lifecycle controller set because the node's flags asked for them: it removes no others, so a node
-/// must not be able to claim them.
+/// The taints that the node lifecycle controller applied from the node's flags. It removes no other
+/// taints, so a node must not be able to add to this list.
 const APPLIED_FLAG_TAINTS: &str = "kube-lite.io/applied-flag-taints";
 
 fn own_node(quoted: &str, node: &str, r: &Request<'_>, object: &Value) -> Verdict {
-    // The name of a new node stands in the object.
+    // For a create, the name is in the object.
     let name = if r.name.is_empty() { str_in(object, &["metadata", "name"]) } else { r.name };
     if name != node {
         return no(format!("node {quoted} is not allowed to modify node {}", go_quote(name)));
@@ -428,7 +431,7 @@ fn own_node(quoted: &str, node: &str, r: &Request<'_>, object: &Value) -> Verdic
     Ok(())
 }
 
-/// Labels that differ and that a node may not set, sorted.
+/// The labels that differ and that a node must not set, sorted.
 fn forbidden_labels(new: &Value, old: &Value) -> Vec<String> {
     let (new, old) = (get(new, "metadata"), get(old, "metadata"));
     let changed = entries(new, "labels").filter(|(k, v)| get(get(old, "labels"), k) != *v);
@@ -465,7 +468,7 @@ fn claim_status(quoted: &str, r: &Request<'_>, claim: &Value) -> Verdict {
     ))
 }
 
-/// The kind of API object that the pod names, if it names any.
+/// The kind of API object that the pod references, if any.
 pub(super) fn references(pod: &Value) -> Option<&'static str> {
     let spec = get(pod, "spec");
     if !is_empty(spec, "serviceAccountName") {

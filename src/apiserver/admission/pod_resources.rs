@@ -1,4 +1,4 @@
-//! What a pod requests and is limited to as a whole: sums of containers, peaks of init containers.
+//! The total requests and limits of a pod: sums over containers, peaks of init containers.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// Which side of `resources` is summed.
+/// The field of `resources` that is summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// `requests`.
@@ -27,7 +27,7 @@ impl Side {
     }
 }
 
-/// The amounts of a resource list; what is no quantity is left out, since validation names it.
+/// The amounts of a resource list; invalid quantities are skipped, because validation reports them.
 pub fn amounts(object: &Value, field: &str) -> Amounts {
     entries(object, field)
         .filter_map(|(name, q)| Some((name.clone(), Quantity::from_value(q).ok()?)))
@@ -50,7 +50,7 @@ fn raise(peak: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// The pod sets resources of its own beside those of its containers.
+/// Whether the pod sets pod-level resources.
 pub fn pod_level(spec: &Value) -> bool {
     let own = get(spec, "resources");
     [Side::Requests, Side::Limits]
@@ -58,19 +58,19 @@ pub fn pod_level(spec: &Value) -> bool {
         .any(|side| entries(own, side.field()).any(|(name, _)| supported(name)))
 }
 
-/// Resources that may be set for the pod as a whole.
+/// Whether pod-level resources support this name.
 fn supported(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
-/// Total of one side over the pod's `spec`, without its overhead.
+/// The total of one side over the pod's `spec`, without overhead.
 pub fn total(spec: &Value, side: Side) -> Amounts {
     let of = |container: &Value| amounts(get(container, "resources"), side.field());
     let mut sum = Amounts::new();
     for container in items(spec, "containers") {
         add(&mut sum, &of(container));
     }
-    // A restartable init container runs beside all that come after it.
+    // A restartable init container runs alongside all containers after it.
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in items(spec, "initContainers") {
         let mut own = of(container);
@@ -92,7 +92,8 @@ pub fn total(spec: &Value, side: Side) -> Amounts {
     sum
 }
 
-/// The same with the overhead of the runtime class; limits count it only where there is a limit.
+/// The total including the overhead of the runtime class; limits include it only if there is a
+/// limit.
 pub fn total_with_overhead(spec: &Value, side: Side) -> Amounts {
     let mut sum = total(spec, side);
     if has(spec, "overhead") {

@@ -1,4 +1,4 @@
-//! PodSecurity: the levels of the Pod Security Standards, by namespace label.
+//! PodSecurity: enforces the Pod Security Standards by namespace labels.
 
 pub mod baseline;
 pub mod policy;
@@ -18,34 +18,36 @@ use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 use policy::{Level, LevelVersion, Policy};
 
-/// Existing pods that are looked at when a namespace becomes stricter (upstream's default).
+/// The number of existing pods that are evaluated when a namespace becomes stricter (upstream's
+/// default).
 const MAX_PODS: usize = 3000;
 
-/// Subresources of pods that change no pod specification.
+/// Subresources of pods that do not change the pod's spec.
 const IGNORED: [&str; 8] =
     ["exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"];
 
-/// The plugin.
+/// The PodSecurity plugin.
 pub struct PodSecurity {
-    /// Namespaces and pods.
+    /// Finds namespaces and pods.
     pub lookup: Arc<dyn Lookup>,
-    /// Namespaces that say nothing enforce `baseline` and warn of `restricted`, but for those of the system.
+    /// Whether namespaces without labels enforce `baseline` and warn about `restricted`, except
+    /// system namespaces.
     pub hardened: bool,
 }
 
-/// Namespaces that the hardened profile leaves alone; what runs the cluster needs the host.
+/// Namespaces that the hardened profile exempts: system components need access to the host.
 const OF_THE_SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
-/// One violation: what it is in short, and the details for one pod.
+/// A violation: a short reason, and the details for one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Short reason, such as `host namespaces`.
+    /// The short reason, such as `host namespaces`.
     pub reason: &'static str,
-    /// Which fields of which container.
+    /// The fields and containers that violate the policy.
     pub detail: String,
 }
 
-/// All violations of a pod against one level and version, in upstream's order.
+/// All violations of a level and version by a pod, in upstream's order.
 pub fn evaluate(policy: LevelVersion, metadata: &Value, spec: &Value) -> Vec<Violation> {
     let version = policy.version.minor();
     let pod = Pod { metadata, spec, version };
@@ -60,18 +62,18 @@ pub fn evaluate(policy: LevelVersion, metadata: &Value, spec: &Value) -> Vec<Vio
     }
 }
 
-/// What checks look at.
+/// The input of the checks.
 pub struct Pod<'a> {
     /// `metadata` of the pod or template.
     pub metadata: &'a Value,
     /// `spec` of the pod or template.
     pub spec: &'a Value,
-    /// Minor version of the policy.
+    /// The minor version of the policy.
     pub version: u32,
 }
 
 impl<'a> Pod<'a> {
-    /// All containers: init, ordinary, ephemeral.
+    /// All containers: init, regular and ephemeral.
     fn containers(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
         let spec = self.spec;
         ["initContainers", "containers", "ephemeralContainers"]
@@ -79,7 +81,7 @@ impl<'a> Pod<'a> {
             .flat_map(move |list| items(spec, list))
     }
 
-    /// The names of containers that fail.
+    /// The names of the containers for which `fails` is true.
     fn bad(&self, fails: impl Fn(&Value) -> bool) -> Vec<&'a str> {
         self.containers().filter(|c| fails(c)).map(|c| str_at(c, "name")).collect()
     }
@@ -108,7 +110,7 @@ fn containers(names: &[&str]) -> String {
     format!("{} {}", if names.len() == 1 { "container" } else { "containers" }, quoted(names))
 }
 
-/// Sorted, each once.
+/// Sorted and without duplicates.
 fn set<S: Into<String>>(values: impl IntoIterator<Item = S>) -> Vec<String> {
     let mut all: Vec<String> = values.into_iter().map(Into::into).collect();
     all.sort();
@@ -116,7 +118,7 @@ fn set<S: Into<String>>(values: impl IntoIterator<Item = S>) -> Vec<String> {
     all
 }
 
-/// `pod and container "a"`: who set something wrong.
+/// `pod and container "a"`: the setters of a forbidden value.
 fn setters(pod: bool, names: &[&str]) -> String {
     let mut who = Vec::new();
     if pod {
@@ -152,7 +154,7 @@ fn labels_of(value: &Value) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// Metadata and spec of the pods that an object makes, and whether it is a pod itself.
+/// The metadata and spec of the pods that an object creates, and whether it is a pod itself.
 fn pod_spec<'v>(request: &Request<'_>, object: &'v Value) -> Option<(&'v Value, &'v Value)> {
     let template = |path: &[&str]| {
         let template = at(object, path);
@@ -168,7 +170,7 @@ fn pod_spec<'v>(request: &Request<'_>, object: &'v Value) -> Option<(&'v Value, 
     }
 }
 
-/// The update changes an image, or the set of containers.
+/// Whether the update changes an image or the set of containers.
 fn significant(new: &Value, old: &Value) -> bool {
     let (new, old) = (get(new, "spec"), get(old, "spec"));
     let images =
@@ -236,7 +238,7 @@ impl PodSecurity {
         Ok(())
     }
 
-    /// Names pods that the new level would not let in.
+    /// Warns about existing pods that violate the new level.
     async fn warn_of_existing(
         &self,
         request: &Request<'_>,
@@ -247,7 +249,7 @@ impl PodSecurity {
             request.warn("failed to list pods while checking new PodSecurity enforce level".into());
             return;
         };
-        // By reasons: the first name and how many.
+        // By reason: the first pod name and the number of pods.
         let mut found: BTreeMap<String, (String, usize)> = BTreeMap::new();
         for pod in pods.iter().take(MAX_PODS) {
             let Ok(value) = pod.value() else { continue };
@@ -330,7 +332,7 @@ impl PodSecurity {
     }
 }
 
-/// Counts one evaluation under upstream's words.
+/// Counts one evaluation in upstream's metric.
 fn count(request: &Request<'_>, allowed: bool, mode: &str, policy: policy::LevelVersion) {
     let decision = if allowed { "allow" } else { "deny" };
     let operation = if request.operation == Operation::Create { "create" } else { "update" };
@@ -340,7 +342,7 @@ fn count(request: &Request<'_>, allowed: bool, mode: &str, policy: policy::Level
     crate::metrics::requests::evaluated(decision, mode, (level, &version), what);
 }
 
-/// Events about pods say what was enforced.
+/// Records the enforced policy in the audit annotations.
 fn note_enforced(policy: &Policy) {
     let key = "pod-security.kubernetes.io/enforce-policy";
     crate::audit::annotate(key, || policy.enforce.to_string());

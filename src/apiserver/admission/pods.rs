@@ -1,4 +1,5 @@
-//! Small steps for pods and nodes: Priority, DefaultTolerationSeconds, RuntimeClass, TaintNodesByCondition, PodTopologyLabels.
+//! Small plugins for pods and nodes: Priority, DefaultTolerationSeconds, RuntimeClass,
+//! TaintNodesByCondition, PodTopologyLabels.
 
 use std::sync::Arc;
 
@@ -18,11 +19,12 @@ async fn values(lookup: &dyn Lookup, gvr: &api::Gvr) -> Result<Vec<Value>, Strin
     all.iter().map(|object| object.value().map_err(|e| e.to_string())).collect()
 }
 
-/// Why a pod is not admitted.
+/// The reason why a pod is not admitted.
 enum Refusal {
-    /// By a rule: 403.
+    /// A rule rejects it: 403.
     Forbidden(String),
-    /// What the rule depends on cannot be read: 500, as of a plain error of upstream's plugins.
+    /// An object that the rule depends on cannot be read: 500, as for plain errors of upstream's
+    /// plugins.
     Failed(String),
 }
 
@@ -41,7 +43,7 @@ impl Refusal {
     }
 }
 
-/// Resolves `priorityClassName` to `priority` and `preemptionPolicy`.
+/// Priority: resolves `priorityClassName` to `priority` and `preemptionPolicy`.
 pub struct Priority(pub Arc<dyn Lookup>);
 
 impl Priority {
@@ -161,12 +163,13 @@ impl Plugin for Priority {
     }
 }
 
-/// Pods tolerate an unready or unreachable node for some time unless they say otherwise.
+/// DefaultTolerationSeconds: tolerates unready and unreachable nodes for a while unless the pod has
+/// its own tolerations.
 #[derive(Debug, Clone, Copy)]
 pub struct DefaultTolerationSeconds {
-    /// Seconds on a node that is not ready.
+    /// The seconds on a node that is not ready.
     pub not_ready: i64,
-    /// Seconds on a node that is unreachable.
+    /// The seconds on an unreachable node.
     pub unreachable: i64,
 }
 
@@ -213,7 +216,7 @@ impl Plugin for DefaultTolerationSeconds {
     }
 }
 
-/// A new node is tainted until its condition is known.
+/// TaintNodesByCondition: taints a new node until its condition is known.
 pub struct TaintNodesByCondition;
 
 #[async_trait]
@@ -243,7 +246,7 @@ impl Plugin for TaintNodesByCondition {
     }
 }
 
-/// Overhead, node selector and tolerations of the pod's runtime class.
+/// RuntimeClass: sets overhead, node selector and tolerations from the pod's runtime class.
 pub struct RuntimeClass(pub Arc<dyn Lookup>);
 
 impl RuntimeClass {
@@ -361,7 +364,7 @@ impl Plugin for RuntimeClass {
     }
 }
 
-/// Zone and region of the node go to the labels of a pod that is bound to it.
+/// PodTopologyLabels: copies zone and region of the node to the labels of a pod at binding.
 pub struct PodTopologyLabels(pub Arc<dyn Lookup>);
 
 #[async_trait]

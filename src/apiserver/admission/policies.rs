@@ -1,5 +1,5 @@
-//! Admission policies: expressions that objects of the cluster say, asked about every write that a binding of theirs matches
-//! (upstream's `pkg/admission/plugin/policy`).
+//! Admission policies: CEL expressions in API objects, evaluated for every write that a binding
+//! matches (upstream's `pkg/admission/plugin/policy`).
 
 mod criteria;
 mod mutating;
@@ -26,7 +26,7 @@ pub use mutating::MutatingAdmissionPolicy;
 pub use source::Sources;
 pub use validating::ValidatingAdmissionPolicy;
 
-/// Both plugins over these objects, and what keeps their policies current.
+/// Creates both plugins over these objects, and the sources that keep the policies current.
 pub fn plugins(
     objects: &Arc<Objects>,
     authorizer: &Arc<dyn Authorizer>,
@@ -42,7 +42,7 @@ pub fn plugins(
     (mutating, validating, sources)
 }
 
-/// What policies see of the cluster.
+/// The cluster state that policies use.
 struct Cluster {
     objects: Arc<Objects>,
     versions: Versions,
@@ -50,10 +50,11 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// The namespace of the request as `namespaceObject` shows it; none for what is in none, and for namespaces themselves.
+    /// The namespace of the request for `namespaceObject`; `None` for cluster-scoped objects,
+    /// including namespaces.
     ///
     /// # Errors
-    /// 404 when it is not there.
+    /// 404 if it does not exist.
     async fn namespace(
         &self,
         request: &Request<'_>,
@@ -72,7 +73,7 @@ impl Cluster {
     }
 }
 
-/// The members of a namespace that expressions may see.
+/// The fields of a namespace that expressions can read.
 fn shown_namespace(namespace: &Value) -> Value {
     const METADATA: [&str; 12] = [
         "annotations",
@@ -96,18 +97,18 @@ fn shown_namespace(namespace: &Value) -> Value {
     json!({"metadata": shown, "spec": at(namespace, &["spec"]), "status": at(namespace, &["status"])})
 }
 
-/// No policy is asked about this request: about policies themselves, or nobody could mend a broken one, and about questions that are
-/// answered and not stored.
+/// Whether the request is exempt from policies: writes of policies themselves, so that a broken one
+/// can be fixed, and virtual resources.
 fn is_exempt(request: &Request<'_>) -> bool {
     matching::is_policy(request) || matching::is_virtual(request)
 }
 
-/// Group, version and kind as Go prints them: `apps/v1, Kind=Deployment`.
+/// Group, version and kind in Go's format: `apps/v1, Kind=Deployment`.
 fn kind_text(kind: &Gvk) -> String {
     format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind)
 }
 
-/// Name of an object.
+/// The name of an object.
 fn name_of(object: &Value) -> &str {
     str_in(object, &["metadata", "name"])
 }

@@ -1,6 +1,6 @@
-//! ResourceQuota: what a write would use is checked against the namespace's quotas. Their statuses are stored in one
-//! transaction with the object, so that a write that fails has used nothing, and a count of the objects that are stored has
-//! counted each of them when the quota did not change meanwhile.
+//! ResourceQuota: checks the usage of a write against the quotas of its namespace. The new quota
+//! statuses are stored in one transaction with the object: a failed write consumes nothing, and a
+//! recount of stored objects is consistent with a quota that did not change meanwhile.
 
 pub mod evaluate;
 mod reservation;
@@ -22,15 +22,15 @@ use crate::registry::lookup::Lookup;
 use evaluate::{Evaluator, constraints, matching, scopes_match, usage};
 pub use reservation::Reservation;
 
-/// The plugin.
+/// The ResourceQuota plugin.
 pub struct ResourceQuota {
     lookup: Arc<dyn Lookup>,
-    /// One write of a namespace at a time is checked and stored, or two would both take the last place and one of them would
-    /// have to be checked again.
+    /// A semaphore per namespace: one write at a time is checked and stored, so that two writes do
+    /// not compete for the last capacity and need a retry.
     turns: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-/// What is checked.
+/// The object under check.
 #[derive(Clone, Copy)]
 struct Subject<'a> {
     operation: Operation,
@@ -49,7 +49,7 @@ impl Subject<'_> {
 }
 
 impl ResourceQuota {
-    /// Over these quotas.
+    /// Creates the plugin; `lookup` finds the quotas.
     pub fn new(lookup: Arc<dyn Lookup>) -> Self {
         Self { lookup, turns: Mutex::default() }
     }
@@ -78,7 +78,7 @@ fn shown(amounts: &Amounts, names: &[&String]) -> String {
     parts.join(",")
 }
 
-/// The quotas that the write changes, each with what is used then.
+/// The quotas that the write changes, with their new usage.
 fn check(subject: Subject<'_>, quotas: Vec<Value>) -> Result<Vec<Value>, Status> {
     let Subject { gvr, object, evaluator, .. } = subject;
     let refuse = |why: String| subject.refuse(&why);
@@ -151,7 +151,7 @@ fn check(subject: Subject<'_>, quotas: Vec<Value>) -> Result<Vec<Value>, Status>
     Ok(charges)
 }
 
-/// Takes `less` away; nothing becomes negative.
+/// Subtracts `less`, saturating at zero.
 fn subtract(from: &mut Amounts, less: &Amounts) {
     for (name, amount) in from.iter_mut() {
         if let Some(other) = less.get(name) {
@@ -168,7 +168,7 @@ impl Plugin for ResourceQuota {
     }
 
     async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
-        // Events would write a quota's status every time; upstream leaves them out too.
+        // Events would update a quota on every write; upstream ignores them, too.
         let ignored = request.namespace.is_empty()
             || request.is("", "events")
             || request.is("events.k8s.io", "events");
@@ -199,7 +199,8 @@ impl Plugin for ResourceQuota {
     }
 }
 
-/// Total usage of the objects of one kind under a quota's scopes; for the quota controller.
+/// The total usage of the objects of one resource within a quota's scopes; for the quota
+/// controller.
 pub fn total_usage(gvr: &api::Gvr, quota: &Value, objects: &[Value]) -> Amounts {
     let evaluator = Evaluator::of(gvr);
     let mut sum = Amounts::new();
@@ -210,7 +211,7 @@ pub fn total_usage(gvr: &api::Gvr, quota: &Value, objects: &[Value]) -> Amounts 
     sum
 }
 
-/// Scopes of a quota, old and new form together: name, operator, values.
+/// The scopes of a quota, from `scopes` and `scopeSelector`: name, operator, values.
 fn selectors(quota: &Value) -> impl Iterator<Item = (&str, &str, &[Value])> {
     let spec = get(quota, "spec");
     let plain = items(spec, "scopes")

@@ -1,42 +1,43 @@
-//! The two rounds of mutating admission: when a policy or a webhook changed the object, everything before it is run once more, and those
-//! are asked again that want to be (upstream's `reinvocation.go` and both `reinvocationcontext.go`).
+//! Reinvocation in mutating admission: if a policy or a webhook changed the object, a second pass
+//! repeats the built-in plugins and reinvokes policies and webhooks with `reinvocationPolicy:
+//! IfNeeded` (upstream's `reinvocation.go` and both `reinvocationcontext.go`).
 
 use std::collections::BTreeSet;
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// What is remembered over both rounds of one request.
+/// The state of both passes over one request.
 #[derive(Debug, Default)]
 pub struct Rounds(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// This is the second round.
+    /// Whether this is the second pass.
     second: bool,
-    /// A second round is wanted.
+    /// Whether a second pass is requested.
     wanted: bool,
     policies: Memory,
     webhooks: Memory,
 }
 
-/// Who remembers.
+/// The plugin that the state belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Mutating policies, by policy, binding and parameter.
+    /// Mutating policies, keyed by policy, binding and parameter.
     Policies,
-    /// Mutating webhooks.
+    /// Mutating webhooks, keyed by ID.
     Webhooks,
 }
 
-/// What one part remembers.
+/// The reinvocation state of one plugin.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The object as the first round left it.
+    /// The object after the first pass of the plugin.
     left: Option<Value>,
-    /// Asked, and to be asked again when somebody changes the object.
+    /// Invoked, and reinvoked if the object changes later.
     asked: BTreeSet<String>,
-    /// To be asked in the second round.
+    /// To be reinvoked in the second pass.
     due: BTreeSet<String>,
 }
 
@@ -57,20 +58,20 @@ impl State {
 }
 
 impl Rounds {
-    /// Begins the second round, when it is wanted.
+    /// Begins the second pass if it is requested; returns whether it does.
     pub fn begin_second(&self) -> bool {
         let mut state = self.0.lock();
         state.second = state.wanted && !state.second;
         state.second
     }
 
-    /// What one part sees of the rounds.
+    /// The context of one plugin.
     pub(crate) fn of(&self, part: Part) -> Round<'_> {
         Round { rounds: self, part }
     }
 }
 
-/// The rounds for one part.
+/// The reinvocation context of one plugin.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Round<'a> {
     rounds: &'a Rounds,
@@ -78,12 +79,12 @@ pub(crate) struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// This is the second round.
+    /// Whether this is the second pass.
     pub(crate) fn is_second(&self) -> bool {
         self.rounds.0.lock().second
     }
 
-    /// It begins; in the second round, built-in steps may have changed the object since.
+    /// The plugin begins; in the second pass, built-in plugins may have changed the object since.
     pub(crate) fn enter(&self, object: Option<&Value>) {
         let mut state = self.rounds.0.lock();
         if !state.second {
@@ -95,25 +96,27 @@ impl Round<'_> {
         }
     }
 
-    /// This one is asked in this round. One that was passed over in the first is not asked for the first time in the second.
+    /// Whether to invoke this hook in this pass. A hook that was skipped in the first pass is
+    /// skipped in the second one, too.
     pub(crate) fn is_due(&self, id: &str) -> bool {
         let mut state = self.rounds.0.lock();
         !state.second || state.memory(self.part).due.contains(id)
     }
 
-    /// One of this part changed the object.
+    /// A hook of this plugin changed the object.
     pub(crate) fn changed(&self) {
         let mut state = self.rounds.0.lock();
         state.wanted = true;
         state.memory(self.part).repeat_all();
     }
 
-    /// This one was asked, and may be asked again.
+    /// The hook was invoked and can be reinvoked.
     pub(crate) fn may_repeat(&self, id: &str) {
         self.rounds.0.lock().memory(self.part).asked.insert(id.to_owned());
     }
 
-    /// It is through; how it left the object counts in a second round, which webhooks, as the last, know of by now.
+    /// The plugin ends. Records the object for comparison in a second pass; webhooks are last, so
+    /// they already know whether there is one.
     pub(crate) fn leave(&self, object: Option<&Value>) {
         let mut state = self.rounds.0.lock();
         if !state.second && (state.wanted || self.part == Part::Policies) {

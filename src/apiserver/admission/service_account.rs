@@ -1,4 +1,4 @@
-//! ServiceAccount: every pod runs as one, and gets its token mounted.
+//! ServiceAccount: sets the service account of pods and mounts its token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +15,18 @@ use crate::registry::lookup::Lookup;
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME: &str = "kube-api-access-";
 
-/// Seconds; upstream marks with this odd value the tokens that it mounted itself.
+/// Seconds; upstream marks the tokens that it mounts itself with this odd value.
 const TOKEN_SECONDS: i64 = 3607;
 
-/// How long the `default` account, which a controller makes for each namespace, is waited for.
+/// How long to wait for the `default` service account, which a controller creates for each
+/// namespace.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// The plugin.
+/// The ServiceAccount plugin.
 pub struct ServiceAccount(Arc<dyn Lookup>);
 
 impl ServiceAccount {
-    /// Over these accounts.
+    /// Creates the plugin; `lookup` finds the service accounts.
     pub fn new(lookup: Arc<dyn Lookup>) -> Self {
         Self(lookup)
     }
@@ -80,7 +81,8 @@ fn token_volume(name: &str) -> Value {
     }})
 }
 
-/// Mounts the token volume into each container that has nothing at its path, and adds the volume if one needs it.
+/// Mounts the token volume into each container without a mount at its path, and adds the volume if
+/// it is used.
 fn mount(spec: &mut Value) {
     let existing = items(spec, "volumes")
         .iter()
@@ -122,7 +124,8 @@ pub(super) fn push(value: &mut Value, field: &str, item: Value) {
     }
 }
 
-/// Secrets that the environment of a container names, each with the words that refusals use for it.
+/// The Secrets that the environment of a container references, each with the wording for
+/// rejections.
 fn environment(
     container: &Value,
     kind: &str,
@@ -152,7 +155,8 @@ fn environment(
     Ok(())
 }
 
-/// The pod names only secrets that its account lists, where the account asks for this check.
+/// Checks that the pod references only Secrets that its service account lists, if the account
+/// enforces this.
 fn mountable(account: &Value, pod: &Value, ephemeral: bool) -> Result<(), String> {
     let enforced =
         str_in(account, &["metadata", "annotations", "kubernetes.io/enforce-mountable-secrets"]);
@@ -195,7 +199,7 @@ fn mountable(account: &Value, pod: &Value, ephemeral: bool) -> Result<(), String
     Ok(())
 }
 
-/// What a mirror pod may not name.
+/// The reference that is forbidden in a mirror pod.
 fn mirror(pod: &Value) -> Result<(), &'static str> {
     let spec = get(pod, "spec");
     if !is_empty(spec, "serviceAccountName") {

@@ -13,7 +13,7 @@ use super::{Operation, Plugin, Request};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 
-/// Volumes and claims get the finalizer that keeps them while they are used.
+/// StorageObjectInUseProtection: adds the protection finalizers to volumes and claims.
 pub struct StorageObjectInUseProtection;
 
 #[async_trait]
@@ -45,7 +45,7 @@ impl Plugin for StorageObjectInUseProtection {
     }
 }
 
-/// Claims grow only when bound and when their class allows it.
+/// PersistentVolumeClaimResize: a claim can grow only if it is bound and its class allows it.
 pub struct PersistentVolumeClaimResize(pub Arc<dyn Lookup>);
 
 fn requested(claim: &Value) -> Quantity {

@@ -1,12 +1,12 @@
-//! The tolerations of a runtime class beside those of its pods.
+//! Merges the tolerations of a runtime class with those of a pod.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use api::value::{int_at, str_at};
 use serde_json::Value;
 
-/// Both lists without a toleration that another one covers. Pods have as many as their bodies are long, so the ones that may
-/// cover a toleration are looked up by what they tolerate.
+/// Both lists without the tolerations that another one covers. A pod can have many tolerations, so
+/// candidates are looked up by scope.
 pub(super) fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
     let all: Vec<Toleration<'_>> = first.iter().chain(second).map(Toleration::of).collect();
     let mut later = Index::default();
@@ -27,7 +27,7 @@ pub(super) fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
     merged
 }
 
-/// What a toleration tolerates: the key, the effect, and the value when it matters.
+/// What a toleration matches: the key, the effect, and the value if it is significant.
 type Scope<'a> = (&'a str, &'a str, Option<&'a str>);
 
 struct Toleration<'a> {
@@ -35,7 +35,7 @@ struct Toleration<'a> {
     text: String,
     /// `None` for an unknown operator, which covers nothing else.
     scope: Option<Scope<'a>>,
-    /// How long it covers others.
+    /// The duration for which it can cover others.
     limit: i64,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Toleration<'a> {
     }
 }
 
-/// Tolerations by their scope, then by their limit and text, with their number.
+/// Tolerations by scope, then by limit and text, with their count.
 #[derive(Default)]
 struct Index<'a>(HashMap<Scope<'a>, BTreeMap<(i64, &'a str), usize>>);
 
@@ -82,13 +82,14 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// Whether one of these, which is not the same, tolerates all that this one tolerates.
+    /// Whether another toleration tolerates everything that this one tolerates.
     fn covers(&self, toleration: &Toleration<'_>) -> bool {
         let (key, effect) = (str_at(toleration.value, "key"), str_at(toleration.value, "effect"));
         let value = toleration.scope.and_then(|(_, _, value)| value);
         let seconds = int_at(toleration.value, "tolerationSeconds").unwrap_or(i64::MAX);
         let covers = |scope: Scope<'_>| {
-            // The limit of others than `NoExecute` is the largest, so the last ones cover longest. One of them may be the same.
+            // Effects other than `NoExecute` have the largest limit, so the last ones cover
+            // longest. One of them may be the same toleration.
             let longest = self.0.get(&scope).into_iter().flat_map(|bucket| bucket.keys().rev());
             longest.take(2).any(|(limit, text)| *limit >= seconds && **text != *toleration.text)
         };
@@ -106,7 +107,7 @@ mod tests {
     use api::value::items;
     use serde_json::json;
 
-    /// Upstream's merge: each one is compared with all others.
+    /// Upstream's merge: compares each toleration with all others.
     fn merged_by_comparison(all: &[Value]) -> Vec<Value> {
         let mut merged: Vec<Value> = Vec::new();
         for (i, t) in all.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Plugins that cannot read what they decide by: they refuse, with 500 or the 403 of upstream's plugin, and never take what they
-//! cannot read for absent.
+//! Plugins that cannot read an object they depend on: they reject with 500 or with upstream's 403,
+//! and never treat the object as absent.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::authz::chain::Chain;
 use crate::registry::lookup;
 use crate::registry::lookup::testing::{Fixed, UNREADABLE};
 
-/// No objects at all, and this resource cannot be read.
+/// A cluster without objects where this resource cannot be read.
 fn without(gvr: &Gvr) -> Arc<Fixed> {
     let fixed = Fixed::new(&[]);
     fixed.break_reads(gvr);
@@ -39,7 +39,7 @@ async fn a_namespace_that_cannot_be_read_is_an_internal_error() {
     assert_eq!(refused(&plugin, create(), pod(json!({}))).await, internal);
     let found = matching::namespace(&*without(&lookup::NAMESPACES), "a").await.unwrap_err();
     assert_eq!((found.code, found.message), internal);
-    // Absence is another answer.
+    // For an absent object, the response differs.
     let found = matching::namespace(&*Fixed::new(&[]), "a").await.unwrap_err();
     assert_eq!(found.code, 404);
 }
@@ -52,7 +52,7 @@ async fn classes_that_cannot_be_read_are_no_refusal_by_their_rules() {
         refused(&plugin, create(), named.clone()).await,
         (500, format!("failed to resolve PriorityClass with name high: {UNREADABLE}"))
     );
-    // The default class may be one that cannot be read.
+    // The default class may be among those that cannot be read.
     assert_eq!(
         refused(&plugin, create(), pod(json!({}))).await,
         (500, format!("error occurred while retrieving default priority class: {UNREADABLE}"))
@@ -75,7 +75,7 @@ async fn a_node_that_cannot_be_read_leaves_no_pod_without_its_labels() {
     let plugin = pods::PodTopologyLabels(without(&lookup::NODES));
     let found = refused(&plugin, create(), bound.clone()).await;
     assert_eq!(found, (503, UNREADABLE.to_owned()));
-    // Upstream passes over a node that is not there.
+    // Upstream ignores a node that does not exist.
     let plugin = pods::PodTopologyLabels(Fixed::new(&[]));
     assert!(admit(&plugin, create(), bound).await.is_ok());
 }
@@ -139,7 +139,8 @@ async fn nodes_are_refused_what_cannot_be_looked_up() {
     );
 }
 
-/// A claim behind which the audience may be: upstream refuses before it asks the authorizer.
+/// The claim may lead to a driver with this audience: upstream rejects before it calls the
+/// authorizer.
 #[tokio::test]
 async fn an_audience_is_not_given_while_a_claim_cannot_be_read() {
     let own = json!({"metadata": {"name": "web", "namespace": "a", "uid": "p1"}, "spec": {"nodeName": "n1",

@@ -1,4 +1,4 @@
-//! Dynamic admission: webhooks that configurations name, asked about every write they match
+//! Dynamic admission: calls the webhooks of configurations for every write that they match
 //! (upstream's `pkg/admission/plugin/webhook`).
 
 mod call;
@@ -34,7 +34,7 @@ pub use source::Sources;
 pub use validating::ValidatingAdmissionWebhook;
 use versions::Versions;
 
-/// Both plugins over these objects, and what keeps their configurations current.
+/// Creates both plugins over these objects, and the sources that keep the configurations current.
 pub fn plugins(
     objects: &Arc<Objects>,
     authorizer: &Arc<dyn Authorizer>,
@@ -51,28 +51,29 @@ pub fn plugins(
     (mutating, validating, sources)
 }
 
-/// A hook that is to be asked, and in which version.
+/// A hook to call, and the version of its review.
 struct Invocation {
     hook: Arc<Hook>,
-    /// Resource as the rule names it.
+    /// The resource as the rule names it.
     gvr: Gvr,
-    /// Kind in that version.
+    /// The kind in that version.
     gvk: Gvk,
 }
 
-/// Decides who is asked.
+/// Selects the hooks to call.
 struct Matcher {
     objects: Arc<Objects>,
     versions: Versions,
     authorizer: Arc<dyn Authorizer>,
 }
 
-/// What a request for `scale` shows to webhooks and policies: a Scale, where the pipeline works on the object that is scaled.
+/// The Scale that webhooks and policies see for a request to `scale`; the write pipeline works on
+/// the scaled object.
 pub(crate) struct Scaled {
     row: Arc<Resource>,
     /// The Scale of the old object.
     pub(crate) old: Option<Value>,
-    /// The Scale of the new object, which may be changed.
+    /// The Scale of the new object, which can be mutated.
     pub(crate) new: Option<Value>,
 }
 
@@ -80,7 +81,7 @@ impl Scaled {
     /// `None` for other requests.
     ///
     /// # Errors
-    /// When the object cannot be shown as a Scale.
+    /// If the object has no Scale.
     pub(crate) fn of(
         objects: &Objects,
         request: &Request<'_>,
@@ -95,10 +96,10 @@ impl Scaled {
         Ok(Some(Self { row, old, new }))
     }
 
-    /// Takes the new Scale over into the object.
+    /// Writes the new Scale back to the object.
     ///
     /// # Errors
-    /// When the object has no place for it.
+    /// If the object has no field for it.
     pub(crate) fn settle(self, object: &mut Option<Value>) -> Result<(), Status> {
         match (object, self.new) {
             (Some(object), Some(scale)) => set_replicas(&self.row, object, &scale),
@@ -108,10 +109,10 @@ impl Scaled {
 }
 
 impl Matcher {
-    /// The invocation, when the hook is to be asked about this request.
+    /// The invocation, if the hook matches this request.
     ///
     /// # Errors
-    /// 404 of a namespace that is not there, 403 of a condition that cannot be decided.
+    /// 404 if the namespace does not exist, 403 if a condition fails to evaluate.
     async fn invocation(
         &self,
         hook: &Arc<Hook>,
@@ -133,7 +134,7 @@ impl Matcher {
         let found = if fits(request.gvr).is_some() {
             Some((request.gvr.clone(), kind.clone()))
         } else if hook.is_equivalent {
-            // Of several versions that rules name, the one that the first rule names.
+            // If rules name several versions, the version of the first rule.
             let others = self.versions.equivalents(request.gvr, request.subresource);
             let fitting =
                 others.into_iter().filter_map(|other| fits(&other.0).map(|at| (at, other)));
@@ -148,10 +149,11 @@ impl Matcher {
         Ok(asked.then_some(invocation))
     }
 
-    /// Whether the request meets the hook's conditions; they see the object in the version that the hook is asked in.
+    /// Whether the request meets the hook's match conditions; they see the object in the version of
+    /// the invocation.
     ///
     /// # Errors
-    /// 403 of conditions that cannot be decided, where the hook must not be passed over.
+    /// 403 if a condition fails to evaluate and the hook must not be skipped.
     async fn meets_conditions(
         &self,
         invocation: &Invocation,

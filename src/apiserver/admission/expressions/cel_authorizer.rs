@@ -1,5 +1,5 @@
-//! The authorizer that expressions ask. Expressions cannot wait: what nobody asked before is answered behind the evaluation, which is then
-//! repeated.
+//! The authorizer that CEL expressions use. Evaluation is synchronous: a check without a cached
+//! decision is recorded, authorized after the evaluation, and the evaluation is repeated.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use parking_lot::Mutex;
 use crate::authz::{self, Attributes, Authorizer};
 use crate::request::user::User;
 
-/// Levels of an expression's tree up to which it is evaluated on the caller's stack.
+/// The depth of a syntax tree up to which it is evaluated on the caller's stack.
 const SHALLOW: usize = 40;
-/// Stack for deeper ones, in bytes.
+/// The stack size for deeper ones, in bytes.
 const STACK_BYTES: usize = 32 << 20;
 
-/// Answers for one request.
+/// The authorization decisions of one request.
 #[derive(Debug, Default)]
 pub(crate) struct Memo(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     answers: Vec<(Check, Decision)>,
-    /// Asked, and not answered yet.
+    /// Checks that have no decision yet.
     open: Vec<Check>,
 }
 
@@ -39,7 +39,7 @@ impl Authorize for Memo {
     }
 }
 
-/// Asks for the user of one request.
+/// Authorizes the checks of expressions for the user of one request.
 pub(crate) struct Asking<'a> {
     pub(crate) authorizer: &'a dyn Authorizer,
     pub(crate) user: &'a User,
@@ -47,16 +47,17 @@ pub(crate) struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    /// Nothing asked yet.
+    /// Creates an authorizer without cached decisions.
     pub(crate) fn new(authorizer: &'a dyn Authorizer, user: &'a User) -> Self {
         Self { authorizer, user, memo: Arc::default() }
     }
 
-    /// The outcome of an evaluation in which every question got its answer. It may be run several times and must depend on nothing else;
-    /// `depth` is that of its deepest expression.
+    /// Runs an evaluation until all of its checks have decisions, and returns the last outcome.
+    /// `run` may be called several times and must be deterministic; `depth` is that of its deepest
+    /// expression.
     ///
     /// # Errors
-    /// 500 when there is no thread for a deep expression.
+    /// 500 if no thread can be started for a deep expression.
     pub(crate) async fn settle<T: Send>(
         &self,
         depth: usize,
@@ -118,10 +119,10 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// Runs an evaluation where there is stack for the depth of its expressions.
+/// Runs an evaluation on a stack that is large enough for the depth of its expressions.
 ///
 /// # Errors
-/// 500 when there is no thread for a deep one.
+/// 500 if no thread can be started for a deep expression.
 pub(crate) fn on_stack<T: Send>(depth: usize, run: impl Fn() -> T + Send) -> Result<T, Status> {
     if depth <= SHALLOW {
         return Ok(run());

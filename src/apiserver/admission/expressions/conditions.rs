@@ -1,4 +1,5 @@
-//! `matchConditions`: all must be true, or a webhook or policy is not asked (upstream's `webhook/matchconditions`).
+//! `matchConditions`: unless all are true, the webhook or policy is skipped (upstream's
+//! `webhook/matchconditions`).
 
 use api::expressions::{Compiler, Uses, Yields};
 use api::value::{items, str_at};
@@ -11,44 +12,45 @@ use crate::response::aggregate::aggregate;
 
 use super::{Expression, Inputs, OUT_OF_BUDGET};
 
-/// The conditions of a webhook or policy.
+/// The match conditions of a webhook or policy.
 #[derive(Debug, Default)]
 pub(crate) struct Conditions(Vec<Expression>);
 
-/// Whether a request meets conditions.
+/// Whether a request meets the match conditions.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Matched {
     Yes,
     No,
-    /// No condition is false, and some cannot be decided.
+    /// No condition is false, and at least one fails to evaluate.
     Failed(String),
 }
 
 impl Conditions {
-    /// Reads `matchConditions` of a webhook or of a policy's `spec`.
+    /// Parses `matchConditions` of a webhook or of a policy's `spec`.
     pub(crate) fn of(compiler: &Compiler, parent: &Json, uses: Uses) -> Self {
         let list = items(parent, "matchConditions").iter();
         let texts = list.map(|condition| str_at(condition, "expression"));
         Self(texts.map(|text| Expression::of(compiler, text, uses, Yields::Bool)).collect())
     }
 
-    /// There is none.
+    /// Whether there are no conditions.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Levels of the deepest one.
+    /// The depth of the deepest expression.
     pub(crate) fn depth(&self) -> usize {
         self.0.iter().map(Expression::depth).max().unwrap_or(0)
     }
 
-    /// Decides; one condition that is false outweighs others that fail.
+    /// Evaluates the conditions; one that is false takes precedence over errors of others.
     #[cfg(test)]
     pub(crate) fn decide(&self, inputs: &Inputs<'_>) -> Matched {
         self.count(inputs).0
     }
 
-    /// Decides, with what is counted of it; one condition that is false outweighs others that fail.
+    /// Evaluates the conditions and returns the outcome with its metrics; a condition that is false
+    /// takes precedence over errors of others.
     pub(crate) fn count(&self, inputs: &Inputs<'_>) -> (Matched, ConditionsEvaluated) {
         let begun = base::clock::now();
         let counted = |matched: Matched, errors| {
@@ -62,7 +64,7 @@ impl Conditions {
         };
         let is_false = |value: &Result<Value<'_>, String>| matches!(value, Ok(Value::Bool(false)));
         if let Some(at) = yielded.iter().position(is_false) {
-            // Those behind it are not looked at upstream.
+            // Upstream does not evaluate the conditions after it.
             let errors = yielded.iter().take(at).filter(|value| value.is_err()).count();
             return counted(Matched::No, errors);
         }

@@ -1,4 +1,4 @@
-//! Conditions, variables, costs and the authorizer, with upstream's texts.
+//! Conditions, variables, costs and the authorizer, with upstream's messages.
 
 use std::sync::Arc;
 
@@ -75,7 +75,8 @@ fn variables_are_made_once_and_paid_once() {
     let (yielded, twice) =
         run(&["variables.list[2] == 6 && variables.sum == 4", "variables.list[0] == 2"]);
     assert_eq!(yielded, ["true", "true"]);
-    // The second expression costs its own three steps (two selections and a comparison) and no list.
+    // The second expression costs its own three steps (two selections and a comparison), not the
+    // list again.
     assert!(twice - once <= 4, "{once} {twice}");
     assert_eq!(
         run(&["variables.bad == 1", "has(variables.sum) && variables.?sum.orValue(0) == 4"]).0,
@@ -99,7 +100,7 @@ fn two_variables_of_one_name_end() {
     assert!(yielded[0].as_ref().unwrap_err().contains("refers to itself"), "{yielded:?}");
 }
 
-/// Allows what begins with `a`, and counts.
+/// Allows verbs that begin with `a`, and counts calls.
 struct Counting(std::sync::atomic::AtomicUsize);
 
 #[async_trait]
@@ -123,7 +124,7 @@ async fn the_authorizer_is_asked_once_for_each_question() {
     let asking = Asking::new(&authorizer, &user);
     let check = Check { resource: "pods".into(), ..Check::default() };
     let none = Variables::new();
-    // One evaluation may ask two questions, of 350,000 each.
+    // One evaluation can afford two checks, of 350,000 each.
     let texts = [
         "authorizer.requestResource.check('ask').reason() == 'jane ask pods' && !authorizer.requestResource.check('deny').allowed()",
         "authorizer.requestResource.check('ask').allowed() && authorizer.serviceAccount('n', 's').group('').resource('x').check('ask').reason() == 'system:serviceaccount:n:s ask x'",

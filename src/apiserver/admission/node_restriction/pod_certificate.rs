@@ -1,4 +1,5 @@
-//! A node requests certificates only for its own pods, in the name of their accounts, from signers that they name.
+//! A node requests certificates only for its own pods, for the pods' service accounts, and from
+//! signers that the pods name.
 
 use api::field::go_quote;
 use api::value::{at, get, has, items, str_at, str_in};
@@ -10,7 +11,8 @@ use crate::authz::{Attributes, Decision};
 use crate::registry::lookup;
 use crate::response::status::unmapped;
 
-/// What the next look of the node may find right: its cache or ours is behind. Upstream answers a plain error, 500.
+/// An error that a retry can resolve, because the node's cache or ours is stale. Upstream returns a
+/// plain error, 500.
 fn later(why: String) -> No {
     No::Answer(Box::new(unmapped(500, why)))
 }
@@ -80,7 +82,7 @@ impl NodeRestriction {
         )))
     }
 
-    /// The pod, which is this node's, and the uid of its account.
+    /// The pod, which must run on this node, and the UID of its service account.
     async fn pod_of(
         &self,
         node: &str,
@@ -146,7 +148,7 @@ impl NodeRestriction {
         Ok((pod, uid))
     }
 
-    /// The pod has a volume of the signer, or the node may ask for it all the same.
+    /// The pod has a volume with this signer, or the node is authorized without one.
     async fn may_ask(&self, r: &Request<'_>, spec: &Value, pod: &Value, pod_name: &str) -> Verdict {
         let signer = str_at(spec, "signerName");
         let volumes = items(get(pod, "spec"), "volumes").iter();
@@ -156,7 +158,8 @@ impl NodeRestriction {
         }) {
             return Ok(());
         }
-        // A resource's name has no slash: the signer's is written as in the names of trust bundles.
+        // A resource name has no slash: the signer's name is escaped as in the names of trust
+        // bundles.
         let resource = signer.replace('/', ":");
         let attributes = Attributes {
             verb: "request-serviceaccounts-podcertificate-signer",

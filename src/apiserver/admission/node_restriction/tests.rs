@@ -1,4 +1,4 @@
-//! What nodes may and may not write.
+//! NodeRestriction: the writes that are allowed and rejected.
 
 use super::super::testing::{Ask, admit, creates};
 use super::*;
@@ -111,7 +111,8 @@ fn certificate_request() -> Value {
         "serviceAccountUID": "s1", "nodeName": "n1", "nodeUID": "u1"}})
 }
 
-/// What a node is answered that asks for certificates, in a world with its pod `a/api` and the mirror pod `a/static`.
+/// The outcome of a node's certificate request, in a cluster with its pod `a/api` and the mirror
+/// pod `a/static`.
 async fn ask(operation: Operation, change: impl FnOnce(&mut Value)) -> Result<(), (u16, String)> {
     let pod = |name: &str, uid: &str, node: &str, annotations: Value| {
         json!({"metadata": {"name": name, "namespace": "a", "uid": uid, "annotations": annotations},

@@ -1,4 +1,4 @@
-//! The checks of level baseline.
+//! The checks of the level `baseline`.
 
 use api::value::{at, bool_at, entries, get, has, int_at, is_empty, items, str_at, str_in};
 use serde_json::Value;
@@ -11,7 +11,7 @@ fn violation(reason: &'static str, detail: String) -> Check {
     Some(Violation { reason, detail })
 }
 
-/// All baseline checks in order; for level restricted without those that a stricter one replaces.
+/// All baseline checks in order; for `restricted`, without those that a stricter check replaces.
 pub(super) fn checks(pod: &Pod<'_>, restricted: bool) -> Vec<Violation> {
     let replaced = |since: u32| restricted && pod.version >= since;
     let unless = |skip: bool, check: fn(&Pod<'_>) -> Check| if skip { None } else { check(pod) };
@@ -81,7 +81,7 @@ fn added<'v>(
     list.iter().filter_map(Value::as_str).filter(move |c| !allowed.contains(c))
 }
 
-/// Containers that add capabilities beyond these, with the sentence about them.
+/// The containers that add capabilities outside `allowed`, with the message.
 pub(super) fn forbidden_capabilities(
     pod: &Pod<'_>,
     allowed: &'static [&'static str],
@@ -192,7 +192,7 @@ fn privileged(pod: &Pod<'_>) -> Check {
     }
 }
 
-/// Any `procMount` but the default.
+/// Rejects any `procMount` other than the default.
 pub(super) fn proc_mount(pod: &Pod<'_>) -> Check {
     let kind = |c: &Value| {
         get(context(c), "procMount").as_str().filter(|kind| *kind != "Default").map(str::to_owned)
@@ -260,7 +260,7 @@ pub(super) fn bad_seccomp(context: &Value) -> Option<&str> {
     (!profile.is_null() && !matches!(kind, "RuntimeDefault" | "Localhost")).then_some(kind)
 }
 
-/// A forbidden seccomp profile of pod or containers.
+/// Rejects forbidden seccomp profiles of the pod or its containers.
 pub(super) fn seccomp(pod: &Pod<'_>) -> Check {
     if pod.version < 19 {
         return seccomp_annotations(pod);
@@ -279,7 +279,7 @@ pub(super) fn seccomp(pod: &Pod<'_>) -> Check {
     )
 }
 
-/// Before 1.19 annotations said the profile.
+/// Before 1.19, annotations set the profile.
 fn seccomp_annotations(pod: &Pod<'_>) -> Check {
     let fine =
         |v: &str| v == "runtime/default" || v == "docker/default" || v.starts_with("localhost/");
@@ -299,7 +299,7 @@ fn seccomp_annotations(pod: &Pod<'_>) -> Check {
     }
 }
 
-/// Harmless sysctls, with the version that allowed each.
+/// Safe sysctls, each with the version that allowed it.
 const SYSCTLS: [(&str, u32); 14] = [
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),

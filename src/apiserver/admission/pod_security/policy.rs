@@ -1,4 +1,4 @@
-//! Levels and versions, and how namespace labels say them.
+//! Levels and versions of the policy, and their namespace labels.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,14 +8,14 @@ const LATEST: u32 = 37;
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
 
-/// A level, in order of strictness.
+/// A level, ordered by strictness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Everything goes.
+    /// Unrestricted.
     Privileged,
-    /// Known privilege escalations are kept out.
+    /// Prevents known privilege escalations.
     Baseline,
-    /// Hardening as it is best practice.
+    /// Follows pod hardening best practices.
     Restricted,
 }
 
@@ -38,17 +38,18 @@ impl Version {
     }
 }
 
-/// A level in a version, shown as `restricted:latest`.
+/// A level and a version, displayed as `restricted:latest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LevelVersion {
-    /// Level.
+    /// The level.
     pub level: Level,
-    /// Version.
+    /// The version.
     pub version: Version,
 }
 
 impl LevelVersion {
-    /// Level and version as metrics say them: `privileged` is always that of the newest version, versions to come are one.
+    /// Level and version as metric labels: `privileged` always has the version `latest`, versions
+    /// after the newest one are `future`.
     pub(super) fn words(self) -> (&'static str, std::borrow::Cow<'static, str>) {
         let level = match self.level {
             Level::Privileged => return ("privileged", "latest".into()),
@@ -78,25 +79,25 @@ impl fmt::Display for LevelVersion {
     }
 }
 
-/// What a namespace enforces, audits and warns of.
+/// The policy of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Violations are refused.
+    /// Violations are rejected.
     pub enforce: LevelVersion,
-    /// Violations are logged.
+    /// Violations are added to the audit log.
     pub audit: LevelVersion,
-    /// Violations are told to the client.
+    /// Violations are returned to the client as warnings.
     pub warn: LevelVersion,
 }
 
-/// A label with a value that says nothing.
+/// A label with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadLabel {
-    /// Full key.
+    /// The full key.
     pub label: &'static str,
-    /// Its value.
+    /// The value.
     pub value: String,
-    /// Why it is bad.
+    /// The reason why it is invalid.
     pub why: &'static str,
 }
 
@@ -124,21 +125,22 @@ const fn latest(level: Level) -> LevelVersion {
 }
 
 impl Policy {
-    /// Of namespaces that say nothing: upstream's default.
+    /// The policy of namespaces without labels: upstream's default.
     pub const OPEN: Self = Self {
         enforce: latest(Level::Privileged),
         audit: latest(Level::Privileged),
         warn: latest(Level::Privileged),
     };
 
-    /// Of namespaces that say nothing under `--profile=hardened`.
+    /// The policy of namespaces without labels under `--profile=hardened`.
     pub const HARDENED: Self = Self {
         enforce: latest(Level::Baseline),
         audit: latest(Level::Restricted),
         warn: latest(Level::Restricted),
     };
 
-    /// From the labels of a namespace, else from `defaults`; what cannot be read is strict for `enforce` and open for the rest.
+    /// Parses the labels of a namespace and falls back to `defaults`. An invalid value is
+    /// `restricted` for `enforce` and `privileged` for the other modes.
     pub fn from_labels(labels: &BTreeMap<&str, &str>, defaults: Self) -> (Self, Vec<BadLabel>) {
         let mut policy = defaults;
         let mut bad = Vec::new();
@@ -194,7 +196,7 @@ impl Policy {
         (policy, bad)
     }
 
-    /// Nothing is enforced, audited or warned of.
+    /// Whether nothing is enforced, audited or warned about.
     pub fn fully_privileged(&self) -> bool {
         [self.enforce, self.audit, self.warn].iter().all(|mode| mode.level == Level::Privileged)
     }

@@ -1,4 +1,4 @@
-//! The checks of level restricted, beyond baseline.
+//! The checks of the level `restricted` beyond `baseline`.
 
 use api::value::{get, has, items, str_at};
 use serde_json::Value;
@@ -8,7 +8,8 @@ use super::{Pod, Violation, containers, quoted, set, setters};
 
 /// All restricted checks in order.
 pub(super) fn checks(pod: &Pod<'_>) -> Vec<Violation> {
-    // Since 1.25 Windows pods need not say what does not exist there; since 1.35 root in a user namespace is nobody.
+    // Since 1.25, Windows pods may omit Linux-only fields; since 1.35, root in a user namespace is
+    // unprivileged.
     let windows = pod.version >= 25 && pod.windows();
     let mapped = pod.version >= 35 && pod.in_user_namespace();
     let when = |applies: bool, check: fn(&Pod<'_>) -> Option<Violation>| {

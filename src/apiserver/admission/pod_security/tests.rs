@@ -1,4 +1,4 @@
-//! Texts of upstream, some recorded from a live 1.37.1.
+//! Messages of upstream, some recorded from a live 1.37.1.
 
 use super::super::testing::{Ask, admit, creates};
 use super::*;
@@ -126,11 +126,11 @@ fn details_of_single_checks() {
     );
 }
 
-/// C1.9, C2.10: every kind of container counts, at every way in that carries containers.
+/// C1.9, C2.10: every list of containers is checked, on every path that accepts containers.
 #[tokio::test]
 async fn no_list_of_containers_is_overlooked() {
     let plugin = world(json!({"pod-security.kubernetes.io/enforce": "baseline"}));
-    // Of an update upstream looks at images alone.
+    // On update, upstream compares images only.
     let bad = json!({"name": "x", "image": "j", "securityContext": {"privileged": true}});
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let mut pod = bare();
@@ -151,7 +151,7 @@ async fn no_list_of_containers_is_overlooked() {
     }
 }
 
-/// C3.10: what the hardened profile says of namespaces without labels, and of those with.
+/// C3.10: the policy of the hardened profile for namespaces with and without labels.
 #[tokio::test]
 async fn the_hardened_profile_enforces_baseline_where_nothing_is_said() {
     let privileged = || {

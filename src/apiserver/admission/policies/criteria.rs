@@ -1,4 +1,4 @@
-//! Which requests a policy or a binding concerns: `matchConstraints` and `matchResources` (upstream's `policy/matching`).
+//! Matches requests against `matchConstraints` and `matchResources` (upstream's `policy/matching`).
 
 use api::value::{items, str_at};
 use api::{Gvk, Gvr};
@@ -17,7 +17,7 @@ pub(super) struct Criteria {
     is_equivalent: bool,
 }
 
-/// A rule, perhaps for objects of some names alone.
+/// A rule, optionally limited to `resourceNames`.
 #[derive(Debug)]
 struct NamedRule {
     rule: Rule,
@@ -31,18 +31,19 @@ impl NamedRule {
     }
 }
 
-/// What of a request rules look at.
+/// The attributes of a request that rules match.
 struct Facts<'a> {
     request: &'a Request<'a>,
     namespace: &'a str,
     name: &'a str,
     kind: &'a Gvk,
-    /// The other versions of its resource; none where only the exact one counts.
+    /// The equivalent resources of other versions; empty if only the exact version matches.
     others: Vec<(Gvr, Gvk)>,
 }
 
 impl Facts<'_> {
-    /// The resource and kind that the first rule to match names; its own version goes before others.
+    /// The resource and kind of the first matching rule; the request's own version takes
+    /// precedence.
     fn first(&self, rules: &[NamedRule]) -> Option<(Gvr, Gvk)> {
         let (operation, subresource) = (self.request.operation, self.request.subresource);
         let fits = |rule: &NamedRule, gvr: &Gvr| {
@@ -60,7 +61,7 @@ impl Facts<'_> {
 }
 
 impl Criteria {
-    /// Reads them.
+    /// Parses the criteria.
     pub(super) fn of(value: &Value) -> Self {
         let rules = |key| items(value, key).iter().map(NamedRule::of).collect();
         Self {
@@ -71,10 +72,10 @@ impl Criteria {
         }
     }
 
-    /// Resource and kind as the rule that matches names them; none when the request is not concerned.
+    /// The resource and kind of the matching rule; `None` if no rule matches.
     ///
     /// # Errors
-    /// A sentence when that cannot be decided for a request that is else concerned.
+    /// A message if this cannot be decided for a request that matches otherwise.
     pub(super) async fn matches(
         &self,
         cluster: &Cluster,

@@ -1,5 +1,5 @@
-//! Mutating policies: applied one after the other, each sees what those before it made of the object; some are applied again when
-//! later steps changed it (upstream's `policy/mutating/dispatcher.go`).
+//! Mutating policies: applied in sequence, each sees the changes of those before it; a policy is
+//! reinvoked if a later step changed the object (upstream's `policy/mutating/dispatcher.go`).
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use crate::admission::webhooks::{Scaled, review};
 use crate::admission::{Operation, Plugin, Request};
 use crate::metrics::admission as meters;
 
-/// Applies mutating policies.
+/// The MutatingAdmissionPolicy plugin.
 pub struct MutatingAdmissionPolicy {
     cluster: Cluster,
     hooks: Arc<Hooks<Mutations>>,
 }
 
-/// What a mutating policy says.
+/// The mutating part of a policy's `spec`.
 #[derive(Debug)]
 pub(super) struct Mutations {
     list: Vec<Mutation>,
@@ -45,7 +45,7 @@ impl Body for Mutations {
     }
 }
 
-/// A policy that is to be applied, with one parameter of one binding.
+/// A policy to apply, with one parameter of one binding.
 struct Invocation<'h> {
     policy: &'h Policy<Mutations>,
     binding: &'h Binding,
@@ -55,7 +55,7 @@ struct Invocation<'h> {
 }
 
 impl Invocation<'_> {
-    /// Tells it from all others of one request.
+    /// A key that is unique within the request.
     fn key(&self) -> String {
         let param = self.param.as_ref().map(|param| {
             format!("{}/{}", str_in(param, &["metadata", "namespace"]), name_of(param))
@@ -64,11 +64,11 @@ impl Invocation<'_> {
     }
 }
 
-/// Why a mutation is not made.
+/// The reason why a mutation fails.
 enum Failure {
     /// `failurePolicy` decides.
     Failed(String),
-    /// The request ends.
+    /// The request is rejected.
     Refused(Box<Status>),
 }
 
@@ -78,7 +78,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// What went wrong where it must not.
+/// The errors of policies with `failurePolicy: Fail`.
 #[derive(Default)]
 struct Failures(Vec<(String, &'static str)>);
 
@@ -146,7 +146,7 @@ impl MutatingAdmissionPolicy {
         failures.end(request, object.as_ref())
     }
 
-    /// What of a policy is to be applied to the request.
+    /// The invocations of a policy for the request.
     async fn invocations<'h>(
         &self,
         hook: &'h Hook<Mutations>,
@@ -244,8 +244,9 @@ impl MutatingAdmissionPolicy {
                 round.may_repeat(&key);
             }
         }
-        // Upstream asks for a second round when any mutation was made, even one that changed nothing; then all are applied again that
-        // want to be, whichever made it.
+        // Upstream requests a second pass after any successful mutation, even one without an
+        // effect; then all reinvocable policies are applied again, including the one that caused
+        // it.
         if succeeded {
             round.changed();
         }
@@ -254,7 +255,7 @@ impl MutatingAdmissionPolicy {
     }
 }
 
-/// One invocation in its request.
+/// An invocation in the context of its request.
 struct Invoked<'a> {
     cluster: &'a Cluster,
     asking: &'a Asking<'a>,
@@ -265,12 +266,12 @@ struct Invoked<'a> {
 }
 
 impl Invoked<'_> {
-    /// An object of the request in the version of the rule that matched.
+    /// An object of the request, in the version of the rule that matched.
     fn in_version(&self, object: &Value) -> Result<Value, Status> {
         self.cluster.versions.convert(object.clone(), self.kind, &self.invocation.gvk)
     }
 
-    /// Evaluates something with everything that expressions may see.
+    /// Evaluates with all variables that expressions can read.
     async fn run<T: Send>(
         &self,
         depth: usize,
@@ -319,7 +320,7 @@ impl Invoked<'_> {
         })
     }
 
-    /// The object as one mutation leaves it, with defaults.
+    /// Applies one mutation to the object, and defaulting.
     async fn mutate(&self, mutation: &Mutation, object: &Value) -> Result<Value, Failure> {
         let (gvk, versions) = (&self.invocation.gvk, &self.cluster.versions);
         let registry = self.cluster.objects.registry();
@@ -354,7 +355,7 @@ impl Invoked<'_> {
                 let patched = api::patch::json_patch_explained(current.clone(), &operations);
                 match patched.map_err(|why| Failure::Failed(format!("JSON Patch: {why}")))? {
                     Some(patched) => versions.settle_strictly(gvk, &patched)?,
-                    // A test that fails leaves the object as it is.
+                    // A failed `test` operation leaves the object unchanged.
                     None => current,
                 }
             }
@@ -375,7 +376,7 @@ impl Plugin for MutatingAdmissionPolicy {
         object: &mut Option<Value>,
     ) -> Result<(), Status> {
         let hooks = self.hooks.load_full();
-        // What is deleted has no new object to change.
+        // A deletion has no new object to mutate.
         let is_deletion = request.operation == Operation::Delete;
         if hooks.is_empty() || is_deletion || is_exempt(request) {
             return Ok(());

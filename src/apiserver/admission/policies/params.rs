@@ -1,4 +1,5 @@
-//! Parameters of policies: objects that a binding names or selects (upstream's `CollectParams`).
+//! The parameters of policies: objects that a binding names or selects (upstream's
+//! `CollectParams`).
 
 use std::sync::Arc;
 
@@ -26,17 +27,17 @@ pub(super) struct ParamRef {
 }
 
 impl ParamKind {
-    /// Reads that of a policy's `spec`.
+    /// Parses `paramKind` of a policy's `spec`.
     pub(super) fn of(spec: &Value) -> Option<Self> {
         let kind = get(spec, "paramKind");
         kind.is_object()
             .then(|| Self(Gvk::from_api_version(str_at(kind, "apiVersion"), str_at(kind, "kind"))))
     }
 
-    /// The row of the resource.
+    /// The registered resource of the kind.
     ///
     /// # Errors
-    /// Upstream's sentence when it is not served.
+    /// Upstream's message if it is not served.
     pub(super) fn row(&self, cluster: &Cluster) -> Result<Arc<Resource>, String> {
         let row = cluster.objects.registry().row_of_kind(&self.0).map(Arc::clone);
         row.ok_or_else(|| {
@@ -46,7 +47,7 @@ impl ParamKind {
 }
 
 impl ParamRef {
-    /// Reads that of a binding's `spec`.
+    /// Parses `paramRef` of a binding's `spec`.
     pub(super) fn of(spec: &Value) -> Option<Self> {
         let reference = get(spec, "paramRef");
         reference.is_object().then(|| Self {
@@ -59,10 +60,11 @@ impl ParamRef {
         })
     }
 
-    /// The parameters that it names, for a request in this namespace.
+    /// The parameters for a request in this namespace.
     ///
     /// # Errors
-    /// Upstream's sentence: of a reference that does not fit the resource, and of parameters that must be there and are not.
+    /// Upstream's message, if the reference does not fit the scope of the resource or required
+    /// parameters are missing.
     pub(super) async fn collect(
         &self,
         cluster: &Cluster,
@@ -90,7 +92,7 @@ impl ParamRef {
             None if self.name.is_empty() => {
                 return Err("one of name or selector must be provided".to_owned());
             }
-            // One that was made a moment ago may not be in the cache yet.
+            // A new object may not be in the cache yet.
             None => {
                 let found = objects.find(gvr, namespace, &self.name).await;
                 found.map_err(|e| e.message)?.into_iter().collect()

@@ -1,5 +1,5 @@
-//! What a mutation makes of an object: an apply configuration or a JSON patch that an expression yields
-//! (upstream's `policy/mutating/patch`).
+//! The mutations of a policy: an apply configuration or a JSON patch from an expression (upstream's
+//! `policy/mutating/patch`).
 
 use api::expressions::{Compiler, Uses, Yields};
 use api::value::{at, str_at};
@@ -9,24 +9,24 @@ use serde_json::{Map as Members, Value as Json};
 
 use crate::admission::expressions::{Expression, Inputs, OUT_OF_BUDGET};
 
-/// One of `mutations`.
+/// An entry of `mutations`.
 #[derive(Debug)]
 pub(super) struct Mutation {
     is_patch: bool,
     pub(super) expression: Expression,
 }
 
-/// What an expression wants done.
+/// The change that an expression returns.
 #[derive(Debug, PartialEq)]
 pub(super) enum Change {
-    /// Merge this.
+    /// An apply configuration to merge.
     Apply(Json),
-    /// Do this, operation by operation.
+    /// The operations of a JSON patch.
     Patch(Vec<Json>),
 }
 
 impl Mutation {
-    /// Reads one.
+    /// Parses a mutation.
     pub(super) fn of(mutation: &Json, compiler: &Compiler, uses: Uses) -> Self {
         let uses = Uses { patches: true, ..uses };
         let is_patch = str_at(mutation, "patchType") == "JSONPatch";
@@ -39,10 +39,10 @@ impl Mutation {
         Self { is_patch, expression: Expression::of(compiler, text, uses, yields) }
     }
 
-    /// What is to be done to the object that `inputs` show.
+    /// Evaluates the change for the object in `inputs`.
     ///
     /// # Errors
-    /// Upstream's sentence.
+    /// Upstream's message.
     pub(super) fn change(&self, inputs: &Inputs<'_>) -> Result<Change, String> {
         if let Err(fault) = &self.expression.program {
             return Err(fault.to_string());
@@ -104,7 +104,7 @@ fn operation(value: &Value<'_>) -> Result<Json, String> {
     Ok(Json::Object(members))
 }
 
-/// The type of every object within an object is named after the field that it stands in.
+/// Checks that the type name of each nested object matches the path of its field.
 fn check_names(object: &Object<'_>) -> Result<(), String> {
     let mut wrong = Vec::new();
     names(object, &object.name, &mut wrong);

@@ -1,4 +1,5 @@
-//! Policies and their bindings, followed from the watch cache: a change is in force as soon as this server hears of it.
+//! Policies and their bindings, followed in the watch cache: a change takes effect when this server
+//! receives its event.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,9 +26,9 @@ use crate::registry::follower::Follower;
 use crate::registry::lookup;
 use crate::registry::objects::Objects;
 
-/// What a kind of policies says beside what all say.
+/// The part of `spec` that differs between the kinds of policies.
 pub(super) trait Body: Send + Sync + Sized + 'static {
-    /// Reads it from the policy's `spec`.
+    /// Parses it from the policy's `spec`.
     fn of(spec: &Value, compiler: &Compiler, uses: Uses) -> Self;
 }
 
@@ -61,15 +62,15 @@ impl<B: Body> Policy<B> {
         }
     }
 
-    /// Levels of the deepest of its variables and conditions.
+    /// The depth of the deepest evaluation over variables and conditions.
     pub(super) fn depth(&self) -> usize {
         let variables = self.variables.iter().map(|(_, expression)| expression.depth());
-        // A variable may be made while another is.
+        // The evaluation of a variable can be nested in that of another.
         variables.sum::<usize>().saturating_add(self.conditions.depth())
     }
 }
 
-/// What a binding does with a failed validation.
+/// The action of a binding for a failed validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     Deny,
@@ -78,7 +79,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// Its name in the API.
+    /// The name in the API.
     pub(super) fn word(self) -> &'static str {
         match self {
             Action::Deny => "Deny",
@@ -88,11 +89,11 @@ impl Action {
     }
 }
 
-/// A binding of either kind.
+/// A binding of either kind of policy.
 #[derive(Debug)]
 pub(super) struct Binding {
     pub(super) name: String,
-    /// Name of the policy.
+    /// The name of the policy.
     pub(super) policy: String,
     pub(super) criteria: Option<Criteria>,
     pub(super) params: Option<ParamRef>,
@@ -100,11 +101,12 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    /// The parameters that the policy is asked with about this request; `None` when the binding does not match it, one that is `None` when there
-    /// are no objects to be parameters. `row` is the kind of the policy's parameters.
+    /// The parameters to evaluate the policy with: `None` if the binding does not match the
+    /// request; one that is `None` if the policy has no parameters. `row` is the resource of the
+    /// policy's `paramKind`.
     ///
     /// # Errors
-    /// Why the binding cannot be used.
+    /// The reason why the binding is unusable.
     pub(super) async fn params(
         &self,
         cluster: &Cluster,
@@ -118,7 +120,8 @@ impl Binding {
         {
             return Ok(None);
         }
-        // Without a kind the reference does not count; without a reference the kind has no object.
+        // Without `paramKind`, the reference is ignored; without a reference, the parameter is
+        // null.
         let (Some(row), Some(reference)) = (row, &self.params) else {
             return Ok(Some(vec![None]));
         };
@@ -144,17 +147,17 @@ impl Binding {
     }
 }
 
-/// A policy that is bound, with its bindings by name.
+/// A policy with its bindings, by name.
 #[derive(Debug)]
 pub(super) struct Hook<B> {
     pub(super) policy: Arc<Policy<B>>,
     pub(super) bindings: Vec<Arc<Binding>>,
 }
 
-/// All bound policies by name.
+/// All policies that have bindings, by name.
 pub(super) type Hooks<B> = ArcSwap<Vec<Hook<B>>>;
 
-/// All policies of both kinds.
+/// The policies of both kinds.
 #[derive(Default)]
 pub struct Sources {
     pub(super) mutating: Arc<Hooks<Mutations>>,
@@ -168,10 +171,11 @@ impl std::fmt::Debug for Sources {
 }
 
 impl Sources {
-    /// Loads all policies and bindings and keeps them current until shutdown. Await this before serving: no write may pass by a policy.
+    /// Loads all policies and bindings and keeps them current until shutdown. Await this before
+    /// serving, so that no write bypasses a policy.
     ///
     /// # Errors
-    /// When a cache does not load.
+    /// If a cache fails to load.
     pub async fn follow(&self, objects: &Arc<Objects>, tasks: &Tasks) -> Result<(), Status> {
         let kinds = [&*lookup::MUTATING_POLICIES, &*lookup::MUTATING_POLICY_BINDINGS];
         follow_both(&self.mutating, kinds, objects, tasks).await?;
@@ -216,10 +220,10 @@ async fn follow_one<B: Body, T: Send + Sync + 'static>(
     Ok(())
 }
 
-/// Objects by name, with the resource version they were read at.
+/// Objects by name, with their resource version.
 type ByName<T> = Mutex<BTreeMap<Arc<str>, (i64, Arc<T>)>>;
 
-/// Everything known of one kind of policies.
+/// The policies of one kind and their bindings.
 struct Known<B> {
     policies: ByName<Policy<B>>,
     bindings: ByName<Binding>,
@@ -227,9 +231,9 @@ struct Known<B> {
 }
 
 impl<B> Known<B> {
-    /// Brings policies and bindings together anew.
+    /// Publishes the combination of policies and bindings.
     fn settle(&self) {
-        // One at a time, so that an older view never replaces a newer one.
+        // The lock serializes updates, so that an older view never replaces a newer one.
         let policies = self.policies.lock();
         let mut bound: BTreeMap<String, Vec<Arc<Binding>>> = BTreeMap::new();
         for (_, binding) in self.bindings.lock().values() {

@@ -1,4 +1,5 @@
-//! A whole server over memory: what policies let through, refuse and change, with the texts of upstream's dispatchers.
+//! Policies in a complete server with an in-memory store, with the messages of upstream's
+//! dispatchers.
 
 use std::sync::Arc;
 
@@ -85,7 +86,7 @@ impl World {
         answer
     }
 
-    /// Adds a policy about these resources and a binding of the same name.
+    /// Creates a policy for this resource and a binding of the same name.
     async fn bind(&self, kind: &str, name: &str, resource: &str, spec: Value, binding: Value) {
         let (group, resource) = resource.split_once('/').unwrap();
         let mut policy = json!({"metadata": {"name": name}, "spec": {"matchConstraints": {"resourceRules": [
@@ -99,7 +100,8 @@ impl World {
         self.post(&format!("{base}/{kind}admissionpolicybindings"), bound).await;
     }
 
-    /// Asks until the answer is of this kind: a policy is in force as soon as the server hears of it.
+    /// Repeats the request until the response has this code: a policy takes effect when the server
+    /// receives its event.
     async fn until(
         &self,
         path: &str,
@@ -141,7 +143,8 @@ fn deny() -> Value {
     json!({"validationActions": ["Deny"]})
 }
 
-/// The policy of the conformance suite: the message's expression fails, so the expression is told.
+/// The policy of the conformance suite: the message expression fails, so the message names the
+/// expression.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deployment_is_validated() {
     let world = world().await;
@@ -178,7 +181,7 @@ async fn variables_messages_reasons_and_conditions() {
     );
     world.post(MAPS, map("skip", full)).await;
     world.post(MAPS, map("few", json!({"a": "1"}))).await;
-    // An expression that fails is told, unless the policy fails open.
+    // An error of an expression is returned, unless `failurePolicy` is `Ignore`.
     let failing = json!({"validations": [{"expression": "object.data.missing == 'x'"}]});
     world.bind("validating", "q", "/configmaps", failing.clone(), deny()).await;
     let answer = world.refused(MAPS, &map("y", json!({"a": "1"}))).await;
@@ -261,12 +264,12 @@ async fn parameters_are_named_selected_and_missed() {
         world.until("/api/v1/namespaces/default/secrets", secret, says).await;
         assert!(!name.is_empty());
     }
-    // What is not there may be passed over.
+    // Missing parameters can be allowed.
     let allow = with("absent", json!({"name": "none", "parameterNotFoundAction": "Allow"}));
     world.bind("validating", "absent", "/secrets", spec.clone(), allow).await;
     let secret = json!({"metadata": {"name": "s", "labels": {"for": "absent"}}});
     world.post("/api/v1/namespaces/default/secrets", secret).await;
-    // A kind that is not served is the policy's fault.
+    // A kind that is not served is a configuration error of the policy.
     let mut unknown = spec;
     unknown["paramKind"] = json!({"apiVersion": "example.com/v1", "kind": "Limit"});
     world.bind("validating", "unknown", "/services", unknown, deny()).await;
@@ -279,7 +282,7 @@ async fn parameters_are_named_selected_and_missed() {
     world.end().await;
 }
 
-/// Parameters that are there and cannot be read are not missing: `Allow` admits nothing.
+/// Parameters that cannot be read are not missing: `Allow` admits nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parameters_that_cannot_be_read_deny() {
     let world = world().await;
@@ -303,7 +306,7 @@ async fn parameters_that_cannot_be_read_deny() {
     let denied = "secrets \"s\" is forbidden: ValidatingAdmissionPolicy 'limited' with binding 'limited-binding' denied request: failed to configure binding: ";
     assert!(message.starts_with(denied), "{message}");
     assert!(message.contains("corrupt object, Code: 6, Key: /configmaps/other/limit"), "{message}");
-    // One that is missing beside it is passed over.
+    // In contrast, a missing parameter is allowed.
     world.bind("validating", "free", "/services", spec, allow("none")).await;
     let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
     world.post("/api/v1/namespaces/default/services", service).await;
@@ -426,7 +429,8 @@ async fn configurations_that_do_not_fit_are_told() {
     world.end().await;
 }
 
-/// The second changes what the first looked at: the first is applied again, if it wants to be.
+/// The second policy changes the input of the first: the first is reinvoked according to its
+/// `reinvocationPolicy`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_are_applied_again() {
     let world = world().await;

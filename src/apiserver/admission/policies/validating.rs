@@ -1,4 +1,5 @@
-//! Validating policies: all that match are asked, the first denial is the answer (upstream's `policy/validating/dispatcher.go`).
+//! Validating policies: all that match are evaluated, the first denial is returned (upstream's
+//! `policy/validating/dispatcher.go`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +19,12 @@ use crate::admission::webhooks::{Scaled, review};
 use crate::admission::{Plugin, Request};
 use crate::metrics::admission as meters;
 
-/// Most failed validations that are told to the audit log.
+/// The maximum number of failed validations in the audit log.
 const FAILURES_MAX: usize = 50;
-/// Longest value of an audit annotation, in bytes.
+/// The maximum length of an audit annotation, in bytes.
 const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
 
-/// Asks validating policies.
+/// The ValidatingAdmissionPolicy plugin.
 pub struct ValidatingAdmissionPolicy {
     cluster: Cluster,
     hooks: Arc<Hooks<Validations>>,
@@ -35,7 +36,7 @@ struct Denied {
     reason: String,
 }
 
-/// A failed validation, as the audit log shows it.
+/// A failed validation in the format of the audit log.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Failure<'a> {
@@ -46,7 +47,7 @@ struct Failure<'a> {
     validation_actions: Vec<&'static str>,
 }
 
-/// What is gathered over all policies.
+/// The results over all policies.
 #[derive(Default)]
 struct Gathered<'a> {
     denied: Option<Denied>,
@@ -60,14 +61,14 @@ impl<'a> Gathered<'a> {
             Some(binding) => format!("'{policy}' with binding '{binding}'"),
             None => format!("'{policy}'"),
         };
-        // The first denial is told.
+        // The first denial is returned.
         self.denied.get_or_insert_with(|| Denied {
             message: format!("ValidatingAdmissionPolicy {of} denied request: {why}"),
             reason: reason.unwrap_or_else(|| "Invalid".to_owned()),
         });
     }
 
-    /// A policy or binding that cannot be used.
+    /// Records a policy or binding that is unusable.
     fn misconfigured(
         &mut self,
         policy: &Policy<Validations>,
@@ -142,14 +143,14 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    /// Leaves the annotations of one policy with the request.
+    /// Adds the annotations of one policy to the audit event.
     fn publish(&mut self, policy: &str) {
         for (key, values) in std::mem::take(&mut self.annotations) {
             crate::audit::annotate(&format!("{policy}/{key}"), || values.join(", "));
         }
     }
 
-    /// Leaves the failures with the request; the refusal, when something was denied.
+    /// Adds the failures to the audit event; returns the rejection if a policy denied the request.
     fn end(mut self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
         if !self.failures.is_empty() {
             self.failures.truncate(FAILURES_MAX);
@@ -174,7 +175,7 @@ impl<'a> Gathered<'a> {
     }
 }
 
-/// Old and new object of a request by their kind.
+/// The old and new object of a request, by kind.
 type Versioned = BTreeMap<Gvk, [Option<Value>; 2]>;
 
 impl ValidatingAdmissionPolicy {

@@ -1,4 +1,4 @@
-//! One validating policy decides about one request (upstream's `policy/validating/validator.go`).
+//! Evaluates one validating policy for one request (upstream's `policy/validating/validator.go`).
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::admission::expressions::conditions::Matched;
 use crate::admission::expressions::{Expression, Inputs, OUT_OF_BUDGET, Yielded};
 use crate::metrics::admission::ConditionsEvaluated;
 
-/// What a validating policy says.
+/// The validating part of a policy's `spec`.
 #[derive(Debug)]
 pub(super) struct Validations {
-    /// What must be true.
+    /// The expressions that must be true.
     tests: Vec<Expression>,
-    /// What is said of those that are not, beside each other.
+    /// The messages, parallel to `tests`.
     words: Vec<Words>,
     annotations: Vec<(String, Expression)>,
 }
@@ -58,31 +58,31 @@ impl Body for Validations {
     }
 }
 
-/// What came of one validation.
+/// The outcome of one validation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
     Admit,
-    /// The message, and the reason where the validation has one.
+    /// The message, and the `reason` of the validation if it has one.
     Deny(String, Option<String>),
 }
 
-/// What came of one audit annotation that is to be published or failed.
+/// The outcome of one audit annotation: key, value or error, and duration.
 pub(super) type Annotation = (String, Result<String, String>, Duration);
 
-/// What a policy decides; failures count as its `failurePolicy` says.
+/// The outcome of a policy; errors count according to its `failurePolicy`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// One for each validation.
+    /// One per validation.
     pub(super) decisions: Vec<Decision>,
-    /// To each decision how long it took, and the error that it was admitted with.
+    /// For each decision, its duration and the error despite which it was admitted.
     pub(super) notes: Vec<(Duration, Option<String>)>,
-    /// Of its conditions.
+    /// The metrics of its match conditions.
     pub(super) conditions: Option<ConditionsEvaluated>,
     pub(super) annotations: Vec<Annotation>,
 }
 
 impl Policy<Validations> {
-    /// Levels of the deepest expression.
+    /// The depth of the deepest expression.
     pub(super) fn deepest(&self) -> usize {
         let body = &self.body;
         let words = body.words.iter().filter_map(|words| words.expression.as_ref());
@@ -105,7 +105,7 @@ impl Policy<Validations> {
         Outcome { decisions: vec![decision], notes, ..Outcome::default() }
     }
 
-    /// Decides; `inputs` without the namespace, which conditions do not see, and with it.
+    /// Evaluates the policy. Match conditions do not see the namespace of `inputs`.
     pub(super) fn decide(&self, inputs: &Inputs<'_>) -> Outcome {
         if self.conditions.is_empty() {
             return self.validate(inputs);
@@ -149,7 +149,7 @@ impl Policy<Validations> {
             decisions.push(decision);
             notes.push((took, error));
         }
-        // Upstream gives annotations no authorizer, although they may be written with it.
+        // Upstream provides no authorizer to annotations, although they compile with it.
         let expressions = self.body.annotations.iter().map(|(_, expression)| expression);
         let Ok(values) = without.timed(expressions, &mut { RUNTIME_BUDGET }) else {
             return self.all_failed(OUT_OF_BUDGET);
@@ -163,7 +163,7 @@ impl Policy<Validations> {
         Outcome { decisions, notes, annotations, conditions: None }
     }
 
-    /// What is published, or fails; none where neither.
+    /// The annotation to publish, or its error; `None` if there is neither.
     fn annotation(
         &self,
         expression: &Expression,
@@ -186,7 +186,8 @@ impl Policy<Validations> {
     }
 }
 
-/// What the client is told: what the message's expression says if that is fit, else the message, else the expression that is not true.
+/// The message for the client: the result of `messageExpression` if valid, else `message`, else the
+/// expression.
 fn message(test: &Expression, words: &Words, said: Option<&Yielded<'_>>) -> String {
     let said = match said {
         Some(Ok(value)) => value.as_str().unwrap_or_default().trim(),

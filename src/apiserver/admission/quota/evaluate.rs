@@ -1,4 +1,4 @@
-//! What objects use, which quota resources and scopes concern them.
+//! The usage of objects, and the quota resources and scopes that apply to them.
 
 use api::quantity::Quantity;
 use api::value::{at, get, has, int_at, is_empty, items, str_at, str_in};
@@ -9,14 +9,14 @@ use super::super::pod_resources::{Amounts, Side, amounts, pod_level, total_with_
 use super::super::{Operation, Request};
 use super::selectors;
 
-/// How a kind is measured.
+/// How the usage of a resource is calculated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evaluator {
     /// CPU, memory, storage and number of pods.
     Pods,
-    /// Number, node ports, load balancers.
+    /// Number, node ports and load balancers.
     Services,
-    /// Number and requested storage, also by class.
+    /// Number and requested storage, also per class.
     Claims,
     /// Number only.
     Count,
@@ -33,7 +33,7 @@ impl Evaluator {
         }
     }
 
-    /// The evaluator, when this request can change what is used.
+    /// The evaluator, if this request can change the usage.
     pub(super) fn for_request(request: &Request<'_>, object: &Value) -> Option<Self> {
         let evaluator = Self::of(request.gvr);
         let (create, update) =
@@ -65,7 +65,7 @@ fn count_name(gvr: &Gvr) -> String {
     format!("count/{}", api::status::qualified(&gvr.group, &gvr.resource))
 }
 
-/// The old short name of a count, where there is one.
+/// The legacy short name of a count, if any.
 fn alias(gvr: &Gvr) -> Option<&str> {
     let known = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
     (gvr.group.is_empty() && known.contains(&&*gvr.resource)).then_some(&*gvr.resource)
@@ -73,7 +73,7 @@ fn alias(gvr: &Gvr) -> Option<&str> {
 
 const CLASS: &str = ".storageclass.storage.k8s.io/";
 
-/// The quota resource is one that objects of this kind use.
+/// Whether objects of this resource use the quota resource `name`.
 pub(super) fn matching(evaluator: Evaluator, gvr: &Gvr, name: &str) -> bool {
     if name
         .strip_prefix("count/")
@@ -105,7 +105,7 @@ pub(super) fn matching(evaluator: Evaluator, gvr: &Gvr, name: &str) -> bool {
     }
 }
 
-/// What one object uses.
+/// The usage of one object.
 pub(super) fn usage(evaluator: Evaluator, gvr: &Gvr, object: &Value) -> Amounts {
     let mut used = Amounts::from([(count_name(gvr), Quantity::units(1))]);
     match evaluator {
@@ -119,7 +119,7 @@ pub(super) fn usage(evaluator: Evaluator, gvr: &Gvr, object: &Value) -> Amounts 
     used
 }
 
-/// The pod still counts: it has not ended, and is not stuck beyond its grace period.
+/// Whether the pod counts: it is not terminated, and not stuck beyond its grace period.
 fn counts(pod: &Value) -> bool {
     if matches!(str_in(pod, &["status", "phase"]), "Failed" | "Succeeded") {
         return false;
@@ -208,7 +208,8 @@ fn claim_usage(claim: &Value, used: &mut Amounts) {
     }
 }
 
-/// Containers set what the quota counts; asked for CPU and memory only, and not when the pod sets it as a whole.
+/// Checks that containers set the resources that the quota limits; applies to CPU and memory only,
+/// and not to pods with pod-level resources.
 pub(super) fn constraints(
     evaluator: Evaluator,
     names: &[&str],
@@ -245,7 +246,7 @@ fn terminating(pod: &Value) -> bool {
     int_at(get(pod, "spec"), "activeDeadlineSeconds").is_some_and(|seconds| seconds >= 0)
 }
 
-/// No container asks for or is limited in CPU or memory.
+/// Whether no container requests or limits CPU or memory.
 fn best_effort(pod: &Value) -> bool {
     let spec = get(pod, "spec");
     let asks = |resources: &Value| {
@@ -270,7 +271,7 @@ fn crosses_namespaces(pod: &Value) -> bool {
     })
 }
 
-/// `Exists`, `DoesNotExist`, `In` and `NotIn` over the names that an object has.
+/// Evaluates `Exists`, `DoesNotExist`, `In` and `NotIn` for the names that an object has.
 fn selected(operator: &str, values: &[Value], names: &[&str]) -> bool {
     let listed = || names.iter().any(|name| values.iter().any(|v| v == name));
     match operator {
@@ -282,7 +283,7 @@ fn selected(operator: &str, values: &[Value], names: &[&str]) -> bool {
     }
 }
 
-/// The object lies in every scope of the quota.
+/// Whether the object matches every scope of the quota.
 pub(super) fn scopes_match(evaluator: Evaluator, quota: &Value, object: &Value) -> bool {
     selectors(quota).all(|(scope, operator, values)| match (evaluator, scope) {
         (Evaluator::Pods, "Terminating") => terminating(object),

@@ -1,4 +1,4 @@
-//! What one write uses of quotas, from its admission until it is stored.
+//! The quota usage of one write, from admission until it is stored.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use super::{Evaluator, Operation, Subject, check};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 
-/// Attempts to store a write whose quotas others change, too.
+/// The number of attempts to store a write while other writers change its quotas.
 const ATTEMPTS: usize = 10;
 
-/// The quotas that a write changes, to be stored with its object. Until it is dropped, no other write of the namespace is
-/// checked on this server.
+/// The changed quotas of a write, stored together with its object. Until it is dropped, this server
+/// checks no other write of the namespace.
 pub struct Reservation {
     lookup: Arc<dyn Lookup>,
     _turn: OwnedSemaphorePermit,
@@ -32,7 +32,7 @@ pub struct Reservation {
     attempts: usize,
 }
 
-/// The quotas of a namespace, as this server has seen them last.
+/// The quotas of a namespace from the cache.
 pub(super) async fn quotas(lookup: &dyn Lookup, namespace: &str) -> Result<Vec<Value>, Status> {
     let cached = lookup.list(&lookup::RESOURCE_QUOTAS, namespace).await?;
     let values = cached.iter().map(|quota| quota.value());
@@ -69,15 +69,15 @@ impl Reservation {
         }
     }
 
-    /// The changed quotas, each with the resource version that it was read at.
+    /// The changed quotas, with the resource versions at which they were read.
     pub(crate) fn quotas(&self) -> &[Value] {
         &self.quotas
     }
 
-    /// Checks again, with the quotas as the store has them now, after one of them has changed.
+    /// Checks again with the current quotas of the store, after a conflict.
     ///
     /// # Errors
-    /// The write exceeds a quota now, or the quotas changed too often meanwhile.
+    /// If the write exceeds a quota now, or the quotas changed too often.
     pub(crate) async fn renew(&mut self) -> Result<(), Status> {
         let subject = Subject {
             operation: self.operation,
@@ -97,7 +97,7 @@ impl Reservation {
         for quota in quotas(&*self.lookup, &self.namespace).await? {
             let name = str_in(&quota, &["metadata", "name"]);
             let live = self.lookup.get_live(&lookup::RESOURCE_QUOTAS, &self.namespace, name).await;
-            // One that was deleted meanwhile limits nothing any more.
+            // A quota that was deleted meanwhile limits nothing.
             newest.extend(live.and_then(lookup::value)?);
         }
         self.quotas = check(subject, newest)?;

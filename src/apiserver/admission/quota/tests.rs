@@ -1,4 +1,4 @@
-//! Quotas with literal texts of upstream.
+//! Quotas, with literal messages of upstream.
 
 use super::super::testing::{Ask, admit_reserving, creates};
 use super::*;
@@ -18,7 +18,7 @@ async fn used(fixed: &Fixed) -> Value {
         .clone()
 }
 
-/// Admits the object and stores what it uses, as the store does together with the object.
+/// Admits the object and stores its usage, as the store does together with the object.
 async fn store(
     fixed: &Fixed,
     plugin: &ResourceQuota,

@@ -1,4 +1,4 @@
-//! One call of one webhook, and what becomes of a call that failed.
+//! A call of a webhook, and the handling of a failed one.
 
 use api::Status;
 use tokio::time::Instant;
@@ -9,14 +9,15 @@ use crate::admission::Request;
 use crate::metrics::admission as meters;
 use crate::metrics::admission::Called;
 
-/// Why a webhook did not allow the request.
+/// The reason why a webhook did not allow the request.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It could not be asked or did not answer well, which upstream counts under this code; `failurePolicy` decides.
+    /// The call failed or its response was invalid, counted under this code; `failurePolicy`
+    /// decides.
     Calling(String, u16),
-    /// It must not be asked at all, or its answer cannot be used.
+    /// The hook cannot be called, or its response cannot be used.
     Refused(Box<Status>),
-    /// It refuses.
+    /// The webhook denies the request.
     Denied(Box<Status>),
 }
 
@@ -26,7 +27,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// Counts a call under its type, `admit` or `validating`.
+/// Records a call in the metrics under its type, `admit` or `validating`.
 pub(super) fn count<T>(
     invocation: &Invocation,
     of: &str,
@@ -46,7 +47,8 @@ pub(super) fn count<T>(
 }
 
 impl Failure {
-    /// The refusal, unless the hook's policy is to go on: then the events of the request say so under `key`.
+    /// The rejection, unless the failure policy ignores the error: then an audit annotation `key`
+    /// records it.
     pub(super) fn settle(self, invocation: &Invocation, key: &str) -> Result<(), Status> {
         let hook = &invocation.hook;
         let reason = match self {
@@ -74,10 +76,10 @@ impl Failure {
     }
 }
 
-/// Asks the webhook; the verdict allows.
+/// Calls the webhook; returns the verdict if it allows the request.
 ///
 /// # Errors
-/// A call that failed, or the refusal.
+/// A failed call, or the rejection.
 pub(super) async fn ask(
     invocation: &Invocation,
     question: &Question<'_>,

@@ -1,4 +1,4 @@
-//! One webhook of a configuration, read once when the configuration changes.
+//! One webhook of a configuration, parsed once per change of the configuration.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use crate::admission::expressions::conditions::Conditions;
 use crate::admission::matching::{Rule, Selectors};
 use crate::webhook::{Callout, Client, ClientConfig};
 
-/// Time that a webhook has when it names none (upstream's default).
+/// The default timeout of a webhook (upstream's default).
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Most time that one may ask for; validation holds it, too.
+/// The maximum timeout; validation enforces it, too.
 const TIMEOUT_SECONDS_MAX: u64 = 30;
 
-/// Versions of AdmissionReview that are spoken.
+/// The supported versions of AdmissionReview.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReviewVersion {
     V1,
     V1beta1,
 }
 
-/// One webhook.
+/// A webhook.
 pub(super) struct Hook {
-    /// Name of the configuration.
+    /// The name of the configuration.
     pub(super) configuration: String,
-    /// Its own name.
+    /// The name of the webhook.
     pub(super) name: String,
-    /// Tells it from all others of its kind.
+    /// An ID that is unique among webhooks of the same kind.
     pub(super) id: String,
     pub(super) rules: Vec<Rule>,
     pub(super) selectors: Selectors,
@@ -39,17 +39,17 @@ pub(super) struct Hook {
     pub(super) fails_open: bool,
     /// `reinvocationPolicy: IfNeeded`.
     pub(super) is_reinvoked: bool,
-    /// May be asked about a dry run.
+    /// Whether the webhook may be called for a dry run.
     pub(super) takes_dry_run: bool,
     pub(super) timeout: Duration,
-    /// The first that both sides speak.
+    /// The first review version that both sides support.
     pub(super) speaks: Option<ReviewVersion>,
-    /// Its client, or why there is none.
+    /// The client, or the reason why there is none.
     pub(super) client: Result<Client, String>,
 }
 
 impl Hook {
-    /// What events of a request say of it, as JSON.
+    /// The webhook in audit annotations, as JSON.
     pub(super) fn told(&self, more: &[(&str, Value)]) -> String {
         let mut map = serde_json::Map::new();
         map.insert("configuration".to_owned(), self.configuration.as_str().into());
@@ -65,8 +65,8 @@ impl std::fmt::Debug for Hook {
     }
 }
 
-/// The webhooks of a configuration in its order. One whose selectors cannot be read, which validation does not let in, is told of
-/// and left out.
+/// The webhooks of a configuration, in order. One with invalid selectors, which validation rejects,
+/// is logged and skipped.
 pub(super) fn of_configuration(configuration: &Value, callout: &Callout) -> Vec<Hook> {
     let name = str_in(configuration, &["metadata", "name"]);
     let hooks = items(configuration, "webhooks").iter().enumerate();
@@ -112,7 +112,7 @@ fn one(
     Hook {
         configuration: configuration.to_owned(),
         name: name.to_owned(),
-        // Names may be doubled in old configurations, hence the index.
+        // Old configurations can contain duplicate names, hence the index.
         id: format!("{configuration}/{name}/{index}"),
         rules: items(hook, "rules").iter().map(Rule::of).collect(),
         selectors,

@@ -1,5 +1,5 @@
-//! Mutating webhooks: asked one after the other, each sees what those before it made of the object; some are asked again when later
-//! steps changed it.
+//! Mutating webhooks: called in sequence, each sees the changes of those before it; a webhook is
+//! reinvoked if a later step changed the object.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::admission::reinvocation::Part;
 use crate::admission::{Plugin, Request, matching};
 use crate::audit;
 
-/// Asks mutating webhooks.
+/// The MutatingAdmissionWebhook plugin.
 pub struct MutatingAdmissionWebhook {
     matcher: Matcher,
     hooks: Arc<Hooks>,
@@ -27,7 +27,7 @@ impl MutatingAdmissionWebhook {
         Self { matcher, hooks }
     }
 
-    /// Asks all that match, one after the other.
+    /// Calls all matching webhooks in sequence.
     async fn ask_all(
         &self,
         hooks: &[Arc<Hook>],
@@ -67,7 +67,7 @@ impl MutatingAdmissionWebhook {
         Ok(())
     }
 
-    /// Asks one hook about the object; the object it wants instead, when it changed something.
+    /// Calls one webhook for the object; returns the new object if it changed.
     async fn call(
         &self,
         invocation: &Invocation,
@@ -95,7 +95,8 @@ impl MutatingAdmissionWebhook {
         Ok(Some(back))
     }
 
-    /// The object behind the verdict's patch, with defaults; `None` when the patch is empty or changes nothing.
+    /// Applies the patch of the verdict and defaulting; `None` if the patch is empty or has no
+    /// effect.
     fn patched(
         &self,
         invocation: &Invocation,

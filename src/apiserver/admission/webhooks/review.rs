@@ -1,4 +1,5 @@
-//! The AdmissionReview that a webhook is sent, and what its answer must be (upstream's `webhook/request`).
+//! The AdmissionReview for a webhook, and the rules for its response (upstream's
+//! `webhook/request`).
 
 use api::value::{bool_at, get, items, str_at};
 use api::{Gvk, Gvr, Status};
@@ -11,26 +12,26 @@ use super::hook::ReviewVersion;
 use crate::admission::{Request, matching};
 use crate::request::user::User;
 
-/// What is asked: the request and its objects in the version of the webhook.
+/// The content of a review: the request and its objects, in the version of the invocation.
 pub(super) struct Question<'a> {
     pub(super) request: &'a Request<'a>,
-    /// Kind of the request in its own version.
+    /// The kind of the request in its own version.
     pub(super) kind: &'a Gvk,
     pub(super) object: Option<&'a Value>,
     pub(super) old: Option<&'a Value>,
 }
 
-/// What an answer allows.
+/// The content of a response that allows the request.
 #[derive(Debug, PartialEq)]
 pub(super) struct Verdict {
     pub(super) allowed: bool,
     /// The JSON patch, decoded from base64.
     pub(super) patch: Vec<u8>,
-    /// `JSONPatch`, or what the webhook says instead.
+    /// `JSONPatch`, or another value that the webhook sent.
     pub(super) patch_type: String,
     pub(super) status: Option<Status>,
     pub(super) warnings: Vec<String>,
-    /// What it says for the audit of the request.
+    /// The audit annotations.
     pub(super) annotations: Vec<(String, String)>,
 }
 
@@ -58,7 +59,8 @@ fn user_json(user: &User) -> Value {
     Value::Object(map)
 }
 
-/// AdmissionRequest without uid and objects: `gvr` and `gvk` as the rule that matched names them, `kind` that of the request itself.
+/// An AdmissionRequest without uid and objects: `gvr` and `gvk` come from the matching rule, `kind`
+/// is that of the request itself.
 pub(crate) fn described(
     request: &Request<'_>,
     kind: &Gvk,
@@ -89,7 +91,7 @@ pub(crate) fn described(
     map
 }
 
-/// The review with this uid.
+/// The review with this UID.
 pub(super) fn of(
     uid: &str,
     version: ReviewVersion,
@@ -108,10 +110,10 @@ pub(super) fn of(
     json!({"kind": "AdmissionReview", "apiVersion": version, "request": map})
 }
 
-/// Reads an answer.
+/// Parses a response.
 ///
 /// # Errors
-/// Upstream's sentence when it breaks the contract of its version.
+/// Upstream's message if it violates the contract of its version.
 pub(super) fn verdict(
     uid: &str,
     version: ReviewVersion,
@@ -157,7 +159,8 @@ pub(super) fn verdict(
     let warnings = items(response, "warnings").iter().filter_map(Value::as_str);
     Ok(Verdict {
         allowed: bool_at(response, "allowed"),
-        // In v1beta1 the type of a patch was never looked at, and a validating webhook's patch is passed over.
+        // In v1beta1, the patch type is not checked and the patch of a validating webhook is
+        // ignored.
         patch: if mutating { patch } else { Vec::new() },
         patch_type: if strict { patch_type.unwrap_or_default() } else { "JSONPatch" }.to_owned(),
         status,
@@ -178,7 +181,7 @@ fn check_patch(mutating: bool, has_patch: bool, patch_type: Option<&str>) -> Res
     Err(why.to_owned())
 }
 
-/// The refusal of a webhook (upstream's `webhook/errors.ToStatusErr`).
+/// The rejection by a webhook (upstream's `webhook/errors.ToStatusErr`).
 pub(super) fn denial(hook: &str, status: Option<Status>) -> Status {
     let mut status = status.unwrap_or_default();
     "Status".clone_into(&mut status.kind);
@@ -204,7 +207,7 @@ mod tests {
 
     #[test]
     fn answers_are_held_to_upstreams_contract() {
-        // Texts of upstream's `admissionreview_test.go`.
+        // Messages of upstream's `admissionreview_test.go`.
         let ok = |response: Value| json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
         let error = |mutating, review: Value| {
             verdict("123", ReviewVersion::V1, mutating, &review).unwrap_err()

@@ -1,4 +1,5 @@
-//! The configurations of webhooks, followed from the watch cache: a change is in force as soon as this server hears of it.
+//! The webhook configurations, followed in the watch cache: a change takes effect when this server
+//! receives its event.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use crate::registry::lookup;
 use crate::registry::objects::Objects;
 use crate::webhook::Callout;
 
-/// Hooks in the order in which they are asked: configurations by name, hooks as they stand in each.
+/// Hooks in the order of their calls: configurations by name, hooks in the order of each
+/// configuration.
 pub(super) type Hooks = ArcSwap<Vec<Arc<Hook>>>;
 
-/// All configurations of both kinds.
+/// The configurations of both kinds.
 pub struct Sources {
     pub(super) mutating: Arc<Hooks>,
     pub(super) validating: Arc<Hooks>,
@@ -35,10 +37,11 @@ impl Sources {
         Self { mutating: Arc::default(), validating: Arc::default(), callout }
     }
 
-    /// Loads all configurations and keeps them current until shutdown. Await this before serving: no write may pass by a webhook.
+    /// Loads all configurations and keeps them current until shutdown. Await this before serving,
+    /// so that no write bypasses a webhook.
     ///
     /// # Errors
-    /// When a cache does not load.
+    /// If a cache fails to load.
     pub async fn follow(&self, objects: &Arc<Objects>, tasks: &Tasks) -> Result<(), Status> {
         let kinds: [(&'static Gvr, &Arc<Hooks>); 2] = [
             (&lookup::MUTATING_WEBHOOK_CONFIGURATIONS, &self.mutating),
@@ -64,10 +67,10 @@ impl Sources {
     }
 }
 
-/// Follows one kind.
+/// Follows one kind of configuration.
 struct Reader {
     callout: Callout,
-    /// By name, with the resource version it was read at.
+    /// By name, with the resource version.
     read: BTreeMap<Arc<str>, (i64, Vec<Arc<Hook>>)>,
     hooks: Arc<Hooks>,
 }
@@ -80,7 +83,7 @@ impl Follower for Reader {
         }
     }
 
-    /// Reads a configuration; one that did not change keeps its hooks, and with them their connections.
+    /// Parses a configuration; an unchanged one keeps its hooks and their connections.
     fn put(&mut self, object: &Arc<Object>) {
         if self.read.get(&object.key.name).is_some_and(|(at, _)| *at == object.resource_version) {
             return;

@@ -1,4 +1,4 @@
-//! A whole server over memory and a real webhook: what is asked when, and what becomes of the answers.
+//! Webhooks in a complete server with an in-memory store and a real webhook server.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ async fn world() -> World {
     world
 }
 
-/// The webhook: the path says what it does.
+/// The webhook server: the path selects its behavior.
 fn answer(target: &str, review: Value) -> Response<Full<Bytes>> {
     let request = &review["request"];
     let mut response = json!({"uid": request["uid"], "allowed": true});
@@ -67,7 +67,7 @@ fn answer(target: &str, review: Value) -> Response<Full<Bytes>> {
             response["allowed"] = false.into();
             response["status"] = json!({"message": format!("not this {}", request["kind"]["kind"].as_str().unwrap()), "reason": "Why", "code": 403});
         }
-        // What the request says at these places goes back as warnings.
+        // Returns the values of these request fields as warnings.
         ["", "tell", fields] => {
             let fields = match *fields {
                 "review" => {
@@ -86,14 +86,14 @@ fn answer(target: &str, review: Value) -> Response<Full<Bytes>> {
                 told.map(|v| v.map_or("-".to_owned(), Value::to_string)).collect();
             response["warnings"] = json!([format!("{} {timeout}", told.join(" "))]);
         }
-        // Appends its letter to what stands there.
+        // Appends its letter to the value.
         ["", "append", letter] => {
             let there = request["object"]["data"]["word"].as_str().unwrap_or_default();
             patch(
                 json!([{"op": "add", "path": "/data/word", "value": format!("{there}{letter}")}]),
             );
         }
-        // Adds what is not there yet.
+        // Adds the key if it is absent.
         ["", "add", key] if request["object"]["data"][key].is_null() => {
             patch(json!([{"op": "add", "path": format!("/data/{key}"), "value": "added"}]));
         }
@@ -144,8 +144,9 @@ impl World {
         answer
     }
 
-    /// Adds a configuration of these hooks: path, operations, resource as `group/version/resource`, and other members.
-    /// Returns once it is in force: a ConfigMap named after it is refused by a hook of its own.
+    /// Creates a configuration of these hooks: path, operations, resource as
+    /// `group/version/resource`, and other fields. Returns when it is in effect: one of its hooks
+    /// denies a ConfigMap of the same name.
     async fn configure(&self, kind: &str, name: &str, hooks: &[(&str, &str, &str, Value)]) {
         let hook = |(index, (path, operations, resource, more)): (
             usize,
@@ -250,7 +251,8 @@ async fn mutating_webhooks_go_by_name_and_some_are_asked_again() {
         .await;
     world.configure(MUTATING, "a", &[("/append/1", "CREATE", MAPS, again())]).await;
     let (code, map, _) = world.config_map("x").await;
-    // The first is asked again for the changes behind it; the last is not, as nothing came behind it in the first round.
+    // The first webhook is reinvoked because of later changes; the last one is not, because no
+    // change followed it.
     assert_eq!((code, &map["data"]["word"]), (201, &json!("12313")), "{map}");
     world.end().await;
 }

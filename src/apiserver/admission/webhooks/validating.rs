@@ -1,4 +1,5 @@
-//! Validating webhooks: all that match are asked at the same time, and the first refusal to come is the answer.
+//! Validating webhooks: all matching webhooks are called concurrently, and the first rejection is
+//! returned.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::admission::{Plugin, Request, matching};
 /// The new and the old object of a request.
 type Objects = (Option<Value>, Option<Value>);
 
-/// Asks validating webhooks.
+/// The ValidatingAdmissionWebhook plugin.
 pub struct ValidatingAdmissionWebhook {
     matcher: Matcher,
     hooks: Arc<Hooks>,
@@ -30,7 +31,7 @@ impl ValidatingAdmissionWebhook {
         Self { matcher, hooks }
     }
 
-    /// Asks all that match at the same time.
+    /// Calls all matching webhooks concurrently.
     async fn ask_all(
         &self,
         hooks: &[Arc<Hook>],
@@ -69,7 +70,7 @@ impl ValidatingAdmissionWebhook {
                 }
             })
             .collect();
-        // All are heard, as upstream does: a webhook may count on being asked to the end.
+        // Await all calls, as upstream does: a webhook may rely on every call completing.
         let mut first = Ok(());
         while let Some(outcome) = calls.next().await {
             if first.is_ok() {
@@ -79,7 +80,7 @@ impl ValidatingAdmissionWebhook {
         first
     }
 
-    /// The objects of a request in the version of each kind asked for.
+    /// The objects of a request, converted to each requested kind.
     fn in_versions(
         &self,
         request: &Request<'_>,

@@ -1,4 +1,4 @@
-//! Versions of one resource: which are equivalent, and an object in another of them.
+//! The versions of a resource: equivalent ones, and conversion between them.
 
 use std::sync::Arc;
 
@@ -12,22 +12,23 @@ use crate::registry::objects::Objects;
 use crate::request::negotiate::Media;
 use crate::serialization;
 
-/// Knows the versions of everything served.
+/// Converts between the versions of all served resources.
 pub(crate) struct Versions(Arc<Objects>);
 
 impl Versions {
-    /// Over these objects.
+    /// Creates it over these objects.
     pub(crate) fn new(objects: &Arc<Objects>) -> Self {
         Self(Arc::clone(objects))
     }
 
-    /// The kind that a request carries: that of its subresource, where this has one of its own.
+    /// The kind of the request; for a subresource with a kind of its own, that kind.
     pub(crate) fn kind(&self, request: &Request<'_>) -> Gvk {
         let kind = self.0.registry().row(request.gvr).map(|row| kind_of(row, request.subresource));
         kind.flatten().unwrap_or_else(|| request.gvk.clone())
     }
 
-    /// Other resources that show the same stored objects (upstream's `EquivalentResourceRegistry`), with their kinds.
+    /// The other resources with the same stored objects (upstream's `EquivalentResourceRegistry`),
+    /// with their kinds.
     pub(crate) fn equivalents(&self, gvr: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)> {
         let registry = self.0.registry();
         let Some(own) = registry.row(gvr) else { return Vec::new() };
@@ -37,10 +38,11 @@ impl Versions {
         others.filter_map(|row| Some((row.spec.gvr.clone(), kind_of(row, subresource)?))).collect()
     }
 
-    /// The object in another version of its resource. A kind that all versions share (`Scale`) stays as it is.
+    /// Converts the object to another version of its resource. A kind that all versions share
+    /// (`Scale`) is unchanged.
     ///
     /// # Errors
-    /// 500 when one of the kinds is not served any more.
+    /// 500 if one of the kinds is no longer served.
     pub(crate) fn convert(&self, object: Value, from: &Gvk, to: &Gvk) -> Result<Value, Status> {
         if from == to {
             return Ok(object);
@@ -59,18 +61,18 @@ impl Versions {
         Ok(object)
     }
 
-    /// A patched object as the server would have decoded it, with defaults.
+    /// Decodes a patched object as the server decodes requests, with defaulting.
     ///
     /// # Errors
-    /// 500 with the decoder's sentence.
+    /// 500 with the decoder's message.
     pub(crate) fn settle(&self, kind: &Gvk, object: &Value) -> Result<Value, Status> {
         self.decoded(kind, object, false)
     }
 
-    /// As [`Versions::settle`], and unknown fields are errors.
+    /// Like [`Versions::settle`], and rejects unknown fields.
     ///
     /// # Errors
-    /// 500 with the decoder's sentence.
+    /// 500 with the decoder's message.
     pub(crate) fn settle_strictly(&self, kind: &Gvk, object: &Value) -> Result<Value, Status> {
         self.decoded(kind, object, true)
     }
