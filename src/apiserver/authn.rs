@@ -1,4 +1,5 @@
-//! Who is it? Client certificates, service-account and bootstrap tokens, static tokens, tokens of OpenID issuers; anonymous at the end.
+//! Authentication: client certificates, service account and bootstrap tokens, static tokens, tokens
+//! of OpenID issuers, tokens of a webhook; finally anonymous.
 
 pub mod bootstrap_token;
 mod config;
@@ -32,16 +33,18 @@ use x509::Peer;
 pub(crate) use jwt::Issuers;
 pub(crate) use token_webhook::TokenWebhook;
 
-/// WebSocket clients in browsers can set no header; they send the token as this subprotocol, base64url-encoded.
+/// WebSocket clients in browsers cannot set headers; they send the token in this subprotocol,
+/// base64url-encoded.
 const WEBSOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// Tells who sends a request.
+/// Determines the user of a request.
 #[async_trait]
 pub trait Authenticator: Send + Sync {
-    /// `None` when the request carries no credentials that this authenticator knows; `path` is what it asks for.
+    /// `None` if the request carries no credentials that this authenticator handles; `path` is the
+    /// request path.
     ///
     /// # Errors
-    /// 401 when credentials are there and wrong.
+    /// 401 if there are credentials and they are invalid.
     async fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -49,26 +52,28 @@ pub trait Authenticator: Send + Sync {
         path: &str,
     ) -> Result<Option<User>, Status>;
 
-    /// Lines for `/metrics`.
+    /// Renders lines for `/metrics`.
     fn render(&self, _out: &mut String) {}
 }
 
-/// What a bearer token proves.
+/// The identity that a bearer token proves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenIdentity {
     /// The user, without `system:authenticated`.
     pub user: User,
-    /// Which of the asked audiences the token is for.
+    /// The requested audiences that the token is valid for.
     pub audiences: Vec<String>,
 }
 
-/// One kind of bearer token.
+/// An authenticator for one kind of bearer token.
 #[async_trait]
 pub trait TokenAuthenticator: Send + Sync {
-    /// `None` when the token is not of this kind; `audiences` are those that the asker accepts, empty for the API server's own.
+    /// `None` if the token is not of this kind. `audiences` are those that the caller accepts,
+    /// empty for the API server's own.
     ///
     /// # Errors
-    /// Why a token of this kind is refused; for logs and TokenReview, never for the bearer.
+    /// The reason why a token of this kind is rejected; for logs and TokenReview, never for the
+    /// bearer.
     async fn authenticate_token(
         &self,
         token: &str,
@@ -79,33 +84,35 @@ pub trait TokenAuthenticator: Send + Sync {
 /// The authenticators of the API server, in upstream's order.
 pub struct Union {
     tokens: Vec<Arc<dyn TokenAuthenticator>>,
-    /// Tokens of other issuers, behind all of the cluster's own: only these may ask a server elsewhere.
+    /// Tokens of external issuers, after all of the cluster's own: only these may cause calls to
+    /// other servers.
     issuers: Option<Arc<Issuers>>,
-    /// Requests without credentials are `system:anonymous`; RBAC decides what that may do.
+    /// Requests without credentials are `system:anonymous`; RBAC decides what it may do.
     anonymous: Anonymous,
-    /// Tokens of others than this cluster's own accounts may make a member of `system:masters`, as upstream's may.
+    /// Whether tokens other than those of service accounts can carry the group `system:masters`, as
+    /// upstream's can.
     masters_by_token: bool,
 }
 
-/// The 401 that tells nothing.
+/// A 401 without details.
 pub fn unauthorized() -> Status {
     Status::failure(401, "Unauthorized", "Unauthorized")
 }
 
 impl Union {
-    /// These kinds of tokens beside client certificates.
+    /// Creates a union of these token authenticators and client certificates.
     pub fn new(tokens: Vec<Arc<dyn TokenAuthenticator>>, anonymous: impl Into<Anonymous>) -> Self {
         Self { tokens, issuers: None, anonymous: anonymous.into(), masters_by_token: true }
     }
 
-    /// Whether a token of an issuer, a webhook or the token file may make a member of `system:masters`.
+    /// Sets whether a token of an issuer, a webhook or the token file can carry `system:masters`.
     #[must_use]
     pub(crate) fn with_masters_by_token(mut self, may: bool) -> Self {
         self.masters_by_token = may;
         self
     }
 
-    /// Behind the others, tokens of these issuers.
+    /// Adds the authenticator for tokens of external issuers, after the others.
     #[must_use]
     pub(crate) fn with_issuers(mut self, issuers: Option<Arc<Issuers>>) -> Self {
         self.tokens.extend(issuers.clone().map(|issuers| issuers as Arc<dyn TokenAuthenticator>));
@@ -113,17 +120,17 @@ impl Union {
         self
     }
 
-    /// Behind all others, tokens that a webhook knows.
+    /// Adds the token webhook, after all others.
     #[must_use]
     pub(crate) fn with_webhook(mut self, webhook: Option<TokenWebhook>) -> Self {
         self.tokens.extend(webhook.map(|webhook| Arc::new(webhook) as Arc<dyn TokenAuthenticator>));
         self
     }
 
-    /// What a token proves, whichever kind it is; for TokenReview.
+    /// Authenticates a token of any kind; for TokenReview.
     ///
     /// # Errors
-    /// Why it was refused by the kinds that it might be of.
+    /// The reasons of the authenticators that rejected it.
     pub async fn review(
         &self,
         token: &str,
@@ -164,7 +171,7 @@ impl Authenticator for Union {
             },
             None => false,
         };
-        // Each that is there is tried, as upstream's union of authenticators does.
+        // Tries both tokens, as upstream's union of authenticators does.
         let tokens = [Ok(authorization_token(headers).token), websocket_token(headers)];
         for token in tokens {
             let token = match token {
@@ -179,7 +186,8 @@ impl Authenticator for Union {
             match self.review(&token, &[]).await {
                 Ok(Some(identity)) => {
                     let mut user = identity.user;
-                    // Only a client certificate makes a member of system:masters, or what the administrator trusts as much.
+                    // Only a client certificate can carry `system:masters`, unless the
+                    // administrator configured otherwise.
                     if !self.masters_by_token
                         || user.name.starts_with("system:serviceaccount:")
                         || user.name.starts_with("system:bootstrap:")
@@ -219,15 +227,16 @@ fn with_authenticated(mut user: User) -> User {
     user
 }
 
-/// What `Authorization` holds.
+/// The token in the `Authorization` header.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AuthorizationToken {
     token: Option<String>,
-    /// More than one space stands before the token, which is ignored then.
+    /// Whether more than one space precedes the token, which is then ignored.
     has_extra_space: bool,
 }
 
-/// The token of `Authorization`, as upstream's `bearertoken` reads it: one space before it, and nothing behind the next one counts.
+/// Parses the token of `Authorization` like upstream's `bearertoken`: one space precedes the token,
+/// text after the next space is ignored.
 fn authorization_token(headers: &HeaderMap) -> AuthorizationToken {
     let Some(value) = headers.get(http::header::AUTHORIZATION) else {
         return AuthorizationToken::default();
@@ -242,17 +251,18 @@ fn authorization_token(headers: &HeaderMap) -> AuthorizationToken {
     AuthorizationToken { token, has_extra_space }
 }
 
-/// What upstream warns of when it ignores the token of `Authorization`.
+/// Upstream's warning for an ignored token in `Authorization`.
 pub(crate) fn ignored_token_warning(headers: &HeaderMap) -> Option<&'static str> {
     authorization_token(headers).has_extra_space.then_some(
         "the provided Authorization header contains extra space before the bearer token, and is ignored",
     )
 }
 
-/// The token among the subprotocols of a WebSocket request, as upstream's `websocket.ProtocolAuthenticator` reads it.
+/// The token in the subprotocols of a WebSocket request, parsed like upstream's
+/// `websocket.ProtocolAuthenticator`.
 ///
 /// # Errors
-/// When there are several, it is malformed, or no other subprotocol is offered.
+/// If there are several tokens, the token is malformed, or no other subprotocol is offered.
 fn websocket_token(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     if !stream::upgrade::is_websocket(headers) {
         return Ok(None);
@@ -281,7 +291,7 @@ fn websocket_token(headers: &HeaderMap) -> Result<Option<String>, &'static str> 
     }
 }
 
-/// The subprotocol carries a token and must not be offered onwards or chosen.
+/// Whether the subprotocol carries a token; it must be neither forwarded nor selected.
 pub fn is_token_protocol(protocol: &str) -> bool {
     protocol.starts_with(WEBSOCKET_TOKEN)
 }
@@ -326,8 +336,8 @@ mod tests {
         );
     }
 
-    /// C1.4: the group that passes every authorizer comes with a certificate; a token of an account never has it, and under the
-    /// hardened profile no token has.
+    /// C1.4: the group that passes every authorizer requires a client certificate; service account
+    /// tokens never carry it, and under the hardened profile no token does.
     #[tokio::test]
     async fn tokens_make_no_masters() {
         let masters = |name: &str| User {

@@ -1,4 +1,4 @@
-//! May they? The question, and the seam that answers it.
+//! Authorization: the attributes of a request and the trait that decides about them.
 
 use async_trait::async_trait;
 
@@ -17,82 +17,83 @@ mod webhook;
 
 use crate::request::user::User;
 
-/// What is asked of an authorizer.
+/// The attributes of an authorization request.
 #[derive(Debug, Clone, Default)]
 pub struct Attributes<'a> {
     /// `get`, `list`, `create`, … or the lower-case HTTP method for non-resource paths.
     pub verb: &'a str,
-    /// Group; empty for core.
+    /// The API group; empty for core.
     pub group: &'a str,
-    /// Version.
+    /// The API version.
     pub version: &'a str,
-    /// Plural resource.
+    /// The plural resource.
     pub resource: &'a str,
-    /// Subresource, or empty.
+    /// The subresource, or empty.
     pub subresource: &'a str,
-    /// Namespace, or empty.
+    /// The namespace, or empty.
     pub namespace: &'a str,
-    /// Name, or empty.
+    /// The name, or empty.
     pub name: &'a str,
-    /// Path of a non-resource request; empty for resource requests.
+    /// The path of a non-resource request; empty for resource requests.
     pub path: &'a str,
-    /// Field selector of the request, for the Node authorizer and webhooks.
+    /// The field selector of the request, for the Node authorizer and webhooks.
     pub field_selector: &'a str,
-    /// Label selector of the request, for webhooks.
+    /// The label selector of the request, for webhooks.
     pub label_selector: &'a str,
 }
 
-/// The answer of an authorizer.
+/// The decision of an authorizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Allowed, with the reason for audit.
     Allow(String),
-    /// Denied, whatever others say.
+    /// Denied; ends the chain.
     Deny(String),
-    /// Not known here; the next authorizer is asked, and the end of the chain denies.
+    /// No opinion: the next authorizer decides, and the end of the chain denies.
     NoOpinion(String),
-    /// An authorizer could not do its work. That is no approval, and a request that nobody else approves is answered with the error.
+    /// The authorizer failed. This is no approval; if no other authorizer allows the request, the
+    /// error is returned.
     Failed(Failure),
 }
 
-/// What an authorizer came to that could not do its work.
+/// The failure of an authorizer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Failure {
-    /// Denied, whatever others say; else the next authorizer is asked.
+    /// Whether the failure denies the request; otherwise the next authorizer decides.
     pub denied: bool,
-    /// As of a refusal.
+    /// The reason, as in a denial.
     pub reason: String,
-    /// What went wrong.
+    /// The error.
     pub error: String,
 }
 
-/// What a user may do in a namespace, as far as rules tell.
+/// The known permissions of a user in a namespace.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     /// The rules.
     pub rules: Vec<rule::Rule>,
-    /// There may be more that no rule tells.
+    /// Whether there can be permissions beyond the rules.
     pub incomplete: bool,
-    /// Why some are missing.
+    /// The errors because of which rules are missing.
     pub errors: Vec<String>,
 }
 
-/// One authorizer, or the chain of them.
+/// An authorizer, or a chain of them.
 #[async_trait]
 pub trait Authorizer: Send + Sync {
-    /// Answers one question.
+    /// Decides about one request.
     async fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 
-    /// What rules say of a user; nothing where the authorizer has none.
+    /// The rules that apply to a user; empty if the authorizer has no rules.
     fn rules(&self, _user: &User, _namespace: &str) -> Known {
         Known::default()
     }
 
-    /// Lines for `/metrics`.
+    /// Renders lines for `/metrics`.
     fn render(&self, _out: &mut String) {}
 }
 
-/// What fuzzers feed: a configuration of authorizers.
+/// The entry point for fuzzing: parses an authorization configuration.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz_configuration(text: &[u8]) {
     drop(load::configuration(text));

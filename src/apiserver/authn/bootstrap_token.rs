@@ -15,17 +15,17 @@ use crate::request::user::User;
 
 const GROUP: &str = "system:bootstrappers";
 
-/// Reads the tokens from the watch cache, so that a deleted one is dead at once.
+/// Reads the tokens from the watch cache, so that deleting the Secret revokes the token at once.
 pub struct BootstrapTokens(Arc<dyn Lookup>);
 
 impl BootstrapTokens {
-    /// Over these Secrets.
+    /// Creates the authenticator; `lookup` finds the Secrets.
     pub fn new(lookup: Arc<dyn Lookup>) -> Self {
         Self(lookup)
     }
 }
 
-/// Id and secret of `[a-z0-9]{6}.[a-z0-9]{16}`.
+/// ID and secret of a token of the form `[a-z0-9]{6}.[a-z0-9]{16}`.
 fn split(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
     let plain = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -41,7 +41,7 @@ fn data(secret: &Value, key: &str) -> Vec<u8> {
         .unwrap_or_default()
 }
 
-/// An absent expiry never comes; an unreadable one has come.
+/// Without an expiration, a token does not expire; an invalid expiration counts as expired.
 fn expired(secret: &Value) -> bool {
     let expiry = data(secret, "expiration");
     if expiry.is_empty() {
@@ -52,7 +52,7 @@ fn expired(secret: &Value) -> bool {
     at.is_none_or(|at| at <= jiff::Timestamp::now())
 }
 
-/// `system:bootstrappers` and the extra groups; `None` when one of them lies outside.
+/// `system:bootstrappers` and the extra groups; `None` if one lacks the required prefix.
 fn groups(secret: &Value) -> Option<Vec<String>> {
     let extra = String::from_utf8(data(secret, "auth-extra-groups")).ok()?;
     let mut all = vec![GROUP.to_owned()];

@@ -1,4 +1,4 @@
-//! What flags and their files say about authentication, read and found good before anything runs.
+//! The authentication configuration from flags and their files, validated before the server starts.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,27 +12,27 @@ use super::token_webhook::Webhook;
 use crate::authn::flags::Settings;
 use crate::webhook::kubeconfig::Place;
 
-/// The file with the configuration as it was read.
+/// The configuration file and its content.
 #[derive(Debug, Clone)]
 pub(crate) struct File {
     pub(crate) path: PathBuf,
     pub(crate) content: Vec<u8>,
 }
 
-/// Which requests without credentials are `system:anonymous`.
+/// The requests without credentials that are accepted as `system:anonymous`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Anonymous {
-    /// None.
+    /// No request.
     Nowhere,
-    /// All: upstream's default.
+    /// All requests: upstream's default.
     #[default]
     Everywhere,
-    /// Those to exactly these paths.
+    /// Requests to exactly these paths.
     At(BTreeSet<String>),
 }
 
 impl Anonymous {
-    /// Whether this path is for everybody.
+    /// Whether anonymous requests to this path are accepted.
     pub(crate) fn allows(&self, path: &str) -> bool {
         match self {
             Self::Nowhere => false,
@@ -48,23 +48,24 @@ impl From<bool> for Anonymous {
     }
 }
 
-/// Issuers of tokens, and who is anonymous. The default is upstream's: no issuers, and everybody.
+/// The authentication configuration. The default is upstream's: no issuers, anonymous requests are
+/// accepted.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     pub(crate) configuration: Configuration,
-    /// Its expressions, one for each issuer.
+    /// The compiled expressions, one mapper per issuer.
     pub(crate) mappers: Vec<Arc<Mapper>>,
-    /// Signatures that are taken.
+    /// The signature algorithms that are accepted.
     pub(crate) algorithms: Vec<Algorithm>,
-    /// Where the configuration is from, to be followed.
+    /// The configuration file, followed for changes.
     pub(crate) file: Option<File>,
     pub(crate) anonymous: Anonymous,
-    /// The webhook that knows tokens.
+    /// The token webhook.
     pub(crate) webhook: Option<Webhook>,
 }
 
 impl Plan {
-    /// Without `system:anonymous`, unless the file says who that is.
+    /// Rejects anonymous requests, unless the file configures them.
     #[must_use]
     pub fn without_anonymous(mut self) -> Self {
         if self.configuration.anonymous.is_none() {
@@ -73,8 +74,8 @@ impl Plan {
         self
     }
 
-    /// With `system:anonymous` at what tells nothing but that the server lives and which version it is, unless the file says
-    /// who that is.
+    /// Accepts anonymous requests to health and version endpoints only, unless the file configures
+    /// them.
     #[must_use]
     pub fn with_anonymous_probes(mut self) -> Self {
         if self.configuration.anonymous.is_none() && self.anonymous == Anonymous::Everywhere {
@@ -84,10 +85,11 @@ impl Plan {
         self
     }
 
-    /// Reads the files that settings name. `own_issuers` are those of the cluster's own tokens, which nobody else may be.
+    /// Reads the files that the settings name. `own_issuers` are the issuers of the cluster's own
+    /// tokens, which the file must not configure.
     ///
     /// # Errors
-    /// Flag, file and field of what is wrong, with the remedy.
+    /// The flag, file and field of the error, with the fix.
     pub fn read(settings: &Settings, own_issuers: &[String]) -> Result<Self, String> {
         let mut plan =
             Self { anonymous: settings.anonymous.unwrap_or(true).into(), ..Self::default() };

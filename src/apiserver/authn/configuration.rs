@@ -1,4 +1,5 @@
-//! AuthenticationConfiguration (`apiserver.config.k8s.io`): which tokens are believed and who is anonymous, read from a file.
+//! AuthenticationConfiguration (`apiserver.config.k8s.io`): JWT issuers and anonymous requests,
+//! parsed from a file.
 
 mod url;
 mod validate;
@@ -13,51 +14,52 @@ use crate::strict_config::Reader;
 
 pub(crate) use validate::{text_of, validate};
 
-/// The versions of the API; they have the same fields.
+/// The supported versions; their fields are the same.
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1"];
 const KIND: &str = "AuthenticationConfiguration";
 
-/// The whole of a file.
+/// The content of a file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Configuration {
     /// Issuers of tokens.
     pub jwt: Vec<Jwt>,
-    /// Who is anonymous, when the file says it.
+    /// The configuration of anonymous requests, if present.
     pub anonymous: Option<Anonymous>,
 }
 
 /// `anonymous`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Anonymous {
-    /// Requests without credentials are `system:anonymous`.
+    /// Whether requests without credentials are `system:anonymous`.
     pub enabled: bool,
-    /// Only on these paths; all when empty.
+    /// The paths on which they are; all if empty.
     pub paths: Vec<String>,
 }
 
-/// One issuer and what its tokens mean.
+/// An issuer and the mapping of its tokens.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Jwt {
-    /// Who issues.
+    /// The issuer.
     pub issuer: Issuer,
-    /// What must hold of claims.
+    /// `claimValidationRules`.
     pub claim_rules: Vec<ClaimRule>,
-    /// How claims become a user.
+    /// The mapping from claims to a user.
     pub mappings: Mappings,
-    /// What must hold of the user.
+    /// `userValidationRules`.
     pub user_rules: Vec<UserRule>,
 }
 
 /// `issuer`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Issuer {
-    /// As the claim `iss` has it.
+    /// The value of the claim `iss`.
     pub url: String,
-    /// Where its description is, when it is not at `url` with `/.well-known/openid-configuration`.
+    /// The URL of the discovery document, if it is not `url` with
+    /// `/.well-known/openid-configuration`.
     pub discovery_url: String,
-    /// PEM of those who vouch for its server; empty: those this machine trusts.
+    /// The CA certificates (PEM) for the issuer's server; empty: the system's.
     pub certificate_authority: String,
-    /// One of them must be in the claim `aud`.
+    /// The accepted values of the claim `aud`; one must match.
     pub audiences: Vec<String>,
     /// Empty or `MatchAny`.
     pub audience_match_policy: String,
@@ -65,65 +67,65 @@ pub struct Issuer {
     pub egress_selector_type: String,
 }
 
-/// A claim with its value, or an expression with its message.
+/// A claim with its required value, or an expression with its message.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClaimRule {
-    /// Name of the claim.
+    /// The name of the claim.
     pub claim: String,
-    /// What it must be.
+    /// The required value.
     pub required_value: String,
-    /// What must be true.
+    /// The expression that must be true.
     pub expression: String,
-    /// What is said when it is not.
+    /// The message if it is false.
     pub message: String,
 }
 
 /// `claimMappings`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mappings {
-    /// Name of the user.
+    /// The user name.
     pub username: Mapping,
-    /// Its groups.
+    /// The groups.
     pub groups: Mapping,
-    /// Its uid.
+    /// The UID.
     pub uid: Mapping,
-    /// More about it.
+    /// Extra attributes.
     pub extra: Vec<Extra>,
 }
 
 /// A claim with its prefix, or an expression.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mapping {
-    /// Name of the claim.
+    /// The name of the claim.
     pub claim: String,
-    /// Put before its value.
+    /// The prefix of its value.
     pub prefix: Option<String>,
-    /// What yields the value.
+    /// The expression for the value.
     pub expression: String,
 }
 
-/// A key of the user's extra.
+/// An extra attribute of the user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Extra {
-    /// Such as `example.com/team`.
+    /// The key, such as `example.com/team`.
     pub key: String,
-    /// What yields its values.
+    /// The expression for its values.
     pub value_expression: String,
 }
 
 /// `userValidationRules`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UserRule {
-    /// What must be true.
+    /// The expression that must be true.
     pub expression: String,
-    /// What is said when it is not.
+    /// The message if it is false.
     pub message: String,
 }
 
-/// Reads a file, YAML or JSON. Its values are not validated yet.
+/// Parses a file, YAML or JSON, without validation.
 ///
 /// # Errors
-/// What cannot be read in it, with the field.
+/// The fields that cannot be parsed.
 pub(crate) fn read(text: &[u8]) -> Result<Configuration, String> {
     if text.is_empty() {
         return Err("empty config data".into());
@@ -227,7 +229,7 @@ fn mappings(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> Mappi
             &["claim", "expression", "prefix"]
         };
         reader.known(map, &at.to_string(), known);
-        // An empty prefix is one, an absent one is none.
+        // An empty prefix differs from an absent one.
         let is_given = map.get("prefix").is_some_and(|prefix| !prefix.is_null());
         Mapping {
             claim: reader.text(map, "claim", &at),

@@ -1,4 +1,4 @@
-//! The flags of the API server about authentication, under upstream's names and with its defaults
+//! The authentication flags of the API server, with upstream's names and defaults
 //! (`pkg/kubeapiserver/options/authentication.go`).
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use api::field::go_quote;
 use super::configuration::{ClaimRule, Configuration, Issuer, Jwt, Mapping, Mappings};
 use super::jwt::Algorithm;
 
-/// Signature that providers of OpenID must know (OpenID Connect Core 1.0, 3.1.3.7).
+/// The algorithm that every OpenID provider supports (OpenID Connect Core 1.0, 3.1.3.7).
 const DEFAULT_ALGORITHM: &str = "RS256";
 
 const FLAGS: [&str; 15] = [
@@ -31,56 +31,57 @@ const FLAGS: [&str; 15] = [
     "authentication-token-webhook-cache-ttl",
 ];
 
-/// Version of the reviews that webhooks are sent, unless the flag says it.
+/// The default version of TokenReview for webhooks.
 const WEBHOOK_VERSION: &str = "v1beta1";
-/// How long their answers hold.
+/// The default TTL of cached webhook responses.
 const WEBHOOK_CACHE_TTL: Duration = Duration::from_secs(120);
 
-/// What flags say.
+/// The parsed flags.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings {
-    /// File with an AuthenticationConfiguration.
+    /// The file with an AuthenticationConfiguration.
     pub config_file: Option<PathBuf>,
-    /// Requests without credentials are anonymous; `None` where nobody said it.
+    /// Whether requests without credentials are anonymous; `None` without the flag.
     pub anonymous: Option<bool>,
-    /// The one issuer of the flags `oidc-…`.
+    /// The issuer of the flags `oidc-…`.
     pub oidc: Option<Oidc>,
-    /// The webhook that knows tokens.
+    /// The token webhook.
     pub webhook: Option<Webhook>,
 }
 
 /// The flags `authentication-token-webhook-…`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhook {
-    /// The kubeconfig that says where it is.
+    /// The kubeconfig with the address of the webhook.
     pub config_file: PathBuf,
     /// `v1` or `v1beta1`.
     pub version: String,
-    /// How long an answer holds; zero is not at all.
+    /// The TTL of cached responses; zero disables the cache.
     pub cache_ttl: Duration,
 }
 
 /// The flags `oidc-…`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Oidc {
-    /// Issuer, client and mappings as the file would say them; without the certificates.
+    /// Issuer, client and mappings in the form of the configuration file, without certificates.
     pub jwt: Jwt,
-    /// File with the certificates that vouch for the issuer.
+    /// The file with the CA certificates of the issuer.
     pub ca_file: Option<PathBuf>,
-    /// Signatures that are taken.
+    /// The signature algorithms that are accepted.
     pub algorithms: Vec<Algorithm>,
 }
 
-/// The flag is one of authentication.
+/// Whether this is an authentication flag.
 pub fn is_flag(name: &str) -> bool {
     FLAGS.contains(&name)
 }
 
 impl Settings {
-    /// Reads `NAME=VALUE` as the flag `--NAME` of upstream's API server has it, all of which [`is_flag`] knows.
+    /// Parses `NAME=VALUE` arguments like the flags `--NAME` of upstream's API server; [`is_flag`]
+    /// must be true for all of them.
     ///
     /// # Errors
-    /// A sentence with the flag whose value makes no sense, or that does not go with another.
+    /// A message with the flag that has an invalid value or conflicts with another flag.
     pub fn of(arguments: &[String]) -> Result<Self, String> {
         let mut given: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for argument in arguments {
@@ -154,7 +155,7 @@ fn oidc<'a>(
         Some("-") => String::new(),
         Some(prefix) => prefix.to_owned(),
         None if claim == "email" => String::new(),
-        // Names of two issuers must not be the same by accident (upstream's issue 31380).
+        // A prefix keeps the user names of two issuers distinct (upstream's issue 31380).
         None => format!("{url}#"),
     };
     let mapping = |claim: &str, prefix: String| Mapping {
@@ -203,7 +204,7 @@ fn oidc<'a>(
 }
 
 impl Oidc {
-    /// The configuration that these flags are, with the content of their file.
+    /// The equivalent configuration, with the content of the CA file.
     pub fn configuration(&self, certificates: Option<String>) -> Configuration {
         let mut jwt = self.jwt.clone();
         jwt.issuer.certificate_authority = certificates.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Acting as somebody else: the `Impersonate-*` headers, each value authorized for the real user.
+//! Impersonation: the `Impersonate-*` headers, each value authorized for the requesting user.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::request::user::User;
 
 const EXTRA: &str = "impersonate-extra-";
 
-/// Decodes `%`-escapes of a header's key; a malformed one is kept as it is.
+/// Decodes percent-encoding in a header's key; an invalid key is returned unchanged.
 pub(super) fn unescape(key: &str) -> String {
     let mut out = Vec::with_capacity(key.len());
     let mut bytes = key.bytes();
@@ -29,12 +29,12 @@ pub(super) fn unescape(key: &str) -> String {
     String::from_utf8(out).unwrap_or_else(|_| key.to_owned())
 }
 
-/// Text of a header; Go reads bytes beyond ASCII, too.
+/// The text of a header as UTF-8, because Go accepts bytes beyond ASCII, too.
 pub(super) fn text(value: &HeaderValue) -> Option<&str> {
     std::str::from_utf8(value.as_bytes()).ok()
 }
 
-/// A value that cannot be read is refused: leaving it out would let the request act as its real user.
+/// Rejects unreadable values: ignoring one would run the request as its original user.
 fn values<'h>(headers: &'h HeaderMap, name: &str) -> Result<Vec<&'h str>, Status> {
     headers.get_all(name).iter().map(|value| readable(name, value)).collect()
 }
@@ -43,13 +43,13 @@ fn readable<'h>(name: &str, value: &'h HeaderValue) -> Result<&'h str, Status> {
     text(value).ok_or_else(|| Status::bad_request(format!("header {name} is no text")))
 }
 
-/// Namespace and name of `system:serviceaccount:<namespace>:<name>`.
+/// The namespace and name of `system:serviceaccount:<namespace>:<name>`.
 pub fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
 }
 
-/// As [`chain::require`], counted.
+/// Like [`chain::require`], recorded in the metrics.
 async fn require(
     authorizer: &dyn Authorizer,
     user: &User,
@@ -61,10 +61,11 @@ async fn require(
     outcome
 }
 
-/// The user to act as, when the request asks for one.
+/// The impersonated user, if the request asks for one.
 ///
 /// # Errors
-/// 400 when groups, uid or extra come without a user, 403 when `user` may not impersonate one of the values.
+/// 400 if groups, UID or extra come without a user, 403 if `user` may not impersonate one of the
+/// values.
 pub async fn impersonated(
     headers: &HeaderMap,
     user: &User,
@@ -133,7 +134,7 @@ pub async fn impersonated(
     Ok(Some(acting))
 }
 
-/// Adds the group that says whether the user is authenticated, unless the request did.
+/// Adds the group for authenticated or unauthenticated users, unless the request did.
 fn complete(user: &mut User) {
     let (all, none) = ("system:authenticated", "system:unauthenticated");
     if user.name == "system:anonymous" {
@@ -145,7 +146,7 @@ fn complete(user: &mut User) {
     }
 }
 
-/// What was asked for, as Go prints the user that it makes.
+/// The requested user in Go's format.
 fn asked(groups: &[&str], extra: &[(String, &str)], uid: &str) -> String {
     let quoted = |texts: &[&str]| {
         let texts: Vec<String> = texts.iter().map(|text| api::field::go_quote(text)).collect();
@@ -175,7 +176,7 @@ mod tests {
     use async_trait::async_trait;
     use parking_lot::Mutex;
 
-    /// Allows everything but one resource, and notes what it was asked.
+    /// Allows everything except one resource, and records the checks.
     struct Except(&'static str, Mutex<Vec<String>>);
 
     #[async_trait]
@@ -268,7 +269,8 @@ mod tests {
         );
     }
 
-    /// C1.3: what each header asks for is a question of its own, in upstream's form; the request runs as nobody else.
+    /// C1.3: each header is authorized separately, in upstream's form; the request then runs as the
+    /// impersonated user only.
     #[tokio::test]
     async fn the_matrix_of_values_and_rights() {
         let root = User::authenticated("root", &["system:masters"]);
@@ -304,7 +306,7 @@ mod tests {
         }
     }
 
-    /// C1.3: a value that cannot be read never lets a request through as its real user.
+    /// C1.3: an unreadable value never lets a request run as its original user.
     #[tokio::test]
     async fn values_beyond_ascii_are_read_or_refused() {
         let root = User::authenticated("root", &["system:masters"]);

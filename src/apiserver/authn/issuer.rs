@@ -1,4 +1,5 @@
-//! Issues service-account tokens (`serviceaccounts/token`) and describes the issuer to OpenID clients.
+//! Issues service account tokens (`serviceaccounts/token`) and serves the OpenID discovery
+//! documents.
 
 use std::sync::Arc;
 
@@ -13,13 +14,13 @@ use crate::registry::lookup::Lookup;
 
 const GROUP: &str = "authentication.k8s.io";
 
-/// Least life of a token, in seconds (`MinTokenAgeSec`).
+/// The minimum lifetime of a token, in seconds (`MinTokenAgeSec`).
 const MIN_SECONDS: i64 = 600;
 
-/// Life of a token whose request names none, in seconds.
+/// The default lifetime of a token, in seconds.
 const DEFAULT_SECONDS: i64 = 3600;
 
-/// Signs tokens.
+/// Signs service account tokens.
 pub struct TokenIssuer {
     lookup: Arc<dyn Lookup>,
     issuer: String,
@@ -33,7 +34,7 @@ fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
 }
 
 impl TokenIssuer {
-    /// Issues as `issuer`; requests without audiences get `audiences`.
+    /// Creates an issuer with the URL `issuer`; `audiences` are the default audiences.
     pub fn new(
         lookup: Arc<dyn Lookup>,
         issuer: &str,
@@ -43,22 +44,24 @@ impl TokenIssuer {
         Self { lookup, issuer: issuer.to_owned(), audiences, key, former: Vec::new() }
     }
 
-    /// Tokens that these keys have signed hold, too.
+    /// Adds former keys, whose signatures remain valid.
     #[must_use]
     pub fn with_former(mut self, keys: Vec<PublicKey>) -> Self {
         self.former = keys;
         self
     }
 
-    /// The public halves of the keys that tokens are signed with, first the one that signs.
+    /// The public keys; the first one belongs to the signing key.
     pub fn public_keys(&self) -> Vec<PublicKey> {
         [self.key.public()].into_iter().chain(&self.former).cloned().collect()
     }
 
-    /// Answers a TokenRequest for this service account: fills `request` with defaults, metadata and `status`.
+    /// Handles a TokenRequest for this service account: sets defaults, metadata and `status` of
+    /// `request`.
     ///
     /// # Errors
-    /// 404 when account or bound object are missing, 409 when an uid differs, 422 and 400 for a bad request.
+    /// 404 if the account or bound object is missing, 409 if a UID differs, 422 and 400 for an
+    /// invalid request.
     pub async fn create(
         &self,
         namespace: &str,
@@ -184,7 +187,8 @@ impl TokenIssuer {
         Ok(())
     }
 
-    /// The document at `/.well-known/openid-configuration`; `address` is host and port where clients reach the server.
+    /// The document at `/.well-known/openid-configuration`; `address` is the external host and port
+    /// of the server.
     pub fn openid_configuration(&self, address: &str) -> Value {
         openid_configuration(&self.issuer, address, &self.public_keys())
     }

@@ -1,4 +1,4 @@
-//! JSON Web Signatures in compact form: ES256 and RS256 keys, signing, verifying, key ids, JWKS.
+//! JSON Web Signatures in compact form: ES256 and RS256 keys, signing, verification, key IDs, JWKS.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,10 +8,10 @@ use ring::signature::{self, EcdsaKeyPair, KeyPair as _, RsaKeyPair, UnparsedPubl
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Longest token looked at, in bytes; real ones have about 1 KiB.
+/// The maximum length of a token, in bytes; typical ones have about 1 KiB.
 const MAX_TOKEN: usize = 16 * 1024;
 
-/// A key that cannot be used.
+/// An unusable key.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "service-account key cannot be used: {0}; it must be a PEM file with P-256 or RSA private keys"
@@ -23,17 +23,17 @@ enum Private {
     Rsa(Box<RsaKeyPair>),
 }
 
-/// A private key with which tokens are signed.
+/// A private key that signs tokens.
 pub struct SigningKey {
     private: Private,
     public: PublicKey,
 }
 
-/// A public key against which tokens are verified.
+/// A public key that verifies tokens.
 #[derive(Debug, Clone)]
 pub struct PublicKey {
     algorithm: Algorithm,
-    /// The key as ring takes it: an uncompressed point, or PKCS#1.
+    /// The key in ring's format: an uncompressed point, or PKCS#1.
     raw: Vec<u8>,
     key_id: String,
     jwk: Value,
@@ -59,26 +59,27 @@ fn b64(bytes: &[u8]) -> String {
 }
 
 impl SigningKey {
-    /// A new P-256 key as PEM (PKCS#8).
+    /// Generates a P-256 key as PEM (PKCS#8).
     ///
     /// # Errors
-    /// When the random generator fails.
+    /// If the random generator fails.
     pub fn generate_pem() -> Result<String, BadKey> {
         Ok(KeyPair::generate().map_err(|e| BadKey(e.to_string()))?.serialize_pem())
     }
 
-    /// From PEM: P-256 signs ES256, RSA signs RS256. Of several keys the first, which signs.
+    /// Parses PEM: P-256 signs ES256, RSA signs RS256. Of several keys, returns the first one,
+    /// which is the signing key.
     ///
     /// # Errors
-    /// When the text is no such key.
+    /// If the text is not such a key.
     pub fn from_pem(pem: &str) -> Result<Self, BadKey> {
         Ok(Self::all(pem)?.0)
     }
 
-    /// The key that signs, and the public halves of those behind it, which did before the key was changed.
+    /// The signing key, and the public keys of the former signing keys after it.
     ///
     /// # Errors
-    /// When one of the keys cannot be used.
+    /// If one of the keys is unusable.
     pub fn all(pem: &str) -> Result<(Self, Vec<PublicKey>), BadKey> {
         let mut keys = base::pki::rotation::keys(pem).map_err(BadKey)?.into_iter();
         let signs = keys.next().ok_or_else(|| BadKey("the file holds no key".into()))?;
@@ -121,15 +122,15 @@ impl SigningKey {
         Ok(Self { private, public: PublicKey { algorithm, raw, key_id, jwk } })
     }
 
-    /// Its public half.
+    /// The public key.
     pub fn public(&self) -> &PublicKey {
         &self.public
     }
 
-    /// `header.claims.signature`.
+    /// Signs the claims; returns `header.claims.signature`.
     ///
     /// # Errors
-    /// When the random generator or the key fails.
+    /// If the random generator or the key fails.
     pub fn sign(&self, claims: &impl serde::Serialize) -> Result<String, BadKey> {
         let header = json!({"alg": self.public.algorithm.name(), "kid": self.public.key_id});
         let claims = serde_json::to_vec(claims).map_err(|e| BadKey(e.to_string()))?;
@@ -160,7 +161,7 @@ struct Header {
     crit: Option<Value>,
 }
 
-/// The claims of a compact token, not verified.
+/// The claims of a compact token, without verification.
 pub fn unverified_claims<T: for<'de> Deserialize<'de>>(token: &str) -> Option<T> {
     if token.len() > MAX_TOKEN {
         return None;
@@ -173,10 +174,10 @@ pub fn unverified_claims<T: for<'de> Deserialize<'de>>(token: &str) -> Option<T>
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()
 }
 
-/// Verifies the signature against the key that the header names, or against all if it names none.
+/// Verifies the signature with the key that the header names, or with any key if it names none.
 ///
 /// # Errors
-/// Why the token is not genuine.
+/// The reason why the signature is invalid.
 pub fn verify(token: &str, keys: &[PublicKey]) -> Result<(), String> {
     let malformed = || "malformed token".to_owned();
     let (signed, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
@@ -192,7 +193,7 @@ pub fn verify(token: &str, keys: &[PublicKey]) -> Result<(), String> {
     if candidates.peek().is_none() {
         return Err("invalid signature, no keys found".into());
     }
-    // The algorithm is the key's, never the token's choice.
+    // The key determines the algorithm, never the token.
     let genuine = candidates.any(|key| {
         let algorithm: &dyn signature::VerificationAlgorithm = match key.algorithm {
             Algorithm::Es256 => &signature::ECDSA_P256_SHA256_FIXED,
@@ -211,7 +212,7 @@ pub fn jwks(keys: &[PublicKey]) -> Value {
     json!({"keys": keys.iter().map(|key| key.jwk.clone()).collect::<Vec<_>>()})
 }
 
-/// Names of the algorithms of these keys, sorted, each once.
+/// The names of the keys' algorithms, sorted and without duplicates.
 pub fn algorithms(keys: &[PublicKey]) -> Vec<&'static str> {
     let mut names: Vec<_> = keys.iter().map(|key| key.algorithm.name()).collect();
     names.sort_unstable();

@@ -1,6 +1,6 @@
-//! Tokens of OpenID issuers (`plugin/pkg/authenticator/token/oidc` of upstream): whose they are, by claims and expressions.
-//!
-//! Every issuer has a task that fetches its description and keys; requests ask it and wait. Distributed claims are refused by name.
+//! Tokens of OpenID issuers (upstream's `plugin/pkg/authenticator/token/oidc`): maps claims to
+//! users. A task per issuer fetches its discovery document and keys; requests wait for it.
+//! Distributed claims are rejected with a message.
 
 mod claims;
 mod expressions;
@@ -42,7 +42,7 @@ struct Authenticator {
 }
 
 impl Authenticator {
-    /// `None` when the token names another issuer.
+    /// `None` if the token names another issuer.
     async fn authenticate(&self, token: &str) -> Result<Option<User>, String> {
         let issuer = &self.jwt.issuer;
         let Some(token) = Token::of(token).filter(|token| token.issuer() == Some(&issuer.url))
@@ -67,17 +67,17 @@ impl Authenticator {
     }
 }
 
-/// All issuers of a configuration, exchanged when its file changes.
+/// All issuers of a configuration, replaced when its file changes.
 pub(crate) struct Issuers {
     current: ArcSwap<Vec<Authenticator>>,
-    /// Audiences of the API server, for which every token of an issuer counts.
+    /// The audiences of the API server; a token of an issuer is valid for all of them.
     audiences: Vec<String>,
     reloads: Reloads,
 }
 
 impl Issuers {
-    /// Starts the tasks that fetch keys, and follows the file where there is one. They end with the tasks of `callout`. `None` where
-    /// there is neither issuer nor file.
+    /// Starts the tasks that fetch keys, and follows the configuration file if there is one. They
+    /// end with the tasks of `callout`. `None` if there is neither an issuer nor a file.
     pub(crate) fn start(
         plan: &Plan,
         audiences: Vec<String>,
@@ -107,7 +107,8 @@ impl Issuers {
         Some(issuers)
     }
 
-    /// Lines for `/metrics`, and those of [`LATENCY`] (upstream's `apiserver_authentication_config_controller_…`).
+    /// Renders lines for `/metrics`, and those of [`LATENCY`] (upstream's
+    /// `apiserver_authentication_config_controller_…`).
     pub(crate) fn render(&self, out: &mut String) {
         self.reloads.render(out);
         let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds";
@@ -142,7 +143,7 @@ impl Issuers {
     }
 }
 
-/// Verifying a token (`plugin/pkg/authenticator/token/oidc/metrics.go`).
+/// The duration of token verification (`plugin/pkg/authenticator/token/oidc/metrics.go`).
 pub(crate) static LATENCY: base::metrics::Family = base::metrics::Family::histogram(
     "apiserver_authentication_jwt_authenticator_latency_seconds",
     "[ALPHA] Time to verify a token of an OpenID issuer, by its outcome.",
@@ -150,7 +151,7 @@ pub(crate) static LATENCY: base::metrics::Family = base::metrics::Family::histog
     &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
 );
 
-/// Starts the tasks of issuers; they end when what is returned is dropped.
+/// Starts the tasks of issuers; they end when the returned value is dropped.
 fn build(
     configuration: &Configuration,
     mappers: Vec<Arc<Mapper>>,

@@ -1,4 +1,5 @@
-//! Tokens of Secrets of type `kubernetes.io/service-account-token`: without end, valid as long as their Secret is there.
+//! Tokens in Secrets of type `kubernetes.io/service-account-token`: they do not expire and are
+//! valid as long as their Secret exists.
 
 use std::sync::Arc;
 
@@ -17,9 +18,9 @@ use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 use crate::request::user::User;
 
-/// Issuer of these tokens (`LegacyIssuer` of upstream).
+/// The issuer of these tokens (upstream's `LegacyIssuer`).
 const ISSUER: &str = "kubernetes/serviceaccount";
-/// Label of a Secret whose token is not taken any more.
+/// The label of a Secret whose token is no longer accepted.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -37,22 +38,22 @@ struct Claims {
     sub: String,
 }
 
-/// Signs tokens for Secrets.
+/// Signs the tokens of Secrets.
 pub struct Signer(SigningKey);
 
 impl Signer {
-    /// With the key of service-account tokens, as PEM.
+    /// Parses the signing key of service account tokens, as PEM.
     ///
     /// # Errors
-    /// When the key cannot be used.
+    /// If the key is unusable.
     pub fn from_pem(pem: &str) -> Result<Self, BadKey> {
         SigningKey::from_pem(pem).map(Self)
     }
 
-    /// The token of a Secret of this service account.
+    /// Signs the token of a Secret of this service account.
     ///
     /// # Errors
-    /// When signing fails.
+    /// If signing fails.
     pub fn sign(
         &self,
         namespace: &str,
@@ -75,7 +76,7 @@ fn subject(namespace: &str, account: &str) -> String {
     format!("system:serviceaccount:{namespace}:{account}")
 }
 
-/// Verifies tokens of Secrets.
+/// Verifies the tokens of Secrets.
 pub struct SecretTokens {
     lookup: Arc<dyn Lookup>,
     audiences: Vec<String>,
@@ -83,7 +84,8 @@ pub struct SecretTokens {
 }
 
 impl SecretTokens {
-    /// These tokens name no audience: they are for `audiences`, the API server's own.
+    /// Creates the authenticator. These tokens name no audience: they are valid for `audiences`,
+    /// the API server's own.
     pub fn new(lookup: Arc<dyn Lookup>, audiences: Vec<String>, keys: Vec<PublicKey>) -> Self {
         Self { lookup, audiences, keys }
     }
@@ -112,7 +114,7 @@ impl SecretTokens {
             .and_then(|object| Facts::of(&object))
             .filter(|facts| !facts.deleting)
             .ok_or("Token has been invalidated")?;
-        // Digests are compared, so that the time taken tells nothing about the token.
+        // Compares digests, so that timing reveals nothing about the token.
         if digest(&SHA256, &secret.token).as_ref() != digest(&SHA256, token.as_bytes()).as_ref() {
             return Err("Token does not match server's copy".into());
         }
@@ -158,7 +160,7 @@ impl SecretTokens {
     }
 }
 
-/// What of a Secret or ServiceAccount decides.
+/// The fields of a Secret or ServiceAccount that the check depends on.
 struct Facts {
     deleting: bool,
     invalid: bool,
@@ -256,7 +258,7 @@ mod tests {
             tokens.authenticate_token(&token, &[]).await,
             Err("Token does not match server's copy".to_owned())
         );
-        // Of another issuer: not ours to judge.
+        // A token of another issuer is not handled here.
         let foreign = Claims { iss: "https://other".into(), ..Claims::default() };
         let foreign = SigningKey::from_pem(&pem).unwrap().sign(&foreign).unwrap();
         assert_eq!(tokens.authenticate_token(&foreign, &[]).await, Ok(None));

@@ -1,4 +1,4 @@
-//! Service-account tokens: signed by us, bound to objects that must still be there.
+//! Service account tokens: signed by this cluster, bound to objects that must still exist.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,11 @@ use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 use crate::request::user::User;
 
-/// Clocks may differ by this many seconds.
+/// The tolerated clock skew, in seconds.
 const LEEWAY: i64 = 60;
 
-/// Verified tokens remembered; a signature costs about 0.1 ms of a small core.
+/// The number of verified tokens in the cache; verifying a signature takes about 0.1 ms on a small
+/// core.
 const CACHE: usize = 1024;
 
 /// The claims of a service-account token.
@@ -31,19 +32,19 @@ pub struct Claims {
     /// Audiences.
     #[serde(deserialize_with = "one_or_many")]
     pub aud: Vec<String>,
-    /// End, in seconds since the epoch.
+    /// Expiration, Unix time in seconds.
     pub exp: i64,
-    /// Issued at.
+    /// Issued at, Unix time in seconds.
     pub iat: i64,
     /// Issuer.
     pub iss: String,
-    /// Id of the token.
+    /// The ID of the token.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub jti: String,
-    /// What it is bound to.
+    /// The objects that the token is bound to.
     #[serde(rename = "kubernetes.io")]
     pub kubernetes: Bound,
-    /// Not before.
+    /// Not before, Unix time in seconds.
     pub nbf: i64,
     /// `system:serviceaccount:<namespace>:<name>`.
     pub sub: String,
@@ -53,34 +54,34 @@ pub struct Claims {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bound {
-    /// Namespace of account, pod and secret.
+    /// The namespace of the account, pod and secret.
     pub namespace: String,
-    /// Node of the pod, or the node it is bound to.
+    /// The node of the pod, or the node that the token is bound to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<Reference>,
-    /// Pod.
+    /// The pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<Reference>,
-    /// Secret.
+    /// The secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<Reference>,
-    /// Service account.
+    /// The service account.
     pub serviceaccount: Reference,
-    /// Webhook configurations are not issued here; such a token is refused.
+    /// Tokens bound to webhook configurations are not issued here; such a token is rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validatingwebhookconfiguration: Option<Value>,
-    /// See above.
+    /// Like `mutatingwebhookconfiguration`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mutatingwebhookconfiguration: Option<Value>,
 }
 
-/// Name and uid.
+/// The name and UID of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reference {
-    /// Name.
+    /// The name.
     pub name: String,
-    /// Uid.
+    /// The UID.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
 }
@@ -104,12 +105,14 @@ pub struct ServiceAccounts {
     issuers: Vec<String>,
     audiences: Vec<String>,
     keys: Vec<PublicKey>,
-    /// Claims of tokens whose signature was verified, by the token's digest. What a token is bound to is looked at each time.
+    /// The claims of tokens with a verified signature, by the token's digest. The bound objects are
+    /// checked on every request.
     verified: Mutex<HashMap<[u8; 32], Arc<Claims>>>,
 }
 
 impl ServiceAccounts {
-    /// Accepts tokens of these issuers for these audiences (the API server's own), signed with one of `keys`.
+    /// Accepts tokens of these issuers for these audiences (the API server's own), signed with one
+    /// of `keys`.
     pub fn new(
         lookup: Arc<dyn Lookup>,
         issuers: Vec<String>,
@@ -183,7 +186,7 @@ impl ServiceAccounts {
         if deleted(&object, now) { Err(invalid()) } else { Ok(()) }
     }
 
-    /// From the cache, else from the store: a token may be used before the cache has seen its pod.
+    /// Reads the cache, then the store: a token may be used before the cache has seen its pod.
     async fn find(
         &self,
         gvr: &Gvr,
@@ -198,7 +201,7 @@ impl ServiceAccounts {
     }
 }
 
-/// Deleted, and longer ago than clocks may differ.
+/// Whether the object was deleted longer ago than the tolerated clock skew.
 fn deleted(object: &Object, now: i64) -> bool {
     #[derive(Deserialize)]
     struct Only {
@@ -216,7 +219,7 @@ fn deleted(object: &Object, now: i64) -> bool {
     }
 }
 
-/// Seconds since the epoch.
+/// The current Unix time, in seconds.
 pub(super) fn now() -> i64 {
     i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX)
 }
@@ -234,7 +237,7 @@ fn in_time(claims: &Claims, now: i64) -> Result<(), String> {
     Ok(())
 }
 
-/// The user that these claims describe.
+/// The user of these claims.
 fn user(claims: &Claims) -> User {
     let bound = &claims.kubernetes;
     let (namespace, account) = (&bound.namespace, &bound.serviceaccount);

@@ -1,4 +1,4 @@
-//! Tokens fixed at start: from the administrator's token file.
+//! Static tokens: from the administrator's token file, read at start.
 
 use async_trait::async_trait;
 use ring::digest::{SHA256, digest};
@@ -6,7 +6,8 @@ use ring::digest::{SHA256, digest};
 use super::{TokenAuthenticator, TokenIdentity};
 use crate::request::user::User;
 
-/// Tokens by digest, so that a comparison's time tells nothing and the tokens are not kept.
+/// Users by digest of the token, so that comparisons take constant time and tokens are not kept in
+/// memory.
 pub struct StaticTokens(Vec<([u8; 32], User)>);
 
 fn fingerprint(token: &str) -> [u8; 32] {
@@ -15,13 +16,13 @@ fn fingerprint(token: &str) -> [u8; 32] {
     out
 }
 
-/// Equality whose time does not depend on the content.
+/// Compares in constant time.
 pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0_u8, |difference, (x, y)| difference | (x ^ y)) == 0
 }
 
 impl StaticTokens {
-    /// These tokens with their users; empty tokens are left out.
+    /// Creates the authenticator; empty tokens are skipped.
     pub fn new(tokens: impl IntoIterator<Item = (String, User)>) -> Self {
         Self(
             tokens
@@ -33,10 +34,11 @@ impl StaticTokens {
     }
 }
 
-/// Reads a token file (upstream's `--token-auth-file`): CSV with token, user name, user uid and, quoted, the groups.
+/// Parses a token file (upstream's `--token-auth-file`): CSV with token, user name, user UID and,
+/// quoted, the groups.
 ///
 /// # Errors
-/// What is wrong, with the line.
+/// The error with its line number.
 pub fn parse(text: &str) -> Result<Vec<(String, User)>, String> {
     let mut users = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -57,7 +59,7 @@ pub fn parse(text: &str) -> Result<Vec<(String, User)>, String> {
     Ok(users)
 }
 
-/// The columns of one line; a quoted one may hold commas.
+/// The columns of a line; a quoted column can contain commas.
 fn columns(line: &str) -> Option<Vec<String>> {
     let (mut columns, mut quoted) = (vec![String::new()], false);
     for c in line.trim().chars() {

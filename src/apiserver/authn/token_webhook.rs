@@ -1,5 +1,5 @@
-//! Tokens that a webhook knows (`plugin/pkg/authenticator/token/webhook` of upstream): a TokenReview is posted for each, and what is
-//! answered holds for a while.
+//! The token webhook (upstream's `plugin/pkg/authenticator/token/webhook`): posts a TokenReview per
+//! token and caches the response.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,53 +23,54 @@ use crate::request::user::User;
 use crate::webhook::kubeconfig::Place;
 use crate::webhook::post::{self, Attempts, Poster};
 
-/// Time for one token with all attempts (upstream's `sharedLookupTimeout`).
+/// The timeout for one token including all attempts (upstream's `sharedLookupTimeout`).
 const LOOKUP_MAX: Duration = Duration::from_secs(30);
-/// Largest answer that is read.
+/// The maximum size of a response.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Questions at one time; more wait.
+/// The maximum number of concurrent calls; further ones wait.
 const CALLS_MAX: usize = 64;
-/// Answers that are kept (upstream's 32 stripes of 1024).
+/// The maximum number of cached responses (upstream's 32 stripes of 1024).
 const ANSWERS_MAX: usize = 32 * 1024;
 
 const PROBLEM: &str = "authentication/webhook";
 
-/// Where it is, and how it is asked.
+/// The configuration of the webhook.
 #[derive(Debug, Clone)]
 pub(crate) struct Webhook {
     pub(crate) place: Place,
     /// `v1` or `v1beta1`.
     pub(crate) version: String,
-    /// How long an answer holds; zero is not at all.
+    /// The TTL of cached responses; zero disables the cache.
     pub(crate) cache_ttl: Duration,
 }
 
-/// An answer: who it is, or that it is nobody.
+/// A response: the identity, or `None` for an unknown token.
 type Answer = Option<TokenIdentity>;
 type Digest = [u8; 32];
 
-/// Asks the webhook, or remembers.
+/// Authenticates tokens by the webhook or the cache.
 pub(crate) struct TokenWebhook {
     webhook: Webhook,
-    /// Audiences of the API server: those of an answer that names none.
+    /// The audiences of the API server, used if a response has none.
     audiences: Vec<String>,
     poster: Poster,
-    /// Tokens are not kept, and what they are kept under cannot be chosen by who sends them.
+    /// The cache is keyed by an HMAC of the token: tokens are not kept, and clients cannot choose
+    /// the keys.
     secret: hmac::Key,
     answers: Mutex<HashMap<Digest, (Instant, Answer)>>,
     calls: Semaphore,
     problems: Problems,
 }
 
-/// Why there is no answer.
+/// The reason why there is no response.
 enum Failure {
-    /// It may be there at the next attempt.
+    /// The next attempt may succeed.
     Again(String),
     Final(String),
 }
 
 impl TokenWebhook {
-    /// Nothing is dialled before the first token.
+    /// Creates the authenticator; the first token opens the connection.
     pub(crate) fn new(webhook: Webhook, audiences: Vec<String>, tasks: &Tasks) -> Self {
         let mut secret = [0; 32];
         base::clock::random_bytes(&mut secret);
@@ -110,7 +111,7 @@ impl TokenWebhook {
         if answers.len() >= ANSWERS_MAX {
             answers.retain(|_, (until, _)| *until > now);
         }
-        // Still full: all of them are in use, and this one is asked for again.
+        // If the cache is still full, all entries are valid and this one is not cached.
         if answers.len() < ANSWERS_MAX {
             answers.insert(digest, (now + self.webhook.cache_ttl, answer.clone()));
         }
@@ -224,7 +225,7 @@ impl TokenAuthenticator for TokenWebhook {
         let asked = async {
             let closed = |_| "the token webhook is closed".to_owned();
             let _call = self.calls.acquire().await.map_err(closed)?;
-            // Others may have asked for the same token meanwhile.
+            // A concurrent request may have resolved the same token meanwhile.
             if let Some(answer) = self.known(&digest) {
                 return Ok(answer);
             }
@@ -269,7 +270,7 @@ mod tests {
             (found.user.groups.join(","), found.user.extra["k"].join(",")),
             ("a".into(), "v".into())
         );
-        // An answer without audiences is for the API server's own.
+        // A response without audiences is valid for the API server's own.
         assert_eq!(read(&jane(&[]), &["api", "x"]).unwrap().unwrap().audiences, ["api"]);
         assert_eq!(read(&jane(&[]), &["x"]), Ok(None));
         assert_eq!(read(&jane(&["x", "y"]), &["x", "api"]).unwrap().unwrap().audiences, ["x"]);

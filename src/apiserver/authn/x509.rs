@@ -1,4 +1,4 @@
-//! Client certificates: the common name is the user, the organisations are the groups.
+//! Client certificates: the common name is the user, the organizations are the groups.
 
 use std::sync::Arc;
 
@@ -12,36 +12,38 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::request::user::User;
 
-/// Extra key that names the credential used, for audit.
+/// The extra key that identifies the credential, for audit.
 pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// Verifies client certificates against the client CA, and those of aggregating proxies against the request-header CA.
+/// Verifies client certificates with the client CA, and those of front proxies with the
+/// request-header CA.
 ///
-/// TLS itself accepts any certificate ([`base::pki::tls::server`]), as upstream does, so that a wrong one is answered
-/// with 401 and not with a broken connection.
+/// TLS itself accepts any certificate ([`base::pki::tls::server`]), as in upstream, so that the
+/// response to an invalid one is 401 and not a broken connection.
 pub struct Verifier {
     client: Arc<dyn ClientCertVerifier>,
     proxy: Option<Arc<dyn ClientCertVerifier>>,
-    /// Common names that the request-header CA's clients must have; empty allows all.
+    /// The allowed common names of front proxies; empty allows all.
     proxy_names: Vec<String>,
 }
 
-/// What the peer of one connection proved with its certificate; made once per connection.
+/// The identity that the peer of a connection proved with its certificate; created once per
+/// connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
     verdict: Result<Verified, String>,
-    /// End of validity, in seconds since the epoch.
+    /// The end of the validity period, Unix time in seconds.
     not_after: i64,
 }
 
 #[derive(Debug, Clone)]
 enum Verified {
     User(User),
-    /// A front proxy, whose word about the user in `X-Remote-*` is taken.
+    /// A front proxy, whose `X-Remote-*` headers are trusted.
     Proxy,
 }
 
-/// Certificates that make no verifier.
+/// CA certificates that cannot be used for verification.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot verify clients against the {ca} CA: {why}; check the certificate file")]
 pub struct BadCa {
@@ -50,10 +52,11 @@ pub struct BadCa {
 }
 
 impl Verifier {
-    /// Clients must be signed by `client_ca`; front proxies by `request_header_ca` and named in `proxy_names` (if any are given).
+    /// Creates a verifier: clients must be signed by `client_ca`, front proxies by
+    /// `request_header_ca` and, unless `proxy_names` is empty, be named there.
     ///
     /// # Errors
-    /// When a CA's certificates cannot be used.
+    /// If the certificates of a CA are unusable.
     pub fn new(
         client_ca: &[CertificateDer<'static>],
         request_header_ca: &[CertificateDer<'static>],
@@ -71,7 +74,7 @@ impl Verifier {
         })
     }
 
-    /// Examines the chain that the peer presented in the handshake; `None` without a certificate.
+    /// Verifies the chain that the peer presented in the handshake; `None` without a certificate.
     pub fn peer(&self, chain: &[CertificateDer<'_>]) -> Option<Peer> {
         let (end, rest) = chain.split_first()?;
         let parsed = X509Certificate::from_der(end.as_ref());
@@ -152,10 +155,11 @@ fn user(
 }
 
 impl Peer {
-    /// The user, unless the certificate has expired since the handshake; a front proxy's is the one it names.
+    /// The user, unless the certificate has expired since the handshake; for a front proxy, the
+    /// user in its headers.
     ///
     /// # Errors
-    /// Why the certificate proves nothing; for the log.
+    /// The reason why the certificate is rejected; for the log.
     pub(super) fn user(&self, headers: &HeaderMap) -> Result<Option<User>, String> {
         let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX);
         crate::metrics::requests::EXPIRATION.observe(&[], (self.not_after - now) as f64);
@@ -170,7 +174,7 @@ impl Peer {
     }
 }
 
-/// The user that a front proxy names in `X-Remote-User`, `-Uid`, `-Group` and `-Extra-*`.
+/// The user in the headers `X-Remote-User`, `-Uid`, `-Group` and `-Extra-*` of a front proxy.
 fn remote_user(headers: &HeaderMap) -> Option<User> {
     let one = |name: &str| {
         let value = headers.get(name).and_then(super::impersonate::text);
@@ -195,7 +199,8 @@ fn remote_user(headers: &HeaderMap) -> Option<User> {
     Some(user)
 }
 
-/// Who the certificates say, examined once per connection; an extension of each request.
+/// The identity of the peer's certificate, verified once per connection; an extension of each
+/// request.
 #[derive(Debug, Clone)]
 pub struct PeerIdentity(pub Arc<Peer>);
 
@@ -223,7 +228,7 @@ mod tests {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
-        // rcgen keeps one value per type; naming the type by its number gives a second one.
+        // rcgen keeps one value per type; naming the type by its number allows a second one.
         let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
         for (kind, group) in types.into_iter().zip(groups) {
             params.distinguished_name.push(kind, *group);

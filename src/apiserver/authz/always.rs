@@ -1,4 +1,4 @@
-//! Authorizers that say the same to everybody (upstream's `authorizerfactory`).
+//! Authorizers with a constant decision (upstream's `authorizerfactory`).
 
 use async_trait::async_trait;
 
@@ -24,7 +24,7 @@ impl Authorizer for AlwaysAllow {
     }
 }
 
-/// `AlwaysDeny`: has no opinion, so that what is asked behind it may still allow.
+/// `AlwaysDeny`: has no opinion, so that authorizers after it can allow.
 pub(super) struct AlwaysDeny;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! The chain of authorizers, and the refusal at its end.
+//! The chain of authorizers, and the denial at its end.
 
 use std::sync::Arc;
 
@@ -12,36 +12,37 @@ use crate::request::user::User;
 use crate::response::aggregate::aggregate;
 use crate::response::status::without_html;
 
-/// One of a chain.
+/// A named authorizer of the chain.
 pub(super) struct Member {
-    /// Name in reasons and metrics.
+    /// The name in reasons and metrics.
     name: String,
     authorizer: Arc<dyn Authorizer>,
     tally: Arc<Tally>,
 }
 
 impl Member {
-    /// What it decides is counted in `tally`.
+    /// Creates a member; its decisions are counted in `tally`.
     pub(super) fn new(name: &str, authorizer: Arc<dyn Authorizer>, tally: Arc<Tally>) -> Self {
         Self { name: name.to_owned(), authorizer, tally }
     }
 }
 
-/// Allows members of `system:masters` anything, whatever the roles say. Of others it asks its members in order until one allows or
-/// denies; the reasons of the others are joined by line feeds (upstream's `pkg/authorization/union`).
+/// Allows members of `system:masters` everything, whatever the roles are. For other users, calls
+/// the members in order until one allows or denies; the reasons of the others are joined with line
+/// feeds (upstream's `pkg/authorization/union`).
 pub struct Chain {
     members: Vec<Member>,
     counts: Arc<Counts>,
 }
 
 impl Chain {
-    /// `system:masters`, then these, without names.
+    /// Creates a chain of `system:masters` and these authorizers, without names.
     pub fn new(members: Vec<Arc<dyn Authorizer>>) -> Self {
         let unnamed = |authorizer| Member::new("", authorizer, Arc::default());
         Self::of(members.into_iter().map(unnamed).collect(), &Arc::default())
     }
 
-    /// `system:masters`, then these.
+    /// Creates a chain of `system:masters` and these members.
     pub(super) fn of(members: Vec<Member>, counts: &Arc<Counts>) -> Self {
         Self { members, counts: Arc::clone(counts) }
     }
@@ -95,10 +96,10 @@ impl Authorizer for Chain {
     }
 }
 
-/// Asks, and turns everything but an approval into the 403 that clients get.
+/// Authorizes a request; every decision but an approval becomes the 403 for the client.
 ///
 /// # Errors
-/// 403 `Forbidden` with upstream's text.
+/// 403 `Forbidden` with upstream's message.
 pub async fn require(
     authorizer: &dyn Authorizer,
     user: &User,
@@ -112,7 +113,8 @@ pub async fn require(
     }
 }
 
-/// `pods is forbidden: User "x" cannot list resource "pods" in API group "" in the namespace "y"`, and the reason if there is one.
+/// `pods is forbidden: User "x" cannot list resource "pods" in API group "" in the namespace "y"`,
+/// and the reason if there is one.
 pub fn forbidden(user: &User, a: &Attributes<'_>, reason: &str) -> Status {
     let name = go_quote(&user.name);
     let message = if a.path.is_empty() {
@@ -209,7 +211,7 @@ mod tests {
         Decision::Failed(Failure { denied, reason: reason.into(), error: error.into() })
     }
 
-    /// Rows of upstream's `union_test.go`, and what its `Authorize` does with errors.
+    /// Rows of upstream's `union_test.go`, and the error handling of its `Authorize`.
     #[tokio::test]
     async fn the_first_decision_counts_and_faults_are_gathered() {
         use Decision::{Allow, Deny, NoOpinion};

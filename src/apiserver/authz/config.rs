@@ -1,5 +1,5 @@
-//! Which authorizers there are and in which order: flags and the file of `authorization-config`, read and found good
-//! (`pkg/kubeapiserver/options/authorization.go`, `pkg/kubeapiserver/authorizer`).
+//! The configured authorizers and their order: flags and the file of `authorization-config`, parsed
+//! and validated (`pkg/kubeapiserver/options/authorization.go`, `pkg/kubeapiserver/authorizer`).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,37 +8,37 @@ use crate::webhook::kubeconfig::Place;
 
 use super::{flags, load};
 
-/// The flag that names the file.
+/// The flag for the configuration file.
 pub(super) const FILE_FLAG: &str = "authorization-config";
-/// Name of the webhook that flags describe.
+/// The name of the webhook that flags configure.
 const DEFAULT_WEBHOOK: &str = "default";
 
-/// Which version of SubjectAccessReview a webhook speaks.
+/// The version of SubjectAccessReview for a webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     V1,
     V1beta1,
 }
 
-/// How a webhook is asked.
+/// The configuration of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hook {
-    /// How long approvals are remembered; zero is not at all.
+    /// The TTL of cached approvals; zero disables caching.
     pub(super) authorized_ttl: Duration,
-    /// The same of everything else that is answered.
+    /// The TTL of other cached decisions; zero disables caching.
     pub(super) unauthorized_ttl: Duration,
-    /// For one attempt.
+    /// The timeout of one attempt.
     pub(super) timeout: Duration,
     pub(super) version: Version,
-    /// Without an answer the request is denied; else the next authorizer is asked.
+    /// Whether a failed call denies the request; otherwise the next authorizer decides.
     pub(super) denies_on_failure: bool,
-    /// Where it is.
+    /// The kubeconfig with the address of the webhook.
     pub(super) kubeconfig: PathBuf,
-    /// Texts of its match conditions.
+    /// The expressions of its match conditions.
     pub(super) conditions: Vec<String>,
 }
 
-/// What kind of authorizer.
+/// The type of an authorizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     AlwaysAllow,
@@ -49,7 +49,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Names of kinds, sorted; ABAC is none of them.
+    /// The names of all types, sorted; ABAC is not supported.
     pub(super) const NAMES: [&str; 5] = ["AlwaysAllow", "AlwaysDeny", "Node", "RBAC", "Webhook"];
 
     pub(super) fn name(&self) -> &'static str {
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// A kind that needs nothing but its name.
+    /// Parses a type that needs no further configuration.
     pub(super) fn plain(name: &str) -> Option<Self> {
         Some(match name {
             "AlwaysAllow" => Self::AlwaysAllow,
@@ -74,7 +74,7 @@ impl Kind {
     }
 }
 
-/// One authorizer.
+/// A configured authorizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: String,
@@ -82,21 +82,21 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Under the name that upstream gives kinds.
+    /// An authorizer with upstream's default name for its type.
     pub(super) fn plain(kind: Kind) -> Self {
         Self { name: kind.name().to_lowercase(), kind }
     }
 }
 
-/// All authorizers in their order.
+/// All authorizers, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Configuration(pub(super) Vec<Entry>);
 
 impl Configuration {
-    /// Reads the kubeconfigs of its webhooks.
+    /// Parses the kubeconfigs of the webhooks; `None` for other authorizers.
     ///
     /// # Errors
-    /// Field, file and what is wrong in it.
+    /// The field, the file and the error in it.
     pub(super) fn places(&self) -> Result<Vec<Option<Place>>, String> {
         let place = |(at, entry): (usize, &Entry)| match &entry.kind {
             Kind::Webhook(hook) => {
@@ -116,20 +116,20 @@ fn place(field: &str, file: &Path) -> Result<Place, String> {
     place.map_err(|why| format!("{field}={}: {why}", file.display()))
 }
 
-/// Everything that flags and files say, read and found good; nothing runs yet.
+/// The validated configuration from flags and files, before any authorizer is created.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub(super) configuration: Configuration,
-    /// Of webhooks, by their position.
+    /// The endpoints of webhooks, by index of the authorizer.
     pub(super) places: Vec<Option<Place>>,
-    /// The file that is read again when it changes, and what it says now.
+    /// The configuration file, which is reloaded when it changes, and its current content.
     pub(super) file: Option<(PathBuf, Vec<u8>)>,
-    /// A mode of the flags allows everything.
+    /// Whether the flags enable the mode AlwaysAllow.
     allows_all: bool,
 }
 
 impl Default for Plan {
-    /// Node and RBAC, as k3s starts its API server.
+    /// Node and RBAC, as k3s configures its API server.
     fn default() -> Self {
         let entries = [Kind::Node, Kind::Rbac].map(Entry::plain).to_vec();
         Self::of(Configuration(entries), vec![None, None])
@@ -141,15 +141,16 @@ impl Plan {
         Self { configuration, places, file: None, allows_all: false }
     }
 
-    /// Whether a flag of the API server belongs here.
+    /// Whether this is an authorization flag.
     pub fn is_flag(name: &str) -> bool {
         flags::FLAGS.contains(&name)
     }
 
-    /// Reads flags given as `NAME=VALUE`, all of which [`Plan::is_flag`] knows, and the files they name.
+    /// Parses flags in the form `NAME=VALUE`, for all of which [`Plan::is_flag`] must be true, and
+    /// the files that they name.
     ///
     /// # Errors
-    /// Flag, file and field of what is wrong, and what to do.
+    /// The flag, file and field of the error, with the fix.
     pub fn read(arguments: &[String]) -> Result<Self, String> {
         match flags::Given::of(arguments)?.meant()? {
             flags::Meant::Nothing => Ok(Self::default()),
@@ -181,7 +182,7 @@ impl Plan {
                     let kind = Kind::Webhook(hook.clone());
                     (Entry { name: DEFAULT_WEBHOOK.to_owned(), kind }, Some(place))
                 }
-                // Flags were found good.
+                // The flags are validated already.
                 (None, None) => continue,
             };
             entries.push(made.0);
@@ -191,8 +192,8 @@ impl Plan {
         Ok(Self { allows_all, ..Self::of(Configuration(entries), places) })
     }
 
-    /// Requests without credentials may be `system:anonymous`. Upstream refuses them with the mode AlwaysAllow of the flag, which would
-    /// let everybody do anything.
+    /// Whether anonymous requests can be accepted. Upstream rejects them together with the mode
+    /// AlwaysAllow of the flag, which would allow everything to everybody.
     pub fn admits_anonymous(&self) -> bool {
         if self.allows_all {
             tracing::warn!(

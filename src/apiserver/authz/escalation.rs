@@ -1,4 +1,4 @@
-//! Nobody grants more than they hold: checks of writes to roles and bindings.
+//! Prevents privilege escalation: checks writes of roles and bindings.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::request::user::User;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// The check, with what it asks.
+/// The RBAC escalation check.
 pub struct Escalation {
     rbac: Arc<Rbac>,
     authorizer: Arc<dyn Authorizer>,
@@ -40,15 +40,16 @@ struct Aggregation {
 }
 
 impl Escalation {
-    /// Over the rules in `rbac`; `authorizer` answers for the verbs `escalate` and `bind`.
+    /// Creates the check with the rules in `rbac`; `authorizer` decides about the verbs `escalate`
+    /// and `bind`.
     pub fn new(rbac: Arc<Rbac>, authorizer: Arc<dyn Authorizer>) -> Self {
         Self { rbac, authorizer }
     }
 
-    /// Refuses a role or binding that gives more than its writer has.
+    /// Rejects a role or binding that grants permissions beyond those of the user.
     ///
     /// # Errors
-    /// 403 with the rights that are missing, 404 for a binding to a role that is not there.
+    /// 403 with the missing permissions, 404 for a binding to a role that does not exist.
     pub async fn check(&self, request: &Request<'_>, object: &Value) -> Result<(), Status> {
         if &*request.gvr.group != GROUP
             || !request.subresource.is_empty()
@@ -107,7 +108,7 @@ impl Escalation {
         let referred = match role.kind.as_str() {
             "ClusterRole" => "clusterroles",
             "Role" => "roles",
-            // Validation refuses it by name.
+            // Validation reports the unknown kind.
             _ => return Ok(()),
         };
         if role.api_group == GROUP
@@ -193,7 +194,7 @@ fn parse(object: &Value) -> Result<Role, Status> {
     Role::deserialize(object).map_err(|error| Status::bad_request(error.to_string()))
 }
 
-/// Only what lets the garbage collector finish its work was changed.
+/// Whether only fields changed that the garbage collector needs to change.
 fn only_gc_fields_differ(new: &Value, old: &Value) -> bool {
     let strip = |value: &Value| {
         let mut value = value.clone();

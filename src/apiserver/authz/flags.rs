@@ -1,4 +1,4 @@
-//! The flags of the API server about authorization, under upstream's names and with its defaults and texts
+//! The authorization flags of the API server, with upstream's names, defaults and messages
 //! (`pkg/kubeapiserver/options/authorization.go`).
 
 use std::path::PathBuf;
@@ -17,32 +17,32 @@ const WEBHOOK_VERSION: &str = "authorization-webhook-version";
 const AUTHORIZED_TTL: &str = "authorization-webhook-cache-authorized-ttl";
 const UNAUTHORIZED_TTL: &str = "authorization-webhook-cache-unauthorized-ttl";
 
-/// All of them.
+/// All authorization flags.
 pub(super) const FLAGS: [&str; 7] =
     [FILE_FLAG, MODE, POLICY_FILE, WEBHOOK_FILE, WEBHOOK_VERSION, AUTHORIZED_TTL, UNAUTHORIZED_TTL];
 
-/// Time for one attempt of the webhook that flags describe.
+/// The timeout of one attempt for the webhook of the flags.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Values as they were given; of one flag the last counts, modes add up.
+/// Flags as given; the last value of a flag counts, modes are concatenated.
 pub(super) struct Given<'a>(Vec<(&'a str, &'a str)>);
 
-/// What flags ask for.
+/// The configuration that the flags select.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Meant {
-    /// There is none.
+    /// No configuration.
     Nothing,
-    /// What a file says.
+    /// A configuration file.
     File(PathBuf),
-    /// Modes in their order, and the webhook if one of them is that.
+    /// Modes in order, and the webhook if one of them is `Webhook`.
     Modes(Vec<String>, Option<Hook>),
 }
 
 impl<'a> Given<'a> {
-    /// Reads `NAME=VALUE`.
+    /// Parses `NAME=VALUE` arguments.
     ///
     /// # Errors
-    /// The argument that has no value or belongs elsewhere.
+    /// The argument that has no value or is not an authorization flag.
     pub(super) fn of(arguments: &'a [String]) -> Result<Self, String> {
         let one = |argument: &'a String| {
             let (name, value) = crate::flags::parts(argument);
@@ -64,10 +64,10 @@ impl<'a> Given<'a> {
         self.0.iter().any(|(given, _)| *given == name)
     }
 
-    /// All flags together.
+    /// Validates all flags together.
     ///
     /// # Errors
-    /// Upstream's sentences.
+    /// Upstream's messages.
     pub(super) fn meant(&self) -> Result<Meant, String> {
         if self.is_given(POLICY_FILE) {
             return Err(format!("{POLICY_FILE} is not supported: {NO_ABAC}"));
@@ -157,7 +157,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// Why ABAC is refused, and what to do instead.
+/// Why ABAC is rejected, with alternatives.
 pub(super) const NO_ABAC: &str =
     "attribute-based access control is not there, write roles and bindings (RBAC) or ask a webhook";
 
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(modes(&["authorization-mode=AlwaysDeny"]), "AlwaysDeny");
     }
 
-    /// Texts of upstream's `Validate`.
+    /// Messages of upstream's `Validate`.
     #[test]
     fn what_makes_no_sense_is_refused() {
         for (flags, want) in [

@@ -1,5 +1,5 @@
-//! The file of `authorization-config`: strictly decoded, with defaults, validated with upstream's texts
-//! (`pkg/apis/apiserver/{v1,validation}`, `pkg/kubeapiserver/authorizer`).
+//! The file of `authorization-config`: decoded strictly, defaulted and validated with upstream's
+//! messages (`pkg/apis/apiserver/{v1,validation}`, `pkg/kubeapiserver/authorizer`).
 
 use std::collections::BTreeSet;
 use std::path::{Path as File, PathBuf};
@@ -20,16 +20,16 @@ const GROUP: &str = "apiserver.config.k8s.io";
 const KIND: &str = "AuthorizationConfiguration";
 const TIMEOUT_MAX: i64 = 30_000_000_000;
 
-/// Reads a configuration from YAML or JSON; whether kubeconfigs are there is looked at.
+/// Parses a configuration from YAML or JSON; checks that the kubeconfigs exist.
 ///
 /// # Errors
-/// What is wrong in it, with the field.
+/// The field and its error.
 pub(super) fn configuration(text: &[u8]) -> Result<Configuration, String> {
     let load = |why| format!("failed to load {KIND} from file: {why}");
     let empty = Map::new();
     let (value, doubled) = crate::serialization::any_yaml_doubled(text).map_err(load)?;
     let map = match &value {
-        // As upstream, an empty file is an empty configuration.
+        // As in upstream, an empty file is an empty configuration.
         Value::Null => &empty,
         Value::Object(map) => map,
         _ => return Err(load("is no object with apiVersion, kind and authorizers".to_owned())),
@@ -79,7 +79,7 @@ fn versioned(map: &Map<String, Value>) -> Result<(), String> {
     Ok(())
 }
 
-/// Names of all but webhooks are given.
+/// The names of authorizers that need none in the file: all but webhooks.
 fn named(entries: &[Entry]) -> Vec<String> {
     let others = entries.iter().filter(|entry| !matches!(entry.kind, Kind::Webhook(_)));
     let wrong = others.filter_map(|entry| {
@@ -92,7 +92,7 @@ fn named(entries: &[Entry]) -> Vec<String> {
     wrong.collect()
 }
 
-/// An authorizer as it stands in the file, with defaults.
+/// An authorizer from the file, with defaults.
 struct Given {
     path: Path,
     kind: String,
@@ -243,7 +243,8 @@ fn validated(found: &[Given], errors: &mut Vec<Error>) -> Vec<Entry> {
 }
 
 impl GivenHook {
-    /// The webhook; none where it is not good. Upstream names its fields as if they were the authorizer's own.
+    /// The webhook; `None` if it is invalid. Upstream's error paths name its fields as those of the
+    /// authorizer.
     fn validated(&self, path: &Path, errors: &mut Vec<Error>) -> Option<Hook> {
         let before = errors.len();
         let field = |name: &str| path.child(name);
@@ -313,7 +314,7 @@ impl GivenHook {
     }
 }
 
-/// A kubeconfig that could be read.
+/// Checks that a kubeconfig can be read.
 fn look_at(file: &str) -> Result<(), String> {
     if !File::new(file).is_absolute() {
         return Err("must be an absolute path".to_owned());

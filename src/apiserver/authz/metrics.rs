@@ -1,5 +1,5 @@
-//! What authorization counts, under upstream's names (`pkg/authorization/{metrics,cel}`, `plugin/pkg/authorizer/webhook/metrics`,
-//! `pkg/server/options/authorizationconfig/metrics`).
+//! The metrics of authorization, with upstream's names (`pkg/authorization/{metrics,cel}`,
+//! `plugin/pkg/authorizer/webhook/metrics`, `pkg/server/options/authorizationconfig/metrics`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Upper bounds of a call's time, in seconds (Prometheus' default buckets).
+/// The upper bounds of call durations, in seconds (Prometheus' default buckets).
 const CALL_BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// Those of evaluating the conditions of a webhook.
+/// The upper bounds of match condition evaluation, in seconds.
 const MATCH_BOUNDS: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
 
-/// What one authorizer decided.
+/// The decisions of one authorizer.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     allowed: AtomicU64,
@@ -22,14 +22,14 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// One decision.
+    /// Counts one decision.
     pub(super) fn count(&self, allowed: bool) {
         let counter = if allowed { &self.allowed } else { &self.denied };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// How a call of a webhook ended.
+/// The outcome of a webhook call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     Success,
@@ -47,7 +47,7 @@ impl Outcome {
     }
 }
 
-/// How the conditions of a webhook ended.
+/// The outcome of a webhook's match conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Matching {
     Matched,
@@ -83,7 +83,7 @@ impl Histogram {
     }
 }
 
-/// Of one webhook.
+/// The metrics of one webhook.
 #[derive(Debug, Default)]
 struct Hook {
     calls: BTreeMap<Outcome, Histogram>,
@@ -93,21 +93,21 @@ struct Hook {
     match_errors: u64,
 }
 
-/// Attempts to read the configuration again.
+/// The metrics of configuration reloads.
 #[derive(Debug, Default)]
 struct Reloads {
     count: u64,
     last: f64,
 }
 
-/// The counters. They stay when the configuration is read again.
+/// The counters. They persist over reloads of the configuration.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     decisions: Mutex<BTreeMap<(&'static str, String), Arc<Tally>>>,
     hooks: Mutex<BTreeMap<String, Hook>>,
     /// By `failure` and `success`.
     reloads: Mutex<BTreeMap<&'static str, Reloads>>,
-    /// The hash of the file that holds; empty without one.
+    /// The hash of the active configuration file; empty without one.
     holds: Mutex<String>,
 }
 
@@ -117,20 +117,20 @@ impl Counts {
         Arc::clone(self.decisions.lock().entry((kind, name.to_owned())).or_default())
     }
 
-    /// A call of a webhook.
+    /// Records a webhook call.
     pub(super) fn called(&self, name: &str, outcome: Outcome, took: Duration) {
         let mut hooks = self.hooks.lock();
         let calls = &mut hooks.entry(name.to_owned()).or_default().calls;
         calls.entry(outcome).or_default().observe(&CALL_BOUNDS, took);
     }
 
-    /// A webhook had no answer and the next authorizer is asked.
+    /// Records a failed webhook call after which the next authorizer decides.
     pub(super) fn failed_open(&self, name: &str, outcome: Outcome) {
         let mut hooks = self.hooks.lock();
         *hooks.entry(name.to_owned()).or_default().failed_open.entry(outcome).or_default() += 1;
     }
 
-    /// The conditions of a webhook were evaluated.
+    /// Records the evaluation of a webhook's match conditions.
     pub(super) fn matched(&self, name: &str, matching: Matching, took: Duration) {
         let mut hooks = self.hooks.lock();
         let hook = hooks.entry(name.to_owned()).or_default();
@@ -139,7 +139,7 @@ impl Counts {
         hook.match_errors += u64::from(matching == Matching::Failed);
     }
 
-    /// The configuration was read again.
+    /// Records a reload of the configuration.
     pub(super) fn reloaded(&self, good: bool) {
         let status = if good { "success" } else { "failure" };
         let mut reloads = self.reloads.lock();
@@ -148,12 +148,12 @@ impl Counts {
         of.last = base::clock::unix_time().as_secs_f64();
     }
 
-    /// This text of the file holds now.
+    /// Records that this content of the file is active.
     pub(super) fn holds(&self, text: &[u8]) {
         *self.holds.lock() = crate::server_identity::hash_of(text);
     }
 
-    /// Lines for `/metrics`; what never happened has none.
+    /// Renders lines for `/metrics`; metrics without a value are omitted.
     pub(super) fn render(&self, out: &mut String) {
         let decisions = self.decisions.lock();
         let name = "apiserver_authorization_decisions_total";

@@ -1,4 +1,5 @@
-//! The Node authorizer: a node reads what its own pods need, and writes what is its own.
+//! The Node authorizer: a node reads the objects that its own pods need, and writes its own
+//! objects.
 
 use std::sync::Arc;
 
@@ -12,19 +13,19 @@ use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 use crate::request::user::User;
 
-/// The name of the node that this user is, if it is one.
+/// The node name of this user, if it is a node.
 pub fn identity(user: &User) -> Option<&str> {
     let name = user.name.strip_prefix("system:node:")?;
     user.in_group("system:nodes").then_some(name)
 }
 
-/// Answers for users `system:node:<name>` in group `system:nodes`.
+/// Authorizes users `system:node:<name>` in the group `system:nodes`.
 ///
-/// There is no graph to hold in memory: relations are followed from the pods of the asking node, which the watch cache
-/// has indexed.
+/// There is no graph in memory: relationships are resolved from the pods of the node, by an index
+/// of the watch cache.
 pub struct Node {
     lookup: Arc<dyn Lookup>,
-    /// What every node may do: the rules of the bootstrap role `system:node`.
+    /// The permissions of every node: the rules of the bootstrap role `system:node`.
     rules: Vec<Rule>,
 }
 
@@ -34,14 +35,16 @@ fn refuse(why: impl Into<String>) -> Refused {
     Err(Decision::NoOpinion(why.into()))
 }
 
-/// What would show the relationship cannot be read: the node tries again, where a refusal would be final.
+/// An object that may establish the relationship cannot be read: an error lets the node retry,
+/// whereas a denial would be final.
 fn unreadable(error: Status) -> Decision {
     let error = format!("cannot look for pods of the node that use this object: {}", error.message);
     Decision::Failed(Failure { error, ..Failure::default() })
 }
 
 impl Node {
-    /// `rules` are those of the bootstrap role `system:node` ([`crate::bootstrap::node_rules`]).
+    /// Creates the authorizer; `rules` are those of the bootstrap role `system:node`
+    /// ([`crate::bootstrap::node_rules`]).
     pub fn new(lookup: Arc<dyn Lookup>, rules: Vec<Rule>) -> Self {
         Self { lookup, rules }
     }
@@ -107,7 +110,7 @@ impl Node {
         }
     }
 
-    /// Creates are limited by NodeRestriction to the node's own pods.
+    /// NodeRestriction limits creates to the node's own pods.
     async fn pod_certificate_request(&self, node: &str, a: &Attributes<'_>) -> Refused {
         if !a.subresource.is_empty() {
             return refuse("nodes may not access the status subresource of PodCertificateRequests");
@@ -123,7 +126,7 @@ impl Node {
         }
     }
 
-    /// The named object belongs to a pod of the node.
+    /// Whether a pod of the node references the object.
     async fn related(&self, node: &str, a: &Attributes<'_>) -> Refused {
         if a.name.is_empty() {
             return refuse("No Object name found");
@@ -160,7 +163,7 @@ impl Node {
         }))
     }
 
-    /// The object is there and says that it is for this node.
+    /// Whether the object exists and names this node.
     async fn names_node(
         &self,
         gvr: &Gvr,
@@ -172,7 +175,7 @@ impl Node {
         Ok(found.is_some_and(|o| text(&o, "/spec/nodeName") == node))
     }
 
-    /// The volume is bound to a claim that a pod of the node uses.
+    /// Whether the volume is bound to a claim that a pod of the node uses.
     async fn volume_of(&self, node: &str, name: &str) -> Result<bool, Status> {
         let found = self.lookup.get(&lookup::PERSISTENT_VOLUMES, "", name).await;
         let Some(volume) = found.and_then(lookup::value)? else { return Ok(false) };
@@ -185,7 +188,7 @@ impl Node {
         self.any_pod(node, &claim).await
     }
 
-    /// The secret is one that a volume in use on the node names.
+    /// Whether a volume in use on the node references the Secret.
     async fn secret_of_volume(&self, node: &str, a: &Attributes<'_>) -> Result<bool, Status> {
         for volume in self.lookup.list(&lookup::PERSISTENT_VOLUMES, "").await? {
             if volume_names_secret(&volume, a.namespace, a.name)
@@ -231,7 +234,7 @@ fn items<'v>(value: &'v Value, pointer: &str) -> impl Iterator<Item = &'v Value>
     value.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// `get` of one object.
+/// Allows `get` of one object.
 fn get_one(a: &Attributes<'_>) -> Refused {
     if a.verb != "get" {
         return refuse("can only get individual resources of this type");
@@ -239,7 +242,7 @@ fn get_one(a: &Attributes<'_>) -> Refused {
     if a.subresource.is_empty() { Ok(()) } else { refuse("cannot get subresource") }
 }
 
-/// `get`, or `list` and `watch` of one object.
+/// Allows `get`, and `list` and `watch` of one object.
 fn read_one(a: &Attributes<'_>) -> Refused {
     if !matches!(a.verb, "get" | "list" | "watch") {
         return refuse("can only read resources of this type");
@@ -313,7 +316,7 @@ fn own_node(node: &str, a: &Attributes<'_>) -> Refused {
     }
 }
 
-/// A field selector that holds `field=value` among its terms.
+/// Whether `field=value` is one of the terms of a field selector.
 fn selects(selector: &str, field: &str, value: &str) -> bool {
     selector.split(',').any(|term| match term.split_once('=') {
         Some((left, right)) => left == field && right.strip_prefix('=').unwrap_or(right) == value,
@@ -321,9 +324,9 @@ fn selects(selector: &str, field: &str, value: &str) -> bool {
     })
 }
 
-/// The pod names this object of its namespace.
+/// Whether the pod references this object of its namespace.
 fn refers(pod: &Value, resource: &str, name: &str) -> bool {
-    // A mirror pod gives access to nothing: its node made it.
+    // A mirror pod grants access to nothing, because its node created it.
     if pod.pointer("/metadata/annotations/kubernetes.io~1config.mirror").is_some() {
         return false;
     }
@@ -362,7 +365,7 @@ fn claim_of(pod: &Value, volume: &Value) -> Option<String> {
     Some(format!("{}-{}", text(pod, "/metadata/name"), text(volume, "/name")))
 }
 
-/// Environment and volumes of the pod name the config map or secret.
+/// Whether environment or volumes of the pod reference the ConfigMap or Secret.
 fn names_config(
     pod: &Value,
     volume: &str,
@@ -385,7 +388,7 @@ fn names_config(
         })
 }
 
-/// Secrets that the volume drivers of a pod's inline volume take.
+/// The Secrets that an inline volume of a pod references.
 fn volume_source_secrets(volume: &Value) -> impl Iterator<Item = &str> {
     const DRIVERS: [&str; 9] = [
         "cephfs",
@@ -407,7 +410,7 @@ fn volume_source_secrets(volume: &Value) -> impl Iterator<Item = &str> {
 }
 
 fn volume_names_secret(volume: &Object, namespace: &str, name: &str) -> bool {
-    // The controllers' secrets are no business of a node.
+    // Secrets of the controller are not readable by nodes.
     const CSI: [&str; 3] = ["nodeStageSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"];
     let Ok(volume) = volume.value() else { return false };
     let claim_namespace = text(&volume, "/spec/claimRef/namespace");
@@ -459,7 +462,7 @@ mod tests {
         )
     }
 
-    /// Neither allowed nor refused for good: the answer is 500, and the node asks again.
+    /// Neither allowed nor denied: the response is 500, and the node retries.
     #[tokio::test]
     async fn relationships_that_cannot_be_looked_for_are_an_error() {
         let user = User::authenticated("system:node:a", &["system:nodes"]);

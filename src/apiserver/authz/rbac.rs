@@ -1,4 +1,4 @@
-//! Role-based access control over an index that the watch cache keeps current.
+//! Role-based access control over an index that follows the watch cache.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -19,9 +19,9 @@ use crate::request::user::User;
 pub struct Subject {
     /// `User`, `Group` or `ServiceAccount`.
     pub kind: String,
-    /// Name.
+    /// The name.
     pub name: String,
-    /// Namespace of a service account; empty means the binding's.
+    /// The namespace of a service account; empty means the binding's.
     pub namespace: String,
 }
 
@@ -33,7 +33,7 @@ pub struct RoleRef {
     pub api_group: String,
     /// `Role` or `ClusterRole`.
     pub kind: String,
-    /// Name.
+    /// The name.
     pub name: String,
 }
 
@@ -59,10 +59,10 @@ struct Binding {
     subjects: Vec<Subject>,
 }
 
-/// A binding and which of its subjects was indexed here.
+/// A binding and the index of its subject that this entry is for.
 type Entry = (Arc<Binding>, usize);
 
-/// Bindings of one namespace (or of the cluster) by the names they apply to.
+/// The bindings of one namespace (or of the cluster) by subject name.
 #[derive(Default)]
 struct Index {
     users: HashMap<Box<str>, Vec<Entry>>,
@@ -78,19 +78,20 @@ struct State {
     index: HashMap<Box<str>, Index>,
 }
 
-/// The RBAC authorizer. [`Rbac::observe`] must see every change of the four RBAC resources.
+/// The RBAC authorizer. [`Rbac::observe`] must receive every event of the four RBAC resources.
 #[derive(Default)]
 pub struct Rbac {
     state: RwLock<State>,
 }
 
 impl Rbac {
-    /// Without any role.
+    /// Creates an authorizer without roles.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes in one event of `roles`, `clusterroles`, `rolebindings` or `clusterrolebindings`; others are ignored.
+    /// Applies an event of `roles`, `clusterroles`, `rolebindings` or `clusterrolebindings`; others
+    /// are ignored.
     pub fn observe(&self, gvr: &Gvr, event: &WatchEvent) {
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => self.put(gvr, object),
@@ -99,7 +100,7 @@ impl Rbac {
         }
     }
 
-    /// Adds or replaces one role or binding.
+    /// Adds or replaces a role or binding.
     pub fn put(&self, gvr: &Gvr, object: &Object) {
         if &*gvr.group != "rbac.authorization.k8s.io" {
             return;
@@ -109,7 +110,7 @@ impl Rbac {
                 Ok(role) => {
                     self.state.write().roles.insert(object.key.clone(), role.rules.into());
                 }
-                // A role that cannot be read grants nothing.
+                // A role that cannot be parsed grants nothing.
                 Err(error) => {
                     tracing::warn!(role = %object.key, %error, "unreadable role grants nothing");
                     self.state.write().roles.insert(object.key.clone(), Arc::from([]));
@@ -132,7 +133,7 @@ impl Rbac {
         }
     }
 
-    /// Holds exactly these objects of one of the four resources from now on.
+    /// Replaces all objects of one of the four resources.
     pub fn replace(&self, gvr: &Gvr, objects: &[Arc<Object>]) {
         let namespaced = matches!(&*gvr.resource, "roles" | "rolebindings");
         let gone: Vec<ObjectKey> = {
@@ -150,7 +151,7 @@ impl Rbac {
         }
     }
 
-    /// Takes one role or binding away.
+    /// Removes a role or binding.
     pub fn remove(&self, gvr: &Gvr, key: &ObjectKey) {
         if &*gvr.group != "rbac.authorization.k8s.io" {
             return;
@@ -165,7 +166,8 @@ impl Rbac {
         }
     }
 
-    /// All rules of the user in this namespace (cluster-wide ones included), and the errors met on the way.
+    /// All rules of the user in this namespace (including cluster-wide ones), and the errors of
+    /// role resolution.
     pub fn rules_for(&self, user: &User, namespace: &str) -> (Vec<Rule>, Vec<String>) {
         let (mut rules, mut errors) = (Vec::new(), Vec::new());
         self.state.read().visit(user, namespace, |found| {
@@ -181,7 +183,7 @@ impl Rbac {
     /// The rules of the role that a binding in `namespace` (empty: the cluster) refers to.
     ///
     /// # Errors
-    /// 404 when the role is not there, 500 for an unknown kind of role.
+    /// 404 if the role does not exist, 500 for an unknown kind of role.
     pub fn rules_of(&self, role: &RoleRef, namespace: &str) -> Result<Arc<[Rule]>, Status> {
         let (resource, namespace) = match role.kind.as_str() {
             "Role" => ("roles", namespace),
@@ -227,7 +229,7 @@ impl Authorizer for Rbac {
     }
 }
 
-/// Errors as one text: alone, or in brackets without repetitions.
+/// Upstream's aggregate of errors: one alone, several in brackets without duplicates.
 fn aggregate(errors: &mut Vec<String>) -> String {
     errors.sort();
     errors.dedup();
@@ -304,7 +306,8 @@ impl State {
         }
     }
 
-    /// Calls `visitor` with each rule that applies, cluster-wide ones first, until it returns `false`.
+    /// Calls `visitor` with each rule that applies, cluster-wide ones first, until it returns
+    /// `false`.
     fn visit<'s>(
         &'s self,
         user: &User,

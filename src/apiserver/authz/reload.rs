@@ -1,5 +1,5 @@
-//! The authorizers that a plan asks for, and the file of `authorization-config` read again when it changes
-//! (`pkg/kubeapiserver/authorizer/reload.go`).
+//! Creates the configured authorizers, and reloads the file of `authorization-config` when it
+//! changes (`pkg/kubeapiserver/authorizer/reload.go`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::file_watcher::Changes;
 use crate::request::user::User;
 use crate::webhook::kubeconfig::Place;
 
-/// What authorizers are made of; it stays when the configuration changes.
+/// The dependencies of authorizers, which persist over reloads.
 struct Making {
     node: Arc<dyn Authorizer>,
     rbac: Arc<dyn Authorizer>,
@@ -27,7 +27,7 @@ struct Making {
     tasks: Tasks,
 }
 
-/// A chain with the webhooks in it.
+/// A chain and the webhooks in it.
 struct Made {
     chain: Chain,
     webhooks: Vec<Arc<Webhook>>,
@@ -53,7 +53,7 @@ impl Making {
                 Kind::Node => Arc::clone(&self.node),
                 Kind::Rbac => Arc::clone(&self.rbac),
                 Kind::Webhook(hook) => {
-                    // Each webhook was read with its place.
+                    // Every webhook was parsed together with its endpoint.
                     let Some(place) = places.get(at).and_then(Option::clone) else { continue };
                     let made = Webhook::new(&entry.name, hook, place, &self.counts, &self.tasks);
                     let made = Arc::new(made);
@@ -68,7 +68,7 @@ impl Making {
     }
 }
 
-/// Authorizers by a plan.
+/// The authorizers of a configuration.
 pub struct Authorization {
     authorizer: Arc<dyn Authorizer>,
     webhooks: Vec<Arc<Webhook>>,
@@ -76,7 +76,7 @@ pub struct Authorization {
 }
 
 impl Authorization {
-    /// Makes them, with the server's own authorizers for Node and RBAC.
+    /// Creates them, with the server's own authorizers for Node and RBAC.
     pub(crate) fn new(
         plan: Plan,
         node: Arc<dyn Authorizer>,
@@ -103,15 +103,15 @@ impl Authorization {
         }
     }
 
-    /// The chain of them.
+    /// The chain of authorizers.
     pub(crate) fn authorizer(&self) -> &Arc<dyn Authorizer> {
         &self.authorizer
     }
 
-    /// Checks what webhooks need for TLS.
+    /// Checks the TLS configuration of webhooks.
     ///
     /// # Errors
-    /// The kubeconfig and why its certificates cannot be used.
+    /// The kubeconfig and why its certificates are unusable.
     pub async fn check(&self) -> Result<(), String> {
         for webhook in &self.webhooks {
             let why =
@@ -121,7 +121,7 @@ impl Authorization {
         Ok(())
     }
 
-    /// Reads the file again whenever it changes, until shutdown.
+    /// Reloads the file whenever it changes, until shutdown.
     pub(crate) fn follow(&self, tasks: &Tasks) {
         let Some(reloaded) = self.reloaded.clone() else { return };
         let shutdown = tasks.shutdown().clone();
@@ -135,7 +135,7 @@ impl Authorization {
     }
 }
 
-/// Kinds that must stay, or may come, when the file changes: all but webhooks.
+/// The types that a changed file must keep and may contain: all but webhooks.
 fn kinds(configuration: &Configuration) -> Vec<&'static str> {
     let kinds = configuration.0.iter().filter(|entry| !matches!(entry.kind, Kind::Webhook(_)));
     let mut kinds: Vec<&'static str> = kinds.map(|entry| entry.kind.name()).collect();
@@ -143,10 +143,10 @@ fn kinds(configuration: &Configuration) -> Vec<&'static str> {
     kinds
 }
 
-/// What a changed configuration may not do.
+/// Checks a changed configuration against the restrictions on reloads.
 ///
 /// # Errors
-/// Upstream's sentences.
+/// Upstream's messages.
 fn allowed(configuration: &Configuration, required: &[&'static str]) -> Result<(), String> {
     let now = kinds(configuration);
     let missing: Vec<&str> = required.iter().filter(|kind| !now.contains(kind)).copied().collect();
@@ -162,10 +162,10 @@ fn allowed(configuration: &Configuration, required: &[&'static str]) -> Result<(
     }
 }
 
-/// What the file came to when it was read again.
+/// The result of reading the file again.
 enum Read {
     Same,
-    /// Other text, the same configuration.
+    /// Different text, same configuration.
     Reworded(Vec<u8>, Configuration),
     Changed(Vec<u8>, Configuration, Vec<Option<Place>>),
     Wrong(Option<Vec<u8>>, String),
@@ -192,22 +192,23 @@ fn read(file: &Path, last: &(Vec<u8>, Configuration), required: &[&'static str])
     }
 }
 
-/// Authorizers that are replaced when their file changes. What is wrong in a changed file is told, and everything stays as it was.
+/// A chain that is replaced when its file changes. An invalid file is logged and the former chain
+/// stays in effect.
 struct Reloaded {
     current: ArcSwap<Chain>,
     making: Making,
     file: PathBuf,
     required: Vec<&'static str>,
-    /// The text that was last read, and the configuration that holds.
+    /// The text that was last read, and the active configuration.
     last: Mutex<Arc<(Vec<u8>, Configuration)>>,
 }
 
 impl Reloaded {
-    /// Never ends by itself.
+    /// Runs until it is dropped.
     async fn watch(&self) {
         let mut changes = Changes::of(&self.file).await;
         loop {
-            // At first, too: it may have changed since the start.
+            // Read once first: the file may have changed since the start.
             self.read_again().await;
             changes.next().await;
         }
@@ -279,7 +280,7 @@ mod tests {
         Configuration(kinds.iter().cloned().map(Entry::plain).collect())
     }
 
-    /// Texts of upstream's `reload.go` and `LoadAndValidateData`.
+    /// Messages of upstream's `reload.go` and `LoadAndValidateData`.
     #[test]
     fn what_was_not_there_at_the_start_does_not_come() {
         let required = kinds(&of(&[Kind::Rbac, Kind::AlwaysDeny]));

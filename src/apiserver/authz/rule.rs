@@ -1,4 +1,4 @@
-//! One RBAC rule: what it matches, what it covers, how it is shown.
+//! RBAC rules: matching, covering and display.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use super::Attributes;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
-    /// Verbs; `*` is all.
+    /// Verbs; `*` matches all.
     #[serde(deserialize_with = "nullable")]
     pub verbs: Vec<String>,
-    /// API groups; `*` is all.
+    /// API groups; `*` matches all.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub api_groups: Vec<String>,
-    /// Resources as `pods`, `pods/log`, `*/scale`, `*`.
+    /// Resources such as `pods`, `pods/log`, `*/scale`, `*`.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<String>,
-    /// Names; empty is all.
+    /// Names; empty matches all.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub resource_names: Vec<String>,
-    /// Paths outside the resource tree; a trailing `*` is a prefix.
+    /// Non-resource paths; a trailing `*` matches a prefix.
     #[serde(
         rename = "nonResourceURLs",
         deserialize_with = "nullable",
@@ -32,7 +32,7 @@ pub struct Rule {
     pub non_resource_urls: Vec<String>,
 }
 
-/// A list of which `null` is the empty one.
+/// Deserializes `null` as the default.
 pub(crate) fn nullable<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -52,7 +52,7 @@ fn url_covers(pattern: &str, path: &str) -> bool {
 }
 
 impl Rule {
-    /// The rule allows the request.
+    /// Whether the rule allows the request.
     pub fn allows(&self, a: &Attributes<'_>) -> bool {
         if !has_or_all(&self.verbs, a.verb) {
             return false;
@@ -65,7 +65,8 @@ impl Rule {
             && (self.resource_names.is_empty() || has(&self.resource_names, a.name))
     }
 
-    /// Rules of at most one verb, group, resource and name (or one verb and path) that together equal this one.
+    /// Equivalent rules with at most one verb, group, resource and name (or one verb and path)
+    /// each.
     pub fn break_down(&self) -> Vec<Rule> {
         let mut out = Vec::new();
         for group in &self.api_groups {
@@ -100,7 +101,7 @@ impl Rule {
         out
     }
 
-    /// Whoever holds this rule holds `sub`, which [`Rule::break_down`] made.
+    /// Whether this rule includes `sub`, which must come from [`Rule::break_down`].
     pub fn covers(&self, sub: &Rule) -> bool {
         let all =
             |own: &[String], wanted: &[String]| has(own, "*") || wanted.iter().all(|w| has(own, w));
@@ -125,8 +126,9 @@ impl Rule {
     }
 }
 
-/// `pods`, `pods/log`, `*/log` and `*` against a resource and subresource, without joining them. A review may name both as the resource
-/// (`pods/log` and no subresource, as the Prometheus operator does): joined it is the same text, and upstream compares that.
+/// Matches `pods`, `pods/log`, `*/log` and `*` against a resource and subresource, without joining
+/// them. A review may put both into the resource (`pods/log` without subresource, as the Prometheus
+/// operator does): upstream compares the joined text, which is the same.
 fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
     if rule == "*" {
         return true;
@@ -147,7 +149,7 @@ pub fn missing(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
         .collect()
 }
 
-/// Joins rules of one group and resource that differ by verb only.
+/// Merges rules of one group and resource that differ in their verbs only.
 pub fn compact(rules: Vec<Rule>) -> Vec<Rule> {
     let mut out = Vec::new();
     let mut simple: BTreeMap<(String, String, Option<String>), Rule> = BTreeMap::new();
@@ -176,7 +178,7 @@ pub fn compact(rules: Vec<Rule>) -> Vec<Rule> {
     out
 }
 
-/// A rule as refusals show it: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
+/// A rule in the format of denials: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
 pub fn shown(rule: &Rule) -> String {
     let parts = [
         ("APIGroups", &rule.api_groups),
@@ -193,7 +195,7 @@ pub fn shown(rule: &Rule) -> String {
     format!("{{{}}}", shown.join(", "))
 }
 
-/// Strings as Go's `%q` prints a slice: `["a" "b"]`.
+/// Strings in the format of Go's `%q` for a slice: `["a" "b"]`.
 pub fn go_list<S: AsRef<str>>(list: &[S]) -> String {
     let quoted: Vec<String> = list.iter().map(|s| go_quote(s.as_ref())).collect();
     format!("[{}]", quoted.join(" "))

@@ -1,4 +1,5 @@
-//! Asks a webhook: a SubjectAccessReview is posted, the answer is remembered for a while (`plugin/pkg/authorizer/webhook`).
+//! The webhook authorizer: posts a SubjectAccessReview and caches the response
+//! (`plugin/pkg/authorizer/webhook`).
 
 mod cache;
 pub(super) mod conditions;
@@ -26,25 +27,26 @@ use crate::webhook::kubeconfig::Place;
 use crate::webhook::post::{self, Attempts, Poster};
 use crate::webhook::{CallError, answer};
 
-/// The longest time that an answer's `Retry-After` is waited for.
+/// The maximum delay that a `Retry-After` header can request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
-/// Largest answer that is read.
+/// The maximum size of a response.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Bytes of attributes that the client chose, and of a reason, at which nothing is remembered.
+/// The size of client-controlled attributes, and of a reason, from which on a decision is not
+/// cached, in bytes.
 const REMEMBERED_MAX: usize = 10_000;
-/// Failures are told once in this time.
+/// The minimum interval between logged failures.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// A call that came to nothing.
+/// A failed call.
 #[derive(Debug)]
 struct Fault {
     text: String,
     outcome: Outcome,
-    /// It may go better the next time, not before this is over.
+    /// The minimum delay before a retry; `None` if a retry is useless.
     again: Option<Duration>,
 }
 
-/// The authorizer.
+/// The webhook authorizer.
 pub(super) struct Webhook {
     name: String,
     settings: Hook,
@@ -56,7 +58,7 @@ pub(super) struct Webhook {
 }
 
 impl Webhook {
-    /// At this place; nothing is dialled before the first question.
+    /// Creates the authorizer for this endpoint; the first request opens the connection.
     pub(super) fn new(
         name: &str,
         settings: &Hook,
@@ -75,10 +77,10 @@ impl Webhook {
         }
     }
 
-    /// Checks what TLS needs, before there are questions.
+    /// Checks the TLS configuration before the first request.
     ///
     /// # Errors
-    /// The kubeconfig and why certificates cannot be used.
+    /// The kubeconfig and why its certificates are unusable.
     pub(super) async fn check(&self) -> Result<(), String> {
         let file = self.settings.kubeconfig.display();
         self.poster.check().await.map_err(|why| format!("{file}: {why}"))
@@ -89,7 +91,7 @@ impl Webhook {
         Decision::Failed(Failure { denied, reason: String::new(), error })
     }
 
-    /// Whether the conditions are met.
+    /// Whether the match conditions are met.
     fn matches(&self, user: &User, attributes: &Attributes<'_>) -> Result<bool, String> {
         if self.conditions.is_empty() {
             return Ok(true);
@@ -170,7 +172,7 @@ impl Webhook {
     }
 }
 
-/// An answer that is no review: whether another attempt may help (upstream's `DefaultShouldRetry`).
+/// Classifies an error response: whether a retry can succeed (upstream's `DefaultShouldRetry`).
 fn refused(status: &Refusal, after: Option<u64>) -> Fault {
     let seconds =
         status.details.as_ref().and_then(|details| u64::try_from(details.retry_after_seconds).ok());
@@ -187,7 +189,7 @@ fn refused(status: &Refusal, after: Option<u64>) -> Fault {
     Fault { text: status.message.clone(), outcome, again }
 }
 
-/// What an answer decides.
+/// The decision of a response.
 fn decision(status: Status) -> Decision {
     let Status { allowed, denied, reason } = status;
     match (denied, allowed) {
@@ -201,7 +203,7 @@ fn decision(status: Status) -> Decision {
     }
 }
 
-/// Bytes that the client chose.
+/// The size of the attributes that the client controls, in bytes.
 fn controlled(a: &Attributes<'_>) -> usize {
     let all = [a.namespace, a.verb, a.group, a.version, a.resource, a.subresource, a.name, a.path];
     all.iter().map(|text| text.len()).sum()

@@ -1,4 +1,5 @@
-//! What upstream says about configurations; texts are those of `pkg/apis/apiserver/validation/validation_test.go`.
+//! Validation of configurations; the messages are those of
+//! `pkg/apis/apiserver/validation/validation_test.go`.
 
 use super::*;
 

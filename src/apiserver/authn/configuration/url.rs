@@ -1,21 +1,21 @@
-//! URLs of issuers as Go's `url.Parse` reads them.
+//! Parses URLs of issuers like Go's `url.Parse`.
 
 use api::field::go_quote;
 
-/// What upstream looks at in the URL of an issuer.
+/// The parts of an issuer's URL that upstream validates.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Parts<'a> {
-    /// In lower case.
+    /// The scheme, in lower case.
     pub(super) scheme: String,
     pub(super) has_user: bool,
     pub(super) query: &'a str,
     pub(super) fragment: &'a str,
 }
 
-/// Takes a URL apart.
+/// Parses a URL.
 ///
 /// # Errors
-/// Go's sentence.
+/// Go's message.
 pub(super) fn parse(text: &str) -> Result<Parts<'_>, String> {
     let wrong = |why: &str| format!("parse {}: {why}", go_quote(text));
     if text.bytes().any(|c| c < b' ' || c == 0x7f) {
@@ -68,7 +68,7 @@ pub(super) fn parse(text: &str) -> Result<Parts<'_>, String> {
     Ok(Parts { scheme: scheme.to_ascii_lowercase(), has_user: user.is_some(), query, fragment })
 }
 
-/// The first `%` without two digits behind it.
+/// The first `%` without two hexadecimal digits after it.
 fn bad_escape(text: &str) -> Option<&str> {
     let at = text.match_indices('%').map(|(at, _)| at).find(|at| {
         let digits = text.as_bytes().get(at + 1..at + 3);

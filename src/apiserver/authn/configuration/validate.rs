@@ -1,4 +1,5 @@
-//! What upstream demands of an AuthenticationConfiguration, in its words and order (`pkg/apis/apiserver/validation/validation.go`).
+//! Validates an AuthenticationConfiguration, with upstream's messages and order
+//! (`pkg/apis/apiserver/validation/validation.go`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,11 +11,12 @@ use super::url;
 use super::{ClaimRule, Configuration, Issuer, Jwt, Mapping, Mappings, UserRule};
 use crate::authn::jwt::{Expression, Mapper, Variable, Wanted};
 
-/// Most issuers of one configuration (upstream's).
+/// The maximum number of issuers of a configuration (upstream's).
 const ISSUERS_MAX: usize = 64;
 const BOTH: &str = "claim and expression can't both be set";
 
-/// The compiled expressions of every issuer, and what is wrong. `disallowed` are the issuers of this cluster's own tokens.
+/// Validates the configuration and compiles the expressions of every issuer. `disallowed` are the
+/// issuers of this cluster's own tokens.
 pub(crate) fn validate(
     configuration: &Configuration,
     disallowed: &[String],
@@ -52,7 +54,7 @@ pub(crate) fn validate(
     (mappers, errors)
 }
 
-/// All errors in one sentence, as upstream joins them; a text that is there more than once is said once.
+/// All errors in one message, in upstream's aggregate format without duplicates.
 pub(crate) fn text_of(errors: &ErrorList) -> Option<String> {
     let mut seen = BTreeSet::new();
     let all: Vec<String> =

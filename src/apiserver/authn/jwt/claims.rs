@@ -1,4 +1,4 @@
-//! From claims to a user: pure, in upstream's order and words.
+//! Maps claims to a user: pure functions, with upstream's order and messages.
 
 use api::field::go_quote;
 use kcel::Value;
@@ -8,7 +8,7 @@ use super::Expression;
 use crate::authn::configuration::Jwt;
 use crate::request::user::User;
 
-/// Key of a user's extra that names the token.
+/// The extra key that identifies the token.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 const NO_TEXTS: &str = "expression must return a string or a list of strings";
 
@@ -18,15 +18,15 @@ pub(crate) struct Mapper {
     pub(crate) username: Option<Expression>,
     pub(crate) groups: Option<Expression>,
     pub(crate) uid: Option<Expression>,
-    /// With their keys.
+    /// The extra attributes by key.
     pub(crate) extra: Vec<(String, Expression)>,
-    /// With their messages.
+    /// The claim rules with their messages.
     pub(crate) claim_rules: Vec<(Expression, String)>,
     pub(crate) user_rules: Vec<(Expression, String)>,
 }
 
 impl Mapper {
-    /// Levels of the deepest expression.
+    /// The depth of the deepest expression.
     pub(crate) fn depth(&self) -> usize {
         let single = [&self.username, &self.groups, &self.uid].into_iter().flatten();
         let extra = self.extra.iter().map(|(_, expression)| expression);
@@ -36,10 +36,10 @@ impl Mapper {
     }
 }
 
-/// The user that verified claims make.
+/// Maps verified claims to a user.
 ///
 /// # Errors
-/// Upstream's sentence about the claim, expression or rule that does not hold.
+/// Upstream's message for the claim, expression or rule that fails.
 pub(super) fn user(jwt: &Jwt, mapper: &Mapper, claims: &Json) -> Result<User, String> {
     let empty = Map::new();
     let map = claims.as_object().unwrap_or(&empty);
@@ -72,7 +72,7 @@ pub(super) fn user(jwt: &Jwt, mapper: &Mapper, claims: &Json) -> Result<User, St
     Ok(user)
 }
 
-/// Groups that stand elsewhere would have to be fetched for each request.
+/// Distributed claims would have to be fetched for each request.
 fn refuse_distributed(claim: &str, map: &Map<String, Json>) -> Result<(), String> {
     let names = map.get("_claim_names").and_then(Json::as_object);
     if claim.is_empty() || map.contains_key(claim) || !names.is_some_and(|n| n.contains_key(claim))
@@ -83,7 +83,7 @@ fn refuse_distributed(claim: &str, map: &Map<String, Json>) -> Result<(), String
     Err(format!("oidc: could not expand distributed claims: claim {}: {why}", go_quote(claim)))
 }
 
-/// A claim that is a string; null is an empty one, as for Go.
+/// A string claim; null is empty, as in Go.
 fn text(map: &Map<String, Json>, claim: &str) -> Result<String, String> {
     match map.get(claim) {
         None => Err("claim not present".to_owned()),
@@ -149,7 +149,7 @@ fn username(
         }
     }
     let name = format!("{}{name}", mapping.prefix.as_deref().unwrap_or_default());
-    // Upstream lets a user without a name pass; nothing can be granted to one, so that it is only confusing.
+    // Upstream accepts an empty user name; nothing can be granted to it, so it is rejected here.
     if name.is_empty() {
         return Err(format!("oidc: parse username claims {}: the claim is empty", go_quote(claim)));
     }
@@ -169,11 +169,11 @@ fn groups(
         let all: Result<Vec<String>, String> = match value {
             Json::Null => Ok(Vec::new()),
             Json::Array(items) => items.iter().map(go_string).collect(),
-            // Some issuers have one role and no list (upstream's issue 33290).
+            // Some issuers send a single string instead of a list (upstream's issue 33290).
             other => go_string(other).map(|one| vec![one]),
         };
         let all = all.map_err(|why| {
-            // Go tries a list and says what is wrong with the whole as one text.
+            // Go reports an invalid list as an error of unmarshaling it into a string.
             let why = if value.is_array() { unfit("array", "string") } else { why };
             format!("oidc: parse groups claim {}: {why}", go_quote(&mapping.claim))
         })?;
@@ -217,7 +217,7 @@ fn required(claim: &str, want: &str, map: &Map<String, Json>) -> Result<(), Stri
 }
 
 fn rules(rules: &[(Expression, String)], input: &Json) -> Result<(), String> {
-    // All are evaluated before any is judged: an error anywhere wins.
+    // Evaluate all expressions first: an error takes precedence over a false rule.
     let values: Result<Vec<Value<'_>>, String> =
         rules.iter().map(|(expression, _)| expression.eval(input)).collect();
     for ((expression, message), value) in rules.iter().zip(values?) {
@@ -235,7 +235,7 @@ fn rules(rules: &[(Expression, String)], input: &Json) -> Result<(), String> {
     Ok(())
 }
 
-/// A text or a list of texts; empty ones are as if they were not there.
+/// A string or a list of strings, without empty ones.
 fn texts(value: &Value<'_>) -> Result<Vec<String>, String> {
     let no_texts = || NO_TEXTS.to_owned();
     match value {

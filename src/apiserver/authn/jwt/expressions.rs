@@ -1,4 +1,5 @@
-//! Expressions (CEL) over the claims of a token and over the user that they make (upstream's `pkg/authentication/cel`).
+//! CEL expressions over the claims of a token and over the resulting user (upstream's
+//! `pkg/authentication/cel`).
 
 use std::sync::LazyLock;
 
@@ -7,7 +8,7 @@ use kcel::limits::PER_CALL;
 use kcel::{Declared, Env, Program, Type, Value, Variables};
 use serde_json::Value as Json;
 
-/// What an expression is about.
+/// The variable of an expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Variable {
     /// `claims`.
@@ -25,12 +26,12 @@ impl Variable {
     }
 }
 
-/// What it must yield.
+/// The required type of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Anything; types of claims are known only when there are some.
+    /// Any type; types of claims are known at run time only.
     Any,
-    /// A truth value.
+    /// A boolean.
     Bool,
 }
 
@@ -49,7 +50,7 @@ static USER: LazyLock<Env> = LazyLock::new(|| {
     Env::new().variable("user", Type::object("kubernetes.UserInfo", fields))
 });
 
-/// How claims are read.
+/// The type declaration of claims.
 static READ: Declared = Declared::Claims;
 
 /// A compiled expression.
@@ -61,42 +62,42 @@ pub(crate) struct Expression {
 }
 
 impl Expression {
-    /// Compiles a text.
+    /// Compiles an expression.
     ///
     /// # Errors
-    /// Upstream's sentence.
+    /// Upstream's message.
     pub(crate) fn compile(variable: Variable, text: &str, wanted: Wanted) -> Result<Self, Fault> {
         let env = match variable {
             Variable::Claims => &*CLAIMS,
             Variable::User => &*USER,
         };
         let program = env.compile_any(text)?;
-        // A claim alone has no known type: also that is no truth value.
+        // The type of a plain claim is dynamic, which does not count as a boolean, either.
         if wanted == Wanted::Bool && *program.output() != Type::Bool {
             return Err(Fault::Invalid("must evaluate to bool".to_owned()));
         }
         Ok(Self { text: text.to_owned(), variable, program })
     }
 
-    /// As it was written.
+    /// The source text.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Levels of its tree.
+    /// The depth of the syntax tree.
     pub(crate) fn depth(&self) -> usize {
         self.program.depth()
     }
 
-    /// Whether it asks for this claim.
+    /// Whether it selects this claim.
     pub(crate) fn selects(&self, claim: &str) -> bool {
         self.program.selects("claims", claim)
     }
 
-    /// What it yields for claims or a user, as its variable says.
+    /// Evaluates the expression; `input` is the value of its variable, claims or user.
     ///
     /// # Errors
-    /// Upstream's sentence.
+    /// Upstream's message.
     pub(crate) fn eval<'a>(&self, input: &'a Json) -> Result<Value<'a>, String> {
         let value = READ.value(input).map_err(|e| e.to_string())?;
         let variables = Variables(vec![(self.variable.name(), value)]);

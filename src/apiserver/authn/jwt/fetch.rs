@@ -1,4 +1,4 @@
-//! Documents of issuers over HTTPS: bounded in size, time and redirects.
+//! Fetches documents of issuers over HTTPS, with limits on size, time and redirects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use tokio_rustls::TlsConnector;
 
 use crate::webhook::{Reach, dial_text, handshake_text};
 
-/// Time for one document (upstream's `http.Client.Timeout`).
+/// The timeout for one document (upstream's `http.Client.Timeout`).
 pub(super) const FETCH_MAX: Duration = Duration::from_secs(30);
-/// Largest document that is read.
+/// The maximum size of a document.
 const DOCUMENT_BYTES_MAX: usize = 1 << 20;
-/// Redirects that are followed, as Go does.
+/// The maximum number of redirects, as in Go.
 const REDIRECTS_MAX: usize = 10;
 
-/// The way to one issuer.
+/// The HTTP client for one issuer.
 pub(super) struct Fetcher {
     reach: Arc<dyn Reach>,
     bundle: Vec<u8>,
@@ -32,15 +32,16 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Believes servers that the bundle vouches for; an empty one stands for those that this machine trusts.
+    /// Trusts servers with certificates of the bundle; an empty bundle means the system's CA
+    /// certificates.
     pub(super) fn new(reach: Arc<dyn Reach>, bundle: &str) -> Self {
         Self { reach, bundle: bundle.as_bytes().to_vec(), tls: OnceCell::new() }
     }
 
-    /// The document at a URL.
+    /// Fetches the document at a URL.
     ///
     /// # Errors
-    /// Why there is none, in Go's words where it has some.
+    /// The reason for the failure, with Go's message if there is one.
     pub(super) async fn get(&self, url: &str) -> Result<Bytes, String> {
         let failed = |why: String| format!("Get {}: {why}", api::field::go_quote(url));
         match tokio::time::timeout(FETCH_MAX, self.follow(url)).await {
@@ -105,10 +106,10 @@ impl Fetcher {
     }
 }
 
-/// One request over a connection that lives as long as it.
+/// Sends one request over a connection of its own.
 ///
 /// # Errors
-/// Those of the connection, and that the answer is too long.
+/// Connection errors, or that the response is too long.
 async fn exchange(
     stream: impl Io + 'static,
     request: Request<Full<Bytes>>,

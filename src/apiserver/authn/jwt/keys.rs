@@ -1,4 +1,4 @@
-//! Keys of issuers as JWKs (RFC 7517), and tokens that are verified against them (RFC 7515, 7518).
+//! JSON Web Keys of issuers (RFC 7517), and the verification of tokens with them (RFC 7515, 7518).
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde_json::Value as Json;
 
-/// Longest token looked at, in bytes: one with many groups.
+/// The maximum length of a token, in bytes: one with many groups.
 const TOKEN_BYTES_MAX: usize = 64 * 1024;
-/// Most keys of one issuer.
+/// The maximum number of keys of one issuer.
 const KEYS_MAX: usize = 256;
-/// How early a token may come by its claim `nbf`.
+/// The leeway for the claim `nbf`.
 const NOT_BEFORE_LEEWAY: Duration = Duration::from_secs(60);
-/// Google's issuer, and as its tokens may have it (OpenID Connect Core 1.0, 15.6.2).
+/// Google's issuer, and the form that its tokens may use (OpenID Connect Core 1.0, 15.6.2).
 const GOOGLE: (&str, &str) = ("https://accounts.google.com", "accounts.google.com");
 
-/// How a token is signed.
+/// A signature algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256.
     Rs256,
-    /// The same with SHA-384.
+    /// RSASSA-PKCS1-v1_5 with SHA-384.
     Rs384,
-    /// The same with SHA-512.
+    /// RSASSA-PKCS1-v1_5 with SHA-512.
     Rs512,
     /// ECDSA with P-256 and SHA-256.
     Es256,
@@ -32,14 +32,14 @@ pub enum Algorithm {
     Es384,
     /// RSASSA-PSS with SHA-256.
     Ps256,
-    /// The same with SHA-384.
+    /// RSASSA-PSS with SHA-384.
     Ps384,
-    /// The same with SHA-512.
+    /// RSASSA-PSS with SHA-512.
     Ps512,
 }
 
 impl Algorithm {
-    /// All that are known; sorted by name.
+    /// All supported algorithms, sorted by name.
     pub const ALL: [Self; 8] = [
         Self::Es256,
         Self::Es384,
@@ -51,7 +51,7 @@ impl Algorithm {
         Self::Rs512,
     ];
 
-    /// As tokens name it.
+    /// The name in token headers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rs256 => "RS256",
@@ -65,10 +65,10 @@ impl Algorithm {
         }
     }
 
-    /// By its name.
+    /// Parses the name.
     ///
     /// # Errors
-    /// That it is none, or none that can be verified here.
+    /// If it is unknown or unsupported.
     pub fn of(name: &str) -> Result<Self, String> {
         if name == "ES512" {
             return Err(
@@ -103,7 +103,7 @@ pub(super) struct Key {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Material {
-    /// Big-endian, without leading zeros.
+    /// The numbers are big-endian, without leading zeros.
     Rsa {
         n: Vec<u8>,
         e: Vec<u8>,
@@ -113,10 +113,10 @@ enum Material {
     P384(Vec<u8>),
 }
 
-/// Reads a JWK set. Keys of kinds that sign nothing here are passed over, as RFC 7517 (5) wants it.
+/// Parses a JWK set. Unsupported keys are ignored, as RFC 7517 (5) recommends.
 ///
 /// # Errors
-/// When it is none.
+/// If the text is not a JWK set.
 pub(super) fn set(text: &[u8]) -> Result<Vec<Key>, String> {
     let value: Json = serde_json::from_slice(text).map_err(|e| e.to_string())?;
     let Some(keys) = value.get("keys").and_then(Json::as_array) else {
@@ -152,7 +152,7 @@ fn key(jwk: &Json) -> Option<Key> {
     Some(Key { id: text("kid").to_owned(), material })
 }
 
-/// A compact token, taken apart and not believed.
+/// A parsed compact token, not verified.
 pub(super) struct Token {
     algorithm: String,
     key_id: String,
@@ -163,7 +163,7 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// `None` for what is no such token.
+    /// `None` if this is not a compact token.
     pub(super) fn of(token: &str) -> Option<Self> {
         if token.len() > TOKEN_BYTES_MAX || token.matches('.').count() != 2 {
             return None;
@@ -184,16 +184,16 @@ impl Token {
         })
     }
 
-    /// Who says to have issued it.
+    /// The issuer that the token claims.
     pub(super) fn issuer(&self) -> Option<&str> {
         let given = self.claims.get("iss").and_then(Json::as_str);
         given.map(|issuer| if issuer == GOOGLE.1 { GOOGLE.0 } else { issuer })
     }
 
-    /// Whether its signature may be of this kind.
+    /// Whether the signature algorithm is accepted.
     ///
     /// # Errors
-    /// go-oidc's sentence.
+    /// go-oidc's message.
     pub(super) fn check_algorithm(&self, known: &[Algorithm]) -> Result<(), String> {
         if known.iter().any(|algorithm| algorithm.name() == self.algorithm) {
             return Ok(());
@@ -206,7 +206,8 @@ impl Token {
         ))
     }
 
-    /// Whether one of these keys signed it: of those with the id that it names, when it names one.
+    /// Whether one of these keys signed the token; if it names a key ID, only keys with this ID
+    /// count.
     pub(super) fn is_signed_by(&self, keys: &[Key]) -> bool {
         let Ok(algorithm) = Algorithm::of(&self.algorithm) else { return false };
         !self.is_critical
@@ -234,10 +235,10 @@ impl Token {
         }
     }
 
-    /// For whom and when it is; `now` is the time since 1970.
+    /// Checks audience and validity period; `now` is the Unix time.
     ///
     /// # Errors
-    /// Sentences of go-oidc and of upstream.
+    /// Messages of go-oidc and of upstream.
     pub(super) fn check_claims(&self, audiences: &[String], now: Duration) -> Result<(), String> {
         let bad = |why: &str| format!("oidc: failed to unmarshal claims: {why}");
         let given: Vec<&str> = match self.claims.get("aud") {
@@ -292,9 +293,9 @@ fn quoted<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     format!("[{}]", texts.join(" "))
 }
 
-/// As Go writes a time in UTC.
+/// A time in UTC in Go's format.
 fn moment(seconds: f64) -> String {
-    // A cast of floats saturates, and no calendar has that.
+    // Casts of floats saturate, and the calendar conversion rejects the result.
     let whole = seconds as i64;
     jiff::Timestamp::from_second(whole).map_or_else(
         |_| format!("{whole} s after 1970"),

@@ -1,4 +1,5 @@
-//! The file with the configuration is read again when it changes. What is wrong then is told and the former goes on.
+//! Reloads the configuration file when it changes. An invalid configuration is logged and the
+//! former one remains in effect.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -14,13 +15,14 @@ use crate::authn::configuration::{self, Anonymous};
 use crate::file_watcher::Changes;
 use crate::webhook::Callout;
 
-/// How long the issuers of a new configuration have to answer before the former one is kept (upstream's
-/// `UpdateAuthenticationConfigTimeout`), and after which a file that could not be read is tried again.
+/// The time for the issuers of a new configuration to become ready before it is rejected
+/// (upstream's `UpdateAuthenticationConfigTimeout`), and the delay before an unreadable file is
+/// read again.
 const READY_MAX: Duration = Duration::from_secs(60);
 
 const PROBLEM: &str = "authentication/configuration";
 
-/// What became of changes.
+/// The metrics of reloads.
 #[derive(Debug, Default)]
 pub(super) struct Reloads {
     success: Count,
@@ -31,7 +33,7 @@ pub(super) struct Reloads {
 #[derive(Debug, Default)]
 struct Count {
     total: AtomicU64,
-    /// Seconds since 1970.
+    /// Unix time in seconds.
     last: AtomicU64,
 }
 
@@ -42,7 +44,7 @@ impl Count {
     }
 }
 
-/// As upstream's metrics name a secret: `sha256:` and hex.
+/// A hash in the format of upstream's metrics: `sha256:` and hexadecimal digits.
 pub(super) fn hash(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
     digest.as_ref().iter().fold("sha256:".to_owned(), |mut text, byte| {
@@ -52,7 +54,7 @@ pub(super) fn hash(bytes: &[u8]) -> String {
 }
 
 impl Reloads {
-    /// This content holds.
+    /// Records that this content is in effect.
     pub(super) fn loaded(&self, content: &[u8]) {
         *self.hash.lock() = hash(content);
     }
@@ -61,7 +63,7 @@ impl Reloads {
         *self.hash.lock() == hash(content)
     }
 
-    /// Lines for `/metrics`.
+    /// Renders lines for `/metrics`.
     pub(super) fn render(&self, out: &mut String) {
         let hash = self.hash.lock().clone();
         if hash.is_empty() {
@@ -102,28 +104,28 @@ impl Reloads {
     }
 }
 
-/// Follows one file.
+/// Follows one configuration file.
 pub(super) struct Following {
     pub(super) issuers: Arc<Issuers>,
     pub(super) algorithms: Vec<Algorithm>,
-    /// As the file had it at the start: this may not change.
+    /// The value at the start: it must not change.
     pub(super) anonymous: Option<Anonymous>,
     pub(super) path: PathBuf,
-    /// The last content that was looked at.
+    /// The last content that was evaluated.
     pub(super) known: Vec<u8>,
     pub(super) callout: Callout,
 }
 
-/// Why a change is not taken.
+/// The reason why a change is rejected.
 enum Refused {
-    /// It never will.
+    /// The content is invalid.
     Content(String),
-    /// It may be, later.
+    /// A retry may succeed.
     Yet(String),
 }
 
 impl Following {
-    /// Until shutdown.
+    /// Runs until shutdown.
     ///
     /// # Errors
     /// None.
@@ -138,7 +140,7 @@ impl Following {
 
     async fn follow(&mut self) {
         let mut changes = Changes::of(&self.path).await;
-        // What changed between the first reading and here is seen, too.
+        // Load once first, to catch changes between the first read and the start of the watch.
         let mut again = true;
         loop {
             if !again {
@@ -146,7 +148,7 @@ impl Following {
             }
             let outcome = tokio::select! {
                 outcome = self.load() => outcome,
-                // Another change came while issuers were waited for.
+                // The file changed again while issuers were becoming ready.
                 () = changes.next() => {
                     again = true;
                     continue;
@@ -179,7 +181,7 @@ impl Following {
         self.callout.tasks.problems().put(PROBLEM, format!("{what}: {why}"), fix);
     }
 
-    /// Whether there was something new that holds now.
+    /// Loads the file; returns whether a new configuration took effect.
     async fn load(&mut self) -> Result<bool, Refused> {
         let path = self.path.clone();
         let read = base::tasks::blocking(move || base::fs::read(&path)).await;
@@ -187,7 +189,7 @@ impl Following {
             .map_err(|e| Refused::Yet(e.to_string()))?
             .map_err(|e| Refused::Yet(e.to_string()))?;
         if content == self.known {
-            // The one that holds stands there again.
+            // The file has the content that is in effect.
             if self.issuers.reloads.is_loaded(&content) {
                 self.callout.tasks.problems().clear(PROBLEM);
             }
@@ -212,7 +214,7 @@ impl Following {
 
     fn made(&self, content: &[u8]) -> Result<Vec<super::Authenticator>, String> {
         let new = configuration::read(content)?;
-        // The issuer of the cluster's own tokens is their audience, too.
+        // The issuer of the cluster's own tokens is also their audience.
         let (mappers, mut errors) = configuration::validate(&new, &self.issuers.audiences);
         if new.anonymous != self.anonymous {
             let why = "changed from initial configuration file";

@@ -1,5 +1,5 @@
-//! The keys of one issuer: found by its description, fetched when a token needs them, and again when it was signed by an unknown one
-//! (go-oidc's `NewProvider` and `RemoteKeySet`).
+//! The keys of one issuer: located by its discovery document, fetched when a token needs them, and
+//! again when a token is signed by an unknown key (go-oidc's `NewProvider` and `RemoteKeySet`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,43 +16,44 @@ use super::keys::{self, Key, Token};
 use crate::authn::configuration::Issuer;
 use crate::webhook::Callout;
 
-/// Between attempts to read the description (upstream tries every 10 s).
+/// The backoff between attempts to read the discovery document (upstream tries every 10 s).
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
-/// Keys are fetched no more often than this, however many tokens of unknown keys come.
+/// The minimum interval between fetches of keys, regardless of the number of tokens with unknown
+/// keys.
 const PACE: Duration = Duration::from_secs(1);
 
-/// What is known.
+/// The state of the key set.
 #[derive(Debug, Clone)]
 struct State {
-    /// Why the issuer's description cannot be had; `None` when it was read.
+    /// The reason why the discovery document cannot be read; `None` once it was read.
     unready: Option<String>,
     keys: Arc<Vec<Key>>,
-    /// Fetches of keys so far.
+    /// The number of key fetches so far.
     round: u64,
-    /// Why the last of them failed.
+    /// The error of the last fetch.
     failure: Option<String>,
 }
 
-/// Handle of the task; dropped, it ends the task.
+/// The handle of the task; dropping it ends the task.
 pub(super) struct KeySet {
     asks: mpsc::Sender<()>,
     state: watch::Receiver<State>,
     fetches: Arc<Fetches>,
 }
 
-/// Seconds since 1970 of the last fetches.
+/// The Unix times, in seconds, of the last fetches.
 #[derive(Debug, Default)]
 struct Fetches {
     success: AtomicU64,
     failure: AtomicU64,
-    /// The hash of the keys that were last read; empty before.
+    /// The hash of the last key set; empty before the first one.
     set: Mutex<String>,
 }
 
 impl KeySet {
     /// Starts the task of an issuer.
     pub(super) fn start(issuer: &Issuer, callout: &Callout) -> Self {
-        // One that waits stands for all.
+        // One pending request is enough for all waiters.
         let (asks, asked) = mpsc::channel(1);
         let unready =
             format!("oidc: authenticator for issuer {} is not initialized", go_quote(&issuer.url));
@@ -82,15 +83,15 @@ impl KeySet {
         Self { asks, state, fetches }
     }
 
-    /// Whether the issuer's description was read.
+    /// Whether the discovery document was read.
     pub(super) fn is_ready(&self) -> bool {
         self.state.borrow().unready.is_none()
     }
 
-    /// Waits until it was read.
+    /// Waits until the discovery document was read.
     ///
     /// # Errors
-    /// Why it was not, when time is up.
+    /// The last error, if the time elapses.
     pub(super) async fn ready(&self, time: Duration) -> Result<(), String> {
         let mut state = self.state.clone();
         let waited = tokio::time::timeout(time, state.wait_for(|s| s.unready.is_none())).await;
@@ -101,7 +102,7 @@ impl KeySet {
         why.map_or(Ok(()), Err)
     }
 
-    /// Why the last attempt to read it failed, as soon as one did.
+    /// Waits for the first failed attempt and returns its error.
     #[cfg(test)]
     pub(super) async fn fault(&self) -> String {
         let is_told = |state: &State| {
@@ -112,26 +113,26 @@ impl KeySet {
         found.unready.clone().unwrap_or_default()
     }
 
-    /// Times of the last fetches by result; 0 is never.
+    /// The times of the last fetches by result; 0 means never.
     pub(super) fn fetches(&self) -> [(&'static str, &AtomicU64); 2] {
         [("failure", &self.fetches.failure), ("success", &self.fetches.success)]
     }
 
-    /// The hash of the keys that were last read; empty before.
+    /// The hash of the last key set; empty before the first one.
     pub(super) fn hash(&self) -> String {
         self.fetches.set.lock().clone()
     }
 
-    /// Whether the issuer signed a token; keys are fetched when it does not seem so.
+    /// Verifies that the issuer signed the token; fetches the keys again if none matches.
     ///
     /// # Errors
-    /// That it did not, or that keys cannot be fetched.
+    /// If no key matches, or the keys cannot be fetched.
     pub(super) async fn verify(&self, token: &Token) -> Result<(), String> {
         let known = self.state.borrow().clone();
         if token.is_signed_by(&known.keys) {
             return Ok(());
         }
-        // A full queue holds an ask already.
+        // If the queue is full, a fetch is already pending.
         let _ = self.asks.try_send(());
         let mut state = self.state.clone();
         let newer = state.wait_for(|state| state.round != known.round);
@@ -158,7 +159,7 @@ struct Remote {
 }
 
 impl Remote {
-    /// Ends when nobody can ask any more.
+    /// Runs until all handles are dropped.
     async fn run(mut self, shutdown: &Shutdown) {
         let mut backoff = Backoff::new(RETRY.0, RETRY.1);
         let problem = format!("authentication/issuer/{}", self.issuer.url);
@@ -183,7 +184,7 @@ impl Remote {
             let last = if fetched.is_ok() { &self.fetches.success } else { &self.fetches.failure };
             last.store(now, Ordering::Relaxed);
             earliest = base::clock::now() + PACE;
-            // Who asked meanwhile is answered, too.
+            // This fetch also serves requests that arrived meanwhile.
             while self.asked.try_recv().is_ok() {}
             self.told.send_modify(|state| {
                 state.round = state.round.wrapping_add(1);
@@ -206,7 +207,7 @@ impl Remote {
         self.told.send_modify(|state| state.unready = Some(text));
     }
 
-    /// Where the keys are.
+    /// The URL of the key set.
     async fn discover(&self) -> Result<String, String> {
         let issuer = &self.issuer.url;
         let place = match self.issuer.discovery_url.as_str() {

@@ -1,4 +1,5 @@
-//! Tokens of an issuer over TLS, and what their claims make. Texts are those of upstream's `oidc_test.go` and of go-oidc.
+//! Tokens of an issuer over TLS, and the users that their claims map to. Messages are those of
+//! upstream's `oidc_test.go` and of go-oidc.
 
 use std::time::Duration;
 
@@ -120,7 +121,7 @@ fn expressions_make_users() {
                 Extra { key: "example.org/empty".into(), value_expression: "''".into() },
                 Extra { key: "example.org/dot".into(), value_expression: "claims.a.example__dot__com".into() },
             ];
-            // Numbers are doubles, as Go's decoder makes them.
+            // Numbers are doubles, as in Go's decoder.
             jwt.claim_rules = vec![ClaimRule { expression: "type(claims.n) == double && claims.n == 3".into(), ..ClaimRule::default() }];
             jwt.user_rules = vec![UserRule { expression: "user.username == 'jane:x' && user.extra['example.org/foo'] == ['bar']".into(), message: String::new() }];
         },
@@ -277,7 +278,7 @@ fn tokens_are_for_somebody_and_for_a_time() {
     );
 }
 
-/// The issuer: every path is the document that it answers, in base64.
+/// The issuer's server: every path is its response document, in base64.
 fn answer(target: &str, _: Value) -> Response<Full<Bytes>> {
     let document = URL_SAFE_NO_PAD.decode(target.trim_start_matches('/')).unwrap_or_default();
     Response::builder().status(200).body(Full::new(Bytes::from(document))).unwrap()
@@ -322,7 +323,7 @@ async fn an_issuer_is_asked_for_its_keys() {
     let elsewhere =
         json!({"iss": "https://other", "aud": "my-client", "exp": exp, "username": "jane"});
     assert_eq!(issuers.authenticate_token(&ours.sign(&elsewhere).unwrap(), &[]).await, Ok(None));
-    // One that describes itself as another is not used.
+    // An issuer whose discovery document names another issuer is not used.
     let liar = Issuers::start(&plan(described("https://liar")), Vec::new(), &callout).unwrap();
     assert_eq!(
         liar.authenticate_token(&good, &[]).await.unwrap_err(),

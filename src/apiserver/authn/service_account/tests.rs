@@ -1,4 +1,4 @@
-//! Issue, present, delete: the life of a token.
+//! The life of a service account token: issued, used, and revoked by a deletion.
 
 use super::*;
 use crate::authn::issuer::TokenIssuer;
@@ -158,7 +158,7 @@ async fn requests_that_cannot_be_met_are_refused_as_upstream() {
     assert_eq!(kind.message, "cannot bind token to object of type /v1, Kind=Service");
 }
 
-/// Upstream answers 401, too; the reason is not that the pod is gone.
+/// Upstream responds with 401, too; but the reason is not that the pod is gone.
 #[tokio::test]
 async fn a_pod_that_cannot_be_read_does_not_invalidate_its_token() {
     let world = world();

@@ -1,4 +1,4 @@
-//! Configurations and upstream's texts about them (`pkg/apis/apiserver/validation/validation_test.go`,
+//! Configurations and upstream's messages (`pkg/apis/apiserver/validation/validation_test.go`,
 //! `pkg/kubeapiserver/authorizer`).
 
 use super::*;
@@ -14,7 +14,7 @@ fn read(authorizers: &str) -> Result<Configuration, String> {
     configuration(text.as_bytes())
 }
 
-/// A webhook with everything that is required, without the members named and with others added.
+/// A webhook with all required fields, without the fields in `without` and with those in `more`.
 fn hook(kubeconfig: &str, without: &[&str], more: &str) -> String {
     let connection = format!("{{type: KubeConfigFile, kubeConfigFile: {kubeconfig:?}}}");
     let all = [
@@ -65,7 +65,7 @@ authorizers:
         let names: Vec<&str> = read.0.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, ["node", "first.example.com", "rbac"]);
         let Kind::Webhook(hook) = &read.0[1].kind else { panic!("no webhook") };
-        // `SetDefaults_WebhookConfiguration`; what is not cached has no time.
+        // `SetDefaults_WebhookConfiguration`; without caching, the TTL is zero.
         assert_eq!((hook.authorized_ttl.as_secs(), hook.unauthorized_ttl.as_secs()), (300, 0));
         assert_eq!((hook.timeout.as_secs(), hook.denies_on_failure), (3, true));
         assert_eq!((hook.version, hook.conditions.len()), (Version::V1, 1));

@@ -1,4 +1,5 @@
-//! What a webhook answered, for a while: the least recently used answers go first (apimachinery's `LRUExpireCache`).
+//! The cache of webhook decisions: expiring, least recently used entries are evicted first
+//! (apimachinery's `LRUExpireCache`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -7,10 +8,10 @@ use tokio::time::Instant;
 
 use super::review::Status;
 
-/// Most answers of one webhook.
+/// The maximum number of entries per webhook.
 const ANSWERS_MAX: usize = 8192;
 
-/// SHA-256 of what is asked.
+/// The SHA-256 of a request.
 pub(super) type Key = [u8; 32];
 
 struct Kept {
@@ -19,17 +20,17 @@ struct Kept {
     turn: u64,
 }
 
-/// The answers of one webhook.
+/// The cached decisions of one webhook.
 #[derive(Default)]
 pub(super) struct Cache {
     kept: HashMap<Key, Kept>,
-    /// Keys by when they were last used.
+    /// Keys by their last use.
     order: BTreeMap<u64, Key>,
     turn: u64,
 }
 
 impl Cache {
-    /// What was answered, if that still holds.
+    /// The cached decision, unless it has expired.
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Status> {
         let kept = self.kept.get_mut(key)?;
         self.order.remove(&kept.turn);
@@ -43,7 +44,7 @@ impl Cache {
         Some(kept.status.clone())
     }
 
-    /// Keeps an answer for a time, which may be none.
+    /// Caches a decision for a TTL, which may be zero.
     pub(super) fn put(&mut self, key: Key, status: Status, now: Instant, ttl: Duration) {
         let Some(until) = now.checked_add(ttl).filter(|until| *until > now) else { return };
         self.turn += 1;

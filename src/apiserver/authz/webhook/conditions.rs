@@ -1,4 +1,5 @@
-//! `matchConditions` of authorization webhooks: expressions over the review that would be sent (`pkg/authorization/cel`).
+//! `matchConditions` of authorization webhooks: expressions over the review to be sent
+//! (`pkg/authorization/cel`).
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -11,7 +12,7 @@ use serde_json::Value as Json;
 use crate::admission::expressions::cel_authorizer::on_stack;
 use crate::response::aggregate::aggregate;
 
-/// Most conditions of one webhook.
+/// The maximum number of match conditions per webhook.
 pub(in crate::authz) const CONDITIONS_MAX: usize = 64;
 
 /// `request`: SubjectAccessReviewSpec.
@@ -62,33 +63,35 @@ fn object(name: &str, fields: &[(&str, Type)]) -> Type {
     Type::object(&format!("kubernetes.{name}"), fields)
 }
 
-/// Compiles one condition.
+/// Compiles a match condition.
 ///
 /// # Errors
-/// Upstream's sentence.
+/// Upstream's message.
 pub(in crate::authz) fn condition(text: &str) -> Result<Program, Fault> {
     compile(&ENV, text, Yields::Bool)
 }
 
-/// The conditions of one webhook.
+/// The match conditions of one webhook.
 #[derive(Debug, Default)]
 pub(super) struct Conditions(Vec<(String, Result<Program, Fault>)>);
 
 impl Conditions {
-    /// Compiles them. One that does not compile was refused before; it fails at each evaluation.
+    /// Compiles the conditions. Validation rejects those that do not compile; here they fail at
+    /// each evaluation.
     pub(super) fn of(texts: &[String]) -> Self {
         Self(texts.iter().map(|text| (text.clone(), condition(text))).collect())
     }
 
-    /// There is none.
+    /// Whether there are no conditions.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether all are true of a review's subject ([`super::review::shown`]); one that is false outweighs others that fail.
+    /// Whether all are true for the spec of a review ([`super::review::shown`]); one that is false
+    /// takes precedence over errors of others.
     ///
     /// # Errors
-    /// Upstream's sentence about those that fail.
+    /// Upstream's message for the conditions that fail.
     pub(super) fn match_all(&self, request: &Json) -> Result<bool, String> {
         let programs = self.0.iter().filter_map(|(_, program)| program.as_ref().ok());
         let depth = programs.map(Program::depth).max().unwrap_or(0);
@@ -147,7 +150,7 @@ mod tests {
         ));
     }
 
-    /// Rows of upstream's `matcher` semantics: false outweighs failures.
+    /// Rows of upstream's `matcher` semantics: false takes precedence over errors.
     #[test]
     fn one_that_is_false_outweighs_failures() {
         let request = json!({"user": "a", "groups": ["g"], "uid": "", "extra": {}, "nonResourceAttributes": {"path": "/x", "verb": "get"}});

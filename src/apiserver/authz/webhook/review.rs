@@ -1,4 +1,5 @@
-//! SubjectAccessReview as a webhook is sent it, as its conditions see it, and what it answers (`authorization.k8s.io`).
+//! SubjectAccessReview (`authorization.k8s.io`): the request to a webhook, the input of match
+//! conditions, and the response.
 
 use api::field::go_quote;
 use api::selector::{FieldSelector, LabelSelector, Operator};
@@ -11,7 +12,7 @@ use crate::request::user::User;
 
 const KIND: &str = "SubjectAccessReview";
 
-/// What a webhook says.
+/// The status of a webhook's response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Status {
     pub(super) allowed: bool,
@@ -28,13 +29,13 @@ impl Version {
     }
 }
 
-/// Texts that are not empty.
+/// A map of the texts that are not empty.
 fn texts(list: &[(&str, &str)]) -> Map<String, Value> {
     let given = list.iter().filter(|(_, text)| !text.is_empty());
     given.map(|(name, text)| ((*name).to_owned(), json!(text))).collect()
 }
 
-/// The attributes of a resource that are texts.
+/// The text attributes of a resource request.
 fn resource<'a>(a: &Attributes<'a>) -> [(&'static str, &'a str); 7] {
     [
         ("namespace", a.namespace),
@@ -47,7 +48,8 @@ fn resource<'a>(a: &Attributes<'a>) -> [(&'static str, &'a str); 7] {
     ]
 }
 
-/// Adds what selectors require. One that cannot be read restricts nothing: the question is then the broader one.
+/// Adds the requirements of selectors. An invalid selector restricts nothing, so the request is the
+/// broader one.
 fn selectors(a: &Attributes<'_>, into: &mut Map<String, Value>) {
     let fields = FieldSelector::parse(a.field_selector).unwrap_or_default();
     let fields = fields.terms().iter().map(|term| {
@@ -78,7 +80,7 @@ fn selectors(a: &Attributes<'_>, into: &mut Map<String, Value>) {
     }
 }
 
-/// What is asked, as `spec` of version v1 has it.
+/// The `spec` of version v1.
 pub(super) fn spec(user: &User, a: &Attributes<'_>) -> Map<String, Value> {
     let mut spec = texts(&[("user", &user.name), ("uid", &user.uid)]);
     if a.path.is_empty() {
@@ -98,7 +100,7 @@ pub(super) fn spec(user: &User, a: &Attributes<'_>) -> Map<String, Value> {
     spec
 }
 
-/// The same as conditions see it: with the texts and lists that are empty.
+/// The input of match conditions: the `spec` including empty texts and lists.
 pub(super) fn shown(user: &User, a: &Attributes<'_>) -> Value {
     let mut shown =
         json!({"user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra});
@@ -115,7 +117,7 @@ pub(super) fn shown(user: &User, a: &Attributes<'_>) -> Value {
     shown
 }
 
-/// The review that is posted.
+/// The review to post.
 pub(super) fn body(mut spec: Map<String, Value>, version: Version) -> Vec<u8> {
     if version == Version::V1beta1
         && let Some(groups) = spec.remove("groups")
@@ -132,10 +134,10 @@ pub(super) fn body(mut spec: Map<String, Value>, version: Version) -> Vec<u8> {
     review.to_string().into_bytes()
 }
 
-/// Reads an answer.
+/// Parses a response.
 ///
 /// # Errors
-/// When it is no review of this version.
+/// If it is not a review of this version.
 pub(super) fn status(answer: &Value, version: Version) -> Result<Status, String> {
     let (kind, given) = (str_at(answer, "kind"), str_at(answer, "apiVersion"));
     let wanted = version.api_version();
@@ -165,7 +167,7 @@ pub(super) fn status(answer: &Value, version: Version) -> Result<Status, String>
     })
 }
 
-/// Whether a value has the type that it must have.
+/// Whether a value has the required type.
 type Check = fn(&Value) -> bool;
 
 #[cfg(test)]

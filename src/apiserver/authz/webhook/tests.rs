@@ -1,4 +1,5 @@
-//! A webhook on loopback, and what decides without one. Rows are of upstream's `webhook_v1_test.go` and `webhook.go`.
+//! A webhook on the loopback address, and the decision without a response. Rows are from upstream's
+//! `webhook_v1_test.go` and `webhook.go`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,18 +11,18 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::authz::config::Version;
 
-/// Answers every request on one connection after the other, with what `says` makes of its number.
+/// Serves connections one at a time; `says` maps the number of the request to its response.
 async fn server(says: fn(usize) -> (u16, &'static str)) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    // Lives as long as the test's runtime.
+    // Runs as long as the test's runtime.
     Tasks::new(Shutdown::new()).spawn(base::Kind::Request, "hook", async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut request = Vec::new();
             let mut part = [0; 4096];
-            // One request of each connection: its body ends with the review's brace.
+            // Read one request per connection: its body ends with the closing brace of the review.
             while !request.ends_with(b"}") {
                 let read = stream.read(&mut part).await.unwrap();
                 assert_ne!(read, 0, "the request breaks off");
@@ -112,7 +113,7 @@ async fn approvals_are_remembered_and_refusals_are_not_without_a_time() {
         assert_eq!(webhook.authorize(&bob, &pods()).await, Decision::NoOpinion(String::new()));
     }
     assert_eq!(calls.load(Ordering::SeqCst), 3);
-    // What the client chose is too large to be remembered.
+    // Attributes that the client controls are too large for the cache.
     let long = "x".repeat(REMEMBERED_MAX);
     let large = Attributes { name: &long, ..pods() };
     webhook.authorize(&jane, &large).await;
@@ -147,7 +148,7 @@ async fn conditions_skip_and_their_failures_follow_the_policy() {
             ),
         ),
     ] {
-        // Nobody listens there: it must not be asked.
+        // Nothing listens on this port: the webhook must not be called.
         let (webhook, _) = webhook(1, &hook(denies, &[condition]));
         assert_eq!(webhook.authorize(&jane, &pods()).await, want, "{condition}");
     }
@@ -175,7 +176,7 @@ async fn without_an_answer_the_policy_decides() {
     }
 }
 
-/// 500 is tried again; other codes are not.
+/// 500 is retried; other codes are not.
 #[tokio::test]
 async fn attempts_are_upstreams() {
     let jane = User::authenticated("jane", &[]);
