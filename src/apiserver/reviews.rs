@@ -1,4 +1,5 @@
-//! Questions answered and not stored: access reviews, rules reviews, token reviews, who am I.
+//! Reviews, which are answered and not stored: access reviews, rules reviews, token reviews, self
+//! subject reviews.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::authz::{Attributes, Authorizer, Decision, Failure};
 use crate::request::user::User;
 use crate::response::aggregate::aggregate;
 
-/// What the answers are drawn from.
+/// The handler of reviews.
 pub struct Reviews {
     authenticator: Arc<Union>,
     authorizer: Arc<dyn Authorizer>,
@@ -21,11 +22,12 @@ pub struct Reviews {
 }
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
-/// How errors print a question about paths.
+/// The printed form of non-resource attributes in error messages.
 const PATHS: &str = "*NonResourceAttributes";
 
 impl Reviews {
-    /// Over the server's own authenticator and authorizer; `audiences` are the API server's.
+    /// Creates the handler with the server's authenticator and authorizer; `audiences` are the API
+    /// server's.
     pub fn new(
         authenticator: Arc<Union>,
         authorizer: Arc<dyn Authorizer>,
@@ -34,10 +36,11 @@ impl Reviews {
         Self { authenticator, authorizer, audiences }
     }
 
-    /// Fills the `status` of the review in `object`. `resource` is its plural, `namespace` that of the request.
+    /// Sets the `status` of the review in `object`. `resource` is its plural, `namespace` that of
+    /// the request.
     ///
     /// # Errors
-    /// 400 and 422 for a bad question, 404 for a resource that is none of these.
+    /// 400 and 422 for an invalid review, 404 for a resource that is not a review.
     pub async fn create(
         &self,
         resource: &str,
@@ -55,7 +58,7 @@ impl Reviews {
             other => return Err(Status::not_found("", other, "")),
         };
         if resource == "selfsubjectrulesreviews" {
-            // The answer carries no question.
+            // The response has no metadata.
             set(object, "metadata", json!({}));
             set(object, "spec", json!({}));
         }
@@ -194,7 +197,7 @@ impl Reviews {
         let audiences = if asked.is_empty() { self.audiences.clone() } else { asked };
         match self.authenticator.review(token, &audiences).await {
             Ok(Some(identity)) => {
-                // Tokens without audiences of their own are for the API server.
+                // Tokens without audiences are valid for the API server.
                 let own = if identity.audiences.is_empty() {
                     &self.audiences
                 } else {
@@ -218,7 +221,7 @@ impl Reviews {
 }
 
 fn invalid(errors: &[Error]) -> Result<(), Status> {
-    // Upstream leaves the kind out of this message.
+    // Upstream omits the kind in this message.
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(AUTHORIZATION, "", "", errors)) }
 }
 
@@ -251,7 +254,7 @@ fn attribute_errors(object: &Value) -> ErrorList {
     errors
 }
 
-/// A question is about resources or about a path.
+/// A review is either about a resource or about a path.
 fn either_errors(spec: &Value) -> ErrorList {
     let paths = get(spec, "nonResourceAttributes");
     if has(spec, "resourceAttributes") == paths.is_null() {
@@ -308,7 +311,8 @@ fn subject(spec: &Value) -> User {
     }
 }
 
-/// The field selector of a question as one text; what is no comparison with one value restricts nothing and is left out.
+/// The field selector of a review as text; requirements that are no comparison with one value are
+/// omitted, because they restrict nothing.
 fn field_selector(selector: &Value) -> String {
     let raw = str_at(selector, "rawSelector");
     if !raw.is_empty() {
@@ -327,7 +331,8 @@ fn field_selector(selector: &Value) -> String {
     terms.collect::<Vec<_>>().join(",")
 }
 
-/// The label selector of a question as one text; requirements that are none restrict nothing and are left out.
+/// The label selector of a review as text; invalid requirements are omitted, because they restrict
+/// nothing.
 fn label_selector(selector: &Value) -> String {
     let raw = str_at(selector, "rawSelector");
     if !raw.is_empty() {

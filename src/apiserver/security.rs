@@ -1,4 +1,4 @@
-//! Who may what, put together: authentication, authorization, admission, reviews and tokens over one set of objects.
+//! Assembles authentication, authorization, admission, reviews and tokens over one set of objects.
 
 use std::sync::Arc;
 
@@ -39,55 +39,56 @@ use crate::reviews::Reviews;
 use crate::state::{ApiServer, Parts};
 use crate::webhook::Callout;
 
-/// What is particular to this cluster.
+/// The settings of this cluster.
 pub struct Settings {
-    /// Issuer of service-account tokens, such as `https://kubernetes.default.svc.cluster.local`.
+    /// The issuer of service account tokens, such as
+    /// `https://kubernetes.default.svc.cluster.local`.
     pub issuer: String,
-    /// PEM of the key that signs them.
+    /// The signing key of these tokens, as PEM.
     pub service_account_key: base::Wiped<String>,
-    /// Host and port at which OpenID clients reach the server.
+    /// The host and port at which OpenID clients reach the server.
     pub address: String,
-    /// Tokens of callers in this process or on this machine.
+    /// Tokens of clients in this process or on this machine.
     pub tokens: Vec<(String, User)>,
-    /// Issuers of other tokens, and who is anonymous.
+    /// The issuers of other tokens, and the configuration of anonymous requests.
     pub authentication: authn::Plan,
-    /// How long pods that say nothing tolerate nodes that are not ready or unreachable.
+    /// The default toleration of pods for nodes that are not ready or unreachable.
     pub tolerations: DefaultTolerationSeconds,
-    /// The way to webhooks.
+    /// The access to webhooks.
     pub callout: Callout,
-    /// Which authorizers there are.
+    /// The configured authorizers.
     pub authorization: Plan,
-    /// The stricter defaults of `--profile=hardened`.
+    /// Whether the stricter defaults of `--profile=hardened` apply.
     pub hardened: bool,
 }
 
-/// The parts, for [`crate::build`].
+/// The security components, for [`crate::build`].
 pub struct Security {
-    /// Who asks.
+    /// The authenticator.
     pub authenticator: Arc<Union>,
-    /// May they.
+    /// The authorizer.
     pub authorizer: Arc<dyn Authorizer>,
-    /// The same with the file it comes from, which [`Security::follow`] follows.
+    /// The authorizer with its configuration file, which [`Security::follow`] follows.
     pub authorization: Authorization,
     /// Roles and bindings, kept current by [`Security::follow`].
     pub rbac: Arc<Rbac>,
-    /// The built-in plugins in order.
+    /// The built-in admission plugins, in order.
     pub admission: Vec<Arc<dyn Plugin>>,
     /// Access, token and rules reviews.
     pub reviews: Arc<Reviews>,
-    /// Issues tokens.
+    /// The issuer of service account tokens.
     pub issuer: Arc<Issuer>,
-    /// The way to webhooks.
+    /// The access to webhooks.
     pub callout: Callout,
     policies: admission::policies::Sources,
     webhooks: admission::webhooks::Sources,
 }
 
 impl Security {
-    /// Everything over these objects.
+    /// Creates the components over these objects.
     ///
     /// # Errors
-    /// When the key cannot be used.
+    /// If the key is unusable.
     pub fn new(objects: &Arc<Objects>, settings: Settings) -> Result<Self, BadKey> {
         let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
         let audiences = vec![settings.issuer.clone()];
@@ -182,11 +183,12 @@ impl Security {
         }
     }
 
-    /// Loads all roles, bindings, admission policies and configurations of webhooks, and keeps them current until shutdown. Requests of others than `system:masters` are
-    /// refused until the first load is done, so await this before serving.
+    /// Loads all roles, bindings, admission policies and webhook configurations, and keeps them
+    /// current until shutdown. Until the first load is complete, only `system:masters` is
+    /// authorized, so await this before serving.
     ///
     /// # Errors
-    /// When a cache does not load.
+    /// If a cache fails to load.
     pub async fn follow(&self, objects: &Arc<Objects>, tasks: &Tasks) -> Result<(), Status> {
         self.authorization.follow(tasks);
         self.policies.follow(objects, tasks).await?;
@@ -224,7 +226,7 @@ async fn load(
     Ok(position)
 }
 
-/// Applies events until the process stops; a follower that fell behind loads anew.
+/// Applies events until shutdown; a follower that lags relists.
 async fn keep(
     objects: Arc<Objects>,
     rbac: Arc<Rbac>,
@@ -259,7 +261,7 @@ async fn keep(
     }
 }
 
-/// Issues service-account tokens; a node gets only those of its own pods.
+/// Issues service account tokens; a node receives only those of its own pods.
 pub struct Issuer {
     tokens: TokenIssuer,
     restriction: Arc<NodeRestriction>,
@@ -317,7 +319,7 @@ impl interfaces::ReviewHandler for Reviews {
     }
 }
 
-/// `Impersonate-*` headers.
+/// The handler of `Impersonate-*` headers.
 struct Impersonator(Arc<dyn Authorizer>);
 
 #[async_trait]
@@ -338,7 +340,7 @@ pub struct BootstrapWriter {
 }
 
 impl BootstrapWriter {
-    /// Over this server.
+    /// Creates a writer for this server.
     pub fn new(server: ApiServer) -> Self {
         Self { server, user: User::apiserver() }
     }

@@ -1,8 +1,9 @@
-//! Calls from the API server to programs of its users: admission webhooks and conversion webhooks, and (`post.rs`, by a kubeconfig) those
-//! for audit, authentication and authorization.
+//! Calls from the API server to webhooks: admission and conversion webhooks, and (`post.rs`, with a
+//! kubeconfig) audit, authentication and authorization webhooks.
 //!
-//! HTTP/1.1 over TLS that the configuration's own CA vouches for, to a URL or to a ready endpoint of a Service (upstream's
-//! `pkg/util/webhook`). Answers are bounded, redirects are not followed, and nothing of the client's request goes along but the review.
+//! HTTP/1.1 over TLS with the CA of the configuration, to a URL or to a ready endpoint of a Service
+//! (upstream's `pkg/util/webhook`). Responses are bounded, redirects are not followed, and nothing
+//! of the client's request is sent but the review.
 
 mod client;
 mod config;

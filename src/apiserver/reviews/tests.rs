@@ -1,4 +1,4 @@
-//! Answers as a live 1.37.1 gave them.
+//! Reviews with the responses of a live 1.37.1.
 
 use super::*;
 use crate::authn::static_token::StaticTokens;

@@ -1,4 +1,5 @@
-//! A whole server over memory: who gets in, who may what, what a pod gets.
+//! Security of a complete server with an in-memory store: authentication, authorization and pod
+//! admission.
 
 mod odd_paths;
 mod rights;
@@ -17,7 +18,7 @@ async fn world() -> World {
     world_of(|_| {}).await
 }
 
-/// With other parts than a server has.
+/// A server with changed parts.
 async fn world_of(change: impl FnOnce(&mut Parts)) -> World {
     let tasks = Tasks::new(Shutdown::new());
     let objects =
@@ -83,7 +84,7 @@ impl World {
         }
         let content = if object.is_null() { String::new() } else { object.to_string() };
         let request = request.body(body::full(content)).unwrap();
-        // The work on a request is large, and a test has little stack.
+        // The future of a request is large, and a test has a small stack.
         let response = Box::pin(self.server.call(None, request)).await;
         let code = response.status().as_u16();
         let bytes = body::read(response.into_body()).await.unwrap();
@@ -154,7 +155,7 @@ async fn a_service_account_uses_its_token_under_its_role() {
             .0,
         201
     );
-    // The authorizer follows the bindings: it knows a new one a moment after it was made.
+    // The authorizer follows the bindings with a short delay.
     let heeded = async {
         while list().await.0 != 200 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;

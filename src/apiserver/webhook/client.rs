@@ -1,4 +1,5 @@
-//! One webhook's client: kept connections, one request at a time on each, a bound for everything.
+//! The client of one webhook: keep-alive connections, one request at a time on each, limits on
+//! everything.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,23 +25,25 @@ use super::reach::dial_text;
 use super::{CallError, Callout, ClientConfig, errors, go_duration};
 use api::Status;
 
-/// Largest answer that is read: an object of 3 MiB as a patch in base64, and lists of converted objects.
+/// The maximum size of a response: an object of 3 MiB as a patch in base64, or lists of converted
+/// objects.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// Most idle connections of one webhook (client-go's transport keeps as many).
+/// The maximum number of idle connections per webhook (as in client-go's transport).
 const IDLE_MAX: usize = 25;
-/// Age at which an idle connection is not used again (Go's `IdleConnTimeout`).
+/// The age from which on an idle connection is not reused (Go's `IdleConnTimeout`).
 const IDLE_AGE_MAX: Duration = Duration::from_secs(90);
-/// Time to connect and to shake hands; the call's own time may be shorter (Go's dialer and TLS have 30 s and 10 s).
+/// The timeout for connection and TLS handshake; that of the call may be shorter (30 s and 10 s in
+/// Go).
 const CONNECT_MAX: Duration = Duration::from_secs(30);
 
-/// A connection that waits for its next request.
+/// An idle connection.
 struct Idle {
     address: SocketAddr,
     sender: SendRequest<Full<Bytes>>,
     since: tokio::time::Instant,
 }
 
-/// The client of one webhook. Calls may run at the same time.
+/// The client of one webhook. Calls can run concurrently.
 pub struct Client {
     config: ClientConfig,
     address: Address,
@@ -56,20 +59,20 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// For this place; nothing is dialled before the first call.
+    /// Creates a client; the first call opens a connection.
     ///
     /// # Errors
-    /// When the address cannot be used.
+    /// If the address is invalid.
     pub fn new(config: ClientConfig, callout: Callout) -> Result<Self, CallError> {
         let address = Address::of(&config.place)?;
         Ok(Self { config, address, callout, tls: OnceCell::new(), idle: Mutex::new(Vec::new()) })
     }
 
-    /// Posts a review and returns the JSON that is answered. `timeout` bounds the whole call and is told as the parameter `timeout`,
-    /// rounded up to seconds.
+    /// Posts a review and returns the JSON of the response. `timeout` limits the whole call and is
+    /// sent as the parameter `timeout`, rounded up to seconds.
     ///
     /// # Errors
-    /// Why there is no answer, or the refusal it is.
+    /// The reason why there is no response, or the error response.
     pub async fn post(&self, review: &Value, timeout: Duration) -> Result<Value, CallError> {
         let path = format!("{}?timeout={}", self.address.path, go_duration(timeout));
         let url = format!("https://{}{path}", self.address.authority);
@@ -111,7 +114,8 @@ impl Client {
             .map_err(|e| CallError::Config(format!("the request cannot be made: {e}")))
     }
 
-    /// Sends over a kept connection to one of the addresses, else over a new one. Errors are Go's texts.
+    /// Sends over an idle connection to one of the addresses, else over a new one. Errors have Go's
+    /// messages.
     async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -124,7 +128,7 @@ impl Client {
             }
             match idle.sender.try_send_request(request).await {
                 Ok(response) => return Ok((response, idle.sender, idle.address)),
-                // It was closed before anything was sent: the request is whole.
+                // The connection was closed before anything was sent: the request can be retried.
                 Err(mut error) => match error.take_message() {
                     Some(whole) => request = whole,
                     None => return Err(exchange_text(&error.into_error())),
@@ -161,7 +165,7 @@ impl Client {
         }
     }
 
-    /// A new connection to the first address that takes it.
+    /// Connects to the first address that accepts.
     async fn connect(
         &self,
         addresses: &[SocketAddr],
@@ -199,7 +203,7 @@ impl Client {
     }
 }
 
-/// Drives a connection until its sender is gone, the other side closes it or the process stops.
+/// Drives a connection until its sender is dropped, the peer closes it or the process stops.
 fn serve<C>(tasks: &Tasks, connection: C)
 where
     C: Future<Output = hyper::Result<()>> + Send + 'static,
@@ -226,10 +230,10 @@ pub(super) fn exchange_text(error: &hyper::Error) -> String {
     format!("{error}{cause}")
 }
 
-/// What an answer says.
+/// Parses a response.
 ///
 /// # Errors
-/// The refusal that it is, or that it cannot be read.
+/// The error response, or that it cannot be parsed.
 pub(crate) fn answer(parts: &http::response::Parts, body: &[u8]) -> Result<Value, CallError> {
     let code = parts.status.as_u16();
     let media = parts.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();

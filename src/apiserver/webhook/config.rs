@@ -1,4 +1,4 @@
-//! Where a webhook is: `clientConfig` of its configuration.
+//! The endpoint of a webhook: `clientConfig` of its configuration.
 
 use api::value::{get, int_at, str_at, str_in};
 use base64::Engine as _;
@@ -8,41 +8,42 @@ use serde_json::Value;
 
 use super::CallError;
 
-/// Port of a Service that names none.
+/// The default port of a Service.
 const PORT: u16 = 443;
 
-/// Who is called.
+/// The endpoint of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// Any HTTPS address, `https://host[:port]/path`.
+    /// An HTTPS URL, `https://host[:port]/path`.
     Url(String),
-    /// A Service of this cluster; its certificate has to name `name.namespace.svc`.
+    /// A Service of this cluster; its certificate must be valid for `name.namespace.svc`.
     Service {
-        /// Namespace of the Service.
+        /// The namespace of the Service.
         namespace: String,
-        /// Its name.
+        /// The name of the Service.
         name: String,
-        /// Path of the request, with a leading slash; empty is `/`.
+        /// The path of the request, with a leading slash; empty means `/`.
         path: String,
-        /// Port of the Service.
+        /// The port of the Service.
         port: u16,
     },
 }
 
-/// Whom to call and whom to believe (`WebhookClientConfig` of `admissionregistration.k8s.io/v1` and `apiextensions.k8s.io/v1`).
+/// The endpoint and its CA (`WebhookClientConfig` of `admissionregistration.k8s.io/v1` and
+/// `apiextensions.k8s.io/v1`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientConfig {
-    /// Who is called.
+    /// The endpoint.
     pub place: Place,
-    /// PEM of the CA certificates that may vouch for it; empty: those this machine trusts.
+    /// The CA certificates as PEM; empty: the system's.
     pub ca_bundle: Vec<u8>,
 }
 
 impl ClientConfig {
-    /// Reads a `clientConfig` as the API has it.
+    /// Parses a `clientConfig` of the API.
     ///
     /// # Errors
-    /// When it names neither Service nor URL, or its bundle is no base64.
+    /// If it has neither Service nor URL, or its bundle is invalid base64.
     pub fn from_value(config: &Value) -> Result<Self, CallError> {
         let bad = |why: &str| CallError::Config(why.to_owned());
         let bundle = STANDARD.decode(str_at(config, "caBundle"));
@@ -69,26 +70,26 @@ impl ClientConfig {
     }
 }
 
-/// A [`Place`] taken apart.
+/// The parts of an endpoint's URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
-    /// `host:port` or `host` as the URL has it: the Host header and part of every error text.
+    /// `host:port` or `host` as in the URL: the Host header, and part of error messages.
     pub(super) authority: String,
-    /// The name that the certificate must have, without brackets.
+    /// The name that the certificate must be valid for, without brackets.
     pub(super) host: String,
-    /// Port.
+    /// The port.
     pub(super) port: u16,
-    /// Path, cleaned as Go's `path.Join` does.
+    /// The path, cleaned like Go's `path.Join`.
     pub(super) path: String,
-    /// Namespace and name, when it is a Service.
+    /// The namespace and name, for a Service.
     pub(super) service: Option<(String, String)>,
 }
 
 impl Address {
-    /// Takes it apart.
+    /// Parses the endpoint.
     ///
     /// # Errors
-    /// When the URL is none, has no host, or is not HTTPS.
+    /// If the URL is invalid, has no host, or is not HTTPS.
     pub(super) fn of(place: &Place) -> Result<Self, CallError> {
         match place {
             Place::Service { namespace, name, path, port } => {
@@ -129,7 +130,7 @@ impl Address {
     }
 }
 
-/// A rooted path without empty parts, `.` and `..`.
+/// A rooted path without empty segments, `.` and `..`.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {

@@ -1,4 +1,4 @@
-//! Why a call came to nothing, in the words that Go's HTTP and TLS have for it: operators search for these.
+//! Errors of webhook calls, with the messages of Go's HTTP and TLS: operators search for these.
 
 use std::io;
 use std::time::Duration;
@@ -7,28 +7,29 @@ use api::Status;
 use api::status::{Cause, Details};
 use rustls::CertificateError;
 
-/// Most characters of a foreign text that go into a refusal (client-go's `maxUnstructuredResponseTextBytes`).
+/// The maximum length of foreign text in an error (client-go's `maxUnstructuredResponseTextBytes`).
 const FOREIGN_MAX: usize = 2048;
 
-/// Why a call came to nothing. Every variant may be over at the next attempt; none is repeated here.
+/// The error of a webhook call. Any of them may be transient; the client does not retry.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The configuration cannot be used: nobody was called.
+    /// The configuration is unusable: no call was made.
     #[error("{0}")]
     Config(String),
-    /// No answer came: name, connection, TLS, time. The text is that of Go's `url.Error`.
+    /// There is no response: name resolution, connection, TLS or timeout. The message is that of
+    /// Go's `url.Error`.
     #[error("{0}")]
     Transport(String),
-    /// The answer is a refusal: a `Status`, or an HTTP code other than success.
+    /// An error response: a `Status`, or an HTTP code other than success.
     #[error("{}", .0.message)]
     Refused(Box<Status>),
-    /// The answer cannot be read.
+    /// The response cannot be parsed.
     #[error("{0}")]
     Answer(String),
 }
 
 impl CallError {
-    /// The HTTP code that upstream's metrics have for it.
+    /// The HTTP code in upstream's metrics.
     pub fn code(&self) -> u16 {
         match self {
             Self::Refused(status) => status.code,
@@ -38,7 +39,7 @@ impl CallError {
     }
 }
 
-/// A duration of whole seconds as Go prints it.
+/// A duration of whole seconds in Go's format.
 pub(crate) fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -48,7 +49,7 @@ pub(crate) fn go_duration(duration: Duration) -> String {
     }
 }
 
-/// What went wrong while dialling `address` (`ip:port`).
+/// The message for a failure to dial `address` (`ip:port`).
 pub(super) fn dial(address: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
@@ -63,7 +64,7 @@ pub(super) fn dial(address: &str, error: &io::Error) -> String {
     }
 }
 
-/// What went wrong in the handshake with a server that should be `host`.
+/// The message for a failed TLS handshake with `host`.
 pub(crate) fn handshake(host: &str, error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     let Some(inner) = inner else {
@@ -87,7 +88,7 @@ pub(crate) fn handshake(host: &str, error: &io::Error) -> String {
 
 fn certificate(host: &str, why: &CertificateError) -> String {
     match why {
-        // The latter: a CA of the same name that has another key.
+        // A bad signature comes from a CA with the same name and another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "certificate signed by unknown authority".to_owned()
         }
@@ -115,13 +116,14 @@ fn certificate(host: &str, why: &CertificateError) -> String {
     }
 }
 
-/// `DnsName("a.b")` and `IpAddress(1.2.3.4)` without their frames.
+/// The content of `DnsName("a.b")` and `IpAddress(1.2.3.4)`.
 fn plain_name(name: &str) -> &str {
     let inner = name.split_once('(').map_or(name, |(_, rest)| rest.trim_end_matches(')'));
     inner.trim_matches('"')
 }
 
-/// A refusal for an answer whose code is no success and whose body is no Status (client-go's `NewGenericServerResponse`).
+/// The Status for a response with an error code and without a Status in its body (client-go's
+/// `NewGenericServerResponse`).
 pub(super) fn generic(code: u16, body: &[u8], is_text: bool) -> Status {
     let cut = body.get(..FOREIGN_MAX.min(body.len())).unwrap_or_default();
     let said =

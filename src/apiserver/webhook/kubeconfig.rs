@@ -1,4 +1,5 @@
-//! Where a kubeconfig says that a webhook of the server itself (audit, authentication, authorization) is, and what to show there.
+//! Parses the kubeconfig of a webhook of the server itself (audit, authentication, authorization):
+//! endpoint and credentials.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,21 +14,21 @@ use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use serde_json::Value;
 
-/// A place that takes what is posted.
+/// The endpoint of a webhook.
 #[derive(Clone)]
 pub(crate) struct Place {
-    /// Over TLS.
+    /// The TLS configuration; `None` for plain HTTP.
     pub(crate) tls: Option<Trust>,
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// As the `Host` header has it.
+    /// The `Host` header.
     pub(crate) authority: String,
     pub(crate) path: String,
-    /// `Authorization`.
+    /// The `Authorization` header.
     pub(crate) credentials: Option<HeaderValue>,
 }
 
-/// Who is believed there, and who we are.
+/// The CA certificates of the endpoint, and the client certificate.
 #[derive(Clone)]
 pub(crate) struct Trust {
     pub(crate) bundle: Vec<u8>,
@@ -43,16 +44,17 @@ impl std::fmt::Debug for Place {
 }
 
 impl Place {
-    /// Without what may be secret.
+    /// The URL, without possible secrets.
     pub(crate) fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}{}", self.authority, self.path)
     }
 
-    /// Of the current context of a kubeconfig; its relative paths begin at `folder`, and refusals say for `whom` it is.
+    /// Parses the current context of a kubeconfig. Relative paths are relative to `folder`; error
+    /// messages name the component `whom`.
     ///
     /// # Errors
-    /// What is missing, wrong or not supported, with its field.
+    /// The field that is missing, invalid or unsupported.
     pub(crate) fn of(text: &[u8], folder: &Path, whom: &str) -> Result<Self, String> {
         let config = crate::serialization::any_yaml(text)?;
         let current = str_at(&config, "current-context");
@@ -137,7 +139,7 @@ fn entry<'a>(config: &'a Value, list: &str, member: &str, name: &str) -> Result<
     })
 }
 
-/// Refuses what would be passed over.
+/// Rejects fields that would be ignored.
 fn supported(value: &Value, place: &str, whom: &str, known: &[&str]) -> Result<(), String> {
     let unknown = value.as_object().into_iter().flat_map(|map| map.keys());
     match unknown.into_iter().find(|key| !known.contains(&key.as_str())) {
@@ -146,7 +148,7 @@ fn supported(value: &Value, place: &str, whom: &str, known: &[&str]) -> Result<(
     }
 }
 
-/// What stands in `KEY-data`, or in the file that `KEY` names.
+/// The content of `KEY-data`, or of the file that `KEY` names.
 fn data(value: &Value, place: &str, key: &str, folder: &Path) -> Result<Vec<u8>, String> {
     let inline = str_at(value, &format!("{key}-data"));
     if !inline.is_empty() {

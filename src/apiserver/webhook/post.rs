@@ -1,4 +1,5 @@
-//! Posts to the place that a kubeconfig names, over kept connections: the webhooks for audit, authentication and authorization.
+//! Posts to the endpoint of a kubeconfig over keep-alive connections: audit, authentication and
+//! authorization webhooks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,34 +23,34 @@ use super::client::exchange_text;
 use super::errors;
 use super::kubeconfig::Place;
 
-/// Kept connections.
+/// The maximum number of idle connections.
 const IDLE_MAX: usize = 16;
-/// The time that is left for what is under way when the process stops.
+/// The time for pending calls to complete at shutdown.
 const LAST_MAX: Duration = Duration::from_millis(500);
 
-/// Attempts of one post, and how the time between them grows (upstream's `DefaultAuthWebhookRetryBackoff` and
-/// `DefaultRetryBackoffWithInitialDelay`).
+/// The number of attempts of one post, and the growth of the delay between them (upstream's
+/// `DefaultAuthWebhookRetryBackoff` and `DefaultRetryBackoffWithInitialDelay`).
 const ATTEMPTS: u32 = 5;
 const GROWTH: f64 = 1.5;
 const JITTER: f64 = 0.2;
 
 /// The attempts of one post.
 pub(crate) struct Attempts {
-    /// Under way or over.
+    /// The number of attempts that were started.
     made: u32,
     delay: Duration,
 }
 
 impl Attempts {
-    /// The time before the second attempt, unless a flag says it (upstream's `DefaultAuthWebhookRetryBackoff`).
+    /// The default delay before the second attempt (upstream's `DefaultAuthWebhookRetryBackoff`).
     pub(crate) const DELAY: Duration = Duration::from_millis(500);
 
-    /// The first one begins now; the second comes `delay` after it.
+    /// Starts with the first attempt; the second one follows after `delay`.
     pub(crate) fn first(delay: Duration) -> Self {
         Self { made: 1, delay }
     }
 
-    /// The time to wait before the next one; `None` when there is no further one.
+    /// The delay before the next attempt; `None` after the last one.
     pub(crate) fn next(&mut self) -> Option<Duration> {
         if self.made >= ATTEMPTS {
             return None;
@@ -61,17 +62,17 @@ impl Attempts {
     }
 }
 
-/// Whether a post that failed with this sentence may go better the next time (upstream's `DefaultShouldRetry`).
+/// Whether a retry can succeed after this error (upstream's `DefaultShouldRetry`).
 pub(crate) fn is_passing(why: &str) -> bool {
     why.ends_with("connection reset by peer")
 }
 
-/// Who posts.
+/// The component that posts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct User {
     /// `User-Agent`.
     agent: &'static str,
-    /// Name of the tasks that drive connections.
+    /// The name of the tasks that drive connections.
     task: &'static str,
 }
 
@@ -84,7 +85,7 @@ impl User {
         Self { agent: "kube-apiserver", task: "authorization webhook connection" };
 }
 
-/// The way to one place.
+/// The client for one endpoint.
 pub(crate) struct Poster {
     place: Place,
     user: User,
@@ -100,21 +101,21 @@ impl std::fmt::Debug for Poster {
 }
 
 impl Poster {
-    /// To this place; nothing is dialled before there is something to post.
+    /// Creates a client; the first post opens a connection.
     pub(crate) fn new(place: Place, user: User, tasks: &Tasks) -> Self {
         Self { place, user, tls: OnceCell::new(), idle: Mutex::default(), tasks: tasks.clone() }
     }
 
-    /// Without what may be secret.
+    /// The URL, without possible secrets.
     pub(crate) fn url(&self) -> String {
         self.place.url()
     }
 
-    /// Posts a body of JSON and reads the answer, unless it is longer than `answer_max` bytes or breaks off. `timeout` is told to the
-    /// webhook, as a Go duration; the caller keeps the time.
+    /// Posts a JSON body and reads the response, unless it is longer than `answer_max` bytes or
+    /// ends early. `timeout` is sent to the webhook, as a Go duration; the caller enforces it.
     ///
     /// # Errors
-    /// Why there is no answer, in Go's words.
+    /// The reason why there is no response, in Go's format.
     pub(crate) async fn post(
         &self,
         body: Bytes,
@@ -153,7 +154,7 @@ impl Poster {
             }
             match sender.try_send_request(request).await {
                 Ok(response) => return Ok((response, sender)),
-                // It was closed before anything was sent: the request is whole.
+                // The connection was closed before anything was sent: the request can be retried.
                 Err(mut error) => match error.take_message() {
                     Some(whole) => request = whole,
                     None => return Err(exchange_text(&error.into_error())),
@@ -205,10 +206,10 @@ impl Poster {
         io.map(|io| Box::new(io) as BoxIo).map_err(|e| errors::handshake(&trust.name, &e))
     }
 
-    /// Checks what TLS needs, before there is something to post.
+    /// Checks the TLS configuration before the first post.
     ///
     /// # Errors
-    /// Why certificates cannot be used.
+    /// The reason why certificates are unusable.
     pub(crate) async fn check(&self) -> Result<(), String> {
         let Some(trust) = &self.place.tls else { return Ok(()) };
         let made =

@@ -1,4 +1,5 @@
-//! How a webhook is reached: an endpoint of a Service through the node it is on, a URL by its address; what may not be dialled.
+//! Connects to webhooks: Service endpoints through their nodes, URLs by their addresses; rejects
+//! forbidden addresses.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,34 +16,35 @@ use super::errors;
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 
-/// How a Service's endpoint and a URL's host are found and dialled.
+/// Resolves and dials Service endpoints and URL hosts.
 #[async_trait]
 pub trait Reach: Send + Sync {
     /// A ready endpoint for this port of a Service.
     ///
     /// # Errors
-    /// A sentence as upstream's endpoint resolver has it, such as `service "x" not found`.
+    /// A message of upstream's endpoint resolver, such as `service "x" not found`.
     async fn endpoint(&self, namespace: &str, name: &str, port: u16) -> Result<SocketAddr, String>;
 
-    /// The addresses of a host, each of which is only dialled as it is: a name that changes its mind cannot change the target.
+    /// Resolves a host. Callers dial the returned addresses only, so that a name that resolves
+    /// differently later cannot change the target.
     ///
     /// # Errors
-    /// As Go words it.
+    /// The message in Go's format.
     async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String>;
 
-    /// A connection to this address.
+    /// Connects to this address.
     ///
     /// # Errors
-    /// Those of the network.
+    /// Network errors.
     async fn dial(&self, address: SocketAddr) -> io::Result<BoxIo>;
 }
 
-/// The way out of the API server to webhooks, and who owns the connections.
+/// The access of the API server to webhooks, and the owner of the connections.
 #[derive(Clone)]
 pub struct Callout {
-    /// How they are reached.
+    /// Resolves and dials.
     pub reach: Arc<dyn Reach>,
-    /// The owner of the tasks that serve kept connections.
+    /// The tasks that drive keep-alive connections.
     pub tasks: Tasks,
 }
 
@@ -52,17 +54,17 @@ impl std::fmt::Debug for Callout {
     }
 }
 
-/// Reaches Services by their EndpointSlices (upstream's `--enable-aggregator-routing`): it works on a server without a service
-/// proxy, and for pods behind the tunnel of an agent.
+/// Reaches Services by their EndpointSlices (upstream's `--enable-aggregator-routing`): it works on
+/// a server without a service proxy, and for pods on agents behind a tunnel.
 pub struct Services {
     lookup: Arc<dyn Lookup>,
     dial: Arc<dyn Dial>,
-    /// Where the next search for an endpoint begins, so that all get their share.
+    /// The index at which the next endpoint selection starts, for round robin.
     turn: AtomicUsize,
 }
 
 impl Services {
-    /// Over these objects and this dialler.
+    /// Creates it with these objects and this dialer.
     pub fn new(lookup: Arc<dyn Lookup>, dial: Arc<dyn Dial>) -> Self {
         Self { lookup, dial, turn: AtomicUsize::new(0) }
     }
@@ -135,7 +137,8 @@ fn port_name<'a>(service: &'a Value, name: &str, port: u16) -> Result<&'a str, S
     })
 }
 
-/// Addresses of ready endpoints with this port, those of the Service's first family alone where it has any.
+/// The addresses of ready endpoints with this port; limited to the Service's primary IP family if
+/// it has endpoints.
 fn endpoints(slices: &[Value], port: &str, family: &str) -> Vec<SocketAddr> {
     let mut first = Vec::new();
     let mut others = Vec::new();
@@ -161,7 +164,8 @@ fn endpoints(slices: &[Value], port: &str, family: &str) -> Vec<SocketAddr> {
     if first.is_empty() { others } else { first }
 }
 
-/// Neither everybody's, nor a group's, nor of this link: the metadata services of clouds are there.
+/// Whether a URL may lead to this address: neither unspecified, nor multicast, nor link-local,
+/// where cloud metadata services are.
 fn may_be_url(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
@@ -171,12 +175,12 @@ fn may_be_url(ip: IpAddr) -> bool {
     }
 }
 
-/// As [`may_be_url`], and not this machine's loopback: who writes endpoints may be no administrator.
+/// Like [`may_be_url`], and not loopback: users that write endpoints need not be administrators.
 fn is_foreign(ip: IpAddr) -> bool {
     may_be_url(ip) && !ip.to_canonical().is_loopback()
 }
 
-/// The text of a dial that failed.
+/// The message of a failed dial.
 pub(crate) fn dial_text(address: SocketAddr, error: &io::Error) -> String {
     errors::dial(&address.to_string(), error)
 }

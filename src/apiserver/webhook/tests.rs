@@ -1,4 +1,5 @@
-//! The client against a real TLS server on loopback; expected texts are those of Go's `net/http`, `crypto/tls` and of client-go.
+//! The client with a real TLS server on the loopback address; expected messages are those of Go's
+//! `net/http`, `crypto/tls` and of client-go.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,10 +28,10 @@ use crate::registry::lookup::testing::Fixed;
 
 const SECONDS: Duration = Duration::from_secs(10);
 
-/// How the server answers a path.
+/// The responses of the server by path.
 pub(crate) type Answer = fn(&str, Value) -> Response<Full<Bytes>>;
 
-/// A webhook on loopback, and how often it was connected to.
+/// A webhook on the loopback address, and its number of connections.
 pub(crate) struct Hook {
     pub(crate) ca: Ca,
     pub(crate) address: SocketAddr,
@@ -43,7 +44,7 @@ fn ca(dir: &tempfile::TempDir) -> Ca {
     Ca::load_or_create(&dir.path().join("ca.crt"), &dir.path().join("ca.key"), "test").unwrap()
 }
 
-/// A webhook that is known as Service `s` of namespace `n`.
+/// Starts a webhook with a certificate for Service `s` in namespace `n`.
 pub(crate) async fn hook(answer: Answer) -> Hook {
     let dir = tempfile::tempdir().unwrap();
     let ca = ca(&dir);
@@ -86,7 +87,7 @@ async fn hook_with(dir: tempfile::TempDir, ca: Ca, leaf: &Leaf, answer: Answer) 
     Hook { ca, address, connections, tasks, _dir: dir }
 }
 
-/// Who asks and with which credentials, for the header `x-saw`.
+/// The user agent and credentials, for the header `x-saw`.
 fn saw(headers: &http::HeaderMap) -> String {
     let all = |name: &str| {
         let values = headers.get_all(name).iter().map(|v| v.to_str().unwrap());
@@ -96,7 +97,7 @@ fn saw(headers: &http::HeaderMap) -> String {
     format!("{} [{}] {authorization}", all("x-remote-user"), all("x-remote-group"))
 }
 
-/// Leads every Service to one address.
+/// Resolves every Service to one address.
 pub(crate) struct To(pub(crate) SocketAddr);
 
 #[async_trait]
@@ -175,7 +176,7 @@ async fn who_is_not_vouched_for_or_has_another_name_is_not_believed() {
 
 #[tokio::test]
 async fn a_self_signed_ca_may_serve_itself_when_it_is_the_bundle() {
-    // As `openssl req -x509` makes them.
+    // A certificate like those of `openssl req -x509`.
     let mut params = rcgen::CertificateParams::new(vec!["s.n.svc".to_owned()]).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let pair = rcgen::KeyPair::generate().unwrap();

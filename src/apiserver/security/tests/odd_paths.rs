@@ -1,12 +1,14 @@
-//! C1.1: odd paths. What the authorizer was asked is what is answered, so that no spelling reaches what nobody allowed.
+//! C1.1: odd paths. The authorized request is the one that is served, so that no spelling of a path
+//! bypasses the authorizer.
 
 use super::*;
 use crate::authz::{Attributes, Decision};
 
-/// What no answer may hold.
+/// A value that no response may contain.
 const CANARY: &str = "a2VlcC1vdXQ";
 
-/// Allows plain paths, ConfigMaps of the namespace `a`, and namespaces but for `b`; notes the last question of `joe`.
+/// Allows plain paths, ConfigMaps of the namespace `a`, and namespaces except `b`; records the last
+/// request of `joe`.
 #[derive(Default)]
 struct Guard(Mutex<String>);
 
@@ -27,7 +29,7 @@ impl Authorizer for Guard {
     }
 }
 
-/// Spellings of a path.
+/// The spellings of a path.
 fn spellings(path: &str) -> Vec<String> {
     const BETWEEN: [&str; 14] = [
         "//", "/./", "/../", "/x/../", "%2F", "%2f", "/%2e%2e/", "/%2E/", ";/", "/;x=1/", "%5C",
@@ -75,7 +77,7 @@ fn spellings(path: &str) -> Vec<String> {
         "/api/v1/namespaces//",
         "/api/v1/namespaces/a%2fsecrets%2f../",
     ] {
-        // What is allowed of these is a watch, which ends by itself only when it is told when.
+        // The allowed requests among these are watches, which end only with a timeout.
         let end = if head.contains("/watch/") { "?timeoutSeconds=1" } else { "" };
         all.push(format!("{head}{tail}{end}"));
     }
@@ -111,7 +113,7 @@ async fn no_spelling_of_a_path_leads_elsewhere_than_it_was_allowed_to() {
         "/api/v1/configmaps",
     ] {
         for path in spellings(seed) {
-            // What is no URI reaches no server.
+            // An invalid URI cannot be sent.
             let Ok(request) = Request::builder().uri(&path).body(body::full("")) else { continue };
             tried += 1;
             guard.0.lock().clear();
@@ -120,7 +122,7 @@ async fn no_spelling_of_a_path_leads_elsewhere_than_it_was_allowed_to() {
             let bytes = body::read(response.into_body()).await.unwrap();
             let text = String::from_utf8_lossy(&bytes);
             let asked = guard.0.lock().clone();
-            // A list of all namespaces was allowed, and names `b` with all that it has.
+            // A list of all namespaces was allowed, and contains `b`.
             if asked != "namespaces//" {
                 assert!(!text.contains(CANARY), "{path}: {asked}: {text}");
             }
@@ -136,14 +138,14 @@ async fn no_spelling_of_a_path_leads_elsewhere_than_it_was_allowed_to() {
         }
     }
     assert!(tried > 400, "{tried}");
-    // The guard is no wall.
+    // Plain requests still pass the authorizer.
     let request = Request::builder().uri("/api/v1/namespaces/a/configmaps/x");
     let request = request.body(body::full("")).unwrap();
     assert_eq!(Box::pin(world.server.call(Some(joe), request)).await.status(), 200);
     world.end().await;
 }
 
-/// C1.7: a cluster's object has no URL in a namespace, nor the other way round (CVE-2019-11247).
+/// C1.7: a cluster-scoped object has no URL in a namespace, and vice versa (CVE-2019-11247).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scopes_are_not_mixed() {
     let world = world().await;
@@ -167,7 +169,8 @@ async fn scopes_are_not_mixed() {
     world.end().await;
 }
 
-/// C2.6: names that a client makes up fill no metric (CVE-2020-8552) and end no line of them, whatever the answer is.
+/// C2.6: names that a client invents create no metric series (CVE-2020-8552) and do not break
+/// lines, for any response.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invented_names_are_no_labels() {
     let world = world().await;
@@ -175,7 +178,8 @@ async fn invented_names_are_no_labels() {
         world.ask(Method::GET, &path, token, &[], Value::Null).await.0
     };
     for i in 0..50 {
-        // Refused before anybody was asked who it is, and then as what is not there, with a name that would forge a line.
+        // First rejected before authentication, then not found, with a name that would forge a
+        // line.
         assert_eq!(ask(format!("/api/v1/invented{i}?timeout=never"), "").await, 400);
         assert_eq!(ask(format!("/apis/invented{i}/v1/x%22%7D%201%0Aforged"), "admin").await, 404);
         assert_eq!(ask(format!("/api/v1/pods/invented{i}/invented"), "admin").await, 404);

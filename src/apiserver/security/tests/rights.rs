@@ -1,4 +1,5 @@
-//! C1.5, C1.8, C1.9: what one right does not bring along: shells, other subresources, more rights, unseen changes.
+//! C1.5, C1.8, C1.9: a permission does not include others: no shells, no other subresources, no
+//! further permissions, no hidden changes.
 
 use super::*;
 
@@ -13,7 +14,7 @@ impl World {
         answer
     }
 
-    /// Asks as somebody else.
+    /// Sends a request as another user.
     async fn of(
         &self,
         user: &str,
@@ -28,7 +29,7 @@ impl World {
         self.raw(method, path, &all, object).await
     }
 
-    /// As [`World::ask`], with a content type that replaces JSON's.
+    /// Like [`World::ask`], with a content type other than JSON.
     async fn raw(
         &self,
         method: Method,
@@ -49,14 +50,14 @@ impl World {
         Box::pin(self.server.call(None, request)).await.status().as_u16()
     }
 
-    /// A pod, and the service account that it needs.
+    /// Creates a pod, and the service account that it needs.
     async fn pod(&self) {
         let account = json!({"metadata": {"name": "default"}});
         self.admin("/api/v1/namespaces/default/serviceaccounts", account).await;
         self.admin("/api/v1/namespaces/default/pods", pod()).await;
     }
 
-    /// A cluster role for one user.
+    /// Creates a cluster role for one user.
     async fn grant(&self, user: &str, rules: Value) {
         let role = json!({"metadata": {"name": user}, "rules": rules});
         self.admin(&format!("{RBAC}/clusterroles"), role).await;
@@ -65,7 +66,7 @@ impl World {
         self.admin(&format!("{RBAC}/clusterrolebindings"), binding).await;
     }
 
-    /// Waits until a request is not forbidden any more: the authorizer follows the bindings.
+    /// Waits until a request is no longer forbidden: the authorizer follows the bindings.
     async fn until_allowed(&self, user: &str, method: &str, path: &str, object: Value) -> u16 {
         let allowed = async {
             loop {
@@ -88,7 +89,8 @@ fn pod() -> Value {
     json!({"metadata": {"name": "p"}, "spec": {"serviceAccountName": "default", "containers": [{"name": "c", "image": "i"}]}})
 }
 
-/// C1.5: who may read does not get a shell, by WebSocket either: at the pod, nor through the node.
+/// C1.5: read permissions give no shell, by WebSocket either: neither through the pod nor through
+/// the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reading_opens_no_shell() {
     let world = world().await;
@@ -111,7 +113,7 @@ async fn reading_opens_no_shell() {
     let path = "/api/v1/nodes/n/proxy/exec/default/p/c?command=id&output=1";
     assert_eq!(world.of("reader", "GET", path, &upgrade, Value::Null).await, 403);
     assert_ne!(world.of("opener", "GET", path, &upgrade, Value::Null).await, 403);
-    // What is no upgrade reads only.
+    // A request without upgrade only reads.
     assert_ne!(
         world.of("reader", "GET", "/api/v1/nodes/n/proxy/metrics", &[], Value::Null).await,
         403
@@ -119,7 +121,7 @@ async fn reading_opens_no_shell() {
     world.end().await;
 }
 
-/// C1.8: no right to an object is one to its parts.
+/// C1.8: no permission for an object extends to its subresources.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subresources_are_rights_of_their_own() {
     let world = world().await;
@@ -176,7 +178,8 @@ async fn subresources_are_rights_of_their_own() {
     world.end().await;
 }
 
-/// C1.8: nobody hands out what he has not, by any verb; `escalate` and `bind` are the ways to.
+/// C1.8: nobody grants permissions beyond their own, by any verb; only `escalate` and `bind` allow
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_do_not_grow() {
     let world = world().await;
@@ -276,7 +279,8 @@ async fn rights_do_not_grow() {
     world.end().await;
 }
 
-/// C1.9: the old object that a rule sees is the stored one, by every verb that changes (CVE-2021-25735).
+/// C1.9: the old object that a policy sees is the stored one, for every verb that writes
+/// (CVE-2021-25735).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rules_see_the_stored_object() {
     let world = world().await;
@@ -295,7 +299,7 @@ async fn rules_see_the_stored_object() {
         )
         .await;
     let one = format!("{maps}/m");
-    // In force from here on; dry, so that nothing changes before.
+    // The policy is in effect from here on; the dry run changes nothing before.
     let dry = format!("{one}?dryRun=All");
     let in_force = async {
         while world.raw(Method::PUT, &dry, &[], map("other")).await != 422 {
