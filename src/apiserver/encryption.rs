@@ -1,4 +1,4 @@
-//! Encryption at rest: what is written is sealed before it reaches the store, in upstream's forms.
+//! Encryption at rest: values are encrypted before they reach the store, in upstream's formats.
 
 mod config;
 mod configured;
@@ -13,7 +13,7 @@ pub use crate::encryption::key_ring::{Error, Next, Ring, Stage, Wish};
 pub use configured::{Configured, Plan};
 pub use keys::Keys;
 
-/// The value begins as encrypted ones do, by whatever provider.
+/// Whether a stored value has the prefix of encrypted values, of any provider.
 pub fn is_encrypted(stored: &[u8]) -> bool {
     stored.starts_with(b"k8s:enc:")
 }

@@ -1,5 +1,6 @@
-//! The file of `encryption-provider-config`: strictly decoded, with defaults, validated with upstream's texts
-//! (`pkg/apis/apiserver/{v1,validation}`, `pkg/server/options/encryptionconfig`).
+//! The file of `encryption-provider-config`: decoded strictly, defaulted and validated with
+//! upstream's messages (`pkg/apis/apiserver/{v1,validation}`,
+//! `pkg/server/options/encryptionconfig`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,17 +23,17 @@ use crate::strict_config::Reader;
 const VERSION: &str = "apiserver.config.k8s.io/v1";
 const KIND: &str = "EncryptionConfiguration";
 const FIELDS: [&str; 5] = ["aesgcm", "aescbc", "secretbox", "identity", "kms"];
-/// Nanoseconds.
+/// The default timeout of KMS calls, in nanoseconds.
 const TIMEOUT: i64 = 3_000_000_000;
 
-/// One resource list with its providers, found good.
+/// A validated resource list with its providers.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) resources: Vec<String>,
     providers: Vec<Given>,
 }
 
-/// A key with its bytes.
+/// A key and its secret.
 #[derive(Clone, PartialEq, Eq)]
 struct Key {
     name: String,
@@ -48,14 +49,14 @@ enum Given {
     Kms { name: String, socket: PathBuf, timeout: Duration },
 }
 
-/// All of a file.
+/// The content of a file.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Configuration(pub(super) Vec<Rule>);
 
-/// Reads YAML or JSON. With `reload` the file is read again when it changes.
+/// Parses YAML or JSON. `reload` is whether the file is reloaded when it changes.
 ///
 /// # Errors
-/// What is wrong in it, with the field; never a key.
+/// The field and its error; never a key.
 pub(super) fn configuration(text: &[u8], reload: bool) -> Result<Configuration, String> {
     let (value, doubled) = crate::serialization::any_yaml_doubled(text)?;
     let Value::Object(map) = &value else {
@@ -117,7 +118,7 @@ pub(super) fn configuration(text: &[u8], reload: bool) -> Result<Configuration, 
     Ok(Configuration(rules))
 }
 
-/// Resource and group, as `schema.ParseGroupResource` splits them.
+/// The resource and group, split like `schema.ParseGroupResource`.
 pub(super) fn split(name: &str) -> (&str, &str) {
     name.split_once('.').unwrap_or((name, ""))
 }
@@ -208,7 +209,7 @@ impl Reader {
             .into_iter()
             .filter_map(|field| self.object(map, field, path).map(|found| (field, found)))
             .collect();
-        // Upstream prints the Go value with its keys.
+        // Upstream prints the Go value including its keys.
         let shown = |why: &str| Error::omitted(path, why);
         match found.len() {
             0 => errors.push(shown("provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity")),
@@ -219,7 +220,7 @@ impl Reader {
             let (path, map) = found.get(field)?;
             Some(this.keys(map, path, lengths, errors))
         };
-        // In upstream's order, of several the first counts.
+        // In upstream's order; the first of several counts.
         let gcm = keys(self, "aesgcm", &[16, 24, 32]).map(Given::Gcm);
         let cbc = keys(self, "aescbc", &[16, 24, 32]).map(Given::Cbc);
         let secretbox = keys(self, "secretbox", &[32]).map(Given::Secretbox);
@@ -260,7 +261,7 @@ impl Reader {
                 errors.push(Error::required(&at, "secret is a mandatory field for a key"));
                 continue;
             }
-            // Go's decoder leaves out ends of lines.
+            // Go's decoder ignores line breaks.
             let text: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
             let Ok(secret) = STANDARD.decode(text) else {
                 errors.push(Error::invalid(&at, "REDACTED", "secrets must be base64 encoded"));
@@ -341,7 +342,7 @@ impl Reader {
         }
         match version {
             "v2" => {}
-            // Upstream refuses it at the next step, unless a gate is opened that it wants closed.
+            // Upstream rejects it later, unless a deprecated feature gate is enabled.
             "v1" => self.unreadable.push(
                 "error while building transformers: KMSv1 is deprecated and will only receive security updates going forward. Use KMSv2 instead.  Set --feature-gates=KMSv1=true to use the deprecated KMSv1 feature. (kube-lite has KMS v2 alone)".to_owned(),
             ),
@@ -356,7 +357,7 @@ impl Reader {
     }
 }
 
-/// The path of `unix:///path`, or `@name` of `unix:///@name`.
+/// The path in `unix:///path`, or `@name` in `unix:///@name`.
 fn socket(endpoint: &str, path: &Path, errors: &mut Vec<Error>) -> PathBuf {
     if endpoint.is_empty() {
         let why = "endpoint is a mandatory field for a kms";
@@ -372,7 +373,7 @@ fn socket(endpoint: &str, path: &Path, errors: &mut Vec<Error>) -> PathBuf {
         errors.push(Error::invalid(path, endpoint, why));
         return PathBuf::new();
     }
-    // What stands between the slashes would be a host.
+    // Text between the slashes would be a host.
     let place = match rest.strip_prefix("//") {
         Some(rest) => rest.find('/').and_then(|at| rest.get(at..)).unwrap_or_default(),
         None => rest,
@@ -383,14 +384,14 @@ fn socket(endpoint: &str, path: &Path, errors: &mut Vec<Error>) -> PathBuf {
     }
 }
 
-/// Providers by group and resource, either of which may be `*`.
+/// Providers by group and resource, either of which can be `*`.
 pub(super) type Table = BTreeMap<String, BTreeMap<String, Arc<[Provider]>>>;
 
 impl Configuration {
-    /// Makes providers, and the plugins among them.
+    /// Creates the providers, including KMS plugins.
     ///
     /// # Errors
-    /// Upstream's, which validation leaves none of.
+    /// Upstream's; validation prevents them.
     pub(super) fn build(
         &self,
         counts: &Arc<Counts>,

@@ -1,4 +1,5 @@
-//! Encryption as a file says it: `encryption-provider-config`, read again when it changes if that is asked for.
+//! Encryption configured by a file: `encryption-provider-config`, optionally reloaded when it
+//! changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,17 +26,17 @@ use crate::response::aggregate::aggregate;
 
 const FILE_FLAG: &str = "encryption-provider-config";
 const RELOAD_FLAG: &str = "encryption-provider-config-automatic-reload";
-/// How long plugins of a changed file have to become well (`minKMSPluginCloseGracePeriod`).
+/// The time for the plugins of a changed file to become healthy (`minKMSPluginCloseGracePeriod`).
 const WELL_MAX: Duration = Duration::from_secs(10);
-/// How long after a failure the file is tried again as it is (`EncryptionConfigFileChangePollDuration`).
+/// The interval between attempts after a failed load (`EncryptionConfigFileChangePollDuration`).
 const AGAIN: Duration = Duration::from_secs(60);
-/// First and longest wait between two looks at them.
+/// The initial and maximum delay between health checks of these plugins.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// The file, read and found good.
+/// The parsed and validated file.
 #[derive(Clone)]
 pub struct Plan {
-    /// Where it is.
+    /// The path.
     pub file: PathBuf,
     reload: bool,
     hash: String,
@@ -69,15 +70,16 @@ fn load(file: &Path, reload: bool) -> Result<(String, Configuration), String> {
 }
 
 impl Plan {
-    /// Whether a flag of the API server belongs here.
+    /// Whether this is an encryption flag.
     pub fn is_flag(name: &str) -> bool {
         [FILE_FLAG, RELOAD_FLAG].contains(&name)
     }
 
-    /// Reads flags given as `NAME=VALUE`, all of which [`Plan::is_flag`] knows, and the file. `None` when they name none.
+    /// Parses flags in the form `NAME=VALUE`, for all of which [`Plan::is_flag`] must be true, and
+    /// the file. `None` if they name no file.
     ///
     /// # Errors
-    /// Flag, file and field of what is wrong.
+    /// The flag, file and field of the error.
     pub fn read(arguments: &[String]) -> Result<Option<Self>, String> {
         let (mut file, mut reload) = (None, false);
         for argument in arguments {
@@ -103,14 +105,14 @@ impl Plan {
     }
 }
 
-/// What holds now.
+/// The active configuration.
 struct Current {
     table: Table,
     plugins: Vec<Arc<Kms>>,
 }
 
 impl Current {
-    /// Asks all plugins.
+    /// Checks the health of all plugins.
     async fn check(&self) -> Result<(), String> {
         let mut errors = Vec::new();
         for (at, kms) in self.plugins.iter().enumerate() {
@@ -122,24 +124,26 @@ impl Current {
     }
 }
 
-/// Seals what a file says with what it says. Secrets that this server has sealed with keys of its own stay readable.
+/// Encrypts resources with the providers of the file. Secrets that this server encrypted with its
+/// own keys stay readable.
 pub struct Configured {
     current: ArcSwap<Current>,
     own: Arc<Keys>,
     counts: Arc<Counts>,
     file: PathBuf,
     reload: bool,
-    /// Hash of the file that was last read.
+    /// The hash of the file that was last read.
     last: Mutex<String>,
     tasks: Tasks,
 }
 
 impl Configured {
-    /// As `plan` says; plugins are asked before anything is read. One that does not answer is no error, as upstream: it is
-    /// asked again, and what it seals cannot be read or written until then.
+    /// Starts with the configuration of `plan`, and checks plugins before anything is read. As in
+    /// upstream, an unhealthy plugin is no error: it is checked again, and its values can be
+    /// neither read nor written until then.
     ///
     /// # Errors
-    /// Providers that cannot be made.
+    /// Providers that cannot be created.
     pub async fn start(plan: Plan, own: Arc<Keys>, tasks: &Tasks) -> Result<Arc<Self>, String> {
         let counts = Arc::<Counts>::default();
         counts.loaded(&plan.hash);
@@ -171,11 +175,11 @@ impl Configured {
         Ok(this)
     }
 
-    /// Never ends by itself.
+    /// Runs until it is dropped.
     async fn watch(&self) {
         let mut changes = Changes::of(&self.file).await;
         loop {
-            // At first, too: it may have changed since the start.
+            // Read once first: the file may have changed since the start.
             let read = self.read_again().await;
             let again = read.is_err();
             match read {
@@ -191,7 +195,7 @@ impl Configured {
             }
             tokio::select! {
                 () = changes.next() => {}
-                // A plugin that was not well says nothing when it is.
+                // Retry, because a plugin does not notify when it becomes healthy.
                 () = base::clock::sleep(AGAIN), if again => {}
             }
         }
@@ -221,7 +225,7 @@ impl Configured {
 
     fn providers(&self, resource: &Gvr) -> Option<Arc<[Provider]>> {
         let current = self.current.load();
-        // Stored under the core group, by whichever name they are written.
+        // Stored in the core group, whichever group the request names.
         let group = match &*resource.group {
             "events.k8s.io" => "",
             group => group,

@@ -1,5 +1,6 @@
-//! The server's own keys: AES-256-GCM under named keys, the storage key authenticated with the value; the first one
-//! seals, all open, and a change goes through stages that no server can miss.
+//! The server's own keys: AES-256-GCM with named keys, the storage key is authenticated with the
+//! value. The first key encrypts, all keys decrypt, and a key rotation proceeds in stages that all
+//! servers take together.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,82 +14,82 @@ use ring::digest;
 
 use super::is_encrypted;
 
-/// What an encrypted value begins with, before the id of its key and a colon; upstream's form.
+/// The prefix of an encrypted value, followed by the key ID and a colon; upstream's format.
 const PREFIX: &[u8] = b"k8s:enc:aesgcm:v1:";
 
-/// Longest key id; upstream's names are short words.
+/// The maximum length of a key ID.
 const MAX_ID: usize = 64;
 
-/// Most keys: each change adds one and drops the others.
+/// The maximum number of keys: each rotation adds one and drops the others.
 const KEYS_MAX: usize = 64;
 
-/// Why a value cannot be read or written.
+/// The error of reading or writing a value or the keys file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The keys file is unreadable.
+    /// The keys file cannot be read or written.
     #[error("cannot read the encryption keys: {0}")]
     File(#[from] pki::Error),
-    /// The keys file has bad content.
+    /// The keys file has invalid content.
     #[error(
         "{path}: line {line}: {why}; restore the file from a backup: without its keys no Secret can be read"
     )]
     Content {
         /// The file.
         path: String,
-        /// Line, from 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error in the line.
         why: &'static str,
     },
-    /// A value under a key that is not there.
+    /// A value is encrypted with an unknown key.
     #[error(
         "{key}: encrypted with key {id:?}, which is not in the keys file; add that key again (as a line that is not the first)"
     )]
     UnknownKey {
-        /// Storage key.
+        /// The storage key.
         key: String,
-        /// Id of the missing key.
+        /// The ID of the missing key.
         id: String,
     },
-    /// A value that is damaged, or was moved from another storage key.
+    /// A value is damaged, or was moved from another storage key.
     #[error("{key}: the encrypted value is damaged or belongs to another key")]
     Damaged {
-        /// Storage key.
+        /// The storage key.
         key: String,
     },
-    /// Sealing failed, which only a value beyond 64 GiB causes.
+    /// Encryption failed, which happens only for values beyond 64 GiB.
     #[error("{key}: cannot be encrypted")]
     Seal {
-        /// Storage key.
+        /// The storage key.
         key: String,
     },
-    /// A change that came too late.
+    /// A change is outdated.
     #[error("the keys were changed meanwhile (generation {own}, not before {given})")]
     Outdated {
-        /// Generation here.
+        /// The generation of this server.
         own: u64,
-        /// Generation of the change.
+        /// The generation of the change.
         given: u64,
     },
 }
 
-/// How far a change of keys is; k3s's words.
+/// The stage of a key rotation, with k3s's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Nothing was ever changed.
+    /// No rotation has happened.
     Start,
     /// A new key is known and not used yet.
     Prepare,
-    /// What is sealed otherwise than by the first provider is being written anew.
+    /// Stale values are being rewritten with the first provider.
     Active,
-    /// The last change is done.
+    /// The last rotation is complete.
     Finished,
 }
 
 impl Stage {
     const ALL: [Self; 4] = [Self::Start, Self::Prepare, Self::Active, Self::Finished];
 
-    /// Its name.
+    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -99,30 +100,30 @@ impl Stage {
     }
 }
 
-/// What somebody wants of the keys.
+/// A requested change of the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wish {
-    /// A new key in place of all others.
+    /// Replace all keys with a new one.
     Rotate,
-    /// Seal Secrets.
+    /// Encrypt Secrets.
     Enable,
-    /// Write Secrets in the clear.
+    /// Store Secrets unencrypted.
     Disable,
 }
 
-/// The steps of a change; every server takes each before one takes the next.
+/// The steps of a change; all servers take a step before the next one begins.
 #[derive(Debug, Clone)]
 pub enum Next {
     /// Nothing to do.
     Nothing,
-    /// Rings to take one after the other.
+    /// Rings to adopt, in order.
     Steps {
-        /// All learn the new key. `None` where that is done, or none is new.
+        /// All servers learn the new key. `None` if that is done or there is no new key.
         prepared: Option<Ring>,
-        /// All seal with it, and everything is written anew.
+        /// All servers encrypt with it, and stale values are rewritten.
         active: Ring,
-        /// What nothing is sealed with any more is dropped.
+        /// Keys without values are dropped.
         finished: Ring,
     },
 }
@@ -135,7 +136,7 @@ struct Key {
 
 #[derive(Clone)]
 enum Entry {
-    /// Values in the clear.
+    /// Unencrypted values.
     Plain,
     Key(Arc<Key>),
 }
@@ -149,7 +150,7 @@ impl Entry {
     }
 }
 
-/// Keys in order: the first seals, all open.
+/// Keys in order: the first one encrypts, all decrypt.
 #[derive(Clone)]
 pub struct Ring {
     generation: u64,
@@ -171,12 +172,12 @@ fn key(id: &str, secret: &[u8]) -> Result<Entry, &'static str> {
 }
 
 impl Ring {
-    /// One new key.
+    /// A ring with one new key.
     pub(super) fn new() -> Result<Self, &'static str> {
         Ok(Self { generation: 0, stage: Stage::Start, entries: vec![fresh("key1".to_owned())?] })
     }
 
-    /// Reads what [`Ring::render`] writes, and lines `id base64` alone.
+    /// Parses the output of [`Ring::render`], or lines `id base64` only.
     ///
     /// # Errors
     /// [`Error::Content`] with the line.
@@ -223,7 +224,7 @@ impl Ring {
         Ok(())
     }
 
-    /// As it stands in the file.
+    /// The content of the keys file.
     pub fn render(&self) -> String {
         let mut text = String::new();
         if self.generation > 0 {
@@ -241,7 +242,7 @@ impl Ring {
         text
     }
 
-    /// SHA-256 over all of it; equal where the keys, their order and the stage are.
+    /// The SHA-256 of the ring; equal if keys, their order and the stage are.
     pub fn hash(&self) -> String {
         let digest = digest::digest(&digest::SHA256, self.render().as_bytes());
         digest.as_ref().iter().fold(String::from("sha256:"), |mut text, byte| {
@@ -250,17 +251,17 @@ impl Ring {
         })
     }
 
-    /// Counts changes.
+    /// The generation, which every change increments.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// How far a change is.
+    /// The stage of the rotation.
     pub fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// A change was begun and is not done.
+    /// Whether a change has begun and is not complete.
     pub fn unfinished(&self) -> bool {
         matches!(self.stage, Stage::Prepare | Stage::Active)
     }
@@ -272,12 +273,12 @@ impl Ring {
         })
     }
 
-    /// Name of the key that seals; `None` while values are written in the clear.
+    /// The name of the key that encrypts; `None` if values are stored unencrypted.
     pub fn active(&self) -> Option<&str> {
         self.entries.first().and_then(Entry::id)
     }
 
-    /// Names of the other keys.
+    /// The names of the other keys.
     pub fn inactive(&self) -> Vec<&str> {
         self.entries.iter().skip(1).filter_map(Entry::id).collect()
     }
@@ -286,10 +287,10 @@ impl Ring {
         Self { generation: self.generation.saturating_add(1), stage, entries }
     }
 
-    /// How to get what is wished for, or the rest of a change that was interrupted.
+    /// The steps for the requested change, or for the rest of an interrupted one.
     ///
     /// # Errors
-    /// Why that cannot be done now, and what to do first.
+    /// The reason why it is not possible now, with the fix.
     pub fn next(&self, wish: Wish) -> Result<Next, String> {
         let entries = self.entries.clone();
         let (prepared, active) = match (self.stage, self.active().is_some(), wish) {
@@ -330,14 +331,15 @@ impl Ring {
         Ok(Next::Steps { prepared, active, finished })
     }
 
-    /// The key that came last seals.
+    /// The ring with its newest key first.
     fn promoted(&self) -> Self {
         let mut entries = self.entries.clone();
         entries.rotate_right(1);
         self.step(Stage::Active, entries)
     }
 
-    /// Without what nothing is sealed with any more. Who writes in the clear keeps the keys, to enable again.
+    /// The ring without keys that encrypt no values. If values are stored unencrypted, the keys are
+    /// kept, so that encryption can be enabled again.
     fn finished(&self) -> Self {
         let mut entries = self.entries.clone();
         if self.active().is_some() {
@@ -352,7 +354,8 @@ impl Ring {
         format!("key{}", last.saturating_add(1))
     }
 
-    /// With keys of `former` that are not here, behind all others: they open what an old snapshot has.
+    /// The ring with the keys of `former` that it lacks appended: they decrypt the values of an old
+    /// snapshot.
     #[must_use]
     pub fn beside(&self, former: &Self) -> Self {
         let mut both = self.clone();
@@ -365,18 +368,20 @@ impl Ring {
         both
     }
 
-    /// Those of its keys that `next` has not, as lines; empty when there is none.
+    /// The keys that `next` lacks, as lines; empty if there are none.
     pub(super) fn dropped(&self, next: &Self) -> String {
         let gone = self.keys().filter(|key| next.keys().all(|kept| kept.secret != key.secret));
         gone.map(|key| format!("{} {}\n", key.id, STANDARD.encode(key.secret.as_slice()))).collect()
     }
 
-    /// The ring of several servers: the newest, and keys that only another one has; none is ever lost.
+    /// Merges the rings of several servers: the newest one, and keys that only another one has, so
+    /// that no key is lost.
     pub fn merged(rings: Vec<Self>) -> Option<Self> {
         let mut newest = rings.iter().max_by_key(|ring| ring.generation)?.clone();
         let mut added = false;
         for key in rings.iter().flat_map(Self::keys) {
-            // One that was dropped when its change was finished may still be known to a server that was not reached then.
+            // A dropped key may still be in the ring of a server that missed the end of the
+            // rotation.
             let behind = newest.stage == Stage::Finished;
             let known = newest.keys().any(|known| known.secret == key.secret);
             let room = newest.entries.len() < KEYS_MAX;
@@ -391,17 +396,17 @@ impl Ring {
         Some(newest)
     }
 
-    /// The value as it goes to the store under `key`; `None` while values are written in the clear.
+    /// Encrypts the value of the storage key `key`; `None` if values are stored unencrypted.
     ///
     /// # Errors
-    /// When sealing fails.
+    /// If encryption fails.
     pub fn encrypt(&self, key: &str, value: &[u8]) -> Result<Option<Bytes>, Error> {
         let failed = || Error::Seal { key: key.to_owned() };
         let first = match self.entries.first().ok_or_else(failed)? {
             Entry::Plain => return Ok(None),
             Entry::Key(first) => first,
         };
-        // 96 random bits: one key may seal 2^32 values before two nonces are likely to meet.
+        // 96 random bits: a key can encrypt 2^32 values before a nonce collision becomes likely.
         let mut nonce = [0; NONCE_LEN];
         base::clock::random_bytes(&mut nonce);
         let mut body = value.to_vec();
@@ -425,10 +430,10 @@ impl Ring {
         Ok(Some(out.freeze()))
     }
 
-    /// The value that stands under `key`; one that is not encrypted is returned as it is (it was written before).
+    /// Decrypts the value of the storage key `key`; an unencrypted value is returned unchanged.
     ///
     /// # Errors
-    /// When its key is unknown or it is damaged.
+    /// If its key is unknown or it is damaged.
     pub fn decrypt(&self, key: &str, stored: &Bytes) -> Result<Bytes, Error> {
         if !is_encrypted(stored) {
             return Ok(stored.clone());
@@ -454,7 +459,8 @@ impl Ring {
         Ok(body.into())
     }
 
-    /// The value is not as it would be written now: under a key that is not the first, or in the clear (or not).
+    /// Whether the value differs from how it would be written now: with another key than the first
+    /// one, or unencrypted (or not).
     pub fn stale(&self, stored: &[u8]) -> bool {
         let Some(active) = self.active() else { return is_encrypted(stored) };
         let rest =

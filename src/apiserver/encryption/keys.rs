@@ -1,4 +1,4 @@
-//! The ring in its file and in force.
+//! The keys file and the active ring.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,22 +14,23 @@ use tokio::sync::RwLock;
 use crate::encryption::key_ring::{Error, Ring};
 use crate::registry::storage::{Opened, Transformer};
 
-/// How long a change waits for writes that were sealed before it: a store that takes none for so long has other worries.
+/// How long a change waits for pending writes with the former keys; a store that blocks longer has
+/// other problems.
 const WRITES_MAX: Duration = Duration::from_secs(20);
 
-/// What is sealed: upstream's API server is asked for more by a file.
+/// The resources that are encrypted; more require a configuration file.
 fn covers(resource: &Gvr) -> bool {
     resource.group.is_empty() && resource.resource.as_ref() == "secrets"
 }
 
-/// Dropped keys that are kept for snapshots from before: a change each.
+/// The number of dropped keys that are kept for older snapshots: one per rotation.
 const FORMER_MAX: usize = 16;
 
 fn former_of(path: &Path) -> PathBuf {
     path.with_extension("former")
 }
 
-/// Puts dropped keys in front of those that were dropped before.
+/// Prepends dropped keys to those dropped before.
 fn keep_former(path: &Path, dropped: &str) -> std::io::Result<()> {
     if dropped.is_empty() {
         return Ok(());
@@ -45,22 +46,24 @@ fn keep_former(path: &Path, dropped: &str) -> std::io::Result<()> {
     base::fs::write_atomic(&path, (lines.join("\n") + "\n").as_bytes(), 0o600)
 }
 
-/// The keys of a server, exchanged while it runs.
+/// The keys of a server, replaceable at run time.
 pub struct Keys {
     path: PathBuf,
     current: ArcSwap<Ring>,
-    /// Held by whoever writes what it has sealed, and alone by a change: when that is done, nothing comes after it that was
-    /// sealed before it.
+    /// Writers hold it while a value that they encrypted is being written; a change takes it
+    /// exclusively. After a change, no write follows that used the former keys.
     gate: Arc<RwLock<()>>,
-    /// The file was missing and was not written since: no value is sealed with these keys yet.
+    /// The file was missing and has not been written since: no value is encrypted with these keys
+    /// yet.
     unsaved: AtomicBool,
 }
 
 impl Keys {
-    /// The keys in this file (mode 0600, see [`Ring::render`]); made with one random key when it is not there.
+    /// Loads the keys from this file (mode 0600, see [`Ring::render`]); creates it with one random
+    /// key if it is missing.
     ///
     /// # Errors
-    /// When the file cannot be read, written or understood.
+    /// If the file cannot be read, written or parsed.
     pub fn load_or_create(path: &Path) -> Result<Self, Error> {
         let make = || Ring::new().map(|ring| ring.render()).map_err(str::to_owned);
         let text = pki::ensure_secret(path, make)?;
@@ -68,11 +71,12 @@ impl Keys {
         Ok(Self::with(path, ring, false))
     }
 
-    /// The keys in this file. Without it, one random key that is written by [`Keys::save`]: a store with sealed values needs
-    /// the keys that it had, and a file that exists would look like them at the next start.
+    /// Loads the keys from this file. If it is missing, generates one random key that
+    /// [`Keys::save`] writes: a store with encrypted values needs its former keys, and an existing
+    /// file would be mistaken for them at the next start.
     ///
     /// # Errors
-    /// When the file cannot be read or understood.
+    /// If the file cannot be read or parsed.
     pub fn load_or_generate(path: &Path) -> Result<Self, Error> {
         if path.exists() {
             return Self::load_or_create(path);
@@ -92,7 +96,7 @@ impl Keys {
         }
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -105,7 +109,7 @@ impl Keys {
     /// Writes generated keys to the file.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub async fn save(&self) -> Result<(), String> {
         if !self.is_unsaved() {
             return Ok(());
@@ -118,10 +122,11 @@ impl Keys {
         Ok(())
     }
 
-    /// What is in force, with the keys that were dropped (`encryption.former` beside the file): for a snapshot from before.
+    /// The active ring and the dropped keys (`encryption.former` in the same directory): for older
+    /// snapshots.
     ///
     /// # Errors
-    /// When that file cannot be read or understood.
+    /// If that file cannot be read or parsed.
     pub fn with_former(&self) -> Result<Ring, Error> {
         let path = former_of(&self.path);
         if !path.exists() {
@@ -131,16 +136,16 @@ impl Keys {
         Ok(self.ring().beside(&Ring::parse(&text, &path.display().to_string())?))
     }
 
-    /// What is in force.
+    /// The active ring.
     pub fn ring(&self) -> Arc<Ring> {
         self.current.load_full()
     }
 
-    /// Writes the file and puts `ring` in force, behind all writes that the one before has sealed. The same one again is
-    /// no change.
+    /// Writes the file and activates `ring`, after all writes with the former ring. Adopting the
+    /// active ring is no change.
     ///
     /// # Errors
-    /// [`Error::Outdated`], the file's; nothing is changed then.
+    /// [`Error::Outdated`], or errors of the file; then nothing is changed.
     pub async fn adopt(&self, ring: Ring) -> Result<(), String> {
         let gate = tokio::time::timeout(WRITES_MAX, self.gate.write()).await;
         let _alone = gate.map_err(|_| {
@@ -154,7 +159,7 @@ impl Keys {
             let error = Error::Outdated { own: own.generation(), given: ring.generation() };
             return Err(error.to_string());
         }
-        // Nothing was sealed with generated keys.
+        // Nothing was encrypted with generated keys.
         let dropped = if self.is_unsaved() { String::new() } else { own.dropped(&ring) };
         let (path, text) = (self.path.clone(), ring.render());
         let written = base::tasks::blocking(move || {
@@ -228,7 +233,7 @@ mod tests {
         else {
             panic!("no steps")
         };
-        // A write that is under way holds a change up.
+        // A pending write blocks a change.
         let gate = keys.gate(&secrets).unwrap();
         let held = gate.read().await;
         let mut change = std::pin::pin!(keys.adopt(prepared.clone()));

@@ -1,5 +1,6 @@
-//! KMS v2: a plugin seals a seed, the seed makes a key for every value (`encrypt/envelope/kmsv2`, KEP-3299). The plugin is
-//! asked once a minute which of its keys is to be used; a new one means a new seed.
+//! KMS v2: a plugin encrypts a seed, from which a key per value is derived
+//! (`encrypt/envelope/kmsv2`, KEP-3299). The plugin is polled once a minute for its current key; a
+//! new key requires a new seed.
 
 mod grpc;
 mod wire;
@@ -27,32 +28,34 @@ pub(super) use grpc::Grpc;
 pub(super) use wire::Annotations;
 use wire::{SourceType, Stored};
 
-/// How often a plugin that is well is asked, and one that is not (`kmsv2PluginHealthz…Interval`).
+/// The poll intervals of a healthy and of an unhealthy plugin (`kmsv2PluginHealthz…Interval`).
 const ASKED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
-/// How long its last answer is told to whoever asks for health.
+/// How long a health check reuses the last status of a healthy and of an unhealthy plugin.
 const TOLD: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(3));
-/// How long a seed seals after the plugin was last well (`kmsv2PluginWriteDEKSourceMaxTTL`).
+/// How long a seed can encrypt after the plugin was last healthy
+/// (`kmsv2PluginWriteDEKSourceMaxTTL`).
 const WRITES_MAX: Duration = Duration::from_secs(180);
-/// Bytes of a seed, and of what is expanded with it for a value.
+/// The length of a seed, and of the info from which the key of a value is derived, in bytes.
 const SEED: usize = 32;
-/// Bytes of a key's id and of a sealed seed; of annotations.
+/// The maximum length of a key ID and of an encrypted seed, then that of annotations, in bytes.
 const TEXT_MAX: usize = 1024;
 const ANNOTATIONS_MAX: usize = 32 * 1024;
-/// Opened seeds that are kept: one of each start of each server, unless values are written anew.
+/// The number of decrypted seeds in the cache: one per start of each server, until values are
+/// rewritten.
 const SEEDS_MAX: usize = 4096;
 
-/// What a plugin says of itself.
+/// The status of a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Status {
-    /// Of the protocol.
+    /// The version of the protocol.
     pub(super) version: String,
-    /// `ok`, or what is wrong.
+    /// `ok`, or the problem.
     pub(super) health: String,
-    /// Its key that seals now.
+    /// The ID of the current key.
     pub(super) key_id: String,
 }
 
-/// What a plugin made of a seed.
+/// A seed encrypted by a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SealedKey {
     pub(super) ciphertext: Vec<u8>,
@@ -60,7 +63,7 @@ pub(super) struct SealedKey {
     pub(super) annotations: Annotations,
 }
 
-/// The seam to a plugin; errors are sentences.
+/// The interface of a plugin; errors are messages.
 #[async_trait]
 pub(super) trait Plugin: Send + Sync + std::fmt::Debug {
     async fn status(&self) -> Result<Status, String>;
@@ -74,7 +77,7 @@ pub(super) trait Plugin: Send + Sync + std::fmt::Debug {
     ) -> Result<Vec<u8>, String>;
 }
 
-/// Where keys of values come from.
+/// The source of keys for values.
 enum Source {
     Key(Gcm),
     Seed(hkdf::Prk),
@@ -123,25 +126,25 @@ impl Source {
     }
 }
 
-/// The seed that seals now.
+/// The seed that encrypts now.
 struct State {
     source: Arc<Source>,
     key: SealedKey,
-    /// When it stops sealing unless the plugin is well again.
+    /// When it expires unless the plugin is healthy again.
     expires: (Instant, jiff::Timestamp),
 }
 
-/// What was last heard of the plugin.
+/// The last status of the plugin.
 #[derive(Default)]
 struct Heard {
     last: Option<(Instant, Result<(), String>)>,
     version: String,
 }
 
-/// Seeds by what the plugin made of them; an error is asked for again at the next use.
+/// Seeds by their encrypted form; an error is retried at the next use.
 type Seeds = HashMap<Vec<u8>, (Result<Arc<Source>, String>, Instant)>;
 
-/// One plugin.
+/// A plugin.
 pub(super) struct Kms {
     name: String,
     prefix: String,
@@ -149,12 +152,12 @@ pub(super) struct Kms {
     state: ArcSwapOption<State>,
     seeds: Mutex<Seeds>,
     heard: tokio::sync::Mutex<Heard>,
-    /// One seed at a time is asked for: all that wait want the same mostly.
+    /// Serializes calls: concurrent readers mostly need the same seed.
     fetching: tokio::sync::Mutex<()>,
     counts: Arc<Counts>,
 }
 
-/// SHA-256 of an id, for logs and errors.
+/// The SHA-256 of an ID, for logs and errors.
 fn hashed(text: &str) -> String {
     if text.is_empty() {
         return String::new();
@@ -198,7 +201,7 @@ fn valid_annotations(annotations: &Annotations) -> Result<(), String> {
     if errors.is_empty() { Ok(()) } else { Err(aggregate(errors)) }
 }
 
-/// What upstream's `ValidateEncryptedObject` says of all but the data.
+/// Validates all fields but the data, like upstream's `ValidateEncryptedObject`.
 fn valid(source: &[u8], key_id: &str, annotations: &Annotations) -> Result<(), String> {
     let source = match source.len() {
         0 => Err("encrypted DEK source is empty".to_owned()),
@@ -221,7 +224,7 @@ fn decoded(rest: &[u8]) -> Result<Stored, String> {
     Ok(stored)
 }
 
-/// All of an object but its data.
+/// The encoding of all fields but the data.
 fn cache_key(source_type: SourceType, key: &SealedKey) -> Vec<u8> {
     let head = Stored {
         data: Vec::new(),
@@ -249,12 +252,12 @@ impl Kms {
         })
     }
 
-    /// What its values begin with.
+    /// The prefix of its values.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Counts a call of the plugin, by the code of gRPC that its error begins with.
+    /// Records a call of the plugin, under the gRPC code at the start of its error.
     fn called(&self, method: &str, begun: Instant, error: Option<&String>) {
         let code = error.map_or("OK", |why| {
             let of = why.strip_prefix("rpc error: code = ").and_then(|rest| rest.split(' ').next());
@@ -277,7 +280,7 @@ impl Kms {
         self.state.load_full().ok_or_else(|| "got unexpected nil transformer".to_owned())
     }
 
-    /// Appends the sealed value.
+    /// Encrypts a value and appends it to `out`.
     pub(super) fn seal(&self, key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
         let state = self.state()?;
         if base::clock::now() > state.expires.0 {
@@ -300,7 +303,8 @@ impl Kms {
         Ok(())
     }
 
-    /// The value of what stands behind the prefix, and whether another key seals now.
+    /// Decrypts the value after the prefix; also returns whether it is stale because the key
+    /// changed.
     pub(super) fn open(&self, key: &str, rest: &[u8]) -> Result<(Vec<u8>, bool), String> {
         let stored = decoded(rest)?;
         let state = self.state()?;
@@ -323,11 +327,11 @@ impl Kms {
         Ok((plain, stale))
     }
 
-    /// Asks the plugin for the seeds of these that are not known.
+    /// Decrypts the unknown seeds of these values with the plugin.
     pub(super) async fn fetch(&self, stored: &[&Bytes]) {
         for value in stored {
             let Some(rest) = value.strip_prefix(self.prefix.as_bytes()) else { continue };
-            // What is damaged is told when it is opened.
+            // Damaged values are reported by `open`.
             let Ok(stored) = decoded(rest) else { continue };
             let sealed = SealedKey {
                 ciphertext: stored.source,
@@ -366,10 +370,11 @@ impl Kms {
         meters::seeds(&self.name, seeds.len());
     }
 
-    /// Whether the plugin is well; asks it unless it answered a moment ago, and follows its key.
+    /// Checks the health of the plugin; calls it unless its last status is recent, and follows its
+    /// key.
     ///
     /// # Errors
-    /// Upstream's sentences.
+    /// Upstream's messages.
     pub(super) async fn check(&self) -> Result<(), String> {
         let mut heard = self.heard.lock().await;
         if let Some((at, told)) = &heard.last {
@@ -432,11 +437,11 @@ impl Kms {
         }
     }
 
-    /// The seed goes on as long as the plugin's key does; another key makes another seed.
+    /// Extends the seed while the plugin's key is unchanged; generates a new seed for a new key.
     async fn follow_key(&self, key_id: &str) -> Result<(), String> {
         let now = jiff::Timestamp::now();
         let later = jiff::SignedDuration::try_from(WRITES_MAX).unwrap_or_default();
-        // Counted from before the plugin is asked.
+        // Counts from before the call of the plugin.
         let expires = (base::clock::now() + WRITES_MAX, now.saturating_add(later).unwrap_or(now));
         let state = self.state.load_full();
         if let Some(state) = state.as_ref().filter(|state| state.key.key_id == key_id) {
@@ -492,7 +497,7 @@ impl Kms {
         Ok((Arc::new(source), key))
     }
 
-    /// Asks the plugin again and again, until it is not used any more or the process stops. The protocol has no event.
+    /// Polls the plugin until it is dropped or the process stops. The protocol has no events.
     pub(super) fn follow_plugin(self: &Arc<Self>, tasks: &Tasks) {
         let (kms, shutdown) = (Arc::downgrade(self), tasks.shutdown().clone());
         tasks.spawn(Kind::Request, "kms plugin", async move {

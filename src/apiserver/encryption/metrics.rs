@@ -1,4 +1,4 @@
-//! What encryption counts, under upstream's names (`pkg/storage/value/metrics.go`,
+//! The metrics of encryption, with upstream's names (`pkg/storage/value/metrics.go`,
 //! `pkg/server/options/encryptionconfig/metrics`).
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Upper bounds of `apiserver_storage_transformation_duration_seconds`: 5 µs, doubled 24 times.
+/// The upper bounds of `apiserver_storage_transformation_duration_seconds`: 5 µs, doubled 24 times.
 const BOUNDS: usize = 25;
 const FIRST_BOUND: f64 = 5e-6;
 const BUCKETS: [f64; BOUNDS] = base::metrics::exponential(FIRST_BOUND, 2.0);
@@ -21,21 +21,22 @@ struct Durations {
 
 #[derive(Default)]
 struct All {
-    /// By resource, direction, prefix and status. Resources come from the registry, prefixes from the configuration.
+    /// By resource, direction, prefix and status. Resources come from the registry, prefixes from
+    /// the configuration.
     operations: BTreeMap<(String, &'static str, String, &'static str), u64>,
     durations: BTreeMap<(&'static str, String), Durations>,
     misses: u64,
-    /// Good and bad ones, and when the last one was, in seconds.
+    /// The number of successes and failures, and the Unix time of the last one in seconds.
     reloads: BTreeMap<&'static str, (u64, i64)>,
     hash: String,
 }
 
-/// See the module.
+/// The metrics.
 #[derive(Default)]
 pub(super) struct Counts(Mutex<All>);
 
 impl Counts {
-    /// A value was sealed or opened, or could not be.
+    /// Records the encryption or decryption of a value.
     pub(super) fn transformed(
         &self,
         resource: &str,
@@ -62,17 +63,17 @@ impl Counts {
         durations.sum += seconds;
     }
 
-    /// A plugin had to be asked for a key.
+    /// Records that a plugin was called for a key.
     pub(super) fn missed(&self) {
         self.0.lock().misses += 1;
     }
 
-    /// The configuration that holds since the start.
+    /// Records the configuration at the start.
     pub(super) fn loaded(&self, hash: &str) {
         self.0.lock().hash = hash.to_owned();
     }
 
-    /// The file changed; its hash when that holds now.
+    /// Records a reload; `hash` is that of the file if it took effect.
     pub(super) fn reloaded(&self, hash: Option<&str>) {
         let mut all = self.0.lock();
         let status = if hash.is_some() { "success" } else { "failure" };
@@ -83,7 +84,7 @@ impl Counts {
         }
     }
 
-    /// Appends them in Prometheus' text form.
+    /// Appends the metrics in Prometheus' text format.
     pub(super) fn render(&self, out: &mut String) {
         const OPERATIONS: &str = "apiserver_storage_transformation_operations_total";
         const DURATION: &str = "apiserver_storage_transformation_duration_seconds";

@@ -1,5 +1,6 @@
-//! Providers in upstream's forms on disk: identity, AES-GCM, AES-CBC, secretbox and KMS v2, tried in order by the beginning
-//! of a value (`pkg/storage/value/transformer.go`, `encrypt/{aes,secretbox,identity}`).
+//! Providers in upstream's storage formats: identity, AES-GCM, AES-CBC, secretbox and KMS v2,
+//! selected by the prefix of a value (`pkg/storage/value/transformer.go`,
+//! `encrypt/{aes,secretbox,identity}`).
 
 use std::sync::Arc;
 
@@ -16,19 +17,19 @@ use crate::encryption::metrics::Counts;
 use crate::registry::storage::Opened;
 use crate::response::aggregate::aggregate;
 
-/// Bytes of AES's block, of CBC's initialization vector, and of tags.
+/// The size of an AES block, of the CBC initialization vector, and of tags, in bytes.
 const BLOCK: usize = 16;
-/// Bytes of secretbox's nonce; its tag is as long as a block.
+/// The size of a secretbox nonce in bytes; its tag has the size of a block.
 const BOX: usize = 24;
-/// What all say of values that end before they begin.
+/// The error of all providers for truncated values.
 pub(super) const SHORT: &str = "the stored data was shorter than the required size";
-/// What Go's GCM says of a value that was changed, or moved from another key.
+/// The error of Go's GCM for a value that was changed, or moved from another key.
 const FORGED: &str = "cipher: message authentication failed";
 
-/// What only a value of gigabytes makes of sealing.
+/// The error for values of several gigabytes.
 const UNSEALED: &str = "the value cannot be sealed";
 
-/// AES-GCM of any key's length. Ring knows no keys of 24 bytes.
+/// AES-GCM for all key sizes. Ring does not support keys of 24 bytes.
 pub(super) enum Gcm {
     Ring(Box<LessSafeKey>),
     Middle(Box<AesGcm<Aes192, aes_gcm::aead::consts::U12>>),
@@ -36,7 +37,7 @@ pub(super) enum Gcm {
 
 impl Gcm {
     /// # Errors
-    /// Go's, of another length than 16, 24 or 32 bytes.
+    /// Go's message, for a size other than 16, 24 or 32 bytes.
     pub(super) fn new(key: &[u8]) -> Result<Self, String> {
         let bad = || format!("crypto/aes: invalid key size {}", key.len());
         let algorithm = match key.len() {
@@ -53,7 +54,7 @@ impl Gcm {
             .map_err(|_| bad())
     }
 
-    /// Appends nonce, body and tag.
+    /// Appends nonce, ciphertext and tag.
     pub(super) fn seal(&self, key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
         let mut nonce = [0; NONCE_LEN];
         base::clock::random_bytes(&mut nonce);
@@ -144,14 +145,14 @@ fn xor(block: &mut [u8], with: &[u8]) {
     block.iter_mut().zip(with).for_each(|(byte, other)| *byte ^= other);
 }
 
-/// CBC with the padding of PKCS #7 behind a random initialization vector (NIST SP 800-38A, RFC 5652 6.3).
+/// CBC with PKCS #7 padding, after a random initialization vector (NIST SP 800-38A, RFC 5652 6.3).
 fn cbc_seal(cipher: &Aes, plain: &[u8], out: &mut Vec<u8>) {
     let mut before = [0; BLOCK];
     base::clock::random_bytes(&mut before);
     out.extend_from_slice(&before);
     let padding = BLOCK - plain.len() % BLOCK;
     let mut body = plain.to_vec();
-    // At most a block's length.
+    // At most the size of a block.
     body.resize(plain.len() + padding, u8::try_from(padding).unwrap_or_default());
     for chunk in body.chunks_exact_mut(BLOCK) {
         xor(chunk, &before);
@@ -194,7 +195,7 @@ fn box_seal(cipher: &XSalsa20Poly1305, plain: &[u8], out: &mut Vec<u8>) -> Resul
     out.extend_from_slice(&nonce);
     let mut body = plain.to_vec();
     let tag = cipher.encrypt_in_place_detached(&BoxNonce::from(nonce), &[], &mut body);
-    // The tag stands in front, as in NaCl.
+    // The tag precedes the ciphertext, as in NaCl.
     out.extend_from_slice(&tag.map_err(|_| UNSEALED)?);
     out.extend_from_slice(&body);
     Ok(())
@@ -206,12 +207,12 @@ fn box_open(cipher: &XSalsa20Poly1305, sealed: &[u8]) -> Result<Vec<u8>, String>
     let mut body = body.to_vec();
     let opened =
         cipher.decrypt_in_place_detached(&BoxNonce::from(*nonce), &[], &mut body, tag.into());
-    // Upstream's words for a value that was changed.
+    // Upstream's message for a value that was changed.
     opened.map_err(|_| "output array was not large enough for encryption".to_owned())?;
     Ok(body)
 }
 
-/// How one key is used.
+/// The algorithm of a key.
 pub(super) enum Method {
     Gcm(Gcm),
     Cbc(Box<Aes>),
@@ -252,27 +253,27 @@ impl Method {
     }
 }
 
-/// Keys of one algorithm by name.
+/// Named keys of one algorithm.
 pub(super) struct Keyed {
-    /// `k8s:enc:aescbc:v1:`.
+    /// The prefix, such as `k8s:enc:aescbc:v1:`.
     pub(super) prefix: &'static str,
-    /// Name with a colon behind it, and the key; the first one seals.
+    /// The name followed by a colon, and the key; the first one encrypts.
     pub(super) keys: Vec<(String, Method)>,
-    /// What is said when none has the name.
+    /// The error for an unknown key name.
     pub(super) unknown: &'static str,
 }
 
-/// One provider.
+/// A provider.
 #[derive(Clone)]
 pub(super) enum Provider {
-    /// In the clear.
+    /// Unencrypted.
     Identity,
     Keyed(Arc<Keyed>),
     Kms(Arc<Kms>),
 }
 
 impl Provider {
-    /// What its values begin with.
+    /// The prefix of its values.
     pub(super) fn prefix(&self) -> &str {
         match self {
             Self::Identity => "",
@@ -296,7 +297,7 @@ impl Provider {
         Ok(out.into())
     }
 
-    /// Opens what stands behind the prefix.
+    /// Decrypts the value after the prefix.
     fn open(&self, key: &str, stored: &Bytes) -> Result<Opened, String> {
         let rest = stored.get(self.prefix().len()..).unwrap_or_default();
         match self {
@@ -327,7 +328,7 @@ impl Provider {
     }
 }
 
-/// Seals with the first one.
+/// Encrypts with the first provider.
 pub(super) fn seal(
     providers: &[Provider],
     resource: &str,
@@ -342,7 +343,7 @@ pub(super) fn seal(
     sealed
 }
 
-/// Opens with the first one whose prefix fits and that can.
+/// Decrypts with the first provider that has the prefix and succeeds.
 pub(super) fn open(
     providers: &[Provider],
     resource: &str,
@@ -358,7 +359,7 @@ pub(super) fn open(
             continue;
         }
         let opened = provider.open(key, stored);
-        // What is encrypted may be the next one's.
+        // An encrypted value may belong to the next provider.
         if let (Provider::Identity, Err(_)) = (provider, &opened) {
             continue;
         }

@@ -1,4 +1,5 @@
-//! Counts and rewrites values sealed with an outdated key or provider, and checks whether the keys open what is sealed.
+//! Counts and rewrites values with an outdated key or provider, and checks that the keys decrypt
+//! all values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,26 +16,26 @@ use store::{
 use super::{Keys, is_encrypted};
 use crate::registry::storage::Transformer;
 
-/// Where Secrets are.
+/// The prefix of Secrets in the store.
 const SECRETS: &str = "/registry/secrets/";
-/// Values read at a time: at most 1.5 MB each, and small nearly always.
+/// The number of values per page: at most 1.5 MB each, and usually small.
 const PAGE: usize = 200;
-/// Writes under way: the disk is paid once for all that queued.
+/// The number of concurrent writes, which share fsyncs of the disk.
 const WRITES: usize = 16;
 
-/// How many there are.
+/// The number of Secrets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// Secrets.
+    /// All Secrets.
     pub total: usize,
-    /// Those that are not sealed as they would be now.
+    /// Those that are not stored as they would be written now.
     pub stale: usize,
 }
 
-/// Counts.
+/// Counts all and stale Secrets.
 ///
 /// # Errors
-/// The store's.
+/// Errors of the store.
 pub async fn count(store: &Arc<dyn Backend>, keys: &Keys) -> Result<Count, StoreError> {
     let ring = keys.ring();
     let mut count = Count::default();
@@ -46,22 +47,22 @@ pub async fn count(store: &Arc<dyn Backend>, keys: &Keys) -> Result<Count, Store
     Ok(count)
 }
 
-/// Sealed values of one kind that no key opens.
+/// Encrypted values that no key decrypts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unopened {
-    /// The first one's key in the store.
+    /// The storage key of the first one.
     pub key: String,
     /// The cause.
     pub why: String,
 }
 
-/// Which provider and key sealed a value: its head up to the fifth colon.
+/// The provider and key of an encrypted value: its prefix up to the fifth colon.
 fn sealed_by(value: &[u8]) -> Vec<u8> {
     let head = value.get(..96.min(value.len())).unwrap_or_default();
     head.split_inclusive(|byte| *byte == b':').take(5).flatten().copied().collect()
 }
 
-/// What is known of the keys after some values.
+/// The result of checking keys against values.
 #[derive(Debug, Default)]
 struct KeyCheck {
     opened: BTreeSet<Vec<u8>>,
@@ -69,9 +70,9 @@ struct KeyCheck {
 }
 
 impl KeyCheck {
-    /// A key is good once it opens one value: others under it are damaged by themselves.
+    /// A key is good once it decrypts one value: other failures under it are damaged values.
     fn add(&mut self, key: &str, value: &Bytes, open: impl FnOnce() -> Result<(), String>) {
-        // A plugin of a KMS may not answer yet.
+        // A KMS plugin may not be available yet.
         if !is_encrypted(value) || value.starts_with(KMS) {
             return;
         }
@@ -92,13 +93,14 @@ impl KeyCheck {
     }
 }
 
-/// What values sealed by a KMS begin with.
+/// The prefix of values encrypted by a KMS.
 const KMS: &[u8] = b"k8s:enc:kms:";
 
-/// Secrets whose key `transformer` does not have, for a server that starts; `None` when it has all keys.
+/// Finds Secrets that `transformer` has no key for, when a server starts; `None` if it has all
+/// keys.
 ///
 /// # Errors
-/// The store's.
+/// Errors of the store.
 pub async fn unopened(
     store: &Arc<dyn Backend>,
     transformer: &dyn Transformer,
@@ -116,11 +118,11 @@ pub async fn unopened(
     Ok(check.failed.into_values().next())
 }
 
-/// Writes every Secret anew that is stale, in place of the version that was read; how many. Whoever changes one meanwhile
-/// has sealed it with the newest key.
+/// Rewrites every stale Secret, unless it has changed since it was read, because the writer used
+/// the newest key; returns the number of rewritten Secrets.
 ///
 /// # Errors
-/// The store's; the key whose value cannot be read. What was written until then stays so.
+/// Errors of the store, or the key whose value cannot be decrypted. Rewritten values are kept.
 pub async fn write_anew(store: &Arc<dyn Backend>, keys: &Keys) -> Result<usize, String> {
     let ring = keys.ring();
     let mut written = 0;
@@ -159,10 +161,10 @@ fn replace(kv: KeyValue, value: Bytes) -> Txn {
     }
 }
 
-/// All Secrets, some at a time, each page as new as the moment it is read.
+/// All Secrets, page by page; each page is read at its own revision.
 struct Pages<'a> {
     store: &'a Arc<dyn Backend>,
-    /// What is left; `None` at the end.
+    /// The rest; `None` at the end.
     range: Option<KeyRange>,
 }
 

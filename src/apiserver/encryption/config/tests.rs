@@ -1,8 +1,8 @@
-//! Texts of upstream's `validation_encryption.go` and `config.go`.
+//! Messages of upstream's `validation_encryption.go` and `config.go`.
 
 use super::*;
 
-/// 16, 24 and 32 bytes.
+/// Keys of 16, 24 and 32 bytes.
 const KEYS: [&str; 3] = [
     "c2VjcmV0IGlzIHNlY3VyZQ==",
     "AAECAwQFBgcICQoLDA0ODxAREhMUFRYX",
@@ -36,7 +36,7 @@ fn what_upstream_takes_is_taken() {
     assert_eq!(rules[0].providers.len(), 5);
     assert!(matches!(&rules[0].providers[3], Given::Kms { name, socket, timeout }
         if name == "foo" && socket.as_os_str() == "/tmp/x.sock" && *timeout == Duration::from_secs(5)));
-    // A list that comes first takes precedence over a wildcard behind it.
+    // An earlier list takes precedence over a later wildcard.
     let rules = "\n- resources: [events]\n  providers: [{identity: {}}]\n- resources: ['*.apps', '*.']\n  providers: [{identity: {}}]\n- resources: ['*.*']\n  providers: [{identity: {}}]";
     assert_eq!(read(rules, false).unwrap().0.len(), 3);
 }

@@ -65,7 +65,7 @@ fn a_new_key_is_known_before_it_is_used_and_the_old_one_goes_last() {
     assert_eq!(names(&active), (Some("key2"), vec!["key1"], "reencrypt_active"));
     assert_eq!(names(&finished), (Some("key2"), vec![], "reencrypt_finished"));
     assert_eq!([1, 2, 3], [&prepared, &active, &finished].map(Ring::generation));
-    // Written and read again at each step, it goes on where it was with the same key.
+    // After a restart at any step, the change continues with the same key.
     let again = Ring::parse(&prepared.render(), "f").unwrap();
     assert_eq!(again.hash(), prepared.hash());
     let (none, resumed, _) = steps(&again, Wish::Rotate);
@@ -125,7 +125,7 @@ fn servers_that_differ_agree_on_the_newest_and_lose_no_key_in_use() {
     assert_eq!(merged(&[&start, &prepared, &start]), prepared.hash());
     assert_eq!(merged(&[&active, &prepared]), active.hash());
     assert_eq!(merged(&[&active, &finished]), finished.hash(), "what is dropped stays so");
-    // Two changes at once on two servers: both new keys are kept.
+    // Two concurrent changes on two servers: both new keys are kept.
     let other = Ring::parse(
         &format!("generation 1\nstage prepare\nkey1 {0}\nkeyx {0}", STANDARD.encode([9; 32])),
         "f",

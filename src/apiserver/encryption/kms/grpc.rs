@@ -1,4 +1,4 @@
-//! A plugin behind a Unix socket: three unary calls of `k8s.io/kms/apis/v2` over HTTP/2, as gRPC has them
+//! A plugin on a Unix socket: three unary calls of `k8s.io/kms/apis/v2` by gRPC over HTTP/2
 //! (`PROTOCOL-HTTP2.md` of grpc).
 
 use std::path::PathBuf;
@@ -17,12 +17,12 @@ use tokio::sync::Mutex;
 use super::wire::{Annotations, Fields, put, put_map};
 use super::{Plugin, SealedKey, Status};
 
-/// Largest answer: a key of 1 kB and annotations of 32 kB.
+/// The maximum size of a response: a key of 1 kB and annotations of 32 kB.
 const ANSWER_MAX: usize = 256 * 1024;
-/// First and longest wait for a socket that is not there (yet).
+/// The initial and maximum delay for a socket that does not exist yet.
 const WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// Names of status codes, by number.
+/// The names of status codes, by number.
 const CODES: [&str; 17] = [
     "OK",
     "Canceled",
@@ -45,7 +45,7 @@ const CODES: [&str; 17] = [
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// See the module.
+/// The gRPC client of one plugin.
 pub(in crate::encryption) struct Grpc {
     path: PathBuf,
     timeout: Duration,
@@ -59,13 +59,13 @@ impl std::fmt::Debug for Grpc {
     }
 }
 
-/// An error in the words of Go's library.
+/// An error in the format of Go's library.
 fn error(code: &str, text: &str) -> String {
     format!("rpc error: code = {code} desc = {text}")
 }
 
 impl Grpc {
-    /// `path` is that of the socket; one that begins with `@` has no file.
+    /// Creates a client; `path` is that of the socket, an abstract one if it begins with `@`.
     pub(in crate::encryption) fn new(path: PathBuf, timeout: Duration, tasks: &Tasks) -> Self {
         Self { path, timeout, tasks: tasks.clone(), line: Mutex::default() }
     }
@@ -84,7 +84,8 @@ impl Grpc {
         UnixStream::from_std(stream)
     }
 
-    /// The connection, made if there is none that works. A socket that is not there yet is waited for, as upstream.
+    /// The current connection, or a new one. As in upstream, waits for a socket that does not exist
+    /// yet.
     async fn sender(&self) -> Result<Sender, String> {
         let mut line = self.line.lock().await;
         if let Some(sender) = line.as_ref().filter(|sender| !sender.is_closed()) {
@@ -124,7 +125,7 @@ impl Grpc {
     async fn exchange(&self, method: &str, message: &[u8]) -> Result<Bytes, String> {
         let mut body = Vec::with_capacity(message.len() + 5);
         body.push(0);
-        // Keys of some bytes.
+        // Messages are short.
         body.extend_from_slice(&u32::try_from(message.len()).unwrap_or_default().to_be_bytes());
         body.extend_from_slice(message);
         let request = Request::post(format!("http://localhost/v2.KeyManagementService/{method}"))
@@ -160,7 +161,7 @@ impl Grpc {
     }
 }
 
-/// What headers or trailers say of the call, if they do.
+/// The status of the call in headers or trailers, if any.
 fn status(headers: &HeaderMap) -> Option<Result<(), String>> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let code: usize = text("grpc-status")?.parse().unwrap_or(2);

@@ -1,4 +1,4 @@
-//! A plugin that is well, rotates, falls silent, and lies.
+//! A plugin that is healthy, rotates its key, stops responding, and returns invalid data.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,10 +6,11 @@ use base64::engine::general_purpose::STANDARD;
 use super::*;
 
 const KEY: &str = "/registry/secrets/default/s";
-/// Made with Go's `golang.org/x/crypto/hkdf` and `crypto/cipher`: seed 0, 1, 2, …, info of 9, nonce of 7.
+/// Created with Go's `golang.org/x/crypto/hkdf` and `crypto/cipher`: seed 0, 1, 2, …, info of 9,
+/// nonce of 7.
 const SEEDED: &str = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkHBwcHBwcHBwcHBwctXFNEDSc5OFsyEz3Y7DxD7EKZX8pygGqTVUWfYdW17nc=";
 
-/// Seals by putting its key's name in front.
+/// Encrypts by prepending the name of its key.
 #[derive(Debug)]
 struct Fake {
     key: Mutex<String>,
@@ -102,7 +103,7 @@ async fn another_key_of_the_plugin_seals_anew_and_makes_old_values_stale() {
     let kms = kms(&plugin);
     kms.check().await.unwrap();
     let old = sealed(&kms).unwrap();
-    // Status says another key than the one that seals: the old seed goes on.
+    // The status names another key than the one that encrypts: the old seed stays in use.
     plugin.says("ok", "v2", "two");
     base::clock::sleep(ASKED.0).await;
     let error = kms.check().await.unwrap_err();

@@ -1,9 +1,9 @@
-//! The few messages of `k8s.io/kms/apis/v2` and the object that KMS v2 stores, in protobuf: strings, bytes, one enum and one
-//! map, for which a generator would bring more code than they are.
+//! The messages of `k8s.io/kms/apis/v2` and the stored object of KMS v2, in protobuf: strings,
+//! bytes, one enum and one map, fewer lines than generated code.
 
 use std::collections::BTreeMap;
 
-/// Data that a plugin keeps beside a key.
+/// Data that a plugin stores with a key.
 pub(crate) type Annotations = BTreeMap<String, Vec<u8>>;
 
 const VARINT: u64 = 0;
@@ -34,7 +34,7 @@ pub(super) fn put(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     }
 }
 
-/// Appends a map's entries, sorted by key.
+/// Appends the entries of a map, sorted by key.
 pub(super) fn put_map(out: &mut Vec<u8>, field: u64, map: &Annotations) {
     for (key, value) in map {
         let mut entry = Vec::with_capacity(key.len() + value.len() + 16);
@@ -54,11 +54,11 @@ pub(super) fn put_number(out: &mut Vec<u8>, field: u64, value: u64) {
     }
 }
 
-/// What stands in a field.
+/// The value of a field.
 pub(super) enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
-    /// Of a type that no message here has.
+    /// A type that none of the messages uses.
     Other,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Value<'a> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
-    /// A map's entry.
+    /// Parses an entry of a map.
     pub(super) fn entry(&self) -> Option<(String, Vec<u8>)> {
         let (mut key, mut value) = (String::new(), Vec::new());
         for field in Fields(self.bytes()?) {
@@ -88,7 +88,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The fields of a message; `None` where it is damaged.
+/// The fields of a message; yields `None` if it is damaged.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -142,16 +142,16 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// How a key comes from what a plugin has sealed.
+/// How the key of a value is obtained from the decrypted bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SourceType {
-    /// It is the key.
+    /// The bytes are the key.
     Key,
-    /// The key is expanded from it, for every value anew.
+    /// The bytes are a seed; each value has its own derived key.
     Seed,
 }
 
-/// What is stored of a value (`encrypt/envelope/kmsv2/v2/api.proto`).
+/// The stored form of a value (`encrypt/envelope/kmsv2/v2/api.proto`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) data: Vec<u8>,

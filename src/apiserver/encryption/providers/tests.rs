@@ -1,4 +1,4 @@
-//! Every provider reads what the others wrote, and what Go's libraries made.
+//! Every provider decrypts the values of the others, and values from Go's libraries.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -85,7 +85,8 @@ fn a_second_key_is_read_and_stale_and_errors_are_upstreams() {
     );
 }
 
-/// Made with Go 1.26's `crypto/aes`, `crypto/cipher` and `golang.org/x/crypto/nacl/secretbox` from keys 0, 1, 2, … and nonces of 7.
+/// Created with Go 1.26's `crypto/aes`, `crypto/cipher` and `golang.org/x/crypto/nacl/secretbox`,
+/// with keys 0, 1, 2, … and nonces of 7.
 #[test]
 fn what_go_sealed_is_read() {
     let key: Vec<u8> = (0..32).collect();
