@@ -1,5 +1,5 @@
-//! API servers beside this one: an APIService says which group version is another's, and requests for it are handed over with the
-//! identity of who asks (upstream's `kube-aggregator`).
+//! The aggregation layer: an APIService delegates a group version to another API server, and its
+//! requests are proxied with the identity of the user (upstream's `kube-aggregator`).
 
 pub(crate) mod availability;
 mod discovery;
@@ -26,31 +26,32 @@ use crate::webhook::Callout;
 pub(crate) use discovery::merge;
 pub(crate) use remote::Remote;
 
-/// What another server knows this one by, and how it is reached.
+/// The settings for connections to other API servers.
 #[derive(Clone)]
 pub struct Settings {
-    /// The way to Services.
+    /// The access to Services.
     pub callout: Callout,
-    /// Client certificate of the front proxy (`--proxy-client-cert-file`), whose CA is told in `extension-apiserver-authentication`.
+    /// The client certificate of the front proxy (`--proxy-client-cert-file`); its CA is published
+    /// in `extension-apiserver-authentication`.
     pub certificate: Arc<LiveCert>,
 }
 
 /// The remotes by group and version.
 pub(crate) type Table = BTreeMap<(String, String), Arc<Remote>>;
 
-/// All API servers beside this one.
+/// All aggregated API servers.
 #[derive(Default)]
 pub(crate) struct Aggregator {
     remotes: ArcSwap<Table>,
 }
 
 impl Aggregator {
-    /// The remotes as they are now.
+    /// The current remotes.
     pub(crate) fn remotes(&self) -> Arc<Table> {
         self.remotes.load_full()
     }
 
-    /// Whose a path is: `/apis/GROUP/VERSION` and everything below it.
+    /// The remote that serves a path: `/apis/GROUP/VERSION` and everything below it.
     pub(crate) fn of_path(&self, path: &str) -> Option<Arc<Remote>> {
         let remotes = self.remotes.load();
         if remotes.is_empty() {
@@ -61,10 +62,10 @@ impl Aggregator {
         remotes.get(&(group.to_owned(), version.to_owned())).cloned()
     }
 
-    /// Follows APIServices, and the Services and EndpointSlices behind them, until shutdown.
+    /// Follows APIServices and their Services and EndpointSlices until shutdown.
     ///
     /// # Errors
-    /// When a cache does not load.
+    /// If a cache fails to load.
     pub(crate) async fn follow(
         self: &Arc<Self>,
         objects: &Arc<Objects>,
@@ -106,7 +107,7 @@ impl Aggregator {
     }
 }
 
-/// Keeps the table of remotes, and one task for each that looks whether it answers.
+/// Maintains the table of remotes, and an availability task for each.
 struct Services {
     aggregator: Arc<Aggregator>,
     objects: Arc<Objects>,
@@ -227,7 +228,7 @@ impl Follower for Wakes {
     }
 
     fn remove(&mut self, key: &ObjectKey) {
-        // A slice that is gone does not say whose it was: all of its namespace look again.
+        // The deleted slice does not name its Service: wake all remotes of the namespace.
         for remote in self.aggregator.remotes.load().values() {
             if *remote.namespace == *key.namespace {
                 remote.wake();

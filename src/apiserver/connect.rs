@@ -1,4 +1,5 @@
-//! Connections through the server: to kubelets for logs, exec, attach and port-forward, and proxies to nodes, pods, services.
+//! Connects to kubelets for logs, exec, attach and port-forward, and proxies to nodes, pods and
+//! services.
 
 pub(crate) mod headers;
 mod html;
@@ -32,31 +33,32 @@ use crate::request::body;
 use crate::request::body::Body;
 use target::{Target, Trust};
 
-/// Time to reach a node, pod or service (upstream's dialer has as much).
+/// The timeout for a connection to a node, pod or service (as in upstream's dialer).
 const DIAL_MAX: Duration = Duration::from_secs(30);
-/// Bytes read of a kubelet's refusal.
+/// The maximum length of a kubelet's error response, in bytes.
 const REFUSAL_BYTES_MAX: usize = 50_000;
 
-/// Reaches nodes, and through their addresses pods and services.
+/// Connects to nodes, pods and services.
 pub struct Nodes {
     lookup: Arc<dyn Lookup>,
     dial: Arc<dyn Dial>,
     tasks: Tasks,
-    /// Verifies the server and shows our certificate.
+    /// Verifies the server and presents our client certificate.
     kubelet: Arc<ClientConfig>,
-    /// Shows our certificate to whoever answers.
+    /// Presents our client certificate without verifying the server.
     unverified: Arc<ClientConfig>,
-    /// Neither.
+    /// Neither verifies the server nor presents a certificate.
     anyone: Arc<ClientConfig>,
-    /// Where the next search for an endpoint begins, so that all get their share.
+    /// The index at which the next endpoint selection starts, for round robin.
     turn: AtomicUsize,
 }
 
 impl Nodes {
-    /// `tls` verifies kubelets and holds the certificate they know the API server by; it must offer HTTP/1.1 only.
+    /// `tls` verifies kubelets and holds the client certificate of the API server; it must offer
+    /// HTTP/1.1 only.
     ///
     /// # Errors
-    /// When TLS without verification, for pods and services, cannot be set up.
+    /// If TLS without verification, for pods and services, cannot be set up.
     pub fn new(
         lookup: Arc<dyn Lookup>,
         tls: Arc<ClientConfig>,
@@ -95,7 +97,7 @@ impl Nodes {
     /// `pods/log`.
     async fn log(&self, mut wanted: ConnectRequest) -> Result<Response<Body>, Status> {
         let Some((pod, node)) = wanted.object.as_ref().zip(wanted.node.as_ref()) else {
-            // A pod that is on no node yet has said nothing.
+            // A pod without a node has no logs.
             return answer(StatusCode::NO_CONTENT, &[]);
         };
         let query = Query::parse(wanted.request.uri().query().unwrap_or_default());
@@ -136,7 +138,7 @@ impl Nodes {
         Ok(response)
     }
 
-    /// A log as messages of a WebSocket.
+    /// Sends a log as messages of a WebSocket.
     fn pour(
         &self,
         request: &mut Request<Body>,
@@ -164,7 +166,8 @@ impl Nodes {
         Ok(answer)
     }
 
-    /// `pods/exec`, `pods/attach`, `pods/portforward`: the upgrade is the kubelet's affair, here bytes pass by.
+    /// `pods/exec`, `pods/attach`, `pods/portforward`: forwards the upgrade to the kubelet and
+    /// copies bytes.
     async fn session(&self, wanted: ConnectRequest) -> Result<Response<Body>, Status> {
         let Some((pod, node)) = wanted.object.as_ref().zip(wanted.node.as_ref()) else {
             let message = format!("pod {} does not have a host assigned", wanted.name);
@@ -179,7 +182,7 @@ impl Nodes {
         self.carry(wanted.request, &target, &path).await
     }
 
-    /// Sends an upgrade request on and joins the connections.
+    /// Forwards an upgrade request and joins the connections.
     async fn carry(
         &self,
         mut request: Request<Body>,
@@ -246,7 +249,7 @@ impl Nodes {
             return Ok(response);
         }
         let link = |link: &str| {
-            // A page that knows of the proxy names itself already.
+            // The page uses the proxy's path already.
             if link.starts_with(prefix) {
                 None
             } else {
@@ -266,7 +269,7 @@ impl Nodes {
         }
     }
 
-    /// An endpoint of a service that is a pod with that address.
+    /// Selects an endpoint of a service whose pod has that address.
     async fn endpoint(&self, whom: &Proxied, service: &Value) -> Result<Target, Status> {
         let named = target::named("service", &whom.name)?;
         let port = target::service_port(&named, service)?;
@@ -282,7 +285,8 @@ impl Nodes {
         let from = self.turn.fetch_add(1, Ordering::Relaxed) % found.len().max(1);
         for (address, port, pod) in found.iter().cycle().skip(from).take(found.len()) {
             let found = self.lookup.get(&lookup::PODS, &whom.namespace, pod).await;
-            // As upstream, an endpoint whose pod cannot be read is passed over like one without a pod.
+            // As in upstream, an endpoint whose pod cannot be read is skipped like one without a
+            // pod.
             let pod = match found.and_then(lookup::value) {
                 Ok(Some(pod)) => pod,
                 Ok(None) => continue,
@@ -300,18 +304,19 @@ impl Nodes {
     }
 }
 
-/// Finds a node that has no address but a name; who may write its status does not lead the server to itself.
+/// Resolves a node that has a name and no address; users that write node status must not lead the
+/// server to itself.
 async fn resolved(mut target: Target) -> Result<Target, Status> {
     if target.host.parse::<IpAddr>().is_err() {
         let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
-        // A name that is not found may be that of a node with a tunnel.
+        // An unresolvable name may be that of a node with a tunnel.
         let found: Vec<IpAddr> = found.into_iter().flatten().map(|to| to.ip()).collect();
         target.found = target::elsewhere(&found)?;
     }
     Ok(target)
 }
 
-/// What a proxied request is about, apart from the request.
+/// The target of a proxied request.
 struct Proxied {
     resource: String,
     namespace: String,
@@ -342,7 +347,7 @@ fn text_of(value: Option<&HeaderValue>) -> String {
     value.and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
 }
 
-/// As Go words it: clients and operators search for these texts.
+/// The error in Go's format: clients and operators search for these messages.
 fn dial_error(target: &Target, error: &io::Error) -> String {
     let authority = target.authority();
     match error.kind() {
@@ -371,7 +376,7 @@ async fn read_refusal(mut body: hyper::body::Incoming) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A kubelet's refusal of a log as a Status.
+/// Converts a kubelet's error response for a log to a Status.
 fn refusal(code: u16, pod: &str, text: String) -> Status {
     match code {
         500 => return Status::internal(&text),

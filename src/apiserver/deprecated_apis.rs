@@ -1,4 +1,4 @@
-//! Which deprecated APIs are still asked for, and by whom: for the metric, the events of a request, and `kube-lite status`.
+//! Tracks the use of deprecated APIs: for the metric, audit annotations and `kube-lite status`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,33 +11,33 @@ use crate::audit;
 use crate::metrics::requests::DEPRECATED;
 use crate::request::user::User;
 
-/// Kept: definitions of the cluster may be many, and anybody may define one.
+/// The maximum number of rows: users can define deprecated versions with CustomResourceDefinitions.
 const ROWS_MAX: usize = 1000;
-/// Characters of a client's name that are kept.
+/// The maximum length of a client name, in characters.
 const CLIENT_MAX: usize = 64;
-/// What events say of such a request (`deprecatedAnnotationKey` of upstream's metrics).
+/// The audit annotation of such a request (`deprecatedAnnotationKey` of upstream's metrics).
 const ANNOTATION: &str = "k8s.io/deprecated";
 
-/// A deprecated API that was asked for since this server started.
+/// A deprecated API that was requested since this server started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deprecated {
-    /// Its group, empty for the core.
+    /// The group, empty for core.
     pub group: String,
-    /// Its version.
+    /// The version.
     pub version: String,
-    /// Its resource, with the subresource behind a `/`.
+    /// The resource, with the subresource after a `/`.
     pub resource: String,
-    /// How often.
+    /// The number of requests.
     pub count: u64,
-    /// The first and the last time, as Unix times.
+    /// The Unix times of the first and the last request.
     pub times: (Duration, Duration),
-    /// Who asked last.
+    /// The user of the last request.
     pub user: String,
-    /// What program they have, as it says itself; empty where it says nothing.
+    /// The client name in its `User-Agent`; empty without one.
     pub client: String,
 }
 
-/// See the module.
+/// The deprecated APIs that were requested, by group, version and resource.
 #[derive(Debug, Default)]
 pub(crate) struct Book(Mutex<BTreeMap<[String; 3], Deprecated>>);
 
@@ -45,7 +45,7 @@ impl Book {
     /// Records a request of `user` for a deprecated API.
     pub(crate) fn record(&self, gvr: &Gvr, subresource: &str, user: &User, headers: &HeaderMap) {
         audit::annotate(ANNOTATION, || "true".to_owned());
-        // No API that is served has a release in which it is gone.
+        // No served API has a removed release.
         DEPRECATED.set(&[&gvr.group, "", &gvr.resource, subresource, &gvr.version], 1.0);
         let resource = match subresource {
             "" => gvr.resource.to_string(),
@@ -79,14 +79,14 @@ impl Book {
         row.client = client.chars().take(CLIENT_MAX).collect();
     }
 
-    /// All of them, by group, version and resource.
+    /// All rows, ordered by group, version and resource.
     pub(crate) fn all(&self) -> Vec<Deprecated> {
         self.0.lock().values().cloned().collect()
     }
 }
 
-/// Whether a component of this program asks, as its user and under its name: a person cannot change
-/// what it uses. Another program with the credentials of a component has another name.
+/// Whether the request comes from a component of this program, by its user and client name: users
+/// cannot change what it uses. Another program with the same credentials has another client name.
 fn is_own_component(user: &str, client: &str) -> bool {
     let component = match user {
         "system:apiserver" => "kube-apiserver",

@@ -1,18 +1,19 @@
-//! A configuration's file that changes while the server runs: written, replaced, or in a mounted volume that is exchanged.
+//! Watches a configuration file for changes: it is written, replaced, or part of a mounted volume
+//! that is updated.
 
 use std::path::{Path, PathBuf};
 
 use futures::StreamExt;
 use inotify::{EventMask, EventStream, Inotify, WatchMask};
 
-/// What the kernel tells about the folders of a file, and of what it is a link to.
+/// The inotify events of the directories of a file and of its symlink target.
 pub(crate) struct Changes {
     events: Option<EventStream<Vec<u8>>>,
     places: Vec<PathBuf>,
 }
 
 impl Changes {
-    /// Looks on from here.
+    /// Starts watching the file. A failure is logged; then there are no events.
     pub(crate) async fn of(path: &Path) -> Self {
         let own = path.to_owned();
         let real = base::tasks::blocking(move || std::fs::canonicalize(&own).ok()).await;
@@ -37,7 +38,8 @@ impl Changes {
         Self { events: made.ok(), places }
     }
 
-    /// Resolves at a change that may be one of the file: of its name, or of a folder that links lead through (`..data` of a mounted volume).
+    /// Resolves at a possible change of the file: an event of its name, or of a symlinked directory
+    /// (`..data` of a mounted volume).
     pub(crate) async fn next(&mut self) {
         let Some(events) = &mut self.events else { return std::future::pending().await };
         loop {
@@ -54,7 +56,7 @@ impl Changes {
     }
 }
 
-/// A file that was only made is not yet written; a link is.
+/// A regular file that was just created has no content yet; a link has.
 fn is_link(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink() || m.nlink() > 1)

@@ -1,4 +1,5 @@
-//! What the server asks of others: tokens, reviews, nodes, impersonation. Each has one implementation elsewhere.
+//! Interfaces to the server's dependencies: tokens, reviews, impersonation, connections, extra
+//! routes. Each is implemented elsewhere.
 
 use api::Status;
 use async_trait::async_trait;
@@ -8,13 +9,13 @@ use serde_json::Value;
 use crate::request::body::Body;
 use crate::request::user::User;
 
-/// Issues tokens of service accounts (`serviceaccounts/token`).
+/// Issues service account tokens (`serviceaccounts/token`).
 #[async_trait]
 pub trait TokenIssuer: Send + Sync {
-    /// Answers a `TokenRequest` for an existing service account: the same object with `status` set.
+    /// Handles a `TokenRequest` for an existing service account: returns it with `status` set.
     ///
     /// # Errors
-    /// The refusal.
+    /// The rejection.
     async fn issue(
         &self,
         user: &User,
@@ -22,19 +23,19 @@ pub trait TokenIssuer: Send + Sync {
         request: Value,
     ) -> Result<Value, Status>;
 
-    /// The documents at `/.well-known/openid-configuration` and `/openid/v1/jwks`, where the issuer is described.
+    /// The documents at `/.well-known/openid-configuration` and `/openid/v1/jwks`.
     fn discovery(&self) -> Option<(Value, Value)> {
         None
     }
 }
 
-/// Answers the kinds that are only created: reviews of tokens, access, oneself.
+/// Handles review resources, which are created and not stored.
 #[async_trait]
 pub trait ReviewHandler: Send + Sync {
-    /// The review with its `status` set; `kind` is such as `SubjectAccessReview`.
+    /// Returns the review with its `status` set; `kind` is such as `SubjectAccessReview`.
     ///
     /// # Errors
-    /// The refusal.
+    /// The rejection.
     async fn review(
         &self,
         kind: &str,
@@ -44,10 +45,10 @@ pub trait ReviewHandler: Send + Sync {
     ) -> Result<Value, Status>;
 }
 
-/// Replaces the user of a request with `Impersonate-*` headers, after asking whether that is allowed.
+/// Authorizes impersonation and returns the impersonated user for `Impersonate-*` headers.
 #[async_trait]
 pub trait Impersonation: Send + Sync {
-    /// The user to act as.
+    /// Returns the user to act as.
     ///
     /// # Errors
     /// 403 or 400.
@@ -57,44 +58,45 @@ pub trait Impersonation: Send + Sync {
 /// A connection through the server to a node, a pod or a service.
 #[derive(Debug)]
 pub struct ConnectRequest {
-    /// Who asks.
+    /// The user.
     pub user: User,
-    /// Resource: `pods`, `services` or `nodes`.
+    /// The resource: `pods`, `services` or `nodes`.
     pub resource: String,
-    /// `log`, `exec`, `attach`, `portforward` or `proxy`.
+    /// The subresource: `log`, `exec`, `attach`, `portforward` or `proxy`.
     pub subresource: String,
-    /// Namespace, or empty.
+    /// The namespace, or empty.
     pub namespace: String,
-    /// Name, with scheme and port for services (`https:name:port`).
+    /// The name, with scheme and port for services (`https:name:port`).
     pub name: String,
-    /// Parts of the path behind `proxy`, joined, with a leading slash; empty when the URL ends with `proxy`.
+    /// The path after `proxy`, with a leading slash; empty if the URL ends with `proxy`.
     pub path: String,
-    /// The object named, when there is one under that name.
+    /// The named object, if it exists.
     pub object: Option<Value>,
-    /// The node on which a pod runs, or that is named.
+    /// The node that runs the pod, or the named node.
     pub node: Option<Value>,
-    /// The request itself, with the upgrade in its extensions.
+    /// The request, with the upgrade in its extensions.
     pub request: Request<Body>,
 }
 
-/// Reaches nodes, pods and services.
+/// Connects to nodes, pods and services.
 #[async_trait]
 pub trait Connect: Send + Sync {
-    /// Carries the request over.
+    /// Forwards the request.
     ///
     /// # Errors
-    /// The refusal, as long as nothing was sent.
+    /// The rejection, as long as nothing was sent.
     async fn connect(&self, request: ConnectRequest) -> Result<Response<Body>, Status>;
 }
 
-/// Answers paths on the same listener that are not Kubernetes' own, such as those by which machines join.
+/// Serves paths on the same listener that are not part of the Kubernetes API, such as those for
+/// joining machines.
 #[async_trait]
 pub trait Aside: Send + Sync {
-    /// Whether a path is one of its.
+    /// Whether a path is served here.
     fn takes(&self, path: &str) -> bool;
 
-    /// Answers. `from` is the other end of the connection; `user` is who the client's certificate or bearer token proves,
-    /// nobody when there is none or it is wrong. Upgrades are in the request's extensions.
+    /// Handles a request. `from` is the peer address; `user` is the user of a valid client
+    /// certificate or bearer token, `None` otherwise. Upgrades are in the request's extensions.
     async fn answer(
         &self,
         from: std::net::SocketAddr,

@@ -1,15 +1,15 @@
-//! The identity of this API server, as upstream derives it from the name of the machine.
+//! The identity of this API server, derived from the host name as in upstream.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
 
-/// The hash of this server's identity, which upstream makes of the name of the machine (`apiserver_id_hash`).
+/// The hash of this server's identity (`apiserver_id_hash`).
 pub(crate) fn own_hash() -> &'static str {
     static HASH: OnceLock<String> = OnceLock::new();
     HASH.get_or_init(|| hash_of(own_identity().as_bytes()))
 }
 
-/// This server's identity, which upstream makes of the name of the machine.
+/// This server's identity.
 pub(crate) fn own_identity() -> &'static str {
     static IDENTITY: OnceLock<String> = OnceLock::new();
     IDENTITY.get_or_init(|| {
@@ -27,13 +27,13 @@ pub(crate) fn hash_of(text: &[u8]) -> String {
     })
 }
 
-/// `apiserver-` and the first half of the host's digest in base 32, in small letters.
+/// `apiserver-` and the first half of the host name's digest in lower-case base 32.
 fn identity(host: &str) -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let digest = ring::digest::digest(&ring::digest::SHA256, host.as_bytes());
     let half = digest.as_ref().first_chunk::<16>().copied().unwrap_or_default();
     let mut number = u128::from_be_bytes(half);
-    // 26 letters of five bits are two more than there are.
+    // 128 bits need 26 letters of five bits; the last two bits are padding.
     let mut letters = [0; 26];
     for (at, letter) in letters.iter_mut().rev().enumerate() {
         let bits = if at == 0 { (number << 2) & 31 } else { number & 31 };
@@ -51,8 +51,10 @@ fn identity(host: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Go's `"apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sha256(host)[:16]))`,
-    /// whose digest of `localhost` begins with `49960de5880e8c687434170f6476605b` (`printf localhost | sha256sum`).
+    /// Go's `"apiserver-" +
+    /// strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sha256(host)[:16]))`,
+    /// whose digest of `localhost` begins with `49960de5880e8c687434170f6476605b` (`printf
+    /// localhost | sha256sum`).
     #[test]
     fn a_server_is_named_as_upstream_names_it() {
         assert_eq!(identity("localhost"), "apiserver-jgla3zmib2ggq5buc4hwi5talm");

@@ -1,9 +1,9 @@
-//! Strict reading of configuration files: types, fields that are not known, errors of validation.
+//! Parses configuration files strictly: collects type errors, unknown fields and validation errors.
 
 use api::field::{Error, Path, go_quote};
 use serde_json::{Map, Value};
 
-/// What was found wrong on the way.
+/// Collects the errors of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pub(crate) unreadable: Vec<String>,
@@ -12,10 +12,10 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// What was found wrong, as one sentence.
+    /// Returns the collected errors as one message.
     ///
     /// # Errors
-    /// That sentence: first what cannot be read, then fields that are not known, then upstream's validation.
+    /// The message: type errors first, then unknown fields, then upstream's validation errors.
     pub(crate) fn finish(self) -> Result<(), String> {
         if let [first, ..] = self.unreadable.as_slice() {
             return Err(first.clone());
@@ -33,7 +33,7 @@ impl Reader {
         }
     }
 
-    /// Notes fields that are none of `known`.
+    /// Records fields that are not in `known`.
     pub(crate) fn known(&mut self, map: &Map<String, Value>, path: &str, known: &[&str]) {
         for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
             let dot = if path.is_empty() { "" } else { "." };
@@ -41,12 +41,12 @@ impl Reader {
         }
     }
 
-    /// Notes a value of another type.
+    /// Records a value of the wrong type.
     pub(crate) fn type_of(&mut self, path: &Path, want: &str) {
         self.unreadable.push(format!("{path}: must be {want}"));
     }
 
-    /// A list of strings; none is empty.
+    /// A list of strings; empty if absent.
     pub(crate) fn strings(
         &mut self,
         map: &Map<String, Value>,
@@ -67,7 +67,7 @@ impl Reader {
         })
     }
 
-    /// A string; none is empty.
+    /// A string; empty if absent.
     pub(crate) fn text(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> String {
         match map.get(key) {
             None | Some(Value::Null) => String::new(),
@@ -79,7 +79,7 @@ impl Reader {
         }
     }
 
-    /// True, false or none.
+    /// A boolean; `None` if absent.
     pub(crate) fn boolean(
         &mut self,
         map: &Map<String, Value>,
@@ -96,7 +96,7 @@ impl Reader {
         }
     }
 
-    /// A member that is an object, with its path.
+    /// A field that is an object, with its path.
     pub(crate) fn object<'a>(
         &mut self,
         map: &'a Map<String, Value>,
@@ -114,7 +114,7 @@ impl Reader {
         }
     }
 
-    /// The members of a list of objects, with their paths.
+    /// The items of a list of objects, with their paths.
     pub(crate) fn objects<'a>(
         &mut self,
         map: &'a Map<String, Value>,

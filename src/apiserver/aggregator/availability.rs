@@ -1,5 +1,5 @@
-//! Whether an API server beside this one can be asked: decided from its Service and endpoints, then by asking it
-//! (upstream's `remote_available_controller.go`, with its reasons and messages).
+//! The availability of an aggregated API server: determined from its Service and endpoints, then by
+//! a request (upstream's `remote_available_controller.go`, with its reasons and messages).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::registry::lookup::Lookup;
 use crate::registry::metadata;
 use crate::registry::objects::Objects;
 
-/// How often it is asked while nothing changes (upstream's resync).
+/// The interval between checks without changes (upstream's resync).
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Time for one question.
+/// The timeout of a check.
 const QUESTION_MAX: Duration = Duration::from_secs(5);
-/// Largest list of resources that is read.
+/// The maximum size of a resource list.
 const RESOURCES_BYTES_MAX: usize = 4 << 20;
-/// How often a status is written against a newer object.
+/// The number of attempts to write a status after conflicts.
 const RETRY_MAX: usize = 5;
 
-/// The condition `Available`, apart from its time.
+/// The condition `Available`, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Condition {
     status: &'static str,
@@ -37,15 +37,16 @@ impl Condition {
     }
 }
 
-/// Looks whether the remote answers, at each change of what it depends on and every 30 s, and writes that into its APIService.
-/// Ends with the remote.
+/// Checks the remote on each change of its dependencies and every 30 s, and writes the condition
+/// into its APIService. Ends with the remote.
 pub(super) async fn watch(remote: Arc<Remote>, objects: Arc<Objects>) {
-    // While it fails it is asked more often, as upstream's queue does.
+    // An unavailable remote is checked more often, as in upstream's queue.
     let mut backoff = Backoff::new(Duration::from_millis(50), INTERVAL);
     loop {
         let condition = look(&remote, &objects).await;
         let failed = condition.reason == "FailedDiscoveryCheck";
-        // Before it is told: who reads that it is available may ask at once.
+        // Update before the condition is written: a client that reads the condition may send
+        // requests at once.
         let (was, is) = (remote.is_available(), condition.status == "True");
         if was && !is {
             crate::metrics::requests::APISERVICE_UNAVAILABLE.inc(&[&remote.name, condition.reason]);
@@ -105,7 +106,7 @@ async fn look(remote: &Remote, objects: &Objects) -> Condition {
     }
 }
 
-/// What stands against the remote before it is asked.
+/// The reason why the remote is unavailable, without a request to it.
 fn decide(remote: &Remote, service: Option<&Value>, slices: &[Value]) -> Option<Condition> {
     let (name, namespace) = (&remote.service, api::field::go_quote(&remote.namespace));
     let Some(service) = service else {
@@ -145,7 +146,7 @@ fn has_endpoint(slice: &Value, port: &str) -> bool {
             .any(|p| str_at(p, "name") == port && int_at(p, "port").is_some())
 }
 
-/// Asks for its resources, which are kept for discovery.
+/// Requests its resource list, which is kept for discovery.
 async fn ask(remote: &Remote) -> Result<(), String> {
     let path = format!("/apis/{}/{}", remote.group, remote.version);
     let asked = tokio::time::timeout(QUESTION_MAX, remote.get(&path, RESOURCES_BYTES_MAX)).await;
@@ -167,7 +168,7 @@ async fn ask(remote: &Remote) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes the condition when it says something else than the stored one.
+/// Writes the condition if it differs from the stored one.
 async fn write(remote: &Remote, objects: &Objects, condition: &Condition) {
     for _ in 0..RETRY_MAX {
         let found = objects.get_live(&lookup::API_SERVICES, "", &remote.name).await;
@@ -203,7 +204,7 @@ async fn write(remote: &Remote, objects: &Objects, condition: &Condition) {
     }
 }
 
-/// Sets the condition; whether anything changed. Its time is that of a changed status.
+/// Sets the condition; returns whether it changed. Its time changes with its status only.
 fn set(object: &mut Value, condition: &Condition) -> bool {
     let Condition { status, reason, message } = condition;
     let Some(map) = object.as_object_mut() else { return false };

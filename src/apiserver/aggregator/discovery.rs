@@ -1,4 +1,4 @@
-//! What API servers beside this one serve, among what this one serves.
+//! Adds the resources of aggregated API servers to discovery.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Remote, Table};
 
-/// Groups of remotes: as they stand in `/apis`, and as they stand in the aggregated document.
+/// The groups of remotes, in the formats of `/apis` and of aggregated discovery.
 pub(crate) fn merge(remotes: &Table) -> Vec<(Value, Value)> {
     let mut groups: BTreeMap<&str, Vec<&Remote>> = BTreeMap::new();
     for remote in remotes.values() {
@@ -50,7 +50,8 @@ fn aggregated(name: &str, versions: &[&Remote]) -> Value {
     json!({"metadata": {"name": name}, "versions": versions})
 }
 
-/// An `APIResourceList` as the aggregated document has it (upstream's `ConvertGroupVersionIntoToDiscovery`).
+/// Converts an `APIResourceList` to aggregated discovery (upstream's
+/// `ConvertGroupVersionIntoToDiscovery`).
 fn resources(remote: &Remote, list: &Value) -> Vec<Value> {
     let kind = |resource: &Value| {
         let or = |key: &str, own: &str| match str_at(resource, key) {

@@ -1,4 +1,4 @@
-//! OpenAPI documents of API servers beside this one, among those of this one: those of version 3 are handed over by group version, that of
+//! Adds the OpenAPI documents of aggregated API servers: version 3 is proxied by group version,
 //! version 2 is merged (upstream's `pkg/controllers/openapi` and `openapiv3` of kube-aggregator).
 
 use std::collections::BTreeSet;
@@ -10,40 +10,40 @@ use serde_json::{Map, Value};
 
 use super::{Remote, Table};
 
-/// Largest list of documents that is read.
+/// The maximum size of an index of documents.
 const INDEX_BYTES_MAX: usize = 1 << 20;
-/// Largest document of version 2 that is read.
+/// The maximum size of a version 2 document.
 const SWAGGER_BYTES_MAX: usize = 16 << 20;
-/// Time for one document: it is told that the server is available once they were read.
+/// The timeout for one document: the server becomes available after they are read.
 const DOWNLOAD_MAX: Duration = Duration::from_secs(10);
 const DEFINITIONS: &str = "#/definitions/";
 const PARAMETERS: &str = "#/parameters/";
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
-/// What another API server says of its own group version.
+/// The OpenAPI documents of an aggregated API server.
 #[derive(Debug)]
 pub(crate) struct Described {
     /// `apis/GROUP/VERSION`.
     path: String,
-    /// Its entry in the list of documents of version 3; `None` when it serves none.
+    /// Its entry in the index of version 3; `None` if it serves none.
     entry: Option<Value>,
-    /// Its document of version 2 with the paths of the group version, and the definitions that they need.
+    /// Its version 2 document, reduced to the paths of the group version and their definitions.
     swagger: Option<Value>,
-    /// The list of resources that it had then.
+    /// The resource list at the same time.
     resources: Option<Arc<Value>>,
-    /// Changes with what it says.
+    /// A tag that changes with the documents.
     tag: String,
 }
 
 impl Remote {
-    /// Reads what it says of its group version; what cannot be read stays as it was.
+    /// Reads the documents of its group version; those that cannot be read remain unchanged.
     pub(super) async fn describe(&self) {
         let path = format!("apis/{}/{}", self.group, self.version);
         let before = self.described.load_full();
         let index = self.document("/openapi/v3", INDEX_BYTES_MAX).await;
         let entry = index.and_then(|index| index.pointer("/paths")?.get(&path).cloned());
         let resources = self.resources.load_full();
-        // A document that was read is not read again before something else of it changes: the list of documents names their hashes.
+        // Skip documents that have not changed: the index of version 3 contains their hashes.
         if before.is_some_and(|before| {
             before.entry == entry && before.resources == resources && before.swagger.is_some()
         }) {
@@ -78,12 +78,12 @@ impl Remote {
     }
 }
 
-/// What the servers beside this one say, as they last said it.
+/// The last known documents of the remotes.
 pub(crate) fn described(remotes: &Table) -> Vec<Arc<Described>> {
     remotes.values().filter_map(|remote| remote.described.load_full()).collect()
 }
 
-/// Whose document of version 3 a path names.
+/// The remote that serves the version 3 document of a path.
 pub(crate) fn of_document(remotes: &Table, path: &str) -> Option<Arc<Remote>> {
     let path = path.strip_prefix("/openapi/v3/")?;
     let serves = |remote: &&Arc<Remote>| {
@@ -93,12 +93,12 @@ pub(crate) fn of_document(remotes: &Table, path: &str) -> Option<Arc<Remote>> {
     remotes.values().find(serves).cloned()
 }
 
-/// What changes with what they say.
+/// A tag that changes with any of the documents.
 pub(crate) fn tag(all: &[Arc<Described>]) -> String {
     all.iter().map(|one| one.tag.as_str()).collect::<Vec<_>>().join(" ")
 }
 
-/// The list of documents of version 3 with theirs.
+/// Adds the remotes' documents to the index of version 3.
 pub(crate) fn list(index: &mut Value, all: &[Arc<Described>]) {
     let Some(paths) = index.get_mut("paths").and_then(Value::as_object_mut) else { return };
     for one in all {
@@ -108,8 +108,9 @@ pub(crate) fn list(index: &mut Value, all: &[Arc<Described>]) {
     }
 }
 
-/// The document of version 2 with theirs. A path that is there stays; a definition that says something else than the one of its name
-/// gets another name (`MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters`).
+/// Merges the remotes' documents into the version 2 document. An existing path is kept; a
+/// conflicting definition is renamed
+/// (`MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters`).
 pub(crate) fn merge(own: &mut Value, all: &[Arc<Described>]) {
     for theirs in all.iter().filter_map(|one| one.swagger.as_ref()) {
         let mut theirs = theirs.clone();
@@ -144,7 +145,7 @@ fn object_at<'a>(document: &'a mut Value, key: &str) -> Option<&'a mut Map<Strin
     document.get_mut(key).and_then(Value::as_object_mut)
 }
 
-/// Old and new names of definitions that say something else here.
+/// The old and new names of conflicting definitions.
 fn renamed(own: &Value, theirs: &Value) -> Vec<(String, String)> {
     let (known, new) = (get(own, "definitions"), get(theirs, "definitions"));
     let clashes = new.as_object().into_iter().flatten().filter(|(name, definition)| {
@@ -161,7 +162,7 @@ fn renamed(own: &Value, theirs: &Value) -> Vec<(String, String)> {
     names.collect()
 }
 
-/// Two definitions say the same, the kinds apart that they stand for.
+/// Whether two definitions are equal, apart from their kinds.
 fn alike(a: &Value, b: &Value) -> bool {
     let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else { return a == b };
     let within = |a: &Map<String, Value>, b: &Map<String, Value>| {
@@ -203,7 +204,7 @@ fn rename(value: &mut Value, names: &[(String, String)]) {
     }
 }
 
-/// A document of version 2 with nothing but the paths below `prefix`, and the definitions that they need
+/// Reduces a version 2 document to the paths below `prefix` and their definitions
 /// (`FilterSpecByPathsWithoutSideEffects`).
 fn of_paths(mut document: Value, prefix: &str) -> Value {
     if let Some(paths) = object_at(&mut document, "paths") {
@@ -211,7 +212,7 @@ fn of_paths(mut document: Value, prefix: &str) -> Value {
     }
     let mut needed = BTreeSet::new();
     let mut open = Vec::new();
-    // Parameters that operations share are put in their places: our own documents know none.
+    // Inline shared parameters, because our own documents have none.
     let shared = document.get_mut("parameters").map(Value::take).unwrap_or_default();
     if let Some(paths) = document.get_mut("paths") {
         let mut room = SWAGGER_BYTES_MAX;
@@ -231,7 +232,7 @@ fn of_paths(mut document: Value, prefix: &str) -> Value {
     document
 }
 
-/// Puts what is shared in the place of each reference to it, as long as there is `room` (bytes).
+/// Replaces references with the shared value, as long as there is `room` (bytes).
 fn inline(value: &mut Value, shared: &Value, room: &mut usize) {
     let named = str_at(value, "$ref").strip_prefix(PARAMETERS);
     if let Some(parameter) = named.and_then(|name| shared.get(name)) {
@@ -248,7 +249,7 @@ fn inline(value: &mut Value, shared: &Value, room: &mut usize) {
     }
 }
 
-/// The names of definitions that a value refers to.
+/// The names of the definitions that a value refers to.
 fn references(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
@@ -285,7 +286,8 @@ mod tests {
         json!({"get": {"responses": {"200": {"schema": {"$ref": format!("{DEFINITIONS}{to}")}}}}})
     }
 
-    /// As upstream's `TestMergeSpecsRenameModelWithExistingV2InDestination` and `TestFilterSpecs` have it.
+    /// The cases of upstream's `TestMergeSpecsRenameModelWithExistingV2InDestination` and
+    /// `TestFilterSpecs`.
     #[test]
     fn a_definition_that_says_something_else_gets_another_name() {
         let mut own = json!({

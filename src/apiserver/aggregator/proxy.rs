@@ -1,5 +1,5 @@
-//! Requests handed over: the path as it came, who asks in headers that the front proxy's certificate vouches for, nothing of the
-//! client's own credentials.
+//! Proxies requests to aggregated API servers: the path is unchanged, headers name the user and the
+//! front proxy's certificate authenticates them, the client's credentials are removed.
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
@@ -13,7 +13,7 @@ use crate::request::user::User;
 use crate::response::status;
 
 impl Remote {
-    /// Hands a request over and its answer back.
+    /// Proxies a request and returns the response.
     pub(crate) async fn serve(&self, user: &User, request: Request<Body>) -> Response<Body> {
         if !self.is_available() {
             return unavailable();
@@ -55,7 +55,7 @@ impl Remote {
         }
         let response = upgrade::send(io, request, self.tasks()).await.map_err(|e| failed(&e))?;
         if is_redirect(response.status()) {
-            // CVE-2022-3172: a client must not be led away from this server with what it thinks is this server's word.
+            // CVE-2022-3172: a redirect from the backend must not appear to come from this server.
             let text = "the backend attempted to redirect this request, which is not permitted";
             return Err(status::text(StatusCode::BAD_GATEWAY, text));
         }
@@ -64,10 +64,10 @@ impl Remote {
         Ok(response)
     }
 
-    /// A GET of this server's own, read into memory up to `bytes_max`.
+    /// Sends a GET by this server itself, and reads up to `bytes_max` bytes of the response.
     ///
     /// # Errors
-    /// Go's text of what went wrong.
+    /// The error in Go's format.
     pub(super) async fn get(&self, path: &str, bytes_max: usize) -> Result<(u16, Vec<u8>), String> {
         let address = self.endpoint().await?;
         let url = format!("https://{address}{path}");
@@ -110,7 +110,8 @@ fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-/// Says who asks (client-go's `SetAuthProxyHeaders`); headers of these names that came along are gone by now.
+/// Sets the headers for the user (client-go's `SetAuthProxyHeaders`); client headers of these names
+/// have been removed already.
 fn identify(headers: &mut HeaderMap, user: &User) {
     let mut add = |name: &str, value: &str| {
         let name = HeaderName::from_bytes(name.as_bytes());
@@ -133,7 +134,7 @@ fn identify(headers: &mut HeaderMap, user: &User) {
     }
 }
 
-/// A key as part of a header's name: what may not stand there is percent-encoded, as client-go's `headerKeyEscape`.
+/// Percent-encodes a key for a header name, like client-go's `headerKeyEscape`.
 fn escaped(key: &str) -> String {
     let mut out = String::with_capacity(key.len());
     for byte in key.bytes() {

@@ -1,4 +1,4 @@
-//! One API server beside this one: what its APIService says, whether it answers, what it serves.
+//! One aggregated API server: its APIService, availability and resources.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use tokio_rustls::TlsConnector;
 use super::Settings;
 use crate::webhook::{dial_text, handshake_text};
 
-/// Port of a Service that names none.
+/// The default port of a Service.
 const PORT: u16 = 443;
-/// Time to connect and to shake hands (upstream's dialer has as much).
+/// The timeout for connection and TLS handshake (as in upstream's dialer).
 const CONNECT_MAX: Duration = Duration::from_secs(30);
 
-/// One API server beside this one.
+/// An aggregated API server.
 pub(crate) struct Remote {
-    /// Name of the APIService, `VERSION.GROUP`.
+    /// The name of the APIService, `VERSION.GROUP`.
     pub(super) name: String,
     pub(super) group: String,
     pub(super) version: String,
@@ -40,16 +40,17 @@ pub(crate) struct Remote {
     settings: Settings,
     tls: OnceCell<Arc<ClientConfig>>,
     available: AtomicBool,
-    /// The resources it serves, an `APIResourceList`, as it last said.
+    /// The last known resource list, an `APIResourceList`.
     pub(super) resources: ArcSwapOption<Value>,
-    /// What it says of its group version in OpenAPI documents.
+    /// The last known OpenAPI documents of its group version.
     pub(super) described: ArcSwapOption<super::openapi::Described>,
     changed: Notify,
     ended: AtomicBool,
 }
 
 impl Remote {
-    /// Of an APIService that names a Service; `None` for those that are served here.
+    /// Creates a remote for an APIService with a Service; `None` for group versions that this
+    /// server serves.
     pub(super) fn of(object: &Value, settings: &Settings) -> Option<Self> {
         let spec = get(object, "spec");
         let service = get(spec, "service");
@@ -79,17 +80,18 @@ impl Remote {
         Some(remote)
     }
 
-    /// The APIService says the same as when this was made, its status apart.
+    /// Whether the spec of the APIService is unchanged.
     pub(super) fn is_same(&self, object: &Value) -> bool {
         self.spec == *get(object, "spec")
     }
 
-    /// What this server found when it looked.
+    /// Sets the result of this server's own check.
     pub(super) fn set_available(&self, available: bool) {
         self.available.store(available, Ordering::Release);
     }
 
-    /// Takes the stored condition `Available` over: until this server has looked itself, it is what another one found.
+    /// Adopts the stored condition `Available`: it is the result of another server until this
+    /// server has checked itself.
     fn note_status(&self, object: &Value) {
         let conditions = items(get(object, "status"), "conditions");
         let available = conditions
@@ -98,8 +100,7 @@ impl Remote {
         self.available.store(available, Ordering::Release);
     }
 
-    /// Requests are handed over.
-    /// It is the one of this APIService, and cannot be asked now.
+    /// Whether this is the remote of the APIService `name` and it is unavailable.
     pub(crate) fn is_away(&self, name: &str) -> bool {
         self.name == name && !self.is_available()
     }
@@ -108,7 +109,7 @@ impl Remote {
         self.available.load(Ordering::Acquire)
     }
 
-    /// Something it depends on changed.
+    /// Wakes the availability task after a change of its dependencies.
     pub(super) fn wake(&self) {
         self.changed.notify_one();
     }
@@ -118,7 +119,7 @@ impl Remote {
         self.changed.notified().await;
     }
 
-    /// The APIService is gone or says something else.
+    /// Ends the remote: the APIService was deleted or changed.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.wake();
@@ -128,7 +129,7 @@ impl Remote {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// The name that its certificate has to have.
+    /// The name that its certificate must be valid for.
     pub(super) fn host(&self) -> String {
         format!("{}.{}.svc", self.service, self.namespace)
     }
@@ -140,15 +141,15 @@ impl Remote {
     /// An endpoint of its Service.
     ///
     /// # Errors
-    /// A sentence as upstream's resolver has it.
+    /// A message of upstream's resolver.
     pub(super) async fn endpoint(&self) -> Result<SocketAddr, String> {
         self.settings.callout.reach.endpoint(&self.namespace, &self.service, self.port).await
     }
 
-    /// A connection to it that shows the front proxy's certificate.
+    /// Connects with the front proxy's client certificate.
     ///
     /// # Errors
-    /// Go's text of what went wrong.
+    /// The error in Go's format.
     pub(super) async fn open(&self, address: SocketAddr) -> Result<BoxIo, String> {
         let bundle = STANDARD
             .decode(str_at(&self.spec, "caBundle"))

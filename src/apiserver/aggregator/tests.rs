@@ -1,5 +1,5 @@
-//! A server with another beside it: availability, requests handed over, discovery. Reasons and messages are those of upstream's
-//! `remote_available_controller.go`.
+//! A server with an aggregated one: availability, proxied requests, discovery. Reasons and messages
+//! are those of upstream's `remote_available_controller.go`.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::webhook::Callout;
 use crate::webhook::tests::{self as peer, Hook, To};
 use crate::{ApiServer, Config};
 
-/// The other server.
+/// The aggregated server.
 fn answer(target: &str, sent: Value) -> Response<Full<Bytes>> {
     let list = json!({"kind": "APIResourceList", "groupVersion": "x.io/v1", "resources": [
         {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get"], "shortNames": ["f"]},
@@ -96,7 +96,7 @@ impl World {
         (parts.status.as_u16(), value, parts.headers)
     }
 
-    /// Waits until the APIService is as said: `status reason`.
+    /// Waits until the condition of the APIService is `status reason`.
     async fn until(&self, wanted: &str) -> String {
         let path = "/apis/apiregistration.k8s.io/v1/apiservices/v1.x.io";
         for _ in 0..20_000 {

@@ -1,4 +1,5 @@
-//! Headers and paths of proxied requests: what may pass, what is ours alone, where redirects lead.
+//! Headers and paths of proxied requests: removes credentials and hop-by-hop headers, rewrites
+//! redirects.
 
 use http::Request;
 use http::header::{
@@ -7,10 +8,11 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE,
 };
 
-/// A WebSocket protocol of this form is a bearer token of clients that can set no headers.
+/// The prefix of WebSocket subprotocols that carry the bearer token of clients that cannot set
+/// headers.
 const BEARER_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// Removes what was meant for this server: nobody behind it may act as its client.
+/// Removes credentials for this server, so that the backend cannot impersonate the client.
 pub(crate) fn forget_credentials(headers: &mut HeaderMap) {
     headers.remove(AUTHORIZATION);
     let ours = |name: &HeaderName| {
@@ -37,7 +39,7 @@ pub(crate) fn forget_credentials(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes headers that concern one connection only (RFC 9110, 7.6.1).
+/// Removes hop-by-hop headers (RFC 9110, 7.6.1).
 pub(crate) fn forget_connection(headers: &mut HeaderMap) {
     let listed: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -64,7 +66,7 @@ pub(crate) fn forget_connection(headers: &mut HeaderMap) {
     }
 }
 
-/// HTTP/1.1 needs a Host: the client's own, as upstream passes it on, else the target's.
+/// HTTP/1.1 requires a Host header: the client's, as in upstream, else the target's.
 pub(super) fn set_host<B>(request: &mut Request<B>, target: &str) {
     if request.headers().contains_key(HOST) {
         return;
@@ -75,7 +77,8 @@ pub(super) fn set_host<B>(request: &mut Request<B>, target: &str) {
     }
 }
 
-/// The path before and behind its first `segments` parts (the empty one before the first slash counts).
+/// Splits the path after its first `segments` segments (the empty one before the first slash
+/// counts).
 pub(super) fn split_path(path: &str, segments: usize) -> (&str, &str) {
     let mut slashes = path.match_indices('/').map(|(at, _)| at);
     match slashes.nth(segments - 1) {
@@ -84,7 +87,7 @@ pub(super) fn split_path(path: &str, segments: usize) -> (&str, &str) {
     }
 }
 
-/// A redirect to the same host leads through the proxy again.
+/// Rewrites a redirect to the same host, so that it leads through the proxy.
 pub(super) fn rewrite_location(headers: &mut HeaderMap, prefix: &str, hosts: &[String]) {
     let Some(location) = headers.get(LOCATION).and_then(|v| v.to_str().ok()) else { return };
     let changed = through_proxy(location, prefix, hosts).map(|l| HeaderValue::from_str(&l));
@@ -93,7 +96,7 @@ pub(super) fn rewrite_location(headers: &mut HeaderMap, prefix: &str, hosts: &[S
     }
 }
 
-/// A link of a page or redirect as it has to be behind the proxy; `None` when it is relative or leads elsewhere.
+/// The path of a link through the proxy; `None` if the link is relative or leads to another host.
 pub(super) fn through_proxy(link: &str, prefix: &str, hosts: &[String]) -> Option<String> {
     let (head, path) = match link.split_once("://") {
         Some((_, rest)) => {

@@ -1,4 +1,5 @@
-//! Links in pages that come through a proxy lead through the proxy again, as upstream's transport has it.
+//! Rewrites links in proxied HTML pages so that they lead through the proxy (upstream's proxy
+//! `Transport`).
 
 use std::io::{Read, Write};
 
@@ -13,10 +14,10 @@ use http_body_util::BodyExt;
 use crate::request::body;
 use crate::request::body::{Body, BodyError};
 
-/// Longest page whose links are changed; longer ones pass as they are.
+/// The maximum size of a page with rewritten links; longer pages pass unchanged.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
-/// Which attributes of which elements are links (upstream's `atomsToAttrs`).
+/// The attributes that contain links, by element (upstream's `atomsToAttrs`).
 const LINKS: &[(&str, &[&str])] = &[
     ("a", &["href"]),
     ("applet", &["codebase"]),
@@ -45,11 +46,11 @@ const LINKS: &[(&str, &[&str])] = &[
     ("video", &["poster", "src"]),
 ];
 
-/// Elements whose content is text, whatever it looks like.
+/// Elements with raw text content.
 const TEXTS: &[&str] =
     &["iframe", "noembed", "noframes", "noscript", "script", "style", "textarea", "title", "xmp"];
 
-/// A response with its links changed by `link`, when it is a page that can be read.
+/// Rewrites the links of a response with `link`, if it is an HTML page in a known encoding.
 pub(super) async fn rewrite(
     response: Response<Body>,
     link: impl Fn(&str) -> Option<String>,
@@ -87,7 +88,7 @@ pub(super) async fn rewrite(
     Ok(Response::from_parts(head, body::full(bytes)))
 }
 
-/// What was read already, then the rest.
+/// The body that was read so far, followed by the rest.
 fn joined(first: Body, rest: Body) -> Body {
     let stream = futures::StreamExt::chain(first.into_data_stream(), rest.into_data_stream());
     let frames = futures::TryStreamExt::map_ok(stream, hyper::body::Frame::data);
@@ -101,7 +102,7 @@ enum Encoding {
     Deflate,
 }
 
-/// How a page is packed; `None` for what is no page, is a redirect, or cannot be read.
+/// The encoding of a page; `None` for redirects, other content types and unknown encodings.
 fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     let text = |name| headers.get(name).and_then(|v: &http::HeaderValue| v.to_str().ok());
     let kind = text(CONTENT_TYPE)?.split(';').next().unwrap_or_default().trim();
@@ -116,7 +117,7 @@ fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     }
 }
 
-/// At most as much as a page may have; `None` for more, and for what is not packed this way.
+/// Decompresses up to the maximum size of a page; `None` if it is larger or damaged.
 fn unpack(reader: impl Read) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let limit = u64::try_from(PAGE_BYTES_MAX).unwrap_or(u64::MAX);
@@ -124,7 +125,7 @@ fn unpack(reader: impl Read) -> Option<Vec<u8>> {
     (out.len() <= PAGE_BYTES_MAX).then_some(out)
 }
 
-/// The page with the links changed for which `link` has another.
+/// The page with its links replaced where `link` returns another one.
 fn links(page: &[u8], link: &impl Fn(&str) -> Option<String>) -> Vec<u8> {
     let mut scan = Scan { page, at: 0, copied: 0, out: Vec::with_capacity(page.len() + 256) };
     while let Some(found) = find(page, scan.at, |rest| rest.starts_with(b"<")) {
@@ -139,7 +140,7 @@ fn links(page: &[u8], link: &impl Fn(&str) -> Option<String>) -> Vec<u8> {
     scan.out
 }
 
-/// Where from `from` on `is` holds.
+/// The first index from `from` on for which `is` holds.
 fn find(page: &[u8], from: usize, is: impl Fn(&[u8]) -> bool) -> Option<usize> {
     (from..page.len()).find(|at| page.get(*at..).is_some_and(&is))
 }
@@ -147,7 +148,7 @@ fn find(page: &[u8], from: usize, is: impl Fn(&[u8]) -> bool) -> Option<usize> {
 struct Scan<'a> {
     page: &'a [u8],
     at: usize,
-    /// Up to here the page is in `out`.
+    /// The page is copied to `out` up to this index.
     copied: usize,
     out: Vec<u8>,
 }
@@ -169,7 +170,7 @@ impl<'a> Scan<'a> {
         rest.get(..length).unwrap_or_default()
     }
 
-    /// A start tag, from its name on.
+    /// Scans a start tag, from its name on.
     fn tag(&mut self, link: &impl Fn(&str) -> Option<String>) {
         let name = self.take_until(|b| b.is_ascii_whitespace() || matches!(b, b'/' | b'>'));
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
@@ -194,7 +195,7 @@ impl<'a> Scan<'a> {
     }
 
     fn attribute(&mut self, wanted: &[&str], link: &impl Fn(&str) -> Option<String>) {
-        // A name may begin with `=`; that one byte must not stop the scan.
+        // A name may begin with `=`; this byte must not stop the scan.
         let begin = self.at;
         self.at += 1;
         self.take_until(|b| b.is_ascii_whitespace() || matches!(b, b'=' | b'/' | b'>'));

@@ -1,4 +1,4 @@
-//! Where a connection goes: addresses of nodes, pods and services, decided from objects alone.
+//! The targets of connections: addresses of nodes, pods and services, determined from objects only.
 
 use std::net::IpAddr;
 
@@ -7,37 +7,39 @@ use serde_json::Value;
 
 use crate::request::Query;
 
-/// Port of the kubelet API when the node reports none.
+/// The port of the kubelet if the node reports none.
 const KUBELET_PORT: u16 = 10250;
-/// Order in which a node's addresses are tried. Upstream begins with names; those of edge nodes rarely resolve.
+/// The order in which a node's addresses are tried. Upstream starts with names; those of edge nodes
+/// rarely resolve.
 const ADDRESS_TYPES: [&str; 5] =
     ["InternalIP", "InternalDNS", "ExternalIP", "ExternalDNS", "Hostname"];
 
-/// Whom to trust there.
+/// The TLS verification of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// A kubelet: verified, and shown the client certificate of the API server.
+    /// A kubelet: verified, with the client certificate of the API server.
     Kubelet,
-    /// A kubelet whose certificate the client asked not to be verified.
+    /// A kubelet that is not verified, at the client's request.
     UnverifiedKubelet,
-    /// TLS with whoever answers.
+    /// TLS without verification.
     Anyone,
     /// No TLS.
     Plain,
 }
 
-/// One place to connect to.
+/// A target to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) host: String,
-    /// Where `host` was found to be, and what is dialled then: a name that is resolved twice may be two places.
+    /// The resolved address of `host`, which is dialed: resolving a name twice can yield two
+    /// addresses.
     pub(super) found: Option<IpAddr>,
     pub(super) port: u16,
     pub(super) trust: Trust,
 }
 
 impl Target {
-    /// `host:port`, an IPv6 host in brackets.
+    /// `host:port`, with an IPv6 host in brackets.
     pub(super) fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -59,7 +61,7 @@ pub(super) struct Named<'a> {
     pub(super) port: &'a str,
 }
 
-/// Takes a name of a proxied object apart; `kind` is `node`, `pod` or `service`.
+/// Parses the name of a proxied object; `kind` is `node`, `pod` or `service`.
 pub(super) fn named<'a>(kind: &str, id: &'a str) -> Result<Named<'a>, Status> {
     let parts: Vec<&str> = id.split(':').collect();
     let (scheme, name, port) = match parts.as_slice() {
@@ -101,8 +103,8 @@ pub(super) fn kubelet(node: &Value) -> Result<Target, Status> {
     Ok(Target { host: (*host).to_owned(), found: None, port, trust: Trust::Kubelet })
 }
 
-/// Go's `IsGlobalUnicast`: neither this machine, nor a group, nor this link. Addresses of IPv4 within IPv6 are those of IPv4,
-/// in Go and for the kernel that is asked to connect.
+/// Go's `IsGlobalUnicast`: neither loopback, nor multicast, nor link-local. IPv4-mapped addresses
+/// count as IPv4, as in Go and in the kernel.
 fn is_global_unicast(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     let link_local = match ip {
@@ -112,7 +114,7 @@ fn is_global_unicast(ip: IpAddr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || link_local)
 }
 
-/// The first address of a name, when all of them are elsewhere (upstream's `IsProxyableHostname`).
+/// The first address of a name, if all of them are global (upstream's `IsProxyableHostname`).
 pub(super) fn elsewhere(addresses: &[IpAddr]) -> Result<Option<IpAddr>, Status> {
     if addresses.iter().any(|ip| !is_global_unicast(*ip)) {
         return Err(not_allowed());
@@ -142,7 +144,7 @@ fn port_of(port: &str, trust: Trust) -> Result<u16, Status> {
     })
 }
 
-/// A node, for `nodes/proxy`: its kubelet unless another port is named.
+/// The target of `nodes/proxy`: the kubelet unless the name has another port.
 pub(super) fn node_proxy(id: &str, node: &Value) -> Result<Target, Status> {
     let named = named("node", id)?;
     let kubelet = kubelet(node)?;
@@ -156,7 +158,7 @@ pub(super) fn node_proxy(id: &str, node: &Value) -> Result<Target, Status> {
     Ok(Target { port: port_of(named.port, trust)?, trust, ..kubelet })
 }
 
-/// A pod, for `pods/proxy`: the port named, else the first that a container declares.
+/// The target of `pods/proxy`: the port in the name, else the first container port.
 pub(super) fn pod_proxy(id: &str, pod: &Value) -> Result<Target, Status> {
     let named = named("pod", id)?;
     let declared = items(pod, "/spec/containers")
@@ -176,7 +178,7 @@ pub(super) fn pod_proxy(id: &str, pod: &Value) -> Result<Target, Status> {
     Ok(Target { host: host.to_owned(), found: None, port: port_of(port, trust)?, trust })
 }
 
-/// The name of the service port asked for: a number is looked up, a name stands for itself.
+/// The name of the requested service port: numbers are resolved, names are kept.
 pub(super) fn service_port(named: &Named<'_>, service: &Value) -> Result<String, Status> {
     let Ok(number) = named.port.parse::<i64>() else { return Ok(named.port.to_owned()) };
     let found = items(service, "/spec/ports")
@@ -189,9 +191,9 @@ pub(super) fn service_port(named: &Named<'_>, service: &Value) -> Result<String,
     })
 }
 
-/// Addresses and ports that may stand for a service, best family first; `slices` are all of the service.
+/// The endpoints of a service, primary family first; `slices` are all of the service.
 ///
-/// Each comes with the pod it claims to be, which the caller has to confirm.
+/// Each has the pod that it claims to be, which the caller must verify.
 pub(super) fn endpoints<'a>(
     slices: &'a [Value],
     port: &str,
@@ -219,18 +221,18 @@ pub(super) fn endpoints<'a>(
     found
 }
 
-/// The pod has this address.
+/// Whether the pod has this address.
 pub(super) fn has_address(pod: &Value, address: &str) -> bool {
     items(pod, "/status/podIPs").any(|ip| text(ip, "/ip") == address)
 }
 
-/// No endpoint can take the request.
+/// The error if there is no usable endpoint.
 pub(super) fn no_endpoints(name: &str) -> Status {
     let name = api::field::go_quote(name);
     Status::failure(503, "ServiceUnavailable", format!("no endpoints available for service {name}"))
 }
 
-/// The container meant: the one named, else the only one.
+/// The requested container, else the only one.
 pub(super) fn container(pod: &Value, query: &Query) -> Result<String, Status> {
     if let Some(name) = query.get("container").filter(|c| !c.is_empty()) {
         return Ok(name.to_owned());
@@ -271,7 +273,8 @@ fn is_true(query: &Query, key: &str) -> bool {
     query.get(key).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
 }
 
-/// Path and query of a kubelet for `log`, `exec`, `attach` or `portforward`, with the options in the kubelet's form.
+/// The path and query on a kubelet for `log`, `exec`, `attach` or `portforward`, with the options
+/// in the kubelet's form.
 pub(super) fn kubelet_path(
     subresource: &str,
     pod: &Value,

@@ -1,4 +1,5 @@
-//! Where connections go and what their failures say; literals from upstream's sources and recorded answers.
+//! Targets of connections and their error messages; literals are from upstream's sources and
+//! recorded responses.
 
 use serde_json::json;
 
@@ -49,7 +50,8 @@ fn kubelets_are_reached_at_their_reported_address_and_port() {
     assert_eq!(refused.message, "no preferred addresses found; known addresses: []");
 }
 
-/// C2.1: CVE-2020-8562, CVE-2022-3294: what a status says is no way to this machine, its link or a metadata service.
+/// C2.1: CVE-2020-8562, CVE-2022-3294: a pod's status must not lead to this machine, its link or a
+/// metadata service.
 #[test]
 fn pods_are_proxied_to_their_first_port_and_never_to_this_machine() {
     let plain = pod_proxy("p", &pod()).unwrap();
@@ -125,7 +127,7 @@ fn refusals_of_kubelets_keep_their_words() {
     assert_eq!(status.message, "the server could not find the requested resource ( pods/log p)");
 }
 
-/// C2.1: a node that has a name alone is where the name was found once, and not this machine (CVE-2020-8562).
+/// C2.1: the name of a node is resolved once, and must not lead to this machine (CVE-2020-8562).
 #[tokio::test]
 async fn names_of_nodes_are_resolved_once() {
     let node = json!({"status": {"addresses": [{"type": "Hostname", "address": "localhost"}]}});

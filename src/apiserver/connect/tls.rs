@@ -1,4 +1,5 @@
-//! TLS towards pods and services, whose certificates nobody vouches for (upstream's proxies believe any, too), and towards nodes.
+//! TLS to nodes, and to pods and services, whose certificates are not verified (as in upstream's
+//! proxies).
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, Error};
 use tokio_rustls::TlsConnector;
 
-/// The same client, presenting the same certificate, but believing any server.
+/// The same client configuration and certificate, without verification of the server.
 pub(super) fn trusting(config: &ClientConfig) -> Arc<ClientConfig> {
     let mut config = config.clone();
     let verifier = Arc::new(AnyServer::new(Arc::clone(config.crypto_provider())));
@@ -17,7 +18,7 @@ pub(super) fn trusting(config: &ClientConfig) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// A client without certificate that believes any server.
+/// A client configuration without certificate and without verification of the server.
 pub(super) fn stranger(config: &ClientConfig) -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::clone(config.crypto_provider());
     let verifier = Arc::new(AnyServer::new(Arc::clone(&provider)));
@@ -29,10 +30,10 @@ pub(super) fn stranger(config: &ClientConfig) -> Result<Arc<ClientConfig>, Error
     Ok(Arc::new(config))
 }
 
-/// TLS over a connection to this host.
+/// Starts TLS over a connection to this host.
 ///
 /// # Errors
-/// When the host's name cannot stand in a certificate, or the handshake fails.
+/// If the host is not a valid server name, or the handshake fails.
 pub(super) async fn wrap(io: BoxIo, host: &str, config: Arc<ClientConfig>) -> io::Result<BoxIo> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let stream = TlsConnector::from(config).connect(name, io).await?;
