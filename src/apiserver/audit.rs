@@ -1,8 +1,9 @@
-//! Who did what: events of requests, as a policy says, to a log and to a webhook (`k8s.io/apiserver/pkg/audit` and its plugins).
+//! Who did what: events of requests, as a policy says, to a log and to a webhook
+//! (`k8s.io/apiserver/pkg/audit` and its plugins).
 //!
-//! Without a policy there is no [`Audit`], and a request costs one look at an empty cell and its id. With one, a [`Trail`] goes along with each
-//! request as a task-local value, so that whoever knows something worth recording says it ([`annotate`]) without being handed
-//! anything.
+//! Without a policy there is no [`Audit`], and a request costs one look at an empty cell and its
+//! id. With one, a [`Trail`] goes along with each request as a task-local value, so that whoever
+//! knows something worth recording says it ([`annotate`]) without being handed anything.
 
 mod builtin;
 mod event;
@@ -54,7 +55,8 @@ const PLUGIN_WEBHOOK: &str = "webhook";
 const PLUGIN_BUFFERED: &str = "buffered";
 const PLUGIN_TRUNCATE: &str = "truncate";
 
-/// Bytes of events that wait in one buffer. Upstream bounds their number alone, and events with objects are large.
+/// Bytes of events that wait in one buffer. Upstream bounds their number alone, and events with
+/// objects are large.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// Takes room for bytes that wait; `false` when there is none.
@@ -72,7 +74,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads the files that settings name. `None` without a policy: nothing is recorded then, as upstream.
+    /// Reads the files that settings name. `None` without a policy: nothing is recorded then, as
+    /// upstream.
     ///
     /// # Errors
     /// Flag, file and field of what is wrong.
@@ -148,8 +151,8 @@ enum Target {
 }
 
 impl Audit {
-    /// Opens the log and starts what writes and sends. `tasks` must end behind everything that serves requests: what they say at
-    /// their end is then still written.
+    /// Opens the log and starts what writes and sends. `tasks` must end behind everything that
+    /// serves requests: what they say at their end is then still written.
     ///
     /// # Errors
     /// Flag and file of what cannot be used.
@@ -188,7 +191,8 @@ impl Audit {
         self.counts.render(out);
     }
 
-    /// What goes along with a request from its first moment on; the id is the client's own where it brings one.
+    /// What goes along with a request from its first moment on; the id is the client's own where it
+    /// brings one.
     pub(crate) fn trail<B>(self: &Arc<Self>, request: &Request<B>) -> Arc<Trail> {
         let id = String::from_utf8_lossy(audit_id::of(request).as_bytes()).into_owned();
         Arc::new(Trail::new(self, id, request))
@@ -234,7 +238,8 @@ impl Audit {
         }
     }
 
-    /// The same for a request that nobody waits for any more: at once where that needs no waiting, for the server may be stopping.
+    /// The same for a request that nobody waits for any more: at once where that needs no waiting,
+    /// for the server may be stopping.
     fn deliver_later(self: &Arc<Self>, mut prepared: Vec<(usize, Bytes)>) {
         prepared.retain(|(index, bytes)| {
             let output = self.outputs.get(*index);
@@ -270,7 +275,8 @@ impl Output {
                 let small = cut.insert(event.truncated());
                 json = small.json(stage, at);
             }
-            // An event that is larger than a batch may be goes alone, so that the size of a batch bounds nothing more.
+            // An event that is larger than a batch may be goes alone, so that the size of a batch
+            // bounds nothing more.
             if size(&json) > limits.max_event {
                 return Err("event is too large even after truncating");
             }
@@ -307,8 +313,8 @@ tokio::task_local! {
     static TRAIL: Arc<Trail>;
 }
 
-/// Says something of the request under way, for its events; what was said first under a key stands. Nothing happens, and the value
-/// is not made, when nobody records it.
+/// Says something of the request under way, for its events; what was said first under a key stands.
+/// Nothing happens, and the value is not made, when nobody records it.
 pub fn annotate(key: &str, value: impl FnOnce() -> String) {
     with(|trail| trail.annotate(key, value));
 }

@@ -12,13 +12,15 @@ use serde_json::{Value, json};
 
 use crate::authz::rule::{Rule, missing};
 
-/// Priority levels, flow schemas, priority classes and API services of 1.37, one JSON object a line.
+/// Priority levels, flow schemas, priority classes and API services of 1.37, one JSON object a
+/// line.
 const OBJECTS: &str = include_str!("bootstrap/objects.jsonl");
 
 /// Writes in flight: enough that all of them share a few syncs of the store.
 const CONCURRENCY: usize = 64;
 
-/// How the pipeline is reached. Implemented over the handlers, so that defaults and validation apply.
+/// How the pipeline is reached. Implemented over the handlers, so that defaults and validation
+/// apply.
 #[async_trait]
 pub trait Writer: Send + Sync {
     /// The resource is served at all.
@@ -62,9 +64,11 @@ pub struct Settings {
 enum Upkeep {
     /// Left as it is.
     Create,
-    /// Missing rules, subjects, labels and annotations are added, unless the autoupdate annotation is `false`.
+    /// Missing rules, subjects, labels and annotations are added, unless the autoupdate annotation
+    /// is `false`.
     Rbac,
-    /// `spec` is restored as the annotation `apf.kubernetes.io/autoupdate-spec` says ([`crate::priority_and_fairness`]).
+    /// `spec` is restored as the annotation `apf.kubernetes.io/autoupdate-spec` says
+    /// ([`crate::priority_and_fairness`]).
     FlowControl,
     /// These top-level fields are restored.
     Fields(&'static [&'static str]),
@@ -106,7 +110,8 @@ pub async fn publish(writer: &dyn Writer, settings: &Settings) -> Result<(), Sta
     Ok(())
 }
 
-/// Makes and mends all of them: namespaces first, then everything else at once. Returns how many were written.
+/// Makes and mends all of them: namespaces first, then everything else at once. Returns how many
+/// were written.
 ///
 /// # Errors
 /// The first refusal.
@@ -250,8 +255,8 @@ fn service(settings: &Settings) -> Value {
     })
 }
 
-/// Keeps the addresses of cluster DNS from other services, under the name by which programs look for it. Each node answers
-/// there itself, so it selects no pods.
+/// Keeps the addresses of cluster DNS from other services, under the name by which programs look
+/// for it. Each node answers there itself, so it selects no pods.
 fn dns_service(all: &[IpAddr]) -> Value {
     // A service has one address of each family; further ones are answered all the same.
     let of = |v4: bool| all.iter().find(|ip| ip.is_ipv4() == v4);
@@ -368,7 +373,8 @@ fn copy(to: &mut Value, from: &Value, field: &str) {
     }
 }
 
-/// Adds what the bootstrap policy has and the object lacks; extra rights that an administrator gave stay.
+/// Adds what the bootstrap policy has and the object lacks; extra rights that an administrator gave
+/// stay.
 fn mend_rbac(object: &mut Value, wanted: &Value) {
     for field in ["annotations", "labels"] {
         let Some(Value::Object(expected)) = wanted.pointer(&format!("/metadata/{field}")) else {

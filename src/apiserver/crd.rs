@@ -1,7 +1,9 @@
-//! Custom resources: definitions become rows at run time, objects go by the schema of their version.
+//! Custom resources: definitions become rows at run time, objects go by the schema of their
+//! version.
 //!
-//! One task follows the watch cache of CustomResourceDefinitions (`follower.rs`); a definition costs its row and what was read of
-//! its names. Schemas are compiled when a version is used first (`kind.rs`).
+//! One task follows the watch cache of CustomResourceDefinitions (`follower.rs`); a definition
+//! costs its row and what was read of its names. Schemas are compiled when a version is used first
+//! (`kind.rs`).
 
 mod cleanup;
 mod convert;

@@ -20,7 +20,8 @@ use crate::request::body::Body;
 use crate::request::negotiate;
 use crate::request::negotiate::{Media, Offer};
 
-/// The documents of the registry that is served, made when somebody asks: definitions may come by the hundred.
+/// The documents of the registry that is served, made when somebody asks: definitions may come by
+/// the hundred.
 #[derive(Debug, Default)]
 pub(crate) struct Cached(Mutex<Option<(Arc<Registry>, Arc<Documents>)>>);
 
@@ -95,7 +96,8 @@ impl Documents {
         Self { legacy, aggregated }
     }
 
-    /// The document of a path with what API servers beside this one serve; `None` when that changes nothing.
+    /// The document of a path with what API servers beside this one serve; `None` when that changes
+    /// nothing.
     pub(crate) fn with(&self, remotes: &Table, path: &str) -> Option<Self> {
         let path = path.trim_end_matches('/');
         let groups = crate::aggregator::merge(remotes);
@@ -288,7 +290,8 @@ fn aggregated_document(items: Vec<Value>) -> (Bytes, String) {
     (bytes.into(), format!("\"{tag}\""))
 }
 
-/// Aggregated discovery is wanted when its clause comes before plain JSON (equal qualities go by order).
+/// Aggregated discovery is wanted when its clause comes before plain JSON (equal qualities go by
+/// order).
 fn aggregated_version_wanted(headers: &HeaderMap) -> Option<&'static str> {
     let accept = headers.get(header::ACCEPT)?.to_str().ok()?;
     for clause in accept.split(',') {

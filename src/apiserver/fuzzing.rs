@@ -1,4 +1,5 @@
-//! What fuzzers feed beside the public readers: tokens, options, paths of columns and the files of administrators.
+//! What fuzzers feed beside the public readers: tokens, options, paths of columns and the files of
+//! administrators.
 
 use std::path::Path;
 
@@ -11,7 +12,8 @@ use crate::response::table::CustomColumns;
 /// A token that continues a list, for a list of this namespace or, when it is empty, of all.
 ///
 /// # Panics
-/// When a token that is taken could leave the listed prefix, or is another one when it is written again.
+/// When a token that is taken could leave the listed prefix, or is another one when it is written
+/// again.
 pub fn token(text: &str, namespace: &str) {
     handlers::fuzz_token(text, namespace);
 }

@@ -49,7 +49,8 @@ pub(crate) async fn dispatch(
     if !info.subresource.is_empty() {
         return subresource(context, exchange).await;
     }
-    // Custom resources are served beside upstream's router, which has no HEAD and reads Accept headers strictly.
+    // Custom resources are served beside upstream's router, which has no HEAD and reads Accept
+    // headers strictly.
     let routed = context.row.spec.custom.is_none();
     if routed && exchange.method == Method::HEAD {
         return Err(status::no_method());
@@ -161,7 +162,8 @@ fn deprecated(context: &Context, warning: String) {
     context.server.deprecated.record(&row.spec.gvr, subresource, user, headers);
 }
 
-/// What every request about a deprecated kind is warned of (`APILifecycleDeprecated` in `k8s.io/api/core/v1/lifecycle.go`).
+/// What every request about a deprecated kind is warned of (`APILifecycleDeprecated` in
+/// `k8s.io/api/core/v1/lifecycle.go`).
 fn deprecation(kind: &api::Gvk) -> Option<&'static str> {
     match (&*kind.group, &*kind.version, &*kind.kind) {
         ("", "v1", "ComponentStatus") => Some("v1 ComponentStatus is deprecated in v1.19+"),
@@ -274,7 +276,8 @@ pub(crate) async fn plain(
         ".well-known" | "openid" if reads => issuer(inner, path),
         "" if reads => roots(inner, request.headers(), query),
         "version" => status::response(&status::no_resource()),
-        // Under a served group a path that names nothing is a Status, elsewhere plain text, as upstream's two routers have it.
+        // Under a served group a path that names nothing is a Status, elsewhere plain text, as
+        // upstream's two routers have it.
         "api" if path != "/api/" => status::response(&status::no_resource()),
         "apis" => {
             let group = path.trim_matches('/').split('/').nth(1).unwrap_or_default();

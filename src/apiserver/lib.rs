@@ -1,6 +1,7 @@
 //! The API server: HTTP to store, one pipeline for every kind and verb.
 //!
-//! request → authn → authz → handler (verb) → admission → registry (strategy) → store; back through the watch cache.
+//! request → authn → authz → handler (verb) → admission → registry (strategy) → store; back through
+//! the watch cache.
 
 pub mod admission;
 pub mod aggregator;

@@ -1,4 +1,5 @@
-//! The metrics of the API server, as tables of families under upstream's names, and what counts them.
+//! The metrics of the API server, as tables of families under upstream's names, and what counts
+//! them.
 
 pub(crate) mod admission;
 pub(crate) mod exposition;

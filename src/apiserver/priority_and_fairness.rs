@@ -1,9 +1,10 @@
-//! API Priority and Fairness (KEP 1040, upstream's `util/flowcontrol`): which flow a request belongs to, how many seats its
-//! priority level has, who waits and who is refused.
+//! API Priority and Fairness (KEP 1040, upstream's `util/flowcontrol`): which flow a request
+//! belongs to, how many seats its priority level has, who waits and who is refused.
 //!
-//! Pure: matching.rs, spec.rs, width.rs, dealer.rs, queues.rs, borrowing.rs. Shell: control.rs gives and takes seats, follow.rs
-//! follows the objects and keeps those that every cluster has. Nothing runs while nobody waits: what upstream does by timers
-//! (seats that are lent every ten seconds, seats that are held behind an answer) is caught up with by the next request, and by a
+//! Pure: matching.rs, spec.rs, width.rs, dealer.rs, queues.rs, borrowing.rs. Shell: control.rs
+//! gives and takes seats, follow.rs follows the objects and keeps those that every cluster has.
+//! Nothing runs while nobody waits: what upstream does by timers (seats that are lent every ten
+//! seconds, seats that are held behind an answer) is caught up with by the next request, and by a
 //! task of a level in which somebody waits.
 
 mod alloc;

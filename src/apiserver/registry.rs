@@ -1,4 +1,5 @@
-//! What is served: one row per resource, one strategy per kind. A value that can be swapped at run time, no enum.
+//! What is served: one row per resource, one strategy per kind. A value that can be swapped at run
+//! time, no enum.
 
 mod builtin;
 pub(crate) mod compaction;

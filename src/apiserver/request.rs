@@ -1,4 +1,5 @@
-//! A URL as what is asked: verb, group, version, resource, namespace, name, subresource. Parsed once; authorization and routing use the same tuple.
+//! A URL as what is asked: verb, group, version, resource, namespace, name, subresource. Parsed
+//! once; authorization and routing use the same tuple.
 
 pub(crate) mod audit_id;
 pub mod body;

@@ -1,8 +1,10 @@
-//! Traces of requests for a collector of OpenTelemetry (`--tracing-config-file` of upstream, KEP-647): which requests are sampled, spans and
-//! their nesting. Names and attributes are upstream's (`pkg/endpoints/filters/traces.go`, `component-base/tracing`).
+//! Traces of requests for a collector of OpenTelemetry (`--tracing-config-file` of upstream,
+//! KEP-647): which requests are sampled, spans and their nesting. Names and attributes are
+//! upstream's (`pkg/endpoints/filters/traces.go`, `component-base/tracing`).
 //!
-//! A request that is not sampled carries nothing of it. What ends is put into a bounded queue, from which one task sends batches; what does
-//! not fit is dropped and counted, so that no request waits for a collector.
+//! A request that is not sampled carries nothing of it. What ends is put into a bounded queue, from
+//! which one task sends batches; what does not fit is dropped and counted, so that no request waits
+//! for a collector.
 
 mod config;
 mod export;
@@ -28,7 +30,8 @@ use span::{Kind, Open, Place, Record, Within, now, random};
 const TRUSTED: [&str; 2] = ["system:masters", "system:monitoring"];
 
 impl Tracer {
-    /// The span of a request whose user is known; a span that is none when it is not sampled. `arrived` is when the request came.
+    /// The span of a request whose user is known; a span that is none when it is not sampled.
+    /// `arrived` is when the request came.
     pub(crate) fn request<B>(
         self: &Arc<Self>,
         request: &Request<B>,
@@ -83,7 +86,8 @@ fn name_of<B>(request: &Request<B>, info: &RequestInfo) -> String {
     name
 }
 
-/// Those of OpenTelemetry's conventions for servers of HTTP, the target, and the id that events of the audit log have.
+/// Those of OpenTelemetry's conventions for servers of HTTP, the target, and the id that events of
+/// the audit log have.
 fn attributes_of<B>(request: &Request<B>, info: &RequestInfo) -> Attributes {
     let header = |name: http::HeaderName| {
         request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
@@ -150,7 +154,8 @@ pub(crate) fn start(
     Span(Some(Box::new(Open { tracer, record })))
 }
 
-/// Does something within a span of its own, which ends with it. As with [`crate::request::scope::along`], the work is held once.
+/// Does something within a span of its own, which ends with it. As with
+/// [`crate::request::scope::along`], the work is held once.
 pub(crate) fn run<F: Future>(
     name: &'static str,
     attributes: impl FnOnce() -> Attributes,

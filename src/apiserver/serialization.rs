@@ -34,7 +34,8 @@ pub(crate) fn decode(
     let meta = codec::json::interpret(json).map_err(unrecognized)?;
     let refuse = |cause: &str| refusal(kind, &meta.kind, &meta.api_version, cause);
     check_kind(schema, kind, &meta.kind, &meta.api_version).map_err(|refused| {
-        // Another kind that is known is read as what it says it is before it is found to be the wrong one.
+        // Another kind that is known is read as what it says it is before it is found to be the
+        // wrong one.
         let given = given_kind(kind, &meta.kind, &meta.api_version);
         let other =
             schema.kind(&given).and_then(|ty| codec::json::decode_strict(schema, ty, json).err());
@@ -46,7 +47,8 @@ pub(crate) fn decode(
     };
     let mut decoded =
         codec::json::decode_strict(schema, ty, json).map_err(|e| refuse(&e.to_string()))?;
-    // Of keys that are repeated in YAML the last one counts; that they are is an error of strict decoding.
+    // Of keys that are repeated in YAML the last one counts; that they are is an error of strict
+    // decoding.
     decoded.strict_errors.splice(0..0, doubled);
     Ok(decoded)
 }
@@ -80,7 +82,8 @@ fn check_kind(schema: &Schema, wanted: &Gvk, kind: &str, version: &str) -> Resul
     let same_kind = kind.is_empty() || kind == &*wanted.kind;
     // Typed clients name the group of what they delete.
     let of_any_group = &*wanted.kind == "DeleteOptions";
-    // Evictions are taken in the version that they had before (`storage.GroupVersionAcceptor` of `pods/eviction`).
+    // Evictions are taken in the version that they had before (`storage.GroupVersionAcceptor` of
+    // `pods/eviction`).
     let was_beta = &*wanted.kind == "Eviction" && version == "policy/v1beta1";
     let same_version =
         version.is_empty() || of_any_group || was_beta || version == wanted.api_version();

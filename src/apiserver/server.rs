@@ -67,7 +67,8 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
 }
 
 impl ApiServer {
-    /// Serves a kind from now on: discovery, OpenAPI and all verbs follow. The types must be in `schema`.
+    /// Serves a kind from now on: discovery, OpenAPI and all verbs follow. The types must be in
+    /// `schema`.
     pub fn register(&self, specs: Vec<crate::registry::ResourceSpec>, schema: Arc<Schema>) {
         self.inner.objects.update_registry(|registry| {
             registry.schema = Arc::clone(&schema);
@@ -87,8 +88,8 @@ impl ApiServer {
         Arc::clone(&self.inner.objects.registry().schema)
     }
 
-    /// The server is not ready until [`ApiServer::finished`] is called with the same name, which must be one of upstream's
-    /// post-start hooks (`rbac/bootstrap-roles`).
+    /// The server is not ready until [`ApiServer::finished`] is called with the same name, which
+    /// must be one of upstream's post-start hooks (`rbac/bootstrap-roles`).
     pub fn unfinished(&self, step: &'static str) {
         self.inner.ready.wait_for(step);
     }
@@ -98,7 +99,8 @@ impl ApiServer {
         self.inner.ready.done(step);
     }
 
-    /// Hands requests for group versions of other API servers over, as APIServices say. Await this before serving.
+    /// Hands requests for group versions of other API servers over, as APIServices say. Await this
+    /// before serving.
     ///
     /// # Errors
     /// When a cache does not load.
@@ -140,7 +142,8 @@ impl ApiServer {
         registry.row_of_kind(gvk).map(|row| (row.spec.gvr.clone(), row.spec.namespaced))
     }
 
-    /// Serves what CustomResourceDefinitions define; not ready before those that are stored are served.
+    /// Serves what CustomResourceDefinitions define; not ready before those that are stored are
+    /// served.
     fn follow_definitions(&self) {
         self.unfinished(crate::crd::STEP);
         let server = self.clone();

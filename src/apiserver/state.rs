@@ -1,5 +1,5 @@
-//! The state of the API server, which filters and handlers share. Nothing in it knows how a request is
-//! answered.
+//! The state of the API server, which filters and handlers share. Nothing in it knows how a request
+//! is answered.
 
 use std::sync::{Arc, OnceLock};
 

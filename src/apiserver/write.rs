@@ -21,8 +21,8 @@ use crate::request::context::Context;
 use crate::request::options::WriteOptions;
 pub(crate) use preconditions::{same_name, unversioned, url_name};
 
-/// The subresource of a scheduler's decision: no strategy and no admission looks at the pod for it, as
-/// upstream.
+/// The subresource of a scheduler's decision: no strategy and no admission looks at the pod for it,
+/// as upstream.
 const BINDING: &str = "binding";
 
 /// What is written, apart from the object itself.

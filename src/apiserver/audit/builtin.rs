@@ -1,4 +1,5 @@
-//! What is recorded where nobody has written a policy: who asked for what and what came of it, never a body.
+//! What is recorded where nobody has written a policy: who asked for what and what came of it,
+//! never a body.
 
 use std::path::Path;
 
@@ -9,8 +10,8 @@ use super::{Plan, Settings, load};
 pub enum Form {
     /// Every request once, when it is answered.
     Metadata,
-    /// What changes something, and who reads Secrets or is given tokens; without the steady reports of nodes. For storage that wears
-    /// out: written in batches, in few small files.
+    /// What changes something, and who reads Secrets or is given tokens; without the steady reports
+    /// of nodes. For storage that wears out: written in batches, in few small files.
     Compact,
 }
 
@@ -52,7 +53,8 @@ impl Form {
         }
     }
 
-    /// The settings that differ from upstream's defaults. `Metadata` has the sizes of the CIS benchmark (1.2.16 to 1.2.19).
+    /// The settings that differ from upstream's defaults. `Metadata` has the sizes of the CIS
+    /// benchmark (1.2.16 to 1.2.19).
     fn settings(self) -> &'static [&'static str] {
         match self {
             Self::Metadata => {

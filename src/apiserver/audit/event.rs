@@ -1,4 +1,5 @@
-//! An event as it is written: `audit.k8s.io/v1` as JSON, and the one-line form of `pkg/audit/format.go`.
+//! An event as it is written: `audit.k8s.io/v1` as JSON, and the one-line form of
+//! `pkg/audit/format.go`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -140,7 +141,8 @@ struct Shown<'a> {
 }
 
 impl Event {
-    /// The event as a member of an `EventList`: JSON without kind and version. `at` is the time of the stage since the epoch.
+    /// The event as a member of an `EventList`: JSON without kind and version. `at` is the time of
+    /// the stage since the epoch.
     pub(super) fn json(&self, stage: Stage, at: Duration) -> Vec<u8> {
         let shown = Shown {
             level: self.level.name(),

@@ -1,4 +1,5 @@
-//! The flags of the API server about audit, under upstream's names and with its defaults (`pkg/server/options/audit.go`).
+//! The flags of the API server about audit, under upstream's names and with its defaults
+//! (`pkg/server/options/audit.go`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -148,7 +149,8 @@ fn is_known(name: &str) -> bool {
 }
 
 impl Settings {
-    /// Reads `NAME=VALUE` as the flag `--NAME` of upstream's API server has it; a name alone switches something on.
+    /// Reads `NAME=VALUE` as the flag `--NAME` of upstream's API server has it; a name alone
+    /// switches something on.
     ///
     /// # Errors
     /// The flag that is not known, or whose value makes no sense.

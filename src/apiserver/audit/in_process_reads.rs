@@ -1,4 +1,5 @@
-//! Reads of this process, which come as calls: they are recorded as the requests that they stand for.
+//! Reads of this process, which come as calls: they are recorded as the requests that they stand
+//! for.
 
 use std::fmt::Write;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A policy file as a policy: strictly decoded, validated with upstream's texts (`pkg/apis/audit/validation`).
+//! A policy file as a policy: strictly decoded, validated with upstream's texts
+//! (`pkg/apis/audit/validation`).
 
 use api::field::{Error, Path, go_quote};
 use api::validation::names::name_is_subdomain;

@@ -51,7 +51,8 @@ impl Target {
 }
 
 impl Writer {
-    /// Opens the log and starts its writer, which ends with `tasks` after it wrote all that was handed to it.
+    /// Opens the log and starts its writer, which ends with `tasks` after it wrote all that was
+    /// handed to it.
     ///
     /// # Errors
     /// Why the file cannot be written.

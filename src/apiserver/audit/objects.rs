@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::policy::Level;
 use super::with;
 
-/// The decoded body of a create or update: says what it is about, and is recorded as `shown` makes it where the level asks for it.
+/// The decoded body of a create or update: says what it is about, and is recorded as `shown` makes
+/// it where the level asks for it.
 pub(crate) fn request_object(value: &Value, shown: impl FnOnce(Value) -> Value) {
     with(|trail| {
         let (level, plain) = trail.level();

@@ -1,4 +1,5 @@
-//! Which requests are audited, and how much of them: a pure decision by the first rule that matches (`pkg/audit/policy/checker.go`).
+//! Which requests are audited, and how much of them: a pure decision by the first rule that matches
+//! (`pkg/audit/policy/checker.go`).
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! A log file that begins anew at a size, with old files that are counted, aged and compressed: names and rules of lumberjack,
-//! which upstream's API server writes with.
+//! A log file that begins anew at a size, with old files that are counted, aged and compressed:
+//! names and rules of lumberjack, which upstream's API server writes with.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -214,7 +214,8 @@ fn plan(rules: &Rules, mut all: Vec<Old>, now: Duration) -> Plan {
     plan
 }
 
-/// Removes old files that are too many or too old, and compresses the others when that is asked for.
+/// Removes old files that are too many or too old, and compresses the others when that is asked
+/// for.
 ///
 /// # Errors
 /// The first I/O error; what else can be done is done.

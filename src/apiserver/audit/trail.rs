@@ -1,4 +1,5 @@
-//! One request on its way: what is recorded of it, gathered where it happens, and handed over stage by stage.
+//! One request on its way: what is recorded of it, gathered where it happens, and handed over stage
+//! by stage.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -111,7 +112,8 @@ impl Trail {
         decision.level
     }
 
-    /// Who asks is known: the policy decides. `false` when the request has to be recorded and cannot be.
+    /// Who asks is known: the policy decides. `false` when the request has to be recorded and
+    /// cannot be.
     pub(crate) async fn received(&self, user: &User, info: &RequestInfo) -> bool {
         if self.begin(Some(user), info) == Level::None {
             return true;
@@ -211,7 +213,8 @@ impl Trail {
         self.state.lock().panicked = Some(why.to_owned());
     }
 
-    /// The answer is made: what is left to say is said, but for the end of what lives long, of which `true` tells.
+    /// The answer is made: what is left to say is said, but for the end of what lives long, of
+    /// which `true` tells.
     pub(crate) async fn answered(&self, code: u16) -> bool {
         let (last, goes_on) = {
             let mut state = self.state.lock();

@@ -21,7 +21,8 @@ pub struct Role {
     pub aggregates_to: Vec<String>,
     /// It aggregates roles that declare this.
     pub aggregates: Option<String>,
-    /// Rules; none of a role that aggregates, as upstream leaves them to the aggregation controller.
+    /// Rules; none of a role that aggregates, as upstream leaves them to the aggregation
+    /// controller.
     pub rules: Vec<Rule>,
 }
 

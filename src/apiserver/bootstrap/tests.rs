@@ -52,7 +52,9 @@ fn settings() -> Settings {
 #[tokio::test]
 async fn a_second_start_writes_nothing() {
     let memory = Memory::default();
-    // 4 namespaces, 73 + 54 + 7 + 7 RBAC as upstream, two roles with bindings of ours and the binding of who asks kubelets, 8 + 11 flow control, 2 priority classes, ServiceCIDR, service, endpoints, slice, config map.
+    // 4 namespaces, 73 + 54 + 7 + 7 RBAC as upstream, two roles with bindings of ours and the
+    // binding of who asks kubelets, 8 + 11 flow control, 2 priority classes, ServiceCIDR, service,
+    // endpoints, slice, config map.
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 75 + 57 + 7 + 7 + 8 + 11 + 2 + 5);
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 0);
     let with_dns = Settings { cluster_dns: vec!["10.43.0.10".parse().unwrap()], ..settings() };
@@ -114,8 +116,8 @@ fn rules_of_aggregated_roles_are_left_to_their_controller() {
     assert!(node_rules().iter().any(|rule| rule.resources == ["leases"]));
 }
 
-/// C3.16: an aggregated role gains the selectors that it lacks and keeps those that somebody gave it, as upstream's
-/// `computeReconciledRole` has it.
+/// C3.16: an aggregated role gains the selectors that it lacks and keeps those that somebody gave
+/// it, as upstream's `computeReconciledRole` has it.
 #[test]
 fn selectors_of_aggregated_roles_come_back() {
     let (_, wanted) =
@@ -133,9 +135,10 @@ fn selectors_of_aggregated_roles_come_back() {
     assert_eq!(selectors(wanted["aggregationRule"].clone()), json!([expected]));
 }
 
-/// C2.2 (CVE-2021-25740, CVE-2020-8554): who may edit a namespace leads no traffic elsewhere: of the roles that people are given
-/// none but cluster-admin writes endpoints, slices of them, or the status of Services. Upstream took the first two out of `edit`
-/// in 1.22 (`EndpointsWriteRule` of its ClusterRole policy is gone).
+/// C2.2 (CVE-2021-25740, CVE-2020-8554): who may edit a namespace leads no traffic elsewhere: of
+/// the roles that people are given none but cluster-admin writes endpoints, slices of them, or the
+/// status of Services. Upstream took the first two out of `edit` in 1.22 (`EndpointsWriteRule` of
+/// its ClusterRole policy is gone).
 #[test]
 fn editors_write_no_endpoints_and_no_status_of_services() {
     let roles = policy::objects();

@@ -81,7 +81,8 @@ async fn end(objects: &Objects, name: &str, uid: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Sets the condition, and takes the finalizer away when `last`; nothing when the definition is gone or is not to be deleted.
+/// Sets the condition, and takes the finalizer away when `last`; nothing when the definition is
+/// gone or is not to be deleted.
 async fn say(
     objects: &Objects,
     name: &str,

@@ -1,4 +1,5 @@
-//! Conversion between versions: `None` changes the name of the version alone, `Webhook` asks a program of the user.
+//! Conversion between versions: `None` changes the name of the version alone, `Webhook` asks a
+//! program of the user.
 //!
 //! Source of checks and texts: `pkg/apiserver/conversion/webhook_converter.go` of apiextensions.
 

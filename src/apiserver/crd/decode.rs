@@ -1,4 +1,5 @@
-//! Bodies of custom resources: any JSON or YAML, `metadata` by its type, unknown fields by the schema of the version.
+//! Bodies of custom resources: any JSON or YAML, `metadata` by its type, unknown fields by the
+//! schema of the version.
 
 use api::codec::{self, DecodeError, Decoded};
 use api::{Gvk, Status};

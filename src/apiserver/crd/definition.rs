@@ -1,5 +1,5 @@
-//! A CustomResourceDefinition as serving needs it: names, versions and conditions; the schemas stay in the stored bytes until a
-//! version is used.
+//! A CustomResourceDefinition as serving needs it: names, versions and conditions; the schemas stay
+//! in the stored bytes until a version is used.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The finalizer that holds a definition until its objects are gone (`CustomResourceCleanupFinalizer`).
+/// The finalizer that holds a definition until its objects are gone
+/// (`CustomResourceCleanupFinalizer`).
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// `spec.names`, and `status.acceptedNames` of the same form.

@@ -1,5 +1,5 @@
-//! The one task behind all custom resources: follows the watch cache of definitions, says in their status what became of their
-//! names, and keeps the rows of the registry in step.
+//! The one task behind all custom resources: follows the watch cache of definitions, says in their
+//! status what became of their names, and keeps the rows of the registry in step.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -106,7 +106,8 @@ impl Follower {
         Ok(position)
     }
 
-    /// Takes changed definitions over: rows first, so that whoever reads that a kind is established can use it.
+    /// Takes changed definitions over: rows first, so that whoever reads that a kind is established
+    /// can use it.
     async fn take(&mut self, changed: BTreeMap<Arc<str>, Option<Arc<Object>>>) {
         let mut groups: HashSet<Arc<str>> = HashSet::new();
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
@@ -155,7 +156,8 @@ impl Follower {
         self.gone.extend(old.map(|known| known.family));
     }
 
-    /// Changes the registry; watches of what changed end, as upstream's do, and begin anew with the new form.
+    /// Changes the registry; watches of what changed end, as upstream's do, and begin anew with the
+    /// new form.
     fn publish(&mut self) {
         let (gone, came) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.came));
         if gone.is_empty() && came.is_empty() {
@@ -173,7 +175,8 @@ impl Follower {
         }
     }
 
-    /// Says in the status what became of the names, and begins the end of a definition that is deleted.
+    /// Says in the status what became of the names, and begins the end of a definition that is
+    /// deleted.
     async fn judge(&mut self, name: &Arc<str>) -> Result<(), Status> {
         let Some(known) = self.known.get(name) else { return Ok(()) };
         let definition = known.definition.clone();

@@ -1,4 +1,5 @@
-//! One version of a custom resource as its row knows it, and what is compiled from its schema on first use.
+//! One version of a custom resource as its row knows it, and what is compiled from its schema on
+//! first use.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -25,7 +26,8 @@ static ALL_BUT_STATUS: LazyLock<Set> =
 /// What a write of the object itself may not touch where there is a `status` subresource.
 static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
 
-/// Numbers of families, so that caches of an old form of a definition are told from those of the new one.
+/// Numbers of families, so that caches of an old form of a definition are told from those of the
+/// new one.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// All versions of one definition as it stands: what its rows share.
@@ -240,8 +242,8 @@ impl Kind {
         })
     }
 
-    /// The first half of reading a stored value: what the schema of its version does not know is gone, defaults that came since
-    /// are there.
+    /// The first half of reading a stored value: what the schema of its version does not know is
+    /// gone, defaults that came since are there.
     ///
     /// # Errors
     /// A sentence.

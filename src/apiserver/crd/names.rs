@@ -1,6 +1,7 @@
 //! Which names a definition may have, and the conditions that say so: pure.
 //!
-//! Source of reasons and texts: `pkg/controller/status/naming_controller.go` and `pkg/controller/establish` of apiextensions.
+//! Source of reasons and texts: `pkg/controller/status/naming_controller.go` and
+//! `pkg/controller/establish` of apiextensions.
 
 use std::collections::HashSet;
 
@@ -40,7 +41,8 @@ fn aggregate(errors: &[String]) -> String {
     }
 }
 
-/// Names and conditions of `own`, given all definitions (`own` among them); `None` when its status says so already.
+/// Names and conditions of `own`, given all definitions (`own` among them); `None` when its status
+/// says so already.
 pub(crate) fn decide<'a>(
     own: &'a Definition,
     all: impl Iterator<Item = &'a Definition> + Clone,
@@ -106,7 +108,8 @@ fn accept<'a>(
     (accepted, named)
 }
 
-/// Once established, a definition stays so. Upstream says `Installing` in between; here the rows are there at once.
+/// Once established, a definition stays so. Upstream says `Installing` in between; here the rows
+/// are there at once.
 fn establish(own: &Definition, named: bool) -> Option<Condition> {
     if own.is("Established") {
         return None;

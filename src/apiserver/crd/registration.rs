@@ -14,7 +14,8 @@ use crate::response::table::CustomColumns;
 /// Upstream's order of the verbs in discovery.
 const VERBS: [&str; 8] =
     ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
-/// The verbs that discovery has while the definition is being deleted; the others are still answered, so that finalizers can go.
+/// The verbs that discovery has while the definition is being deleted; the others are still
+/// answered, so that finalizers can go.
 pub(crate) const LAST_VERBS: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
 
 /// The rows of a definition: one per served version; none while it is not served.
@@ -66,8 +67,8 @@ fn row(family: &Arc<Family>, definition: &Definition, at: usize, storage: &str) 
     }
 }
 
-/// Order of versions in discovery, the preferred one first (`CompareKubeAwareVersionStrings`): GA before beta before alpha, newer
-/// before older, others behind by their letters.
+/// Order of versions in discovery, the preferred one first (`CompareKubeAwareVersionStrings`): GA
+/// before beta before alpha, newer before older, others behind by their letters.
 pub(crate) fn compare(a: &str, b: &str) -> Ordering {
     match (parse(a), parse(b)) {
         (Some(a), Some(b)) => b.cmp(&a),

@@ -1,4 +1,5 @@
-//! The `scale` subresource of custom resources: a Scale whose numbers stand where the definition says.
+//! The `scale` subresource of custom resources: a Scale whose numbers stand where the definition
+//! says.
 //!
 //! Source: `ScaleREST` in `pkg/registry/customresource/etcd.go` of apiextensions.
 
@@ -8,7 +9,8 @@ use super::kind::Kind;
 use super::strategy::{nested_integer, nested_text};
 use crate::registry::metadata;
 
-/// What stands for a count that the object does not have, so that a patch which sets none is told (the smallest `int32`).
+/// What stands for a count that the object does not have, so that a patch which sets none is told
+/// (the smallest `int32`).
 pub(crate) const ABSENT: i64 = i32::MIN as i64;
 
 /// The Scale of an object, and whether the object has a count.
@@ -69,7 +71,8 @@ pub(crate) fn set_replicas(kind: &Kind, object: &mut Value, replicas: i64) -> Re
     }
 }
 
-/// Where each version of the definition has its count, by `apiVersion`; empty where it has no scale.
+/// Where each version of the definition has its count, by `apiVersion`; empty where it has no
+/// scale.
 pub(crate) fn paths(kind: &Kind) -> Vec<(String, Vec<String>)> {
     let definition = kind.definition();
     let one = |version: &super::definition::Version| {

@@ -1,5 +1,5 @@
-//! What this server says in the status of a definition, written like upstream's controllers write it: as `kube-apiserver`, the
-//! fields noted under that name.
+//! What this server says in the status of a definition, written like upstream's controllers write
+//! it: as `kube-apiserver`, the fields noted under that name.
 
 use api::patch::apply;
 use api::{Gvr, Object, Status};
@@ -80,7 +80,8 @@ pub(crate) fn set_names(value: &mut Value, names: &Names) {
     status.insert("acceptedNames".into(), map.into());
 }
 
-/// The condition that a deletion begins with, and the finalizer that holds the definition (upstream's `REST.Delete`).
+/// The condition that a deletion begins with, and the finalizer that holds the definition
+/// (upstream's `REST.Delete`).
 pub(crate) fn begin_deletion(value: &mut Value) {
     metadata::metadata_mut(value).insert("deletionTimestamp".into(), metadata::now().into());
     let mut finalizers = metadata::finalizers(value);
@@ -115,7 +116,8 @@ pub(crate) enum Outcome {
     Changed,
 }
 
-/// Writes a definition back as `change` leaves it. Deletes it instead when it only waited for finalizers that are gone.
+/// Writes a definition back as `change` leaves it. Deletes it instead when it only waited for
+/// finalizers that are gone.
 ///
 /// # Errors
 /// The store's refusal.

@@ -1,4 +1,5 @@
-//! Rules of custom resources: what a write may touch, generation, status, checks by the schema of the version.
+//! Rules of custom resources: what a write may touch, generation, status, checks by the schema of
+//! the version.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -148,7 +149,8 @@ impl Strategy for Custom {
 }
 
 impl Custom {
-    /// Numbers of the scale subresource are numbers that a Scale can hold (`ValidateScaleSpec`, `ValidateScaleStatus`).
+    /// Numbers of the scale subresource are numbers that a Scale can hold (`ValidateScaleSpec`,
+    /// `ValidateScaleStatus`).
     fn scale(&self, object: &Value, with_spec: bool) -> ErrorList {
         let Some(scale) = self.kind.scale() else { return ErrorList::new() };
         let mut errors = ErrorList::new();

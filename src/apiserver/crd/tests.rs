@@ -227,7 +227,8 @@ async fn a_new_version_shows_what_is_stored_in_the_old_one() {
     .await;
     let (code, shown) = get(&server, "/apis/example.com/v2/namespaces/n/foos/a").await;
     assert_eq!((code, &shown["apiVersion"]), (200, &json!("example.com/v2")), "{shown}");
-    // A write in the same form brings the object to the storage version, and its defaults come with the next read.
+    // A write in the same form brings the object to the storage version, and its defaults come with
+    // the next read.
     let url = "/apis/example.com/v2/namespaces/n/foos/a";
     let (code, written) = send(&server, "PUT", url, "application/json", &shown).await;
     assert_eq!(code, 200);

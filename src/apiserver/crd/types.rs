@@ -1,4 +1,5 @@
-//! The schema table of one version, as server-side apply walks it: small, since every version that is used has one.
+//! The schema table of one version, as server-side apply walks it: small, since every version that
+//! is used has one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -12,7 +13,8 @@ pub(crate) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Objec
 /// Name of the type of the objects; each version has a table of its own.
 const ROOT: &str = "custom.Object";
 
-/// `metadata` and what it is made of, and nothing else: the table of a custom resource begins with it.
+/// `metadata` and what it is made of, and nothing else: the table of a custom resource begins with
+/// it.
 static BASE: LazyLock<(Schema, Shape)> = LazyLock::new(|| {
     let table = Schema::builtin();
     let mut base = Schema::new();
@@ -59,7 +61,8 @@ fn copy_shape(
     }
 }
 
-/// The table of one version, and the type of its objects. Without a schema all but `metadata` is kept as it comes.
+/// The table of one version, and the type of its objects. Without a schema all but `metadata` is
+/// kept as it comes.
 pub(crate) fn of(schema: Option<&Structural>) -> (Arc<Schema>, TypeId) {
     let (base, metadata) = &*BASE;
     let mut table = base.clone();

@@ -1,4 +1,5 @@
-//! `/openapi/v2` and `/openapi/v3`: rendered from the registry on first request, cached until it changes.
+//! `/openapi/v2` and `/openapi/v3`: rendered from the registry on first request, cached until it
+//! changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,7 +54,8 @@ const JSON: &str = "application/json";
 const PROTOBUF_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const PROTOBUF_V3: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
-/// The form that the clauses ask for first; `None` when none of them is served. The index is JSON only.
+/// The form that the clauses ask for first; `None` when none of them is served. The index is JSON
+/// only.
 fn form(path: &str, accept: &str) -> Option<&'static str> {
     let protobuf = match path {
         "/openapi/v2" => PROTOBUF_V2,
@@ -106,7 +108,8 @@ fn served(registry: &Registry, of: Option<(&str, &str)>) -> Vec<Served> {
 }
 
 impl OpenApi {
-    /// Answers a path below `/openapi`; `None` when it names no document. `others` is what API servers beside this one say.
+    /// Answers a path below `/openapi`; `None` when it names no document. `others` is what API
+    /// servers beside this one say.
     pub(crate) async fn answer(
         &self,
         registry: Arc<Registry>,

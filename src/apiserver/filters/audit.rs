@@ -11,7 +11,8 @@ use crate::request::audit_id;
 use crate::request::body::{Body, keeping};
 use crate::response::status::ResponseStatus;
 
-/// Gives the request an ID unless the client sent one; the response names it (upstream's `WithAuditInit`).
+/// Gives the request an ID unless the client sent one; the response names it (upstream's
+/// `WithAuditInit`).
 pub(crate) async fn assign_id(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let id = audit_id::assign(&mut exchange.request);
     let mut response = next.run(exchange).await;
@@ -19,7 +20,8 @@ pub(crate) async fn assign_id(mut exchange: Box<Exchange>, next: Next) -> Respon
     response
 }
 
-/// Collects the audit event of the request and emits its last stage. Does nothing where auditing is off.
+/// Collects the audit event of the request and emits its last stage. Does nothing where auditing is
+/// off.
 pub(crate) async fn record(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let Some(audit) = exchange.server.audit.get().map(Arc::clone) else {
         return next.run(exchange).await;
@@ -37,8 +39,8 @@ pub(crate) async fn record(mut exchange: Box<Exchange>, next: Next) -> Response<
     response
 }
 
-/// Lets the policy decide how much is recorded, and refuses a request that must be recorded and cannot
-/// be (upstream's `WithAudit`).
+/// Lets the policy decide how much is recorded, and refuses a request that must be recorded and
+/// cannot be (upstream's `WithAudit`).
 pub(crate) async fn apply_policy(exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let begun = base::clock::now();
     if let Some(trail) = audit::current()

@@ -13,7 +13,8 @@ use crate::request::body::Body;
 use crate::request::user::User;
 use crate::state::ApiServer;
 
-/// The filters, outermost first (upstream's `DefaultBuildHandlerChain`, which builds from the inside).
+/// The filters, outermost first (upstream's `DefaultBuildHandlerChain`, which builds from the
+/// inside).
 const FILTERS: &[Filter] = &[
     // Gives the request its ID before anything reads it.
     |exchange, next| Box::pin(audit::assign_id(exchange, next)),
@@ -35,7 +36,8 @@ const FILTERS: &[Filter] = &[
     |exchange, next| Box::pin(authentication::authenticate(exchange, next)),
     // Begins the span of the request: whether a client may ask for sampling depends on its user.
     |exchange, next| Box::pin(tracing::begin_span(exchange, next)),
-    // Lets the audit policy decide, which needs the user that authenticated, not the impersonated one.
+    // Lets the audit policy decide, which needs the user that authenticated, not the impersonated
+    // one.
     |exchange, next| Box::pin(audit::apply_policy(exchange, next)),
     // Replaces the user before flow control and authorization look at it.
     |exchange, next| Box::pin(impersonation::impersonate(exchange, next)),
@@ -50,8 +52,8 @@ const FILTERS: &[Filter] = &[
 ];
 
 impl ApiServer {
-    /// Answers one request. `user` is the user of a component in this process; `None` means that the
-    /// credentials of the request decide.
+    /// Answers one request. `user` is the user of a component in this process; `None` means that
+    /// the credentials of the request decide.
     pub async fn call(&self, user: Option<User>, request: Request<Body>) -> Response<Body> {
         let exchange = Exchange::new(Arc::clone(&self.inner), user, request);
         Next::new(FILTERS).run(Box::new(exchange)).await

@@ -11,7 +11,8 @@ use crate::request::user::User;
 use crate::response::status;
 use crate::state::ServerState;
 
-/// Replaces the user of a request that has `Impersonate-*` headers (upstream's `WithImpersonation`).
+/// Replaces the user of a request that has `Impersonate-*` headers (upstream's
+/// `WithImpersonation`).
 pub(crate) async fn impersonate(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let begun = base::clock::now();
     let headers = exchange.request.headers();

@@ -11,7 +11,8 @@ use crate::audit;
 use crate::request::body::Body;
 use crate::response::status;
 
-/// Answers 500 with upstream's text when the rest of the chain panics (upstream's `WithPanicRecovery`).
+/// Answers 500 with upstream's text when the rest of the chain panics (upstream's
+/// `WithPanicRecovery`).
 pub(crate) async fn recover(exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let server = Arc::clone(&exchange.server);
     let outcome = AssertUnwindSafe(next.run(exchange)).catch_unwind().await;

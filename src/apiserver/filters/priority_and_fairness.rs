@@ -19,8 +19,8 @@ use crate::state::{ApiServer, ServerState};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RejectedByFlowControl;
 
-/// Waits for a seat and holds it while the request is answered; rejects the request with 429 when there
-/// is none (upstream's `WithPriorityAndFairness`, or `WithMaxInFlightLimit` where it is off).
+/// Waits for a seat and holds it while the request is answered; rejects the request with 429 when
+/// there is none (upstream's `WithPriorityAndFairness`, or `WithMaxInFlightLimit` where it is off).
 pub(crate) async fn enter(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let begun = base::clock::now();
     let Exchange { server, user, info, query, deadline, .. } = &*exchange;
@@ -51,8 +51,8 @@ struct Held {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// The seat of an authenticated request. Long-running requests need none, except that a watch has one
-/// until it has begun.
+/// The seat of an authenticated request. Long-running requests need none, except that a watch has
+/// one until it has begun.
 ///
 /// # Errors
 /// The 429 of a rejected request.
@@ -89,8 +89,8 @@ async fn seat(
 
 impl ApiServer {
     /// Applies the stored flow schemas and priority levels from now on, and keeps those that every
-    /// cluster has. Does nothing where flow control is off. Await this before serving, once these objects
-    /// are written.
+    /// cluster has. Does nothing where flow control is off. Await this before serving, once these
+    /// objects are written.
     ///
     /// # Errors
     /// When a cache does not load.

@@ -31,8 +31,8 @@ pub(crate) async fn limit(mut exchange: Box<Exchange>, next: Next) -> Response<B
     let labels = Arc::clone(&exchange.labels);
     let tasks = exchange.server.tasks.clone();
     let info = &exchange.info;
-    // Addresses and ports of a Service are allocated before it is written and released after: such a
-    // write must not be cut off.
+    // Addresses and ports of a Service are allocated before it is written and released after: such
+    // a write must not be cut off.
     let is_detached = info.resource == "services" && info.group.is_empty() && !info.is_read();
     let answer = next.run(exchange);
     let answer =

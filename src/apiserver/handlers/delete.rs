@@ -1,4 +1,5 @@
-//! DELETE of one object and of a collection: grace, finalizers, propagation, as upstream's registry does them.
+//! DELETE of one object and of a collection: grace, finalizers, propagation, as upstream's registry
+//! does them.
 
 use std::sync::Arc;
 
@@ -70,7 +71,8 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     }
     let media = negotiate::content_type(&context.headers)?;
     let kind = api::Gvk::new("", "v1", "DeleteOptions");
-    // Options are read by a decoder of their own, which says what is wrong without a sentence around it and knows no other kinds.
+    // Options are read by a decoder of their own, which says what is wrong without a sentence
+    // around it and knows no other kinds.
     let named = match media {
         Media::Json => api::codec::json::interpret(&bytes).ok(),
         Media::Yaml => api::codec::yaml::interpret(&bytes).ok(),
@@ -160,7 +162,8 @@ pub(super) async fn remove(
     let mut marked: Option<Object> = None;
     for _ in 0..RETRY_MAX {
         let Some(found) = current else {
-            // The pod's node, told by the mark, was quicker: deleted is what was asked for (upstream ignores it, too).
+            // The pod's node, told by the mark, was quicker: deleted is what was asked for
+            // (upstream ignores it, too).
             return marked.map(|object| Deleted::Gone(Arc::new(object))).ok_or_else(missing);
         };
         context.size.note(found.raw().len()).await;
@@ -171,7 +174,8 @@ pub(super) async fn remove(
         }
         context.size.checkpoint().await;
         let plan = plan(row, &mut value, options);
-        // The objects of a definition go first; also where upstream's deletion of a collection leaves them behind for ever.
+        // The objects of a definition go first; also where upstream's deletion of a collection
+        // leaves them behind for ever.
         let plan = match holds_instances(row, &found)? {
             Some(old) => {
                 value = old;
@@ -270,8 +274,9 @@ enum Plan {
     Delete,
 }
 
-/// Decides, and marks the object: deletion time, grace, finalizers of the garbage collector (`BeforeDelete` and
-/// `updateForGracefulDeletionAndFinalizers` of `k8s.io/apiserver/pkg/registry`).
+/// Decides, and marks the object: deletion time, grace, finalizers of the garbage collector
+/// (`BeforeDelete` and `updateForGracefulDeletionAndFinalizers` of
+/// `k8s.io/apiserver/pkg/registry`).
 fn plan(row: &Resource, value: &mut Value, options: &DeleteOptions) -> Plan {
     let namespace = row.spec.gvk.kind.as_ref() == "Namespace" && row.spec.gvk.group.is_empty();
     let deleting = !metadata::text(value, "deletionTimestamp").is_empty();
@@ -401,7 +406,8 @@ fn mark(value: &mut Value) {
     metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
 }
 
-/// Sets the finalizers that tell the garbage collector what to do with dependents; whether they changed.
+/// Sets the finalizers that tell the garbage collector what to do with dependents; whether they
+/// changed.
 fn collect(row: &Resource, value: &mut Value, options: &DeleteOptions) -> bool {
     let unsupported = row.spec.gvr.resource.as_ref() == "events";
     let old = metadata::finalizers(value);

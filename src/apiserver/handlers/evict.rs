@@ -1,4 +1,5 @@
-//! POST of a pod's `eviction`: a deletion that disruption budgets may refuse (`pkg/registry/core/pod/storage/eviction.go`).
+//! POST of a pod's `eviction`: a deletion that disruption budgets may refuse
+//! (`pkg/registry/core/pod/storage/eviction.go`).
 
 use std::sync::Arc;
 

@@ -37,7 +37,8 @@ pub(super) async fn current(context: &Context) -> Result<Object, Status> {
         })?;
     }
     let storage = context.server.objects.storage();
-    // `resourceVersion=0` asks for any state and upstream serves it from its cache; the store is as fast and never stale.
+    // `resourceVersion=0` asks for any state and upstream serves it from its cache; the store is as
+    // fast and never stale.
     let found = storage.get(&context.row, context.namespace(), name).await?;
     found.ok_or_else(|| context.not_found(name))
 }

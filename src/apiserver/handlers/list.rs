@@ -99,7 +99,8 @@ pub(super) async fn select(
     };
     let cache = match ready {
         Ok(cache) => cache,
-        // A cache has all objects or none; the store fails only the lists that cover an unreadable one.
+        // A cache has all objects or none; the store fails only the lists that cover an unreadable
+        // one.
         Err(_) if objects.cache(&context.row).is_faulty() => {
             let found = from_store(context, filter, &Token::default(), options.limit).await?;
             if found.0.revision < revision {
@@ -109,7 +110,8 @@ pub(super) async fn select(
         }
         Err(refusal) => return Err(refusal),
     };
-    // A list at version 0 is served whole, whatever its limit, as upstream's cache does. Events have none there.
+    // A list at version 0 is served whole, whatever its limit, as upstream's cache does. Events
+    // have none there.
     let is_event = &*context.row.spec.gvr.resource == "events";
     let whole = options.resource_version == "0" && !is_event;
     let limit = if whole { 0 } else { options.limit };
@@ -153,7 +155,8 @@ async fn page_at(
 ) -> Result<(ListHead, Vec<Arc<Object>>), Status> {
     let storage = context.server.objects.storage();
     let row = &context.row;
-    // Revision -1 goes on from a key in the newest state, after the revision of the first page was compacted.
+    // Revision -1 goes on from a key in the newest state, after the revision of the first page was
+    // compacted.
     let mut revision = (token.rv > 0).then_some(Revision(token.rv));
     let mut start = (!token.start.is_empty()).then(|| token.start.clone());
     let mut items: Vec<Arc<Object>> = Vec::new();
@@ -298,7 +301,8 @@ fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
     Ok(token)
 }
 
-/// Base64 as Go reads it: what is left over in the last character is not looked at, neither are line ends.
+/// Base64 as Go reads it: what is left over in the last character is not looked at, neither are
+/// line ends.
 ///
 /// # Errors
 /// The place of the first byte that does not fit.
@@ -330,7 +334,8 @@ fn go_json_error(bytes: &[u8], error: &serde_json::Error) -> String {
     }
 }
 
-/// Component statuses are not stored: what they showed is in this process and healthy while it answers.
+/// Component statuses are not stored: what they showed is in this process and healthy while it
+/// answers.
 pub(super) async fn component_statuses(context: &Context) -> Result<Response<Body>, Status> {
     let named = |name: &str| {
         let value = json!({

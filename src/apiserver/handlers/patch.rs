@@ -122,8 +122,9 @@ impl Patch {
         }
     }
 
-    /// What upstream's refusal shows: the patched document in its order, or the strategic patch. Of a Secret neither: who may
-    /// patch one need not read it, and the refusal stands in the audit log at every level.
+    /// What upstream's refusal shows: the patched document in its order, or the strategic patch. Of
+    /// a Secret neither: who may patch one need not read it, and the refusal stands in the audit
+    /// log at every level.
     pub(super) fn shown(
         &self,
         schema: &Schema,
@@ -150,7 +151,8 @@ impl Patch {
             .unwrap_or_else(|| String::from_utf8_lossy(patched).into_owned())
     }
 
-    /// What a JSON or merge patch made, with the fields in the order in which upstream's patcher leaves them.
+    /// What a JSON or merge patch made, with the fields in the order in which upstream's patcher
+    /// leaves them.
     fn in_order(
         &self,
         schema: &Schema,
@@ -175,7 +177,8 @@ pub(super) fn undecodable(shown: String, cause: &str) -> Status {
     Status::invalid("", "", "", &[Error::invalid(&Path::new("patch"), shown, cause)])
 }
 
-/// A strategic merge works on maps, of which upstream makes the typed object; nobody looks at the kind that they name.
+/// A strategic merge works on maps, of which upstream makes the typed object; nobody looks at the
+/// kind that they name.
 ///
 /// # Errors
 /// The sentence of upstream's converter.
@@ -187,7 +190,8 @@ pub(super) fn restore(schema: &Schema, kind: &Gvk, patched: &mut Value) -> Resul
     Ok(())
 }
 
-/// A JSON or merge patch took the version away. Upstream then decodes into its internal type, which knows none of the names.
+/// A JSON or merge patch took the version away. Upstream then decodes into its internal type, which
+/// knows none of the names.
 fn is_unversioned(kind: PatchType, patched: &Value) -> bool {
     kind != PatchType::Strategic
         && patched.is_object()
@@ -196,7 +200,8 @@ fn is_unversioned(kind: PatchType, patched: &Value) -> bool {
             .is_none_or(|v| v.is_null() || matches!(v.as_str(), Some("" | "/")))
 }
 
-/// The refusal of such a patch: of its kind, of its unknown fields, or else of the name that could not be read.
+/// The refusal of such a patch: of its kind, of its unknown fields, or else of the name that could
+/// not be read.
 fn unversioned_patch(
     context: &Context,
     patched: &Value,
@@ -271,12 +276,14 @@ pub(super) async fn patch(
             if context.row.spec.custom.is_none() && is_unversioned(kind, &patched) {
                 return Err(unversioned_patch(context, &patched, &shown, options.validation));
             }
-            // The patched object is decoded like any body, so that wrong types and unknown fields are found.
+            // The patched object is decoded like any body, so that wrong types and unknown fields
+            // are found.
             let made =
                 serde_json::to_vec(&patched).map_err(|e| Status::internal(&e.to_string()))?;
             let decoded = input::read(context, Media::Json, &made, gvk).map_err(|refusal| {
                 let cause = input::cause(&refusal, gvk);
-                // Upstream converts what a strategic patch made without a decoder, whose faults it would know.
+                // Upstream converts what a strategic patch made without a decoder, whose faults it
+                // would know.
                 if kind == PatchType::Strategic && cause.starts_with("strconv.") {
                     crate::response::status::unmapped(500, cause.to_owned())
                 } else {

@@ -1,4 +1,5 @@
-//! Connections through the server: logs, exec, attach, port-forward and proxies, checked here and carried by [`crate::interfaces::Connect`].
+//! Connections through the server: logs, exec, attach, port-forward and proxies, checked here and
+//! carried by [`crate::interfaces::Connect`].
 
 use api::field::{Error, Path};
 use api::{Gvr, Status};
@@ -18,7 +19,8 @@ use crate::write::Write;
 /// Answers a connection.
 ///
 /// # Errors
-/// As upstream while nothing was sent: unknown pod, container or node, bad options, refused admission.
+/// As upstream while nothing was sent: unknown pod, container or node, bad options, refused
+/// admission.
 pub(super) async fn connect(
     context: &Context,
     exchange: RequestParts,
@@ -141,7 +143,8 @@ async fn node_of(context: &Context, pod: &Value) -> Result<Value, Status> {
     }
     let node = context.server.objects.get_live(&Gvr::new("", "v1", "nodes"), "", name).await;
     let node = node.and_then(crate::registry::lookup::value)?;
-    // Upstream looks the node up through the pods' registry and names it as a pod; clients see this text.
+    // Upstream looks the node up through the pods' registry and names it as a pod; clients see this
+    // text.
     node.ok_or_else(|| Status::not_found("", "pods", name))
 }
 

@@ -1,5 +1,5 @@
-//! DELETE with `ignoreStoreReadErrorWithClusterBreakingPotential`: takes an object out of the store that cannot be read
-//! (`k8s.io/apiserver/pkg/registry/generic/registry/corrupt_obj_deleter.go`).
+//! DELETE with `ignoreStoreReadErrorWithClusterBreakingPotential`: takes an object out of the store
+//! that cannot be read (`k8s.io/apiserver/pkg/registry/generic/registry/corrupt_obj_deleter.go`).
 
 use api::Status;
 use http::{Response, StatusCode};
@@ -14,7 +14,8 @@ use crate::response::encode;
 /// The verb that this needs beside `delete`.
 const VERB: &str = "unsafe-delete-ignore-read-errors";
 
-/// Deletes the object without preconditions, admission, finalizers and grace, all of which need the object.
+/// Deletes the object without preconditions, admission, finalizers and grace, all of which need the
+/// object.
 ///
 /// # Errors
 /// 403 without the right, 404, 409 when the object can be read.

@@ -1,4 +1,5 @@
-//! WATCH: initial events when asked for, then changes from the ring, bookmarks, and an end by time limit.
+//! WATCH: initial events when asked for, then changes from the ring, bookmarks, and an end by time
+//! limit.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ use crate::serialization;
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// How long before its end a watch sends its last bookmark.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
-/// A watch without `timeoutSeconds` ends at a random time between this and twice this (upstream's `--min-request-timeout`).
+/// A watch without `timeoutSeconds` ends at a random time between this and twice this (upstream's
+/// `--min-request-timeout`).
 const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
 
 /// What the next item of a watch is.
@@ -48,7 +50,8 @@ pub(crate) enum Item {
 pub(crate) enum Start {
     /// Behind this revision.
     After(i64),
-    /// With the present objects, then changes; `marked` ends them with the bookmark of a streaming list.
+    /// With the present objects, then changes; `marked` ends them with the bookmark of a streaming
+    /// list.
     Initial { at_least: i64, consistent: bool, marked: bool },
 }
 
@@ -72,7 +75,8 @@ pub(crate) struct Watch {
 /// Opens a watch.
 ///
 /// # Errors
-/// 504 when a version lies in the future; 410 comes as [`Item::Error`] of a running watch, as upstream sends it.
+/// 504 when a version lies in the future; 410 comes as [`Item::Error`] of a running watch, as
+/// upstream sends it.
 pub(crate) async fn open(
     objects: &crate::registry::objects::Objects,
     row: &Arc<Resource>,
@@ -131,15 +135,15 @@ pub(crate) async fn open(
     })
 }
 
-/// How long a watch of this many seconds lives: 0 is no wish, less ends it at once, and what is more than a count of nanoseconds holds wraps
-/// around as upstream's multiplication does.
+/// How long a watch of this many seconds lives: 0 is no wish, less ends it at once, and what is
+/// more than a count of nanoseconds holds wraps around as upstream's multiplication does.
 fn wished(seconds: i64) -> Option<Duration> {
     let nanos = seconds.wrapping_mul(1_000_000_000);
     (nanos != 0).then(|| Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
 }
 
-/// Bookmarks come at intervals, and once shortly before the end, so that the client resumes from there (upstream's
-/// `nextBookmarkTime`).
+/// Bookmarks come at intervals, and once shortly before the end, so that the client resumes from
+/// there (upstream's `nextBookmarkTime`).
 fn bookmark_after(
     now: tokio::time::Instant,
     deadline: tokio::time::Instant,
@@ -311,8 +315,8 @@ fn frames(
     })
 }
 
-/// Events are gathered up to about this size in the first frame; each one is twice as large as the one before it, so that a client
-/// that takes none costs little.
+/// Events are gathered up to about this size in the first frame; each one is twice as large as the
+/// one before it, so that a client that takes none costs little.
 const FRAME_BYTES_MIN: usize = 4 * 1024;
 /// The largest frame.
 const FRAME_BYTES_MAX: usize = 32 * 1024;
@@ -433,7 +437,8 @@ impl Encoder {
     }
 }
 
-/// Fills in what Go writes of an empty object of the kind. Counts that the internal type has no pointer for are there, too.
+/// Fills in what Go writes of an empty object of the kind. Counts that the internal type has no
+/// pointer for are there, too.
 fn zero(schema: &api::schema::Schema, kind: &api::Gvk, object: &mut serde_json::Value) {
     serialization::normalize(schema, kind, object);
     if &*kind.kind == "DaemonSet" {

@@ -1,7 +1,9 @@
-//! Who makes room when there are many connections: the one that has been without a request for the longest time.
+//! Who makes room when there are many connections: the one that has been without a request for the
+//! longest time.
 //!
-//! Upstream has no bound, and grows with what is opened. Here the bound is kept, and whoever opens connections and says nothing cannot keep
-//! others out: each that comes when there is little room ends the longest idle one, which a client that is alive opens again when it asks.
+//! Upstream has no bound, and grows with what is opened. Here the bound is kept, and whoever opens
+//! connections and says nothing cannot keep others out: each that comes when there is little room
+//! ends the longest idle one, which a client that is alive opens again when it asks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +34,8 @@ impl State {
 }
 
 impl Crowd {
-    /// A connection that has just come. When there are `enough` already, the one that has been idle for the longest time is asked to leave.
+    /// A connection that has just come. When there are `enough` already, the one that has been idle
+    /// for the longest time is asked to leave.
     pub(crate) fn enter(self: &Arc<Self>, enough: usize) -> Arc<Visitor> {
         let leave = CancellationToken::new();
         let mut state = self.0.lock();

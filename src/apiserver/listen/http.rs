@@ -23,7 +23,8 @@ use crate::state::ApiServer;
 
 /// Connections served at once; more wait in the listener's queue.
 const CONNECTIONS_MAX: usize = 4096;
-/// From how many connections on each new one ends the one that has been idle for the longest time, so that there is always room.
+/// From how many connections on each new one ends the one that has been idle for the longest time,
+/// so that there is always room.
 const CONNECTIONS_ENOUGH: usize = CONNECTIONS_MAX - 256;
 /// Time for the TLS handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -31,11 +32,14 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const HEADERS_MAX: Duration = Duration::from_secs(32);
 /// Bytes of the headers of one HTTP/2 request.
 const HEADER_BYTES_MAX: u32 = 64 * 1024;
-/// Header fields of one HTTP/1.1 request: whoever acts for somebody in hundreds of groups sends one for each.
+/// Header fields of one HTTP/1.1 request: whoever acts for somebody in hundreds of groups sends one
+/// for each.
 const HEADERS_OF_ONE_MAX: usize = 512;
-/// Streams of one HTTP/2 connection (upstream's `http2-max-streams-per-connection` default of the serving library).
+/// Streams of one HTTP/2 connection (upstream's `http2-max-streams-per-connection` default of the
+/// serving library).
 const STREAMS_MAX: u32 = 250;
-/// Bytes of an answer that a connection of HTTP/1.1 takes before its client reads; it bounds the headers of a request, too.
+/// Bytes of an answer that a connection of HTTP/1.1 takes before its client reads; it bounds the
+/// headers of a request, too.
 const UNSENT_MAX: usize = 128 * 1024;
 /// Bytes of an answer that a stream of HTTP/2 takes before its client reads.
 const UNSENT_OF_STREAM_MAX: usize = 64 * 1024;
@@ -51,7 +55,8 @@ struct Security {
 }
 
 impl ApiServer {
-    /// Serves a listener until shutdown. `verifier` examines client certificates; `aside` answers its paths instead of the API.
+    /// Serves a listener until shutdown. `verifier` examines client certificates; `aside` answers
+    /// its paths instead of the API.
     pub async fn serve(
         &self,
         listener: TcpListener,
@@ -135,7 +140,8 @@ impl ApiServer {
                 }
                 Ok::<_, std::convert::Infallible>(keep(server.call(None, request).await))
             };
-            // The work on a request is large, and a stream of HTTP/2 keeps the room of its largest state to the end: a watch's would.
+            // The work on a request is large, and a stream of HTTP/2 keeps the room of its largest
+            // state to the end: a watch's would.
             Box::pin(answer)
         });
         let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
@@ -144,7 +150,8 @@ impl ApiServer {
             .timer(TokioTimer::new())
             .max_headers(HEADERS_OF_ONE_MAX)
             .max_buf_size(UNSENT_MAX)
-            // Flushes are not put off while more is to be read: what cannot be read stays there, and its refusal would never leave.
+            // Flushes are not put off while more is to be read: what cannot be read stays there,
+            // and its refusal would never leave.
             .header_read_timeout(HEADERS_MAX);
         builder
             .http2()
@@ -171,8 +178,9 @@ impl ApiServer {
     }
 }
 
-/// What upstream's server refuses by the head of a request of HTTP/1: a `Host` that is missing, there twice or malformed, and a body in another
-/// encoding than chunks, about whose end a proxy in front might think otherwise (RFC 9112, sections 3.2 and 6.1).
+/// What upstream's server refuses by the head of a request of HTTP/1: a `Host` that is missing,
+/// there twice or malformed, and a body in another encoding than chunks, about whose end a proxy in
+/// front might think otherwise (RFC 9112, sections 3.2 and 6.1).
 fn refused(version: Version, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
     if version > Version::HTTP_11 {
         return None;

@@ -1,4 +1,5 @@
-//! The server for callers in the same process: objects as the cache holds them, without HTTP and JSON.
+//! The server for callers in the same process: objects as the cache holds them, without HTTP and
+//! JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +106,8 @@ impl ApiServer {
         }
     }
 
-    /// The name that a field selector narrows a list or watch to: authorization asks about it, as upstream's `RequestInfo`.
+    /// The name that a field selector narrows a list or watch to: authorization asks about it, as
+    /// upstream's `RequestInfo`.
     fn selected_name(fields: &str) -> &str {
         let name =
             |term| str::strip_prefix(term, "metadata.name=").map(|n| n.trim_start_matches('='));
@@ -168,8 +170,8 @@ impl ApiServer {
         outcome
     }
 
-    /// Changes of the selected objects, with the cache's own objects. Ends with an error event when the caller fell behind:
-    /// it then starts again, with [`WatchStart::List`] after 410.
+    /// Changes of the selected objects, with the cache's own objects. Ends with an error event when
+    /// the caller fell behind: it then starts again, with [`WatchStart::List`] after 410.
     ///
     /// # Errors
     /// 403, 400 of a selector, 504 for a revision in the future.

@@ -1,5 +1,6 @@
-//! Admission: its steps, plugins, webhooks, policies, expressions, and webhooks that convert (`pkg/admission/metrics`,
-//! `pkg/admission/plugin/policy/*/metrics`, `pkg/cel/metrics`, apiextensions' `pkg/apiserver/conversion`).
+//! Admission: its steps, plugins, webhooks, policies, expressions, and webhooks that convert
+//! (`pkg/admission/metrics`, `pkg/admission/plugin/policy/*/metrics`, `pkg/cel/metrics`,
+//! apiextensions' `pkg/apiserver/conversion`).
 
 use std::time::Duration;
 
@@ -164,7 +165,8 @@ impl Step {
         Self { labels: [of.as_str(), step], operation: of, begun, last: begun }
     }
 
-    /// A plugin of this name is through; those that have nothing to do in this step are not counted, as upstream does not ask them.
+    /// A plugin of this name is through; those that have nothing to do in this step are not
+    /// counted, as upstream does not ask them.
     pub(crate) fn passed(&mut self, name: &str, outcome: &Result<(), Status>) {
         let now = base::clock::now();
         let [operation, step] = self.labels;
@@ -185,8 +187,8 @@ impl Step {
     }
 }
 
-/// Which steps a plugin has and for which operations it is asked: what upstream's plugins hand to `admission.NewHandler` and which of
-/// `MutationInterface` and `ValidationInterface` they are.
+/// Which steps a plugin has and for which operations it is asked: what upstream's plugins hand to
+/// `admission.NewHandler` and which of `MutationInterface` and `ValidationInterface` they are.
 fn takes_part(name: &str, step: &str, of: Operation) -> bool {
     use Operation::{Connect, Create, Delete, Update};
     let (steps, operations): (&[&str], &[Operation]) = match name {
@@ -267,7 +269,8 @@ pub(crate) struct ConditionsEvaluated {
     pub(crate) took: Duration,
 }
 
-/// The conditions of a `webhook` or `policy` were evaluated. A time is counted unless all are true, as upstream does.
+/// The conditions of a `webhook` or `policy` were evaluated. A time is counted unless all are true,
+/// as upstream does.
 pub(crate) fn matched(
     kind: &str,
     name: &str,
@@ -301,7 +304,8 @@ fn error_type(why: Option<&str>) -> &'static str {
     }
 }
 
-/// A validation of a policy was decided: `action` is `allow`, `deny`, `audit` or `warn`, `why` its error if it has one.
+/// A validation of a policy was decided: `action` is `allow`, `deny`, `audit` or `warn`, `why` its
+/// error if it has one.
 pub(crate) fn validated(
     (policy, binding): (&str, &str),
     action: &str,

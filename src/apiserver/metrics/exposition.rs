@@ -1,4 +1,5 @@
-//! The documents `/metrics` and `/metrics/slis`: the metrics of requests with those of every other part of the server.
+//! The documents `/metrics` and `/metrics/slis`: the metrics of requests with those of every other
+//! part of the server.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! `/metrics` under upstream's names; labels come from closed sets, so that nobody can fill memory with them.
+//! `/metrics` under upstream's names; labels come from closed sets, so that nobody can fill memory
+//! with them.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -15,7 +16,8 @@ use crate::registry::Registry;
 use crate::request::body::Body;
 use crate::request::{Query, RequestInfo};
 
-/// Upper bounds of `apiserver_request_duration_seconds`, in seconds (`k8s.io/apiserver/pkg/endpoints/metrics`).
+/// Upper bounds of `apiserver_request_duration_seconds`, in seconds
+/// (`k8s.io/apiserver/pkg/endpoints/metrics`).
 const BUCKETS: [f64; 23] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
     10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
@@ -43,8 +45,8 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Nothing when the registry has it not: such names are the client's invention, and would let who may do nothing at all fill
-    /// memory with them (CVE-2020-8552).
+    /// Nothing when the registry has it not: such names are the client's invention, and would let
+    /// who may do nothing at all fill memory with them (CVE-2020-8552).
     pub(crate) fn of(registry: &Registry, info: &RequestInfo) -> Option<Self> {
         if !info.is_resource {
             return None;
@@ -176,8 +178,9 @@ impl Metrics {
         Self { counts: Mutex::new(Counts::default()), started: base::clock::unix_time() }
     }
 
-    /// Counts one answered request: its code, its size where that is known, how long it took and how much of that others took. What was
-    /// refused is counted without its names, as one that may do nothing can ask for many.
+    /// Counts one answered request: its code, its size where that is known, how long it took and
+    /// how much of that others took. What was refused is counted without its names, as one that may
+    /// do nothing can ask for many.
     pub(crate) fn observe(
         &self,
         labels: &Labels,

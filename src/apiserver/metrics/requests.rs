@@ -1,4 +1,5 @@
-//! Requests and their filters (`pkg/endpoints/metrics`, `pkg/endpoints/filters`, `pkg/endpoints/handlers/metrics`), tokens, impersonation.
+//! Requests and their filters (`pkg/endpoints/metrics`, `pkg/endpoints/filters`,
+//! `pkg/endpoints/handlers/metrics`), tokens, impersonation.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use api::Gvr;
 use base::metrics::{DEFAULT_BOUNDS, Family, exponential, linear};
 use tokio::time::Instant;
 
-/// Times that an API server could not be asked any more (`pkg/controllers/status/metrics` of kube-aggregator).
+/// Times that an API server could not be asked any more (`pkg/controllers/status/metrics` of
+/// kube-aggregator).
 pub(crate) static APISERVICE_UNAVAILABLE: Family = Family::counter(
     "aggregator_unavailable_apiservice_total",
     "[ALPHA] Times that an APIService was found to be away, by the reason.",
@@ -448,7 +450,8 @@ pub(crate) fn fetching(by: f64) {
     TOKEN_FETCHING.add(&["in_flight"], by);
 }
 
-/// A pod, or what makes pods, was held against a policy: `allow` or `deny` in `enforce`, `audit` or `warn`.
+/// A pod, or what makes pods, was held against a policy: `allow` or `deny` in `enforce`, `audit` or
+/// `warn`.
 pub(crate) fn evaluated(
     decision: &str,
     mode: &str,

@@ -1,5 +1,7 @@
-//! The store and the watch caches (`pkg/storage/etcd3/metrics`, `pkg/storage/cacher/metrics`, `pkg/storage/metrics`), addresses and ports of
-//! Services (`pkg/registry/core/service/*allocator`), KMS plugins (`pkg/storage/value/encrypt/envelope/metrics`).
+//! The store and the watch caches (`pkg/storage/etcd3/metrics`, `pkg/storage/cacher/metrics`,
+//! `pkg/storage/metrics`), addresses and ports of Services
+//! (`pkg/registry/core/service/*allocator`), KMS plugins
+//! (`pkg/storage/value/encrypt/envelope/metrics`).
 
 use std::time::Duration;
 
@@ -224,7 +226,8 @@ pub(crate) const STORE: &str = "etcd";
 /// See [`STORE`].
 pub(crate) const CACHE: &str = "watchcache";
 
-/// A list was read: how many objects were read and how many are in the answer; `selects` when they were held against selectors.
+/// A list was read: how many objects were read and how many are in the answer; `selects` when they
+/// were held against selectors.
 pub(crate) fn listed(gvr: &Gvr, storage: &str, read: usize, returned: usize, selects: bool) {
     let (group, resource) = (&*gvr.group, &*gvr.resource);
     LISTS.inc(&[group, "", resource, storage]);
@@ -280,7 +283,8 @@ pub(crate) fn began(gvr: &Gvr, objects: usize) {
     BEGINNINGS.add(&[&gvr.group, &gvr.resource], objects as f64);
 }
 
-/// An address of this range was given to a Service, or could not be; `named` where the Service asked for this one.
+/// An address of this range was given to a Service, or could not be; `named` where the Service
+/// asked for this one.
 pub(crate) fn address(cidr: &str, named: bool, good: bool, took: Duration) {
     let scope = scope(named);
     if good {
@@ -301,7 +305,8 @@ fn scope(named: bool) -> &'static str {
     if named { "static" } else { "dynamic" }
 }
 
-/// A KMS plugin was called: `status`, `encrypt` or `decrypt` of `/v2.KeyManagementService/`, with a code of gRPC.
+/// A KMS plugin was called: `status`, `encrypt` or `decrypt` of `/v2.KeyManagementService/`, with a
+/// code of gRPC.
 pub(crate) fn called(provider: &str, method: &str, code: &str, took: Duration) {
     CALLS.took(&[code, method, provider], took);
 }

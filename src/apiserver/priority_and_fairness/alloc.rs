@@ -1,4 +1,5 @@
-//! How many seats each priority level gets of those there are, within its bounds (upstream's `conc_alloc.go`).
+//! How many seats each priority level gets of those there are, within its bounds (upstream's
+//! `conc_alloc.go`).
 
 /// What one level wants and may have.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -12,7 +13,8 @@ pub(crate) struct Want {
 const TARGET_MIN: f64 = 0.001;
 const EPSILON: f64 = 0.000_000_1;
 
-/// Shares that add up to `sum`, each the same proportion of its target unless a bound says otherwise, and that proportion.
+/// Shares that add up to `sum`, each the same proportion of its target unless a bound says
+/// otherwise, and that proportion.
 ///
 /// # Errors
 /// Why there are none.

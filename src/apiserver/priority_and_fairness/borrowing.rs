@@ -1,4 +1,5 @@
-//! Seats of priority levels: their nominal number, and what they lend and borrow (upstream's `apf_controller.go`). Pure.
+//! Seats of priority levels: their nominal number, and what they lend and borrow (upstream's
+//! `apf_controller.go`). Pure.
 
 use std::time::Duration;
 
@@ -7,9 +8,11 @@ use super::integrator::{Integrator, Results};
 
 /// How often seats are lent and given back (upstream's `borrowingAdjustmentPeriod`).
 pub(crate) const PERIOD: Duration = Duration::from_secs(10);
-/// How slowly a demand is forgotten: half of it in five minutes (upstream's `seatDemandSmoothingCoefficient`).
+/// How slowly a demand is forgotten: half of it in five minutes (upstream's
+/// `seatDemandSmoothingCoefficient`).
 const SMOOTHING: f64 = 0.977;
-/// The part of a level's seats that one request may have (upstream's `priorityLevelMaxSeatsPercent`).
+/// The part of a level's seats that one request may have (upstream's
+/// `priorityLevelMaxSeatsPercent`).
 const WIDTH_PART: f64 = 0.15;
 
 /// Seats of a level.
@@ -24,7 +27,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Of `shares` of `all` shares of a server with `server` seats; percentages of what may be lent and borrowed.
+    /// Of `shares` of `all` shares of a server with `server` seats; percentages of what may be lent
+    /// and borrowed.
     pub(crate) fn of(
         server: i64,
         (shares, all): (i64, i64),
@@ -75,8 +79,8 @@ impl Demand {
         self.smoothed = envelope.max(SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * envelope);
     }
 
-    /// Takes over what was seen until `until`, as it would have been taken over at the end of each whole period since
-    /// `since`: nothing changed in those that nobody looked at.
+    /// Takes over what was seen until `until`, as it would have been taken over at the end of each
+    /// whole period since `since`: nothing changed in those that nobody looked at.
     pub(crate) fn follow(&mut self, seen: &mut Integrator, since: Duration, until: Duration) {
         self.update(seen.reset(since + PERIOD));
         let more = until.saturating_sub(since).as_secs() / PERIOD.as_secs();
@@ -219,8 +223,8 @@ mod tests {
         }
     }
 
-    /// Upstream's `TestUpdateBorrowing`: exempt, workload-high (40 shares, half lendable), workload-low (100, nine tenths)
-    /// and catch-all (5, nothing) with six seats a share.
+    /// Upstream's `TestUpdateBorrowing`: exempt, workload-high (40 shares, half lendable),
+    /// workload-low (100, nine tenths) and catch-all (5, nothing) with six seats a share.
     #[test]
     fn exempt_requests_borrow_first() {
         let server = 145 * 6;
@@ -231,7 +235,8 @@ mod tests {
         let mut all = [of(0, 0, true), of(40, 50, false), of(100, 90, false), of(5, 0, false)];
         let mut seats = [(); 4].map(|()| Integrator::new(Duration::ZERO));
         let current = |all: &[Holder; 4]| all.map(|h| h.current);
-        // Everybody wants more than there is, exempt requests too: nothing is left but what is not lent.
+        // Everybody wants more than there is, exempt requests too: nothing is left but what is not
+        // lent.
         let most = server + 100;
         seen([most; 4], &mut all, &mut seats, 0);
         assert_eq!(current(&all), [970, 120, 60, 30]);

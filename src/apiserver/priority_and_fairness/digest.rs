@@ -1,4 +1,5 @@
-//! From objects to what requests are held against (upstream's `lockAndDigestConfigObjects`), and the lending of seats.
+//! From objects to what requests are held against (upstream's `lockAndDigestConfigObjects`), and
+//! the lending of seats.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -124,7 +125,8 @@ impl State {
         (nominal as f64, places.sum())
     }
 
-    /// Schemas whose level is there, in the order in which they are asked, those that are always there among them.
+    /// Schemas whose level is there, in the order in which they are asked, those that are always
+    /// there among them.
     fn ordered(&mut self, objects: &[Value], levels: &[(LevelSpec, bool)]) -> Vec<SchemaSpec> {
         let mut schemas: Vec<SchemaSpec> = objects
             .iter()

@@ -1,4 +1,5 @@
-//! When a refused client should come again: longer when many were refused (upstream's `dropped_requests_tracker.go`).
+//! When a refused client should come again: longer when many were refused (upstream's
+//! `dropped_requests_tracker.go`).
 
 use std::collections::VecDeque;
 
@@ -39,8 +40,8 @@ impl Dropped {
         self.retry_after
     }
 
-    /// Looks back over as many seconds as clients are asked to wait: doubled for three refusals a second, one less for
-    /// less than one.
+    /// Looks back over as many seconds as clients are asked to wait: doubled for three refusals a
+    /// second, one less for less than one.
     fn judge(&mut self, second: i64) {
         let recent = |(at, _): &&(i64, i64)| second - at <= self.retry_after && *at < second;
         let dropped: i64 = self.history.iter().filter(recent).map(|(_, count)| count).sum();
@@ -57,7 +58,8 @@ impl Dropped {
 mod tests {
     use super::*;
 
-    /// The steps of upstream's `TestDroppedRequestsTracker`: second, refusals within it, what is asked for then.
+    /// The steps of upstream's `TestDroppedRequestsTracker`: second, refusals within it, what is
+    /// asked for then.
     #[test]
     fn the_wait_doubles_under_pressure_and_shrinks_afterwards() {
         let mut dropped = Dropped::default();

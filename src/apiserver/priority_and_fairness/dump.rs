@@ -1,4 +1,5 @@
-//! `/debug/api_priority_and_fairness/…`: what is in levels, queues and requests now (upstream's `apf_controller_debug.go`).
+//! `/debug/api_priority_and_fairness/…`: what is in levels, queues and requests now (upstream's
+//! `apf_controller_debug.go`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use super::seats::SeatSeconds;
 /// Where they stand.
 const PREFIX: &str = "/debug/api_priority_and_fairness/";
 
-/// A table with one row per line, cells aligned as Go's `tabwriter` does with a least width of eight.
+/// A table with one row per line, cells aligned as Go's `tabwriter` does with a least width of
+/// eight.
 struct Table(Vec<Vec<String>>);
 
 impl Table {
@@ -105,7 +107,8 @@ impl Control {
         for held in &state.held {
             let queues = held.level.queues.lock();
             let (count, busy) = queues.queues();
-            // Queues that nothing is in stand as empty ones; those beyond the number are still being emptied.
+            // Queues that nothing is in stand as empty ones; those beyond the number are still
+            // being emptied.
             let shown =
                 (0..count.min(QUEUES_SHOWN_MAX)).chain(busy.iter().map(|queue| queue.index));
             for index in shown.collect::<BTreeSet<u32>>() {

@@ -1,4 +1,5 @@
-//! How the objects that every cluster begins with are kept (upstream's `registry/flowcontrol/ensurer`). Pure.
+//! How the objects that every cluster begins with are kept (upstream's
+//! `registry/flowcontrol/ensurer`). Pure.
 
 use api::value::{get, int_at, str_in};
 use serde_json::{Value, json};
@@ -21,8 +22,9 @@ fn annotated(object: &Value) -> Option<bool> {
     boolean(object.pointer("/metadata/annotations")?.get(AUTOUPDATE)?.as_str()?)
 }
 
-/// What `existing` has to become, when it is not as it should be. The specification of what is mandatory is always kept, that
-/// of others while the annotation says so, or while nobody has changed it.
+/// What `existing` has to become, when it is not as it should be. The specification of what is
+/// mandatory is always kept, that of others while the annotation says so, or while nobody has
+/// changed it.
 pub(crate) fn revised(existing: &Value, wanted: &Value) -> Option<Value> {
     let mandatory = matches!(str_in(wanted, &["metadata", "name"]), EXEMPT | CATCH_ALL);
     let said = annotated(existing);
@@ -63,8 +65,9 @@ mod tests {
         object
     }
 
-    /// The rows of upstream's `TestSuggestedFSEnsureStrategy_ShouldUpdate` and `TestMandatory…`: name, annotation, generation
-    /// and shares of what is there; annotation and shares of what it becomes.
+    /// The rows of upstream's `TestSuggestedFSEnsureStrategy_ShouldUpdate` and `TestMandatory…`:
+    /// name, annotation, generation and shares of what is there; annotation and shares of what it
+    /// becomes.
     #[test]
     fn specifications_are_kept_as_the_annotation_says() {
         for (name, annotation, generation, shares, becomes) in [

@@ -1,6 +1,7 @@
 //! The API server's flags about how much it answers at once.
 
-/// `--max-requests-inflight`, `--max-mutating-requests-inflight` and `--enable-priority-and-fairness`.
+/// `--max-requests-inflight`, `--max-mutating-requests-inflight` and
+/// `--enable-priority-and-fairness`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Reading requests at once; 0 is no limit of their own.

@@ -72,7 +72,8 @@ impl<const N: usize> Histogram<N> {
         self.add(number as f64, number.saturating_mul(1_000_000_000));
     }
 
-    /// Each bound with how many were not above it, their sum, and how many there were; nothing when there were none.
+    /// Each bound with how many were not above it, their sum, and how many there were; nothing when
+    /// there were none.
     pub(crate) fn read(&self) -> Option<Read> {
         let mut count = 0;
         let mut rows = Vec::with_capacity(N);

@@ -1,4 +1,5 @@
-//! Which requests a flow schema concerns (upstream's `rule.go`), read once and asked without allocation.
+//! Which requests a flow schema concerns (upstream's `rule.go`), read once and asked without
+//! allocation.
 
 use api::value::{at, get, items, str_at, str_in};
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! How much is served at once where flow control is off: requests beyond the limit are told to come again.
+//! How much is served at once where flow control is off: requests beyond the limit are told to come
+//! again.
 
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ impl Limits {
         Self { reads: places(reads_max), writes: places(writes_max), reads_max, writes_max }
     }
 
-    /// A place for the request; `None` when all are taken. Cluster administrators are always served, as upstream.
+    /// A place for the request; `None` when all are taken. Cluster administrators are always
+    /// served, as upstream.
     pub(crate) fn enter(
         &self,
         info: &RequestInfo,

@@ -1,4 +1,5 @@
-//! The metrics `apiserver_flowcontrol_*` under upstream's names, labels and help (`flowcontrol/metrics/metrics.go`).
+//! The metrics `apiserver_flowcontrol_*` under upstream's names, labels and help
+//! (`flowcontrol/metrics/metrics.go`).
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -68,7 +69,8 @@ impl Writer<'_> {
     }
 }
 
-/// Labels in the order of their names; `further` stands where upstream's further labels do, before or behind.
+/// Labels in the order of their names; `further` stands where upstream's further labels do, before
+/// or behind.
 fn labels(flow: &Flow, further: &str) -> String {
     let (name, level) = (&flow.name, &flow.level);
     match further.strip_prefix("execute") {

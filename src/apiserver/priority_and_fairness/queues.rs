@@ -1,9 +1,11 @@
-//! Seats and queues of one priority level: fair queuing by virtual time (upstream's `fairqueuing/queueset`).
+//! Seats and queues of one priority level: fair queuing by virtual time (upstream's
+//! `fairqueuing/queueset`).
 //!
-//! Pure but for the wake of who waits: the clock is handed in as the time since some origin. Unlike upstream a queue is kept
-//! only while something waits, executes or lingers in it, which is the same, as the first request of an idle queue sets its
-//! start anew; and what lingers (seats that are held behind an answer) is given back at its own time by whatever happens
-//! next, so that no timer runs for it while nobody waits.
+//! Pure but for the wake of who waits: the clock is handed in as the time since some origin. Unlike
+//! upstream a queue is kept only while something waits, executes or lingers in it, which is the
+//! same, as the first request of an idle queue sets its start anew; and what lingers (seats that
+//! are held behind an answer) is given back at its own time by whatever happens next, so that no
+//! timer runs for it while nobody waits.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -179,7 +181,8 @@ impl Queues {
         }
     }
 
-    /// Shape and seats from now on; `divisor` is what shares of seats are told of. Who waits stays where it is.
+    /// Shape and seats from now on; `divisor` is what shares of seats are told of. Who waits stays
+    /// where it is.
     pub(crate) fn configure(&mut self, now: Duration, shape: Shape, limit: u64, divisor: u64) {
         self.sync(now);
         self.timings.divide(now, shape, divisor);
@@ -233,7 +236,8 @@ impl Queues {
         self.requests.get(id).is_some_and(|request| request.started.is_some())
     }
 
-    /// Takes a request that does not want to wait any longer out of its queue. False when it has its seats already.
+    /// Takes a request that does not want to wait any longer out of its queue. False when it has
+    /// its seats already.
     pub(crate) fn cancel(&mut self, now: Duration, id: u32) -> bool {
         self.sync(now);
         if self.executes(id) {
@@ -371,8 +375,8 @@ impl Queues {
         }
     }
 
-    /// The queue of the hand in which the least work waits. The hand is looked through from another card each time, so that
-    /// flows with overlapping hands are treated alike.
+    /// The queue of the hand in which the least work waits. The hand is looked through from another
+    /// card each time, so that flows with overlapping hands are treated alike.
     fn shard(&mut self, queues: u32, hand: u32, hash: u64) -> u32 {
         let hand = shuffle_sharding::deal(queues, hand, hash);
         let cards = hand.cards();
@@ -443,7 +447,8 @@ impl Queues {
         }
     }
 
-    /// Dispatches the oldest request of the queue whose virtual finish is the earliest; false when it finds no seats.
+    /// Dispatches the oldest request of the queue whose virtual finish is the earliest; false when
+    /// it finds no seats.
     fn dispatch(&mut self, now: Duration) -> bool {
         let Some((at, id)) = self.choose() else { return false };
         let Some(queue) = self.queues.get_mut(at) else { return false };

@@ -48,7 +48,8 @@ impl Follower for Stored {
     }
 }
 
-/// Follows both resources from now on: what is stored holds when this returns, every change soon after it is made.
+/// Follows both resources from now on: what is stored holds when this returns, every change soon
+/// after it is made.
 ///
 /// # Errors
 /// When a cache does not load.
@@ -173,7 +174,8 @@ impl Keeper {
     }
 }
 
-/// What has to be written, so that everything is as the server has it: levels before the schemas that name them.
+/// What has to be written, so that everything is as the server has it: levels before the schemas
+/// that name them.
 fn mendings(stored: &[Vec<Value>]) -> Vec<Mending> {
     let wanted: Vec<Value> = crate::bootstrap::flow_objects().collect();
     let mut out = Vec::new();

@@ -21,7 +21,8 @@ use crate::request::Query;
 use crate::request::body::Body;
 use crate::request::user::User;
 
-/// Upstream's `ResponseHeaderMatchedFlowSchemaUID` and `ResponseHeaderMatchedPriorityLevelConfigurationUID`.
+/// Upstream's `ResponseHeaderMatchedFlowSchemaUID` and
+/// `ResponseHeaderMatchedPriorityLevelConfigurationUID`.
 const SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 /// Upstream's answer to who is refused.
@@ -191,7 +192,8 @@ impl Drop for Seat {
     }
 }
 
-/// What a watch holds: its seat until its first objects are sent, and its place among those that are told of changes.
+/// What a watch holds: its seat until its first objects are sent, and its place among those that
+/// are told of changes.
 #[derive(Debug)]
 pub(crate) struct Watching {
     seat: Option<Seat>,

@@ -1,4 +1,5 @@
-//! Seats, and what they are held for: seat-seconds, the unit of fair queuing (upstream's `flowcontrol/request`).
+//! Seats, and what they are held for: seat-seconds, the unit of fair queuing (upstream's
+//! `flowcontrol/request`).
 
 use std::fmt;
 use std::time::Duration;
@@ -6,8 +7,8 @@ use std::time::Duration;
 /// Parts of a seat-second that are counted (upstream's `ssScale`).
 const SCALE: f64 = 1e8;
 
-/// An amount of work: seats times time, in units of 1e-8 seat-seconds. Wraps as Go's unsigned numbers do; the progress
-/// meter is wound back before it could.
+/// An amount of work: seats times time, in units of 1e-8 seat-seconds. Wraps as Go's unsigned
+/// numbers do; the progress meter is wound back before it could.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SeatSeconds(pub(crate) u64);
 

@@ -1,6 +1,7 @@
 //! Flow schemas say whether the priority level that they refer to exists.
 //!
-//! Upstream's flow control does this inside the API server (`apf_controller.go`), under the same field manager.
+//! Upstream's flow control does this inside the API server (`apf_controller.go`), under the same
+//! field manager.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Histograms over time: how long a ratio was in each bucket, in nanoseconds (upstream's `TimingRatioHistogram`). The clock is handed in.
+//! Histograms over time: how long a ratio was in each bucket, in nanoseconds (upstream's
+//! `TimingRatioHistogram`). The clock is handed in.
 
 use std::time::Duration;
 
@@ -89,8 +90,8 @@ impl Timings {
         }
     }
 
-    /// What the figures are divided by: the places in queues, and the seats of the level, or of a level without seats a tenth of
-    /// the server's, as upstream.
+    /// What the figures are divided by: the places in queues, and the seats of the level, or of a
+    /// level without seats a tenth of the server's, as upstream.
     pub(crate) fn divide(&mut self, now: Duration, shape: Shape, seats: u64) {
         let places = match shape {
             Shape::Queue { queues, length, .. } => f64::from(length.max(1)) * f64::from(queues),
@@ -182,7 +183,8 @@ impl Phase {
         (reads.lock().now, writes.lock().now)
     }
 
-    /// The most there were at once in the last whole second, counted where one came or went, as upstream does.
+    /// The most there were at once in the last whole second, counted where one came or went, as
+    /// upstream does.
     pub(crate) fn most(&self, now: Duration) -> (i64, i64) {
         let most = |requests: &Mutex<Requests>| {
             let mut requests = requests.lock();
@@ -208,7 +210,8 @@ impl Phase {
 mod tests {
     use super::*;
 
-    /// The rules of upstream's `TestTimingRatioHistogram`: time goes to the bucket of the ratio that held while it passed.
+    /// The rules of upstream's `TestTimingRatioHistogram`: time goes to the bucket of the ratio
+    /// that held while it passed.
     #[test]
     fn time_is_counted_in_the_bucket_of_the_ratio() {
         let at = Duration::from_nanos;

@@ -1,4 +1,5 @@
-//! How many seats a request takes (upstream's `flowcontrol/request`), and the watches that a change is told to.
+//! How many seats a request takes (upstream's `flowcontrol/request`), and the watches that a change
+//! is told to.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -39,7 +40,8 @@ pub(crate) struct Objects {
     pub(crate) bytes: u64,
 }
 
-/// Seats of a list, or of a watch that begins with one. `objects` is asked once the list has to be estimated.
+/// Seats of a list, or of a watch that begins with one. `objects` is asked once the list has to be
+/// estimated.
 pub(crate) fn of_list(
     asked: &Asked<'_>,
     query: &Query,
@@ -102,8 +104,8 @@ pub(crate) fn of_change(watches: u64, level_most: u64) -> Work {
     Work { initial: 1, last, additional: work.per_seat(last as f64) }
 }
 
-/// How many watches there are of what: a change is told to those of its resource, of its namespace and of its name.
-/// Kept by a keyed hash of all four, so that nothing is allocated to look one up.
+/// How many watches there are of what: a change is told to those of its resource, of its namespace
+/// and of its name. Kept by a keyed hash of all four, so that nothing is allocated to look one up.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     hasher: RandomState,
@@ -122,7 +124,8 @@ impl Watches {
         self.hasher.hash_one((asked.group, asked.resource, namespace, name))
     }
 
-    /// Counts a watch. Those of pods of one node are not counted: of those that are told of a pod's change they are the fewest.
+    /// Counts a watch. Those of pods of one node are not counted: of those that are told of a pod's
+    /// change they are the fewest.
     pub(crate) fn count(self: &Arc<Self>, asked: &Asked<'_>, fields: &str) -> Counted {
         let of_a_node = asked.resource == "pods"
             && fields.split(',').any(|term| {
@@ -217,7 +220,8 @@ mod tests {
         assert_eq!(list("list", "", "", 4, objects), 4);
     }
 
-    /// The rows of upstream's `width_test.go` about changes: watches, seats behind the answer, and for how long.
+    /// The rows of upstream's `width_test.go` about changes: watches, seats behind the answer, and
+    /// for how long.
     #[test]
     fn changes_take_seats_by_those_who_are_told() {
         for (watches, last, millis) in

@@ -1,4 +1,5 @@
-//! Recorded answers of a live kube-apiserver 1.37.1, asked of defaults, preparation and validation alone.
+//! Recorded answers of a live kube-apiserver 1.37.1, asked of defaults, preparation and validation
+//! alone.
 
 #![allow(clippy::print_stderr, reason = "the counts are for whoever reads the test's output")]
 
@@ -89,7 +90,8 @@ fn cases(folder: &Path, name: &str) -> Vec<Case> {
         .collect()
 }
 
-/// Group, version, kind and whether it lives in a namespace, from the answer to the unchanged base object.
+/// Group, version, kind and whether it lives in a namespace, from the answer to the unchanged base
+/// object.
 struct Base {
     gvk: Gvk,
     namespaced: bool,
@@ -383,7 +385,8 @@ fn causes(errors: &ErrorList) -> Vec<(String, String)> {
     list
 }
 
-/// Differences that follow a first line count where the record has them; of some it has the first line alone.
+/// Differences that follow a first line count where the record has them; of some it has the first
+/// line alone.
 fn shortened(got: Vec<(String, String)>, want: &[(String, String)]) -> Vec<(String, String)> {
     let mut list: Vec<_> = got
         .into_iter()

@@ -1,7 +1,9 @@
-//! The built-in resources of Kubernetes 1.37, one line each, in the order that upstream's discovery lists them.
+//! The built-in resources of Kubernetes 1.37, one line each, in the order that upstream's discovery
+//! lists them.
 
-/// Columns: groupVersion, plural, singular, Kind, scope (`N` namespaced, `C` cluster), verbs (`*` all eight), short names, categories,
-/// then subresources as `name:[group/version/]Kind:verbs` (no Kind: the parent's).
+/// Columns: groupVersion, plural, singular, Kind, scope (`N` namespaced, `C` cluster), verbs (`*`
+/// all eight), short names, categories, then subresources as `name:[group/version/]Kind:verbs` (no
+/// Kind: the parent's).
 pub(crate) const TABLE: &str = "\
 v1 bindings binding Binding N create - -
 v1 componentstatuses componentstatus ComponentStatus C get,list cs -

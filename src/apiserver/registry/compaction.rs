@@ -1,4 +1,5 @@
-//! Compaction of a store that other API servers may use, too: one of them each time, as upstream agrees on it.
+//! Compaction of a store that other API servers may use, too: one of them each time, as upstream
+//! agrees on it.
 
 use bytes::Bytes;
 use store::{
@@ -6,8 +7,8 @@ use store::{
     Target, Txn,
 };
 
-/// Upstream's `compactRevKey` (`k8s.io/apiserver/pkg/storage/etcd3/compact.go`): its version counts the rounds, its value is the
-/// revision at which a round began.
+/// Upstream's `compactRevKey` (`k8s.io/apiserver/pkg/storage/etcd3/compact.go`): its version counts
+/// the rounds, its value is the revision at which a round began.
 const KEY: &str = "compact_rev_key";
 
 /// What the last round knew: its number, and the newest revision then.
@@ -18,8 +19,8 @@ pub(crate) struct Compaction {
 }
 
 impl Compaction {
-    /// One round: whoever counts it up first compacts to where the store was at the round before, the others remember where it
-    /// is now.
+    /// One round: whoever counts it up first compacts to where the store was at the round before,
+    /// the others remember where it is now.
     ///
     /// # Errors
     /// As the store.
@@ -59,7 +60,8 @@ impl Compaction {
 mod tests {
     use super::*;
 
-    /// The rounds of upstream's `TestCompact`: each compacts to where the store was a round before, whoever does it.
+    /// The rounds of upstream's `TestCompact`: each compacts to where the store was a round before,
+    /// whoever does it.
     #[tokio::test]
     async fn of_two_servers_one_compacts_each_round() {
         let store = store::open_memory();

@@ -1,4 +1,5 @@
-//! The only conversions between versions: HorizontalPodAutoscaler v1 ↔ v2 and `events.k8s.io` ↔ core Event.
+//! The only conversions between versions: HorizontalPodAutoscaler v1 ↔ v2 and `events.k8s.io` ↔
+//! core Event.
 
 mod autoscaling;
 mod events;
@@ -13,8 +14,9 @@ use serde_json::Value;
 
 use crate::registry::Resource;
 
-/// A stored value as JSON bytes: our own form as it is; what another API server has stored is read as that one reads it ([`foreign`]),
-/// with what upstream fills in ([`on_read`]). `primary` is the family of the cluster's first service range.
+/// A stored value as JSON bytes: our own form as it is; what another API server has stored is read
+/// as that one reads it ([`foreign`]), with what upstream fills in ([`on_read`]). `primary` is the
+/// family of the cluster's first service range.
 ///
 /// # Errors
 /// A sentence when the bytes are neither.
@@ -63,7 +65,8 @@ pub(crate) fn from_storage(row: &Resource, value: Value) -> Value {
     }
 }
 
-/// The object of a converted value. A trial shows the version that was sent with it, which need not be a number.
+/// The object of a converted value. A trial shows the version that was sent with it, which need not
+/// be a number.
 fn rebuilt(value: Value, revision: i64) -> Option<Object> {
     let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
     if version.is_none_or(|text| text.is_empty() || text.parse::<i64>().is_ok()) {

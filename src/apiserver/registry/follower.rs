@@ -1,4 +1,5 @@
-//! Following one resource from the watch cache: everything that is there, then every change, for ever.
+//! Following one resource from the watch cache: everything that is there, then every change, for
+//! ever.
 
 use std::sync::Arc;
 use std::time::Duration;

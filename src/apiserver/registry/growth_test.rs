@@ -1,6 +1,8 @@
-//! Clients decide how long a list is: the work on a list field grows with its length, not with the square of it.
+//! Clients decide how long a list is: the work on a list field grows with its length, not with the
+//! square of it.
 //!
-//! `cargo test` looks at the lists that are used most; `tests/growth` at each list field of each built-in kind.
+//! `cargo test` looks at the lists that are used most; `tests/growth` at each list field of each
+//! built-in kind.
 
 #![allow(clippy::print_stderr, reason = "tests/growth prints the counts")]
 
@@ -24,15 +26,18 @@ use crate::request::user::User;
 const FIELDS_VARIABLE: &str = "KUBE_LITE_GROWTH_FIELDS";
 /// The longer list is this many times as long as the shorter one.
 const LONGER: usize = 16;
-/// Work that grows with n·log n takes about 22 times as long, quadratic work 256 times. What lies between is noise of the machine.
+/// Work that grows with n·log n takes about 22 times as long, quadratic work 256 times. What lies
+/// between is noise of the machine.
 const GROWTH_MAX: f64 = 80.0;
-/// A longer list that takes less per item is not measured further: no square of its length is in it that matters.
+/// A longer list that takes less per item is not measured further: no square of its length is in it
+/// that matters.
 const CHEAP: Duration = Duration::from_micros(8);
 /// Items of the shorter list when each list field is measured.
 const ALL_ITEMS: usize = 1000;
 /// The shortest of so many measurements counts.
 const ROUNDS: usize = 3;
-/// Lists within items of other lists and deeper structs, such as schemas within schemas, are followed so far.
+/// Lists within items of other lists and deeper structs, such as schemas within schemas, are
+/// followed so far.
 const DEPTH_MAX: usize = 14;
 
 /// A way from the root of a kind to one of its lists.
@@ -56,7 +61,8 @@ enum Step {
     Key,
 }
 
-/// Each list field of each type that a built-in kind reaches, by the first kind and the shortest way.
+/// Each list field of each type that a built-in kind reaches, by the first kind and the shortest
+/// way.
 fn list_fields(schema: &Arc<Schema>) -> Vec<ListField> {
     let mut known: HashSet<(TypeId, Arc<str>)> = HashSet::new();
     let mut lists = Vec::new();
@@ -184,7 +190,8 @@ impl ListField {
         format!("{}/{}{}", self.gvk.api_version(), self.gvk.kind, steps.collect::<String>())
     }
 
-    /// An object whose list has so many items; those of the last quarter are the first ones again when `doubled`.
+    /// An object whose list has so many items; those of the last quarter are the first ones again
+    /// when `doubled`.
     fn object(&self, count: usize, doubled: bool) -> Value {
         let number = |index: usize| if doubled { index % (count * 3 / 4) } else { index };
         let schema = &*self.schema;

@@ -1,4 +1,5 @@
-//! Leases that objects with a time to live hang on; shared, so that they leave the store in batches.
+//! Leases that objects with a time to live hang on; shared, so that they leave the store in
+//! batches.
 
 use std::time::Duration;
 
@@ -6,9 +7,11 @@ use parking_lot::Mutex;
 use store::{Backend, StoreError};
 use tokio::time::Instant;
 
-/// How long one lease takes new objects (`LeaseReuseDurationSeconds` of `k8s.io/apiserver/pkg/storage/etcd3`).
+/// How long one lease takes new objects (`LeaseReuseDurationSeconds` of
+/// `k8s.io/apiserver/pkg/storage/etcd3`).
 const REUSE_MAX: Duration = Duration::from_secs(60);
-/// Share of the time to live that objects may live longer for the sake of sharing (upstream's `leaseReuseDurationPercent`).
+/// Share of the time to live that objects may live longer for the sake of sharing (upstream's
+/// `leaseReuseDurationPercent`).
 const REUSE_SHARE: f64 = 0.05;
 /// Objects on one lease (upstream's `LeaseMaxObjectCount`): expiry deletes them in one transaction.
 const OBJECTS_MAX: usize = 1000;
@@ -38,7 +41,8 @@ impl Leases {
         if let Some(id) = self.reuse(ttl) {
             return Ok(id);
         }
-        // Two writers at once may grant two leases: both are sound, the later one is kept for what follows.
+        // Two writers at once may grant two leases: both are sound, the later one is kept for what
+        // follows.
         let longer = ttl + REUSE_MAX.min(ttl.mul_f64(REUSE_SHARE));
         let seconds = i64::try_from(longer.as_secs()).unwrap_or(i64::MAX);
         let asked = base::clock::now();
@@ -60,7 +64,8 @@ impl Leases {
         Some(current.id)
     }
 
-    /// The store knows this lease no more (its data was replaced): the next write asks for a new one.
+    /// The store knows this lease no more (its data was replaced): the next write asks for a new
+    /// one.
     pub(super) fn forget(&self, id: i64) {
         let mut slot = self.0.lock();
         if slot.is_some_and(|current| current.id == id) {

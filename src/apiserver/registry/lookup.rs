@@ -1,4 +1,5 @@
-//! What authentication, authorization and admission may ask of the cluster: a narrow view of the watch cache.
+//! What authentication, authorization and admission may ask of the cluster: a narrow view of the
+//! watch cache.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -10,11 +11,12 @@ use serde_json::Value;
 /// Reads of the watch cache and of the store.
 #[async_trait]
 pub trait Lookup: Send + Sync {
-    /// One object from the cache; `namespace` is empty for cluster-scoped kinds. `None` says that there is no such object, and
-    /// that of a resource that is not served.
+    /// One object from the cache; `namespace` is empty for cluster-scoped kinds. `None` says that
+    /// there is no such object, and that of a resource that is not served.
     ///
     /// # Errors
-    /// When neither the cache nor the store can be read, or the object in the store cannot: it may exist.
+    /// When neither the cache nor the store can be read, or the object in the store cannot: it may
+    /// exist.
     async fn get(
         &self,
         gvr: &Gvr,
@@ -22,7 +24,8 @@ pub trait Lookup: Send + Sync {
         name: &str,
     ) -> Result<Option<Arc<Object>>, Status>;
 
-    /// One object as the store has it now, for answers that must not be stale (a missing namespace or service account).
+    /// One object as the store has it now, for answers that must not be stale (a missing namespace
+    /// or service account).
     ///
     /// # Errors
     /// As [`Lookup::get`].
@@ -33,7 +36,8 @@ pub trait Lookup: Send + Sync {
         name: &str,
     ) -> Result<Option<Arc<Object>>, Status>;
 
-    /// One object from the cache, and from the store where the cache does not have it: it may have been made a moment ago.
+    /// One object from the cache, and from the store where the cache does not have it: it may have
+    /// been made a moment ago.
     ///
     /// # Errors
     /// As [`Lookup::get`].
@@ -49,7 +53,8 @@ pub trait Lookup: Send + Sync {
         }
     }
 
-    /// As [`Lookup::get_live`], waiting up to `patience` for an object that a controller is about to make.
+    /// As [`Lookup::get_live`], waiting up to `patience` for an object that a controller is about
+    /// to make.
     ///
     /// # Errors
     /// As [`Lookup::get`], at once.
@@ -74,7 +79,8 @@ pub trait Lookup: Send + Sync {
     /// All objects of one namespace; of all namespaces when `namespace` is empty.
     ///
     /// # Errors
-    /// When the cache does not load, or an object in the store cannot be read: a shorter list would limit less.
+    /// When the cache does not load, or an object in the store cannot be read: a shorter list would
+    /// limit less.
     async fn list(&self, gvr: &Gvr, namespace: &str) -> Result<Vec<Arc<Object>>, Status>;
 
     /// Pods with this `spec.nodeName`, by the cache's index.

@@ -1,4 +1,5 @@
-//! Rules of `metadata` that hold for every kind: what the server fills in, what an update may not change, and the checks.
+//! Rules of `metadata` that hold for every kind: what the server fills in, what an update may not
+//! change, and the checks.
 
 use std::collections::HashSet;
 
@@ -10,7 +11,8 @@ use super::strategy::Strategy;
 
 /// Upstream's `FieldManagerMaxLength`.
 const MANAGER_LENGTH_MAX: usize = 128;
-/// Longest name that `generateName` may lead to: 63 less 5 of suffix (`k8s.io/apiserver/pkg/storage/names`).
+/// Longest name that `generateName` may lead to: 63 less 5 of suffix
+/// (`k8s.io/apiserver/pkg/storage/names`).
 const GENERATED_PREFIX_MAX: usize = 58;
 
 /// The metadata of an object, made when it is absent.
@@ -135,7 +137,8 @@ pub fn keep_on_update(object: &mut Value, old: &Value) {
     metadata.remove("selfLink");
 }
 
-/// An update never sets the generation: it is taken from the stored object before the strategy counts it up.
+/// An update never sets the generation: it is taken from the stored object before the strategy
+/// counts it up.
 pub fn keep_generation(object: &mut Value, old: &Value) {
     let generation = number(old, "generation");
     let metadata = metadata_mut(object);
@@ -170,7 +173,8 @@ pub fn validate(object: &Value, namespaced: bool, strategy: &dyn Strategy) -> Er
     errors
 }
 
-/// Errors of a change of metadata, in upstream's order: first those of any object, then of the change.
+/// Errors of a change of metadata, in upstream's order: first those of any object, then of the
+/// change.
 pub fn validate_update(object: &Value, old: &Value, namespaced: bool) -> ErrorList {
     let mut errors = meta::validate_create(object, namespaced, path_segment);
     errors.extend(meta::validate_update(object, old));

@@ -1,5 +1,5 @@
-//! What is stored and served, apart from HTTP: registry, storage and caches. Built before the server, because those who
-//! authorize and admit read through it.
+//! What is stored and served, apart from HTTP: registry, storage and caches. Built before the
+//! server, because those who authorize and admit read through it.
 
 use std::sync::Arc;
 
@@ -105,7 +105,8 @@ impl Objects {
         self.registry.load().row(gvr).cloned().ok_or_else(status::no_resource)
     }
 
-    /// Writes the `status` of an object; the value carries the resource version that it was read at.
+    /// Writes the `status` of an object; the value carries the resource version that it was read
+    /// at.
     ///
     /// # Errors
     /// The refusal; 409 `Conflict` when the object changed since.
@@ -221,7 +222,8 @@ mod tests {
             assert_eq!(refused.code, 500);
             assert!(refused.message.contains("/minions/n"), "{}", refused.message);
         }
-        // The cache cannot hold a part of the objects; those that can be read are found all the same.
+        // The cache cannot hold a part of the objects; those that can be read are found all the
+        // same.
         for name in ["good", "none"] {
             let found = objects.find(nodes, "", name).await.unwrap();
             assert_eq!(found.is_some(), name == "good");

@@ -37,7 +37,8 @@ pub(crate) fn of(row: &Resource, subresource: &str) -> Option<&'static Set> {
         return custom.reset(subresource);
     }
     row.subresource("status")?;
-    // Neither of these says what it resets, so that what is sent beside their own fields is owned and not stored.
+    // Neither of these says what it resets, so that what is sent beside their own fields is owned
+    // and not stored.
     let says_none = matches!(subresource, "ephemeralcontainers" | "resize");
     if says_none {
         return None;
@@ -45,7 +46,8 @@ pub(crate) fn of(row: &Resource, subresource: &str) -> Option<&'static Set> {
     Some(built_in(&row.spec.gvk, subresource))
 }
 
-/// What a write of a built-in kind that has a status resets (upstream's `GetResetFields` of each strategy).
+/// What a write of a built-in kind that has a status resets (upstream's `GetResetFields` of each
+/// strategy).
 pub(crate) fn built_in(kind: &Gvk, subresource: &str) -> &'static Set {
     match (&*kind.group, &*kind.kind, subresource) {
         ("certificates.k8s.io", "CertificateSigningRequest", "status") => &REQUEST_STATUS,

@@ -1,4 +1,5 @@
-//! One row per served resource, and the table of rows as a value that is swapped when a kind is registered at run time.
+//! One row per served resource, and the table of rows as a value that is swapped when a kind is
+//! registered at run time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,7 +63,8 @@ pub struct ResourceSpec {
     pub subresources: Vec<Subresource>,
     /// Where objects are stored below `/registry/`, without slash at the end.
     pub prefix: Arc<str>,
-    /// Group, version and kind of the stored form; differs from `gvk` where another version is the storage version.
+    /// Group, version and kind of the stored form; differs from `gvk` where another version is the
+    /// storage version.
     pub storage: Gvk,
     /// Which writes may be lost when the machine or the process ends within half a minute of them.
     pub lazy: Lazy,
@@ -99,7 +101,8 @@ impl ResourceSpec {
         }
     }
 
-    /// An ordinary resource under upstream's key layout for custom resources: `/registry/<group>/<resource>`.
+    /// An ordinary resource under upstream's key layout for custom resources:
+    /// `/registry/<group>/<resource>`.
     pub fn custom(gvr: Gvr, kind: &str, namespaced: bool, strategy: Arc<dyn Strategy>) -> Self {
         let gvk = Gvk {
             group: Arc::clone(&gvr.group),
@@ -126,8 +129,8 @@ impl ResourceSpec {
         }
     }
 
-    /// Name of the watch cache: one for all rows of a storage, but one for each version of a custom resource, whose objects
-    /// stand in it as that version shows them.
+    /// Name of the watch cache: one for all rows of a storage, but one for each version of a custom
+    /// resource, whose objects stand in it as that version shows them.
     pub(crate) fn cache_key(&self) -> Arc<str> {
         match &self.custom {
             None => Arc::clone(&self.prefix),
@@ -153,12 +156,13 @@ pub struct Resource {
     pub stored_head: String,
     /// `storageVersionHash` of discovery.
     pub storage_hash: String,
-    /// Several versions share this storage, so stored objects may have to be converted on their way out. Custom resources are
-    /// converted as they are read from the store.
+    /// Several versions share this storage, so stored objects may have to be converted on their way
+    /// out. Custom resources are converted as they are read from the store.
     pub converts: bool,
     /// Name of the watch cache.
     pub cache_key: Arc<str>,
-    /// Revision of the newest write of this server, so that its own readers of the cache can wait for it.
+    /// Revision of the newest write of this server, so that its own readers of the cache can wait
+    /// for it.
     pub written: AtomicI64,
 }
 
@@ -206,7 +210,8 @@ impl Resource {
         }
     }
 
-    /// Prefix of all keys, or of those of one namespace; ends with a slash so that `foo` never matches `foos`.
+    /// Prefix of all keys, or of those of one namespace; ends with a slash so that `foo` never
+    /// matches `foos`.
     pub fn key_prefix(&self, namespace: &str) -> String {
         if namespace.is_empty() {
             format!("/registry/{}/", self.spec.prefix)
@@ -221,8 +226,8 @@ impl Resource {
     }
 }
 
-/// Upstream stores these in a version that it does not serve by default, so their hash is not that of the served version
-/// (answers of kube-apiserver 1.37.1).
+/// Upstream stores these in a version that it does not serve by default, so their hash is not that
+/// of the served version (answers of kube-apiserver 1.37.1).
 const HASHES: [(&str, &str); 5] = [
     ("clustertrustbundles", "v5yhuVertL4="),
     ("podcertificaterequests", "wYA9yXQH8fg="),
@@ -331,7 +336,8 @@ impl Registry {
         self.groups.retain(|g| !g.versions.is_empty());
     }
 
-    /// Replaces rows of custom resources, each set by the other. What is built in is never replaced.
+    /// Replaces rows of custom resources, each set by the other. What is built in is never
+    /// replaced.
     pub(crate) fn exchange(&mut self, old: &[ResourceSpec], new: &[ResourceSpec]) {
         let own = |registry: &Self, gvr: &Gvr| {
             registry.rows.get(gvr).is_none_or(|row| row.spec.custom.is_some())
@@ -351,7 +357,8 @@ impl Registry {
         self.arrange();
     }
 
-    /// Groups of custom resources stand behind the others by their names, versions the preferred one first.
+    /// Groups of custom resources stand behind the others by their names, versions the preferred
+    /// one first.
     fn arrange(&mut self) {
         let custom = |group: &Group| {
             group.versions.iter().all(|v| v.resources.iter().all(|r| r.spec.custom.is_some()))
@@ -461,7 +468,8 @@ fn parse_row(line: &str) -> Option<ResourceSpec> {
     })
 }
 
-/// Upstream's key layout: the plural, except for these; groups served by its aggregated extensions have the group in front.
+/// Upstream's key layout: the plural, except for these; groups served by its aggregated extensions
+/// have the group in front.
 fn storage_prefix(group: &str, resource: &str) -> String {
     match (group, resource) {
         ("", "replicationcontrollers") => "controllers".into(),

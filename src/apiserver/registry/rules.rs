@@ -17,12 +17,14 @@ pub(crate) struct Rules {
     pub(crate) name: NameRule,
     /// The kind's zero status as JSON; `None` when clients may write the status with the object.
     pub(crate) status: Option<&'static str>,
-    /// A change of one of these fields counts `metadata.generation` up; empty when the kind has no generation. Of one with `?` it
-    /// counts whether it is there: an empty selector selects all, an absent one nothing.
+    /// A change of one of these fields counts `metadata.generation` up; empty when the kind has no
+    /// generation. Of one with `?` it counts whether it is there: an empty selector selects all, an
+    /// absent one nothing.
     pub(crate) generation: &'static [&'static str],
     /// A status write leaves labels, annotations, finalizers and owners alone.
     pub(crate) status_keeps_meta: bool,
-    /// Of a change the prefix of names is checked, too: upstream checks these kinds as new ones then. Filled in by [`Rules::of`].
+    /// Of a change the prefix of names is checked, too: upstream checks these kinds as new ones
+    /// then. Filled in by [`Rules::of`].
     pub(crate) checks_prefix: bool,
     /// A PUT to an absent name creates it.
     pub(crate) create_on_update: bool,

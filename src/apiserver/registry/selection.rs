@@ -25,7 +25,8 @@ pub struct Selection {
     fields: FieldSelector,
 }
 
-/// What `events.k8s.io` calls the fields that events have in the core group, by whose names they are kept.
+/// What `events.k8s.io` calls the fields that events have in the core group, by whose names they
+/// are kept.
 const EVENT_FIELDS: [(&str, &str); 10] = [
     ("reason", "reason"),
     ("regarding.kind", "involvedObject.kind"),

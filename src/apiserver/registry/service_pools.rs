@@ -14,7 +14,8 @@ pub(crate) use ranges::{RANDOM_TRIES, Range};
 pub(crate) struct Services {
     pub(crate) ranges: Vec<Range>,
     pub(crate) ports: (u16, u16),
-    /// Node ports of writes that the cache may not show yet, with the revision behind which it does (0: still under way).
+    /// Node ports of writes that the cache may not show yet, with the revision behind which it does
+    /// (0: still under way).
     pub(crate) held: Mutex<HashMap<u16, i64>>,
 }
 

@@ -1,4 +1,5 @@
-//! Objects in the store: compact JSON under upstream's keys, sealed where a transformer says so, written with preconditions.
+//! Objects in the store: compact JSON under upstream's keys, sealed where a transformer says so,
+//! written with preconditions.
 
 mod transaction;
 
@@ -130,7 +131,8 @@ impl Storage {
         }
     }
 
-    /// Keys of a row (of one namespace, or all) at an exact revision, from `start` (a key suffix) on.
+    /// Keys of a row (of one namespace, or all) at an exact revision, from `start` (a key suffix)
+    /// on.
     ///
     /// # Errors
     /// As the store.
@@ -158,7 +160,8 @@ impl Storage {
         found
     }
 
-    /// A stored value as an object of the storage version; of a custom resource, as one of the row's version.
+    /// A stored value as an object of the storage version; of a custom resource, as one of the
+    /// row's version.
     ///
     /// # Errors
     /// 500 that names the key when the value cannot be read, or says why it cannot be converted.
@@ -328,8 +331,8 @@ impl Storage {
         Ok(Prepared { plain, expected, durability: row.spec.durability(false) })
     }
 
-    /// The bytes of an object that replaces `old`, which is the version `expected`. Takes both, so that while the disk is
-    /// waited for only the bytes are there: trees are many times as large.
+    /// The bytes of an object that replaces `old`, which is the version `expected`. Takes both, so
+    /// that while the disk is waited for only the bytes are there: trees are many times as large.
     ///
     /// # Errors
     /// As [`Storage::prepare`].
@@ -352,7 +355,8 @@ impl Storage {
         bytes.map_err(|why| status::unmapped(500, why))
     }
 
-    /// Writes what is prepared, and `linked` with it: all of it or nothing. `None` when one of the linked objects has changed.
+    /// Writes what is prepared, and `linked` with it: all of it or nothing. `None` when one of the
+    /// linked objects has changed.
     ///
     /// # Errors
     /// As the store.
@@ -420,7 +424,8 @@ impl Storage {
             .map_err(|unreadable| status::unmapped(500, unreadable.why))
     }
 
-    /// The bytes at `found`'s key are those that writing `value` would put there; that is false when they changed since.
+    /// The bytes at `found`'s key are those that writing `value` would put there; that is false
+    /// when they changed since.
     ///
     /// # Errors
     /// As the store.
@@ -455,8 +460,8 @@ impl Storage {
     }
 }
 
-/// Whether a change of a Lease only says that its holder is still there. A crash that forgets that is seen as a late renewal;
-/// one that forgot who holds it would give it back to who had lost it.
+/// Whether a change of a Lease only says that its holder is still there. A crash that forgets that
+/// is seen as a late renewal; one that forgot who holds it would give it back to who had lost it.
 fn is_renewal(old: &Value, new: &Value) -> bool {
     let same = |part: &str, besides: &[&str]| {
         let fields = |value: &Value| {

@@ -1,4 +1,5 @@
-//! How values that another API server has stored will be read, for a report before a server runs on them.
+//! How values that another API server has stored will be read, for a report before a server runs on
+//! them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -22,8 +22,8 @@ use serde_json::Value;
 use super::Strategy;
 use super::rules::Rules;
 
-/// The strategy of a built-in kind. Kinds of other groups (custom resources) have rules of their own elsewhere and get
-/// the plain one here.
+/// The strategy of a built-in kind. Kinds of other groups (custom resources) have rules of their
+/// own elsewhere and get the plain one here.
 pub fn strategy_for(gvk: &Gvk) -> Arc<dyn Strategy> {
     Arc::new(rules_of(&gvk.group, &gvk.version, &gvk.kind).of(&gvk.group, &gvk.version, &gvk.kind))
 }

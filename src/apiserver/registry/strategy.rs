@@ -1,4 +1,5 @@
-//! What is particular to one kind: defaults a table cannot say, validation, which write may touch what.
+//! What is particular to one kind: defaults a table cannot say, validation, which write may touch
+//! what.
 
 use std::borrow::Cow;
 
@@ -15,20 +16,25 @@ pub struct WriteContext<'a> {
     pub user: &'a User,
     /// Namespace of the request, or empty.
     pub namespace: &'a str,
-    /// Subresource written: empty, `status`, `scale`, `ephemeralcontainers`, `resize`, `approval`, `finalize`, …
+    /// Subresource written: empty, `status`, `scale`, `ephemeralcontainers`, `resize`, `approval`,
+    /// `finalize`, …
     pub subresource: &'a str,
     /// Nothing is stored.
     pub dry_run: bool,
-    /// What the checks of a change found without refusing it; [`Strategy::warnings_on_update`] tells it.
+    /// What the checks of a change found without refusing it; [`Strategy::warnings_on_update`]
+    /// tells it.
     pub tolerated: Mutex<Vec<String>>,
 }
 
-/// Rules of one kind. All methods are pure; objects are complete JSON values in the kind's served version.
+/// Rules of one kind. All methods are pure; objects are complete JSON values in the kind's served
+/// version.
 ///
-/// Order on create: decode → table defaults → [`Strategy::default`] → admission (mutating) → defaults again →
-/// [`Strategy::prepare_for_create`] → metadata validation (generic) → [`Strategy::validate`] → admission (validating) → store.
-/// On update the same with `prepare_for_update` and `validate_update`; the generic part keeps `metadata` fields that
-/// clients may not change, and for `status` writes everything that [`Strategy::prepare_for_update`] restores from `old`.
+/// Order on create: decode → table defaults → [`Strategy::default`] → admission (mutating) →
+/// defaults again → [`Strategy::prepare_for_create`] → metadata validation (generic) →
+/// [`Strategy::validate`] → admission (validating) → store. On update the same with
+/// `prepare_for_update` and `validate_update`; the generic part keeps `metadata` fields that
+/// clients may not change, and for `status` writes everything that [`Strategy::prepare_for_update`]
+/// restores from `old`.
 pub trait Strategy: Send + Sync {
     /// Defaults beyond those that the schema table states.
     fn default(&self, object: &mut Value) {
@@ -45,8 +51,8 @@ pub trait Strategy: Send + Sync {
         let _ = (context, object, old);
     }
 
-    /// Errors of a new object, in upstream's order. Generic `metadata` validation (names, labels, annotations, owner
-    /// references) was done by the pipeline with [`Strategy::validate_name`].
+    /// Errors of a new object, in upstream's order. Generic `metadata` validation (names, labels,
+    /// annotations, owner references) was done by the pipeline with [`Strategy::validate_name`].
     fn validate(&self, context: &WriteContext<'_>, object: &Value) -> ErrorList {
         let _ = (context, object);
         Vec::new()
@@ -63,7 +69,8 @@ pub trait Strategy: Send + Sync {
         Vec::new()
     }
 
-    /// Errors of the name, as texts without field; `prefix` when it is a `generateName`. Default: DNS-1123 subdomain.
+    /// Errors of the name, as texts without field; `prefix` when it is a `generateName`. Default:
+    /// DNS-1123 subdomain.
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         let _ = (name, prefix);
         Vec::new()

@@ -12,11 +12,13 @@ use tokio::sync::RwLock;
 pub struct Opened {
     /// Its bytes in the clear.
     pub plain: Bytes,
-    /// The value is sealed with an outdated key or provider: an update writes it even if nothing else changes.
+    /// The value is sealed with an outdated key or provider: an update writes it even if nothing
+    /// else changes.
     pub stale: bool,
 }
 
-/// Seals values of some resources before they reach the store, such as Secrets (encryption at rest).
+/// Seals values of some resources before they reach the store, such as Secrets (encryption at
+/// rest).
 #[async_trait]
 pub trait Transformer: Send + Sync + std::fmt::Debug {
     /// Whether values of this resource may be sealed.
@@ -34,12 +36,14 @@ pub trait Transformer: Send + Sync + std::fmt::Debug {
     /// A sentence.
     fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, String>;
 
-    /// Held for reading from sealing a value to its end in the store, so that keys are not dropped in between.
+    /// Held for reading from sealing a value to its end in the store, so that keys are not dropped
+    /// in between.
     fn gate(&self, _resource: &Gvr) -> Option<Arc<RwLock<()>>> {
         None
     }
 
-    /// Fetches the keys that these values need and that are not cached yet; `open` reports those that cannot be had.
+    /// Fetches the keys that these values need and that are not cached yet; `open` reports those
+    /// that cannot be had.
     async fn fetch(&self, _resource: &Gvr, _stored: &[&Bytes]) {}
 
     /// Whether there is something that may be unwell.

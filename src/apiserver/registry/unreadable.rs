@@ -1,5 +1,5 @@
-//! Stored values that cannot be read, and the errors that requests for them get: upstream's corrupt objects
-//! (`k8s.io/apiserver/pkg/storage/etcd3/corrupt_obj_deleter.go`).
+//! Stored values that cannot be read, and the errors that requests for them get: upstream's corrupt
+//! objects (`k8s.io/apiserver/pkg/storage/etcd3/corrupt_obj_deleter.go`).
 
 use api::status::{Cause, Details};
 use api::{Gvr, Status};

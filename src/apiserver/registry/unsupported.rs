@@ -1,4 +1,5 @@
-//! What is stored but not acted on yet: every write of it is told so by a warning, and `status` lists what the store holds.
+//! What is stored but not acted on yet: every write of it is told so by a warning, and `status`
+//! lists what the store holds.
 
 mod ingress_classes;
 
@@ -15,10 +16,12 @@ use crate::registry::objects::Objects;
 
 /// Objects looked at in one piece while `status` counts.
 const CHUNK: usize = 500;
-/// Warnings of one write; further fields are counted in the last one, since clients show each on a line.
+/// Warnings of one write; further fields are counted in the last one, since clients show each on a
+/// line.
 const WARNINGS_MAX: usize = 16;
 
-/// What one write sets that nothing acts on, as sentences for warnings. `classes` are those of [`IngressClasses::for_kind`].
+/// What one write sets that nothing acts on, as sentences for warnings. `classes` are those of
+/// [`IngressClasses::for_kind`].
 pub(crate) fn warnings(kind: &Gvk, value: &Value, classes: &IngressClasses) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(why) = not_acted_on(kind, value, classes) {
@@ -62,8 +65,8 @@ pub struct Unused {
     pub why: String,
 }
 
-/// What the store holds that nothing acts on, without the objects that every cluster starts with. What cannot be read is
-/// left out: `status` reports the store itself.
+/// What the store holds that nothing acts on, without the objects that every cluster starts with.
+/// What cannot be read is left out: `status` reports the store itself.
 pub(crate) async fn in_use(objects: &Objects) -> Vec<Unused> {
     let registry = objects.registry();
     let mut out = Vec::new();

@@ -1,7 +1,8 @@
-//! The watch cache: per stored resource one copy of all objects and a ring of their last changes, fed by the store's watch.
+//! The watch cache: per stored resource one copy of all objects and a ring of their last changes,
+//! fed by the store's watch.
 //!
-//! Watchers hold a position in the ring instead of a queue of their own: nothing is dropped, and one that is behind the ring reads the
-//! store's history until it has caught up.
+//! Watchers hold a position in the ring instead of a queue of their own: nothing is dropped, and
+//! one that is behind the ring reads the store's history until it has caught up.
 
 mod interest;
 mod nodes;
@@ -92,7 +93,8 @@ impl Caches {
         if let Some(cache) = running.get(&row.cache_key) {
             return Arc::clone(cache);
         }
-        // What can end before the server does has a set of tasks of its own, so that its end is no fault.
+        // What can end before the server does has a set of tasks of its own, so that its end is no
+        // fault.
         let own = row.spec.custom.as_ref().map(|_| self.tasks.child());
         let tasks = own.as_ref().unwrap_or(&self.tasks);
         let cache = Arc::new(Cache {
@@ -136,7 +138,8 @@ impl Caches {
         running.values().filter(|cache| *cache.row.spec.prefix == *prefix).cloned().collect()
     }
 
-    /// Ends a cache: its watches end, and whoever waits for it is told to come again. Its rows must be retired before.
+    /// Ends a cache: its watches end, and whoever waits for it is told to come again. Its rows must
+    /// be retired before.
     pub(crate) fn stop(&self, key: &str) {
         if let Some(cache) = self.running.lock().remove(key) {
             cache.stop.request();
@@ -245,7 +248,8 @@ impl Cache {
 
     async fn load(&self, range: &KeyRange) -> Result<i64, Failed> {
         let mut response = self.storage.backend().range(RangeRequest::new(range.clone())).await?;
-        // They stay here for long, and those that are slices of the store's files would keep these on the device.
+        // They stay here for long, and those that are slices of the store's files would keep these
+        // on the device.
         for kv in &mut response.kvs {
             kv.value = Bytes::copy_from_slice(&kv.value);
         }
@@ -275,7 +279,8 @@ impl Cache {
         text.strip_prefix(prefix.as_str()).unwrap_or(&text).into()
     }
 
-    /// What was read, if all of it can be: a cache without one of its objects would show it as deleted.
+    /// What was read, if all of it can be: a cache without one of its objects would show it as
+    /// deleted.
     fn readable(&self, read: Vec<Result<Object, Unreadable>>) -> Result<Vec<Object>, Failed> {
         let (mut objects, mut failed) = (Vec::with_capacity(read.len()), Vec::new());
         for read in read {
@@ -342,7 +347,8 @@ impl Cache {
     /// Waits until the cache has reached `revision` (0: any state).
     ///
     /// # Errors
-    /// 504 with upstream's text when the revision is not reached in time; 500 while objects cannot be read.
+    /// 504 with upstream's text when the revision is not reached in time; 500 while objects cannot
+    /// be read.
     pub async fn wait_for(&self, revision: i64) -> Result<(), Status> {
         let begun = base::clock::now();
         let mut seen = self.revision.subscribe();
@@ -422,8 +428,8 @@ impl Cache {
         (page, position)
     }
 
-    /// As [`Cache::list_and_watch`], for sending the objects one after another: they share memory with the cache. The number is
-    /// the revision that they are of.
+    /// As [`Cache::list_and_watch`], for sending the objects one after another: they share memory
+    /// with the cache. The number is the revision that they are of.
     pub fn initial_and_watch(self: &Arc<Self>, filter: &Filter) -> (Initial, Position, i64) {
         let slot = self.slot(filter);
         let state = self.state.read();

@@ -5,8 +5,9 @@ use http::{HeaderName, HeaderValue, Request};
 /// The header with the ID of a request, in requests and responses.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("audit-id");
 
-/// The id of a request: the client's own where it brings one, as it is, else a new one. Every answer has it, also where nothing is
-/// recorded (`WithAuditInit` of `k8s.io/apiserver/pkg/endpoints/filters`).
+/// The id of a request: the client's own where it brings one, as it is, else a new one. Every
+/// answer has it, also where nothing is recorded (`WithAuditInit` of
+/// `k8s.io/apiserver/pkg/endpoints/filters`).
 pub(crate) fn of<B>(request: &Request<B>) -> HeaderValue {
     if let Some(AssignedId(id)) = request.extensions().get() {
         return id.clone();
@@ -17,7 +18,8 @@ pub(crate) fn of<B>(request: &Request<B>) -> HeaderValue {
     })
 }
 
-/// The ID that the server gave a request. An extension, so that requests that are proxied keep their headers.
+/// The ID that the server gave a request. An extension, so that requests that are proxied keep
+/// their headers.
 #[derive(Debug, Clone)]
 struct AssignedId(HeaderValue);
 

@@ -27,7 +27,8 @@ pub fn empty() -> Body {
 /// Bytes of a body that are expanded at a time.
 const PIECE_BYTES: usize = 32 * 1024;
 
-/// What gzip makes of these bytes, `length` of them, expanded piece by piece as they are sent: whoever takes them slowly holds no copy.
+/// What gzip makes of these bytes, `length` of them, expanded piece by piece as they are sent:
+/// whoever takes them slowly holds no copy.
 pub(crate) fn expanding(gzip: Bytes, length: usize) -> Body {
     let decoder = flate2::bufread::GzDecoder::new(std::io::Cursor::new(gzip));
     Expanding { decoder, left: length }.boxed_unsync()

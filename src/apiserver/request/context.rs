@@ -69,7 +69,8 @@ impl Context {
         negotiate::accept(&self.headers, &self.query, self.offer())
     }
 
-    /// The Accept header against the media types of the route alone, which is looked at before anything else of the request.
+    /// The Accept header against the media types of the route alone, which is looked at before
+    /// anything else of the request.
     ///
     /// # Errors
     /// 406 with the router's text.
@@ -87,7 +88,8 @@ impl Context {
         Status::not_found(&self.row.spec.gvr.group, &self.row.spec.gvr.resource, name)
     }
 
-    /// A warning for the client; repeated ones are sent once, and more than could be shown are not kept.
+    /// A warning for the client; repeated ones are sent once, and more than could be shown are not
+    /// kept.
     pub(crate) fn warn(&self, text: impl Into<String>) {
         let text = text.into();
         let mut warnings = self.warnings.lock();
@@ -104,7 +106,8 @@ impl Context {
 
 /// Warnings of one request that are kept: more do not fit into [`WARNINGS_CHARS_MAX`].
 const WARNINGS_MAX: usize = 512;
-/// Characters of all warnings of an answer together; beyond them each is cut (upstream's `truncateAtTotalRunes`).
+/// Characters of all warnings of an answer together; beyond them each is cut (upstream's
+/// `truncateAtTotalRunes`).
 const WARNINGS_CHARS_MAX: usize = 4096;
 /// Characters of a warning that is cut (`truncateItemRunes`).
 const WARNING_CHARS_MAX: usize = 256;
@@ -117,7 +120,8 @@ fn bounded(warnings: &[String]) -> Vec<String> {
     }
     let (mut whole, mut cut, mut told) = (0, 0, Vec::new());
     for text in texts() {
-        // Those up to the first that does not fit are told again, cut; after it only while there is room.
+        // Those up to the first that does not fit are told again, cut; after it only while there is
+        // room.
         if whole > WARNINGS_CHARS_MAX && cut >= WARNINGS_CHARS_MAX {
             break;
         }
@@ -133,7 +137,8 @@ fn bounded(warnings: &[String]) -> Vec<String> {
 mod tests {
     use super::bounded;
 
-    /// As upstream's `filters/warning.go` counts: of 190 warnings of 116 characters kube-apiserver 1.37.1 sends 36.
+    /// As upstream's `filters/warning.go` counts: of 190 warnings of 116 characters kube-apiserver
+    /// 1.37.1 sends 36.
     #[test]
     fn warnings_do_not_fill_the_head() {
         let many: Vec<String> = (0..190).map(|i| format!("{i:0116}")).collect();

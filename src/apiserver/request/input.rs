@@ -1,4 +1,5 @@
-//! Bodies as objects: decoded by the schema, with unknown and duplicate fields refused, warned of or ignored.
+//! Bodies as objects: decoded by the schema, with unknown and duplicate fields refused, warned of
+//! or ignored.
 
 use api::Status;
 use api::codec::Decoded;
@@ -14,7 +15,8 @@ use crate::request::negotiate;
 use crate::request::negotiate::Media;
 use crate::serialization;
 
-/// Reads the body of a create or update as an object of the kind `kind` (the row's, or a subresource's).
+/// Reads the body of a create or update as an object of the kind `kind` (the row's, or a
+/// subresource's).
 ///
 /// # Errors
 /// 400, 413, 415 with upstream's texts.
@@ -111,8 +113,9 @@ pub(crate) fn cause<'a>(refusal: &'a Status, kind: &api::Gvk) -> &'a str {
     }
 }
 
-/// The times of a certificate are compared to the fraction of a second, which their canonical form leaves out: what has one is given on
-/// as it was sent, and refused by the rules of the kind, since no certificate has one.
+/// The times of a certificate are compared to the fraction of a second, which their canonical form
+/// leaves out: what has one is given on as it was sent, and refused by the rules of the kind, since
+/// no certificate has one.
 fn exact_times(sent: &Value, value: &mut Value) {
     for key in ["notBefore", "notAfter"] {
         let Some(text) = sent.get("status").and_then(|status| status.get(key)) else { continue };
@@ -166,7 +169,8 @@ pub(crate) fn strict(
     Ok(())
 }
 
-/// What an error of strict decoding is as warnings: each of YAML's mistakes by itself (upstream's `parseYAMLWarnings`).
+/// What an error of strict decoding is as warnings: each of YAML's mistakes by itself (upstream's
+/// `parseYAMLWarnings`).
 fn warnings(error: &str) -> Vec<&str> {
     match error.strip_prefix("yaml: unmarshal errors:\n") {
         Some(mistakes) => mistakes.split('\n').map(str::trim).collect(),

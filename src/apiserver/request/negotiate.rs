@@ -1,4 +1,5 @@
-//! Which form a client wants and which it sent: Accept, Content-Type, gzip. Ties go by order, as the client wrote them.
+//! Which form a client wants and which it sent: Accept, Content-Type, gzip. Ties go by order, as
+//! the client wrote them.
 
 use std::io::Write;
 
@@ -105,7 +106,8 @@ pub struct Offer {
 /// The best acceptable form.
 ///
 /// # Errors
-/// 406 with upstream's two texts: of the router when no type matches, of the negotiator when a parameter cannot be met.
+/// 406 with upstream's two texts: of the router when no type matches, of the negotiator when a
+/// parameter cannot be met.
 pub fn accept(headers: &HeaderMap, query: &Query, offer: Offer) -> Result<Accepted, Status> {
     let text = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("").trim();
     let pretty = wants_pretty(headers, query);

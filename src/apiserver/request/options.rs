@@ -47,7 +47,8 @@ pub(crate) fn integer(query: &Query, key: &str) -> Result<Option<i64>, Status> {
 }
 
 impl WriteOptions {
-    /// Reads the query of a create (`CreateOptions`), update (`UpdateOptions`) or patch (`PatchOptions`).
+    /// Reads the query of a create (`CreateOptions`), update (`UpdateOptions`) or patch
+    /// (`PatchOptions`).
     ///
     /// # Errors
     /// 422 as upstream validates the options.
@@ -122,7 +123,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) dry_run: bool,
     /// `ignoreStoreReadErrorWithClusterBreakingPotential`.
     pub(crate) ignore_read_error: bool,
-    /// Admission said yes to what this deletion follows from (an eviction), and is not asked about the deletion.
+    /// Admission said yes to what this deletion follows from (an eviction), and is not asked about
+    /// the deletion.
     pub(crate) is_admitted: bool,
 }
 
@@ -337,7 +339,8 @@ impl ListOptions {
     }
 }
 
-/// Go's `strconv.ParseUint`, with the field error that wraps it. Versions beyond what the store counts are clamped: nothing reaches them.
+/// Go's `strconv.ParseUint`, with the field error that wraps it. Versions beyond what the store
+/// counts are clamped: nothing reaches them.
 ///
 /// # Errors
 /// The text of that field error.
@@ -378,7 +381,8 @@ fn list_errors(
                 "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
             ));
         }
-        // Without a version upstream sets `sendInitialEvents` and `NotOlderThan` itself (`SetListOptionsDefaults`).
+        // Without a version upstream sets `sendInitialEvents` and `NotOlderThan` itself
+        // (`SetListOptionsDefaults`).
         let is_legacy = initial.is_none() && matching.is_empty() && matches!(version, "" | "0");
         if is_legacy && !token.is_empty() {
             errors.push(Error::forbidden(&match_path, WITH_TOKEN));

@@ -1,4 +1,5 @@
-//! What goes along with one request on its way, whoever works on it: how long it waited for others, and its trace.
+//! What goes along with one request on its way, whoever works on it: how long it waited for others,
+//! and its trace.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +46,8 @@ impl Track {
         *self.span.lock() = Some(span);
     }
 
-    /// The request is answered with this code and so many bytes; its span, which ends when it is dropped.
+    /// The request is answered with this code and so many bytes; its span, which ends when it is
+    /// dropped.
     pub(crate) fn ended(&self, code: u16, bytes: Option<u64>) -> Option<Span> {
         let mut span = self.span.lock().take()?;
         span.answered(code, bytes);
@@ -73,7 +75,8 @@ pub(crate) fn current() -> Option<Arc<Track>> {
     TRACK.try_with(Clone::clone).ok().flatten()
 }
 
-/// Runs a part of a request with what goes along. No `async` function, whose future would hold the work twice: requests are large.
+/// Runs a part of a request with what goes along. No `async` function, whose future would hold the
+/// work twice: requests are large.
 pub(crate) fn along<F: Future>(
     track: Option<Arc<Track>>,
     work: F,

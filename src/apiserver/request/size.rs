@@ -1,5 +1,6 @@
-//! Keeps the work of requests on large bodies or objects from holding up all other requests: it runs outside the runtime's workers, and only
-//! a part of the processors works on such requests at a time.
+//! Keeps the work of requests on large bodies or objects from holding up all other requests: it
+//! runs outside the runtime's workers, and only a part of the processors works on such requests at
+//! a time.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -10,7 +11,8 @@ use std::task::ready;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Bytes of a body or of a stored object from which a request counts as large. Smaller ones take a few milliseconds.
+/// Bytes of a body or of a stored object from which a request counts as large. Smaller ones take a
+/// few milliseconds.
 const LARGE_BYTES: usize = 64 * 1024;
 
 /// Half of the processors, so that the other half answers everybody else.
@@ -33,7 +35,8 @@ impl RequestSize {
         }
     }
 
-    /// Ends a step of the work on a large request: others get their turn, and a request whose time is up or whose client has gone ends here.
+    /// Ends a step of the work on a large request: others get their turn, and a request whose time
+    /// is up or whose client has gone ends here.
     pub(crate) async fn checkpoint(&self) {
         if self.is_large.load(Ordering::Relaxed) {
             tokio::task::yield_now().await;
@@ -41,7 +44,8 @@ impl RequestSize {
     }
 }
 
-/// Does the work of a request. Once it is large, each step waits for a permit and runs outside the runtime's workers.
+/// Does the work of a request. Once it is large, each step waits for a permit and runs outside the
+/// runtime's workers.
 pub(crate) async fn run<F: Future>(size: &RequestSize, work: F) -> F::Output {
     let mut work = pin!(work);
     let mut permit = pin!(None::<Waiting>);
@@ -64,7 +68,8 @@ type Waiting = Pin<
     Box<dyn Future<Output = Result<SemaphorePermit<'static>, tokio::sync::AcquireError>> + Send>,
 >;
 
-/// On a single processor the runtime has one thread: there the checkpoints alone give others their turn.
+/// On a single processor the runtime has one thread: there the checkpoints alone give others their
+/// turn.
 fn leaves_workers() -> bool {
     Handle::try_current()
         .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)

@@ -1,5 +1,5 @@
-//! The file of `tracing-config-file`, strictly decoded and validated with upstream's texts (`pkg/server/options/tracing.go`,
-//! `component-base/tracing/api/v1`).
+//! The file of `tracing-config-file`, strictly decoded and validated with upstream's texts
+//! (`pkg/server/options/tracing.go`, `component-base/tracing/api/v1`).
 
 use std::path::Path as File;
 

@@ -1,5 +1,5 @@
-//! Sends spans in batches: unary calls of gRPC (`PROTOCOL-HTTP2.md` of grpc) without TLS, as upstream does, for the collector is expected on
-//! the same machine.
+//! Sends spans in batches: unary calls of gRPC (`PROTOCOL-HTTP2.md` of grpc) without TLS, as
+//! upstream does, for the collector is expected on the same machine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,10 +18,12 @@ use super::config::{Endpoint, Plan};
 use super::otlp;
 use super::span::{QUEUE_MAX, Record, Tracer};
 
-/// Spans of one call, and the longest that the first of them waits (`DefaultMaxExportBatchSize`, `DefaultScheduleDelay`).
+/// Spans of one call, and the longest that the first of them waits (`DefaultMaxExportBatchSize`,
+/// `DefaultScheduleDelay`).
 const BATCH_MAX: usize = 512;
 const DELAY: Duration = Duration::from_secs(5);
-/// Time for one call, and for all attempts at one batch (`otlptracegrpc`'s timeout and its `MaxElapsedTime`).
+/// Time for one call, and for all attempts at one batch (`otlptracegrpc`'s timeout and its
+/// `MaxElapsedTime`).
 const CALL_MAX: Duration = Duration::from_secs(10);
 const ATTEMPTS_MAX: Duration = Duration::from_secs(60);
 /// First and longest wait between two attempts.

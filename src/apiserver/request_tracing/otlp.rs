@@ -1,5 +1,5 @@
-//! `ExportTraceServiceRequest` of `opentelemetry/proto/collector/trace/v1` in protobuf: a few messages, for which a generator would bring more
-//! code than they are.
+//! `ExportTraceServiceRequest` of `opentelemetry/proto/collector/trace/v1` in protobuf: a few
+//! messages, for which a generator would bring more code than they are.
 
 use super::span::{Attributes, Place, Record, Value};
 

@@ -1,5 +1,5 @@
-//! A collector hears what the whole server says: names, nesting and attributes are those of upstream's sources, field numbers those of
-//! `opentelemetry/proto/trace/v1/trace.proto`.
+//! A collector hears what the whole server says: names, nesting and attributes are those of
+//! upstream's sources, field numbers those of `opentelemetry/proto/trace/v1/trace.proto`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -162,7 +162,8 @@ fn plan(body: &str) -> Plan {
     Plan::of(format!("{head}{body}").as_bytes()).unwrap()
 }
 
-/// Sends what waits, as the end of the server does, and gives all spans in the order in which they ended.
+/// Sends what waits, as the end of the server does, and gives all spans in the order in which they
+/// ended.
 async fn flushed(tasks: &Tasks, heard: &Mutex<Vec<Vec<u8>>>) -> Vec<Seen> {
     tasks.shutdown().request();
     assert!(tasks.drain(std::time::Duration::from_secs(20)).await.is_empty());
@@ -238,7 +239,8 @@ async fn a_sampled_request_is_told_with_its_parts() {
     assert_eq!(of("priorityandfairness").parent, root.id);
 }
 
-/// Upstream's `notSystemPrivilegedGroup`: who is not trusted begins a trace of their own, which names the other as a link.
+/// Upstream's `notSystemPrivilegedGroup`: who is not trusted begins a trace of their own, which
+/// names the other as a link.
 #[tokio::test]
 async fn strangers_do_not_decide_what_is_sampled() {
     let (address, heard) = collector().await;

@@ -1,4 +1,5 @@
-//! Large answers, made and sent a piece at a time: as much is in memory as the connection takes, never the whole body.
+//! Large answers, made and sent a piece at a time: as much is in memory as the connection takes,
+//! never the whole body.
 
 use std::io::Write;
 use std::pin::Pin;
@@ -17,7 +18,8 @@ use serde_json::Value;
 use crate::request::body::{Body, BodyError};
 use crate::request::negotiate;
 
-/// Bytes of stored objects from which a list is sent in pieces; as upstream, from there on it is also worth compressing.
+/// Bytes of stored objects from which a list is sent in pieces; as upstream, from there on it is
+/// also worth compressing.
 pub(crate) const PIECES_FROM: usize = negotiate::GZIP_FROM;
 
 /// Bytes handed to the connection at once.
@@ -163,7 +165,8 @@ impl Form {
     }
 }
 
-/// The document `whole`, in whose list `field` stand the values of the objects, of which there is one at least.
+/// The document `whole`, in whose list `field` stand the values of the objects, of which there is
+/// one at least.
 pub(crate) fn of_values(
     whole: &Value,
     field: &str,

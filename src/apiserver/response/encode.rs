@@ -1,4 +1,5 @@
-//! Answers: objects and lists in the form the client accepts, from stored bytes wherever they can be sent as they are.
+//! Answers: objects and lists in the form the client accepts, from stored bytes wherever they can
+//! be sent as they are.
 
 use std::sync::Arc;
 
@@ -19,8 +20,9 @@ use crate::response::chunked;
 use crate::response::chunked::Form;
 use crate::response::{status, table};
 
-/// A refusal, in the encoding the client accepts (JSON when that cannot be told). A refusal is never transformed: where the
-/// client asks for a Table or for partial metadata alone, upstream finds nothing that it accepts, and answers in JSON.
+/// A refusal, in the encoding the client accepts (JSON when that cannot be told). A refusal is
+/// never transformed: where the client asks for a Table or for partial metadata alone, upstream
+/// finds nothing that it accepts, and answers in JSON.
 pub(crate) fn refusal(context: &Context, refusal: &Status) -> Response<Body> {
     let offer = Offer { transforms: false, streams: false };
     let accepted = negotiate::accept(&context.headers, &context.query, offer);
@@ -112,8 +114,8 @@ pub(crate) fn value(
     encode(context, code, &accepted, value)
 }
 
-/// The Scale of a workload of a built-in kind, which has a Table of its own. (Of a custom resource's it is asked of the columns
-/// of the resource upstream; ours has none.)
+/// The Scale of a workload of a built-in kind, which has a Table of its own. (Of a custom
+/// resource's it is asked of the columns of the resource upstream; ours has none.)
 ///
 /// # Errors
 /// 406.
@@ -346,7 +348,8 @@ fn list_begin(row: &Resource, head: &ListHead) -> Vec<u8> {
     out
 }
 
-/// A list whose items are the stored bytes without their kind and version, as upstream sends typed lists.
+/// A list whose items are the stored bytes without their kind and version, as upstream sends typed
+/// lists.
 fn list_json(row: &Resource, head: &ListHead, items: &[Arc<Object>]) -> Vec<u8> {
     let mut out = list_begin(row, head);
     out.reserve(list_bytes(items));
@@ -415,7 +418,8 @@ pub(crate) fn partial(object: &Object, version: &str) -> Result<Value, Status> {
     )
 }
 
-/// To upstream this annotation is a field, which is made an annotation on the way out; metadata alone does not have it.
+/// To upstream this annotation is a field, which is made an annotation on the way out; metadata
+/// alone does not have it.
 fn without_generation_of_template(metadata: &mut Value) {
     const GENERATION: &str = "deprecated.daemonset.template.generation";
     let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else {

@@ -1,5 +1,5 @@
-//! Lists as protobuf, whose length stands before them: a large one is encoded twice, for its length and while it is sent, so that
-//! never more than a piece of it is in memory.
+//! Lists as protobuf, whose length stands before them: a large one is encoded twice, for its length
+//! and while it is sent, so that never more than a piece of it is in memory.
 
 use std::sync::Arc;
 

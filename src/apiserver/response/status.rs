@@ -1,4 +1,5 @@
-//! Refusals as HTTP: the one place where a Status becomes a response and a store's error becomes a Status.
+//! Refusals as HTTP: the one place where a Status becomes a response and a store's error becomes a
+//! Status.
 
 use std::sync::Arc;
 

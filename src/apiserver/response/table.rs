@@ -113,7 +113,8 @@ pub fn looks_at_all(gvk: &Gvk) -> bool {
     )
 }
 
-/// A table of these objects. `metadata` is the list's: resource version, `continue`, `remainingItemCount`.
+/// A table of these objects. `metadata` is the list's: resource version, `continue`,
+/// `remainingItemCount`.
 pub fn render(
     gvk: &Gvk,
     objects: &[Value],
@@ -165,8 +166,8 @@ pub fn render(
     json!({"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":metadata,"columnDefinitions":definitions,"rows":rows})
 }
 
-/// Kinds whose tables upstream appends rows to, so that without any there is no list (`rest.NewDefaultTableConvertor`, and that of
-/// definitions).
+/// Kinds whose tables upstream appends rows to, so that without any there is no list
+/// (`rest.NewDefaultTableConvertor`, and that of definitions).
 fn is_plain(gvk: &Gvk) -> bool {
     std::ptr::eq(columns(gvk), GENERIC) || &*gvk.kind == "CustomResourceDefinition"
 }

@@ -22,7 +22,8 @@ impl ApiServer {
         });
     }
 
-    /// Drops the store's history every five minutes, as upstream: what was there at the last round is then gone.
+    /// Drops the store's history every five minutes, as upstream: what was there at the last round
+    /// is then gone.
     pub(super) fn start_compaction(&self) {
         let inner = Arc::clone(&self.inner);
         let shutdown = self.inner.tasks.shutdown().clone();
@@ -55,8 +56,8 @@ impl ApiServer {
     }
 }
 
-/// The revision that a round compacts to, the newest one at the round before; `None` when nothing was
-/// written since the last compaction, as on an idle server.
+/// The revision that a round compacts to, the newest one at the round before; `None` when nothing
+/// was written since the last compaction, as on an idle server.
 fn to_compact(before: Option<i64>, compacted: i64) -> Option<i64> {
     before.filter(|revision| *revision > compacted)
 }

@@ -1,4 +1,5 @@
-//! Admission of a write: both sides of every plugin, the mutating one twice where webhooks ask for it.
+//! Admission of a write: both sides of every plugin, the mutating one twice where webhooks ask for
+//! it.
 
 use api::Status;
 use parking_lot::Mutex;
@@ -153,8 +154,8 @@ impl Write<'_> {
         outcome.map(|()| reservation.into_inner())
     }
 
-    /// Both sides of admission of what is created by a subresource and is no object of its own (a binding, an eviction, a token);
-    /// the object as admission leaves it.
+    /// Both sides of admission of what is created by a subresource and is no object of its own (a
+    /// binding, an eviction, a token); the object as admission leaves it.
     ///
     /// # Errors
     /// The refusal.

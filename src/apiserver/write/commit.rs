@@ -13,12 +13,13 @@ use crate::registry::lookup;
 use crate::registry::metadata;
 use crate::registry::storage::{self, LinkedWrite, Prepared, Written};
 
-/// How often a generated name is replaced when it is taken (upstream's `maxNameGenerationCreateAttempts`).
+/// How often a generated name is replaced when it is taken (upstream's
+/// `maxNameGenerationCreateAttempts`).
 const GENERATE_MAX: usize = 8;
 
 impl Write<'_> {
-    /// Writes what is prepared with what it uses of quotas, which is checked again where a quota changed meanwhile. What was
-    /// reserved comes back for another attempt.
+    /// Writes what is prepared with what it uses of quotas, which is checked again where a quota
+    /// changed meanwhile. What was reserved comes back for another attempt.
     pub(super) async fn put(
         &self,
         prepared: &Prepared,
@@ -74,8 +75,9 @@ impl Write<'_> {
         }
     }
 
-    /// The write would store what is there. A custom resource that lies in another version, or without defaults that came
-    /// since, is stored anew: so objects are brought to a new storage version, and to a new key.
+    /// The write would store what is there. A custom resource that lies in another version, or
+    /// without defaults that came since, is stored anew: so objects are brought to a new storage
+    /// version, and to a new key.
     async fn is_stored(&self, found: &Object, value: &Value) -> Result<bool, Status> {
         let stored = self.context.server.objects.storage();
         let Some(custom) = &self.row.spec.custom else {

@@ -1,4 +1,5 @@
-//! Defaults, the normal form of a stored object, and the parts of its metadata that the request decides.
+//! Defaults, the normal form of a stored object, and the parts of its metadata that the request
+//! decides.
 
 use api::Status;
 use serde_json::Value;

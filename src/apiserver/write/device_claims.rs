@@ -1,7 +1,8 @@
-//! What upstream asks of those who write claims of devices, beside the rules of the kinds: admin access is for namespaces that carry the
-//! label for it (`AuthorizedForAdmin`, `AuthorizedForAdminStatus`), and allocations and what drivers say of devices have rights of their
-//! own (`AuthorizedForBinding`, `AuthorizedForDeviceStatus` of `pkg/registry/resource/utils.go`, feature
-//! `DRAResourceClaimGranularStatusAuthorization`).
+//! What upstream asks of those who write claims of devices, beside the rules of the kinds: admin
+//! access is for namespaces that carry the label for it (`AuthorizedForAdmin`,
+//! `AuthorizedForAdminStatus`), and allocations and what drivers say of devices have rights of
+//! their own (`AuthorizedForBinding`, `AuthorizedForDeviceStatus` of
+//! `pkg/registry/resource/utils.go`, feature `DRAResourceClaimGranularStatusAuthorization`).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -34,7 +35,8 @@ struct Asked<'a> {
     namespace: &'a str,
 }
 
-/// The faults of a write to a claim or a template of claims; none of other kinds. `old` is what is changed.
+/// The faults of a write to a claim or a template of claims; none of other kinds. `old` is what is
+/// changed.
 pub(crate) async fn faults(context: &Context, value: &Value, old: Option<&Value>) -> ErrorList {
     let gvr = &context.row.spec.gvr;
     if &*gvr.group != GROUP {
@@ -117,7 +119,8 @@ impl Asked<'_> {
         Some(Error::forbidden(&Path::new("status").child("allocation"), text))
     }
 
-    /// The right to write what a driver says: of a service account on the claim's node that for its node is enough.
+    /// The right to write what a driver says: of a service account on the claim's node that for its
+    /// node is enough.
     async fn driver(&self, status: &Value, driver: &str) -> Option<Error> {
         let mut verbs = vec![format!("arbitrary-node:{}", self.verb)];
         if on_node(self.user, allocated_node(get(status, "allocation"))) {

@@ -15,7 +15,8 @@ use crate::request::context::Context;
 use crate::serialization;
 
 impl Write<'_> {
-    /// Records the manager of each field that the write sets. A server-side apply has done so itself.
+    /// Records the manager of each field that the write sets. A server-side apply has done so
+    /// itself.
     pub(crate) fn update_managed_fields(&self, old: Option<&Value>, value: &mut Value) {
         if !self.applies {
             update_managed_fields(
@@ -200,7 +201,8 @@ impl Applied {
         if !row.spec.unstructured {
             api::patch::restore(&schema, ty, &mut merged)
                 .map_err(|cause| unconvertible(kind, &self.config, &cause))?;
-            // In the form of the typed object: what a configuration says that Go would not write is no change.
+            // In the form of the typed object: what a configuration says that Go would not write is
+            // no change.
             let bytes =
                 serde_json::to_vec(&merged).map_err(|e| Status::internal(&e.to_string()))?;
             merged = api::codec::json::decode_strict(&schema, ty, &bytes)

@@ -1,6 +1,6 @@
-//! The steps of every write in their order: defaulting, managed fields, mutating admission, preparation
-//! and validation by the strategy, validating admission, commit (upstream's `Store.Create` and
-//! `Store.Update` in `pkg/registry/generic/registry`).
+//! The steps of every write in their order: defaulting, managed fields, mutating admission,
+//! preparation and validation by the strategy, validating admission, commit (upstream's
+//! `Store.Create` and `Store.Update` in `pkg/registry/generic/registry`).
 
 use std::sync::Arc;
 
@@ -71,11 +71,12 @@ impl Write<'_> {
         self.store_new(value, has_generated_name, reservation).await
     }
 
-    /// Changes the object `name` as `produce` says, which gets the current state (in the row's version) and returns the new one.
-    /// `create` is what to store when there is none.
+    /// Changes the object `name` as `produce` says, which gets the current state (in the row's
+    /// version) and returns the new one. `create` is what to store when there is none.
     ///
     /// # Errors
-    /// The refusal of any step; 409 when the object changed and the new state names a resource version.
+    /// The refusal of any step; 409 when the object changed and the new state names a resource
+    /// version.
     pub(crate) async fn update(
         &self,
         name: &str,

@@ -83,7 +83,8 @@ impl Write<'_> {
     /// # Errors
     /// 500 for one that is a number other than 0, as upstream's storage.
     pub(super) fn check_new_resource_version(&self, value: &mut Value) -> Result<(), Status> {
-        // A dry run does not reach the storage, whose refusal this is, and shows what the client sent.
+        // A dry run does not reach the storage, whose refusal this is, and shows what the client
+        // sent.
         let version = metadata::text(value, "resourceVersion");
         // The storage takes a text that is not a number for none.
         if version.parse::<u64>().map_or(true, |number| number == 0) {
@@ -107,7 +108,8 @@ impl Write<'_> {
         self.set_request_namespace(value)?;
         same_name(value, name)?;
         let uid = metadata::text(value, "uid");
-        // A patch states no precondition: that its object has another uid is a change that is not allowed.
+        // A patch states no precondition: that its object has another uid is a change that is not
+        // allowed.
         let is_patch = self.context.info.verb == "patch";
         if !is_patch && !uid.is_empty() && *uid != *found.uid {
             return Err(self.other_uid(name, uid, &found.uid));
@@ -155,7 +157,8 @@ impl Write<'_> {
         }
     }
 
-    /// 409 of a write that names another uid than the stored object's, or one where there is no object.
+    /// 409 of a write that names another uid than the stored object's, or one where there is no
+    /// object.
     pub(crate) fn other_uid(&self, name: &str, wanted: &str, there: &str) -> Status {
         self.unmet_precondition(name, "UID", wanted, there)
     }

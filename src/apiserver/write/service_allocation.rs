@@ -1,7 +1,9 @@
-//! Addresses and ports of Services: handed out before validation, given back when the write fails or the Service goes.
+//! Addresses and ports of Services: handed out before validation, given back when the write fails
+//! or the Service goes.
 //!
-//! An address is taken by creating its `IPAddress` object, so that no two writers get the same one; a node port by looking at
-//! the Services and at the ports of writes under way, here and on other servers.
+//! An address is taken by creating its `IPAddress` object, so that no two writers get the same one;
+//! a node port by looking at the Services and at the ports of writes under way, here and on other
+//! servers.
 
 mod added;
 mod address;
@@ -206,7 +208,8 @@ async fn allocate_into(
     if !needs_address(value)
         && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
     {
-        // Defaulted for every type, and meaningless for a mere name; what is no policy is left to be refused.
+        // Defaulted for every type, and meaningless for a mere name; what is no policy is left to
+        // be refused.
         let policy = spec.get("internalTrafficPolicy").and_then(Value::as_str);
         if matches!(policy, None | Some("Cluster" | "Local")) {
             spec.remove("internalTrafficPolicy");
@@ -436,8 +439,8 @@ async fn next_of(
 ) -> Result<Option<String>, Status> {
     let start = base::clock::random_u64();
     for attempt in 0..TRIES_MAX {
-        // The first tries are at random; the later ones pass over the range in order, so that the last free address
-        // of a small one is found.
+        // The first tries are at random; the later ones pass over the range in order, so that the
+        // last free address of a small one is found.
         let random = if attempt < RANDOM_TRIES { base::clock::random_u64() } else { start };
         let address = range.candidate(attempt, random);
         if take(context, service, &address, dry_run).await? {

@@ -23,7 +23,8 @@ impl Write<'_> {
         let size = &self.context.size;
         size.checkpoint().await;
         let mut errors = metadata::validate(value, spec.namespaced, spec.strategy.as_ref());
-        // The rules of these kinds leave the metadata to the generic part, which is asked when nothing else is wrong.
+        // The rules of these kinds leave the metadata to the generic part, which is asked when
+        // nothing else is wrong.
         errors.extend(device_claims::faults(self.context, value, None).await);
         let own = spec.strategy.validate(&context, value);
         let generic = matches!(
@@ -70,7 +71,8 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Warns about fields that are stored and have no effect. A write of the status sets none of them.
+    /// Warns about fields that are stored and have no effect. A write of the status sets none of
+    /// them.
     pub(super) async fn warn_unsupported(&self, value: &Value) {
         if !self.options.dry_run && self.subresource != "status" {
             let kind = &self.row.spec.gvk;

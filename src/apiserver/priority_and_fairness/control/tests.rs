@@ -99,8 +99,8 @@ async fn requests_are_classified_as_upstream() {
     );
 }
 
-/// What kube-apiserver 1.37.1 showed with 100 seats and a level of one share that neither lends nor borrows: nominal seats, and
-/// those that levels have when nobody wants any.
+/// What kube-apiserver 1.37.1 showed with 100 seats and a level of one share that neither lends nor
+/// borrows: nominal seats, and those that levels have when nobody wants any.
 #[tokio::test(start_paused = true)]
 async fn seats_are_those_of_a_real_server() {
     let control = control(100);
@@ -287,7 +287,8 @@ async fn seats_are_lent_when_somebody_waits_ten_seconds() {
     assert_eq!(began.elapsed().as_secs(), 10);
 }
 
-/// What a request costs that finds a seat: `cargo test --release -p apiserver a_seat_costs -- --nocapture` shows it.
+/// What a request costs that finds a seat: `cargo test --release -p apiserver a_seat_costs --
+/// --nocapture` shows it.
 #[tokio::test]
 async fn a_seat_costs_little() {
     let control = control(600);

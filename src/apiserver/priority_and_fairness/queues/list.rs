@@ -1,4 +1,5 @@
-//! Where requests stand: one slab for all of a level, linked into its queues, so that a request costs no allocation.
+//! Where requests stand: one slab for all of a level, linked into its queues, so that a request
+//! costs no allocation.
 
 use super::{Request, SeatSeconds};
 

@@ -1,4 +1,5 @@
-//! Upstream's scenarios (`queueset_test.go`): threads that ask, execute and think in simulated time, and what each client got.
+//! Upstream's scenarios (`queueset_test.go`): threads that ask, execute and think in simulated
+//! time, and what each client got.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +52,8 @@ enum Event {
     End,
 }
 
-/// Average of the seats that each client had, in the first and in the second half, or over all of it.
+/// Average of the seats that each client had, in the first and in the second half, or over all of
+/// it.
 struct Outcome {
     halves: Vec<Vec<f64>>,
     refused: u64,
@@ -292,7 +294,8 @@ fn a_flow_gets_no_more_than_it_wants_and_the_other_the_rest() {
     assert_eq!(outcome.refused, 0);
 }
 
-/// Upstream's `TestSeatSecondsRollover`: ten years with 2000 seats, the meter wound back eight times.
+/// Upstream's `TestSeatSecondsRollover`: ten years with 2000 seats, the meter wound back eight
+/// times.
 #[test]
 fn the_progress_meter_is_wound_back_unnoticed() {
     let quarter = SECOND * 91 * 24 * 3600;

@@ -1,5 +1,5 @@
-//! HorizontalPodAutoscaler v1 shows the CPU utilization target as a field and everything else of v2 as annotations
-//! (`pkg/apis/autoscaling/v1/conversion.go`).
+//! HorizontalPodAutoscaler v1 shows the CPU utilization target as a field and everything else of v2
+//! as annotations (`pkg/apis/autoscaling/v1/conversion.go`).
 
 use serde_json::{Map, Value, json};
 

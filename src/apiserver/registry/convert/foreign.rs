@@ -1,5 +1,5 @@
-//! Values that another API server has written, as one finds them in the datastore of a k3s: protobuf, perhaps of an older version, and
-//! without what that server fills in whenever it reads.
+//! Values that another API server has written, as one finds them in the datastore of a k3s:
+//! protobuf, perhaps of an older version, and without what that server fills in whenever it reads.
 
 use api::schema::Schema;
 use api::{Gvk, codec, defaults};
@@ -8,8 +8,9 @@ use serde_json::Value;
 use super::autoscaling;
 use crate::serialization;
 
-/// Kinds whose bytes in an older version mean something else than in the newest one: by group (`*` is any kind), version and kind.
-/// All others of `k8s.io/api` 0.37.1 have the same fields under the same numbers in all their versions.
+/// Kinds whose bytes in an older version mean something else than in the newest one: by group (`*`
+/// is any kind), version and kind. All others of `k8s.io/api` 0.37.1 have the same fields under the
+/// same numbers in all their versions.
 const OTHERWISE: [(&str, &str, &str); 15] = [
     ("apps", "v1beta1", "Deployment"),
     ("discovery.k8s.io", "v1beta1", "EndpointSlice"),
@@ -29,8 +30,9 @@ const OTHERWISE: [(&str, &str, &str); 15] = [
     ("storagemigration.k8s.io", "v1alpha1", "*"),
 ];
 
-/// The object that these enveloped bytes hold, in the version that it is stored in here, with its defaults: upstream applies them as it
-/// reads, so what it has stored lacks those of the status, and those of fields that came later.
+/// The object that these enveloped bytes hold, in the version that it is stored in here, with its
+/// defaults: upstream applies them as it reads, so what it has stored lacks those of the status,
+/// and those of fields that came later.
 ///
 /// # Errors
 /// A sentence: the bytes are malformed, or of a kind or version that cannot be read as `stored`.

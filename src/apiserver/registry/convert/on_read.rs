@@ -1,5 +1,6 @@
-//! What upstream fills in when it reads an object that an older API server has stored: the decorators of `pkg/registry`, which are
-//! those of Services (`core/service/storage`) and PersistentVolumeClaims (`core/persistentvolumeclaim/storage`).
+//! What upstream fills in when it reads an object that an older API server has stored: the
+//! decorators of `pkg/registry`, which are those of Services (`core/service/storage`) and
+//! PersistentVolumeClaims (`core/persistentvolumeclaim/storage`).
 
 use std::borrow::Cow;
 
@@ -96,7 +97,8 @@ fn decorated(row: &Resource) -> Option<Decorated> {
     }
 }
 
-/// The object with what upstream fills in; `None` when nothing is missing. `primary` is the family of the cluster's first service range.
+/// The object with what upstream fills in; `None` when nothing is missing. `primary` is the family
+/// of the cluster's first service range.
 pub(super) fn decorate(row: &Resource, json: &[u8], primary: &str) -> Option<Bytes> {
     let kind = decorated(row)?;
     let is_current = match kind {

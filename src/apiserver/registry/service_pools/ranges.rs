@@ -43,7 +43,8 @@ impl Range {
         Ok(range)
     }
 
-    /// From the CIDR notation of a `ServiceCIDR`, which may be as small as one that holds a single address to give.
+    /// From the CIDR notation of a `ServiceCIDR`, which may be as small as one that holds a single
+    /// address to give.
     ///
     /// # Errors
     /// A sentence that names the range.
@@ -99,7 +100,8 @@ impl Range {
         Ok(())
     }
 
-    /// Upstream's text for an address that is not handed out; in a trial also for one of another block.
+    /// Upstream's text for an address that is not handed out; in a trial also for one of another
+    /// block.
     pub(crate) fn outside(&self, address: IpAddr) -> String {
         let range = &self.text;
         format!(

@@ -180,8 +180,8 @@ fn note_written(row: &Resource, revision: i64) {
     row.written.fetch_max(revision, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Revision of the linked write `at` of `count`: the transaction's, or one of those before it where each put has its own
-/// and the answer is of the last alone.
+/// Revision of the linked write `at` of `count`: the transaction's, or one of those before it where
+/// each put has its own and the answer is of the last alone.
 fn linked_revision(answer: &TxnResponse, at: usize, count: usize) -> i64 {
     if answer.responses.len() > count {
         return answer.revision.0;

@@ -1,4 +1,5 @@
-//! What a certificate signing request must be: a signed request, known usages, a signer's name, and decisions that stay.
+//! What a certificate signing request must be: a signed request, known usages, a signer's name, and
+//! decisions that stay.
 
 use std::collections::HashSet;
 

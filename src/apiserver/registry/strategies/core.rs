@@ -235,7 +235,8 @@ const POPULATED: [(&str, &str); 2] =
 
 /// `dataSource` and `dataSourceRef` say the same; unknown kinds of the older field are dropped.
 fn data_sources(spec: &mut Value, old: &Value) {
-    // Sources in other namespaces (`CrossNamespaceVolumeDataSource`) are off, as upstream, and taken away where there was none.
+    // Sources in other namespaces (`CrossNamespaceVolumeDataSource`) are off, as upstream, and
+    // taken away where there was none.
     let is_elsewhere = !str_at(get(spec, "dataSourceRef"), "namespace").is_empty();
     if is_elsewhere && !has(old, "dataSourceRef") {
         remove(spec, "dataSourceRef");

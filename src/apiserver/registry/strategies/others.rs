@@ -1,4 +1,5 @@
-//! The remaining groups: networking, storage, RBAC, scheduling, flow control, admission, custom resources.
+//! The remaining groups: networking, storage, RBAC, scheduling, flow control, admission, custom
+//! resources.
 
 use api::validation::names::{name_is_long_name, name_is_path_segment, name_is_subdomain};
 use api::validation::warnings;
@@ -55,7 +56,8 @@ pub(super) const ENDPOINT_SLICE: Rules = Rules {
     ..Rules::BASE
 };
 
-/// The topology of an older version is not written any more; a node that was named there alone goes on being named.
+/// The topology of an older version is not written any more; a node that was named there alone goes
+/// on being named.
 fn drop_topology(slice: &mut Value, old: &Value) {
     const KEY: &str = "deprecatedTopology";
     const HOST: &str = "kubernetes.io/hostname";
@@ -174,7 +176,8 @@ pub(super) const RESOURCE_CLAIM: Rules = Rules {
     ..Rules::BASE
 };
 
-/// What drivers say of devices goes away with the devices; operations that a node leaves out are off in 1.37.
+/// What drivers say of devices goes away with the devices; operations that a node leaves out are
+/// off in 1.37.
 fn claim_status(claim: &mut Value, old: &Value) {
     const RESULTS: [&str; 4] = ["status", "allocation", "devices", "results"];
     let identity = |device: &Value| {

@@ -1,4 +1,5 @@
-//! What a PodCertificateRequest must be: a pod's request whose signature is its own key's, and one decision that stays.
+//! What a PodCertificateRequest must be: a pod's request whose signature is its own key's, and one
+//! decision that stays.
 //!
 //! Rules, order and texts are those of upstream's `pkg/apis/certificates/validation`.
 
@@ -142,7 +143,8 @@ fn decisions(list: &[Value], path: &Path) -> ErrorList {
     errors
 }
 
-/// The refresh begins at a whole second; the other times of a status must be the certificate's, which are whole.
+/// The refresh begins at a whole second; the other times of a status must be the certificate's,
+/// which are whole.
 pub(super) fn whole_seconds(object: &mut Value) {
     const KEY: &str = "beginRefreshAt";
     let Some(status) = api::value::object_mut(object, "status") else { return };

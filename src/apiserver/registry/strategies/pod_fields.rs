@@ -1,4 +1,5 @@
-//! Pod fields whose feature gate is off in 1.37: dropped from new pods, kept where the old object has them.
+//! Pod fields whose feature gate is off in 1.37: dropped from new pods, kept where the old object
+//! has them.
 
 use api::value::{get, items_mut, object_mut, remove};
 use serde_json::Value;

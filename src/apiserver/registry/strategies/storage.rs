@@ -32,7 +32,8 @@ pub(super) const CSI_NODE: Rules = Rules {
     validate: rules::node,
     validate_change: rules::node_change,
     validate_subresource: rules::node_status,
-    // Health of storage is not reported here, as upstream with the feature `CSIVolumeHealth` off, its default.
+    // Health of storage is not reported here, as upstream with the feature `CSIVolumeHealth` off,
+    // its default.
     prepare_change: |_, object, old| {
         if items(get(old, "status"), "storageHealth").is_empty()
             && let Some(status) = object.get_mut("status")

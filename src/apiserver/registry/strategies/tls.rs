@@ -1,4 +1,5 @@
-//! What is said of a TLS secret whose certificate and key do not work, in the words of Go's `tls.X509KeyPair`.
+//! What is said of a TLS secret whose certificate and key do not work, in the words of Go's
+//! `tls.X509KeyPair`.
 
 use std::sync::Arc;
 

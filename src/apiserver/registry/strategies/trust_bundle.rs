@@ -1,4 +1,5 @@
-//! What a ClusterTrustBundle must be: named after its signer, and certificates of authorities, each once.
+//! What a ClusterTrustBundle must be: named after its signer, and certificates of authorities, each
+//! once.
 
 use std::collections::BTreeMap;
 

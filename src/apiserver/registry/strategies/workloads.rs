@@ -156,7 +156,8 @@ pub(super) const JOB: Rules = Rules {
     ..Rules::BASE
 };
 
-/// Jobs are no workloads of the scheduler, as upstream with the feature `WorkloadWithJob` off, its default.
+/// Jobs are no workloads of the scheduler, as upstream with the feature `WorkloadWithJob` off, its
+/// default.
 fn drop_scheduling(spec: Option<&mut Value>, old: &Value) {
     if let Some(spec) = spec.filter(|_| get(old, "scheduling").is_null()) {
         remove(spec, "scheduling");
@@ -169,7 +170,8 @@ fn job_selector(object: &mut Value) {
     let labels = at(object, &["metadata", "labels"]);
     // labels that were taken from the template go on following it
     let follows = semantic_equal(labels, template_labels);
-    // Those that the template gets here are the job's only once it was found to be right: a wrong name is told of the template alone.
+    // Those that the template gets here are the job's only once it was found to be right: a wrong
+    // name is told of the template alone.
     let named = template_labels.as_object().is_some_and(|labels| !labels.is_empty())
         || label_value(str_in(object, &["metadata", "name"])).is_empty();
     let follows = follows && named;

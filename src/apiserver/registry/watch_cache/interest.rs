@@ -1,6 +1,8 @@
-//! Who waits for changes of a cache: a watch of one name, or of one node's pods, is woken for those alone.
+//! Who waits for changes of a cache: a watch of one name, or of one node's pods, is woken for those
+//! alone.
 //!
-//! A thousand agents watch their own node and their own pods: each change would wake all of them, to be looked at and dropped.
+//! A thousand agents watch their own node and their own pods: each change would wake all of them,
+//! to be looked at and dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,7 +43,8 @@ impl Interest {
 #[derive(Debug)]
 pub(super) struct Slot {
     interest: Interest,
-    /// Number of the first event not yet read that concerns the watch; kept only for those that are not told of all.
+    /// Number of the first event not yet read that concerns the watch; kept only for those that are
+    /// not told of all.
     first: AtomicU64,
     notify: Arc<Notify>,
 }
@@ -60,8 +63,8 @@ impl Slot {
         }
     }
 
-    /// Where reading goes on for a watch that has read up to `next`, in a ring that ends before `end`. To be called with the
-    /// state locked, under whose lock all are told.
+    /// Where reading goes on for a watch that has read up to `next`, in a ring that ends before
+    /// `end`. To be called with the state locked, under whose lock all are told.
     pub(super) fn take(&self, next: Sequence, end: Sequence) -> Sequence {
         if self.interest == Interest::All || next.generation != end.generation {
             return next;
@@ -199,7 +202,8 @@ mod tests {
             (self.interests.add(Interest::of(&filter)), self.state.next_sequence())
         }
 
-        /// Names read from the slot's place on, and the place behind them; `None` when events were lost.
+        /// Names read from the slot's place on, and the place behind them; `None` when events were
+        /// lost.
         fn read(&self, slot: &Slot, next: Sequence) -> Option<(Vec<String>, Sequence)> {
             let from = slot.take(next, self.state.next_sequence());
             let (events, next, _) = self.state.events_from(from, 9)?;

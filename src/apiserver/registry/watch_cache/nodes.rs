@@ -1,4 +1,5 @@
-//! Which pods are on which node: each agent lists and watches its own, and must not cost a look at all others.
+//! Which pods are on which node: each agent lists and watches its own, and must not cost a look at
+//! all others.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -10,8 +11,9 @@ use serde::Deserialize;
 use super::state::Entry;
 use crate::registry::Resource;
 
-/// The one field besides the name by whose value watches are woken and lists are found, as upstream's trigger and index of pods
-/// (`pkg/registry/core/pod`, `NodeNameTriggerFunc` and `Indexers`).
+/// The one field besides the name by whose value watches are woken and lists are found, as
+/// upstream's trigger and index of pods (`pkg/registry/core/pod`, `NodeNameTriggerFunc` and
+/// `Indexers`).
 pub(super) const FIELD: &str = "spec.nodeName";
 
 /// The field of this resource's objects is that of pods.

@@ -1,5 +1,6 @@
-//! The objects of a cache in key order, in leaves that snapshots share with it: a watch that sends the present objects slowly holds
-//! the leaves that it has still to send, which are copied only where they change meanwhile.
+//! The objects of a cache in key order, in leaves that snapshots share with it: a watch that sends
+//! the present objects slowly holds the leaves that it has still to send, which are copied only
+//! where they change meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

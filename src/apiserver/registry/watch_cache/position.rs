@@ -43,7 +43,8 @@ impl std::fmt::Debug for History {
     }
 }
 
-/// What comes next cannot be had any more, or the resource is served in another form: the watcher has to list again.
+/// What comes next cannot be had any more, or the resource is served in another form: the watcher
+/// has to list again.
 #[derive(Debug, Clone, Copy)]
 pub struct Lagged;
 
@@ -84,7 +85,8 @@ impl Position {
         }
     }
 
-    /// Goes on in the ring, if what comes next is there; the oldest revision behind which that is so otherwise.
+    /// Goes on in the ring, if what comes next is there; the oldest revision behind which that is
+    /// so otherwise.
     fn enter_ring(&mut self) -> Result<(), i64> {
         let next = self.cache.state.read().sequence_after(self.reached)?;
         self.place = Place::Ring(next);
@@ -98,8 +100,8 @@ impl Position {
         Ok(History { watcher, batch: None })
     }
 
-    /// The next events (none: only progress) and the revision reached with them. Waits when there is nothing new. Nothing is lost
-    /// when the wait is given up.
+    /// The next events (none: only progress) and the revision reached with them. Waits when there
+    /// is nothing new. Nothing is lost when the wait is given up.
     ///
     /// # Errors
     /// When what comes next cannot be had.

@@ -1,4 +1,5 @@
-//! The pure part of the cache: objects in key order, the ring of changes, and what a filter sees of a change.
+//! The pure part of the cache: objects in key order, the ring of changes, and what a filter sees of
+//! a change.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +16,8 @@ use super::persistent::{Map, Snapshot};
 use crate::registry::Resource;
 use crate::registry::selection::Selection;
 
-/// Changes kept per resource, for watchers that keep up; others read the store's history, which is packed.
+/// Changes kept per resource, for watchers that keep up; others read the store's history, which is
+/// packed.
 const RING_EVENTS_MAX: usize = CAPACITY;
 /// See above.
 pub(super) const CAPACITY: usize = 512;
@@ -26,8 +28,8 @@ const RING_EVENTS_MIN: usize = 64;
 /// Further changes are kept for so long: what a crowd that came at once has left behind goes.
 const RING_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Newest changes whose JSON lines are kept: watchers that are farther behind are few, and have them made again. A line is as large
-/// as its object, whose bytes are shared with the store.
+/// Newest changes whose JSON lines are kept: watchers that are farther behind are few, and have
+/// them made again. A line is as large as its object, whose bytes are shared with the store.
 const LINES_MAX: usize = 256;
 
 /// Bytes of object versions that the ring may keep alive.
@@ -117,7 +119,8 @@ impl Event {
         Self::new(Entry::new(Arc::new(last)), Some(previous), true, revision)
     }
 
-    /// The JSON line for watchers to whom the change looks as it is, made once for all that keep up.
+    /// The JSON line for watchers to whom the change looks as it is, made once for all that keep
+    /// up.
     pub fn line(&self, make: impl FnOnce() -> Bytes) -> Bytes {
         self.line.lock().get_or_insert_with(make).clone()
     }
@@ -279,7 +282,8 @@ impl State {
         self.generation += 1;
     }
 
-    /// Applies changes in order: key suffix, new object (none: deleted), revision. The events, in their order.
+    /// Applies changes in order: key suffix, new object (none: deleted), revision. The events, in
+    /// their order.
     pub(super) fn apply(
         &mut self,
         changes: Vec<(Box<str>, Option<Object>, i64)>,
@@ -413,7 +417,8 @@ impl State {
         Ok(Sequence { generation: self.generation, number: self.first + index as u64 })
     }
 
-    /// At most `max` events from a place on, the place behind them, and the revision then reached; `None` when they are gone.
+    /// At most `max` events from a place on, the place behind them, and the revision then reached;
+    /// `None` when they are gone.
     pub(super) fn events_from(
         &self,
         from: Sequence,

@@ -87,7 +87,8 @@ pub(super) fn created_at(object: &Value) -> Value {
     Value::from(text_or(object, &["metadata", "creationTimestamp"], "0001-01-01T00:00:00Z"))
 }
 
-/// Seconds as upstream's `duration.HumanDuration` shows them, with two or three significant figures.
+/// Seconds as upstream's `duration.HumanDuration` shows them, with two or three significant
+/// figures.
 pub fn human_duration(seconds: i64) -> String {
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     let (days, years) = (hours / 24, hours / 24 / 365);

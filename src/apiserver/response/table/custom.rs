@@ -1,4 +1,5 @@
-//! Columns of custom resources: `additionalPrinterColumns` with the simple JSON paths that they may hold.
+//! Columns of custom resources: `additionalPrinterColumns` with the simple JSON paths that they may
+//! hold.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! What extends the API: admission configuration, custom resource definitions, API services, storage migrations.
+//! What extends the API: admission configuration, custom resource definitions, API services,
+//! storage migrations.
 
 use jiff::Timestamp;
 use serde_json::Value;

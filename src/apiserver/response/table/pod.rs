@@ -63,7 +63,8 @@ fn ended(terminated: &Value) -> String {
 }
 
 impl Summary {
-    /// Reads the init containers up to the first that is not through; returns whether the pod is still initializing.
+    /// Reads the init containers up to the first that is not through; returns whether the pod is
+    /// still initializing.
     fn initialize(&mut self, pod: &Value, is_sidecar: impl Fn(&str) -> bool) -> bool {
         let total = list(pod, &["spec", "initContainers"]).len();
         for (i, status) in list(pod, &["status", "initContainerStatuses"]).iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Who may do what and how much: disruption budgets, role bindings, certificates, priorities, flow control.
+//! Who may do what and how much: disruption budgets, role bindings, certificates, priorities, flow
+//! control.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -45,7 +45,8 @@ const ATTACHMENT: &[Column] = &[
     AGE,
 ];
 
-/// The class that claims without one get: of those marked the newest, of equally old ones the first by name.
+/// The class that claims without one get: of those marked the newest, of equally old ones the first
+/// by name.
 pub(super) fn default_class(classes: &[Value]) -> Option<&str> {
     let marked = |o: &&Value| {
         [

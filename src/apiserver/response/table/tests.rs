@@ -1,4 +1,5 @@
-//! Columns as a live upstream server names them, rows as its printers' tests and recorded answers have them.
+//! Columns as a live upstream server names them, rows as its printers' tests and recorded answers
+//! have them.
 
 mod kinds;
 

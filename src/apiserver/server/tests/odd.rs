@@ -4,7 +4,8 @@ use super::*;
 use crate::admission::{Plugin, Request as Asked};
 use api::field::go_quote;
 
-/// Adds a finalizer, as the protection of volumes in use does; spoils the owners of what is named so.
+/// Adds a finalizer, as the protection of volumes in use does; spoils the owners of what is named
+/// so.
 struct Adds;
 
 #[async_trait::async_trait]

@@ -41,7 +41,8 @@ async fn limit(server: &ApiServer) {
     assert_eq!(ask(server, "PUT", &url, "application/json", &made.to_string()).await.0, 200);
 }
 
-/// Counts as the quota controller does: the quota, the objects, then the status at the version that was read.
+/// Counts as the quota controller does: the quota, the objects, then the status at the version that
+/// was read.
 async fn count(server: &ApiServer) -> u16 {
     let (_, mut quota) = ask(server, "GET", QUOTA, "", "").await;
     let (_, list) = ask(server, "GET", SECRETS, "", "").await;
@@ -91,8 +92,9 @@ async fn an_object_and_what_it_uses_are_stored_at_one_revision() {
     assert_eq!((count(&server).await, used(&server).await.as_str()), (200, "0"));
 }
 
-/// Two servers over one store; writers create names that are taken, delete and count, all at once. Whatever the order, no
-/// revision of the store has more objects than the limit, and what is used is never less than what is there.
+/// Two servers over one store; writers create names that are taken, delete and count, all at once.
+/// Whatever the order, no revision of the store has more objects than the limit, and what is used
+/// is never less than what is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_limit_holds_at_every_revision() {
     let tasks = Tasks::default();

@@ -1,4 +1,5 @@
-//! Objects that another program has stored: what older API servers left out, and what cannot be read.
+//! Objects that another program has stored: what older API servers left out, and what cannot be
+//! read.
 
 use super::*;
 use store::{Op, Txn};

@@ -51,7 +51,8 @@ pub(super) fn address_object(service: &Value, address: &IpAddr) -> Value {
     object
 }
 
-/// Deletes the `IPAddress` of an address; what cannot be deleted is found and removed by the address controller.
+/// Deletes the `IPAddress` of an address; what cannot be deleted is found and removed by the
+/// address controller.
 pub(super) async fn release(context: &Context, address: &str) {
     let Ok(row) = addresses_row(context) else { return };
     let storage = context.server.objects.storage();

@@ -12,8 +12,8 @@ use crate::registry::watch_cache::Filter;
 use crate::request::context::Context;
 use crate::response::status;
 
-/// Upstream's allocation of a changed service comes upon a node port that stands there twice before its rules do, and answers 500
-/// (`updateNodePorts`).
+/// Upstream's allocation of a changed service comes upon a node port that stands there twice before
+/// its rules do, and answers 500 (`updateNodePorts`).
 pub(super) fn no_pair(service: &Value) -> Result<(), Status> {
     if !wants_ports(service) {
         return Ok(());

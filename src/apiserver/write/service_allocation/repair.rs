@@ -1,5 +1,6 @@
-//! `IPAddress` objects of Services that have none: those that another API server, or one before Kubernetes 1.33, has stored. Without
-//! them the allocator would give the address to another Service (`pkg/registry/core/service/ipallocator/controller`).
+//! `IPAddress` objects of Services that have none: those that another API server, or one before
+//! Kubernetes 1.33, has stored. Without them the allocator would give the address to another
+//! Service (`pkg/registry/core/service/ipallocator/controller`).
 
 use std::net::IpAddr;
 use std::sync::Arc;

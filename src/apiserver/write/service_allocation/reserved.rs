@@ -1,8 +1,9 @@
-//! Node ports among several servers: each port of a write under way is a key in the store, so that no two servers give the same.
+//! Node ports among several servers: each port of a write under way is a key in the store, so that
+//! no two servers give the same.
 //!
-//! A key is made before it is looked once more whether the port is free, and goes after the Service was stored: whoever makes
-//! the same key later finds the Service. It hangs on a lease, for a server may end in between. A server alone keeps its
-//! ports in memory.
+//! A key is made before it is looked once more whether the port is free, and goes after the Service
+//! was stored: whoever makes the same key later finds the Service. It hangs on a lease, for a
+//! server may end in between. A server alone keeps its ports in memory.
 
 use std::collections::HashSet;
 
@@ -16,7 +17,8 @@ use crate::response::status::of_store;
 
 /// Keys of ports; nothing that the API shows.
 const PREFIX: &str = "/kube-lite/nodeports/";
-/// Seconds after which the ports of a write are free again whose server ended: longer than any write takes.
+/// Seconds after which the ports of a write are free again whose server ended: longer than any
+/// write takes.
 const LEASE_SECONDS: i64 = 60;
 
 fn key(port: u16) -> Bytes {
@@ -39,7 +41,8 @@ pub(super) async fn reserve(context: &Context, taken: &[u16]) -> Result<Option<R
     let lease = backend.lease_grant(0, LEASE_SECONDS).await.map_err(|e| of_store(&e))?.id;
     let reserved = Reserved(lease);
     let checked = match claim(&**backend, taken, lease).await {
-        // What was stored since the ports were chosen is seen now, and what is stored from here on meets the keys.
+        // What was stored since the ports were chosen is seen now, and what is stored from here on
+        // meets the keys.
         Ok(()) => ports::used(context).await.and_then(|used| free(taken, &used)),
         Err(error) => Err(error),
     };

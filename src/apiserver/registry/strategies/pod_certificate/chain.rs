@@ -1,4 +1,5 @@
-//! The certificates that a signer issues: a leaf for the requested key, within the limits of the request.
+//! The certificates that a signer issues: a leaf for the requested key, within the limits of the
+//! request.
 
 use std::time::Duration;
 
@@ -52,8 +53,8 @@ fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
     rest.is_empty().then_some(certificate)
 }
 
-/// The leaf is one, its names are names, its key is the requested one, and the status has its times. Answers the seconds
-/// that it begins and ends at.
+/// The leaf is one, its names are names, its key is the requested one, and the status has its
+/// times. Answers the seconds that it begins and ends at.
 fn leaf(status: &Value, spec: &Value) -> Result<(i64, i64), ErrorList> {
     let chain = str_at(status, "certificateChain");
     if chain.len() > CHAIN_MAX {

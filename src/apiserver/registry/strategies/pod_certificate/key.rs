@@ -1,4 +1,5 @@
-//! The key of a pod's certificate: of a kind that pods may have, and proven to be there by the request's signature.
+//! The key of a pod's certificate: of a kind that pods may have, and proven to be there by the
+//! request's signature.
 
 use x509_parser::error::X509Error;
 use x509_parser::prelude::{FromDer, SubjectPublicKeyInfo, X509CertificationRequest};
