@@ -364,7 +364,7 @@ pub(crate) fn current() -> Option<Arc<Trail>> {
 }
 
 /// Runs a part of a request with what goes along.
-pub(crate) async fn along<F: Future>(trail: Option<Arc<Trail>>, work: F) -> F::Output {
+pub(crate) async fn scope<F: Future>(trail: Option<Arc<Trail>>, work: F) -> F::Output {
     match trail {
         Some(trail) => TRAIL.scope(trail, work).await,
         None => work.await,

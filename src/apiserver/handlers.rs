@@ -49,7 +49,7 @@ pub(crate) async fn dispatch(
     if !info.subresource.is_empty() {
         return subresource(context, exchange).await;
     }
-    // Custom resources are served beside upstream's router, which has no HEAD and reads Accept
+    // Upstream serves custom resources outside its router, which has no HEAD and parses Accept
     // headers strictly.
     let routed = context.row.spec.custom.is_none();
     if routed && exchange.method == Method::HEAD {
@@ -72,7 +72,7 @@ pub(crate) async fn dispatch(
     let on_item = matches!(verb, "get" | "update" | "patch" | "delete");
     let creates_item = verb == "create" && item;
     if item && !context.row.is_stored() && !context.row.has_verb("get") {
-        // What is only created has no paths of its own.
+        // Resources that can only be created have no item paths.
         return Err(status::no_resource());
     }
     if !context.row.has_verb(verb)
@@ -85,7 +85,7 @@ pub(crate) async fn dispatch(
         return Err(status::no_method());
     }
     if routed && verb != "patch" {
-        // A patch is first asked for its own type.
+        // A patch is checked for its patch type first.
         context.accept_route()?;
     }
     if let Some(warning) = deprecation(&spec.gvk) {
@@ -113,7 +113,7 @@ pub(crate) async fn dispatch(
     outcome
 }
 
-/// What the span of a verb says of its request (`traceFields`).
+/// Attributes of the span of a verb (`traceFields`).
 fn span_attributes(context: &Context) -> request_tracing::Attributes {
     let Context { info, headers, .. } = context;
     let header = |name: http::HeaderName| -> request_tracing::Value {
@@ -134,7 +134,7 @@ fn span_attributes(context: &Context) -> request_tracing::Attributes {
     ]
 }
 
-/// Does what the verb says.
+/// Runs the handler of the verb.
 async fn work(
     context: &Context,
     exchange: RequestParts,
@@ -276,8 +276,8 @@ pub(crate) async fn plain(
         ".well-known" | "openid" if reads => issuer(inner, path),
         "" if reads => roots(inner, request.headers(), query),
         "version" => status::response(&status::no_resource()),
-        // Under a served group a path that names nothing is a Status, elsewhere plain text, as
-        // upstream's two routers have it.
+        // An unknown path is a Status under a served group and plain text elsewhere, like the 404s
+        // of upstream's two routers.
         "api" if path != "/api/" => status::response(&status::no_resource()),
         "apis" => {
             let group = path.trim_matches('/').split('/').nth(1).unwrap_or_default();

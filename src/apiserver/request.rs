@@ -1,5 +1,5 @@
-//! A URL as what is asked: verb, group, version, resource, namespace, name, subresource. Parsed
-//! once; authorization and routing use the same tuple.
+//! Parses a URL into verb, group, version, resource, namespace, name and subresource. Authorization
+//! and routing share the result.
 
 pub(crate) mod audit_id;
 pub mod body;
@@ -17,10 +17,10 @@ use std::borrow::Cow;
 
 use http::Method;
 
-/// What a request asks for, as upstream's `RequestInfo`.
+/// Attributes of a request (upstream's `RequestInfo` in `k8s.io/apiserver/pkg/endpoints/request`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// About an API resource, else a plain path such as `/healthz`.
+    /// The request is for an API resource rather than a plain path such as `/healthz`.
     pub is_resource: bool,
     /// Decoded path.
     pub path: String,
@@ -38,23 +38,23 @@ pub struct RequestInfo {
     pub resource: String,
     /// Subresource, or empty.
     pub subresource: String,
-    /// Name, or empty; also set for lists whose field selector asks for one name.
+    /// Name, or empty; also set for lists whose field selector selects one name.
     pub name: String,
-    /// Name that stands in the path itself.
+    /// Name in the path; not set from a field selector.
     pub path_name: String,
-    /// Parts of the path behind the subresource (proxies).
+    /// Path segments after the subresource (proxies).
     pub rest: Vec<String>,
-    /// The deprecated `/watch/` in the path.
+    /// The path contains the deprecated `/watch/` prefix.
     pub watch_path: bool,
 }
 
 impl RequestInfo {
-    /// The request only reads.
+    /// Whether the verb is read-only.
     pub fn is_read(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
     }
 
-    /// The scope of a request in metrics and traces, as upstream's `CleanScope`.
+    /// The scope of a request in metrics and traces (upstream's `CleanScope`).
     pub(crate) fn scope(&self) -> &'static str {
         match (self.is_resource, self.name.is_empty(), self.namespace.is_empty()) {
             (false, ..) => "",
@@ -65,7 +65,7 @@ impl RequestInfo {
         }
     }
 
-    /// The request lives long and does not count against the in-flight limit
+    /// Whether the request is long-running and exempt from the in-flight limit
     /// (`k8s.io/apiserver/pkg/server/filters`: watches, proxies, log, exec, attach, portforward).
     pub fn is_long_running(&self) -> bool {
         self.verb == "watch"
@@ -83,7 +83,7 @@ impl RequestInfo {
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Decodes `a=b&c`; pieces that are no valid encoding are dropped, as Go's `url.Query` does.
+    /// Decodes `a=b&c`; drops pairs with an invalid encoding, as Go's `URL.Query` does.
     pub fn parse(text: &str) -> Self {
         let pairs =
             text.split('&').filter(|p| !p.is_empty() && !p.contains(';')).filter_map(|pair| {
@@ -135,14 +135,14 @@ pub(crate) fn decode(text: &str, plus_is_space: bool) -> Option<Cow<'_, str>> {
     String::from_utf8(out).ok().map(Cow::Owned)
 }
 
-/// Why a path names nothing.
+/// The error of a path that cannot be parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadPath(pub String);
 
 /// Parses method, raw path and query.
 ///
 /// # Errors
-/// When an escape of the path is malformed, or a `/watch/` or `/proxy/` prefix stands alone.
+/// When the path has a malformed escape, or nothing follows a `/watch/` or `/proxy/` prefix.
 pub fn parse(method: &Method, raw_path: &str, query: &Query) -> Result<RequestInfo, BadPath> {
     let path = decode(raw_path, false)
         .ok_or_else(|| BadPath(format!("invalid URL escape in {raw_path:?}")))?
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_read_as_upstream() {
+    fn paths_are_parsed_like_request_info_factory() {
         for (method, url, want) in [
             ("GET", "/healthz", "false get / ns=   "),
             ("GET", "/api/v1", "false get / ns=   "),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use http::Request;
 
 use crate::request::RequestInfo;
-use crate::request::scope::Track;
+use crate::request::scope::RequestScope;
 use crate::request::user::User;
 pub use config::{Plan, is_flag};
 pub use span::Tracer;
@@ -155,7 +155,7 @@ pub(crate) fn start(
 }
 
 /// Does something within a span of its own, which ends with it. As with
-/// [`crate::request::scope::along`], the work is held once.
+/// [`crate::request::scope::scope`], the work is held once.
 pub(crate) fn run<F: Future>(
     name: &'static str,
     attributes: impl FnOnce() -> Attributes,
@@ -176,7 +176,7 @@ pub(crate) fn of_store(name: &'static str, gvr: &api::Gvr, key: &str) -> Span {
     start(name, said)
 }
 
-impl Track {
+impl RequestScope {
     /// For what is done within the request; `None` when it is not sampled.
     fn within(&self) -> Option<Within> {
         self.span.lock().as_ref()?.within()

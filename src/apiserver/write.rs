@@ -21,24 +21,25 @@ use crate::request::context::Context;
 use crate::request::options::WriteOptions;
 pub(crate) use preconditions::{same_name, unversioned, url_name};
 
-/// The subresource of a scheduler's decision: no strategy and no admission looks at the pod for it,
-/// as upstream.
+/// The subresource of a scheduler's decision. Neither strategy nor admission checks the pod for it
+/// (upstream's `BindingREST`).
 const BINDING: &str = "binding";
 
-/// What is written, apart from the object itself.
+/// The parameters of a write other than the object.
 pub(crate) struct Write<'a> {
     pub(crate) context: &'a Context,
     pub(crate) options: &'a WriteOptions,
-    /// Row written; differs from the context's for evictions and the like.
+    /// The row that is written; differs from the context's row for evictions and similar
+    /// subresources.
     pub(crate) row: &'a Arc<Resource>,
     pub(crate) subresource: &'a str,
-    /// A server-side apply, which has noted its managed fields itself.
+    /// The write is a server-side apply, which has already updated the managed fields.
     pub(crate) applies: bool,
-    /// Options of a deletion, for those who admit it.
+    /// Options of a deletion, for admission.
     pub(crate) delete_options: Option<Map<String, Value>>,
 }
 
-/// What to store when there is no object.
+/// Produces the object to store when none exists.
 pub(crate) type Create<'a> = Box<dyn FnOnce() -> Result<Value, Status> + Send + 'a>;
 
 /// The outcome of an update.

@@ -10,7 +10,7 @@ use api::validation::meta;
 use serde_json::{Map, Value, json};
 
 use super::definition::{Conversion, Definition};
-use crate::metrics::admission as meters;
+use crate::metrics::admission as metrics;
 use crate::registry::metadata;
 use crate::webhook::{Callout, Client, ClientConfig};
 
@@ -56,12 +56,12 @@ impl Webhook {
     ) -> Result<Vec<Value>, String> {
         let begun = base::clock::now();
         let Some(first) = objects.first() else {
-            meters::converted("", begun.elapsed());
+            metrics::converted("", begun.elapsed());
             return Ok(Vec::new());
         };
         let mut failure = "";
         let outcome = self.asked(&objects, first, to, &mut failure).await;
-        meters::converted(failure, base::clock::now().duration_since(begun));
+        metrics::converted(failure, base::clock::now().duration_since(begun));
         outcome
     }
 

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::convert::{self, Webhook};
 use super::definition::{Definition, ScalePaths, Version};
 use super::types;
-use crate::metrics::admission as meters;
+use crate::metrics::admission as metrics;
 use crate::registry::metadata;
 use crate::webhook::Callout;
 
@@ -316,7 +316,7 @@ impl Kind {
         };
         let took = base::clock::now().duration_since(begun);
         let versions = (from.as_str(), &*version(to));
-        meters::definition_converted(
+        metrics::definition_converted(
             &self.definition().object.key.name,
             versions,
             converted.is_ok(),
@@ -401,11 +401,11 @@ impl Kind {
         let (any, now) = schema.compile();
         let compiled = base::clock::now();
         if now && any {
-            meters::COMPILED.took(&[], compiled.duration_since(begun));
+            metrics::COMPILED.took(&[], compiled.duration_since(begun));
         }
         let found = schema.rules(new, old, before);
         if any {
-            meters::EVALUATED.took(&[], compiled.elapsed());
+            metrics::EVALUATED.took(&[], compiled.elapsed());
         }
         found
     }

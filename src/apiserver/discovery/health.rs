@@ -48,12 +48,12 @@ const HOOKS: [&str; 30] = [
 
 static CHECK: Family = Family::gauge(
     "kubernetes_healthcheck",
-    "[STABLE] How one check ended last, by its name and endpoint: 1 is well.",
+    "[STABLE] This metric records the result of a single healthcheck.",
     &["name", "type"],
 );
 static CHECKED: Family = Family::counter(
     "kubernetes_healthchecks_total",
-    "[STABLE] How checks ended, by name, endpoint and outcome.",
+    "[STABLE] This metric records the results of all healthcheck.",
     &["name", "status", "type"],
 );
 

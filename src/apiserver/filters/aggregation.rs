@@ -12,7 +12,7 @@ pub(crate) async fn delegate(mut exchange: Box<Exchange>, next: Next) -> Respons
     let Some(remote) = exchange.server.aggregator.of_path(&exchange.info.path) else {
         return next.run(exchange).await;
     };
-    // The seat of a watch is given back: whether the watch has begun there cannot be seen here.
+    // Releases the seat of a watch: this server cannot observe when the remote watch has begun.
     exchange.watching = None;
     let Exchange { user, request, .. } = *exchange;
     remote.serve(&user, audit::marked(request)).await

@@ -29,7 +29,7 @@ pub(crate) async fn record(mut exchange: Box<Exchange>, next: Next) -> Response<
     let trail = audit.trail(&exchange.request);
     let ongoing = audit::Ongoing::new(&trail);
     exchange.request.extensions_mut().insert(ongoing.clone());
-    let mut response = audit::along(Some(Arc::clone(&trail)), next.run(exchange)).await;
+    let mut response = audit::scope(Some(Arc::clone(&trail)), next.run(exchange)).await;
     if let Some(ResponseStatus(status)) = response.extensions_mut().remove() {
         trail.status(&status);
     }

@@ -1,4 +1,4 @@
-//! Authorization: whether the user may do what the request asks for.
+//! Authorization: whether the user is allowed to send the request.
 
 use api::Status;
 use http::{Response, StatusCode, Uri};
@@ -14,7 +14,7 @@ use crate::request_tracing;
 use crate::response::status;
 use crate::state::ServerState;
 
-/// Refuses what the user may not do (upstream's `WithAuthorization`).
+/// Rejects requests that the user is not allowed to send (upstream's `WithAuthorization`).
 pub(crate) async fn authorize(exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let begun = base::clock::now();
     let Exchange { server, user, info, query, request, .. } = &*exchange;
@@ -76,7 +76,7 @@ async fn refusal(
     None
 }
 
-/// Asks the authorizers one question; the answer to who is not allowed.
+/// Asks the authorizers for a decision; returns the 403 response of a denied request.
 async fn decide(
     inner: &ServerState,
     user: &User,

@@ -39,13 +39,13 @@ const FILTERS: &[Filter] = &[
     // Lets the audit policy decide, which needs the user that authenticated, not the impersonated
     // one.
     |exchange, next| Box::pin(audit::apply_policy(exchange, next)),
-    // Replaces the user before flow control and authorization look at it.
+    // Replaces the user before flow control and authorization.
     |exchange, next| Box::pin(impersonation::impersonate(exchange, next)),
     // Waits for a seat. Before authorization, whose webhooks may be slow.
     |exchange, next| Box::pin(priority_and_fairness::enter(exchange, next)),
-    // Refuses what the user may not do.
+    // Rejects requests that the user is not allowed to send.
     |exchange, next| Box::pin(authorization::authorize(exchange, next)),
-    // Hands group versions of other API servers over.
+    // Proxies group versions of other API servers.
     |exchange, next| Box::pin(aggregation::delegate(exchange, next)),
     // Answers by the handler of the resource and verb.
     |exchange, _| Box::pin(routing::route(exchange)),

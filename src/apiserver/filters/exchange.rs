@@ -18,7 +18,7 @@ use crate::state::ServerState;
 /// Answers the request, or hands it to the rest of the chain.
 pub(super) type Filter = fn(Box<Exchange>, Next) -> BoxFuture<'static, Response<Body>>;
 
-/// When a request came, and the time that it has.
+/// Arrival time and deadline of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     pub(crate) arrived: Instant,
@@ -33,7 +33,7 @@ impl Deadline {
     }
 }
 
-/// A request on its way through the chain, with what the filters found out about it.
+/// A request in the filter chain, with the results of earlier filters.
 pub(crate) struct Exchange {
     pub(crate) server: Arc<ServerState>,
     pub(crate) request: Request<Body>,
@@ -83,7 +83,7 @@ impl Exchange {
         }
     }
 
-    /// When the request came.
+    /// Arrival time of the request.
     pub(crate) fn arrived(&self) -> Instant {
         self.deadline.arrived
     }

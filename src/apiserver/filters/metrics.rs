@@ -8,7 +8,7 @@ use super::exchange::{Exchange, Next};
 use super::priority_and_fairness::RejectedByFlowControl;
 use crate::metrics::requests as metrics;
 use crate::request::body::{Body, keeping};
-use crate::request::scope::{self, Track};
+use crate::request::scope::{self, RequestScope};
 
 /// Counts the response with its code, size and duration, less what the request waited for others
 /// (upstream's `InstrumentRouteFunc` and `WithLatencyTrackers`).
@@ -17,15 +17,15 @@ pub(crate) async fn count_response(exchange: Box<Exchange>, next: Next) -> Respo
     let server = Arc::clone(&exchange.server);
     let labels = Arc::clone(&exchange.labels);
     let is_own = exchange.is_in_process && exchange.user.name == "system:apiserver";
-    let track = Arc::new(Track::default());
-    let response = scope::along(Some(Arc::clone(&track)), next.run(exchange)).await;
+    let request_scope = Arc::new(RequestScope::default());
+    let response = scope::scope(Some(Arc::clone(&request_scope)), next.run(exchange)).await;
     let size = http_body::Body::size_hint(response.body()).exact();
     let code = response.status().as_u16();
-    server.metrics.observe(&labels, (code, size), (started.elapsed(), track.waited()));
+    server.metrics.observe(&labels, (code, size), (started.elapsed(), request_scope.waited()));
     if is_own {
         metrics::own(&labels.words());
     }
-    match track.ended(code, size) {
+    match request_scope.finish(code, size) {
         // The span of a watch lasts as long as the watch.
         Some(span) if size.is_none() => response.map(|body| keeping(body, span)),
         _ => response,
@@ -44,7 +44,7 @@ pub(crate) async fn count_request(mut exchange: Box<Exchange>, next: Next) -> Re
     let long = exchange.info.is_long_running();
     let long = long.then(|| Arc::new(metrics::Long::begin(&labels.words())));
     if let Some(long) = &long {
-        // An upgraded connection keeps the guard to its end.
+        // An upgraded connection holds the guard until it ends.
         exchange.request.extensions_mut().insert(Arc::clone(long));
     }
     let mut response = next.run(exchange).await;

@@ -88,9 +88,8 @@ async fn seat(
 }
 
 impl ApiServer {
-    /// Applies the stored flow schemas and priority levels from now on, and keeps those that every
-    /// cluster has. Does nothing where flow control is off. Await this before serving, once these
-    /// objects are written.
+    /// Applies the stored flow schemas and priority levels and maintains the mandatory ones. Does
+    /// nothing when flow control is off. Await it before serving, after these objects are written.
     ///
     /// # Errors
     /// When a cache does not load.

@@ -1,4 +1,4 @@
-//! How long a request may take: 60 s, or less when it says so; what lives long has no deadline.
+//! Request timeout: 60 s, or less when the request sets one; long-running requests have none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ async fn detached(
     tasks: &Tasks,
     answer: impl Future<Output = Response<Body>> + Send + 'static,
 ) -> Response<Body> {
-    let answer = audit::along(audit::current(), scope::along(scope::current(), answer));
+    let answer = audit::scope(audit::current(), scope::scope(scope::current(), answer));
     let (done, answered) = tokio::sync::oneshot::channel();
     tasks.spawn(base::tasks::Kind::Request, "service write", async move {
         // The caller may be gone.
@@ -81,7 +81,7 @@ pub(crate) fn of(info: &RequestInfo, query: &Query) -> Result<Option<Duration>, 
     Ok(Some(wish.map_or(REQUEST_MAX, |wish| wish.min(REQUEST_MAX))))
 }
 
-/// 504 as upstream.
+/// 504 when the deadline passes.
 pub(crate) fn exceeded() -> Status {
     let text = "Timeout: request did not complete within the allotted timeout";
     let mut status = Status::failure(504, "Timeout", text);

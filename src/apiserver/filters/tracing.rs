@@ -9,10 +9,10 @@ use crate::request::scope;
 /// Begins the span of a sampled request (upstream's `WithTracing`). Does nothing where tracing is
 /// off.
 pub(crate) async fn begin_span(exchange: Box<Exchange>, next: Next) -> Response<Body> {
-    if let (Some(tracer), Some(track)) = (exchange.server.tracer.get(), scope::current()) {
+    if let (Some(tracer), Some(scope)) = (exchange.server.tracer.get(), scope::current()) {
         let Exchange { request, info, user, .. } = &*exchange;
         let since = base::clock::unix_time().saturating_sub(exchange.arrived().elapsed());
-        track.begun(tracer.request(request, info, user, since));
+        scope.set_span(tracer.request(request, info, user, since));
     }
     next.run(exchange).await
 }

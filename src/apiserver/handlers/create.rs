@@ -15,7 +15,7 @@ use crate::write::Write;
 /// Answers a create.
 ///
 /// # Errors
-/// Any refusal of the pipeline.
+/// Any error of the write pipeline.
 pub(super) async fn create(
     context: &Context,
     exchange: RequestParts,

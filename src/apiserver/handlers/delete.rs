@@ -1,5 +1,5 @@
-//! DELETE of one object and of a collection: grace, finalizers, propagation, as upstream's registry
-//! does them.
+//! DELETE of one object and of a collection: grace periods, finalizers and propagation (upstream's
+//! generic registry `Store.Delete`).
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(super) enum Deleted {
 /// Answers a delete.
 ///
 /// # Errors
-/// Any refusal.
+/// Any error of options, preconditions, admission or storage.
 pub(super) async fn delete(
     context: &Context,
     exchange: RequestParts,
@@ -71,8 +71,7 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     }
     let media = negotiate::content_type(&context.headers)?;
     let kind = api::Gvk::new("", "v1", "DeleteOptions");
-    // Options are read by a decoder of their own, which says what is wrong without a sentence
-    // around it and knows no other kinds.
+    // Options have a separate decoder, which reports bare errors and knows no other kinds.
     let named = match media {
         Media::Json => api::codec::json::interpret(&bytes).ok(),
         Media::Yaml => api::codec::yaml::interpret(&bytes).ok(),
@@ -93,7 +92,7 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     DeleteOptions::of_value(&value)
 }
 
-/// The pods of a job outlive it unless the client says otherwise, and the client is told.
+/// The pods of a Job are orphaned by default; the client gets a warning.
 fn warn_of_orphans(context: &Context, options: &DeleteOptions) {
     let gvr = &context.row.spec.gvr;
     let is_job = (&*gvr.group, &*gvr.resource) == ("batch", "jobs");
@@ -162,8 +161,8 @@ pub(super) async fn remove(
     let mut marked: Option<Object> = None;
     for _ in 0..RETRY_MAX {
         let Some(found) = current else {
-            // The pod's node, told by the mark, was quicker: deleted is what was asked for
-            // (upstream ignores it, too).
+            // The pod's node has already completed the deletion after the mark; upstream ignores
+            // the missing object, too.
             return marked.map(|object| Deleted::Gone(Arc::new(object))).ok_or_else(missing);
         };
         context.size.note(found.raw().len()).await;
@@ -406,8 +405,8 @@ fn mark(value: &mut Value) {
     metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
 }
 
-/// Sets the finalizers that tell the garbage collector what to do with dependents; whether they
-/// changed.
+/// Sets the finalizers that determine how the garbage collector handles dependents; returns whether
+/// they changed.
 fn collect(row: &Resource, value: &mut Value, options: &DeleteOptions) -> bool {
     let unsupported = row.spec.gvr.resource.as_ref() == "events";
     let old = metadata::finalizers(value);

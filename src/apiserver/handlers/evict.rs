@@ -24,7 +24,7 @@ use crate::write::{Write, url_name};
 
 /// Pods that a budget may be waiting for (upstream's `MaxDisruptedPodSize`).
 const DISRUPTED_MAX: usize = 2000;
-/// How often a decision is made anew when the budget changed meanwhile.
+/// Attempts when the budget changes concurrently.
 const RETRY_MAX: usize = 20;
 
 /// Answers an eviction.
@@ -82,7 +82,7 @@ pub(super) async fn evict(
 
 /// Why a pod may go.
 enum Ground {
-    /// No budget is asked.
+    /// No budget is checked.
     Exempt,
     /// It is not ready, and this budget lets such go.
     Unready(String),
@@ -124,11 +124,11 @@ async fn go(
     if wanted.uid.is_none() {
         wanted.uid = Some(pod.uid.to_string());
     }
-    // A trial, too, is told of preconditions that do not hold.
+    // A dry run reports unmet preconditions, too.
     delete::remove(context, &context.row, context.namespace(), name, &wanted).await.map(drop)
 }
 
-/// Pods that run nothing are evicted whatever the budgets say.
+/// Pods that are pending or finished are evicted regardless of budgets.
 fn is_exempt(pod: &Value) -> bool {
     let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
     matches!(phase, "Succeeded" | "Failed" | "Pending")
@@ -236,7 +236,7 @@ fn still_processed(budget: &str) -> Status {
     refusal
 }
 
-/// Takes one disruption away and notes the pod.
+/// Decrements the allowed disruptions and records the pod in the budget.
 fn decrement(budget: &mut Value, pod: &str) -> Result<(), Status> {
     let name = metadata::text(budget, "name").to_owned();
     let number = |field: &str| {
@@ -288,7 +288,7 @@ async fn mark_disrupted(
         options,
         row: &context.row,
         subresource: "status",
-        // The mark is the server's own and belongs to nobody.
+        // The condition is set by the server and has no field manager.
         applies: true,
         delete_options: None,
     };

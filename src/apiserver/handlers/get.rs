@@ -14,7 +14,7 @@ use crate::response::status;
 /// Answers a get, also of a subresource that shows the whole object.
 ///
 /// # Errors
-/// 404, 406, or the store's refusal.
+/// 404, 406, or the store's error.
 pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
     context.accept()?;
     let object = current(context).await?;
@@ -24,7 +24,7 @@ pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
 /// The object that the request names.
 ///
 /// # Errors
-/// 404, 500 of a resource version that is no number, or the store's refusal.
+/// 404, 500 for a resource version that is not a number, or the store's error.
 pub(super) async fn current(context: &Context) -> Result<Object, Status> {
     let name = crate::write::url_name(context)?;
     if context.info.verb == "get" {

@@ -11,7 +11,7 @@ use serde_json::json;
 use store::Revision;
 use store::{KeyValue, StoreError};
 
-use crate::metrics::storage as meters;
+use crate::metrics::storage as metrics;
 use crate::registry::selection::Selection;
 use crate::registry::unreadable::{REPORTED_MAX, Unreadable, list_error};
 use crate::registry::watch_cache::{Entry, Filter};
@@ -56,7 +56,7 @@ pub(super) fn filter(context: &Context) -> Result<Filter, Status> {
 /// Answers a list.
 ///
 /// # Errors
-/// As upstream for bad options, expired tokens and revisions.
+/// 400 or 422 for invalid options, 410 for expired tokens and revisions.
 pub(super) async fn list(context: &Context) -> Result<Response<Body>, Status> {
     context.accept()?;
     let options = ListOptions::read(&context.query, false)?;
@@ -120,7 +120,7 @@ pub(super) async fn select(
     let page = cache.list(filter, None, limit);
     drop(span);
     let (gvr, selects) = (&context.row.spec.gvr, !filter.is_unselective());
-    meters::listed(gvr, meters::CACHE, page.looked, page.items.len(), selects);
+    metrics::listed(gvr, metrics::CACHE, page.looked, page.items.len(), selects);
     let token =
         page.last.as_deref().map(|last| encode(page.revision, last, filter)).unwrap_or_default();
     Ok((
@@ -140,8 +140,8 @@ async fn from_store(
     let found = page_at(context, filter, token, limit, &mut read).await;
     let returned = found.as_ref().map_or(0, |(_, items)| items.len());
     let gvr = &context.row.spec.gvr;
-    meters::listed(gvr, meters::STORE, read, returned, !filter.is_unselective());
-    meters::list_took(gvr, begun);
+    metrics::listed(gvr, metrics::STORE, read, returned, !filter.is_unselective());
+    metrics::list_took(gvr, begun);
     found
 }
 
@@ -155,8 +155,8 @@ async fn page_at(
 ) -> Result<(ListHead, Vec<Arc<Object>>), Status> {
     let storage = context.server.objects.storage();
     let row = &context.row;
-    // Revision -1 goes on from a key in the newest state, after the revision of the first page was
-    // compacted.
+    // Revision -1 continues from a key in the newest state, after the revision of the first page
+    // was compacted.
     let mut revision = (token.rv > 0).then_some(Revision(token.rv));
     let mut start = (!token.start.is_empty()).then(|| token.start.clone());
     let mut items: Vec<Arc<Object>> = Vec::new();
@@ -234,7 +234,7 @@ fn suffix_of(kv: &KeyValue, prefix: &str) -> String {
     String::from_utf8_lossy(&kv.key).strip_prefix(prefix).unwrap_or_default().to_owned()
 }
 
-/// 410 with a token that goes on in the newest state ("inconsistent continue").
+/// 410 with a token that continues in the newest state ("inconsistent continue").
 fn expired(token: &Token, start: Option<&str>) -> Status {
     let Some(start) = start.filter(|_| !token.start.is_empty()) else {
         return Status::expired("The resourceVersion for the provided list is too old.");
@@ -254,7 +254,8 @@ fn write(token: &Token) -> String {
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(token).unwrap_or_default())
 }
 
-/// The token behind an object; its key is relative to the listed prefix, as upstream's.
+/// The token after an object; its key is relative to the listed prefix (upstream's
+/// `EncodeContinue`).
 fn encode(revision: i64, last: &str, filter: &Filter) -> String {
     let relative = relative(last, filter);
     write(&Token { v: TOKEN_VERSION.into(), rv: revision, start: format!("{relative}\0") })
@@ -301,8 +302,7 @@ fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
     Ok(token)
 }
 
-/// Base64 as Go reads it: what is left over in the last character is not looked at, neither are
-/// line ends.
+/// Decodes base64 like Go: trailing bits of the last character and line ends are ignored.
 ///
 /// # Errors
 /// The place of the first byte that does not fit.

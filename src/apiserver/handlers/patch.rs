@@ -35,7 +35,7 @@ pub(super) enum PatchType {
     Apply,
 }
 
-/// The kind that the Content-Type says.
+/// The patch type of the Content-Type.
 ///
 /// # Errors
 /// 415 with upstream's router text.
@@ -79,7 +79,7 @@ impl Patch {
     /// Decodes the body.
     ///
     /// # Errors
-    /// 400 as upstream.
+    /// 400 for a body that cannot be decoded.
     pub(super) fn decode(kind: PatchType, bytes: &Bytes) -> Result<Self, Status> {
         let value = match kind {
             PatchType::Apply => serialization::any_yaml(bytes)
@@ -122,9 +122,9 @@ impl Patch {
         }
     }
 
-    /// What upstream's refusal shows: the patched document in its order, or the strategic patch. Of
-    /// a Secret neither: who may patch one need not read it, and the refusal stands in the audit
-    /// log at every level.
+    /// The document that upstream's error quotes: the patched document in its order, or the
+    /// strategic patch. Empty for a Secret: permission to patch does not imply permission to read,
+    /// and errors are in the audit log at every level.
     pub(super) fn shown(
         &self,
         schema: &Schema,
@@ -177,8 +177,7 @@ pub(super) fn undecodable(shown: String, cause: &str) -> Status {
     Status::invalid("", "", "", &[Error::invalid(&Path::new("patch"), shown, cause)])
 }
 
-/// A strategic merge works on maps, of which upstream makes the typed object; nobody looks at the
-/// kind that they name.
+/// Upstream converts the maps of a strategic merge to the typed object without checking their kind.
 ///
 /// # Errors
 /// The sentence of upstream's converter.
@@ -241,7 +240,7 @@ fn unversioned_patch(
 /// Answers a patch.
 ///
 /// # Errors
-/// Any refusal of the patch or the pipeline.
+/// Any error of the patch or the write pipeline.
 pub(super) async fn patch(
     context: &Context,
     exchange: RequestParts,
@@ -311,7 +310,7 @@ async fn apply(
     bytes: &Bytes,
 ) -> Result<Response<Body>, Status> {
     let gvk = &context.row.spec.gvk;
-    let applied = managed_fields::Applied::decode(context, bytes, write.options)?;
+    let applied = managed_fields::ApplyConfiguration::decode(context, bytes, write.options)?;
     let subresource = context.info.subresource.as_str();
     // Few kinds are made by an apply to their status, too.
     let creates = subresource.is_empty()

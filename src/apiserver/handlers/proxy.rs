@@ -94,15 +94,15 @@ pub(super) async fn connect(
 
 /// Counts streams over WebSocket, which are handed over as they are, and readers of logs.
 fn count(context: &Context, subresource: &str) {
-    use crate::metrics::requests as meters;
+    use crate::metrics::requests as metrics;
     match subresource {
         "log" => {
             let skip = context.query.get("insecureSkipTLSVerifyBackend");
             let skips = skip.is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"));
-            meters::LOGS.inc(&[if skips { "skip_tls_allowed" } else { "enforce_tls" }]);
+            metrics::LOGS.inc(&[if skips { "skip_tls_allowed" } else { "enforce_tls" }]);
         }
         "exec" | "attach" | "portforward" if stream::upgrade::is_websocket(&context.headers) => {
-            meters::STREAMS.inc(&["proxied_to_kubelet", subresource]);
+            metrics::STREAMS.inc(&["proxied_to_kubelet", subresource]);
         }
         _ => {}
     }

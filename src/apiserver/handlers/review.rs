@@ -18,7 +18,7 @@ use crate::write::{Write, url_name};
 /// Answers the creation of a kind that is not stored.
 ///
 /// # Errors
-/// The refusal of whoever answers it.
+/// The error of the component that answers the review.
 pub(super) async fn review(
     context: &Context,
     exchange: RequestParts,
@@ -61,7 +61,7 @@ fn normalize(context: &Context, kind: &Gvk, value: &mut serde_json::Value) {
 /// Answers `serviceaccounts/token`.
 ///
 /// # Errors
-/// 404, or the issuer's refusal.
+/// 404, or the issuer's error.
 pub(super) async fn token(
     context: &Context,
     exchange: RequestParts,
@@ -73,14 +73,14 @@ pub(super) async fn token(
     let write = Write::new(context, &options);
     write.set_request_namespace(&mut request)?;
     normalize(context, &kind, &mut request);
-    // Upstream's decoder has set this default before anybody looks at the request.
+    // Upstream's decoder sets this default before the request is processed.
     if let Some(spec) = request.get_mut("spec").and_then(Value::as_object_mut)
         && spec.get("expirationSeconds").is_none_or(Value::is_null)
     {
         spec.insert("expirationSeconds".into(), 3600.into());
     }
     let manager = options.manager.as_str();
-    crate::write::managed_fields::track_kind(
+    crate::write::managed_fields::update_managed_fields_of_kind(
         context,
         &kind,
         false,

@@ -54,7 +54,7 @@ fn named_as_asked(context: &Context, scale: &Value, name: &str) -> Result<(), St
 /// Answers an update of the scale.
 ///
 /// # Errors
-/// 422 for negative replicas, and any refusal of the pipeline.
+/// 422 for negative replicas, and any error of the write pipeline.
 pub(super) async fn update(
     context: &Context,
     exchange: RequestParts,
@@ -83,7 +83,8 @@ pub(super) async fn patch(
     context.size.note(bytes.len()).await;
     kind_of_patch.record(&bytes);
     if kind_of_patch == PatchType::Apply {
-        let applied = crate::write::managed_fields::Applied::decode(context, &bytes, &options)?;
+        let applied =
+            crate::write::managed_fields::ApplyConfiguration::decode(context, &bytes, &options)?;
         return write(context, name, &options, true, &mut |scale| {
             applied.merge(context, &context.row, &kind(), "scale", Some(scale))
         })
@@ -151,7 +152,7 @@ async fn write(
             }
             let mut scale = produce(&before)?;
             if !applies {
-                crate::write::managed_fields::track_kind(
+                crate::write::managed_fields::update_managed_fields_of_kind(
                     context,
                     &kind(),
                     false,

@@ -1,5 +1,5 @@
-//! DELETE with `ignoreStoreReadErrorWithClusterBreakingPotential`: takes an object out of the store
-//! that cannot be read (`k8s.io/apiserver/pkg/registry/generic/registry/corrupt_obj_deleter.go`).
+//! DELETE with `ignoreStoreReadErrorWithClusterBreakingPotential`: deletes an object that cannot be
+//! read from the store (`k8s.io/apiserver/pkg/registry/generic/registry/corrupt_obj_deleter.go`).
 
 use api::Status;
 use http::{Response, StatusCode};
@@ -11,7 +11,7 @@ use crate::request::context::Context;
 use crate::request::options::DeleteOptions;
 use crate::response::encode;
 
-/// The verb that this needs beside `delete`.
+/// The verb that is required in addition to `delete`.
 const VERB: &str = "unsafe-delete-ignore-read-errors";
 
 /// Deletes the object without preconditions, admission, finalizers and grace, all of which need the

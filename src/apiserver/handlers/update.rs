@@ -16,7 +16,7 @@ use crate::write::{Create, Write, same_name, url_name};
 /// Answers an update.
 ///
 /// # Errors
-/// Any refusal of the pipeline.
+/// Any error of the write pipeline.
 pub(super) async fn update(
     context: &Context,
     exchange: RequestParts,

@@ -75,8 +75,8 @@ pub(crate) struct Watch {
 /// Opens a watch.
 ///
 /// # Errors
-/// 504 when a version lies in the future; 410 comes as [`Item::Error`] of a running watch, as
-/// upstream sends it.
+/// 504 for a resource version in the future. 410 is sent as [`Item::Error`] of a running watch,
+/// like upstream's watch cache.
 pub(crate) async fn open(
     objects: &crate::registry::objects::Objects,
     row: &Arc<Resource>,
@@ -135,8 +135,8 @@ pub(crate) async fn open(
     })
 }
 
-/// How long a watch of this many seconds lives: 0 is no wish, less ends it at once, and what is
-/// more than a count of nanoseconds holds wraps around as upstream's multiplication does.
+/// The requested timeout of a watch: `None` for 0, zero for negative values; values that overflow
+/// nanoseconds wrap around like upstream's multiplication.
 fn wished(seconds: i64) -> Option<Duration> {
     let nanos = seconds.wrapping_mul(1_000_000_000);
     (nanos != 0).then(|| Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
@@ -179,7 +179,7 @@ impl Watch {
         }
     }
 
-    /// The next item, if it is there already.
+    /// The next item, if one is ready.
     fn ready(&mut self) -> Option<Item> {
         if let Some((objects, count)) = &mut self.initial {
             if let Some(object) = objects.next(&self.row, &self.filter) {
@@ -221,7 +221,7 @@ impl Watch {
 /// How a request's options begin a watch.
 ///
 /// # Errors
-/// 500 for a version that is no number, as upstream.
+/// 500 for a resource version that is not a number.
 fn start_of(options: &ListOptions) -> Result<Start, Status> {
     let revision = options.watch_revision()?;
     Ok(match (options.send_initial_events, options.resource_version.as_str()) {
@@ -239,7 +239,7 @@ fn start_of(options: &ListOptions) -> Result<Start, Status> {
 /// Answers a watch.
 ///
 /// # Errors
-/// As upstream, before the first byte.
+/// Errors before the first byte is sent; later ones are items of the watch.
 pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
     let began = base::clock::now();
     let accepted = context.accept()?;
@@ -296,7 +296,7 @@ fn frames(
     stream::unfold(first, |(mut watch, mut encoder, frame_bytes)| async move {
         let item = watch.next().await?;
         let mut bytes = encoder.counted(&item);
-        // What else is there goes out in the same frame.
+        // Items that are ready are sent in the same frame.
         if bytes.len() < frame_bytes
             && let Some(item) = watch.ready()
         {

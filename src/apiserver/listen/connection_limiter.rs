@@ -1,9 +1,8 @@
-//! Who makes room when there are many connections: the one that has been without a request for the
-//! longest time.
+//! Bounds the connections of a listener by evicting the one that has been idle the longest.
 //!
-//! Upstream has no bound, and grows with what is opened. Here the bound is kept, and whoever opens
-//! connections and says nothing cannot keep others out: each that comes when there is little room
-//! ends the longest idle one, which a client that is alive opens again when it asks.
+//! kube-apiserver does not bound connections. Here a client that opens many connections without
+//! sending requests cannot lock out other clients: above the soft limit each new connection evicts
+//! the longest idle one. A live client reconnects with its next request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,99 +12,98 @@ use tokio_util::sync::CancellationToken;
 
 /// All connections of a listener.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd(Mutex<State>);
+pub(crate) struct ConnectionLimiter(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     /// Connections, idle or not.
     all: usize,
-    /// Rises with each connection that becomes idle.
-    turn: u64,
-    /// Those without a request, in the order in which they became so.
+    /// Increases with each connection that becomes idle.
+    idle_order: u64,
+    /// Idle connections, ordered by when they became idle.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
 impl State {
-    fn rest(&mut self, leave: &CancellationToken) -> u64 {
-        self.turn += 1;
-        self.idle.insert(self.turn, leave.clone());
-        self.turn
+    fn mark_idle(&mut self, eviction: &CancellationToken) -> u64 {
+        self.idle_order += 1;
+        self.idle.insert(self.idle_order, eviction.clone());
+        self.idle_order
     }
 }
 
-impl Crowd {
-    /// A connection that has just come. When there are `enough` already, the one that has been idle
-    /// for the longest time is asked to leave.
-    pub(crate) fn enter(self: &Arc<Self>, enough: usize) -> Arc<Visitor> {
-        let leave = CancellationToken::new();
+impl ConnectionLimiter {
+    /// Registers a new connection. Above `soft_limit` connections, evicts the longest idle one.
+    pub(crate) fn accept(self: &Arc<Self>, soft_limit: usize) -> Arc<ConnectionGuard> {
+        let eviction = CancellationToken::new();
         let mut state = self.0.lock();
         state.all += 1;
-        if state.all > enough
+        if state.all > soft_limit
             && let Some((_, longest)) = state.idle.pop_first()
         {
             longest.cancel();
         }
-        let turn = state.rest(&leave);
+        let idle_order = state.mark_idle(&eviction);
         drop(state);
-        let doing = Mutex::new(Doing { requests: 0, turn });
-        Arc::new(Visitor { crowd: Arc::clone(self), leave, doing })
+        let activity = Mutex::new(Activity { requests: 0, idle_order });
+        Arc::new(ConnectionGuard { limiter: Arc::clone(self), eviction, activity })
     }
 }
 
-/// One connection; dropped when it is gone.
+/// Registration of one open connection; dropping it removes the connection.
 #[derive(Debug)]
-pub(crate) struct Visitor {
-    crowd: Arc<Crowd>,
-    leave: CancellationToken,
-    doing: Mutex<Doing>,
+pub(crate) struct ConnectionGuard {
+    limiter: Arc<ConnectionLimiter>,
+    eviction: CancellationToken,
+    activity: Mutex<Activity>,
 }
 
 #[derive(Debug)]
-struct Doing {
-    /// Requests whose answers are not sent yet.
+struct Activity {
+    /// Requests whose responses are not sent yet.
     requests: usize,
-    /// Its place among the idle ones, when it is one.
-    turn: u64,
+    /// Key in `State::idle` while the connection is idle.
+    idle_order: u64,
 }
 
-impl Visitor {
-    /// Is over when the connection shall make room.
-    pub(crate) async fn asked_to_leave(&self) {
-        self.leave.cancelled().await;
+impl ConnectionGuard {
+    /// Completes when the connection is evicted.
+    pub(crate) async fn evicted(&self) {
+        self.eviction.cancelled().await;
     }
 
-    /// The connection has a request until this is dropped.
-    pub(crate) fn request(self: &Arc<Self>) -> Busy {
-        let mut doing = self.doing.lock();
-        doing.requests += 1;
-        if doing.requests == 1 {
-            self.crowd.0.lock().idle.remove(&doing.turn);
+    /// Marks the connection as busy until the guard is dropped.
+    pub(crate) fn request(self: &Arc<Self>) -> RequestGuard {
+        let mut activity = self.activity.lock();
+        activity.requests += 1;
+        if activity.requests == 1 {
+            self.limiter.0.lock().idle.remove(&activity.idle_order);
         }
-        drop(doing);
-        Busy(Arc::clone(self))
+        drop(activity);
+        RequestGuard(Arc::clone(self))
     }
 }
 
-impl Drop for Visitor {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let turn = self.doing.get_mut().turn;
-        let mut state = self.crowd.0.lock();
+        let idle_order = self.activity.get_mut().idle_order;
+        let mut state = self.limiter.0.lock();
         state.all -= 1;
-        state.idle.remove(&turn);
+        state.idle.remove(&idle_order);
     }
 }
 
-/// A request under way.
+/// Guard of a request in progress.
 #[derive(Debug)]
-pub(crate) struct Busy(Arc<Visitor>);
+pub(crate) struct RequestGuard(Arc<ConnectionGuard>);
 
-impl Drop for Busy {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        let mut doing = self.0.doing.lock();
-        doing.requests -= 1;
-        // Who is leaving already makes no room for another one.
-        if doing.requests == 0 && !self.0.leave.is_cancelled() {
-            doing.turn = self.0.crowd.0.lock().rest(&self.0.leave);
+        let mut activity = self.0.activity.lock();
+        activity.requests -= 1;
+        // An evicted connection must not become a candidate for eviction again.
+        if activity.requests == 0 && !self.0.eviction.is_cancelled() {
+            activity.idle_order = self.0.limiter.0.lock().mark_idle(&self.0.eviction);
         }
     }
 }
@@ -115,25 +113,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_idle_one_makes_room_and_none_with_a_request() {
-        let crowd = Arc::new(Crowd::default());
-        let left = |visitor: &Arc<Visitor>| visitor.leave.is_cancelled();
-        let (watching, first, second) = (crowd.enter(3), crowd.enter(3), crowd.enter(3));
+    fn the_longest_idle_connection_is_evicted_and_none_with_a_request() {
+        let limiter = Arc::new(ConnectionLimiter::default());
+        let is_evicted = |guard: &Arc<ConnectionGuard>| guard.eviction.is_cancelled();
+        let (watching, first, second) = (limiter.accept(3), limiter.accept(3), limiter.accept(3));
         let watch = watching.request();
-        // Who has just been answered has been idle for the shortest time.
+        // The connection that has just finished a request is the most recently idle one.
         drop((first.request(), first.request()));
-        let third = crowd.enter(3);
-        assert_eq!([&watching, &first, &second, &third].map(left), [false, false, true, false]);
-        let fourth = crowd.enter(3);
-        assert_eq!([&watching, &first, &third, &fourth].map(left), [false, true, false, false]);
+        let third = limiter.accept(3);
+        assert_eq!(
+            [&watching, &first, &second, &third].map(is_evicted),
+            [false, false, true, false]
+        );
+        let fourth = limiter.accept(3);
+        assert_eq!(
+            [&watching, &first, &third, &fourth].map(is_evicted),
+            [false, true, false, false]
+        );
         drop((first, second, third, fourth));
-        let fifth = crowd.enter(1);
-        assert!(!left(&watching), "there was nobody who could leave");
+        let fifth = limiter.accept(1);
+        assert!(!is_evicted(&watching), "no connection was idle");
         drop(watch);
-        let sixth = crowd.enter(2);
-        assert_eq!([&watching, &fifth, &sixth].map(left), [false, true, false]);
+        let sixth = limiter.accept(2);
+        assert_eq!([&watching, &fifth, &sixth].map(is_evicted), [false, true, false]);
         drop((watching, fifth, sixth));
-        let state = crowd.0.lock();
+        let state = limiter.0.lock();
         assert_eq!((state.all, state.idle.len()), (0, 0));
     }
 }

@@ -16,39 +16,39 @@ use tokio_rustls::TlsAcceptor;
 use crate::authn::x509::PeerIdentity;
 use crate::authn::x509::Verifier;
 use crate::interfaces::Aside;
-use crate::listen::connection_limiter::{Crowd, Visitor};
-use crate::metrics::requests as meters;
+use crate::listen::connection_limiter::{ConnectionGuard, ConnectionLimiter};
+use crate::metrics::requests as metrics;
 use crate::request::body::{Body, keeping};
 use crate::state::ApiServer;
 
 /// Connections served at once; more wait in the listener's queue.
 const CONNECTIONS_MAX: usize = 4096;
-/// From how many connections on each new one ends the one that has been idle for the longest time,
-/// so that there is always room.
-const CONNECTIONS_ENOUGH: usize = CONNECTIONS_MAX - 256;
+/// Above this number of connections each new one evicts the longest idle one, so that there is
+/// always room.
+const CONNECTIONS_SOFT_MAX: usize = CONNECTIONS_MAX - 256;
 /// Time for the TLS handshake.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the headers of a request (upstream's `ReadHeaderTimeout`).
-const HEADERS_MAX: Duration = Duration::from_secs(32);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
 /// Bytes of the headers of one HTTP/2 request.
 const HEADER_BYTES_MAX: u32 = 64 * 1024;
-/// Header fields of one HTTP/1.1 request: whoever acts for somebody in hundreds of groups sends one
-/// for each.
-const HEADERS_OF_ONE_MAX: usize = 512;
+/// Header fields of one HTTP/1.1 request. Impersonation sends one field per group, so a user in
+/// hundreds of groups needs many.
+const HEADER_FIELDS_MAX: usize = 512;
 /// Streams of one HTTP/2 connection (upstream's `http2-max-streams-per-connection` default of the
 /// serving library).
 const STREAMS_MAX: u32 = 250;
-/// Bytes of an answer that a connection of HTTP/1.1 takes before its client reads; it bounds the
-/// headers of a request, too.
-const UNSENT_MAX: usize = 128 * 1024;
-/// Bytes of an answer that a stream of HTTP/2 takes before its client reads.
-const UNSENT_OF_STREAM_MAX: usize = 64 * 1024;
-/// Bytes that wait encrypted for a client that does not read.
-const ENCRYPTED_MAX: usize = 32 * 1024;
-/// How long connections may finish their requests when the server stops.
-const DRAIN_MAX: Duration = Duration::from_millis(500);
+/// Bytes of a response that an HTTP/1.1 connection buffers before the client reads; also bounds the
+/// headers of a request.
+const SEND_BUFFER_MAX: usize = 128 * 1024;
+/// Bytes of a response that an HTTP/2 stream buffers before the client reads.
+const STREAM_SEND_BUFFER_MAX: usize = 64 * 1024;
+/// Encrypted bytes buffered for a client that does not read.
+const TLS_BUFFER_MAX: usize = 32 * 1024;
+/// Grace period for open connections when the server stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the handshake of a listener needs.
+/// TLS acceptor and verifier of client certificates of a listener.
 struct Security {
     acceptor: TlsAcceptor,
     verifier: Option<Arc<Verifier>>,
@@ -65,16 +65,16 @@ impl ApiServer {
         aside: Option<Arc<dyn Aside>>,
     ) {
         let acceptor = TlsAcceptor::from(tls);
-        let crowd = Arc::new(Crowd::default());
+        let limiter = Arc::new(ConnectionLimiter::default());
         let tasks = &self.inner.tasks;
         accept(&listener, "API", CONNECTIONS_MAX, tasks.shutdown(), |accepted| {
             let (server, acceptor, verifier) = (self.clone(), acceptor.clone(), verifier.clone());
             let aside = aside.clone();
-            let visitor = crowd.enter(CONNECTIONS_ENOUGH);
+            let guard = limiter.accept(CONNECTIONS_SOFT_MAX);
             tasks.spawn(base::tasks::Kind::Request, "connection", async move {
                 let Accepted { stream, from, place: _place } = accepted;
                 let security = Security { acceptor, verifier };
-                let ended = server.connection((stream, from), security, aside, visitor).await;
+                let ended = server.connection((stream, from), security, aside, guard).await;
                 if let Err(error) = ended {
                     tracing::debug!(%error, "connection ended");
                 }
@@ -90,39 +90,40 @@ impl ApiServer {
         (stream, from): (TcpStream, SocketAddr),
         Security { acceptor, verifier }: Security,
         aside: Option<Arc<dyn Aside>>,
-        visitor: Arc<Visitor>,
+        guard: Arc<ConnectionGuard>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let mut stream = tokio::select! {
-            stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)) => match stream {
+            stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)) => match stream {
                 Ok(Ok(stream)) => stream,
                 failed => {
-                    meters::HANDSHAKES.inc(&[]);
+                    metrics::HANDSHAKES.inc(&[]);
                     failed??
                 }
             },
-            () = visitor.asked_to_leave() => return Ok(()),
+            () = guard.evicted() => return Ok(()),
         };
-        stream.get_mut().1.set_buffer_limit(Some(ENCRYPTED_MAX));
+        stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_MAX));
         let chain = stream.get_ref().1.peer_certificates();
         let identity = chain
             .zip(verifier)
             .and_then(|(chain, v)| v.peer(chain))
             .map(|peer| PeerIdentity(Arc::new(peer)));
         let server = self.clone();
-        let busy = Arc::clone(&visitor);
+        let request_guard = Arc::clone(&guard);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let server = server.clone();
             let identity = identity.clone();
             let aside = aside.clone().filter(|aside| aside.takes(request.uri().path()));
-            let busy = busy.request();
+            let request_guard = request_guard.request();
             let answer = async move {
-                if let Some((code, why)) = refused(request.version(), request.headers()) {
+                if let Some((code, why)) = reject_head(request.version(), request.headers()) {
                     let mut response = crate::response::status::text(code, why);
                     let close = HeaderValue::from_static("close");
                     response.headers_mut().insert(header::CONNECTION, close);
                     return Ok(response);
                 }
-                let keep = |response: Response<Body>| response.map(|body| keeping(body, busy));
+                let keep =
+                    |response: Response<Body>| response.map(|body| keeping(body, request_guard));
                 let mut request =
                     request.map(|body| -> Body { body.map_err(Into::into).boxed_unsync() });
                 if let Some(aside) = aside {
@@ -140,48 +141,48 @@ impl ApiServer {
                 }
                 Ok::<_, std::convert::Infallible>(keep(server.call(None, request).await))
             };
-            // The work on a request is large, and a stream of HTTP/2 keeps the room of its largest
-            // state to the end: a watch's would.
+            // Boxed because the future of a request is large and an HTTP/2 stream holds the space
+            // of its largest state until it ends, which for a watch may be hours.
             Box::pin(answer)
         });
         let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
         builder
             .http1()
             .timer(TokioTimer::new())
-            .max_headers(HEADERS_OF_ONE_MAX)
-            .max_buf_size(UNSENT_MAX)
-            // Flushes are not put off while more is to be read: what cannot be read stays there,
-            // and its refusal would never leave.
-            .header_read_timeout(HEADERS_MAX);
+            .max_headers(HEADER_FIELDS_MAX)
+            .max_buf_size(SEND_BUFFER_MAX)
+            // Pipelined flushing stays off: it defers flushes while input is pending, so the
+            // response to a head that cannot be parsed would never be sent.
+            .header_read_timeout(HEADER_TIMEOUT);
         builder
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEADER_BYTES_MAX)
-            .max_send_buf_size(UNSENT_OF_STREAM_MAX)
+            .max_send_buf_size(STREAM_SEND_BUFFER_MAX)
             .initial_stream_window_size(256 * 1024)
             .initial_connection_window_size(1024 * 1024)
             .keep_alive_interval(Some(Duration::from_secs(30)))
             .keep_alive_timeout(Duration::from_secs(20));
-        let stream = Opening::new(stream, HEADERS_MAX);
+        let stream = Opening::new(stream, HEADER_TIMEOUT);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         tokio::pin!(connection);
         let shutdown = self.inner.tasks.shutdown();
         tokio::select! {
             ended = connection.as_mut() => return ended,
             () = shutdown.requested() => connection.as_mut().graceful_shutdown(),
-            () = visitor.asked_to_leave() => connection.as_mut().graceful_shutdown(),
+            () = guard.evicted() => connection.as_mut().graceful_shutdown(),
         }
-        // Watches never end by themselves: after the grace their connections are cut.
-        let _ = tokio::time::timeout(DRAIN_MAX, connection).await;
+        // Watches do not end on their own, so their connections are closed after the grace period.
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
         Ok(())
     }
 }
 
-/// What upstream's server refuses by the head of a request of HTTP/1: a `Host` that is missing,
-/// there twice or malformed, and a body in another encoding than chunks, about whose end a proxy in
-/// front might think otherwise (RFC 9112, sections 3.2 and 6.1).
-fn refused(version: Version, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+/// Rejects an HTTP/1 request head as Go's `net/http` server does: a missing, repeated or malformed
+/// `Host`, and a `Transfer-Encoding` other than `chunked`, which would allow request smuggling
+/// through a proxy (RFC 9112, sections 3.2 and 6.1).
+fn reject_head(version: Version, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
     if version > Version::HTTP_11 {
         return None;
     }
@@ -205,7 +206,7 @@ fn refused(version: Version, headers: &HeaderMap) -> Option<(StatusCode, &'stati
     Some((StatusCode::BAD_REQUEST, why))
 }
 
-/// Bytes that a host may have, with its port (`httpguts.ValidHostHeader` of Go).
+/// Bytes that are valid in a `Host` header (Go's `httpguts.ValidHostHeader`).
 fn in_host(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte)
 }
@@ -214,31 +215,32 @@ fn in_host(byte: &u8) -> bool {
 mod tests {
     use super::*;
 
-    /// What is said of an HTTP/1.1 request with these headers.
-    fn said(headers: &[(&'static str, &'static str)]) -> Option<(u16, &'static str)> {
+    /// Status code and message for an HTTP/1.1 request with these headers; `None` when it is
+    /// accepted.
+    fn rejected(headers: &[(&'static str, &'static str)]) -> Option<(u16, &'static str)> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_static(value));
         }
-        refused(Version::HTTP_11, &map).map(|(code, why)| (code.as_u16(), why))
+        reject_head(Version::HTTP_11, &map).map(|(code, why)| (code.as_u16(), why))
     }
 
     #[test]
-    fn heads_are_refused_as_by_gos_server() {
+    fn request_heads_are_rejected_like_go_net_http() {
         const MALFORMED: (u16, &str) = (400, "400 Bad Request: malformed Host header");
         const ENCODING: (u16, &str) = (501, "Unsupported transfer encoding");
         let host = ("host", "[::1]:6443");
-        assert_eq!(said(&[host]), None);
-        assert_eq!(said(&[("host", "")]), None);
-        assert_eq!(said(&[]), Some((400, "400 Bad Request: missing required Host header")));
-        assert_eq!(said(&[("host", "a b")]), Some(MALFORMED));
-        assert_eq!(said(&[("host", "a/b")]), Some(MALFORMED));
-        assert_eq!(said(&[host, ("host", "b")]), Some((400, "400 Bad Request")));
-        assert_eq!(said(&[host, ("transfer-encoding", "Chunked")]), None);
-        assert_eq!(said(&[host, ("transfer-encoding", "gzip, chunked")]), Some(ENCODING));
+        assert_eq!(rejected(&[host]), None);
+        assert_eq!(rejected(&[("host", "")]), None);
+        assert_eq!(rejected(&[]), Some((400, "400 Bad Request: missing required Host header")));
+        assert_eq!(rejected(&[("host", "a b")]), Some(MALFORMED));
+        assert_eq!(rejected(&[("host", "a/b")]), Some(MALFORMED));
+        assert_eq!(rejected(&[host, ("host", "b")]), Some((400, "400 Bad Request")));
+        assert_eq!(rejected(&[host, ("transfer-encoding", "Chunked")]), None);
+        assert_eq!(rejected(&[host, ("transfer-encoding", "gzip, chunked")]), Some(ENCODING));
         let twice = [host, ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")];
-        assert_eq!(said(&twice), Some(ENCODING));
-        assert!(refused(Version::HTTP_2, &HeaderMap::new()).is_none());
-        assert!(refused(Version::HTTP_10, &HeaderMap::new()).is_none());
+        assert_eq!(rejected(&twice), Some(ENCODING));
+        assert!(reject_head(Version::HTTP_2, &HeaderMap::new()).is_none());
+        assert!(reject_head(Version::HTTP_10, &HeaderMap::new()).is_none());
     }
 }

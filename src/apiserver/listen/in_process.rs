@@ -47,7 +47,7 @@ impl ApiServer {
         }
     }
 
-    /// The seat of a read, as of any other request of this user; nothing where flow control is off.
+    /// The flow control seat of a read; `None` when flow control is off.
     async fn seat(
         &self,
         user: &User,
@@ -106,8 +106,8 @@ impl ApiServer {
         }
     }
 
-    /// The name that a field selector narrows a list or watch to: authorization asks about it, as
-    /// upstream's `RequestInfo`.
+    /// The name that a field selector restricts a list or watch to. Authorization uses it as
+    /// upstream's `RequestInfo.Name`.
     fn selected_name(fields: &str) -> &str {
         let name =
             |term| str::strip_prefix(term, "metadata.name=").map(|n| n.trim_start_matches('='));
@@ -123,7 +123,7 @@ impl ApiServer {
     /// One object, consistent with every write acknowledged before.
     ///
     /// # Errors
-    /// 403, 404, or the store's refusal.
+    /// 403, 404, or the store's error.
     pub async fn get_object(
         &self,
         user: &User,
@@ -140,7 +140,7 @@ impl ApiServer {
             let found = found.ok_or_else(|| Status::not_found(&gvr.group, &gvr.resource, name))?;
             Ok(convert::object(&row, &Arc::new(found)))
         };
-        let outcome = audit::along(read.trail(), found).await;
+        let outcome = audit::scope(read.trail(), found).await;
         read.answered(&outcome).await;
         outcome
     }
@@ -148,7 +148,7 @@ impl ApiServer {
     /// The selected objects and the revision of the list.
     ///
     /// # Errors
-    /// 403, 400 of a selector, or the store's refusal.
+    /// 403, 400 for an invalid selector, or the store's error.
     pub async fn list_objects(
         &self,
         user: &User,
@@ -165,13 +165,14 @@ impl ApiServer {
             let items = page.items.iter().map(|object| convert::object(&row, object)).collect();
             Ok((items, page.revision))
         };
-        let outcome = audit::along(read.trail(), listed).await;
+        let outcome = audit::scope(read.trail(), listed).await;
         read.answered(&outcome).await;
         outcome
     }
 
-    /// Changes of the selected objects, with the cache's own objects. Ends with an error event when
-    /// the caller fell behind: it then starts again, with [`WatchStart::List`] after 410.
+    /// Watches the selected objects; events share the objects of the cache. The watch ends with an
+    /// error event when the caller lags; the caller then restarts it, with [`WatchStart::List`]
+    /// after 410.
     ///
     /// # Errors
     /// 403, 400 of a selector, 504 for a revision in the future.
@@ -196,7 +197,7 @@ impl ApiServer {
                 WatchStart::After(revision) => Start::After(revision),
                 WatchStart::List => Start::Initial { at_least: 0, consistent: true, marked: true },
             };
-            // In process nothing needs a watch to end by itself.
+            // In-process watches need no time limit.
             let forever = Some(FOREVER);
             let mut watch =
                 watch::open(&self.inner.objects, &row, filter, start, true, forever).await?;
@@ -206,7 +207,7 @@ impl ApiServer {
             }
             Ok((watch, row))
         };
-        let outcome = audit::along(read.trail(), opened).await;
+        let outcome = audit::scope(read.trail(), opened).await;
         let ongoing = read.answered(&outcome).await;
         let (watch, row) = outcome?;
         let stream = futures::stream::unfold((watch, row, ongoing), |state| async move {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::word;
 use crate::request::operation::Operation;
 use crate::request::scope;
-use crate::request::scope::Waits;
+use crate::request::scope::WaitReason;
 
 const STEPS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 const WEBHOOKS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
@@ -22,108 +22,133 @@ const CONVERSIONS: [f64; 15] =
 
 static STEP: Family = Family::histogram(
     "apiserver_admission_step_admission_duration_seconds",
-    "[STABLE] Time of all plugins of one step, by step, operation and whether it refused.",
+    "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation \
+     and API resource and step type (validate or admit).",
     &["operation", "rejected", "type"],
     &STEPS,
 );
 static STEP_SUMMARY: Family = Family::summary(
     "apiserver_admission_step_admission_duration_seconds_summary",
-    "[ALPHA] Time of all plugins of one step, by step, operation and whether it refused.",
+    "[ALPHA] Admission sub-step latency summary in seconds, broken out for each operation \
+     and API resource and step type (validate or admit).",
     &["operation", "rejected", "type"],
 );
 static PLUGIN: Family = Family::histogram(
     "apiserver_admission_controller_admission_duration_seconds",
-    "[STABLE] Time of one plugin, by its name, step, operation and whether it refused.",
+    "[STABLE] Admission controller latency histogram in seconds, identified by name and \
+     broken out for each operation and API resource and type (validate or admit).",
     &["name", "operation", "rejected", "type"],
     &STEPS,
 );
 static WEBHOOK: Family = Family::histogram(
     "apiserver_admission_webhook_admission_duration_seconds",
-    "[STABLE] Time of one webhook, by its name, type, operation and whether the request was refused.",
+    "[STABLE] Admission webhook latency histogram in seconds, identified by name and broken \
+     out for each operation and API resource and type (validate or admit).",
     &["name", "operation", "rejected", "type"],
     &WEBHOOKS,
 );
 static WEBHOOK_REJECTIONS: Family = Family::counter(
     "apiserver_admission_webhook_rejection_count",
-    "[ALPHA] Requests refused at a webhook: by itself (no_error), as it could not be asked, or by a fault of this server.",
+    "[ALPHA] Admission webhook rejection count, identified by name and broken out for each \
+     admission type (validating or admit) and operation. Additional labels specify an error \
+     type (calling_webhook_error or apiserver_internal_error if an error occurred; no_error \
+     otherwise) and optionally a non-zero rejection code if the webhook rejects the request \
+     with an HTTP status code (honored by the apiserver when the code is greater or equal to \
+     400). Codes greater than 600 are truncated to 600, to keep the metrics cardinality \
+     bounded.",
     &["error_type", "name", "operation", "rejection_code", "type"],
 );
 static WEBHOOK_OPEN: Family = Family::counter(
     "apiserver_admission_webhook_fail_open_count",
-    "[ALPHA] Webhooks that were passed over since they could not be asked.",
+    "[ALPHA] Admission webhook fail open count, identified by name and broken out for each \
+     admission type (validating or admit).",
     &["name", "type"],
 );
 static WEBHOOK_REQUESTS: Family = Family::counter(
     "apiserver_admission_webhook_request_total",
-    "[ALPHA] Requests that a webhook was asked about, by the code of the outcome (at most 600).",
+    "[ALPHA] Admission webhook request total, identified by name and broken out for each \
+     admission type (validating or admit) and operation. Additional labels specify whether \
+     the request was rejected or not and an HTTP status code. Codes greater than 600 are \
+     truncated to 600, to keep the metrics cardinality bounded.",
     &["code", "name", "operation", "rejected", "type"],
 );
 static CONDITION_ERRORS: Family = Family::counter(
     "apiserver_admission_match_condition_evaluation_errors_total",
-    "[ALPHA] Match conditions that could not be decided.",
+    "[ALPHA] Admission match condition evaluation errors count, identified by name of \
+     resource containing the match condition and broken out for each kind containing \
+     matchConditions (webhook or policy), operation and admission type (validate or admit).",
     &["kind", "name", "operation", "type"],
 );
 static CONDITION_EXCLUSIONS: Family = Family::counter(
     "apiserver_admission_match_condition_exclusions_total",
-    "[ALPHA] Webhooks that were not asked because of a match condition.",
+    "[ALPHA] Admission match condition evaluation exclusions count, identified by name of \
+     resource containing the match condition and broken out for each kind containing \
+     matchConditions (webhook or policy), operation and admission type (validate or admit).",
     &["kind", "name", "operation", "type"],
 );
 static CONDITION_TIME: Family = Family::histogram(
     "apiserver_admission_match_condition_evaluation_seconds",
-    "[ALPHA] Time to decide match conditions.",
+    "[ALPHA] Admission match condition evaluation time in seconds, identified by name and \
+     broken out for each kind containing matchConditions (webhook or policy), operation and \
+     type (validate or admit).",
     &["kind", "name", "operation", "type"],
     &CONDITIONS,
 );
 static VALIDATING: Family = Family::counter(
     "apiserver_validating_admission_policy_check_total",
-    "[BETA] Decisions of validating policies, by binding, error and what was done.",
+    "[BETA] Validation admission policy check total, labeled by policy and further \
+     identified by binding and enforcement action taken.",
     &["enforcement_action", "error_type", "policy", "policy_binding"],
 );
 static VALIDATING_TIME: Family = Family::histogram(
     "apiserver_validating_admission_policy_check_duration_seconds",
-    "[BETA] Time of one validation, by binding, error and what was done.",
+    "[BETA] Validation admission latency for individual validation expressions in seconds, \
+     labeled by policy and further including binding and enforcement action taken.",
     &["enforcement_action", "error_type", "policy", "policy_binding"],
     &CHECKS,
 );
 static MUTATING: Family = Family::counter(
     "apiserver_mutating_admission_policy_check_total",
-    "[ALPHA] Mutations of policies, by binding and error.",
+    "[ALPHA] Mutation admission policy check total, labeled by policy and further identified \
+     by binding.",
     &["error_type", "policy", "policy_binding"],
 );
 static MUTATING_TIME: Family = Family::histogram(
     "apiserver_mutating_admission_policy_check_duration_seconds",
-    "[ALPHA] Time of one mutation, by binding and error.",
+    "[ALPHA] Mutation admission latency for individual mutation expressions in seconds, \
+     labeled by policy and binding.",
     &["error_type", "policy", "policy_binding"],
     &CHECKS,
 );
 /// Compiling the rules of a definition's schema.
 pub(crate) static COMPILED: Family = Family::histogram(
     "apiserver_cel_compilation_duration_seconds",
-    "[BETA] Time to compile the expressions of a schema.",
+    "[BETA] CEL compilation time in seconds.",
     &[],
     &DEFAULT_BOUNDS,
 );
 /// Running the rules over an object.
 pub(crate) static EVALUATED: Family = Family::histogram(
     "apiserver_cel_evaluation_duration_seconds",
-    "[BETA] Time to evaluate the expressions of a schema over an object.",
+    "[BETA] CEL evaluation time in seconds.",
     &[],
     &DEFAULT_BOUNDS,
 );
 static CONVERSION: Family = Family::histogram(
     "apiserver_conversion_webhook_duration_seconds",
-    "[ALPHA] Time of one call of a webhook that converts.",
+    "[ALPHA] Conversion webhook request latency",
     &["failure_type", "result"],
     &CONVERSIONS,
 );
 static CONVERSION_REQUESTS: Family = Family::counter(
     "apiserver_conversion_webhook_request_total",
-    "[ALPHA] Calls of webhooks that convert.",
+    "[ALPHA] Counter for conversion webhook requests with success/failure and failure error \
+     type",
     &["failure_type", "result"],
 );
 static DEFINITION_CONVERSION: Family = Family::histogram(
     "apiserver_crd_conversion_webhook_duration_seconds",
-    "[ALPHA] Time to convert objects of one definition by its webhook.",
+    "[ALPHA] CRD webhook conversion duration in seconds",
     &["crd_name", "from_version", "succeeded", "to_version"],
     &base::metrics::exponential::<15>(0.001, 2.0),
 );
@@ -253,7 +278,10 @@ pub(crate) fn called(name: &str, of: &str, operation: Operation, took: Duration,
     }
     WEBHOOK_REQUESTS.inc(&[&code, name, operation, rejected, of]);
     WEBHOOK.took(&[name, operation, rejected, of], took);
-    scope::waited(if of == "admit" { Waits::Mutating } else { Waits::Validating }, took);
+    scope::add_wait(
+        if of == "admit" { WaitReason::Mutating } else { WaitReason::Validating },
+        took,
+    );
     if matches!(how, Called::Failed { open: true, .. }) {
         WEBHOOK_OPEN.inc(&[name, of]);
     }

@@ -47,7 +47,14 @@ pub(crate) fn render(inner: &ServerState) -> String {
 fn build(out: &mut String, product: &str) {
     let version = format!("v1.37.1+kubelite.{product}");
     let platform = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
-    head(out, "kubernetes_build_info", "gauge", "[BETA] Which program this is.");
+    head(
+        out,
+        "kubernetes_build_info",
+        "gauge",
+        "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, \
+     git tree state, build date, Go version, and compiler from which Kubernetes was built, and \
+     platform on which it is running.",
+    );
     let _ = writeln!(
         out,
         "kubernetes_build_info{{build_date=\"\",compiler=\"rustc\",git_commit=\"\",git_tree_state=\"clean\",git_version=\"{version}\",go_version=\"\",major=\"1\",minor=\"37\",platform=\"{platform}\"}} 1"
@@ -67,13 +74,14 @@ fn inflight(out: &mut String, inner: &ServerState) {
     };
     let (name, help) = (
         "apiserver_current_inflight_requests",
-        "[STABLE] The most requests that were served at once in the last second.",
+        "[STABLE] Maximal number of currently used inflight request limit of this apiserver per \
+     request kind in last second.",
     );
     match &inner.flow {
         Some(flow) => {
             let [executing, waiting] = flow.most();
             gauge(name, help, executing);
-            let help = "[ALPHA] The most requests that waited at once in the last second.";
+            let help = "[ALPHA] Maximal number of queued requests in this apiserver per request kind in last second.";
             gauge("apiserver_current_inqueue_requests", help, waiting);
             flow.render(out);
         }
@@ -96,11 +104,14 @@ fn caches(out: &mut String, inner: &ServerState) {
             let _ = writeln!(out, "{name}{{group=\"{group}\",resource=\"{resource}\"}} {value}");
         }
     };
-    family("apiserver_resource_objects", "[ALPHA] Stored objects per resource.", |f| {
-        i64::try_from(f.objects).unwrap_or(i64::MAX)
-    });
-    let help =
-        "[ALPHA] Bytes of the stored objects of each resource, as they are in the watch cache.";
+    family(
+        "apiserver_resource_objects",
+        "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a \
+     fetching error, the value will be -1.",
+        |f| i64::try_from(f.objects).unwrap_or(i64::MAX),
+    );
+    let help = "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed \
+     sizes of serialized objects. In case of a fetching error, the value will be -1.";
     family("apiserver_resource_size_estimate_bytes", help, |f| {
         i64::try_from(f.bytes).unwrap_or(i64::MAX)
     });
@@ -119,7 +130,12 @@ fn apiservices(out: &mut String, inner: &ServerState) {
     let Some(cache) = inner.objects.caches().running(&row) else { return };
     let remotes = inner.aggregator.remotes();
     let name = "aggregator_unavailable_apiservice";
-    head(out, name, "gauge", "[ALPHA] Whether an APIService cannot be asked.");
+    head(
+        out,
+        name,
+        "gauge",
+        "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.",
+    );
     for service in cache.list(&Filter::default(), None, 0).items {
         let service = &service.key.name;
         let away = remotes.values().any(|remote| remote.is_away(service));

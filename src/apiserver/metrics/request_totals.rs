@@ -213,23 +213,43 @@ impl Metrics {
     pub(crate) fn render_requests(&self, out: &mut String) {
         let counts = self.counts.lock();
         let name = "apiserver_request_total";
-        head(out, name, "counter", "[STABLE] Requests by verb, resource and status code.");
+        head(
+            out,
+            name,
+            "counter",
+            "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, \
+     version, resource, scope, component, and HTTP response code.",
+        );
         for ((labels, code), count) in &counts.codes {
             let _ = writeln!(out, "{name}{{code=\"{code}\",{}}} {count}", labels.text(true));
         }
         let name = "apiserver_request_duration_seconds";
-        head(out, name, "histogram", "[STABLE] Time to answer, in seconds.");
+        head(
+            out,
+            name,
+            "histogram",
+            "[STABLE] Response latency distribution in seconds for each verb, dry run value, group, \
+     version, resource, subresource, scope and component.",
+        );
         for (labels, kind) in &counts.kinds {
             kind.durations.render(out, name, &labels.text(true), &BUCKETS);
         }
         let name = "apiserver_request_sli_duration_seconds";
-        let help = "[ALPHA] Time to answer without that of webhooks and queues, in seconds.";
+        let help = "[ALPHA] Response latency distribution (not counting webhook duration and priority & fairness \
+     queue wait times) in seconds for each verb, group, version, resource, subresource, scope and \
+     component.";
         head(out, name, "histogram", help);
         for (labels, kind) in counts.kinds.iter().filter(|(_, kind)| kind.own.count > 0) {
             kind.own.render(out, name, &labels.text(false), &LATENCIES);
         }
         let name = "apiserver_response_sizes";
-        head(out, name, "histogram", "[STABLE] Bytes of answers to who reads.");
+        head(
+            out,
+            name,
+            "histogram",
+            "[STABLE] Response size distribution in bytes for each group, version, verb, resource, \
+     subresource, scope and component.",
+        );
         for (labels, kind) in counts.kinds.iter().filter(|(_, kind)| kind.sizes.count > 0) {
             kind.sizes.render(out, name, &labels.text(false), &SIZES);
         }

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 /// kube-aggregator).
 pub(crate) static APISERVICE_UNAVAILABLE: Family = Family::counter(
     "aggregator_unavailable_apiservice_total",
-    "[ALPHA] Times that an APIService was found to be away, by the reason.",
+    "[ALPHA] Counter of APIServices which are marked as unavailable broken down by \
+     APIService name and reason.",
     &["name", "reason"],
 );
 
@@ -48,152 +49,149 @@ const WATCH_LISTS_BOUNDS: [f64; 25] = [
 /// Requests for versions that go away, each once with 1.
 pub(crate) static DEPRECATED: Family = Family::gauge(
     "apiserver_requested_deprecated_apis",
-    "[STABLE] Deprecated APIs that were asked for.",
+    "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, \
+     version, resource, subresource, and removed_release.",
     &["group", "removed_release", "resource", "subresource", "version"],
 );
 static LONG: Family = Family::gauge(
     "apiserver_longrunning_requests",
-    "[STABLE] Requests that live long and are there now.",
+    "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, \
+     version, resource, scope and component. Not all requests are tracked this way.",
     &["component", "group", "resource", "scope", "subresource", "verb", "version"],
 );
 static FIELD_VALIDATION: Family = Family::histogram(
     "field_validation_request_duration_seconds",
-    "[ALPHA] Time to answer, by how fields are validated.",
+    "[ALPHA] Response latency distribution in seconds for each field validation value",
     &["field_validation"],
     &LATENCIES,
 );
 /// Handshakes that failed.
 pub(crate) static HANDSHAKES: Family = Family::counter(
     "apiserver_tls_handshake_errors_total",
-    "[ALPHA] Connections whose TLS handshake failed.",
+    "[ALPHA] Number of requests dropped with 'TLS handshake error from' error",
     &[],
 );
 static WATCH_EVENTS: Family = Family::counter(
     "apiserver_watch_events_total",
-    "[BETA] Events sent to watches.",
+    "[BETA] Number of events sent in watch clients",
     &["group", "resource", "version"],
 );
 static WATCH_SIZES: Family = Family::histogram(
     "apiserver_watch_events_sizes",
-    "[BETA] Bytes of events sent to watches.",
+    "[BETA] Watch event size distribution in bytes",
     &["group", "resource", "version"],
     &exponential::<8>(1024.0, 2.0),
 );
 static WATCH_LISTS: Family = Family::histogram(
     "apiserver_watch_list_duration_seconds",
-    "[BETA] Time until a watch that begins with a list had sent the list.",
+    "[BETA] Response latency distribution in seconds for watch list requests broken by \
+     group, version, resource and scope.",
     &["group", "resource", "scope", "version"],
     &WATCH_LISTS_BOUNDS,
 );
 static TERMINATIONS: Family = Family::counter(
     "apiserver_request_terminations_total",
-    "[ALPHA] Requests that were ended to protect the server.",
+    "[ALPHA] Number of requests which apiserver terminated in self-defense.",
     &["code", "component", "group", "resource", "scope", "subresource", "verb", "version"],
 );
 static OWN: Family = Family::counter(
     "apiserver_selfrequest_total",
-    "[ALPHA] Requests of this server to itself.",
+    "[ALPHA] Counter of apiserver self-requests broken out for each verb, API resource and \
+     subresource.",
     &["group", "resource", "subresource", "verb"],
 );
 static FILTER: Family = Family::histogram(
     "apiserver_request_filter_duration_seconds",
-    "[ALPHA] Time of one filter of requests.",
+    "[ALPHA] Request filter latency distribution in seconds, for each filter type",
     &["filter"],
     &FILTERS,
 );
 static BODIES: Family = Family::histogram(
     "apiserver_request_body_size_bytes",
-    "[ALPHA] Bytes of bodies of requests.",
+    "[ALPHA] Apiserver request body size in bytes broken out by resource and verb.",
     &["group", "resource", "verb"],
     &linear::<31>(50_000.0, 100_000.0),
 );
 static USERS: Family = Family::counter(
     "authenticated_user_requests",
-    "[ALPHA] Requests of known users, by the kind of their name.",
+    "[ALPHA] Counter of authenticated requests broken out by username.",
     &["username"],
 );
 static AUTHENTICATIONS: Family = Family::counter(
     "authentication_attempts",
-    "[ALPHA] Requests whose user was looked for.",
+    "[ALPHA] Counter of authenticated attempts.",
     &["result"],
 );
 static AUTHENTICATION: Family = Family::histogram(
     "authentication_duration_seconds",
-    "[ALPHA] Time to find out whose request it is.",
+    "[ALPHA] Authentication duration in seconds broken out by result.",
     &["result"],
     &exponential::<15>(0.001, 2.0),
 );
 static AUTHORIZATIONS: Family = Family::counter(
     "authorization_attempts_total",
-    "[ALPHA] Questions whether a request may be, by the answer.",
+    "[ALPHA] Counter of authorization attempts broken down by result. It can be either \
+     'allowed', 'denied', 'no-opinion' or 'error'.",
     &["result"],
 );
 static AUTHORIZATION: Family = Family::histogram(
     "authorization_duration_seconds",
-    "[ALPHA] Time to decide whether a request may be.",
+    "[ALPHA] Authorization duration in seconds broken out by result.",
     &["result"],
     &exponential::<15>(0.001, 2.0),
 );
 static IMPERSONATIONS: Family = Family::counter(
     "apiserver_impersonation_attempts_total",
-    "[ALPHA] Requests that act as somebody else, by the decision.",
+    "[ALPHA] Total number of impersonation attempts split by mode and decision.",
     &["decision", "mode"],
 );
 static IMPERSONATION: Family = Family::histogram(
     "apiserver_impersonation_attempts_duration_seconds",
-    "[ALPHA] Time to decide about a request that acts as somebody else.",
+    "[ALPHA] Latency of impersonation attempts in seconds split by mode and decision.",
     &["decision", "mode"],
     &exponential::<15>(0.001, 2.0),
 );
-static TOKEN_CACHE: Family = Family::counter(
-    "authentication_token_cache_request_total",
-    "[ALPHA] Tokens looked up among the answers of the token webhook.",
-    &["status"],
-);
+static TOKEN_CACHE: Family =
+    Family::counter("authentication_token_cache_request_total", "[ALPHA] ", &["status"]);
 static TOKEN_CACHE_TIME: Family = Family::histogram(
     "authentication_token_cache_request_duration_seconds",
-    "[ALPHA] Time to know whose token it is, by the cache or the webhook.",
+    "[ALPHA] ",
     &["status"],
     &DEFAULT_BOUNDS,
 );
-static TOKEN_FETCHES: Family = Family::counter(
-    "authentication_token_cache_fetch_total",
-    "[ALPHA] Tokens that the token webhook was asked about.",
-    &["status"],
-);
-static TOKEN_FETCHING: Family = Family::gauge(
-    "authentication_token_cache_active_fetch_count",
-    "[ALPHA] Tokens that the token webhook is asked about now.",
-    &["status"],
-);
+static TOKEN_FETCHES: Family =
+    Family::counter("authentication_token_cache_fetch_total", "[ALPHA] ", &["status"]);
+static TOKEN_FETCHING: Family =
+    Family::gauge("authentication_token_cache_active_fetch_count", "[ALPHA] ", &["status"]);
 /// Seconds that the certificate of a request's user has to live.
 pub(crate) static EXPIRATION: Family = Family::histogram(
     "apiserver_client_certificate_expiration_seconds",
-    "[ALPHA] Seconds until the certificate that a request came with ends.",
+    "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate \
+     a request.",
     &[],
     &EXPIRATIONS,
 );
 /// Good tokens of service accounts.
 pub(crate) static TOKENS: Family = Family::counter(
     "serviceaccount_valid_tokens_total",
-    "[BETA] Good tokens of service accounts that were used.",
+    "[BETA] Cumulative valid projected service account tokens used",
     &[],
 );
 /// Those older than an hour whose life was extended.
 pub(crate) static STALE_TOKENS: Family = Family::counter(
     "serviceaccount_stale_tokens_total",
-    "[BETA] Tokens of service accounts that were used behind the time they are projected for.",
+    "[BETA] Cumulative stale projected service account tokens used",
     &[],
 );
 /// Tokens in Secrets.
 pub(crate) static LEGACY_TOKENS: Family = Family::counter(
     "serviceaccount_legacy_tokens_total",
-    "[BETA] Tokens of service accounts from Secrets that were used.",
+    "[BETA] Cumulative legacy service account tokens used",
     &[],
 );
 static EVALUATIONS: Family = Family::counter(
     "pod_security_evaluations_total",
-    "[ALPHA] Evaluations of pods by the policies of their namespace.",
+    "[ALPHA] Number of policy evaluations that occurred, not counting ignored or exempt requests.",
     &[
         "decision",
         "mode",
@@ -207,61 +205,70 @@ static EVALUATIONS: Family = Family::counter(
 /// Streams over WebSocket to pods, handed over as they are or as another protocol.
 pub(crate) static STREAMS: Family = Family::counter(
     "apiserver_websocket_streaming_requests_total",
-    "[ALPHA] Streams over WebSocket to pods.",
+    "[ALPHA] Total number of WebSocket streaming requests (exec/attach/portforward) routed \
+     by the API server, labeled by subresource and proxy_type. proxy_type is \
+     proxied_to_kubelet when the kubelet handles the request directly; otherwise \
+     translated_at_apiserver.",
     &["proxy_type", "subresource"],
 );
 /// Readers of logs, by whether the kubelet's certificate is looked at.
 pub(crate) static LOGS: Family = Family::counter(
     "kube_apiserver_pod_logs_insecure_backend_total",
-    "[ALPHA] Requests for logs of pods, by whether the kubelet must prove who it is.",
+    "[ALPHA] Total number of requests for pods/logs sliced by usage type: enforce_tls, \
+     skip_tls_allowed, skip_tls_denied",
     &["usage"],
 );
 /// Kubelets that could not prove it.
 pub(crate) static LOGS_FAILED: Family = Family::counter(
     "kube_apiserver_pod_logs_backend_tls_failure_total",
-    "[ALPHA] Requests for logs that failed since the kubelet could not prove who it is.",
+    "[ALPHA] Total number of requests for pods/logs that failed due to kubelet server TLS \
+     verification",
     &[],
 );
 
 static IMPERSONATION_CHECKS: Family = Family::counter(
     "apiserver_impersonation_authorization_attempts_total",
-    "[ALPHA] Questions whether a request may act as somebody else, by the answer.",
+    "[ALPHA] Total number of authorization checks made by the impersonation handler split by \
+     mode and decision.",
     &["decision", "mode"],
 );
 static IMPERSONATION_CHECK_TIME: Family = Family::histogram(
     "apiserver_impersonation_authorization_attempts_duration_seconds",
-    "[ALPHA] Time of one question whether a request may act as somebody else.",
+    "[ALPHA] Latency of authorization checks made by the impersonation handler in seconds \
+     split by mode and decision.",
     &["decision", "mode"],
     &exponential::<15>(0.001, 2.0),
 );
 /// Tokens in Secrets that a user has made.
 pub(crate) static MANUAL_TOKENS: Family = Family::counter(
     "serviceaccount_legacy_manual_token_uses_total",
-    "[ALPHA] Tokens from Secrets that somebody made which were used.",
+    "[ALPHA] Cumulative manually created legacy tokens used",
     &[],
 );
 /// Tokens in Secrets that belong to their account.
 pub(crate) static AUTO_TOKENS: Family = Family::counter(
     "serviceaccount_legacy_auto_token_uses_total",
-    "[ALPHA] Tokens from Secrets made for their account which were used.",
+    "[ALPHA] Cumulative auto-generated legacy tokens used",
     &[],
 );
 /// Those that were marked as not used any more.
 pub(crate) static INVALID_TOKENS: Family = Family::counter(
     "serviceaccount_invalid_legacy_auto_token_uses_total",
-    "[ALPHA] Tokens from Secrets that were marked as invalid and used nevertheless.",
+    "[ALPHA] Cumulative invalid auto-generated legacy tokens used",
     &[],
 );
 /// Webhooks and issuers whose certificate names nobody.
 pub(crate) static NAMELESS: Family = Family::counter(
     "apiserver_webhooks_x509_missing_san_total",
-    "[BETA] Calls that were refused since the certificate of the other side has no names.",
+    "[BETA] Counts the number of requests to servers missing SAN extension in their serving \
+     certificate OR the number of connection failures due to the lack of x509 certificate \
+     SAN extension missing (either/or, based on the runtime environment)",
     &[],
 );
 /// Discovery documents made of several API servers.
 pub(crate) static MERGED: Family = Family::counter(
     "aggregator_discovery_aggregation_count_total",
-    "[ALPHA] Discovery documents made of those of several API servers.",
+    "[ALPHA] Counter of number of times discovery was aggregated",
     &[],
 );
 

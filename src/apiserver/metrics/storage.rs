@@ -21,159 +21,165 @@ const READ_WAITS: [f64; 13] =
 
 static OPERATIONS: Family = Family::counter(
     "etcd_requests_total",
-    "[ALPHA] Requests to the store.",
+    "[ALPHA] Etcd request counts for each operation and object type.",
     &["group", "operation", "resource"],
 );
 static OPERATION_ERRORS: Family = Family::counter(
     "etcd_request_errors_total",
-    "[ALPHA] Requests to the store that failed.",
+    "[ALPHA] Etcd failed request counts for each operation and object type.",
     &["group", "operation", "resource"],
 );
 static OPERATION_TIME: Family = Family::histogram(
     "etcd_request_duration_seconds",
-    "[ALPHA] Time of a request to the store.",
+    "[ALPHA] Etcd request latency in seconds for each operation and object type.",
     &["group", "operation", "resource"],
     &REQUESTS,
 );
 static EVENTS: Family = Family::counter(
     "apiserver_storage_events_received_total",
-    "[BETA] Changes that the store has told of.",
+    "[BETA] Number of etcd events received split by kind.",
     &["group", "resource"],
 );
 static LISTS: Family = Family::counter(
     "apiserver_storage_list_total",
-    "[ALPHA] Lists, by where they were read.",
+    "[ALPHA] Number of LIST requests served from storage",
     &["group", "index", "resource", "storage"],
 );
 static FETCHED: Family = Family::counter(
     "apiserver_storage_list_fetched_objects_total",
-    "[ALPHA] Objects read for lists.",
+    "[ALPHA] Number of objects read from storage in the course of serving a LIST request",
     &["group", "index", "resource", "storage"],
 );
 static EVALUATED: Family = Family::counter(
     "apiserver_storage_list_evaluated_objects_total",
-    "[ALPHA] Objects held against the selectors of lists.",
+    "[ALPHA] Number of objects tested in the course of serving a LIST request from storage",
     &["group", "resource", "storage"],
 );
 static RETURNED: Family = Family::counter(
     "apiserver_storage_list_returned_objects_total",
-    "[ALPHA] Objects in answers to lists.",
+    "[ALPHA] Number of objects returned for a LIST request from storage",
     &["group", "resource", "storage"],
 );
 static LIST_TIME: Family = Family::histogram(
     "apiserver_storage_list_duration_seconds",
-    "[ALPHA] Time of a list from the store, its objects decoded.",
+    "[ALPHA] Latency of the storage layer GetList call in seconds, including object decode, \
+     split by whether etcd RangeStream was used.",
     &["group", "resource", "streamed"],
     &REQUESTS,
 );
 static UNREADABLE: Family = Family::counter(
     "apiserver_storage_decode_errors_total",
-    "[ALPHA] Stored objects that could not be read.",
+    "[ALPHA] Number of stored object decode errors split by object type",
     &["group", "resource"],
 );
 static CACHE_EVENTS: Family = Family::counter(
     "apiserver_watch_cache_events_received_total",
-    "[ALPHA] Changes that a watch cache took over.",
+    "[ALPHA] Counter of events received in watch cache broken by resource type.",
     &["group", "resource"],
 );
 static CACHE_SENT: Family = Family::counter(
     "apiserver_watch_cache_events_dispatched_total",
-    "[ALPHA] Changes that a watch cache told its watches of.",
+    "[ALPHA] Counter of events dispatched in watch cache broken by resource type.",
     &["group", "resource"],
 );
 static CACHE_STARTS: Family = Family::counter(
     "apiserver_watch_cache_initializations_total",
-    "[ALPHA] Times that a watch cache was loaded.",
+    "[ALPHA] Counter of watch cache initializations broken by resource type.",
     &["group", "resource"],
 );
 static CACHE_START_TIME: Family = Family::histogram(
     "apiserver_watch_cache_initialization_duration_seconds",
-    "[ALPHA] Time to load a watch cache.",
+    "[ALPHA] Histogram of watch cache initialization duration in seconds, broken by resource \
+     type.",
     &["group", "resource"],
     &STARTS,
 );
 static CACHE_START_ERRORS: Family = Family::counter(
     "apiserver_watch_cache_initialization_errors_total",
-    "[ALPHA] Times that a watch cache could not be loaded.",
+    "[ALPHA] Counter of watch cache initialization errors broken by resource type.",
     &["group", "resource"],
 );
 static CACHE_WAITS: Family = Family::histogram(
     "apiserver_watch_cache_read_wait_seconds",
-    "[ALPHA] Time that a reader waited for a watch cache.",
+    "[ALPHA] Histogram of time spent waiting for a watch cache to become fresh.",
     &["group", "resource"],
     &READ_WAITS,
 );
 static CACHE_READS: Family = Family::counter(
     "apiserver_watch_cache_consistent_read_total",
-    "[ALPHA] Reads of the newest state from a watch cache.",
+    "[ALPHA] Counter for consistent reads from cache.",
     &["fallback", "group", "resource", "success"],
 );
 static BEGINNINGS: Family = Family::counter(
     "apiserver_init_events_total",
-    "[ALPHA] Objects that watches began with.",
+    "[ALPHA] Counter of init events processed in watch cache broken by resource type.",
     &["group", "resource"],
 );
 static ADDRESSES: Family = Family::counter(
     "kube_apiserver_clusterip_allocator_allocation_total",
-    "[ALPHA] Addresses given to Services.",
+    "[ALPHA] Number of Cluster IPs allocations",
     &["cidr", "scope"],
 );
 static ADDRESS_ERRORS: Family = Family::counter(
     "kube_apiserver_clusterip_allocator_allocation_errors_total",
-    "[ALPHA] Addresses that Services could not be given.",
+    "[ALPHA] Number of errors trying to allocate Cluster IPs",
     &["cidr", "scope"],
 );
 static ADDRESS_TIME: Family = Family::histogram(
     "kube_apiserver_clusterip_allocator_allocation_duration_seconds",
-    "[ALPHA] Time to find an address for a Service.",
+    "[ALPHA] Duration in seconds to allocate a Cluster IP by ServiceCIDR",
     &["cidr"],
     &DEFAULT_BOUNDS,
 );
 static PORTS: Family = Family::counter(
     "kube_apiserver_nodeport_allocator_allocation_total",
-    "[ALPHA] Node ports given to Services.",
+    "[ALPHA] Number of NodePort allocations",
     &["scope"],
 );
 static PORT_ERRORS: Family = Family::counter(
     "kube_apiserver_nodeport_allocator_allocation_errors_total",
-    "[ALPHA] Node ports that Services could not be given.",
+    "[ALPHA] Number of errors trying to allocate NodePort",
     &["scope"],
 );
 static CALLS: Family = Family::histogram(
     "apiserver_envelope_encryption_kms_operations_latency_seconds",
-    "[ALPHA] Time of one call of a KMS plugin, by its outcome.",
+    "[ALPHA] KMS operation duration with gRPC error code status total.",
     &["grpc_status_code", "method_name", "provider_name"],
     &exponential::<20>(0.0001, 2.0),
 );
 static KEYS: Family = Family::counter(
     "apiserver_envelope_encryption_key_id_hash_total",
-    "[ALPHA] Values sealed and opened with a key of a KMS plugin.",
+    "[ALPHA] Number of times a keyID is used split by transformation type, provider, and \
+     apiserver identity.",
     &["apiserver_id_hash", "key_id_hash", "provider_name", "transformation_type"],
 );
 static KEY_TIMES: Family = Family::gauge(
     "apiserver_envelope_encryption_key_id_hash_last_timestamp_seconds",
-    "[ALPHA] When a key of a KMS plugin was last used.",
+    "[ALPHA] The last time in seconds when a keyID was used.",
     &["apiserver_id_hash", "key_id_hash", "provider_name", "transformation_type"],
 );
 static TOLD_KEYS: Family = Family::gauge(
     "apiserver_envelope_encryption_key_id_hash_status_last_timestamp_seconds",
-    "[ALPHA] When a KMS plugin last named a key as the one that seals.",
+    "[ALPHA] The last time in seconds when a keyID was returned by the Status RPC call.",
     &["apiserver_id_hash", "key_id_hash", "provider_name"],
 );
 static BAD_KEYS: Family = Family::counter(
     "apiserver_envelope_encryption_invalid_key_id_from_status_total",
-    "[ALPHA] Times that a KMS plugin named a key that cannot be one.",
+    "[ALPHA] Number of times an invalid keyID is returned by the Status RPC call split by \
+     error.",
     &["error", "provider_name"],
 );
 static SEEDS: Family = Family::gauge(
     "apiserver_envelope_encryption_dek_source_cache_size",
-    "[ALPHA] Opened seeds that are kept.",
+    "[ALPHA] Number of records in data encryption key (DEK) source cache. On a restart, this \
+     value is an approximation of the number of decrypt RPC calls the server will make to \
+     the KMS plugin.",
     &["provider_name"],
 );
 
 static KEYS_MADE: Family = Family::histogram(
     "apiserver_storage_data_key_generation_duration_seconds",
-    "[ALPHA] Time to make a key for values.",
+    "[ALPHA] Latencies in seconds of data encryption key(DEK) generation operations.",
     &[],
     &exponential::<14>(5e-6, 2.0),
 );

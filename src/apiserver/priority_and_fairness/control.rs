@@ -204,8 +204,8 @@ impl Control {
         place.left = true;
         let now = self.now();
         place.class.flow.waited.time(now.saturating_sub(since));
-        crate::request::scope::waited(
-            crate::request::scope::Waits::Queue,
+        crate::request::scope::add_wait(
+            crate::request::scope::WaitReason::Queue,
             now.saturating_sub(since),
         );
         Ok(Seat::new(self, Arc::clone(&place.class), id, &request.asked, now))

@@ -1,5 +1,5 @@
-//! Compaction of a store that other API servers may use, too: one of them each time, as upstream
-//! agrees on it.
+//! Compacts a store that several API servers may share; one of them compacts in each round
+//! (upstream's `storage/etcd3/compact.go`).
 
 use bytes::Bytes;
 use store::{
@@ -19,8 +19,8 @@ pub(crate) struct Compaction {
 }
 
 impl Compaction {
-    /// One round: whoever counts it up first compacts to where the store was at the round before,
-    /// the others remember where it is now.
+    /// One round: the first server to increment the counter compacts to the revision of the
+    /// previous round; the others record the current revision.
     ///
     /// # Errors
     /// As the store.
@@ -60,8 +60,8 @@ impl Compaction {
 mod tests {
     use super::*;
 
-    /// The rounds of upstream's `TestCompact`: each compacts to where the store was a round before,
-    /// whoever does it.
+    /// The rounds of upstream's `TestCompact`: each compacts to the revision of the previous round,
+    /// on either server.
     #[tokio::test]
     async fn of_two_servers_one_compacts_each_round() {
         let store = store::open_memory();

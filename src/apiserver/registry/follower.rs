@@ -1,5 +1,4 @@
-//! Following one resource from the watch cache: everything that is there, then every change, for
-//! ever.
+//! Follows one resource through the watch cache: all objects, then every change, until shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +9,22 @@ use base::Backoff;
 use crate::registry::objects::Objects;
 use crate::registry::watch_cache::{Filter, Position};
 
-/// Who follows.
+/// Receives the objects and changes of a resource.
 pub(crate) trait Follower: Send {
     /// These are all.
     fn replace(&mut self, all: &[Arc<Object>]);
 
-    /// One came or changed.
+    /// An object was added or changed.
     fn put(&mut self, object: &Arc<Object>);
 
     /// One is gone.
     fn remove(&mut self, key: &ObjectKey);
 
-    /// All changes heard of by now have been told.
+    /// All changes received so far have been delivered.
     fn settled(&mut self) {}
 }
 
-/// Tells everything that is there and acknowledged by now.
+/// Delivers all objects that are present and acknowledged.
 ///
 /// # Errors
 /// When the cache does not load.
@@ -42,7 +41,7 @@ pub(crate) async fn load(
     Ok(position)
 }
 
-/// Tells every change behind `position`; who fell behind loads anew.
+/// Delivers every change after `position`. A follower that lags relists.
 pub(crate) async fn keep(
     objects: &Objects,
     gvr: &Gvr,

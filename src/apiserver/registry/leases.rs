@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use store::{Backend, StoreError};
 use tokio::time::Instant;
 
-/// How long one lease takes new objects (`LeaseReuseDurationSeconds` of
+/// How long new objects share one lease (`LeaseReuseDurationSeconds` of
 /// `k8s.io/apiserver/pkg/storage/etcd3`).
 const REUSE_MAX: Duration = Duration::from_secs(60);
 /// Share of the time to live that objects may live longer for the sake of sharing (upstream's
@@ -24,7 +24,7 @@ struct Current {
     objects: usize,
 }
 
-/// The lease that takes the next objects.
+/// The lease of the next objects.
 #[derive(Debug, Default)]
 pub(super) struct Leases(Mutex<Option<Current>>);
 
@@ -41,8 +41,8 @@ impl Leases {
         if let Some(id) = self.reuse(ttl) {
             return Ok(id);
         }
-        // Two writers at once may grant two leases: both are sound, the later one is kept for what
-        // follows.
+        // Two concurrent writers may grant two leases: both are valid, and the later one is used
+        // from then on.
         let longer = ttl + REUSE_MAX.min(ttl.mul_f64(REUSE_SHARE));
         let seconds = i64::try_from(longer.as_secs()).unwrap_or(i64::MAX);
         let asked = base::clock::now();

@@ -11,8 +11,8 @@ use serde_json::Value;
 /// Reads of the watch cache and of the store.
 #[async_trait]
 pub trait Lookup: Send + Sync {
-    /// One object from the cache; `namespace` is empty for cluster-scoped kinds. `None` says that
-    /// there is no such object, and that of a resource that is not served.
+    /// One object from the cache; `namespace` is empty for cluster-scoped kinds. `None` when the
+    /// object does not exist or the resource is not served.
     ///
     /// # Errors
     /// When neither the cache nor the store can be read, or the object in the store cannot: it may

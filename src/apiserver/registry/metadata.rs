@@ -1,5 +1,5 @@
-//! Rules of `metadata` that hold for every kind: what the server fills in, what an update may not
-//! change, and the checks.
+//! Rules of `metadata` for every kind: system fields, fields that an update cannot change, and
+//! validation.
 
 use std::collections::HashSet;
 
@@ -116,7 +116,7 @@ pub fn generate_name(object: &mut Value) -> bool {
     true
 }
 
-/// Fields of `metadata` that an update keeps from the stored object, whatever the client sent.
+/// Fields of `metadata` that an update always keeps from the stored object.
 pub fn keep_on_update(object: &mut Value, old: &Value) {
     let old = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
     let metadata = metadata_mut(object);
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_named_twice_are_kept_once() {
+    fn repeated_owner_references_are_removed() {
         let owner = |uid: &str, kind: &str| json!({"kind": kind, "uid": uid});
         let mut object = json!({"metadata": {"ownerReferences": [
             owner("1", "A"), owner("1", "B"), owner("1", "A"), owner("2", "A"),

@@ -1,5 +1,5 @@
-//! What is stored and served, apart from HTTP: registry, storage and caches. Built before the
-//! server, because those who authorize and admit read through it.
+//! Registry, storage and caches, without HTTP. Built before the server, because authorizers and
+//! admission plugins read through it.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Objects {
         })
     }
 
-    /// The table of what is served now.
+    /// The resources that are currently served.
     pub fn registry(&self) -> Arc<Registry> {
         self.registry.load_full()
     }
@@ -59,7 +59,7 @@ impl Objects {
         self.registry.store(Arc::new(registry));
     }
 
-    /// Where objects are kept.
+    /// The storage of the objects.
     pub fn storage(&self) -> &Arc<Storage> {
         &self.storage
     }
@@ -87,7 +87,7 @@ impl Objects {
         outcome.map(|()| cache)
     }
 
-    /// The cache of a row once it is loaded and shows what this server wrote.
+    /// The cache of a row, once it is loaded and contains this server's writes.
     ///
     /// # Errors
     /// When it does not load in time.
@@ -109,7 +109,7 @@ impl Objects {
     /// at.
     ///
     /// # Errors
-    /// The refusal; 409 `Conflict` when the object changed since.
+    /// The error of the write; 409 `Conflict` when the object has changed.
     pub(crate) async fn update_status(
         &self,
         gvr: &Gvr,
@@ -151,7 +151,7 @@ impl Lookup for Objects {
         name: &str,
     ) -> Result<Option<Arc<Object>>, Status> {
         let Ok((row, cache)) = self.cached(gvr).await else {
-            // Another object of the resource may be what cannot be read.
+            // The unreadable object may be another one of the resource.
             return self.get_live(gvr, namespace, name).await;
         };
         Ok(cache.get(namespace, name).map(|object| convert::object(&row, &object)))
@@ -195,7 +195,7 @@ mod tests {
     use crate::registry::lookup;
 
     #[tokio::test(start_paused = true)]
-    async fn an_object_that_cannot_be_read_is_told_from_absence() {
+    async fn an_unreadable_object_is_distinguished_from_a_missing_one() {
         let tasks = Tasks::default();
         let store = store::open_memory_with(&tasks);
         let objects = Objects::new(Arc::clone(&store), None, Schema::builtin(), &tasks);

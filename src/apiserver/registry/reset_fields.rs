@@ -1,4 +1,4 @@
-//! The fields that a write through one path of a resource resets, as upstream's `GetResetFields`.
+//! The fields that a write through one endpoint of a resource resets (upstream's `GetResetFields`).
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use api::fields::Set;
 
 use super::Resource;
 
-/// What a write of the object itself resets where there is a `status` subresource.
+/// Fields that a write of the object resets when it has a `status` subresource.
 static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
 /// What a write of `status` resets.
 static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"]]));
@@ -37,8 +37,7 @@ pub(crate) fn of(row: &Resource, subresource: &str) -> Option<&'static Set> {
         return custom.reset(subresource);
     }
     row.subresource("status")?;
-    // Neither of these says what it resets, so that what is sent beside their own fields is owned
-    // and not stored.
+    // These define no reset fields, so other fields that a client sends are owned but not stored.
     let says_none = matches!(subresource, "ephemeralcontainers" | "resize");
     if says_none {
         return None;

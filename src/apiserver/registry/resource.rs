@@ -67,7 +67,7 @@ pub struct ResourceSpec {
     /// storage version.
     pub storage: Gvk,
     /// Which writes may be lost when the machine or the process ends within half a minute of them.
-    pub lazy: Lazy,
+    pub durability: DurabilityRule,
     /// Time after its last write at which an object is deleted; `None` keeps it.
     pub ttl: Option<Duration>,
     /// Rules of the kind.
@@ -80,24 +80,24 @@ pub struct ResourceSpec {
     pub custom: Option<Arc<crate::crd::Kind>>,
 }
 
-/// Which writes of a resource need not be durable before they are answered.
+/// Which writes of a resource may be acknowledged before they are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lazy {
+pub enum DurabilityRule {
     /// None.
-    Never,
-    /// Those that only say that the holder of a Lease is still there.
-    Renewals,
+    AlwaysSynced,
+    /// Only Lease renewals by the same holder are asynchronous.
+    LeaseRenewalsAsync,
     /// All.
-    Always,
+    AlwaysAsync,
 }
 
 impl ResourceSpec {
-    /// How sure a write must be; `renewal` says that it only renews a Lease.
+    /// The durability of a write; `renewal`: it only renews a Lease.
     pub fn durability(&self, renewal: bool) -> Durability {
-        match self.lazy {
-            Lazy::Always => Durability::Lazy,
-            Lazy::Renewals if renewal => Durability::Lazy,
-            Lazy::Never | Lazy::Renewals => Durability::Synced,
+        match self.durability {
+            DurabilityRule::AlwaysAsync => Durability::Lazy,
+            DurabilityRule::LeaseRenewalsAsync if renewal => Durability::Lazy,
+            DurabilityRule::AlwaysSynced | DurabilityRule::LeaseRenewalsAsync => Durability::Synced,
         }
     }
 
@@ -118,7 +118,7 @@ impl ResourceSpec {
             subresources: Vec::new(),
             prefix: format!("{}/{}", gvr.group, gvr.resource).into(),
             storage: gvk.clone(),
-            lazy: Lazy::Never,
+            durability: DurabilityRule::AlwaysSynced,
             ttl: None,
             unstructured: true,
             columns: None,
@@ -129,8 +129,8 @@ impl ResourceSpec {
         }
     }
 
-    /// Name of the watch cache: one for all rows of a storage, but one for each version of a custom
-    /// resource, whose objects stand in it as that version shows them.
+    /// Key of the watch cache: shared by all rows of a storage, except for custom resources, which
+    /// have one per version with the objects converted to it.
     pub(crate) fn cache_key(&self) -> Arc<str> {
         match &self.custom {
             None => Arc::clone(&self.prefix),
@@ -167,7 +167,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// A row of its own, in no registry.
+    /// A row outside any registry.
     pub(crate) fn new(spec: ResourceSpec) -> Self {
         let storage = &spec.storage;
         let stored_head = format!(
@@ -191,7 +191,7 @@ impl Resource {
         self.spec.subresources.iter().find(|s| s.name.as_ref() == name)
     }
 
-    /// Objects are kept in the store (reviews, bindings and component statuses are not).
+    /// Whether objects are stored (reviews, bindings and component statuses are not).
     pub fn is_stored(&self) -> bool {
         !self.spec.prefix.is_empty()
     }
@@ -336,8 +336,7 @@ impl Registry {
         self.groups.retain(|g| !g.versions.is_empty());
     }
 
-    /// Replaces rows of custom resources, each set by the other. What is built in is never
-    /// replaced.
+    /// Replaces rows of custom resources; built-in rows are never replaced.
     pub(crate) fn exchange(&mut self, old: &[ResourceSpec], new: &[ResourceSpec]) {
         let own = |registry: &Self, gvr: &Gvr| {
             registry.rows.get(gvr).is_none_or(|row| row.spec.custom.is_some())
@@ -357,8 +356,8 @@ impl Registry {
         self.arrange();
     }
 
-    /// Groups of custom resources stand behind the others by their names, versions the preferred
-    /// one first.
+    /// Groups of custom resources follow the built-in ones, sorted by name; the preferred version
+    /// comes first.
     fn arrange(&mut self) {
         let custom = |group: &Group| {
             group.versions.iter().all(|v| v.resources.iter().all(|r| r.spec.custom.is_some()))
@@ -401,7 +400,7 @@ impl Registry {
     }
 }
 
-/// How long events are kept (default of upstream's `--event-ttl`).
+/// TTL of events (default of upstream's `--event-ttl`).
 const EVENT_TTL: Duration = Duration::from_secs(60 * 60);
 
 /// Reads one line of the built-in table.
@@ -439,10 +438,10 @@ fn parse_row(line: &str) -> Option<ResourceSpec> {
         ("autoscaling", kind) => Gvk::new("autoscaling", "v2", kind),
         _ => gvk.clone(),
     };
-    let lazy = match resource {
-        "events" => Lazy::Always,
-        "leases" => Lazy::Renewals,
-        _ => Lazy::Never,
+    let durability = match resource {
+        "events" => DurabilityRule::AlwaysAsync,
+        "leases" => DurabilityRule::LeaseRenewalsAsync,
+        _ => DurabilityRule::AlwaysSynced,
     };
     Some(ResourceSpec {
         gvr: Gvr {
@@ -458,7 +457,7 @@ fn parse_row(line: &str) -> Option<ResourceSpec> {
         subresources,
         prefix: if stored { storage_prefix(&gvk.group, resource).into() } else { "".into() },
         storage,
-        lazy,
+        durability,
         ttl: (resource == "events").then_some(EVENT_TTL),
         unstructured: false,
         columns: None,
@@ -489,7 +488,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_laid_out_as_upstream() {
+    fn storage_keys_match_upstream() {
         let registry = Registry::builtin(Arc::new(Schema::new()));
         let key =
             |g: &str, r: &str, ns: &str| registry.row(&Gvr::new(g, "v1", r)).unwrap().key(ns, "x");
@@ -505,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_hashes_are_upstreams() {
+    fn storage_version_hashes_match_upstream() {
         let registry = Registry::builtin(Arc::new(Schema::new()));
         let hash = |g: &str, v: &str, r: &str| {
             registry.row(&Gvr::new(g, v, r)).unwrap().storage_hash.clone()

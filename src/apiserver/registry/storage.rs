@@ -1,5 +1,5 @@
-//! Objects in the store: compact JSON under upstream's keys, sealed where a transformer says so,
-//! written with preconditions.
+//! Stores objects as compact JSON under upstream's keys, encrypted if a transformer covers the
+//! resource, and written with preconditions.
 
 mod transaction;
 
@@ -18,7 +18,7 @@ use super::leases::Leases;
 pub use super::transformer::{Opened, Transformer};
 use super::unreadable::{Step, Unreadable};
 use crate::crd::Read;
-use crate::metrics::storage as meters;
+use crate::metrics::storage as metrics;
 use crate::registry::convert;
 use crate::request_tracing;
 use crate::response::status;
@@ -44,7 +44,7 @@ pub struct Storage {
 pub enum Written {
     /// Stored.
     Done(Object),
-    /// Another version (or nothing) is there.
+    /// The stored object has another revision or does not exist.
     Changed(Option<Object>),
 }
 
@@ -123,7 +123,7 @@ impl Storage {
             (base::clock::now(), request_tracing::of_store("Get etcd3", &row.spec.gvr, &key));
         let found = self.backend.range(RangeRequest::new(KeyRange::key(key))).await;
         span.event(if found.is_ok() { "Get call succeeded" } else { "Get call failed" }, Vec::new);
-        meters::asked(&row.spec.gvr, "get", begun, found.is_ok());
+        metrics::asked(&row.spec.gvr, "get", begun, found.is_ok());
         let found = found.map_err(|e| status::of_store(&e))?;
         match found.kvs.first() {
             Some(kv) => self.read(row, kv).await.map(Some),
@@ -156,7 +156,7 @@ impl Storage {
         );
         let request = RangeRequest { range, revision, limit, keys_only: false, count_only: false };
         let found = self.backend.range(request).await;
-        meters::asked(&row.spec.gvr, "list", begun, found.is_ok());
+        metrics::asked(&row.spec.gvr, "list", begun, found.is_ok());
         found
     }
 
@@ -170,7 +170,7 @@ impl Storage {
         Ok(read.ok_or_else(|| Status::internal("nothing was read"))??)
     }
 
-    /// The same for many, whose conversion is asked for at once.
+    /// The same for many objects, converted in one webhook call.
     pub async fn read_all(
         &self,
         row: &Resource,
@@ -259,7 +259,7 @@ impl Storage {
         }
     }
 
-    /// Gets what is needed to open these, for [`Storage::decode`].
+    /// Fetches the keys that decrypt these values, for [`Storage::decode`].
     pub(crate) async fn fetch(&self, row: &Resource, kvs: &[&KeyValue]) {
         let Some(transformer) = &self.transformer else { return };
         let sealed: Vec<&Bytes> =
@@ -313,7 +313,7 @@ impl Storage {
         expected: i64,
     ) -> Result<Written, Status> {
         let prepared = self.prepare(row, value, expected).await?;
-        // Without linked writes, the object itself is all that can have changed.
+        // Without linked writes only the object itself can conflict.
         Ok(self.put(row, &prepared, &[]).await?.unwrap_or(Written::Changed(None)))
     }
 
@@ -331,8 +331,8 @@ impl Storage {
         Ok(Prepared { plain, expected, durability: row.spec.durability(false) })
     }
 
-    /// The bytes of an object that replaces `old`, which is the version `expected`. Takes both, so
-    /// that while the disk is waited for only the bytes are there: trees are many times as large.
+    /// Encodes an object that replaces `old` at revision `expected`. Consumes both, because trees
+    /// are many times larger than the bytes that wait for the disk.
     ///
     /// # Errors
     /// As [`Storage::prepare`].
@@ -355,8 +355,7 @@ impl Storage {
         bytes.map_err(|why| status::unmapped(500, why))
     }
 
-    /// Writes what is prepared, and `linked` with it: all of it or nothing. `None` when one of the
-    /// linked objects has changed.
+    /// Writes the prepared object and `linked` atomically. `None` when a linked object has changed.
     ///
     /// # Errors
     /// As the store.
@@ -460,8 +459,8 @@ impl Storage {
     }
 }
 
-/// Whether a change of a Lease only says that its holder is still there. A crash that forgets that
-/// is seen as a late renewal; one that forgot who holds it would give it back to who had lost it.
+/// Whether a change of a Lease only renews it. Losing a renewal in a crash looks like a late
+/// renewal; losing a change of holder would return the Lease to the previous holder.
 fn is_renewal(old: &Value, new: &Value) -> bool {
     let same = |part: &str, besides: &[&str]| {
         let fields = |value: &Value| {

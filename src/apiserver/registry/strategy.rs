@@ -1,5 +1,4 @@
-//! What is particular to one kind: defaults a table cannot say, validation, which write may touch
-//! what.
+//! Kind-specific behaviour of writes: defaults, validation, and which fields a write may change.
 
 use std::borrow::Cow;
 
@@ -12,7 +11,7 @@ use crate::request::user::User;
 /// What a strategy may know of the write.
 #[derive(Debug)]
 pub struct WriteContext<'a> {
-    /// Who writes.
+    /// The user that writes.
     pub user: &'a User,
     /// Namespace of the request, or empty.
     pub namespace: &'a str,
@@ -41,12 +40,12 @@ pub trait Strategy: Send + Sync {
         let _ = object;
     }
 
-    /// Clears what a client may not set on creation (status, generation = 1, …).
+    /// Clears fields that a client cannot set on creation (status, generation = 1, …).
     fn prepare_for_create(&self, context: &WriteContext<'_>, object: &mut Value) {
         let _ = (context, object);
     }
 
-    /// Clears or restores what this write may not touch, counts `metadata.generation` up.
+    /// Restores fields that this write cannot change, and increments `metadata.generation`.
     fn prepare_for_update(&self, context: &WriteContext<'_>, object: &mut Value, old: &Value) {
         let _ = (context, object, old);
     }
@@ -110,7 +109,7 @@ pub trait Strategy: Send + Sync {
     }
 }
 
-/// A kind without rules of its own.
+/// A kind without specific rules.
 #[derive(Debug)]
 pub struct Plain;
 

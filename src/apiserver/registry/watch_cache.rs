@@ -1,8 +1,8 @@
 //! The watch cache: per stored resource one copy of all objects and a ring of their last changes,
 //! fed by the store's watch.
 //!
-//! Watchers hold a position in the ring instead of a queue of their own: nothing is dropped, and
-//! one that is behind the ring reads the store's history until it has caught up.
+//! Watchers hold a position in the ring instead of a queue: no event is dropped, and a watcher
+//! older than the ring reads the store's history until it has caught up.
 
 mod interest;
 mod nodes;
@@ -28,7 +28,7 @@ pub use position::{Lagged, Position};
 use state::State;
 pub use state::{Entry, Event, EventType, Filter, Initial, Page};
 
-use crate::metrics::storage as meters;
+use crate::metrics::storage as metrics;
 use crate::registry::Resource;
 use crate::registry::storage::Storage;
 use crate::registry::unreadable::{self, Unreadable};
@@ -47,7 +47,7 @@ pub struct Cache {
     state: RwLock<State>,
     /// Revision reached; 0 until the first load.
     revision: watch::Sender<i64>,
-    /// Who waits for changes. Locked after `state`.
+    /// Watchers waiting for changes. Locked after `state`.
     interests: Mutex<Interests>,
     /// Its resource is served in another form, or no more.
     stop: Shutdown,
@@ -58,7 +58,7 @@ pub struct Cache {
 /// Key suffix, the new object (none: deleted), revision.
 type Change = (Box<str>, Option<Object>, i64);
 
-/// Why a cache has to be loaded anew.
+/// Why a cache has to relist.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
     #[error("{0}")]
@@ -73,7 +73,7 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// All caches, started when first asked for.
+/// All caches, each started on first use.
 #[derive(Debug)]
 pub struct Caches {
     storage: Arc<Storage>,
@@ -93,8 +93,8 @@ impl Caches {
         if let Some(cache) = running.get(&row.cache_key) {
             return Arc::clone(cache);
         }
-        // What can end before the server does has a set of tasks of its own, so that its end is no
-        // fault.
+        // Caches that may stop before the server have a separate task set, so that their end is not
+        // an error.
         let own = row.spec.custom.as_ref().map(|_| self.tasks.child());
         let tasks = own.as_ref().unwrap_or(&self.tasks);
         let cache = Arc::new(Cache {
@@ -107,7 +107,7 @@ impl Caches {
             fault: watch::Sender::new(None),
         });
         if row.spec.custom.as_ref().is_some_and(|custom| custom.is_retired()) {
-            // A request that began before the row went: nobody else would end this cache.
+            // The request began before the row was removed, so nothing else would stop this cache.
             cache.stop.request();
             return cache;
         }
@@ -138,15 +138,15 @@ impl Caches {
         running.values().filter(|cache| *cache.row.spec.prefix == *prefix).cloned().collect()
     }
 
-    /// Ends a cache: its watches end, and whoever waits for it is told to come again. Its rows must
-    /// be retired before.
+    /// Stops a cache: its watches end, and waiting requests are asked to retry. Its rows must be
+    /// retired first.
     pub(crate) fn stop(&self, key: &str) {
         if let Some(cache) = self.running.lock().remove(key) {
             cache.stop.request();
         }
     }
 
-    /// What metrics say of each running cache.
+    /// Metrics of each running cache.
     pub fn counts(&self) -> Vec<(Arc<Resource>, Figures)> {
         let caches: Vec<Arc<Cache>> = self.running.lock().values().cloned().collect();
         let figures = |cache: &Arc<Cache>| {
@@ -159,7 +159,7 @@ impl Caches {
     }
 }
 
-/// What metrics say of a cache.
+/// Metrics of a cache.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
     /// Objects in it.
@@ -173,7 +173,7 @@ pub struct Figures {
 }
 
 impl Cache {
-    /// Feeds the cache for ever; after an error of the store it loads anew and ends all watches.
+    /// Feeds the cache until shutdown. After a store error it relists and ends all watches.
     async fn run(&self) {
         let mut backoff = base::Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
@@ -198,12 +198,12 @@ impl Cache {
         let range = self.range();
         let begun = base::clock::now();
         let loaded = self.load(&range).await;
-        meters::loaded(&self.row.spec.gvr, begun, loaded.is_ok());
+        metrics::loaded(&self.row.spec.gvr, begun, loaded.is_ok());
         let loaded = loaded?;
         let mut watcher = self.storage.backend().watch(range, Some(Revision(loaded + 1))).await?;
         while let Some(batch) = watcher.batches.recv().await {
             let batch = batch?;
-            meters::told(&self.row.spec.gvr, batch.events.len());
+            metrics::told(&self.row.spec.gvr, batch.events.len());
             let changes = self.changes(&batch.events).await?;
             self.apply(changes, batch.revision.0);
             self.revision.send_if_modified(|r| {
@@ -238,7 +238,7 @@ impl Cache {
         if events.is_empty() {
             return;
         }
-        meters::passed(&self.row.spec.gvr, events.len());
+        metrics::passed(&self.row.spec.gvr, events.len());
         let interests = self.interests.lock();
         interests.tell(&self.row, first, &events);
         let all = interests.all();
@@ -272,7 +272,7 @@ impl Cache {
         Ok(reached)
     }
 
-    /// What stands behind the prefix: `namespace/name` or `name`.
+    /// The key after the prefix: `namespace/name` or `name`.
     fn suffix(&self, key: &[u8]) -> Box<str> {
         let text = String::from_utf8_lossy(key);
         let prefix = self.row.key_prefix("");
@@ -287,7 +287,7 @@ impl Cache {
             match read {
                 Ok(object) => objects.push(object),
                 Err(unreadable) => {
-                    meters::unreadable(&self.row.spec.gvr);
+                    metrics::unreadable(&self.row.spec.gvr);
                     failed.push(unreadable);
                 }
             }
@@ -353,7 +353,8 @@ impl Cache {
         let begun = base::clock::now();
         let mut seen = self.revision.subscribe();
         if *seen.borrow_and_update() < revision {
-            // Writes of other resources move this cache only when somebody wants to know.
+            // Writes of other resources advance this cache only when a request waits for that
+            // revision.
             self.storage.backend().notify_progress(&self.range());
         }
         let reached = seen.wait_for(|r| *r >= revision.max(1));
@@ -365,7 +366,7 @@ impl Cache {
             outcome = tokio::time::timeout(CATCH_UP_MAX, reached) => outcome,
         };
         if revision > 0 {
-            meters::waited(&self.row.spec.gvr, begun);
+            metrics::waited(&self.row.spec.gvr, begun);
         }
         match outcome {
             Ok(Ok(_)) if self.stop.is_requested() => Err(status::initializing()),
@@ -405,7 +406,7 @@ impl Cache {
         found.map(|entry| Arc::clone(&entry.object))
     }
 
-    /// A position behind `revision`, from which the events of the filter follow, and others.
+    /// A position after `revision`, followed by the filter's events among others.
     ///
     /// # Errors
     /// The oldest revision from which one can watch, when `revision` is before it.
@@ -417,7 +418,7 @@ impl Cache {
         Position::after(Arc::clone(self), self.slot(filter), revision).await
     }
 
-    /// The objects of the filter now, and the position behind them.
+    /// The current objects of the filter, and the position after them.
     pub fn list_and_watch(self: &Arc<Self>, filter: &Filter) -> (Page, Position) {
         let slot = self.slot(filter);
         let state = self.state.read();

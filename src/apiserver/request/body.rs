@@ -1,4 +1,4 @@
-//! Bodies of requests and responses: one boxed type, read with a bound.
+//! The boxed body type of requests and responses, and size-limited reading.
 
 use std::pin::Pin;
 use std::task::{self, Poll};
@@ -24,11 +24,11 @@ pub fn empty() -> Body {
     full(Bytes::new())
 }
 
-/// Bytes of a body that are expanded at a time.
-const PIECE_BYTES: usize = 32 * 1024;
+/// Bytes decompressed per frame.
+const CHUNK_BYTES: usize = 32 * 1024;
 
-/// What gzip makes of these bytes, `length` of them, expanded piece by piece as they are sent:
-/// whoever takes them slowly holds no copy.
+/// A body that decompresses `gzip` to `length` bytes frame by frame while it is sent, so that a
+/// slow client does not hold a decompressed copy.
 pub(crate) fn expanding(gzip: Bytes, length: usize) -> Body {
     let decoder = flate2::bufread::GzDecoder::new(std::io::Cursor::new(gzip));
     Expanding { decoder, left: length }.boxed_unsync()
@@ -50,10 +50,10 @@ impl http_body::Body for Expanding {
         if self.left == 0 {
             return Poll::Ready(None);
         }
-        let mut piece = BytesMut::zeroed(PIECE_BYTES.min(self.left));
-        let read = std::io::Read::read_exact(&mut self.decoder, &mut piece);
-        self.left -= piece.len();
-        Poll::Ready(Some(read.map(|()| Frame::data(piece.freeze())).map_err(Into::into)))
+        let mut chunk = BytesMut::zeroed(CHUNK_BYTES.min(self.left));
+        let read = std::io::Read::read_exact(&mut self.decoder, &mut chunk);
+        self.left -= chunk.len();
+        Poll::Ready(Some(read.map(|()| Frame::data(chunk.freeze())).map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -65,7 +65,7 @@ impl http_body::Body for Expanding {
     }
 }
 
-/// A body that keeps something until it was read or is not wanted any more.
+/// A body that holds `guard` until the body ends or is dropped.
 pub(crate) fn keeping<K: Send + Unpin + 'static>(body: Body, kept: K) -> Body {
     Kept { body, kept: Some(kept) }.boxed_unsync()
 }
@@ -154,14 +154,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn compressed_bytes_are_expanded_piece_by_piece() {
+    async fn compressed_bytes_are_decompressed_chunk_by_chunk() {
         let plain: Vec<u8> = (0..100_000_u32).flat_map(u32::to_be_bytes).collect();
         let gzip = Bytes::from(crate::request::negotiate::compress(&plain).unwrap());
         let mut body = expanding(gzip.clone(), plain.len());
         assert_eq!(http_body::Body::size_hint(&body).exact(), Some(400_000));
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
-        assert_eq!(first, plain[..PIECE_BYTES]);
-        assert_eq!(collect(body).await.unwrap(), plain[PIECE_BYTES..]);
+        assert_eq!(first, plain[..CHUNK_BYTES]);
+        assert_eq!(collect(body).await.unwrap(), plain[CHUNK_BYTES..]);
         // What is cut is an error, not less.
         assert!(collect(expanding(gzip.slice(..gzip.len() / 2), plain.len())).await.is_err());
     }

@@ -61,7 +61,7 @@ impl Context {
         if self.row.spec.namespaced { &self.info.namespace } else { "" }
     }
 
-    /// The Accept header against what every route offers.
+    /// Negotiates the response media type among those that every route supports.
     ///
     /// # Errors
     /// 406.
@@ -69,8 +69,7 @@ impl Context {
         negotiate::accept(&self.headers, &self.query, self.offer())
     }
 
-    /// The Accept header against the media types of the route alone, which is looked at before
-    /// anything else of the request.
+    /// Checks the Accept header against the media types of the route, before any other check.
     ///
     /// # Errors
     /// 406 with the router's text.
@@ -88,8 +87,8 @@ impl Context {
         Status::not_found(&self.row.spec.gvr.group, &self.row.spec.gvr.resource, name)
     }
 
-    /// A warning for the client; repeated ones are sent once, and more than could be shown are not
-    /// kept.
+    /// Adds a warning for the client. Duplicates are sent once; warnings beyond what can be sent
+    /// are dropped.
     pub(crate) fn warn(&self, text: impl Into<String>) {
         let text = text.into();
         let mut warnings = self.warnings.lock();
@@ -104,7 +103,7 @@ impl Context {
     }
 }
 
-/// Warnings of one request that are kept: more do not fit into [`WARNINGS_CHARS_MAX`].
+/// Maximum number of warnings of one request: more do not fit into [`WARNINGS_CHARS_MAX`].
 const WARNINGS_MAX: usize = 512;
 /// Characters of all warnings of an answer together; beyond them each is cut (upstream's
 /// `truncateAtTotalRunes`).
@@ -120,8 +119,8 @@ fn bounded(warnings: &[String]) -> Vec<String> {
     }
     let (mut whole, mut cut, mut told) = (0, 0, Vec::new());
     for text in texts() {
-        // Those up to the first that does not fit are told again, cut; after it only while there is
-        // room.
+        // When the warnings exceed the budget, those up to the first that does not fit are sent
+        // truncated, later ones only while there is room.
         if whole > WARNINGS_CHARS_MAX && cut >= WARNINGS_CHARS_MAX {
             break;
         }
@@ -137,8 +136,8 @@ fn bounded(warnings: &[String]) -> Vec<String> {
 mod tests {
     use super::bounded;
 
-    /// As upstream's `filters/warning.go` counts: of 190 warnings of 116 characters kube-apiserver
-    /// 1.37.1 sends 36.
+    /// Upstream's `filters/warning.go`: of 190 warnings of 116 characters kube-apiserver 1.37.1
+    /// sends 36.
     #[test]
     fn warnings_do_not_fill_the_head() {
         let many: Vec<String> = (0..190).map(|i| format!("{i:0116}")).collect();

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::options::FieldValidation;
 use crate::audit;
-use crate::metrics::requests as meters;
+use crate::metrics::requests as metrics;
 use crate::request::body;
 use crate::request::body::Body;
 use crate::request::context::Context;
@@ -29,10 +29,10 @@ pub(crate) async fn object(
     let media = negotiate::content_type(&context.headers)?;
     let bytes = body::read(body).await?;
     context.size.note(bytes.len()).await;
-    meters::body(&context.row.spec.gvr, context.info.verb, bytes.len());
+    metrics::body(&context.row.spec.gvr, context.info.verb, bytes.len());
     let value = decode(context, media, &bytes, kind, validation)?;
     audit::request_object(&value, |mut shown| {
-        // Upstream records what its decoder made: with defaults.
+        // Audit records the object with defaults, as upstream records the decoder's output.
         let schema = &context.server.objects.registry().schema;
         serialization::default(schema, kind, &mut shown);
         if *kind == context.row.spec.gvk {
@@ -68,7 +68,7 @@ pub(crate) fn decode(
     Ok(decoded.value)
 }
 
-/// Decodes bytes as an object of a kind, whatever stands in them beyond the schema.
+/// Decodes bytes as an object of a kind; fields outside the schema are allowed.
 ///
 /// # Errors
 /// 400 with upstream's texts.
@@ -97,7 +97,7 @@ pub(crate) fn read(
     Ok(decoded)
 }
 
-/// What the decoder itself said, without the sentence about the body of a request around it.
+/// The decoder's own error, without the sentence about the request body around it.
 pub(crate) fn cause<'a>(refusal: &'a Status, kind: &api::Gvk) -> &'a str {
     let message = refusal.message.as_str();
     let handled = format!(" cannot be handled as a {}: ", kind.kind);
@@ -113,9 +113,8 @@ pub(crate) fn cause<'a>(refusal: &'a Status, kind: &api::Gvk) -> &'a str {
     }
 }
 
-/// The times of a certificate are compared to the fraction of a second, which their canonical form
-/// leaves out: what has one is given on as it was sent, and refused by the rules of the kind, since
-/// no certificate has one.
+/// Restores certificate times that were sent with fractional seconds, which the canonical form
+/// drops. Validation then rejects them, because times in certificates have whole seconds.
 fn exact_times(sent: &Value, value: &mut Value) {
     for key in ["notBefore", "notAfter"] {
         let Some(text) = sent.get("status").and_then(|status| status.get(key)) else { continue };
@@ -130,7 +129,8 @@ fn exact_times(sent: &Value, value: &mut Value) {
     }
 }
 
-/// `apps/v1` keeps a number of daemon sets in an annotation, which upstream reads with the body.
+/// Rejects a malformed template generation of a DaemonSet, which `apps/v1` keeps in an annotation
+/// and upstream parses while decoding.
 fn template_generation(kind: &api::Gvk, value: &Value) -> Result<(), Status> {
     if &*kind.kind != "DaemonSet" {
         return Ok(());
@@ -148,10 +148,10 @@ fn template_generation(kind: &api::Gvk, value: &Value) -> Result<(), Status> {
     }
 }
 
-/// Refuses or warns of what the decoder found beyond the schema.
+/// Handles strict decoding errors according to `fieldValidation`: ignore, warn or reject.
 ///
 /// # Errors
-/// Upstream's sentence, under strict validation.
+/// Upstream's strict decoding message, under `Strict`.
 pub(crate) fn strict(
     context: &Context,
     errors: &[String],
@@ -169,7 +169,7 @@ pub(crate) fn strict(
     Ok(())
 }
 
-/// What an error of strict decoding is as warnings: each of YAML's mistakes by itself (upstream's
+/// Splits a strict decoding error into warnings, one per YAML error (upstream's
 /// `parseYAMLWarnings`).
 fn warnings(error: &str) -> Vec<&str> {
     match error.strip_prefix("yaml: unmarshal errors:\n") {
@@ -195,7 +195,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn mistakes_of_yaml_are_warned_of_each_by_itself() {
+    fn each_yaml_error_is_its_own_warning() {
         assert_eq!(
             warnings("yaml: unmarshal errors:\n  line 2: key \"a\" already set in map"),
             ["line 2: key \"a\" already set in map"]
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_of_certificate_times_reach_the_rules() {
+    fn fractional_certificate_times_reach_validation() {
         let sent = json!({"status": {"notBefore": "2026-01-01T00:00:00.5Z", "notAfter": "2026-01-02T00:00:00.000Z"}});
         let mut value = json!({"status": {"notBefore": "2026-01-01T00:00:00Z", "notAfter": "2026-01-02T00:00:00Z"}});
         exact_times(&sent, &mut value);

@@ -99,7 +99,7 @@ fn media_of(clause: &Clause<'_>) -> Option<Media> {
 pub struct Offer {
     /// Table and partial metadata can be had.
     pub transforms: bool,
-    /// The route also watches, so that the refusal names the streaming types.
+    /// The route also serves watches, so the error lists the streaming media types.
     pub streams: bool,
 }
 
@@ -167,7 +167,7 @@ pub fn accept(headers: &HeaderMap, query: &Query, offer: Offer) -> Result<Accept
     ))
 }
 
-/// What the router takes: one of its types as it stands, or `*/*`, whatever the parameters.
+/// Media types that the router accepts: an exact match or `*/*`, ignoring parameters.
 ///
 /// # Errors
 /// 406 with the router's text.
@@ -223,7 +223,7 @@ fn wants_pretty(headers: &HeaderMap, query: &Query) -> bool {
 pub fn content_type(headers: &HeaderMap) -> Result<Media, Status> {
     let text = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("").trim();
     match text.split(';').next().unwrap_or("").trim() {
-        // Upstream takes curl's default for nothing said, which is JSON.
+        // Upstream treats curl's default Accept header as absent, which means JSON.
         "" if text.is_empty() => Ok(Media::Json),
         "application/json" => Ok(Media::Json),
         "application/yaml" => Ok(Media::Yaml),
@@ -248,7 +248,7 @@ pub(crate) const GZIP_FROM: usize = 128 * 1024;
 /// Upstream's level: speed.
 pub(crate) const GZIP_LEVEL: u32 = 1;
 
-/// A response of these bytes, compressed when the client takes gzip and the body is large.
+/// A response with these bytes, compressed when the client accepts gzip and the body is large.
 pub fn respond(
     headers: &HeaderMap,
     code: StatusCode,
@@ -283,7 +283,7 @@ pub(crate) fn response(
     response
 }
 
-/// The client takes gzip.
+/// Whether the client accepts gzip.
 pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     let text = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or("");
     text.split(',').any(|part| part.split(';').next().map(str::trim) == Some("gzip"))

@@ -51,7 +51,7 @@ impl WriteOptions {
     /// (`PatchOptions`).
     ///
     /// # Errors
-    /// 422 as upstream validates the options.
+    /// 422 for invalid options.
     pub(crate) fn read(query: &Query, kind: &str, apply: bool) -> Result<Self, Status> {
         let manager = query.get("fieldManager").unwrap_or_default().to_owned();
         let force = query
@@ -109,7 +109,7 @@ pub(crate) enum Propagation {
     Foreground,
 }
 
-/// The option of a deletion of what cannot be read.
+/// `ignoreStoreReadErrorWithClusterBreakingPotential`.
 pub(crate) const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 /// `DeleteOptions`.
@@ -123,8 +123,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) dry_run: bool,
     /// `ignoreStoreReadErrorWithClusterBreakingPotential`.
     pub(crate) ignore_read_error: bool,
-    /// Admission said yes to what this deletion follows from (an eviction), and is not asked about
-    /// the deletion.
+    /// Admission has already allowed the request that causes this deletion (an eviction); the
+    /// deletion skips it.
     pub(crate) is_admitted: bool,
 }
 
@@ -132,7 +132,7 @@ impl DeleteOptions {
     /// From the query, for requests without body.
     ///
     /// # Errors
-    /// 400 or 422 as upstream.
+    /// 400 for options that cannot be decoded, 422 for invalid ones.
     pub(crate) fn of_query(query: &Query) -> Result<Self, Status> {
         let mut value = json!({});
         if let Some(grace) = integer(query, "gracePeriodSeconds")? {
@@ -157,7 +157,7 @@ impl DeleteOptions {
     /// From a body.
     ///
     /// # Errors
-    /// 422 as upstream.
+    /// 422 for invalid options.
     pub(crate) fn of_value(value: &Value) -> Result<Self, Status> {
         let text = |path: &str| value.pointer(path).and_then(Value::as_str).map(str::to_owned);
         let orphan = value.get("orphanDependents").and_then(Value::as_bool);
@@ -220,7 +220,7 @@ impl DeleteOptions {
         })
     }
 
-    /// What was given, apart from `dryRun`, as admission shows it.
+    /// The options without `dryRun`, in the form that admission receives.
     pub(crate) fn members(&self) -> serde_json::Map<String, Value> {
         let mut map = serde_json::Map::new();
         let policy = self.propagation.map(|policy| match policy {
@@ -255,7 +255,7 @@ fn set(value: &mut Value, key: &str, new: Value) {
 /// How a list's resource version is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Match {
-    /// Not said: any of the rules that fit the resource version.
+    /// Unset: any match rule that fits the resource version.
     Unset,
     Exact,
     NotOlderThan,
@@ -279,7 +279,7 @@ impl ListOptions {
     /// Reads and checks the query of a list or watch.
     ///
     /// # Errors
-    /// 400 or 422 as upstream.
+    /// 400 for options that cannot be decoded, 422 for invalid ones.
     pub(crate) fn read(query: &Query, watch: bool) -> Result<Self, Status> {
         let timeout = integer(query, "timeoutSeconds")?;
         let limit = integer(query, "limit")?.unwrap_or(0);
@@ -290,7 +290,7 @@ impl ListOptions {
             .get("sendInitialEvents")
             .filter(|t| !t.is_empty())
             .map(|_| query.flag("sendInitialEvents"));
-        // Selectors are read with the other options, before these are checked.
+        // Selectors are parsed with the other options, before validation.
         let bad = |e: &dyn std::fmt::Display| Status::bad_request(e.to_string());
         LabelSelector::parse(query.get("labelSelector").unwrap_or_default())
             .map_err(|e| bad(&e))?;
@@ -315,7 +315,7 @@ impl ListOptions {
         })
     }
 
-    /// The resource version as a number; 0 when it is not given.
+    /// The resource version as a number; 0 when unset.
     ///
     /// # Errors
     /// 400 with upstream's text.
@@ -324,7 +324,7 @@ impl ListOptions {
             .map_err(|why| Status::bad_request(format!("invalid resource version: {why}")))
     }
 
-    /// A watch of what comes from now on: it wants nothing to begin with, and names no version.
+    /// A watch of new changes only: no initial events and no resource version.
     pub(crate) fn begins_now(&self) -> bool {
         self.send_initial_events == Some(false)
             && matches!(self.resource_version.as_str(), "" | "0")
@@ -339,8 +339,8 @@ impl ListOptions {
     }
 }
 
-/// Go's `strconv.ParseUint`, with the field error that wraps it. Versions beyond what the store
-/// counts are clamped: nothing reaches them.
+/// Go's `strconv.ParseUint`, with the field error that wraps it. Versions beyond the store's range
+/// are clamped, since no revision reaches them.
 ///
 /// # Errors
 /// The text of that field error.

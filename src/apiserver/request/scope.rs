@@ -1,5 +1,5 @@
-//! What goes along with one request on its way, whoever works on it: how long it waited for others,
-//! and its trace.
+//! Task-local state of the current request: its trace span, and the time it spent waiting for
+//! webhooks and queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,76 +10,75 @@ use parking_lot::Mutex;
 use crate::request_tracing::span::Span;
 
 tokio::task_local! {
-    static TRACK: Option<Arc<Track>>;
+    static REQUEST_SCOPE: Option<Arc<RequestScope>>;
 }
 
-/// Whom a request waits for.
+/// What a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// Webhooks that change objects, one after the other.
+pub(crate) enum WaitReason {
+    /// Mutating webhooks, which run one after the other: times add up.
     Mutating,
-    /// Webhooks that decide, all at once: the slowest counts.
+    /// Validating webhooks, which run concurrently: the slowest counts.
     Validating,
-    /// A place in a queue.
+    /// A queue of priority and fairness.
     Queue,
 }
 
-/// See the module.
+/// Task-local state of one request.
 #[derive(Debug, Default)]
-pub(crate) struct Track {
-    /// In nanoseconds, by [`Waits`].
+pub(crate) struct RequestScope {
+    /// In nanoseconds, by [`WaitReason`].
     waited: [AtomicU64; 3],
-    /// Of the request, once its user is known; none where it is not sampled.
+    /// The request's span, set once the user is known; `None` when the request is not sampled.
     pub(crate) span: Mutex<Option<Span>>,
 }
 
-impl Track {
-    /// What others took of the time of the request (`LatencyTrackers` of upstream).
+impl RequestScope {
+    /// Total time spent waiting (upstream's `LatencyTrackers`).
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited.iter().map(|nanos| nanos.load(Ordering::Relaxed)).sum())
     }
 }
 
-impl Track {
-    /// The span of the request.
-    pub(crate) fn begun(&self, span: Span) {
+impl RequestScope {
+    /// Sets the span of the request.
+    pub(crate) fn set_span(&self, span: Span) {
         *self.span.lock() = Some(span);
     }
 
-    /// The request is answered with this code and so many bytes; its span, which ends when it is
-    /// dropped.
-    pub(crate) fn ended(&self, code: u16, bytes: Option<u64>) -> Option<Span> {
+    /// Records status code and response size on the span and returns it; dropping it ends it.
+    pub(crate) fn finish(&self, code: u16, bytes: Option<u64>) -> Option<Span> {
         let mut span = self.span.lock().take()?;
         span.answered(code, bytes);
         span.within().is_some().then_some(span)
     }
 }
 
-/// The request under way waited so long.
-pub(crate) fn waited(whom: Waits, time: Duration) {
+/// Adds waiting time to the current request.
+pub(crate) fn add_wait(reason: WaitReason, time: Duration) {
     let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let note = |track: &Option<Arc<Track>>| {
-        let Some(track) = track else { return };
-        let Some(sum) = track.waited.get(whom as usize) else { return };
-        match whom {
-            Waits::Mutating => sum.fetch_add(nanos, Ordering::Relaxed),
-            Waits::Validating | Waits::Queue => sum.fetch_max(nanos, Ordering::Relaxed),
+    let record = |scope: &Option<Arc<RequestScope>>| {
+        let Some(scope) = scope else { return };
+        let Some(sum) = scope.waited.get(reason as usize) else { return };
+        match reason {
+            WaitReason::Mutating => sum.fetch_add(nanos, Ordering::Relaxed),
+            WaitReason::Validating | WaitReason::Queue => sum.fetch_max(nanos, Ordering::Relaxed),
         };
     };
-    // Nothing goes along with what this server does by itself.
-    let _ = TRACK.try_with(note);
+    // Work of the server's own background tasks has no scope.
+    let _ = REQUEST_SCOPE.try_with(record);
 }
 
-/// What goes along with the request under way.
-pub(crate) fn current() -> Option<Arc<Track>> {
-    TRACK.try_with(Clone::clone).ok().flatten()
+/// The scope of the current request, if any.
+pub(crate) fn current() -> Option<Arc<RequestScope>> {
+    REQUEST_SCOPE.try_with(Clone::clone).ok().flatten()
 }
 
-/// Runs a part of a request with what goes along. No `async` function, whose future would hold the
-/// work twice: requests are large.
-pub(crate) fn along<F: Future>(
-    track: Option<Arc<Track>>,
+/// Runs a part of a request within a scope. Not an `async` function, because its future would store
+/// the large future of the request twice.
+pub(crate) fn scope<F: Future>(
+    scope: Option<Arc<RequestScope>>,
     work: F,
 ) -> impl Future<Output = F::Output> {
-    TRACK.scope(track, work)
+    REQUEST_SCOPE.scope(scope, work)
 }

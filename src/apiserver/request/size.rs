@@ -1,6 +1,5 @@
-//! Keeps the work of requests on large bodies or objects from holding up all other requests: it
-//! runs outside the runtime's workers, and only a part of the processors works on such requests at
-//! a time.
+//! Keeps requests with large bodies or objects from delaying all others: their work runs outside
+//! the runtime's workers, on at most half of the processors at a time.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,11 +10,11 @@ use std::task::ready;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Bytes of a body or of a stored object from which a request counts as large. Smaller ones take a
-/// few milliseconds.
+/// Size in bytes of a body or stored object above which a request is large. Smaller ones take a few
+/// milliseconds.
 const LARGE_BYTES: usize = 64 * 1024;
 
-/// Half of the processors, so that the other half answers everybody else.
+/// Half of the processors, so that the other half serves all other requests.
 static PERMITS: LazyLock<Semaphore> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     Semaphore::new((processors / 2).max(1))
@@ -28,15 +27,15 @@ pub(crate) struct RequestSize {
 }
 
 impl RequestSize {
-    /// Notes that the request is about to work on so many bytes.
+    /// Records that the request is about to process `bytes` bytes.
     pub(crate) async fn note(&self, bytes: usize) {
         if bytes >= LARGE_BYTES && !self.is_large.swap(true, Ordering::Relaxed) {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Ends a step of the work on a large request: others get their turn, and a request whose time
-    /// is up or whose client has gone ends here.
+    /// Yields between two steps of a large request: other requests run, and a request that timed
+    /// out or whose client disconnected ends here.
     pub(crate) async fn checkpoint(&self) {
         if self.is_large.load(Ordering::Relaxed) {
             tokio::task::yield_now().await;
@@ -44,8 +43,8 @@ impl RequestSize {
     }
 }
 
-/// Does the work of a request. Once it is large, each step waits for a permit and runs outside the
-/// runtime's workers.
+/// Runs a request. Once it is large, each step waits for a permit and runs outside the runtime's
+/// workers.
 pub(crate) async fn run<F: Future>(size: &RequestSize, work: F) -> F::Output {
     let mut work = pin!(work);
     let mut permit = pin!(None::<Waiting>);
@@ -68,8 +67,8 @@ type Waiting = Pin<
     Box<dyn Future<Output = Result<SemaphorePermit<'static>, tokio::sync::AcquireError>> + Send>,
 >;
 
-/// On a single processor the runtime has one thread: there the checkpoints alone give others their
-/// turn.
+/// Whether blocking leaves other workers free. A single-threaded runtime relies on the checkpoints
+/// only.
 fn leaves_workers() -> bool {
     Handle::try_current()
         .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
@@ -83,7 +82,7 @@ mod tests {
 
     /// Blocks all workers but for the permits.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn large_requests_leave_the_workers_to_others() {
+    async fn large_requests_do_not_block_small_ones() {
         let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let tasks = base::Tasks::default();
         let (release, held) = std::sync::mpsc::channel::<()>();
@@ -103,7 +102,7 @@ mod tests {
                 Ok::<(), String>(())
             });
         }
-        // Others are answered while the steps of large requests block.
+        // Small requests complete while the steps of large requests block.
         let others = base::Tasks::default();
         for _ in 0..64 {
             others.spawn(base::tasks::Kind::Request, "small", async { Ok::<(), String>(()) });
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_of_one_thread_runs_them_step_by_step() {
+    async fn a_single_threaded_runtime_runs_large_requests_in_steps() {
         let size = RequestSize::default();
         let steps = run(&size, async {
             size.note(LARGE_BYTES).await;
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_deadline_ends_a_large_request_between_its_steps() {
+    async fn a_timeout_ends_a_large_request_between_steps() {
         let size = RequestSize::default();
         let endless = run(&size, async {
             size.note(LARGE_BYTES).await;

@@ -1,8 +1,8 @@
-//! Who asks.
+//! The user that sends a request.
 
 use std::collections::BTreeMap;
 
-/// An authenticated (or anonymous) caller.
+/// An authenticated or anonymous user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct User {
     /// Name, such as `system:node:a`.
@@ -23,7 +23,7 @@ impl User {
         Self { name: name.into(), groups: all, ..Self::default() }
     }
 
-    /// This server itself: `system:apiserver`, which may do everything.
+    /// The server's own user: `system:apiserver` in `system:masters`.
     pub fn apiserver() -> Self {
         Self::authenticated("system:apiserver", &["system:masters"])
     }

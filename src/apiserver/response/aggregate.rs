@@ -1,6 +1,6 @@
-//! Several error messages as one, as upstream's `utilerrors.Aggregate` shows them.
+//! Joins several error messages into one, in the format of upstream's `utilerrors.Aggregate`.
 
-/// Joins the messages in brackets; repeated ones are shown once, and one alone stays as it is.
+/// Joins the messages in brackets without duplicates; a single message is returned unchanged.
 pub(crate) fn aggregate(mut all: Vec<String>) -> String {
     let mut seen = std::collections::BTreeSet::new();
     all.retain(|text| seen.insert(text.clone()));

@@ -1,5 +1,5 @@
-//! Large answers, made and sent a piece at a time: as much is in memory as the connection takes,
-//! never the whole body.
+//! Chunked responses: a large body is encoded chunk by chunk while it is sent, so that memory holds
+//! what the connection accepts and never the whole body.
 
 use std::io::Write;
 use std::pin::Pin;
@@ -18,21 +18,21 @@ use serde_json::Value;
 use crate::request::body::{Body, BodyError};
 use crate::request::negotiate;
 
-/// Bytes of stored objects from which a list is sent in pieces; as upstream, from there on it is
-/// also worth compressing.
-pub(crate) const PIECES_FROM: usize = negotiate::GZIP_FROM;
+/// Size of the stored objects in bytes above which a list is sent in chunks. Upstream compresses
+/// responses above the same size.
+pub(crate) const CHUNKED_FROM_BYTES: usize = negotiate::GZIP_FROM;
 
 /// Bytes handed to the connection at once.
-pub(crate) const PIECE_BYTES: usize = 64 * 1024;
+pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Objects decoded at once where trees are needed.
 const TREES: usize = 32;
 
-/// Appends what comes next, about [`PIECE_BYTES`]; whether there is more.
+/// Appends the next chunk of about [`CHUNK_BYTES`]; returns whether more follows.
 pub(crate) type Source = Box<dyn FnMut(&mut Vec<u8>) -> Result<bool, Status> + Send>;
 
-/// Sends what the source makes, compressed when the client takes gzip.
-pub(crate) fn respond(
+/// Sends the chunks of the source, compressed when the client accepts gzip.
+pub(crate) fn chunked_response(
     headers: &HeaderMap,
     content_type: &'static str,
     source: Source,
@@ -40,23 +40,23 @@ pub(crate) fn respond(
     let gzip = negotiate::accepts_gzip(headers)
         .then(|| GzEncoder::new(Vec::new(), Compression::new(negotiate::GZIP_LEVEL)));
     let compressed = gzip.is_some();
-    let body = Pieces { source: Some(source), gzip };
+    let body = ChunkedBody { source: Some(source), gzip };
     negotiate::response(body.boxed_unsync(), http::StatusCode::OK, content_type, compressed)
 }
 
-struct Pieces {
+struct ChunkedBody {
     /// Nothing: all was sent.
     source: Option<Source>,
     gzip: Option<GzEncoder<Vec<u8>>>,
 }
 
-impl Pieces {
+impl ChunkedBody {
     /// The next bytes to send; `None` at the end.
     fn next(&mut self) -> Result<Option<Vec<u8>>, BodyError> {
-        let mut out = Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 4);
+        let mut out = Vec::with_capacity(CHUNK_BYTES + CHUNK_BYTES / 4);
         while let Some(source) = &mut self.source {
             let more = source(&mut out).inspect_err(|error| {
-                tracing::warn!(%error, "an answer breaks off");
+                tracing::warn!(%error, "response: cannot encode the next chunk");
             });
             if !more.map_err(|error| error.to_string())? {
                 self.source = None;
@@ -64,7 +64,7 @@ impl Pieces {
             let Some(gzip) = &mut self.gzip else { break };
             gzip.write_all(&out)?;
             out.clear();
-            if self.source.is_some() && gzip.get_ref().len() < PIECE_BYTES {
+            if self.source.is_some() && gzip.get_ref().len() < CHUNK_BYTES {
                 continue;
             }
             out = match self.gzip.take_if(|_| self.source.is_none()) {
@@ -78,7 +78,7 @@ impl Pieces {
     }
 }
 
-impl http_body::Body for Pieces {
+impl http_body::Body for ChunkedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -112,7 +112,7 @@ pub(crate) fn of_items(
                 out.push(b',');
             }
             each(&object, out);
-            if out.len() >= PIECE_BYTES {
+            if out.len() >= CHUNK_BYTES {
                 return Ok(true);
             }
         }
@@ -134,7 +134,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// What stands before and behind the items of the list `field`.
+    /// The bytes before and after the items of the list `field`.
     fn around(self, whole: &Value, field: &str) -> (Vec<u8>, Vec<u8>) {
         match (self, whole) {
             (Self::Json, _) => around(whole, field, false),
@@ -165,8 +165,8 @@ impl Form {
     }
 }
 
-/// The document `whole`, in whose list `field` stand the values of the objects, of which there is
-/// one at least.
+/// The document `whole` whose list `field` contains the values of the objects; there is at least
+/// one.
 pub(crate) fn of_values(
     whole: &Value,
     field: &str,
@@ -178,7 +178,7 @@ pub(crate) fn of_values(
     let (mut before, mut items) = (Some(before), items.into_iter());
     Box::new(move |out| {
         let mut first = before.take().inspect(|before| out.extend_from_slice(before)).is_some();
-        while items.len() > 0 && out.len() < PIECE_BYTES {
+        while items.len() > 0 && out.len() < CHUNK_BYTES {
             let some: Vec<Arc<Object>> = items.by_ref().take(TREES).collect();
             for value in values(&some)? {
                 form.item(value, std::mem::take(&mut first), out);
@@ -192,7 +192,7 @@ pub(crate) fn of_values(
     })
 }
 
-/// What precedes and what follows the items of a document's list, indented or not.
+/// The bytes before and after the items of a document's list, indented or not.
 fn around(whole: &Value, field: &str, indented: bool) -> (Vec<u8>, Vec<u8>) {
     let (line, colon, close, end): (&[u8], &[u8], &[u8], &[u8]) = match indented {
         true => (b"\n  ", b": ", b"\n  ]", b"\n}\n"),
@@ -224,7 +224,7 @@ fn around(whole: &Value, field: &str, indented: bool) -> (Vec<u8>, Vec<u8>) {
 /// Appends an indented value whose later lines begin with `indent`.
 fn pretty(value: &Value, indent: &str, out: &mut Vec<u8>) {
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
-    // A text holds no line break of its own: JSON escapes them.
+    // Strings contain no line breaks because JSON escapes them.
     out.extend_from_slice(text.replace('\n', &format!("\n{indent}")).as_bytes());
 }
 
@@ -249,7 +249,7 @@ mod tests {
 
     /// The frames of an answer.
     async fn frames(headers: &HeaderMap, source: Source) -> Vec<Bytes> {
-        let mut body = respond(headers, "application/json", source).into_body();
+        let mut body = chunked_response(headers, "application/json", source).into_body();
         let mut frames = Vec::new();
         while let Some(frame) = body.frame().await {
             frames.push(frame.unwrap().into_data().unwrap());
@@ -268,7 +268,7 @@ mod tests {
         let frames = frames(&HeaderMap::new(), items(2000)).await;
         // 2000 objects of about 340 bytes.
         assert!(frames.len() >= 10, "{} frames", frames.len());
-        assert!(frames.iter().all(|frame| frame.len() < PIECE_BYTES + 1024));
+        assert!(frames.iter().all(|frame| frame.len() < CHUNK_BYTES + 1024));
         let wanted: Vec<String> = (0..2000).map(|n| format!("o-{n}")).collect();
         assert_eq!(names(&frames.concat()), wanted);
     }
@@ -328,7 +328,7 @@ mod tests {
     async fn a_fault_breaks_the_answer_off() {
         let whole = json!({"rows": []});
         let values = Box::new(|_: &[Arc<Object>]| Err(Status::internal("no")));
-        let mut body = respond(
+        let mut body = chunked_response(
             &HeaderMap::new(),
             "application/json",
             of_values(&whole, "rows", Form::Json, objects(1), values),

@@ -20,9 +20,9 @@ use crate::response::chunked;
 use crate::response::chunked::Form;
 use crate::response::{status, table};
 
-/// A refusal, in the encoding the client accepts (JSON when that cannot be told). A refusal is
-/// never transformed: where the client asks for a Table or for partial metadata alone, upstream
-/// finds nothing that it accepts, and answers in JSON.
+/// Encodes an error in the media type that the client accepts, or in JSON when none can be
+/// negotiated. Errors are never transformed: when the client accepts only a Table or partial
+/// metadata, upstream falls back to JSON.
 pub(crate) fn refusal(context: &Context, refusal: &Status) -> Response<Body> {
     let offer = Offer { transforms: false, streams: false };
     let accepted = negotiate::accept(&context.headers, &context.query, offer);
@@ -114,8 +114,8 @@ pub(crate) fn value(
     encode(context, code, &accepted, value)
 }
 
-/// The Scale of a workload of a built-in kind, which has a Table of its own. (Of a custom
-/// resource's it is asked of the columns of the resource upstream; ours has none.)
+/// The Scale of a built-in workload has its own Table. (For a custom resource upstream uses the
+/// columns of the resource; ours has none.)
 ///
 /// # Errors
 /// 406.
@@ -156,7 +156,7 @@ fn in_version(table: &mut Value, accepted: &Accepted) {
     }
 }
 
-/// What a list says of itself.
+/// The metadata of a list.
 #[derive(Debug, Default)]
 pub(crate) struct ListHead {
     pub(crate) revision: i64,
@@ -194,7 +194,7 @@ pub(crate) async fn list(
     let row = &context.row;
     let headers = &context.headers;
     // What is recorded is made as a whole.
-    let large = list_bytes(&items) > chunked::PIECES_FROM && !audit::records_response();
+    let large = list_bytes(&items) > chunked::CHUNKED_FROM_BYTES && !audit::records_response();
     if accepted.media == Media::Json
         && accepted.transform == Transform::None
         && !accepted.pretty
@@ -207,7 +207,7 @@ pub(crate) async fn list(
                 item_json(&row, object, out);
             });
             let source = chunked::of_items(before, items, each, LIST_END);
-            return Ok(chunked::respond(headers, json, source));
+            return Ok(chunked::chunked_response(headers, json, source));
         }
         let bytes = list_json(row, head, &items);
         audit::response_json(|| bytes.clone());
@@ -220,10 +220,10 @@ pub(crate) async fn list(
         Media::Protobuf => None,
     };
     if let Some(form) = form.filter(|_| large)
-        && let Some((whole, field, values)) = in_pieces(context, &accepted, head)?
+        && let Some((whole, field, values)) = chunked_list(context, &accepted, head)?
     {
         let source = chunked::of_values(&whole, field, form, items, values);
-        return Ok(chunked::respond(headers, accepted.media.name(), source));
+        return Ok(chunked::chunked_response(headers, accepted.media.name(), source));
     }
     if accepted.media == Media::Protobuf
         && accepted.transform == Transform::None
@@ -234,7 +234,7 @@ pub(crate) async fn list(
         let list = protobuf_list::List::new(schema, Arc::clone(row), &metadata)?;
         let media = accepted.media.name();
         if large && list_bytes(&items) > protobuf_list::TWICE_FROM {
-            return Ok(chunked::respond(headers, media, list.source(items).await?));
+            return Ok(chunked::chunked_response(headers, media, list.source(items).await?));
         }
         let bytes = list.whole(&items)?;
         audit::response_json(|| {
@@ -268,12 +268,12 @@ pub(crate) async fn list(
     encode(context, StatusCode::OK, &accepted, &value)
 }
 
-/// A list without its items, the name of their field, and what makes their values; `None` when they
-/// must be looked at together.
+/// A list without its items, the name of the items' field, and the function that encodes an item;
+/// `None` when the items depend on each other.
 ///
 /// # Errors
 /// 400 for an unknown `includeObject`.
-fn in_pieces(
+fn chunked_list(
     context: &Context,
     accepted: &Accepted,
     head: &ListHead,
@@ -337,7 +337,7 @@ fn list_bytes(items: &[Arc<Object>]) -> usize {
 
 const LIST_END: &[u8] = b"]}";
 
-/// What stands before the items of a list.
+/// The bytes before the items of a list.
 fn list_begin(row: &Resource, head: &ListHead) -> Vec<u8> {
     let (kind, version) = (list_kind(row), row.spec.gvk.api_version());
     let mut out =
@@ -348,8 +348,7 @@ fn list_begin(row: &Resource, head: &ListHead) -> Vec<u8> {
     out
 }
 
-/// A list whose items are the stored bytes without their kind and version, as upstream sends typed
-/// lists.
+/// A list whose items are the stored bytes without kind and version, like upstream's typed lists.
 fn list_json(row: &Resource, head: &ListHead, items: &[Arc<Object>]) -> Vec<u8> {
     let mut out = list_begin(row, head);
     out.reserve(list_bytes(items));
@@ -418,8 +417,8 @@ pub(crate) fn partial(object: &Object, version: &str) -> Result<Value, Status> {
     )
 }
 
-/// To upstream this annotation is a field, which is made an annotation on the way out; metadata
-/// alone does not have it.
+/// In upstream's internal type this annotation is a field that conversion turns into an annotation,
+/// so partial metadata does not contain it.
 fn without_generation_of_template(metadata: &mut Value) {
     const GENERATION: &str = "deprecated.daemonset.template.generation";
     let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else {
@@ -433,7 +432,7 @@ fn without_generation_of_template(metadata: &mut Value) {
     }
 }
 
-/// The objects as a Table; `list` says that they are one, `headers` that columns are wanted.
+/// The objects as a Table; `list`: they form a list, `headers`: include the column definitions.
 ///
 /// # Errors
 /// 400 for an unknown `includeObject`.

@@ -1,5 +1,5 @@
-//! Lists as protobuf, whose length stands before them: a large one is encoded twice, for its length
-//! and while it is sent, so that never more than a piece of it is in memory.
+//! Encodes lists as length-prefixed protobuf. A large list is encoded twice, for its length and
+//! while it is sent, so that memory never holds more than one chunk.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::registry::Resource;
 use crate::registry::convert;
-use crate::response::chunked::{PIECE_BYTES, Source};
+use crate::response::chunked::{CHUNK_BYTES, Source};
 use crate::serialization;
 
 /// Bytes of a list as JSON from which it is encoded twice; shorter ones are held as a whole.
@@ -61,18 +61,18 @@ impl List {
         Ok([self.begin(bytes.len())?, bytes, self.encoder.end()].concat())
     }
 
-    /// The list for sending piece by piece; its length is found first.
+    /// The list as a chunked source; computes its length first.
     ///
     /// # Errors
     /// As [`List::whole`], before anything is sent.
     pub(crate) async fn source(self, items: Vec<Arc<Object>>) -> Result<Source, Status> {
-        let (mut length, mut scratch) = (0, Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 4));
+        let (mut length, mut scratch) = (0, Vec::with_capacity(CHUNK_BYTES + CHUNK_BYTES / 4));
         for object in &items {
             self.item(object, &mut scratch)?;
-            if scratch.len() >= PIECE_BYTES {
+            if scratch.len() >= CHUNK_BYTES {
                 length += scratch.len();
                 scratch.clear();
-                // Other requests of this thread go on meanwhile.
+                // Yields to other requests of this thread.
                 tokio::task::yield_now().await;
             }
         }
@@ -80,7 +80,7 @@ impl List {
         let (mut before, mut items, mut left) = (self.begin(length)?, items.into_iter(), length);
         Ok(Box::new(move |out| {
             out.append(&mut before);
-            while out.len() < PIECE_BYTES {
+            while out.len() < CHUNK_BYTES {
                 let Some(object) = items.next() else {
                     out.extend_from_slice(&self.encoder.end());
                     return if left == 0 { Ok(false) } else { Err(other_length()) };
@@ -94,7 +94,7 @@ impl List {
     }
 }
 
-/// The objects are the same and so are their bytes; a client must not take others for a list.
+/// Both passes encode the same objects; a client must not receive different bytes as a list.
 fn other_length() -> Status {
     Status::internal("an object was encoded to another length than before, list again")
 }
@@ -126,17 +126,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_in_pieces_is_the_list_written_at_once() {
+    async fn a_chunked_list_equals_the_unchunked_list() {
         for count in [0, 1, 3000] {
             let source = list().source(objects(count)).await.unwrap();
-            let mut body = chunked::respond(&HeaderMap::new(), "x", source).into_body();
+            let mut body = chunked::chunked_response(&HeaderMap::new(), "x", source).into_body();
             let (mut bytes, mut largest) = (Vec::new(), 0);
             while let Some(frame) = body.frame().await {
                 let frame = frame.unwrap().into_data().unwrap();
                 largest = largest.max(frame.len());
                 bytes.extend_from_slice(&frame);
             }
-            assert!(largest < PIECE_BYTES + 1024, "{largest}");
+            assert!(largest < CHUNK_BYTES + 1024, "{largest}");
             assert_eq!(bytes, list().whole(&objects(count)).unwrap(), "{count}");
             // What upstream's encoder writes of the document.
             let items: Vec<Value> =

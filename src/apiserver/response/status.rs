@@ -11,11 +11,11 @@ use store::StoreError;
 use crate::Body;
 use crate::request::body;
 
-/// Upstream's text of an optimistic lock that failed.
+/// Upstream's `OptimisticLockErrorMsg`.
 pub(crate) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// `Failure` with an empty reason and no details, as upstream answers errors that it does not map.
+/// `Failure` with an empty reason and no details, upstream's form of errors that it does not map.
 pub(crate) fn unmapped(code: u16, message: impl Into<String>) -> Status {
     Status::failure(code, "", message)
 }
@@ -39,7 +39,7 @@ pub(crate) fn no_method() -> Status {
     status
 }
 
-/// 501 of what is named but cannot be done by this server.
+/// 501 for a known feature that this server does not implement.
 pub(crate) fn not_implemented(what: &str) -> Status {
     Status::failure(501, "NotImplemented", format!("{what} is not available on this server"))
 }
@@ -64,14 +64,14 @@ pub(crate) fn too_large_resource_version(wanted: i64, current: i64) -> Status {
     status
 }
 
-/// 429 while a resource changes the form in which it is served, as upstream's cacher says it.
+/// 429 while the served form of a resource changes (upstream's cacher).
 pub(crate) fn initializing() -> Status {
     let mut status = Status::failure(429, "TooManyRequests", "storage is (re)initializing");
     status.details = Some(api::status::Details { retry_after_seconds: 1, ..Default::default() });
     status
 }
 
-/// A store's refusal of a write or read, as upstream shows etcd's.
+/// The Status of a store error, in the form in which upstream reports etcd's errors.
 pub(crate) fn of_store(error: &StoreError) -> Status {
     match error {
         StoreError::Compacted { .. } => {
@@ -130,7 +130,7 @@ pub(crate) fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-/// A text whose type Go's `net/http` finds out by itself.
+/// A plain text response with the content type that Go's `net/http` detects.
 pub(crate) fn plain(text: impl Into<Bytes>) -> Response<Body> {
     let mut response = self::text(StatusCode::OK, text);
     response.headers_mut().remove(header::X_CONTENT_TYPE_OPTIONS);

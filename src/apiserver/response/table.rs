@@ -1,4 +1,4 @@
-//! `meta.k8s.io/v1 Table`: what `kubectl get` shows, printed by the server as upstream prints it.
+//! `meta.k8s.io/v1 Table`: server-side printing for `kubectl get`.
 
 mod apps;
 mod batch;
@@ -38,7 +38,7 @@ static PRINTERS: &[&[Printer]] = &[
     resource::PRINTERS,
 ];
 
-/// Columns of kinds that have no printer of their own.
+/// Columns of kinds without a specific printer.
 static GENERIC: &[Column] = &[NAME, column("Created At", "date", 0)];
 
 fn find(gvk: &Gvk) -> Option<&'static Printer> {
@@ -61,7 +61,7 @@ pub fn row(gvk: &Gvk, object: &Value, now: Timestamp) -> Vec<Value> {
     }
 }
 
-/// What a row says of its object besides the cells.
+/// What a row includes of its object in addition to the cells (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IncludeObject {
     /// Nothing.
@@ -77,7 +77,7 @@ impl IncludeObject {
     /// From the query parameter `includeObject`; empty is the default.
     ///
     /// # Errors
-    /// Upstream's text for another value.
+    /// Upstream's error for an unknown value.
     pub fn parse(text: &str) -> Result<Self, String> {
         match text {
             "None" => Ok(Self::None),
@@ -93,11 +93,11 @@ impl IncludeObject {
 /// What a table is made of.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
-    /// What the rows say of their objects.
+    /// What the rows include of their objects.
     pub include: IncludeObject,
-    /// Column definitions are left out: in a watch behind the first event.
+    /// Omits the column definitions; in a watch, after the first event.
     pub no_headers: bool,
-    /// The objects are a list, which has an order and marks of its own for some kinds.
+    /// The objects form a list; some kinds are ordered or marked within a list.
     pub list: bool,
     /// Columns of a custom resource; `None` for built-in kinds.
     pub custom: Option<&'a CustomColumns>,
@@ -105,7 +105,7 @@ pub struct Options<'a> {
     pub now: Timestamp,
 }
 
-/// Rows of this kind depend on the other objects of a list, by their order or by their marks.
+/// Whether rows of this kind depend on the other objects of the list, by order or marks.
 pub fn looks_at_all(gvk: &Gvk) -> bool {
     matches!(
         (&*gvk.group, &*gvk.kind),
@@ -166,8 +166,8 @@ pub fn render(
     json!({"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":metadata,"columnDefinitions":definitions,"rows":rows})
 }
 
-/// Kinds whose tables upstream appends rows to, so that without any there is no list
-/// (`rest.NewDefaultTableConvertor`, and that of definitions).
+/// Kinds whose table converter upstream appends rows to a nil slice, so that `rows` is null when
+/// empty (`rest.NewDefaultTableConvertor` and that of custom resources).
 fn is_plain(gvk: &Gvk) -> bool {
     std::ptr::eq(columns(gvk), GENERIC) || &*gvk.kind == "CustomResourceDefinition"
 }
@@ -189,7 +189,7 @@ fn included(gvk: &Gvk, object: &Value, include: IncludeObject) -> Value {
     }
 }
 
-/// A sentence about the columns that most tables have; the rest say what they are by their name.
+/// The description of a common column; other columns repeat their name.
 fn describe(name: &str) -> &'static str {
     match name {
         "Name" => "Name of the object, unique among its kind in its namespace.",

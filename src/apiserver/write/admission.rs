@@ -1,5 +1,5 @@
-//! Admission of a write: both sides of every plugin, the mutating one twice where webhooks ask for
-//! it.
+//! Admission of a write: the mutating and validating side of every plugin; the mutating side runs
+//! twice when webhooks request reinvocation.
 
 use api::Status;
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use crate::admission::{Operation, Options, Request};
 use crate::metrics::admission::Step;
 use crate::registry::metadata;
 
-/// Where the owners of fields are.
+/// JSON pointer of the managed fields.
 const OWNERS: &str = "/metadata/managedFields";
 
 impl Write<'_> {
@@ -110,7 +110,7 @@ impl Write<'_> {
         Ok(object)
     }
 
-    /// Admission may change who owns which field, but not into nonsense.
+    /// Restores the managed fields when admission leaves invalid ones.
     fn keep_owners(&self, owners: Option<Value>, object: &mut Value) {
         if object.pointer(OWNERS) == owners.as_ref() {
             return;
@@ -127,7 +127,8 @@ impl Write<'_> {
         ));
     }
 
-    /// The validating side of all plugins; what the write uses of quotas, to be stored with it.
+    /// Runs the validating side of all plugins. Returns the quota usage of the write, to be
+    /// committed with it.
     pub(super) async fn admit(
         &self,
         operation: Operation,
@@ -135,7 +136,7 @@ impl Write<'_> {
         old: Option<&Value>,
         value: Option<&Value>,
     ) -> Result<Option<Reservation>, Status> {
-        // What was admitted is the binding itself.
+        // Admission has already checked the Binding object.
         if operation == Operation::Update && self.subresource == BINDING {
             return Ok(None);
         }
@@ -154,11 +155,11 @@ impl Write<'_> {
         outcome.map(|()| reservation.into_inner())
     }
 
-    /// Both sides of admission of what is created by a subresource and is no object of its own (a
-    /// binding, an eviction, a token); the object as admission leaves it.
+    /// Runs mutating and validating admission for an object that a subresource creates but does not
+    /// store (a binding, an eviction, a token). Returns the object after admission.
     ///
     /// # Errors
-    /// The refusal.
+    /// The error of the plugin that rejects the request.
     pub(crate) async fn admit_create(&self, name: &str, value: Value) -> Result<Value, Status> {
         let value = self.mutate(Operation::Create, name, None, value).await?;
         self.admit(Operation::Create, name, None, Some(&value)).await?;
@@ -168,7 +169,7 @@ impl Write<'_> {
     /// Admission of a deletion, which carries no new object.
     ///
     /// # Errors
-    /// The refusal.
+    /// The error of the plugin that rejects the request.
     pub(crate) async fn admit_delete(&self, name: &str, old: &Value) -> Result<(), Status> {
         let (rounds, reservation) = (Rounds::default(), Mutex::default());
         let request = self.admission(Operation::Delete, name, Some(old), &rounds, &reservation);
@@ -179,7 +180,7 @@ impl Write<'_> {
     /// Admission of a connection (exec, attach, port-forward, proxy).
     ///
     /// # Errors
-    /// The refusal.
+    /// The error of the plugin that rejects the request.
     pub(crate) async fn admit_connect(&self, name: &str, options: &Value) -> Result<(), Status> {
         let mut object = Some(options.clone());
         let (rounds, reservation) = (Rounds::default(), Mutex::default());

@@ -1,4 +1,4 @@
-//! The last step of a write: the object, and what it uses of quotas, in one transaction.
+//! The last step of a write: commits the object and its quota usage in one transaction.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use crate::registry::storage::{self, LinkedWrite, Prepared, Written};
 const GENERATE_MAX: usize = 8;
 
 impl Write<'_> {
-    /// Writes what is prepared with what it uses of quotas, which is checked again where a quota
-    /// changed meanwhile. What was reserved comes back for another attempt.
+    /// Commits a prepared write with its quota usage, which is checked again when a quota has
+    /// changed since. Returns the reservation for another attempt.
     pub(super) async fn put(
         &self,
         prepared: &Prepared,
@@ -40,9 +40,9 @@ impl Write<'_> {
         }
     }
 
-    /// Stores a changed object, or nothing where that is what is stored already.
+    /// Stores a changed object; writes nothing when it equals the stored one.
     ///
-    /// The inner error is the object as another write left it meanwhile; none when it is gone.
+    /// The inner error is the current object after a concurrent write; `None` when it was deleted.
     pub(super) async fn store_changed(
         &self,
         found: &Object,
@@ -75,9 +75,9 @@ impl Write<'_> {
         }
     }
 
-    /// The write would store what is there. A custom resource that lies in another version, or
-    /// without defaults that came since, is stored anew: so objects are brought to a new storage
-    /// version, and to a new key.
+    /// Whether the stored bytes already equal the object. A custom resource that is stored in
+    /// another version, or without defaults that were added since, is written again: this migrates
+    /// objects to a new storage version and to a new encryption key.
     async fn is_stored(&self, found: &Object, value: &Value) -> Result<bool, Status> {
         let stored = self.context.server.objects.storage();
         let Some(custom) = &self.row.spec.custom else {
@@ -90,11 +90,11 @@ impl Write<'_> {
         stored.is_stored(self.row, found, value).await
     }
 
-    /// The object as it would be stored, for a dry run.
+    /// The object as it would be stored; used for dry runs.
     pub(crate) fn dry(&self, value: &Value, revision: i64) -> Result<Arc<Object>, Status> {
         let sent = metadata::text(value, "resourceVersion");
         let bytes = match &self.row.spec.custom {
-            // A version that a client sent with what is to be created, which need not be a number.
+            // A client may send a resource version that is not a number with an object to create.
             _ if revision == 0 && !sent.is_empty() => {
                 serde_json::to_vec(value).map_err(|e| Status::internal(&e.to_string()))?.into()
             }
@@ -116,7 +116,7 @@ impl Write<'_> {
         Ok(reservation.quotas().iter().map(write).collect())
     }
 
-    /// Stores a new object, under another name where a generated one is taken.
+    /// Stores a new object; retries with another name when a generated one is taken.
     pub(super) async fn store_new(
         &self,
         value: Value,
@@ -154,7 +154,7 @@ impl Write<'_> {
         Err(Status::internal("no name could be generated"))
     }
 
-    /// `prefixed`: the object has a `generateName`, also beside a name of its own.
+    /// `prefixed`: the object has a `generateName`, possibly in addition to a name.
     fn taken(&self, name: &str, there: Option<&Object>, prefixed: bool) -> Status {
         let gvr = &self.row.spec.gvr;
         let mut refusal = Status::already_exists(&gvr.group, &gvr.resource, name);
@@ -177,7 +177,7 @@ impl Write<'_> {
     }
 }
 
-/// The object only waited for its finalizers, and the last one is gone.
+/// The object is being deleted and its last finalizer was removed.
 fn is_finalized(row: &Resource, value: &Value) -> bool {
     let deleting = !metadata::text(value, "deletionTimestamp").is_empty();
     let graceless = metadata::number(value, "deletionGracePeriodSeconds").unwrap_or(0) == 0;

@@ -19,7 +19,7 @@ impl Write<'_> {
         self.row.spec.strategy.default(value);
     }
 
-    /// Drops what defaults and edits left empty, as Go would encode the object.
+    /// Removes empty fields that Go's encoder omits.
     pub(super) fn normalize(&self, value: &mut Value) {
         serialization::normalize(
             &self.context.server.objects.registry().schema,
@@ -51,8 +51,8 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Removes repeated owner references with a warning that says `when`. A patch is checked after
-    /// admission only, as upstream.
+    /// Removes repeated owner references and adds a warning that contains `when`. A patch is
+    /// checked after admission only (upstream's `dedupOwnerReferencesAndAddWarning`).
     pub(crate) fn dedup_owner_references(&self, value: &mut Value, when: &str) {
         if when.is_empty() && self.context.info.verb == "patch" {
             return;

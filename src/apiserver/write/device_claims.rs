@@ -1,8 +1,7 @@
-//! What upstream asks of those who write claims of devices, beside the rules of the kinds: admin
-//! access is for namespaces that carry the label for it (`AuthorizedForAdmin`,
-//! `AuthorizedForAdminStatus`), and allocations and what drivers say of devices have rights of
-//! their own (`AuthorizedForBinding`, `AuthorizedForDeviceStatus` of
-//! `pkg/registry/resource/utils.go`, feature `DRAResourceClaimGranularStatusAuthorization`).
+//! Authorization of writes to ResourceClaims in addition to validation: admin access requires a
+//! labelled namespace (`AuthorizedForAdmin`, `AuthorizedForAdminStatus`), and allocations and
+//! device status require separate permissions (`AuthorizedForBinding`, `AuthorizedForDeviceStatus`
+//! in `pkg/registry/resource/utils.go`, feature `DRAResourceClaimGranularStatusAuthorization`).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -20,11 +19,11 @@ use crate::request::user::User;
 const GROUP: &str = "resource.k8s.io";
 const CLAIMS: &str = "resourceclaims";
 const LABEL: &str = "resource.kubernetes.io/admin-access";
-/// Where the token of a pod says on which node it is.
+/// Extra key of a service account token with the node of its pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
-/// Who writes, and what.
-struct Asked<'a> {
+/// The user and the claim that a write is checked for.
+struct ClaimWrite<'a> {
     lookup: &'a dyn Lookup,
     authorizer: &'a dyn Authorizer,
     user: &'a User,
@@ -35,14 +34,18 @@ struct Asked<'a> {
     namespace: &'a str,
 }
 
-/// The faults of a write to a claim or a template of claims; none of other kinds. `old` is what is
-/// changed.
-pub(crate) async fn faults(context: &Context, value: &Value, old: Option<&Value>) -> ErrorList {
+/// Errors of a write to a ResourceClaim or ResourceClaimTemplate; empty for other kinds. `old` is
+/// the stored object of an update.
+pub(crate) async fn authorization_errors(
+    context: &Context,
+    value: &Value,
+    old: Option<&Value>,
+) -> ErrorList {
     let gvr = &context.row.spec.gvr;
     if &*gvr.group != GROUP {
         return ErrorList::new();
     }
-    let asked = Asked {
+    let asked = ClaimWrite {
         lookup: context.server.objects.as_ref(),
         authorizer: context.server.parts.authorizer.as_ref(),
         user: &context.user,
@@ -52,18 +55,18 @@ pub(crate) async fn faults(context: &Context, value: &Value, old: Option<&Value>
         subresource: &context.info.subresource,
         namespace: context.namespace(),
     };
-    asked.faults(value, old).await
+    asked.authorization_errors(value, old).await
 }
 
-impl Asked<'_> {
-    async fn faults(&self, value: &Value, old: Option<&Value>) -> ErrorList {
+impl ClaimWrite<'_> {
+    async fn authorization_errors(&self, value: &Value, old: Option<&Value>) -> ErrorList {
         let mut errors = ErrorList::new();
         let path = match (self.resource, old) {
             (CLAIMS, None) => of_requests(get(value, "spec")),
-            // The path is a claim's there, too.
+            // Upstream uses the path of a claim for templates, too.
             ("resourceclaimtemplates", None) => of_requests(at(value, &["spec", "spec"])),
             (CLAIMS, Some(old)) if self.subresource == "status" => {
-                // An allocation stays as it is: what was granted is not asked again.
+                // An unchanged allocation is not checked again.
                 of_results(value).filter(|_| of_results(old).is_none())
             }
             _ => return errors,
@@ -77,7 +80,7 @@ impl Asked<'_> {
         if !(same("allocation") && same("reservedFor")) {
             errors.extend(self.binding().await);
         }
-        // Without an allocation nothing is kept of the devices.
+        // The device status is dropped together with the allocation.
         if get(new, "allocation").is_object() {
             for driver in drivers(new, old) {
                 errors.extend(self.driver(new, driver).await);
@@ -87,7 +90,7 @@ impl Asked<'_> {
     }
 
     async fn admin(&self, path: &Path) -> Option<Error> {
-        // As upstream, the store is asked and not the cache.
+        // Reads from the store instead of the cache, as `AuthorizedForAdmin` does.
         let name = self.namespace;
         match self.lookup.get_live(&lookup::NAMESPACES, "", name).await {
             Ok(Some(namespace)) if is_marked(&namespace) => None,
@@ -111,7 +114,7 @@ impl Asked<'_> {
     }
 
     async fn binding(&self) -> Option<Error> {
-        let why = self.refusal(self.verb, "binding", "", "").await?;
+        let why = self.check_permission(self.verb, "binding", "", "").await?;
         let text = format!(
             "changing status.allocation or status.reservedFor requires resource=\"resourceclaims/binding\", verb=\"{}\" permission: {why}",
             self.verb
@@ -119,8 +122,8 @@ impl Asked<'_> {
         Some(Error::forbidden(&Path::new("status").child("allocation"), text))
     }
 
-    /// The right to write what a driver says: of a service account on the claim's node that for its
-    /// node is enough.
+    /// Permission to write the device status of a driver. For a service account on the claim's
+    /// node, the permission for its own node is sufficient.
     async fn driver(&self, status: &Value, driver: &str) -> Option<Error> {
         let mut verbs = vec![format!("arbitrary-node:{}", self.verb)];
         if on_node(self.user, allocated_node(get(status, "allocation"))) {
@@ -128,7 +131,7 @@ impl Asked<'_> {
         }
         let mut first = None;
         for verb in &verbs {
-            let why = self.refusal(verb, "driver", self.namespace, driver).await?;
+            let why = self.check_permission(verb, "driver", self.namespace, driver).await?;
             first.get_or_insert(why);
         }
         let text = format!(
@@ -139,8 +142,9 @@ impl Asked<'_> {
         Some(Error::forbidden(&Path::new("status").child("devices"), text))
     }
 
-    /// Why the writer may not do this to a part of claims; nothing when it may.
-    async fn refusal(
+    /// The error when the user lacks a permission on a subresource of claims; `None` when it is
+    /// allowed.
+    async fn check_permission(
         &self,
         verb: &str,
         subresource: &str,
@@ -182,7 +186,7 @@ fn of_results(claim: &Value) -> Option<Path> {
     Some(path.index(index).child("adminAccess"))
 }
 
-/// Drivers of whose devices something was added, changed or taken away.
+/// Drivers whose device status was added, changed or removed.
 fn drivers<'a>(new: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
     let key = |device: &'a Value| {
         ["driver", "pool", "device", "shareID"].map(|part| str_at(device, part))
@@ -202,7 +206,7 @@ fn drivers<'a>(new: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
     changed.chain(gone).map(|device| str_at(device, "driver")).collect()
 }
 
-/// The one node that an allocation is for.
+/// The node of an allocation that is restricted to a single node.
 fn allocated_node(allocation: &Value) -> Option<&str> {
     let [term] = items(get(allocation, "nodeSelector"), "nodeSelectorTerms") else { return None };
     let ([field], []) = (items(term, "matchFields"), items(term, "matchExpressions")) else {
@@ -244,11 +248,11 @@ mod tests {
     use async_trait::async_trait;
     use serde_json::json;
 
-    /// Allows what is listed as `verb resource/subresource namespace name`.
-    struct Listed(&'static [&'static str]);
+    /// Allows the listed `verb resource/subresource namespace name` entries.
+    struct AllowList(&'static [&'static str]);
 
     #[async_trait]
-    impl Authorizer for Listed {
+    impl Authorizer for AllowList {
         async fn authorize(&self, _: &User, a: &Attributes<'_>) -> Decision {
             let asked = [a.verb, &format!("{}/{}", a.resource, a.subresource), a.namespace, a.name];
             match self.0.contains(&asked.join(" ").as_str()) {
@@ -270,9 +274,9 @@ mod tests {
             (&lookup::NAMESPACES, marked("a", "false")),
             (&lookup::NAMESPACES, marked("b", "true")),
         ]);
-        let asked = Asked {
+        let asked = ClaimWrite {
             lookup: lookup.as_ref(),
-            authorizer: &Listed(rights),
+            authorizer: &AllowList(rights),
             user,
             verb: if old.is_some() { "update" } else { "create" },
             version: "v1",
@@ -280,14 +284,14 @@ mod tests {
             subresource,
             namespace,
         };
-        asked.faults(value, old).await.iter().map(ToString::to_string).collect()
+        asked.authorization_errors(value, old).await.iter().map(ToString::to_string).collect()
     }
 
     const BINDS: &[&str] = &["update resourceclaims/binding  "];
 
-    /// The first text is an answer of kube-apiserver 1.37.1 about a status.
+    /// The first text is a response of kube-apiserver 1.37.1 to a status write.
     #[tokio::test]
-    async fn admin_access_needs_a_marked_namespace() {
+    async fn admin_access_requires_a_labelled_namespace() {
         let user = User::default();
         let claim = json!({"metadata": {"name": "c"}, "status": {"allocation": {"devices": {"results": [{}, {"adminAccess": true}]}}}});
         let writes = |namespace| (CLAIMS, "status", namespace);
@@ -310,9 +314,9 @@ mod tests {
         assert!(told[0].contains("Internal error: could not retrieve namespace"), "{told:?}");
     }
 
-    /// Answers of kube-apiserver 1.37.1 to a user that may update `resourceclaims/status` alone.
+    /// Responses of kube-apiserver 1.37.1 to a user that may only update `resourceclaims/status`.
     #[tokio::test]
-    async fn allocations_and_devices_have_rights_of_their_own() {
+    async fn allocations_and_device_status_require_separate_permissions() {
         let user = User::authenticated("bob", &[]);
         let place = (CLAIMS, "status", "a");
         let terms =
@@ -340,7 +344,7 @@ mod tests {
         account.extra.insert(NODE_NAME.into(), vec!["n".into()]);
         assert!(said(place, (&account, rights), &spoken, Some(&claim)).await.is_empty());
         assert!(said(place, (&user, &[]), &claim, Some(&claim)).await.is_empty());
-        // What a driver took back is its word, too.
+        // A removed device status counts as a change.
         assert_eq!(said(place, (&user, &[]), &claim, Some(&spoken)).await.len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Who set which field: tracking of `metadata.managedFields` on every write, and server-side apply.
+//! Tracks `metadata.managedFields` on every write, and implements server-side apply.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::request::context::Context;
 use crate::serialization;
 
 impl Write<'_> {
-    /// Records the manager of each field that the write sets. A server-side apply has done so
-    /// itself.
+    /// Records the manager of each field that the write sets. A server-side apply has already done
+    /// so.
     pub(crate) fn update_managed_fields(&self, old: Option<&Value>, value: &mut Value) {
         if !self.applies {
             update_managed_fields(
@@ -31,7 +31,7 @@ impl Write<'_> {
     }
 }
 
-/// Upstream's default manager: the first part of the User-Agent.
+/// Upstream's default manager: the User-Agent up to the first `/`.
 fn manager<'a>(context: &'a Context, given: &'a str) -> &'a str {
     if !given.is_empty() {
         return given;
@@ -48,7 +48,7 @@ fn manager<'a>(context: &'a Context, given: &'a str) -> &'a str {
 /// Upstream's `FieldManagerMaxLength`.
 const MANAGER_MAX: usize = 128;
 
-/// Notes the fields that a write sets under its manager.
+/// Records the fields that a write sets under its manager.
 pub(crate) fn update_managed_fields(
     context: &Context,
     row: &Resource,
@@ -73,7 +73,7 @@ pub(crate) fn update_managed_fields(
         };
         return apply::track_update(&write, old, value);
     }
-    track_kind(
+    update_managed_fields_of_kind(
         context,
         &row.spec.gvk,
         row.spec.unstructured,
@@ -87,7 +87,7 @@ pub(crate) fn update_managed_fields(
 
 /// The same for any kind, such as Scale.
 #[expect(clippy::too_many_arguments, reason = "each is another fact of the one write")]
-pub(crate) fn track_kind(
+pub(crate) fn update_managed_fields_of_kind(
     context: &Context,
     kind: &Gvk,
     custom: bool,
@@ -114,7 +114,7 @@ pub(crate) fn track_kind(
     if !api::codec::has_empties(&registry.schema, ty, value) {
         return apply::track_update(&write, old, value);
     }
-    // Nobody owns what is empty and will not be stored.
+    // Empty fields are not stored and have no owner.
     let mut normal = value.clone();
     api::codec::normalize(&registry.schema, ty, &mut normal);
     apply::track_update(&write, old, &mut normal);
@@ -126,7 +126,7 @@ pub(crate) fn track_kind(
     };
 }
 
-/// What an applied configuration makes is no object of the kind.
+/// The error when the applied configuration does not result in a valid object of the kind.
 fn unconvertible(kind: &Gvk, config: &Value, cause: &str) -> Status {
     let gvk = format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind);
     let (namespace, name) = (metadata::text(config, "namespace"), metadata::text(config, "name"));
@@ -137,17 +137,17 @@ fn unconvertible(kind: &Gvk, config: &Value, cause: &str) -> Status {
 }
 
 /// A decoded apply configuration.
-pub(crate) struct Applied {
+pub(crate) struct ApplyConfiguration {
     config: Value,
     manager: String,
     force: bool,
 }
 
-impl Applied {
+impl ApplyConfiguration {
     /// Decodes the body of an apply.
     ///
     /// # Errors
-    /// 400 as upstream.
+    /// 400 when the body cannot be decoded.
     pub(crate) fn decode(
         context: &Context,
         bytes: &Bytes,
@@ -169,7 +169,7 @@ impl Applied {
     /// The live object (or nothing) with this configuration applied.
     ///
     /// # Errors
-    /// 409 with the conflicts, 400 or 500 as upstream when the configuration does not fit.
+    /// 409 with the conflicts; 400 or 500 when the configuration does not match the schema.
     pub(crate) fn merge(
         &self,
         context: &Context,
@@ -201,8 +201,8 @@ impl Applied {
         if !row.spec.unstructured {
             api::patch::restore(&schema, ty, &mut merged)
                 .map_err(|cause| unconvertible(kind, &self.config, &cause))?;
-            // In the form of the typed object: what a configuration says that Go would not write is
-            // no change.
+            // Normalized to the typed object, so that values which Go's encoder omits do not count
+            // as changes.
             let bytes =
                 serde_json::to_vec(&merged).map_err(|e| Status::internal(&e.to_string()))?;
             merged = api::codec::json::decode_strict(&schema, ty, &bytes)
@@ -220,7 +220,7 @@ mod tests {
 
     /// From the strategies of `pkg/registry` in 1.37.1.
     #[test]
-    fn each_strategy_resets_what_it_does_upstream() {
+    fn strategies_reset_the_fields_of_upstream_get_reset_fields() {
         let fields = |group: &str, kind: &str, subresource: &str| {
             reset_fields::built_in(&Gvk::new(group, "v1", kind), subresource).to_fields_v1()
         };

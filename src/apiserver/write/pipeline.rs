@@ -22,10 +22,10 @@ impl Write<'_> {
     /// Creates the object and returns it as stored.
     ///
     /// # Errors
-    /// The refusal of any step.
+    /// The error of any step.
     pub(crate) async fn create(&self, mut value: Value) -> Result<Arc<Object>, Status> {
         self.check_not_terminating(&value)?;
-        // What the server fills in is not the client's to set.
+        // Clients cannot set system fields.
         input::name_kind(&mut value, &self.row.spec.gvk);
         if self.context.info.verb == "create" {
             metadata::reset_system_fields(&mut value);
@@ -35,7 +35,7 @@ impl Write<'_> {
         self.context.size.checkpoint().await;
         let name = metadata::text(&value, "name").to_owned();
         self.dedup_owner_references(&mut value, "");
-        // Before admission and the strategy: what those add has no manager.
+        // Before admission and the strategy: fields that those add have no manager.
         self.update_managed_fields(None, &mut value);
         self.context.size.checkpoint().await;
         let mut value = self.mutate(Operation::Create, &name, None, value).await?;
@@ -47,7 +47,7 @@ impl Write<'_> {
         metadata::reset_system_fields(&mut value);
         metadata::fill_on_create(&mut value);
         self.set_request_namespace(&mut value)?;
-        // Before validation, which looks at addresses and ports; released when the write fails.
+        // Before validation, which checks addresses and ports; released when the write fails.
         let (row, dry_run) = (self.row, self.options.dry_run);
         let held =
             service_allocation::before_create(self.context, row, &mut value, dry_run).await?;
@@ -71,11 +71,11 @@ impl Write<'_> {
         self.store_new(value, has_generated_name, reservation).await
     }
 
-    /// Changes the object `name` as `produce` says, which gets the current state (in the row's
-    /// version) and returns the new one. `create` is what to store when there is none.
+    /// Updates the object `name`. `produce` receives the current object (in the row's version) and
+    /// returns the new one; `create` produces the object when none exists.
     ///
     /// # Errors
-    /// The refusal of any step; 409 when the object changed and the new state names a resource
+    /// The error of any step; 409 when the object changed and the new state contains a resource
     /// version.
     pub(crate) async fn update(
         &self,
@@ -115,7 +115,7 @@ impl Write<'_> {
         Err(self.conflict(name))
     }
 
-    /// One attempt of an update. The inner error is the object as another write left it meanwhile.
+    /// One attempt of an update. The inner error is the current object after a concurrent write.
     async fn update_once(
         &self,
         name: &str,

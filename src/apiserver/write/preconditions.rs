@@ -10,7 +10,7 @@ use crate::registry::metadata;
 use crate::request::context::Context;
 use crate::response::status;
 
-/// A changed object names itself, and as the URL does.
+/// Checks that a changed object has a name and that it equals the name in the URL.
 ///
 /// # Errors
 /// 400 otherwise.
@@ -26,10 +26,10 @@ pub(crate) fn same_name(value: &Value, name: &str) -> Result<(), Status> {
     }
 }
 
-/// What a PUT or an apply creates has no resource version, whatever number was given.
+/// Removes the resource version from an object that a PUT or apply creates.
 ///
 /// # Errors
-/// 500 of one that is no number.
+/// 500 for a resource version that is not a number.
 pub(crate) fn unversioned(mut value: Value) -> Result<Value, Status> {
     let given = metadata::metadata_mut(&mut value).remove("resourceVersion");
     let text = given.as_ref().and_then(Value::as_str).unwrap_or_default();
@@ -39,7 +39,7 @@ pub(crate) fn unversioned(mut value: Value) -> Result<Value, Status> {
     }
 }
 
-/// Go's words for a text that is no resource version.
+/// Go's error text for an invalid resource version.
 fn no_revision(text: &str) -> Option<String> {
     let why = match text.parse::<u64>() {
         Ok(_) if !text.starts_with('+') => return None,
@@ -49,10 +49,10 @@ fn no_revision(text: &str) -> Option<String> {
     Some(format!("strconv.ParseUint: parsing {}: {why}", api::field::go_quote(text)))
 }
 
-/// Errors of a name in the URL.
+/// The name in the URL, checked.
 ///
 /// # Errors
-/// 400 as nothing can be stored under it (`NamespaceKeyFunc` of upstream's generic registry).
+/// 400 when it cannot be part of a storage key (`NamespaceKeyFunc` of upstream's generic registry).
 pub(crate) fn url_name(context: &Context) -> Result<&str, Status> {
     let name = context.info.path_name.as_str();
     let faults = metadata::path_segment(name, false);
@@ -81,12 +81,12 @@ impl Write<'_> {
     /// Removes the resource version of an object to create.
     ///
     /// # Errors
-    /// 500 for one that is a number other than 0, as upstream's storage.
+    /// 500 for a number other than 0 (upstream's `Create` in `storage/etcd3`).
     pub(super) fn check_new_resource_version(&self, value: &mut Value) -> Result<(), Status> {
-        // A dry run does not reach the storage, whose refusal this is, and shows what the client
-        // sent.
+        // The error comes from the storage, which a dry run does not reach; it returns the version
+        // that the client sent.
         let version = metadata::text(value, "resourceVersion");
-        // The storage takes a text that is not a number for none.
+        // The storage treats a text that is not a number as unset.
         if version.parse::<u64>().map_or(true, |number| number == 0) {
             if version.is_empty() || !self.options.dry_run {
                 metadata::metadata_mut(value).remove("resourceVersion");
@@ -98,7 +98,7 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Name, namespace, uid and resource version against the stored object.
+    /// Checks name, namespace, uid and resource version against the stored object.
     pub(super) fn check_identity(
         &self,
         name: &str,
@@ -108,8 +108,8 @@ impl Write<'_> {
         self.set_request_namespace(value)?;
         same_name(value, name)?;
         let uid = metadata::text(value, "uid");
-        // A patch states no precondition: that its object has another uid is a change that is not
-        // allowed.
+        // A patch has no uid precondition: another uid in the patched object is a forbidden change
+        // instead.
         let is_patch = self.context.info.verb == "patch";
         if !is_patch && !uid.is_empty() && *uid != *found.uid {
             return Err(self.other_uid(name, uid, &found.uid));
@@ -120,7 +120,7 @@ impl Write<'_> {
             if !self.row.spec.strategy.allow_unconditional_update() {
                 let path = Path::new("metadata").child("resourceVersion");
                 let given = Value::from(version.parse::<i64>().unwrap_or(0));
-                // Named by its resource instead of its kind, as upstream's storage does.
+                // Upstream's storage names the resource instead of the kind.
                 let gvr = &self.row.spec.gvr;
                 return Err(Status::invalid(
                     &gvr.group,
@@ -138,7 +138,7 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Refuses to resize a pod whose node is gone: the kubelet there has to apply the change.
+    /// Rejects a resize of a pod whose node does not exist, because a kubelet has to apply it.
     pub(super) async fn check_node(&self, name: &str, old: &Value) -> Result<(), Status> {
         let node = old.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
         if self.subresource != "resize" || node.is_empty() {
@@ -157,13 +157,12 @@ impl Write<'_> {
         }
     }
 
-    /// 409 of a write that names another uid than the stored object's, or one where there is no
-    /// object.
+    /// 409 for a write whose uid differs from the stored object's, or whose object does not exist.
     pub(crate) fn other_uid(&self, name: &str, wanted: &str, there: &str) -> Status {
         self.unmet_precondition(name, "UID", wanted, there)
     }
 
-    /// 409 of a write whose precondition about `field` does not hold.
+    /// 409 for a write whose precondition on `field` is not met.
     pub(crate) fn unmet_precondition(
         &self,
         name: &str,
@@ -172,7 +171,7 @@ impl Write<'_> {
         there: &str,
     ) -> Status {
         let key = self.row.key(self.context.namespace(), name);
-        // A trial does not reach the store, whose keys have this prefix.
+        // The prefix is that of store keys, which a dry run does not reach.
         let key = if self.options.dry_run { key.trim_start_matches("/registry") } else { &key };
         let why = format!(
             "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {field} in \

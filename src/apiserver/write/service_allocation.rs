@@ -1,8 +1,8 @@
-//! Addresses and ports of Services: handed out before validation, given back when the write fails
-//! or the Service goes.
+//! Allocates addresses and ports of Services before validation; releases them when the write fails
+//! or the Service is deleted.
 //!
-//! An address is taken by creating its `IPAddress` object, so that no two writers get the same one;
-//! a node port by looking at the Services and at the ports of writes under way, here and on other
+//! An address is allocated by creating its `IPAddress` object, so that no two writers get the same
+//! one; a node port by checking the Services and the ports of writes in progress, here and on other
 //! servers.
 
 mod added;
@@ -18,7 +18,7 @@ use api::field::{Error, Path};
 use api::validation::core::service;
 use serde_json::{Value, json};
 
-use crate::metrics::storage as meters;
+use crate::metrics::storage as metrics;
 use crate::registry::service_pools::{RANDOM_TRIES, Range, Services};
 use crate::registry::{Resource, metadata};
 use crate::request::context::Context;
@@ -27,32 +27,32 @@ use address::{address_object, release, take};
 /// Addresses tried before a range counts as full.
 const TRIES_MAX: u32 = 1024;
 
-/// What a write took, to be kept or given back when it is decided.
+/// The allocations of one write, committed or released with its result.
 #[must_use = "settle it"]
 #[derive(Default)]
-pub(crate) struct Held<'a> {
+pub(crate) struct ServiceAllocation<'a> {
     context: Option<&'a Context>,
-    /// Nothing is stored: addresses and ports were only looked up.
+    /// Dry run: addresses and ports were only looked up.
     dry_run: bool,
     taken: Vec<String>,
     freed: Vec<String>,
     ports: Vec<u16>,
-    /// The same ports, among several servers.
+    /// Reservations of the same ports across several servers.
     reserved: Option<reserved::Reserved>,
 }
 
-impl Held<'_> {
-    /// Keeps what was taken when the write was stored, and gives it back otherwise.
+impl ServiceAllocation<'_> {
+    /// Commits the allocations when the write was stored and releases them otherwise.
     pub(crate) async fn settle(self, stored: bool) {
         let Some(context) = self.context.filter(|_| !self.dry_run) else { return };
         let revision = context.server.objects.storage().backend().revision().0;
         {
-            let mut held = context.server.services.held.lock();
+            let mut allocation = context.server.services.held.lock();
             for port in &self.ports {
                 if stored {
-                    held.insert(*port, revision)
+                    allocation.insert(*port, revision)
                 } else {
-                    held.remove(port)
+                    allocation.remove(port)
                 };
             }
         }
@@ -69,18 +69,18 @@ fn is_service(row: &Resource) -> bool {
     row.spec.gvr.group.is_empty() && &*row.spec.gvr.resource == "services"
 }
 
-/// Fills in what a new Service gets.
+/// Allocates the addresses and ports of a new Service.
 ///
 /// # Errors
-/// 422 when what it asks for cannot be had.
+/// 422 when a requested address or port is not available.
 pub(crate) async fn before_create<'a>(
     context: &'a Context,
     row: &Resource,
     value: &mut Value,
     dry_run: bool,
-) -> Result<Held<'a>, Status> {
+) -> Result<ServiceAllocation<'a>, Status> {
     if !is_service(row) {
-        return Ok(Held::default());
+        return Ok(ServiceAllocation::default());
     }
     if !text(value, "clusterIP").is_empty() && list(value, "clusterIPs").is_empty() {
         set(value, "clusterIPs", json!([text(value, "clusterIP")]));
@@ -88,7 +88,7 @@ pub(crate) async fn before_create<'a>(
     allocate(context, value, None, dry_run).await
 }
 
-/// Fills in what a changed Service keeps and gets.
+/// Carries over or allocates the addresses and ports of a changed Service.
 ///
 /// # Errors
 /// As [`before_create`].
@@ -99,9 +99,9 @@ pub(crate) async fn before_update<'a>(
     value: &mut Value,
     old: &Value,
     dry_run: bool,
-) -> Result<Held<'a>, Status> {
+) -> Result<ServiceAllocation<'a>, Status> {
     if !is_service(row) || !subresource.is_empty() {
-        return Ok(Held::default());
+        return Ok(ServiceAllocation::default());
     }
     keep_allocated(value, old);
     ports::no_pair(value)?;
@@ -109,7 +109,7 @@ pub(crate) async fn before_update<'a>(
     allocate(context, value, Some(old), dry_run).await
 }
 
-/// Gives back what a deleted Service had.
+/// Releases the addresses and ports of a deleted Service.
 pub(crate) async fn deleted(context: &Context, row: &Resource, value: &Value) {
     if is_service(row) {
         for address in list(value, "clusterIPs").into_iter().filter(|ip| ip != "None") {
@@ -182,13 +182,14 @@ async fn allocate<'a>(
     value: &mut Value,
     old: Option<&Value>,
     dry_run: bool,
-) -> Result<Held<'a>, Status> {
-    let mut held = Held { context: Some(context), dry_run, ..Held::default() };
-    let outcome = allocate_into(context, value, old, dry_run, &mut held).await;
+) -> Result<ServiceAllocation<'a>, Status> {
+    let mut allocation =
+        ServiceAllocation { context: Some(context), dry_run, ..ServiceAllocation::default() };
+    let outcome = allocate_into(context, value, old, dry_run, &mut allocation).await;
     match outcome {
-        Ok(()) => Ok(held),
+        Ok(()) => Ok(allocation),
         Err(refusal) => {
-            held.settle(false).await;
+            allocation.settle(false).await;
             Err(refusal)
         }
     }
@@ -199,7 +200,7 @@ async fn allocate_into(
     value: &mut Value,
     old: Option<&Value>,
     dry_run: bool,
-    held: &mut Held<'_>,
+    allocation: &mut ServiceAllocation<'_>,
 ) -> Result<(), Status> {
     let services = &context.server.services;
     let before =
@@ -208,8 +209,8 @@ async fn allocate_into(
     if !needs_address(value)
         && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
     {
-        // Defaulted for every type, and meaningless for a mere name; what is no policy is left to
-        // be refused.
+        // Defaulted for every type although `ExternalName` ignores it; an invalid policy is left
+        // for validation.
         let policy = spec.get("internalTrafficPolicy").and_then(Value::as_str);
         if matches!(policy, None | Some("Cluster" | "Local")) {
             spec.remove("internalTrafficPolicy");
@@ -218,16 +219,16 @@ async fn allocate_into(
     if needs_address(value) {
         families(services, value, old)?;
         if text(value, "clusterIP") != "None" {
-            addresses(context, value, &before, dry_run, held).await?;
+            addresses(context, value, &before, dry_run, allocation).await?;
             let now = list(value, "clusterIPs");
-            held.freed.extend(before.into_iter().filter(|ip| !now.contains(ip)));
+            allocation.freed.extend(before.into_iter().filter(|ip| !now.contains(ip)));
         }
     } else {
-        held.freed.extend(before);
+        allocation.freed.extend(before);
     }
-    ports::allocate(context, value, old, dry_run, &mut held.ports).await?;
+    ports::allocate(context, value, old, dry_run, &mut allocation.ports).await?;
     if !dry_run {
-        held.reserved = reserved::reserve(context, &held.ports).await?;
+        allocation.reserved = reserved::reserve(context, &allocation.ports).await?;
     }
     Ok(())
 }
@@ -344,7 +345,7 @@ async fn addresses(
     value: &mut Value,
     before: &[String],
     dry_run: bool,
-    held: &mut Held<'_>,
+    allocation: &mut ServiceAllocation<'_>,
 ) -> Result<(), Status> {
     let services = &context.server.services;
     let mut now = list(value, "clusterIPs");
@@ -354,7 +355,7 @@ async fn addresses(
         let Some(range) = services.range(family) else { continue };
         match now.get(index).filter(|ip| !ip.is_empty()).cloned() {
             Some(given) if before.contains(&given) => {}
-            // That an address that was given changes is for the rules to refuse.
+            // Validation rejects the change of an allocated address.
             Some(_) if index < before.len() => {}
             Some(given) => {
                 let refuse = |why: &str| {
@@ -376,16 +377,16 @@ async fn addresses(
                 let begun = base::clock::now();
                 let is_free = take(context, value, &address, dry_run).await?;
                 if !dry_run {
-                    meters::address(range.text(), true, is_free, begun.elapsed());
+                    metrics::address(range.text(), true, is_free, begun.elapsed());
                 }
                 if !is_free {
                     return Err(refuse("provided IP is already allocated"));
                 }
-                held.taken.push(address.to_string());
+                allocation.taken.push(address.to_string());
             }
             None => {
                 let address = next(context, value, range, family, dry_run).await?;
-                held.taken.push(address.clone());
+                allocation.taken.push(address.clone());
                 if index < now.len() {
                     if let Some(slot) = now.get_mut(index) {
                         *slot = address;
@@ -413,7 +414,7 @@ async fn next(
     let begun = base::clock::now();
     let found = next_of(context, service, range, dry_run).await?;
     if !dry_run {
-        meters::address(range.text(), false, found.is_some(), begun.elapsed());
+        metrics::address(range.text(), false, found.is_some(), begun.elapsed());
     }
     if let Some(address) = found {
         return Ok(address);

@@ -1,4 +1,4 @@
-//! The strategy of the kind and its validation rules, with the warnings that come of them.
+//! Runs the strategy of the kind and its validation rules, and adds their warnings.
 
 use api::Status;
 use api::field::Error;
@@ -23,9 +23,9 @@ impl Write<'_> {
         let size = &self.context.size;
         size.checkpoint().await;
         let mut errors = metadata::validate(value, spec.namespaced, spec.strategy.as_ref());
-        // The rules of these kinds leave the metadata to the generic part, which is asked when
-        // nothing else is wrong.
-        errors.extend(device_claims::faults(self.context, value, None).await);
+        // The rules of these kinds leave metadata to the generic validation, which runs when there
+        // is no other error.
+        errors.extend(device_claims::authorization_errors(self.context, value, None).await);
         let own = spec.strategy.validate(&context, value);
         let generic = matches!(
             (&*spec.gvk.group, &*spec.gvk.kind),
@@ -60,7 +60,7 @@ impl Write<'_> {
         spec.strategy.prepare_for_update(&context, value, old);
         metadata::keep_on_update(value, old);
         let mut errors = metadata::validate_update(value, old, spec.namespaced);
-        errors.extend(device_claims::faults(self.context, value, Some(old)).await);
+        errors.extend(device_claims::authorization_errors(self.context, value, Some(old)).await);
         errors.extend(spec.strategy.validate_update(&context, value, old));
         if !errors.is_empty() {
             return Err(self.invalid(name, &errors));

@@ -6,7 +6,7 @@ use store::{
 };
 
 use super::{LinkedWrite, Storage, encode};
-use crate::metrics::storage as meters;
+use crate::metrics::storage as metrics;
 use crate::registry::Resource;
 use crate::request_tracing;
 use crate::response::status;
@@ -143,7 +143,7 @@ impl Storage {
             (base::clock::now(), request_tracing::of_store(name, &row.spec.gvr, key));
         let answer = self.backend.txn(txn).await;
         span.event(if answer.is_ok() { "Txn call succeeded" } else { "Txn call failed" }, Vec::new);
-        meters::asked(&row.spec.gvr, operation, begun, answer.is_ok());
+        metrics::asked(&row.spec.gvr, operation, begun, answer.is_ok());
         let answer = answer.map_err(|e| status::of_store(&e))?;
         if answer.succeeded {
             note_written(row, answer.revision.0);

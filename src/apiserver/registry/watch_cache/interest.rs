@@ -1,8 +1,8 @@
-//! Who waits for changes of a cache: a watch of one name, or of one node's pods, is woken for those
-//! alone.
+//! Wakes the watches of a cache: a watch of one name, or of one node's pods, is woken only for
+//! events of that name or node.
 //!
-//! A thousand agents watch their own node and their own pods: each change would wake all of them,
-//! to be looked at and dropped.
+//! Every agent watches its own node and pods. Without this, each change would wake all of them only
+//! to be filtered out.
 
 use std::collections::HashMap;
 use std::sync::Arc;

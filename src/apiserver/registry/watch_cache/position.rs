@@ -1,4 +1,5 @@
-//! Where a watcher stands: in the ring, or in the store's history as long as it is behind the ring.
+//! The position of a watcher: in the ring, or in the store's history while it is older than the
+//! ring.
 
 use std::sync::Arc;
 
@@ -24,13 +25,13 @@ pub struct Position {
 enum Place {
     /// In the ring.
     Ring(Sequence),
-    /// What comes next is in the ring no more.
+    /// The next event is no longer in the ring.
     Behind,
     /// In the store's history.
     History(History),
 }
 
-/// The store's events behind a revision.
+/// The store's events after a revision.
 struct History {
     watcher: Watcher,
     /// Taken, and not read yet.
@@ -43,8 +44,8 @@ impl std::fmt::Debug for History {
     }
 }
 
-/// What comes next cannot be had any more, or the resource is served in another form: the watcher
-/// has to list again.
+/// The next event was compacted, or the resource is served in another form: the watcher has to
+/// relist.
 #[derive(Debug, Clone, Copy)]
 pub struct Lagged;
 
@@ -60,7 +61,7 @@ impl Position {
         Self { cache, slot, reached, place: Place::Ring(place) }
     }
 
-    /// The place behind `revision`.
+    /// The position after `revision`.
     ///
     /// # Errors
     /// The oldest revision that has one.

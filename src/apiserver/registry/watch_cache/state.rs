@@ -22,7 +22,7 @@ const RING_EVENTS_MAX: usize = CAPACITY;
 /// See above.
 pub(super) const CAPACITY: usize = 512;
 
-/// Changes that are kept however old they are.
+/// Minimum number of changes kept, regardless of age.
 const RING_EVENTS_MIN: usize = 64;
 
 /// Further changes are kept for so long: what a crowd that came at once has left behind goes.
@@ -75,7 +75,7 @@ impl Entry {
 /// What happened to an object, as one filter sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventType {
-    /// It came into the selection.
+    /// The object entered the selection.
     Added,
     /// It changed inside the selection.
     Modified,
@@ -154,7 +154,7 @@ impl Event {
     }
 }
 
-/// Which objects somebody wants.
+/// Selects objects by key, labels and fields.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Only this namespace; empty is all.
@@ -166,7 +166,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The object is wanted.
+    /// Whether the filter selects the object.
     pub fn matches(&self, row: &Resource, entry: &Entry) -> bool {
         let key = &entry.object.key;
         (self.namespace.is_empty() || *key.namespace == self.namespace)
@@ -188,7 +188,7 @@ impl Filter {
     }
 }
 
-/// Objects of a list, and where it stands.
+/// Objects of a list, and its position.
 #[derive(Debug, Clone)]
 pub struct Page {
     /// Objects in key order.
@@ -229,7 +229,7 @@ pub(super) struct Sequence {
     pub(super) number: u64,
 }
 
-/// Everything behind the cache's lock.
+/// The state protected by the cache's lock.
 #[derive(Debug, Default)]
 pub(super) struct State {
     objects: Map,
@@ -237,7 +237,7 @@ pub(super) struct State {
     ring_bytes: usize,
     /// Running number of the ring's first event.
     first: u64,
-    /// Every event behind this revision is in the ring.
+    /// Every event after this revision is in the ring.
     floor: i64,
     revision: i64,
     generation: u64,

@@ -177,7 +177,7 @@ fn metric(spec: &Value, status: &Value) -> String {
     let average = !at(target, &["averageValue"]).is_null();
     let resource = text(spec, &[field, "name"]);
     match (field, average) {
-        // Upstream takes a status of pods or resources to have its average.
+        // Upstream assumes that a status of pods or resources has an average value.
         ("pods", _) => format!(
             "{}/{}",
             show(at(current, &["averageValue"]), known),

@@ -1,4 +1,4 @@
-//! Reading of values for cells, and texts that many printers share.
+//! Reads values for cells, and formats that several printers share.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -56,7 +56,7 @@ pub(super) fn name(object: &Value) -> Value {
     Value::from(text(object, &["metadata", "name"]))
 }
 
-/// An annotation, when it is there.
+/// The value of an annotation, if present.
 pub(super) fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     at(object, &["metadata", "annotations", key]).as_str()
 }
@@ -71,7 +71,7 @@ pub(super) fn time(value: &Value, path: &[&str]) -> Option<Timestamp> {
     at(value, path).as_str().and_then(|t| t.parse().ok())
 }
 
-/// Time since then for people; `<unknown>` without a time.
+/// Human-readable time since then; `<unknown>` without a time.
 pub(super) fn since(value: &Value, path: &[&str], now: Timestamp) -> String {
     time(value, path)
         .map_or_else(|| "<unknown>".to_owned(), |t| human_duration(now.duration_since(t).as_secs()))
@@ -87,8 +87,7 @@ pub(super) fn created_at(object: &Value) -> Value {
     Value::from(text_or(object, &["metadata", "creationTimestamp"], "0001-01-01T00:00:00Z"))
 }
 
-/// Seconds as upstream's `duration.HumanDuration` shows them, with two or three significant
-/// figures.
+/// Formats seconds like upstream's `duration.HumanDuration`, with two or three significant digits.
 pub fn human_duration(seconds: i64) -> String {
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     let (days, years) = (hours / 24, hours / 24 / 365);
@@ -158,7 +157,7 @@ pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> 
     list(object, &["status", "conditions"]).iter().find(|c| text(c, &["type"]) == kind)
 }
 
-/// Whether a condition is there and true.
+/// Whether a condition is present and true.
 pub(super) fn is_true(object: &Value, kind: &str) -> bool {
     condition(object, kind).is_some_and(|c| text(c, &["status"]) == "True")
 }

@@ -28,7 +28,7 @@ enum Step {
     /// Negative counts from the end.
     Index(i64),
     All,
-    /// Elements whose field at this path equals the value.
+    /// Elements whose field at the path equals the value.
     Filter(Vec<Step>, Value),
 }
 
@@ -36,7 +36,7 @@ impl CustomColumns {
     /// Compiles `additionalPrinterColumns`; without any the table has the age besides the name.
     ///
     /// # Errors
-    /// Upstream's text for a JSON path that is not understood.
+    /// Upstream's error for an unsupported JSON path.
     pub fn new(definitions: Option<&Value>) -> Result<Self, String> {
         let definitions =
             definitions.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -162,7 +162,7 @@ fn parse(path: &str) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// A field name, with `\.` for a dot in it, and what is left.
+/// A field name, with `\.` for a literal dot, and the remaining text.
 fn field(text: &str) -> Option<(String, &str)> {
     let mut name = String::new();
     let mut chars = text.char_indices();
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evaluates_simple_paths() {
+    fn simple_paths_are_evaluated() {
         let object = json!({"metadata":{"name":"a","creationTimestamp":"2026-01-01T00:00:00Z","annotations":{"x.io/y":"z"}},
             "spec":{"n":3,"f":2.7,"l":["p","q"],"on":true},"status":{"conditions":[{"type":"A","status":"False"},{"type":"Ready","status":"True"}]}});
         let definition =
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_does_not_understand() {
+    fn unsupported_paths_are_rejected() {
         let columns = json!([{"name":"X","type":"string","jsonPath":".a[?(@.b>1)]"}]);
         assert_eq!(
             CustomColumns::new(Some(&columns)).unwrap_err(),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_the_age_by_default() {
+    fn age_is_the_default_column() {
         let columns = CustomColumns::new(None).unwrap();
         let names: Vec<String> = columns
             .definitions()

@@ -1,5 +1,5 @@
-//! What extends the API: admission configuration, custom resource definitions, API services,
-//! storage migrations.
+//! Printers of admission configuration, custom resource definitions, API services and storage
+//! migrations.
 
 use jiff::Timestamp;
 use serde_json::Value;

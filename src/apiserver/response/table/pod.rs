@@ -1,4 +1,4 @@
-//! Pods: readiness, state in one word, restarts.
+//! Printer of pods: readiness, status and restarts.
 
 use api::Gvk;
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ const COLUMNS: &[Column] = &[
     wide("Readiness Gates"),
 ];
 
-/// Conditions of a row: a pod that is through.
+/// Row conditions: `Completed` for a pod that has finished.
 pub(super) fn conditions(gvk: &Gvk, pod: &Value) -> Option<Value> {
     if !gvk.group.is_empty() || &*gvk.kind != "Pod" {
         return None;
@@ -36,7 +36,7 @@ pub(super) fn conditions(gvk: &Gvk, pod: &Value) -> Option<Value> {
     Some(json!([{"type":"Completed","status":"True","reason":reason,"message":message}]))
 }
 
-/// What the container statuses add up to.
+/// Aggregate of the container statuses.
 #[derive(Default)]
 struct Summary {
     reason: String,
@@ -63,8 +63,8 @@ fn ended(terminated: &Value) -> String {
 }
 
 impl Summary {
-    /// Reads the init containers up to the first that is not through; returns whether the pod is
-    /// still initializing.
+    /// Evaluates the init containers up to the first that has not completed; returns whether the
+    /// pod is still initializing.
     fn initialize(&mut self, pod: &Value, is_sidecar: impl Fn(&str) -> bool) -> bool {
         let total = list(pod, &["spec", "initContainers"]).len();
         for (i, status) in list(pod, &["status", "initContainerStatuses"]).iter().enumerate() {

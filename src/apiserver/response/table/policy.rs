@@ -1,5 +1,4 @@
-//! Who may do what and how much: disruption budgets, role bindings, certificates, priorities, flow
-//! control.
+//! Printers of disruption budgets, role bindings, certificates, priorities and flow control.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -67,7 +66,7 @@ const LEVEL: &[Column] = &[
     AGE,
 ];
 
-/// A number or percentage, or what stands for its absence.
+/// A number or percentage, or `none` when absent.
 fn or_text(value: &Value, none: &str) -> Value {
     match value {
         Value::Null => none.into(),

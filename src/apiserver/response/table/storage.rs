@@ -45,8 +45,7 @@ const ATTACHMENT: &[Column] = &[
     AGE,
 ];
 
-/// The class that claims without one get: of those marked the newest, of equally old ones the first
-/// by name.
+/// The default StorageClass: the newest of those marked as default, by name when equally old.
 pub(super) fn default_class(classes: &[Value]) -> Option<&str> {
     let marked = |o: &&Value| {
         [

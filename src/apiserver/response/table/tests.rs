@@ -191,7 +191,7 @@ const COLUMNS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn has_upstreams_columns() {
+fn columns_match_kube_apiserver() {
     for (group, kind, expected) in COLUMNS {
         let shown: Vec<String> = columns(&Gvk::new(group, "v1", kind))
             .iter()
@@ -221,7 +221,7 @@ fn a_row_has_a_cell_for_each_column() {
 }
 
 #[test]
-fn shows_durations_for_people() {
+fn human_duration_formats_like_upstream() {
     for (seconds, expected) in [
         (-2, "<invalid>"),
         (-1, "0s"),
@@ -263,7 +263,7 @@ fn state(pod: &Value) -> String {
 }
 
 #[test]
-fn tells_the_state_of_a_pod() {
+fn pod_status_matches_upstream_printers() {
     let two = json!({"containers":[{},{}]});
     let running = json!({"ready":true,"restartCount":3,"state":{"running":{}}});
     let done = json!({"restartCount":0,"state":{"terminated":{"reason":"Completed","exitCode":0}}});
@@ -344,7 +344,7 @@ fn tells_the_state_of_a_pod() {
 }
 
 #[test]
-fn shows_the_wide_cells_of_a_pod() {
+fn pods_have_wide_cells() {
     let p = pod(
         json!({"containers":[{}],"nodeName":"n1","readinessGates":[{"conditionType":"a"},{"conditionType":"b"}]}),
         json!({"phase":"Running","podIPs":[{"ip":"10.0.0.5"}],"conditions":[{"type":"a","status":"True"}]}),
@@ -360,7 +360,7 @@ fn meta(name: &str) -> Value {
 }
 
 #[test]
-fn renders_lists_with_partial_objects() {
+fn lists_render_with_partial_objects() {
     let options = Options {
         include: IncludeObject::Metadata,
         no_headers: false,
@@ -398,7 +398,7 @@ fn renders_lists_with_partial_objects() {
 }
 
 #[test]
-fn marks_the_default_class_and_finished_pods() {
+fn the_default_class_and_finished_pods_are_marked() {
     let class = |name: &str, time: &str| json!({"metadata":{"name":name,"creationTimestamp":time,"annotations":{"storageclass.kubernetes.io/is-default-class":"true"}},"provisioner":"x"});
     let classes = [
         class("b", "2026-01-01T00:00:00Z"),

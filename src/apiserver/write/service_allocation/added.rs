@@ -9,7 +9,8 @@ use super::Range;
 use crate::registry::watch_cache::Filter;
 use crate::request::context::Context;
 
-/// The blocks of a ServiceCIDR that is ready and not about to go; others are not drawn from.
+/// The blocks of a ServiceCIDR that is ready and not being deleted; addresses are not allocated
+/// from others.
 fn usable(object: &Value) -> Vec<Range> {
     let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
     let ready = conditions
@@ -18,7 +19,7 @@ fn usable(object: &Value) -> Vec<Range> {
         .any(|c| c.get("type") == Some(&"Ready".into()) && c.get("status") == Some(&"True".into()));
     let stays = object.pointer("/metadata/deletionTimestamp").is_none();
     let blocks = object.pointer("/spec/cidrs").and_then(Value::as_array).filter(|_| ready && stays);
-    // What holds no address to give is no fault of whom asks for one.
+    // A block without usable addresses is skipped without an error.
     let texts = blocks.into_iter().flatten().filter_map(Value::as_str);
     texts.filter_map(|block| Range::of_any_size(block).ok()).collect()
 }
@@ -56,7 +57,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_ready_ranges_that_stay_are_drawn_from() {
+    fn addresses_come_from_ready_ranges_that_are_not_being_deleted() {
         let object = |status: &str, deleted: bool| {
             let mut object = json!({"metadata": {"name": "more"},
                 "spec": {"cidrs": ["10.44.0.0/24", "fd00:44::/120", "10.45.0.0/32"]},

@@ -1,4 +1,4 @@
-//! `IPAddress` objects, by whose creation an address is taken.
+//! `IPAddress` objects: creating one allocates its address.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) async fn take(
     let row = addresses_row(context)?;
     let storage = context.server.objects.storage();
     if dry_run {
-        // Upstream's trial looks at the range alone.
+        // Upstream's dry run only checks the range.
         return Ok(true);
     }
     let object = address_object(service, address);
@@ -35,7 +35,7 @@ pub(super) async fn take(
 pub(super) fn address_object(service: &Value, address: &IpAddr) -> Value {
     let name = address.to_string();
     let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-    // Upstream's allocator is a client of its own server: its fields have an owner.
+    // Upstream's allocator writes through the API, so its fields have a manager.
     let owner = json!({
         "manager": "kube-apiserver", "operation": "Update", "apiVersion": "networking.k8s.io/v1",
         "time": crate::registry::strategies::now(), "fieldsType": "FieldsV1", "fieldsV1": {
@@ -51,8 +51,8 @@ pub(super) fn address_object(service: &Value, address: &IpAddr) -> Value {
     object
 }
 
-/// Deletes the `IPAddress` of an address; what cannot be deleted is found and removed by the
-/// address controller.
+/// Deletes the `IPAddress` of an address. The address controller removes objects that cannot be
+/// deleted here.
 pub(super) async fn release(context: &Context, address: &str) {
     let Ok(row) = addresses_row(context) else { return };
     let storage = context.server.objects.storage();

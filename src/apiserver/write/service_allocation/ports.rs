@@ -7,13 +7,13 @@ use api::{Gvr, Status};
 use serde_json::Value;
 
 use super::{invalid, kind, set, text};
-use crate::metrics::storage as meters;
+use crate::metrics::storage as metrics;
 use crate::registry::watch_cache::Filter;
 use crate::request::context::Context;
 use crate::response::status;
 
-/// Upstream's allocation of a changed service comes upon a node port that stands there twice before
-/// its rules do, and answers 500 (`updateNodePorts`).
+/// Upstream's `updateNodePorts` runs before validation and fails with 500 on a duplicate node port
+/// of a changed Service.
 pub(super) fn no_pair(service: &Value) -> Result<(), Status> {
     if !wants_ports(service) {
         return Ok(());
@@ -99,7 +99,7 @@ pub(super) fn keep(value: &mut Value, old: &Value) {
     }
 }
 
-/// Takes the ports that the Service needs; those taken are noted in `taken`.
+/// Allocates the ports that the Service needs and appends them to `taken`.
 pub(super) async fn allocate(
     context: &Context,
     value: &mut Value,
@@ -145,13 +145,13 @@ pub(super) async fn allocate(
         let shared = by_port.get(&port).copied();
         let given = match (asked, shared) {
             (0, Some(shared)) => shared,
-            // The same port under another protocol, asked for explicitly later in the list.
+            // The same port for another protocol, requested explicitly later in the list.
             (0, None) => match wanted.get(&port).copied() {
                 Some(later) => later,
                 None => {
                     let found = book.next();
                     if !dry_run {
-                        meters::port(false, found.is_ok());
+                        metrics::port(false, found.is_ok());
                     }
                     found.map_err(Status::internal)?
                 }
@@ -160,7 +160,7 @@ pub(super) async fn allocate(
             (asked, _) => {
                 let taken = book.take(asked);
                 if !dry_run {
-                    meters::port(true, taken.is_ok());
+                    metrics::port(true, taken.is_ok());
                 }
                 taken.map_err(|why| invalid(value, Error::invalid(&path, asked, why)))?;
                 asked
@@ -204,7 +204,7 @@ pub(super) async fn used(context: &Context) -> Result<HashSet<u16>, Status> {
     let cache = context.server.objects.fresh_cache(&row).await?;
     let mut used = HashSet::new();
     for object in cache.list(&Filter::default(), None, 0).items {
-        // Most Services have no node port: their bytes say so without being parsed.
+        // Most Services have no node port; their bytes show that without parsing.
         if contains(object.raw(), b"odePort\":") {
             used.extend(all_ports(&object.value().unwrap_or_default()));
         }
@@ -222,7 +222,7 @@ struct Book<'a> {
     context: &'a Context,
     used: HashSet<u16>,
     own: HashSet<u16>,
-    /// Ports that the Service names itself: none of them is drawn for another of its ports.
+    /// Ports that the Service requests explicitly; they are not chosen for its other ports.
     asked: HashSet<u16>,
     dry_run: bool,
     taken: &'a mut Vec<u16>,
@@ -240,7 +240,7 @@ impl Book<'_> {
         if self.own.contains(&port) {
             return Ok(());
         }
-        // As upstream, a dry run looks only at what is taken.
+        // A dry run only checks the allocated ports, as upstream's `portallocator` dry run does.
         if !self.dry_run && (port < low || port > high) {
             return Err(self.outside());
         }
@@ -248,7 +248,7 @@ impl Book<'_> {
         if self.used.contains(&port) || self.taken.contains(&port) || held.contains_key(&port) {
             return Err("provided port is already allocated".into());
         }
-        // What is only tried must not stand in the way of a write.
+        // A dry run must not block a write.
         if !self.dry_run {
             held.insert(port, 0);
         }
@@ -259,7 +259,7 @@ impl Book<'_> {
     fn next(&mut self) -> Result<u16, &'static str> {
         let (low, high) = self.context.server.services.ports;
         let size = u64::from(high - low) + 1;
-        // People pick from the lower end, so that is given last.
+        // Users choose ports from the lower end, so it is allocated last.
         let reserved = (size / 32).clamp(16, 128).min(size / 2);
         let start = base::clock::random_u64() % (size - reserved);
         let upper = (0..size - reserved).map(|step| reserved + (start + step) % (size - reserved));

@@ -16,7 +16,7 @@ use crate::registry::objects::Objects;
 use crate::registry::storage::Written;
 use crate::registry::watch_cache::{Filter, Position};
 
-/// Creates what is missing, now and whenever a Service comes or changes, until the shutdown.
+/// Creates missing `IPAddress` objects at start and whenever a Service changes, until shutdown.
 pub(crate) async fn run(objects: Arc<Objects>, shutdown: Shutdown) {
     tokio::select! {
         () = follow(&objects) => {}

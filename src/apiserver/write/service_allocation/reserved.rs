@@ -1,9 +1,9 @@
 //! Node ports among several servers: each port of a write under way is a key in the store, so that
 //! no two servers give the same.
 //!
-//! A key is made before it is looked once more whether the port is free, and goes after the Service
-//! was stored: whoever makes the same key later finds the Service. It hangs on a lease, for a
-//! server may end in between. A server alone keeps its ports in memory.
+//! A key is created before the port is checked once more and deleted after the Service was stored,
+//! so that a later writer of the same key finds the Service. The key has a lease, because the
+//! server may exit in between. A single server keeps its ports in memory.
 
 use std::collections::HashSet;
 
@@ -17,8 +17,7 @@ use crate::response::status::of_store;
 
 /// Keys of ports; nothing that the API shows.
 const PREFIX: &str = "/kube-lite/nodeports/";
-/// Seconds after which the ports of a write are free again whose server ended: longer than any
-/// write takes.
+/// TTL in seconds of the ports of a write whose server exits; longer than any write takes.
 const LEASE_SECONDS: i64 = 60;
 
 fn key(port: u16) -> Bytes {
@@ -29,7 +28,7 @@ fn key(port: u16) -> Bytes {
 #[derive(Debug)]
 pub(super) struct Reserved(i64);
 
-/// Makes the ports this write's alone; `None` where there is one server, which knows all writes.
+/// Reserves the ports for this write; `None` when there is a single server, which knows all writes.
 ///
 /// # Errors
 /// Another server gives one of them at this moment, or the store does not answer.
@@ -41,8 +40,8 @@ pub(super) async fn reserve(context: &Context, taken: &[u16]) -> Result<Option<R
     let lease = backend.lease_grant(0, LEASE_SECONDS).await.map_err(|e| of_store(&e))?.id;
     let reserved = Reserved(lease);
     let checked = match claim(&**backend, taken, lease).await {
-        // What was stored since the ports were chosen is seen now, and what is stored from here on
-        // meets the keys.
+        // This read shows everything stored since the ports were chosen; later writes conflict with
+        // the keys.
         Ok(()) => ports::used(context).await.and_then(|used| free(taken, &used)),
         Err(error) => Err(error),
     };
@@ -87,7 +86,7 @@ async fn claim(backend: &dyn Backend, taken: &[u16], lease: i64) -> Result<(), S
 }
 
 impl Reserved {
-    /// Gives the keys back, once what they stand for is stored or will not be.
+    /// Deletes the keys once the write is stored or has failed.
     pub(super) async fn release(self, context: &Context) {
         let backend = context.server.objects.storage().backend();
         if let Err(error) = backend.lease_revoke(self.0).await {
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn of_two_servers_one_gets_a_port_until_its_lease_is_gone() {
+    async fn one_of_two_servers_gets_a_port_until_its_lease_expires() {
         let tasks = base::Tasks::default();
         let backend = store::open_memory_with(&tasks);
         let first = backend.lease_grant(0, LEASE_SECONDS).await.unwrap().id;
@@ -109,7 +108,7 @@ mod tests {
         claim(&*backend, &[30080, 30443], first).await.unwrap();
         let refused = claim(&*backend, &[31000, 30443], second).await.unwrap_err();
         assert_eq!(refused.code, 500);
-        // Nothing of what was refused is kept.
+        // A failed reservation leaves no keys.
         claim(&*backend, &[31000], first).await.unwrap();
         backend.lease_revoke(first).await.unwrap();
         claim(&*backend, &[31000, 30443], second).await.unwrap();
