@@ -1,4 +1,5 @@
-//! The CNI plugin: the runtime runs this executable, which hands the request to the running agent over a socket.
+//! The CNI plugin: the runtime runs this executable, which hands the request to the running agent
+//! over a socket.
 
 mod attach;
 mod install;
@@ -85,8 +86,8 @@ fn answer(request: &Request, version: &str) -> Reply {
     let socket = request.config["socket"].as_str().unwrap_or_default();
     match ask(Path::new(socket), request) {
         Ok(reply) => reply,
-        // The runtime removes the network namespace and with it the link; the agent gives the addresses back when it
-        // finds the link gone.
+        // The runtime removes the network namespace and with it the link; the agent gives the
+        // addresses back when it finds the link gone.
         Err(_) if request.command == "DEL" => Reply::done(Value::Null),
         Err(error) if request.command == "STATUS" => Reply::failed(Failure::unavailable(format!(
             "the kube-lite agent does not answer on {socket:?} ({error})"

@@ -8,7 +8,8 @@ use tokio::sync::watch;
 
 use settings::{Cidr, ClusterSettings};
 
-/// Settings of [`crate::run`]; every name that is global to a host is here, so that several nodes share one machine.
+/// Settings of [`crate::run`]; every name that is global to a host is here, so that several nodes
+/// share one machine.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Name of the Node object.
@@ -17,7 +18,8 @@ pub struct Config {
     pub cluster: ClusterSettings,
     /// Addresses of this node, preferred family first; changes are told here.
     pub addresses: watch::Sender<Vec<IpAddr>>,
-    /// Pods of this node, `namespace/name`, that Services leave out, whatever their endpoints say; changes are told here.
+    /// Pods of this node, `namespace/name`, that Services leave out, whatever their endpoints say;
+    /// changes are told here.
     pub left_out: watch::Sender<BTreeSet<String>>,
     /// The addresses stay as they are; without it they follow the machine's links.
     pub addresses_held: bool,
@@ -27,7 +29,8 @@ pub struct Config {
     pub table: String,
     /// Name of the pods' bridge.
     pub bridge: String,
-    /// This node's pods; empty means what `spec.podCIDRs` of the Node says (remembered for starts without a server).
+    /// This node's pods; empty means what `spec.podCIDRs` of the Node says (remembered for starts
+    /// without a server).
     pub pod_cidrs: Vec<Cidr>,
     /// Where names outside the cluster are asked: the node's resolver configuration.
     pub resolv_conf: PathBuf,
@@ -47,8 +50,8 @@ pub struct Config {
     pub guard: Option<Guard>,
 }
 
-/// What pods do not reach unless a policy that isolates them for egress allows it: these ports of nodes, and where clouds
-/// tell a machine its secrets.
+/// What pods do not reach unless a policy that isolates them for egress allows it: these ports of
+/// nodes, and where clouds tell a machine its secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guard {
     /// TCP ports that are closed.
@@ -74,6 +77,9 @@ pub enum Error {
     /// A value that cannot work.
     #[error("{0}")]
     Config(String),
+    /// The worker that applies network policies panicked.
+    #[error("the policy worker panicked")]
+    PolicyWorker,
     /// A worker thread panicked.
     #[error("a network worker stopped: {0}")]
     Worker(#[from] tokio::task::JoinError),

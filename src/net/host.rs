@@ -24,8 +24,9 @@ pub(crate) fn sysctl(name: &str, value: &str) -> io::Result<()> {
     std::fs::write(&path, value).map_err(error)
 }
 
-/// Sets how long the kernel remembers silent TCP connections to services, as kube-proxy's `conntrack.tcpEstablishedTimeout`
-/// and `tcpCloseWaitTimeout`. A kernel whose settings cannot be written keeps its own.
+/// Sets how long the kernel remembers silent TCP connections to services, as kube-proxy's
+/// `conntrack.tcpEstablishedTimeout` and `tcpCloseWaitTimeout`. A kernel whose settings cannot be
+/// written keeps its own.
 pub(crate) fn set_conntrack_timeouts() {
     for (state, seconds) in [("established", "86400"), ("close_wait", "3600")] {
         let name = format!("netfilter/nf_conntrack_tcp_timeout_{state}");
@@ -40,7 +41,8 @@ pub(crate) fn gateway(block: &Cidr) -> Option<IpAddr> {
     block.nth(1)
 }
 
-/// What a pod may send in one packet so that it fits the link to other nodes with all that the overlay adds.
+/// What a pod may send in one packet so that it fits the link to other nodes with all that the
+/// overlay adds.
 fn pod_mtu(socket: &mut Socket, config: &Config) -> io::Result<u32> {
     let machine = Machine::read(socket)?;
     let node = config.addresses.borrow().clone();
@@ -52,8 +54,8 @@ fn pod_mtu(socket: &mut Socket, config: &Config) -> io::Result<u32> {
     Ok(mtu.saturating_sub(config.cluster.backend.overhead(&families)))
 }
 
-/// An address of the bridge's own: without one it takes that of a port, and changes it when ports come and go, which
-/// pods' neighbour entries do not follow.
+/// An address of the bridge's own: without one it takes that of a port, and changes it when ports
+/// come and go, which pods' neighbour entries do not follow.
 fn hardware_address(node: &str) -> [u8; 6] {
     let hash =
         node.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
@@ -61,8 +63,8 @@ fn hardware_address(node: &str) -> [u8; 6] {
     [0x0a, 0x58, a, b, c, d]
 }
 
-/// The bridge as it should be; safe to repeat. `services` are all blocks of services, once they are known: until then
-/// those of the configuration. Returns the link and the pods' MTU.
+/// The bridge as it should be; safe to repeat. `services` are all blocks of services, once they are
+/// known: until then those of the configuration. Returns the link and the pods' MTU.
 pub(crate) fn ensure_bridge(
     config: &Config,
     blocks: &[Cidr],
@@ -87,11 +89,12 @@ pub(crate) fn ensure_bridge(
     let settings = |family: Family| match family {
         Family::V4 => vec![
             ("ipv4/ip_forward".to_owned(), "1"),
-            // Pods send everything to the bridge, also for neighbours. A redirect would be wrong, and it uses up the
-            // allowance of ICMP messages that refusals need; the kernel asks both settings.
+            // Pods send everything to the bridge, also for neighbours. A redirect would be wrong,
+            // and it uses up the allowance of ICMP messages that refusals need; the kernel asks
+            // both settings.
             ("ipv4/conf/all/send_redirects".to_owned(), "0"),
-            // For host ports at loopback addresses, which are the proxy's affair as is the rule that keeps pods from the
-            // node's own (CVE-2020-8558).
+            // For host ports at loopback addresses, which are the proxy's affair as is the rule
+            // that keeps pods from the node's own (CVE-2020-8558).
             (
                 format!("ipv4/conf/{}/route_localnet", config.bridge),
                 if config.cluster.proxy { "1" } else { "0" },
@@ -137,7 +140,8 @@ pub(crate) fn ensure_bridge(
     Ok((link, mtu))
 }
 
-/// Without a default route the node could not even send to a service; translation happens before it leaves.
+/// Without a default route the node could not even send to a service; translation happens before it
+/// leaves.
 fn route_services(
     socket: &mut Socket,
     config: &Config,

@@ -1,7 +1,9 @@
-//! Pod addresses of this node: one small synced file per sandbox, so that nothing leaks or doubles over a kill.
+//! Pod addresses of this node: one small synced file per sandbox, so that nothing leaks or doubles
+//! over a kill.
 //!
-//! What a sandbox gave back is kept for its pod: after a restart of the machine, or of the sandbox alone, the pod has the
-//! addresses that the cluster knows, also where no server is there to tell it of others.
+//! What a sandbox gave back is kept for its pod: after a restart of the machine, or of the sandbox
+//! alone, the pod has the addresses that the cluster knows, also where no server is there to tell
+//! it of others.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
@@ -14,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::proxy::rules::HostPort;
 use settings::addr::Cidr;
 
-/// Addresses kept for pods without a sandbox; of more the oldest are given up. A node has 110 pods by default.
+/// Addresses kept for pods without a sandbox; of more the oldest are given up. A node has 110 pods
+/// by default.
 const KEPT_MAX: usize = 256;
 /// Ending of the file of a lease, and of one that is kept for its pod.
 const HELD: &str = "json";
@@ -72,11 +75,13 @@ pub(crate) enum Error {
 #[derive(Debug)]
 pub(crate) struct Ipam {
     directory: PathBuf,
-    /// A second file of each lease, which lives as long as the links do: until the machine restarts.
+    /// A second file of each lease, which lives as long as the links do: until the machine
+    /// restarts.
     copies: Option<PathBuf>,
     leases: BTreeMap<(String, String), Lease>,
     used: HashSet<IpAddr>,
-    /// What pods without a sandbox had, the oldest first. Nobody else gets it while there is something else.
+    /// What pods without a sandbox had, the oldest first. Nobody else gets it while there is
+    /// something else.
     kept: VecDeque<Lease>,
     /// Where the last search ended, so that a freed address rests before it is given again.
     next: BTreeMap<Cidr, u128>,
@@ -123,8 +128,9 @@ fn read_all(directory: &Path, ending: &str) -> io::Result<Vec<(SystemTime, Lease
 }
 
 impl Ipam {
-    /// Reads all leases; a torn or foreign file is set aside under `.bad`, since a lease is written before its use. A lease
-    /// that is lost while its pod runs is restored from `copies`: its addresses would be given to another pod.
+    /// Reads all leases; a torn or foreign file is set aside under `.bad`, since a lease is written
+    /// before its use. A lease that is lost while its pod runs is restored from `copies`: its
+    /// addresses would be given to another pod.
     pub(crate) fn open(directory: &Path, copies: Option<&Path>) -> io::Result<Self> {
         base::fs::create_dir(directory, 0o700)?;
         let mut this = Self {
@@ -213,7 +219,8 @@ impl Ipam {
     }
 
     fn pick(&mut self, block: Cidr) -> Result<IpAddr, Error> {
-        // The first address is the network's, the second the bridge's, the last of IPv4 the broadcast address.
+        // The first address is the network's, the second the bridge's, the last of IPv4 the
+        // broadcast address.
         let last =
             block.size().saturating_sub(if block.family() == settings::Family::V4 { 2 } else { 1 });
         let start = self.next.get(&block).copied().unwrap_or(2).clamp(2, last.max(2));
@@ -246,8 +253,8 @@ impl Ipam {
         Ok(ip)
     }
 
-    /// One address of each block, synced to disk; the lease there is already is given again, and so is what is kept for
-    /// the pod.
+    /// One address of each block, synced to disk; the lease there is already is given again, and so
+    /// is what is kept for the pod.
     pub(crate) fn allocate<'a>(
         &mut self,
         container: &str,

@@ -1,7 +1,8 @@
 //! The pod network of a node: CNI, service proxy in nftables, cluster DNS, masquerade.
 //!
-//! [`run`] does everything until shutdown; [`cni_main`] is the executable's face towards the container runtime.
-//! Speaks to the kernel by netlink alone and knows neither the node agent nor the API server.
+//! [`run`] does everything until shutdown; [`cni_main`] is the executable's face towards the
+//! container runtime. Speaks to the kernel by netlink alone and knows neither the node agent nor
+//! the API server.
 
 mod cni;
 mod config;
@@ -23,4 +24,4 @@ pub use cni::{cni_main, is_cni_call};
 pub use config::{Config, Error, Guard};
 pub use overlay::check_support;
 pub use policy::model::trimmed as trimmed_pod;
-pub use run::{remove, run};
+pub use run::run;

@@ -1,4 +1,5 @@
-//! Netlink messages and the socket that carries them: the one encoder for routes, nftables and conntrack.
+//! Netlink messages and the socket that carries them: the one encoder for routes, nftables and
+//! conntrack.
 
 pub(crate) mod conntrack;
 pub(crate) mod ethtool;

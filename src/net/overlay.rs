@@ -1,5 +1,5 @@
-//! The overlay between machines: pods of other nodes are reached over VXLAN or WireGuard, or straight where nodes share a
-//! link.
+//! The overlay between machines: pods of other nodes are reached over VXLAN or WireGuard, or
+//! straight where nodes share a link.
 
 pub(crate) mod address;
 pub(crate) mod announce;
@@ -32,7 +32,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::config::{Config, Error};
 use crate::netlink::monitor::{Monitor, News};
 use crate::netlink::route::{self, Address};
-use crate::netlink::{Received, Socket, attribute, ne32};
+use crate::netlink::{Received, attribute, ne32};
 use engine::{Engine, Outcome, View};
 use peer::Peer;
 use plan::Problem;
@@ -96,7 +96,8 @@ pub(crate) struct Overlay {
     engine: Option<Engine>,
 }
 
-/// Starts the overlay. `nodes` are all nodes of the cluster, unless there is no overlay; `node` acts as this node.
+/// Starts the overlay. `nodes` are all nodes of the cluster, unless there is no overlay; `node`
+/// acts as this node.
 pub(crate) fn start(
     config: &Config,
     nodes: &Informer<Node>,
@@ -136,19 +137,6 @@ pub(crate) fn start(
         engine: Some(engine),
     };
     tasks.spawn(Kind::Critical, "overlay", overlay.run(monitor, probed, tasks.shutdown().clone()));
-    Ok(())
-}
-
-/// Takes away what the overlay of this node made, for uninstallation.
-pub(crate) fn remove(config: &Config) -> std::io::Result<()> {
-    let mac = engine::hardware_address(&config.node_name);
-    let (mut socket, mut netfilter) = (Socket::route()?, Socket::netfilter()?);
-    for family in Family::ALL {
-        wireguard::remove(&mut socket, family, &mut kernel::Done::default())?;
-        kernel::remove(&mut socket, family, &mac)?;
-        let mut guard = guard::Guard::new(family, &config.table, &config.bridge);
-        guard.remove(&mut netfilter).map_err(std::io::Error::other)?;
-    }
     Ok(())
 }
 

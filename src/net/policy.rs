@@ -1,7 +1,8 @@
-//! Network policies: what is allowed to and from the pods of this node, held by the kernel.
+//! Network policies: enforces in the kernel what is allowed to and from the pods of this node.
 //!
-//! [`model`] reads objects, [`decide`] makes elements of them, [`nft`] holds the rules; here is the task between the API's
-//! watches, the CNI plugin and the kernel. Pods of the cluster are watched only while there is a policy.
+//! [`model`] parses API objects, [`decide`] computes set elements from them and [`nft`] holds the
+//! rules; this module runs the task between the API watches, the CNI plugin and the kernel. Pods of
+//! the whole cluster are watched only while a policy exists.
 
 mod decide;
 mod frames;
@@ -37,9 +38,9 @@ use gate::{Covered, Gate, Leases};
 use nft::Layout;
 use settings::addr::Family;
 
-/// Changes that come within this time are applied together.
+/// Changes that arrive within this time are applied together.
 const GATHER: Duration = Duration::from_millis(5);
-/// Where it is told that the kernel refuses rules.
+/// Key of the problem that reports rules refused by the kernel.
 const PROBLEM: &str = "policies/rules";
 
 #[derive(Debug, Default)]
@@ -70,10 +71,10 @@ impl Dirty {
     }
 }
 
-/// What stands in the kernel.
+/// The state of a table in the kernel.
 #[derive(Debug)]
-enum Stands {
-    /// Something of an earlier run, or nothing.
+enum TableState {
+    /// A table of an earlier run, or none.
     Unknown,
     Nothing,
     These(Sets, BTreeSet<IpAddr>),
@@ -82,7 +83,7 @@ enum Stands {
 #[derive(Debug)]
 struct Table {
     layout: Layout,
-    stands: Stands,
+    state: TableState,
 }
 
 #[derive(Debug)]
@@ -92,53 +93,54 @@ struct Kernel {
     frames: Frames,
 }
 
-/// The table that sees the frames of pods.
+/// The bridge table that filters the frames of pods.
 #[derive(Debug)]
 struct Frames {
     table: String,
     bridge: String,
-    stands: FramesStand,
-    /// That the kernel refuses it was told.
-    said: bool,
+    state: FramesState,
+    /// The kernel's refusal has been logged.
+    refusal_logged: bool,
 }
 
 #[derive(Debug)]
-enum FramesStand {
+enum FramesState {
     Unknown,
     Nothing,
-    These(frames::Held),
+    These(frames::FrameSets),
 }
 
 impl Frames {
     fn new(config: &Config) -> Self {
         let (table, bridge) = (nft::table(&config.table), config.bridge.clone());
-        Self { table, bridge, stands: FramesStand::Unknown, said: false }
+        Self { table, bridge, state: FramesState::Unknown, refusal_logged: false }
     }
 
-    fn set(&mut self, socket: &mut Socket, wanted: Option<frames::Held>) {
-        let before = std::mem::replace(&mut self.stands, FramesStand::Unknown);
+    fn set(&mut self, socket: &mut Socket, wanted: Option<frames::FrameSets>) {
+        let before = std::mem::replace(&mut self.state, FramesState::Unknown);
         let done = match (before, wanted) {
-            (FramesStand::Nothing, None) => Ok(FramesStand::Nothing),
+            (FramesState::Nothing, None) => Ok(FramesState::Nothing),
             (_, None) => frames::remove(socket, &self.table)
                 .map_err(Error::from)
-                .map(|()| FramesStand::Nothing),
-            (FramesStand::These(old), Some(now)) => frames::apply(socket, &self.table, &old, &now)
+                .map(|()| FramesState::Nothing),
+            (FramesState::These(old), Some(now)) => frames::apply(socket, &self.table, &old, &now)
                 .map_err(Error::from)
-                .map(|()| FramesStand::These(now)),
-            (_, Some(now)) => self.replace(socket, &now).map(|()| FramesStand::These(now)),
+                .map(|()| FramesState::These(now)),
+            (_, Some(now)) => self.replace(socket, &now).map(|()| FramesState::These(now)),
         };
         match done {
-            Ok(stands) => self.stands = stands,
-            // Only who makes frames itself gets around the rules without it; a kernel may have no tables for bridges.
+            Ok(state) => self.state = state,
+            // Without this table only pods that craft their own frames bypass the rules; a kernel
+            // may lack bridge tables.
             Err(error) => {
-                if !std::mem::replace(&mut self.said, true) {
-                    tracing::warn!(%error, "pods that make frames themselves get past network policies");
+                if !std::mem::replace(&mut self.refusal_logged, true) {
+                    tracing::warn!(%error, "policy: no bridge tables, pods that craft frames bypass network policies");
                 }
             }
         }
     }
 
-    fn replace(&self, socket: &mut Socket, held: &frames::Held) -> Result<(), Error> {
+    fn replace(&self, socket: &mut Socket, held: &frames::FrameSets) -> Result<(), Error> {
         let named = || format!("cannot find bridge {}", self.bridge);
         let link = Socket::route().and_then(|mut s| s.link(&self.bridge));
         let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -158,72 +160,72 @@ impl Kernel {
         self.frames.set(&mut self.socket, (!idle).then(|| frames::wanted(local)));
         for table in &mut self.tables {
             let layout = &table.layout;
-            let before = std::mem::replace(&mut table.stands, Stands::Unknown);
+            let before = std::mem::replace(&mut table.state, TableState::Unknown);
             if idle && layout.guard.is_none() {
-                if !matches!(before, Stands::Nothing) {
+                if !matches!(before, TableState::Nothing) {
                     layout.remove(&mut self.socket)?;
                 }
-                table.stands = Stands::Nothing;
+                table.state = TableState::Nothing;
                 continue;
             }
             let sets = decision.sets.remove(&layout.family).unwrap_or_default();
             match &before {
-                Stands::These(old, nodes_before) => {
+                TableState::These(old, nodes_before) => {
                     let count =
                         layout.apply(&mut self.socket, (old, nodes_before), (&sets, nodes))?;
                     tracing::debug!(
                         family = layout.family.name(),
                         count,
-                        "elements of policies changed"
+                        "policy: applied changed elements"
                     );
                 }
-                Stands::Unknown | Stands::Nothing => {
+                TableState::Unknown | TableState::Nothing => {
                     layout.replace(&mut self.socket, &sets, nodes)?
                 }
             }
-            table.stands = Stands::These(sets, nodes.clone());
+            table.state = TableState::These(sets, nodes.clone());
         }
         Ok(())
     }
 }
 
 /// The watch of all pods, with the tasks that end with it.
-struct Watching {
+struct PodWatch {
     tasks: Tasks,
     scope: Scope,
     pods: Informer<Pod>,
     namespaces: Informer<Namespace>,
 }
 
-impl Watching {
+impl PodWatch {
     fn is_synced(&self) -> bool {
         self.pods.is_synced() && self.namespaces.is_synced()
     }
 }
 
-/// The task; see the module.
+/// The network policy task; see the module documentation.
 pub(crate) struct Policies {
     client: Client,
     informers: Informers,
     tasks: Tasks,
-    /// `None` where only [`crate::Guard`] is wanted.
+    /// `None` where only [`crate::Guard`] is configured.
     policies: Option<Informer<()>>,
     namespaces: Option<Informer<Namespace>>,
     nodes: Informer<Node>,
-    watching: Option<Watching>,
+    watching: Option<PodWatch>,
     dirty: Arc<Dirty>,
     leases: watch::Receiver<Leases>,
     covered: watch::Sender<Covered>,
-    /// Both go to a worker thread while they work.
+    /// Both move to a worker thread while rules are computed and applied.
     engine: Option<(Decider, Kernel)>,
     node_addresses: BTreeSet<IpAddr>,
-    /// Something has changed since the rules were made.
+    /// Something has changed since the rules were last applied.
     stale: bool,
     board: Problems,
 }
 
-fn lost() -> Error {
-    Error::Config("the worker that holds the rules panicked".into())
+fn worker_panicked() -> Error {
+    Error::PolicyWorker
 }
 
 fn layouts(config: &Config) -> Vec<Layout> {
@@ -236,7 +238,7 @@ fn layouts(config: &Config) -> Vec<Layout> {
     config.cluster.families().into_iter().map(layout).collect()
 }
 
-/// Takes the tables away: those of an earlier run where policies are not enforced, and all for uninstallation.
+/// Removes the tables of an earlier run where policies are not enforced.
 pub(crate) fn remove(config: &Config, socket: &mut Socket) -> Vec<Error> {
     let each = Family::ALL.into_iter().map(|family| Layout {
         family,
@@ -246,13 +248,13 @@ pub(crate) fn remove(config: &Config, socket: &mut Socket) -> Vec<Error> {
     });
     let faults = each.filter_map(|layout| layout.remove(socket).err().map(Error::from)).collect();
     if let Err(error) = frames::remove(socket, &nft::table(&config.table)) {
-        tracing::debug!(%error, "no table of frames to remove");
+        tracing::debug!(%error, "policy: no bridge table to remove");
     }
     faults
 }
 
 impl Policies {
-    /// Where pods wait for their rules comes back beside the task.
+    /// Also returns the gate at which pods wait for their rules.
     pub(crate) fn new(
         config: &Config,
         (client, informers, nodes): (&Client, &Informers, Informer<Node>),
@@ -272,7 +274,7 @@ impl Policies {
         let socket = Socket::netfilter().map_err(Error::io("cannot open a netfilter socket"))?;
         let tables = layouts(config)
             .into_iter()
-            .map(|layout| Table { layout, stands: Stands::Unknown })
+            .map(|layout| Table { layout, state: TableState::Unknown })
             .collect();
         let (covered, seen) = watch::channel(Covered::default());
         let kernel = Kernel { socket, tables, frames: Frames::new(config) };
@@ -296,8 +298,9 @@ impl Policies {
         Ok((this, Gate(seen)))
     }
 
-    /// Runs until shutdown; what the kernel refuses is tried again as a whole. A table of an earlier run stays until all is
-    /// known that makes a new one, and the last one stays behind.
+    /// Runs until shutdown; after a refusal by the kernel the whole table is applied again. The
+    /// table of an earlier run stays until everything needed for a new one has synced, and the last
+    /// table stays after shutdown.
     pub(crate) async fn run(mut self, shutdown: Shutdown) -> Result<(), Error> {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
         let mut complete = false;
@@ -331,8 +334,8 @@ impl Policies {
                     }
                     Err(error) => self.board.put(
                         PROBLEM,
-                        format!("the kernel refuses the rules of network policies: {error}"),
-                        "see `kube-lite check-config`; pods that start meanwhile wait",
+                        format!("the kernel refused the rules of network policies: {error}"),
+                        "see `kube-lite check-config`; pods that start in the meantime wait",
                     ),
                 }
                 if !backoff.wait(&shutdown).await {
@@ -344,7 +347,8 @@ impl Policies {
         }
     }
 
-    /// Begins the watch of pods with the first policy and ends it with the last; whether all that decides is known.
+    /// Starts the watch of pods with the first policy and ends it with the last. Returns whether
+    /// all inputs of the decision have synced.
     fn follow(&mut self, has_policies: bool) -> bool {
         if !has_policies {
             if let Some(watching) = self.watching.take() {
@@ -356,36 +360,38 @@ impl Policies {
                 }
                 self.stale = true;
                 tracing::debug!(
-                    "no network policy any more, pods of the cluster are watched no longer"
+                    "policy: last network policy removed, stopped the watch of all pods"
                 );
             }
             return true;
         }
         if self.watching.is_none() {
-            tracing::debug!("a network policy, pods of the cluster are watched");
+            tracing::debug!("policy: first network policy, started the watch of all pods");
             let namespaces = self.namespaces.get_or_insert_with(|| {
                 let namespaces = self.informers.of::<Namespace>();
                 namespaces.on_change(self.dirty.note(|keys, key| keys.namespaces.insert(key)));
                 namespaces
             });
-            // The watch before may have told of them already, and they were forgotten.
+            // An earlier watch may have reported these already; the decider has forgotten them
+            // since.
             let known = namespaces.cache().list("").into_iter().map(|o| o.key.clone());
             self.dirty.keys.lock().namespaces.extend(known);
             let tasks = self.tasks.child();
-            // Pods in their node's network are subject to no policy, and what is over has no address any more.
+            // Policies do not apply to host-network pods, and finished pods no longer have an
+            // address.
             let scope = Scope::all(gvr_of::<Pod>())
                 .fields("spec.hostNetwork=false,status.phase!=Failed,status.phase!=Succeeded");
             let pods = Informers::new(self.client.clone(), tasks.clone()).scoped(scope.clone());
             pods.on_change(self.dirty.note(|keys, key| keys.pods.insert(key)));
             let namespaces = namespaces.clone();
-            self.watching = Some(Watching { tasks, scope, pods, namespaces });
+            self.watching = Some(PodWatch { tasks, scope, pods, namespaces });
         }
-        self.watching.as_ref().is_some_and(Watching::is_synced)
+        self.watching.as_ref().is_some_and(PodWatch::is_synced)
     }
 
-    /// Makes the rules as everything known says; `false` when not all that decides is known.
+    /// Applies the rules for the current state; returns `false` while inputs have not synced.
     async fn sync(&mut self) -> Result<bool, Error> {
-        let Some((decider, _)) = &mut self.engine else { return Err(lost()) };
+        let Some((decider, _)) = &mut self.engine else { return Err(worker_panicked()) };
         let keys = std::mem::take(&mut self.dirty.keys.lock().policies);
         for key in keys {
             let informer = self.policies.as_ref();
@@ -397,9 +403,11 @@ impl Policies {
         if !synced || !self.follow(has_policies) {
             return Ok(false);
         }
-        self.take_notes();
+        self.apply_changes();
         let leases = self.leases.borrow_and_update().clone();
-        let Some((mut decider, mut kernel)) = self.engine.take() else { return Err(lost()) };
+        let Some((mut decider, mut kernel)) = self.engine.take() else {
+            return Err(worker_panicked());
+        };
         self.stale |= decider.local(leases.pods);
         if !self.stale {
             self.engine = Some((decider, kernel));
@@ -422,8 +430,8 @@ impl Policies {
         Ok(true)
     }
 
-    /// Tells the decider what has changed of pods, namespaces and nodes.
-    fn take_notes(&mut self) {
+    /// Passes changes of pods, namespaces and nodes to the decider.
+    fn apply_changes(&mut self) {
         let Some((decider, _)) = &mut self.engine else { return };
         let (namespaces, pods, nodes) = {
             let mut keys = self.dirty.keys.lock();

@@ -24,7 +24,7 @@ use crate::config::{Config, Error};
 use crate::netlink::Socket;
 use crate::netlink::conntrack;
 use nft::Layout;
-use rules::{Groups, HostPort, Place, Wanted};
+use rules::{DesiredElements, Groups, HostPort, NodeContext};
 use services::SERVICE_NAME_LABEL;
 use settings::addr::Family;
 use state::State;
@@ -33,7 +33,7 @@ use state::State;
 pub(crate) type HostPorts = BTreeMap<String, Vec<HostPort>>;
 /// Index of EndpointSlices by `namespace/service`.
 pub(crate) const BY_SERVICE: &str = "service";
-/// Changes that come within this time are applied together.
+/// Changes that arrive within this time are applied together.
 const GATHER: Duration = Duration::from_millis(5);
 
 pub(crate) fn slice_services(slice: &Object) -> Vec<String> {
@@ -41,7 +41,7 @@ pub(crate) fn slice_services(slice: &Object) -> Vec<String> {
     name.map(|n| format!("{}/{n}", slice.key.namespace)).into_iter().collect()
 }
 
-/// One family's table with what it should hold.
+/// One family's table and its desired state.
 #[derive(Debug)]
 struct Table {
     layout: Layout,
@@ -53,8 +53,8 @@ struct Table {
 struct Engine {
     socket: Socket,
     tables: Vec<Table>,
-    place: Place,
-    /// The table is ours and equals the state.
+    node_context: NodeContext,
+    /// The table was made by this process and equals the state.
     live: bool,
 }
 
@@ -64,7 +64,7 @@ impl Engine {
             let family = table.layout.family;
             let difference = table.state.take_difference();
             if !self.live {
-                table.layout.replace(&mut self.socket, &table.state, &self.place)?;
+                table.layout.replace(&mut self.socket, &table.state, &self.node_context)?;
             } else if !difference.is_empty() {
                 table.layout.apply(&mut self.socket, &table.state, &difference)?;
             }
@@ -72,9 +72,14 @@ impl Engine {
             match stale {
                 Ok(0) => {}
                 Ok(count) => {
-                    tracing::debug!(count, "forgot UDP connections to endpoints that are gone")
+                    tracing::debug!(
+                        count,
+                        "proxy: removed conntrack entries of stale UDP endpoints"
+                    )
                 }
-                Err(error) => tracing::warn!(%error, "cannot forget UDP connections"),
+                Err(error) => {
+                    tracing::warn!(%error, "proxy: cannot remove stale UDP conntrack entries")
+                }
             }
         }
         self.live = true;
@@ -101,15 +106,15 @@ impl Dirty {
     }
 }
 
-/// Keeps the tables as the API says, until shutdown.
+/// Keeps the tables in sync with the API until shutdown.
 pub(crate) struct Proxy {
     services: Informer<Service>,
     slices: Informer<EndpointSlice>,
     node: Informer<Node>,
     ranges: Informer<ServiceCIDR>,
-    /// The blocks of services that the configuration names; ServiceCIDRs add more.
+    /// The Service CIDRs of the configuration; ServiceCIDR objects add more.
     configured: Vec<settings::Cidr>,
-    /// All of them, told to whoever makes routes.
+    /// All Service CIDRs, published for the routes of the bridge.
     blocks: watch::Sender<Option<Vec<settings::Cidr>>>,
     node_name: String,
     dirty: Arc<Dirty>,
@@ -118,7 +123,7 @@ pub(crate) struct Proxy {
     left_out: watch::Receiver<BTreeSet<String>>,
     checks: health::HealthChecks,
     health: Arc<health::Health>,
-    /// The addresses of Services are ours to serve.
+    /// Whether the proxy serves Service addresses.
     serves: bool,
     engine: Option<Engine>,
     synced: bool,
@@ -157,7 +162,7 @@ impl Proxy {
             if *change.object().key.name != *own {
                 return;
             }
-            // A node's status changes all the time; only its zone matters here.
+            // A node's status changes frequently; only its zone matters here.
             let zone = change.object().label("topology.kubernetes.io/zone").map(str::to_owned);
             let mut before = zone_before.lock();
             if *before != zone {
@@ -201,7 +206,7 @@ impl Proxy {
         let engine = Engine {
             socket: Socket::netfilter().map_err(Error::io("cannot open a netfilter socket"))?,
             tables,
-            place: Place {
+            node_context: NodeContext {
                 node: config.node_name.clone(),
                 zone: String::new(),
                 node_ips: config.addresses.borrow().clone(),
@@ -238,12 +243,13 @@ impl Proxy {
         })
     }
 
-    /// Runs until shutdown; what the kernel refuses is tried again as a whole.
+    /// Runs until shutdown; after a refusal by the kernel the whole table is applied again.
     pub(crate) async fn run(mut self, shutdown: Shutdown) -> Result<(), Error> {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
         self.start().await?;
         if self.serves {
-            // The table is there: the kernel tracks connections, and has the settings.
+            // With the table in node_context the kernel tracks connections, so the conntrack
+            // settings exist.
             base::tasks::blocking(crate::host::set_conntrack_timeouts).await?;
         }
         let ready = {
@@ -258,7 +264,7 @@ impl Proxy {
             tokio::select! {
                 () = shutdown.requested() => return Ok(()),
                 _ = &mut ready, if !self.synced => {
-                    // Before the first full view a table of an earlier run stays as it is.
+                    // Until the caches have synced, a table of an earlier run stays unchanged.
                     self.synced = true;
                     self.dirty.everything();
                 }
@@ -284,7 +290,7 @@ impl Proxy {
             self.health.waiting();
             base::clock::sleep(GATHER).await;
             while let Err(error) = self.sync().await {
-                tracing::warn!(%error, "service rules not applied, will replace the table");
+                tracing::warn!(%error, "proxy: cannot apply service rules, replacing the table");
                 if let Some(engine) = &mut self.engine {
                     engine.live = false;
                 }
@@ -297,7 +303,8 @@ impl Proxy {
         }
     }
 
-    /// Makes a table at once where none stands from an earlier run: pods need masquerade before the API answers.
+    /// Creates a table at once when no earlier run left one: pods need masquerade before the API
+    /// answers.
     async fn start(&mut self) -> Result<(), Error> {
         let Some(mut engine) = self.engine.take() else { return Ok(()) };
         let list = self.host_ports.borrow_and_update().clone();
@@ -306,7 +313,7 @@ impl Proxy {
                 plan_host_ports(table, &list);
                 let layout = &table.layout;
                 if !crate::nft::has_table(&mut engine.socket, layout.family, &layout.table)? {
-                    layout.replace(&mut engine.socket, &table.state, &engine.place)?;
+                    layout.replace(&mut engine.socket, &table.state, &engine.node_context)?;
                 }
             }
             Ok(engine)
@@ -323,7 +330,8 @@ impl Proxy {
             plan_host_ports(table, &list);
         }
         if !self.synced {
-            // Only what adds to an earlier run's table; the full view replaces it anyway.
+            // Until the cache has synced, only add host ports; the full sync replaces the table
+            // anyway.
             let (engine, result) = base::tasks::blocking(move || {
                 for table in &mut engine.tables {
                     let difference = table.state.take_difference();
@@ -338,16 +346,16 @@ impl Proxy {
             .await?;
             self.engine = Some(engine);
             return result.or_else(|error: Error| {
-                tracing::debug!(%error, "host ports wait for the full table");
+                tracing::debug!(%error, "proxy: host ports wait for the full table");
                 Ok(())
             });
         }
         if self.dirty.all.swap(false, std::sync::atomic::Ordering::AcqRel) {
             let node = self.node.get("", &self.node_name);
-            engine.place.zone = node
+            engine.node_context.zone = node
                 .and_then(|n| n.metadata.labels?.remove("topology.kubernetes.io/zone"))
                 .unwrap_or_default();
-            engine.place.node_ips.clone_from(&self.addresses.borrow_and_update());
+            engine.node_context.node_ips.clone_from(&self.addresses.borrow_and_update());
             self.follow_ranges(&mut engine);
             let known = self.services.cache().list("").into_iter();
             let mut keys: BTreeSet<(String, String)> =
@@ -372,7 +380,8 @@ impl Proxy {
         result
     }
 
-    /// Unknown addresses in the blocks of services are nobody's; ServiceCIDRs add to those of the configuration.
+    /// Addresses in the Service CIDRs that no Service has are refused; ServiceCIDR objects add to
+    /// those of the configuration.
     fn follow_ranges(&self, engine: &mut Engine) {
         let mut blocks = self.configured.clone();
         if self.serves {
@@ -398,7 +407,7 @@ impl Proxy {
         }
     }
 
-    /// Looks again at the services of this node's pods.
+    /// Marks the Services of this node's pods as changed.
     fn dirty_own(&self) {
         for slice in self.slices.list("") {
             let meta = &slice.metadata;
@@ -417,7 +426,7 @@ impl Proxy {
         let ports = service.as_ref().map(services::ports).unwrap_or_default();
         let slices = self.slices.by_index(BY_SERVICE, &key);
         let spec = service.as_ref().and_then(|s| s.spec.as_ref());
-        // Some want their pods named whether they are ready or not.
+        // Some Services publish their pods whether they are ready or not.
         let as_told = spec.is_some_and(|s| s.publish_not_ready_addresses == Some(true));
         let endpoints = if as_told {
             services::endpoints(&slices, &self.node_name, &BTreeSet::new())
@@ -437,7 +446,8 @@ impl Proxy {
                 table.groups.release(&key);
             }
             let family = table.layout.family;
-            let wanted = rules::plan(&mut table.groups, &ports, &endpoints, &engine.place, family);
+            let wanted =
+                rules::plan(&mut table.groups, &ports, &endpoints, &engine.node_context, family);
             table.state.replace(&key, wanted);
         }
     }
@@ -451,7 +461,7 @@ fn plan_host_ports(table: &mut Table, list: &HostPorts) {
         .cloned()
         .collect();
     for owner in gone {
-        table.state.replace(&owner, Wanted::default());
+        table.state.replace(&owner, DesiredElements::default());
     }
     for (owner, ports) in list {
         table.state.replace(owner, rules::plan_host_ports(ports, table.layout.family));

@@ -16,9 +16,9 @@ use crate::host;
 use crate::netlink::Socket;
 use crate::overlay;
 use crate::policy::{self, Policies};
-use crate::proxy::{self, HostPorts, Proxy};
+use crate::proxy::{HostPorts, Proxy};
 use settings::Backend;
-use settings::addr::{Cidr, Family};
+use settings::addr::Cidr;
 
 /// Holds the addresses of cluster DNS and the routes of Services where another CNI plugin connects
 /// pods. Not `cni0`: plugins of others use that name.
@@ -73,9 +73,10 @@ fn check(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs the network of this node until shutdown. `client` acts as the network (`system:kube-proxy`), `node` as the node,
-/// whose annotations tell others how to reach its pods. Rules, links and leases stay when it ends, so that pods and their
-/// connections go on; the next start adopts them.
+/// Runs the network of this node until shutdown. `client` acts as the network
+/// (`system:kube-proxy`), `node` as the node, whose annotations tell others how to reach its pods.
+/// Rules, links and leases stay when it ends, so that pods and their connections go on; the next
+/// start adopts them.
 ///
 /// # Errors
 /// When the kernel or a path refuses what the network cannot do without; the message names it.
@@ -208,7 +209,8 @@ fn follow_node(config: &Config, nodes: &Informer<Node>, blocks: watch::Sender<Ve
     });
 }
 
-/// Remembers new blocks of pods, and moves the bridge to them and to new blocks of services, until shutdown.
+/// Remembers new blocks of pods, and moves the bridge to them and to new blocks of services, until
+/// shutdown.
 async fn apply_blocks(
     config: &Config,
     (mut blocks, mut services): (watch::Receiver<Vec<Cidr>>, watch::Receiver<Option<Vec<Cidr>>>),
@@ -249,24 +251,4 @@ async fn apply_blocks(
             return Ok(());
         }
     }
-}
-
-/// Takes the network away for uninstallation: tables and bridge. Goes on after a failure and returns all of them.
-pub fn remove(config: &Config) -> Vec<Error> {
-    let mut faults = Vec::new();
-    match Socket::netfilter() {
-        Ok(mut socket) => {
-            faults.extend(policy::remove(config, &mut socket));
-            for family in Family::ALL {
-                let removed = proxy::nft::remove(&mut socket, family, &config.table);
-                faults.extend(removed.err().map(Error::from));
-            }
-        }
-        Err(error) => faults.push(Error::io("cannot open a netfilter socket")(error)),
-    }
-    let removed = Socket::route().and_then(|mut s| s.delete_link(&config.bridge));
-    faults.extend(removed.err().map(Error::io(format!("cannot remove bridge {}", config.bridge))));
-    let removed = overlay::remove(config);
-    faults.extend(removed.err().map(Error::io("cannot remove the overlay")));
-    faults
 }

@@ -12,13 +12,14 @@ use crate::cni::{Command, Server};
 use crate::netlink::{Socket, conntrack};
 use crate::proxy::HostPorts;
 use crate::proxy::nft::Layout;
-use crate::proxy::rules::{Groups, Place, Wanted, plan, plan_host_ports};
+use crate::proxy::rules::{DesiredElements, Groups, NodeContext, plan, plan_host_ports};
 use crate::proxy::services::{Endpoint, Port};
 use crate::proxy::state::State;
 use crate::testing::{Pod, config, in_namespace, privileged, request, shell};
 use settings::addr::Family;
 
-/// Longer than the second after which a refused packet is repeated: the kernel limits ICMP errors per receiver.
+/// Longer than the second after which a refused packet is repeated: the kernel limits ICMP errors
+/// per receiver.
 pub(crate) const WAIT: Duration = Duration::from_millis(3500);
 
 pub(crate) struct Node {
@@ -26,7 +27,7 @@ pub(crate) struct Node {
     layout: Layout,
     state: State,
     groups: Groups,
-    place: Place,
+    node_context: NodeContext,
     socket: Socket,
     server: Server,
     ports: watch::Receiver<HostPorts>,
@@ -132,13 +133,13 @@ impl Node {
             cluster: config.cluster.cluster_cidrs.clone(),
             service: config.cluster.service_cidrs.clone(),
         };
-        let place = Place { node: "me".into(), ..Place::default() };
+        let node_context = NodeContext { node: "me".into(), ..NodeContext::default() };
         let mut node = Self {
             family,
             layout,
             state: State::default(),
             groups: Groups::default(),
-            place,
+            node_context,
             socket: Socket::netfilter().unwrap(),
             server,
             ports,
@@ -166,7 +167,7 @@ impl Node {
     }
 
     fn restart(&mut self) {
-        self.layout.replace(&mut self.socket, &self.state, &self.place).unwrap();
+        self.layout.replace(&mut self.socket, &self.state, &self.node_context).unwrap();
         let _ = self.state.take_difference();
     }
 
@@ -180,7 +181,8 @@ impl Node {
         conntrack::forget_stale(&mut self.socket, self.family, &difference.udp).unwrap();
     }
 
-    /// Sets the service with these pods as endpoints; a pod's `remote` twin counts as on another node.
+    /// Sets the service with these pods as endpoints; a pod's `remote` twin counts as on another
+    /// node.
     pub(crate) fn service(
         &mut self,
         protocol: u8,
@@ -213,7 +215,7 @@ impl Node {
             nodes: Vec::new(),
         });
         let all = BTreeMap::from([((String::new(), protocol), list.collect())]);
-        let wanted = plan(&mut self.groups, &[port], &all, &self.place, self.family);
+        let wanted = plan(&mut self.groups, &[port], &all, &self.node_context, self.family);
         self.state.replace(&format!("n/s{protocol}"), wanted);
         self.apply();
     }
@@ -295,7 +297,8 @@ fn cluster_node_and_external_addresses_reach_all_endpoints() {
     });
 }
 
-/// The soonest of three: the machine may be busy, but what waits for a repeated packet never comes before a second.
+/// The soonest of three: the machine may be busy, but what waits for a repeated packet never comes
+/// before a second.
 fn soonest(work: impl Fn() -> String) -> (String, bool) {
     let mut best = (String::new(), Duration::MAX);
     for _ in 0..3 {
@@ -337,8 +340,9 @@ fn a_service_without_endpoints_refuses_at_once_over_tcp_and_udp() {
     });
 }
 
-/// The kernel gives each address so many ICMPv6 messages a second. A packet that leaves by the bridge it came from costs a redirect,
-/// which is worth four refusals: one that is refused must not have got so far.
+/// The kernel gives each address so many ICMPv6 messages a second. A packet that leaves by the
+/// bridge it came from costs a redirect, which is worth four refusals: one that is refused must not
+/// have got so far.
 #[test]
 fn redirects_do_not_use_up_what_refusals_need() {
     each_family("redirects_do_not_use_up_what_refusals_need", |node| {
@@ -355,7 +359,8 @@ fn redirects_do_not_use_up_what_refusals_need() {
             for _ in 0..60 {
                 ask(Duration::from_millis(20));
             }
-            // As a client that repeats its packet: each second is worth one refusal over IPv4, four over IPv6.
+            // As a client that repeats its packet: each second is worth one refusal over IPv4, four
+            // over IPv6.
             [(); 8].map(|()| ask(Duration::from_secs(1)))
         });
         let refused = |kind: &&std::io::ErrorKind| **kind == std::io::ErrorKind::ConnectionRefused;
@@ -429,7 +434,8 @@ fn affinity_holds_over_changes_and_restarts_and_expires() {
             assert_eq!(who(&node.ask_in_pod(0, vip, 80)), other);
         }
         node.service(6, both, |p| p.affinity_seconds = 2);
-        // After expiry both are chosen again, by chance: the same 40 times in a row does not happen.
+        // After expiry both are chosen again, by chance: the same 40 times in a row does not
+        // happen.
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..40 {
             shell("sleep 3");
@@ -468,7 +474,7 @@ fn connections_outlive_a_restart_and_changes_of_other_services() {
         assert_eq!(who(&line(&mut stream)), "a");
         node.service(6, &[(1, true)], |_| {});
         assert_eq!(who(&line(&mut stream)), "a", "endpoint out of the service, connection not cut");
-        node.state.replace("n/s6", Wanted::default());
+        node.state.replace("n/s6", DesiredElements::default());
         node.apply();
         assert_eq!(who(&line(&mut stream)), "a");
     });

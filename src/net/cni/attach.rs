@@ -59,8 +59,8 @@ pub(crate) fn loopback(request: &Request) -> Reply {
     up().map_or_else(Reply::failed, Reply::done)
 }
 
-/// The hardware address that goes with a pod address, so that neighbours' entries stay right when an address is given
-/// again.
+/// The hardware address that goes with a pod address, so that neighbours' entries stay right when
+/// an address is given again.
 fn hardware_address(lease: &Lease) -> [u8; 6] {
     let bytes = lease.addresses.first().map(|a| octets(*a)).unwrap_or_default();
     let mut out = [0x0a, 0x58, 0, 0, 0, 0];
@@ -83,8 +83,8 @@ fn configure(interface: &str, lease: &Lease, gateways: &[IpAddr]) -> io::Result<
     socket.set_up(1)?;
     let missing = || io::Error::new(io::ErrorKind::NotFound, format!("no link {interface}"));
     let link = socket.link(interface)?.ok_or_else(missing)?;
-    // All traffic goes through the node, so that replies find their way back through its translation; a redirect to a
-    // neighbour on the bridge would undo that.
+    // All traffic goes through the node, so that replies find their way back through its
+    // translation; a redirect to a neighbour on the bridge would undo that.
     for name in [
         "ipv4/conf/all/accept_redirects".to_owned(),
         format!("ipv4/conf/{interface}/accept_redirects"),
@@ -97,8 +97,8 @@ fn configure(interface: &str, lease: &Lease, gateways: &[IpAddr]) -> io::Result<
             host::sysctl(&format!("ipv6/conf/{interface}/{name}"), "0")?;
         }
     } else {
-        // A pod without an address of IPv6 must not get one, and a way out, from a neighbour that calls itself a router
-        // (CVE-2020-10749).
+        // A pod without an address of IPv6 must not get one, and a way out, from a neighbour that
+        // calls itself a router (CVE-2020-10749).
         let setting = format!("ipv6/conf/{interface}/accept_ra");
         match host::sysctl(&setting, "0") {
             // A kernel without IPv6.
@@ -126,7 +126,8 @@ pub(crate) struct Bridge {
     pub(crate) gateways: Vec<IpAddr>,
 }
 
-/// Makes the pod's link as the lease says; repeating it changes nothing. Undoes what it did when it fails.
+/// Makes the pod's link as the lease says; repeating it changes nothing. Undoes what it did when it
+/// fails.
 pub(crate) fn add(request: &Request, lease: &Lease, bridge: &Bridge) -> Result<Value, Failure> {
     let namespace = open(&request.netns)?;
     let mut socket = Socket::route().map_err(fault("cannot open a route socket"))?;

@@ -12,7 +12,8 @@ const PLUGIN: &str = "kube-lite";
 /// Found before the files of other networks, which sort later.
 const FILE: &str = "10-kube-lite.conflist";
 
-/// Points `path` at this executable: a link that follows upgrades, or a copy where links are not possible.
+/// Points `path` at this executable: a link that follows upgrades, or a copy where links are not
+/// possible.
 fn point(executable: &Path, path: &Path) -> io::Result<()> {
     if std::fs::read_link(path).is_ok_and(|to| to == executable) {
         return Ok(());
@@ -32,8 +33,8 @@ pub(crate) fn install(config: &Config) -> Result<(), Error> {
     install_as(config, &executable)
 }
 
-/// Removes what [`install`] wrote, for a node whose pods another CNI plugin connects. Files of other
-/// plugins stay.
+/// Removes what [`install`] wrote, for a node whose pods another CNI plugin connects. Files of
+/// other plugins stay.
 pub(crate) fn uninstall(config: &Config) -> Result<(), Error> {
     let executable =
         std::env::current_exe().map_err(Error::io("cannot find the path of this executable"))?;
@@ -65,7 +66,8 @@ fn install_as(config: &Config, executable: &Path) -> Result<(), Error> {
     }
     let plugin = config.cni_bin_dir.join(PLUGIN);
     point(executable, &plugin).map_err(named(&plugin))?;
-    // containerd before 2.1 asks a plugin for the loopback link too; the distribution's own stays if it is there.
+    // containerd before 2.1 asks a plugin for the loopback link too; the distribution's own stays
+    // if it is there.
     let loopback = config.cni_bin_dir.join("loopback");
     if std::fs::metadata(&loopback).is_err() {
         point(executable, &loopback).map_err(named(&loopback))?;

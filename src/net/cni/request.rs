@@ -30,8 +30,8 @@ pub(crate) enum Command {
     Collect,
 }
 
-/// A CNI error: codes 1 to 99 are the specification's (4 bad environment, 5 I/O, 6 decoding, 7 bad configuration,
-/// 11 try again later, 50 plugin not available).
+/// A CNI error: codes 1 to 99 are the specification's (4 bad environment, 5 I/O, 6 decoding, 7 bad
+/// configuration, 11 try again later, 50 plugin not available).
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Failure {
@@ -160,7 +160,8 @@ impl Request {
     }
 }
 
-/// A member by its name in any case: containerd writes `HostPort` where the CNI conventions say `hostPort`.
+/// A member by its name in any case: containerd writes `HostPort` where the CNI conventions say
+/// `hostPort`.
 fn member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     object.as_object()?.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v)
 }

@@ -67,7 +67,8 @@ impl Server {
         host_ports: watch::Sender<HostPorts>,
     ) -> Result<Self, Error> {
         let directory = config.state_dir.join("leases");
-        // The socket's folder is in memory: what is there is of this run of the machine, as links are.
+        // The socket's folder is in memory: what is there is of this run of the machine, as links
+        // are.
         let copies = config.socket.parent().map(|folder| folder.join("lease-copies"));
         let ipam = Ipam::open(&directory, copies.as_deref())
             .map_err(Error::io(format!("cannot read leases in {}", directory.display())))?;
@@ -281,8 +282,8 @@ impl Server {
         Ok(())
     }
 
-    /// Gives back leases whose link is gone: their DEL came while the agent was away, or the machine restarted. Their
-    /// pods get the same addresses again.
+    /// Gives back leases whose link is gone: their DEL came while the agent was away, or the
+    /// machine restarted. Their pods get the same addresses again.
     fn collect(&self) -> Result<(), Failure> {
         let io = |e: std::io::Error| Failure::io(format!("cannot read the node's links: {e}"));
         let links = Socket::route().and_then(|mut s| s.links()).map_err(io)?;

@@ -25,7 +25,8 @@ pub(crate) enum Outcome {
     Reply(Box<Message>),
     /// Ask elsewhere.
     Forward(Box<Message>),
-    /// An answer that ends in a name outside the cluster: its addresses are asked for elsewhere and appended.
+    /// An answer that ends in a name outside the cluster: its addresses are asked for elsewhere and
+    /// appended.
     Chase { reply: Box<Message>, ask: Box<Message> },
     /// Not a question at all: no answer, or two servers would answer each other forever.
     Ignore,
@@ -257,9 +258,9 @@ pub(crate) fn udp_limit(request: &[u8]) -> usize {
     usize::from(offered.unwrap_or(UDP_MIN).clamp(UDP_MIN, UDP_MAX))
 }
 
-/// The bytes of an answer of at most `limit` bytes. A longer one keeps the records that fit, in the order
-/// answers, authorities, additionals, and carries the truncation bit, as CoreDNS sends it: resolvers
-/// that never ask again over TCP (musl before 1.2.4) then still have addresses to use.
+/// The bytes of an answer of at most `limit` bytes. A longer one keeps the records that fit, in the
+/// order answers, authorities, additionals, and carries the truncation bit, as CoreDNS sends it:
+/// resolvers that never ask again over TCP (musl before 1.2.4) then still have addresses to use.
 pub(crate) fn encode(message: &Message, limit: usize) -> Option<Vec<u8>> {
     let bytes = message.to_vec().ok()?;
     if bytes.len() <= limit {
@@ -273,7 +274,8 @@ pub(crate) fn encode(message: &Message, limit: usize) -> Option<Vec<u8>> {
     shorter.to_vec().ok()
 }
 
-/// How many answers, authorities and additionals fit beside the header, the question and the OPT record.
+/// How many answers, authorities and additionals fit beside the header, the question and the OPT
+/// record.
 fn fitting(message: &Message, limit: usize) -> Option<(usize, usize, usize)> {
     let room = match &message.edns {
         Some(edns) => limit.checked_sub(Wire::from(edns).to_bytes().ok()?.len())?,
@@ -285,7 +287,8 @@ fn fitting(message: &Message, limit: usize) -> Option<(usize, usize, usize)> {
         encoder.emit(0).ok()?;
     }
     encoder.emit_all(message.queries.iter()).ok()?;
-    // Names shrink to pointers at what is before them, so that a record's size shows after it is written.
+    // Names shrink to pointers at what is before them, so that a record's size shows after it is
+    // written.
     let mut fits = |record: &&Wire| record.emit(&mut encoder).is_ok() && encoder.len() <= room;
     let mut kept = |list: &[Wire]| list.iter().take_while(&mut fits).count();
     let answers = kept(&message.answers);

@@ -30,7 +30,8 @@ struct Server {
     turn: AtomicUsize,
 }
 
-/// Answers at these addresses until shutdown. An address or port that cannot be bound is tried again.
+/// Answers at these addresses until shutdown. An address or port that cannot be bound is tried
+/// again.
 pub(crate) fn serve(config: &crate::Config, cluster: Cluster, tasks: &Tasks) {
     let server = Arc::new(Server {
         zone: Zone {

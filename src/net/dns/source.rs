@@ -1,4 +1,5 @@
-//! The zone's directory over shared informers; answers go on from the cache while the server is away.
+//! The zone's directory over shared informers; answers go on from the cache while the server is
+//! away.
 
 use std::net::IpAddr;
 

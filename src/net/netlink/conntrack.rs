@@ -40,7 +40,8 @@ fn is_stale(original: &Tuple, reply: &Tuple, family: Family, keep: &Keep) -> boo
         .is_some_and(|endpoints| !endpoints.contains(&reply.source))
 }
 
-/// Deletes the UDP connections to these destinations that lead elsewhere; returns how many there were.
+/// Deletes the UDP connections to these destinations that lead elsewhere; returns how many there
+/// were.
 pub(crate) fn forget_stale(socket: &mut Socket, family: Family, keep: &Keep) -> io::Result<usize> {
     if keep.is_empty() {
         return Ok(0);

@@ -1,4 +1,5 @@
-//! Features of links that drivers may leave to hardware: read and switched, as `ethtool -k` and `-K` do.
+//! Features of links that drivers may leave to hardware: read and switched, as `ethtool -k` and
+//! `-K` do.
 
 use std::io;
 
@@ -22,7 +23,8 @@ const BIT_VALUE: u16 = 3;
 /// `ETHTOOL_FLAG_OMIT_REPLY`: an acknowledgement is enough.
 const OMIT_REPLY: u32 = 2;
 
-/// The link's driver completes the checksums of packets that it sends; what virtual links have is this one.
+/// The link's driver completes the checksums of packets that it sends; what virtual links have is
+/// this one.
 pub(crate) const CHECKSUMS: &str = "tx-checksum-ip-generic";
 
 fn body(command: u8, link: &str, flags: u32) -> Writer {
@@ -50,7 +52,8 @@ pub(crate) struct Ethtool {
 
 impl Ethtool {
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] from kernels without it (before 5.6, or CONFIG_ETHTOOL_NETLINK is off).
+    /// [`io::ErrorKind::NotFound`] from kernels without it (before 5.6, or CONFIG_ETHTOOL_NETLINK
+    /// is off).
     pub(crate) fn open() -> io::Result<Self> {
         let mut socket = Socket::generic()?;
         let mut w = Writer::default();

@@ -11,8 +11,8 @@ use tokio::net::UnixDatagram;
 
 use crate::netlink::{Received, split};
 
-/// Links, IPv4 and IPv6 addresses, IPv4 and IPv6 routes: bits of `RTNLGRP_LINK`, `…_IPV4_IFADDR`, `…_IPV4_ROUTE`,
-/// `…_IPV6_IFADDR`, `…_IPV6_ROUTE`.
+/// Links, IPv4 and IPv6 addresses, IPv4 and IPv6 routes: bits of `RTNLGRP_LINK`, `…_IPV4_IFADDR`,
+/// `…_IPV4_ROUTE`, `…_IPV6_IFADDR`, `…_IPV6_ROUTE`.
 const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10;
 
 /// What came.
@@ -27,7 +27,8 @@ pub(crate) enum News {
 /// Listens to the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub(crate) struct Monitor {
-    /// A netlink socket is one of datagrams: what this type does to it (`recv`) is the same for all of them.
+    /// A netlink socket is one of datagrams: what this type does to it (`recv`) is the same for all
+    /// of them.
     socket: UnixDatagram,
     buffer: Vec<u8>,
 }

@@ -1,4 +1,5 @@
-//! Permanent neighbour entries, and the forwarding entries of a tunnel: which machine has a hardware address.
+//! Permanent neighbour entries, and the forwarding entries of a tunnel: which machine has a
+//! hardware address.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -119,7 +119,8 @@ impl Socket {
         self.request(NEW_LINK, CREATE | EXCL, &w.0)
     }
 
-    /// A veth pair: `host` here with its port on `bridge`, `peer` (name, hardware address) in the namespace behind `ns`.
+    /// A veth pair: `host` here with its port on `bridge`, `peer` (name, hardware address) in the
+    /// namespace behind `ns`.
     pub(crate) fn add_veth(
         &mut self,
         host: &str,
@@ -215,7 +216,8 @@ impl Socket {
         let mut head = [0; 12];
         head[0] = family.number();
         let mut found = false;
-        // The head: family, bits of the destination, …, type in byte 7 (1: unicast); attribute 4 is the link.
+        // The head: family, bits of the destination, …, type in byte 7 (1: unicast); attribute 4 is
+        // the link.
         self.dump(GET_ROUTE, &head, |r| {
             let byte = |n: usize| r.body.get(n).copied();
             let link = r.body.get(12..).and_then(|list| attribute(list, 4));

@@ -35,7 +35,8 @@ fn local(w: &mut Writer, vxlan: &Vxlan) {
     w.ne32(DEVICE, vxlan.device).attr(kind, &octets(vxlan.local));
 }
 
-/// What a link's message says of its VXLAN; `None` for another kind, and for one that learns addresses from packets.
+/// What a link's message says of its VXLAN; `None` for another kind, and for one that learns
+/// addresses from packets.
 fn vxlan(message: &[u8]) -> Option<Vxlan> {
     let info = attribute(message.get(16..)?, IFLA_INFO)?;
     if attribute(info, KIND)?.strip_suffix(b"\0")? != b"vxlan" {
@@ -66,8 +67,8 @@ impl Socket {
         }
     }
 
-    /// Makes the link: it learns nothing from packets. The outer checksum stays off over IPv4, as in flannel: the inner
-    /// packet has its own.
+    /// Makes the link: it learns nothing from packets. The outer checksum stays off over IPv4, as
+    /// in flannel: the inner packet has its own.
     pub(crate) fn add_vxlan(
         &mut self,
         name: &str,

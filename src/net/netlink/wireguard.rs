@@ -223,8 +223,8 @@ fn peer_message(index: u32, key: &PublicKey, flags: u32, fill: impl FnOnce(&mut 
 }
 
 impl Generic {
-    /// Opens it in the thread's network namespace; `None` where the kernel has no WireGuard, not even as a module that
-    /// it can load.
+    /// Opens it in the thread's network namespace; `None` where the kernel has no WireGuard, not
+    /// even as a module that it can load.
     pub(crate) fn open() -> io::Result<Option<Self>> {
         let mut socket = Socket::generic()?;
         let mut w = Writer::default();

@@ -149,9 +149,10 @@ impl Rule {
             })
     }
 
-    /// Sends a map's 4-byte value through the packet mark, which is kept in `spare` meanwhile. The kernel needs none of
-    /// it, but `nft` 1.0 aborts when it lists a rule whose lookup key holds another lookup's value.
-    pub(crate) fn settle(self, at: Register, spare: Register) -> Self {
+    /// Sends a map's 4-byte value through the packet mark, which is kept in `spare` meanwhile. The
+    /// kernel needs none of it, but `nft` 1.0 aborts when it lists a rule whose lookup key holds
+    /// another lookup's value.
+    pub(crate) fn copy_via_mark(self, at: Register, spare: Register) -> Self {
         let set = |rule: Self, from: Register| {
             rule.add("meta", |w| {
                 w.be32(2, 3).be32(3, register(from));
@@ -262,7 +263,8 @@ impl Rule {
         })
     }
 
-    /// Removes the element of this key, if there is one. The kernel wants a value register for maps here too.
+    /// Removes the element of this key, if there is one. The kernel wants a value register for maps
+    /// here too.
     pub(crate) fn forget(self, map: &str, key: Register, value: Register) -> Self {
         self.add("dynset", |w| {
             w.text(1, map).be32(3, 2).be32(4, register(key)).be32(5, register(value));

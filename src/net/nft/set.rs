@@ -67,7 +67,8 @@ pub(crate) struct Set {
     pub(crate) dynamic: bool,
 }
 
-/// Elements that packets may add; beyond it the kernel stops adding and a client merely loses its affinity.
+/// Elements that packets may add; beyond it the kernel stops adding and a client merely loses its
+/// affinity.
 const DYNAMIC_ELEMENTS_MAX: u32 = 65_536;
 
 impl Set {

@@ -45,7 +45,8 @@ impl Machine {
         usable.map(|a| a.ip).collect()
     }
 
-    /// The link that carries packets of a family: the one named, or else the one that has the node's address.
+    /// The link that carries packets of a family: the one named, or else the one that has the
+    /// node's address.
     ///
     /// # Errors
     /// What is missing, in words.
@@ -91,8 +92,8 @@ impl Machine {
     }
 }
 
-/// The address that a packet to the outside would carry: no packet is sent. The targets are documentation blocks
-/// (RFC 5737, RFC 3849).
+/// The address that a packet to the outside would carry: no packet is sent. The targets are
+/// documentation blocks (RFC 5737, RFC 3849).
 pub(crate) fn of_default_route(family: Family) -> Option<IpAddr> {
     let outside: IpAddr = match family {
         Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
@@ -103,8 +104,8 @@ pub(crate) fn of_default_route(family: Family) -> Option<IpAddr> {
     socket.local_addr().ok().map(|a| a.ip()).filter(|ip| is_global(*ip))
 }
 
-/// The node's addresses, preferred family first: each is kept as long as a link has it; then that of the default route
-/// takes its place, then any. With nothing better the old one stays.
+/// The node's addresses, preferred family first: each is kept as long as a link has it; then that
+/// of the default route takes its place, then any. With nothing better the old one stays.
 pub(crate) fn choose(
     now: &[IpAddr],
     families: &[Family],

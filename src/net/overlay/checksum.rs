@@ -1,5 +1,5 @@
-//! Datagrams whose checksum is made here, by no driver: where these arrive and others do not, something between spoils what
-//! the kernel leaves to be completed.
+//! Datagrams whose checksum is made here, by no driver: where these arrive and others do not,
+//! something between spoils what the kernel leaves to be completed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -37,8 +37,8 @@ pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<
     [&header(check)[..], payload].concat()
 }
 
-/// A socket to `to` that sends what it is given behind an IP header and hears whether the port is closed. Its own address
-/// is known once it is connected.
+/// A socket to `to` that sends what it is given behind an IP header and hears whether the port is
+/// closed. Its own address is known once it is connected.
 fn raw(to: IpAddr) -> io::Result<UdpSocket> {
     let family = match Family::of(to) {
         Family::V4 => AddressFamily::Inet,
@@ -68,7 +68,8 @@ mod tests {
         // RFC 1071, section 3: the sum is ddf2.
         assert_eq!(internet(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
         assert_eq!(internet(&[1]), !0x0100);
-        // 192.0.2.1:1 to 192.0.2.2:2, empty: c000+0201+c000+0202+0011+0008 + 0001+0002+0008 = 18427, folded 8428.
+        // 192.0.2.1:1 to 192.0.2.2:2, empty: c000+0201+c000+0202+0011+0008 + 0001+0002+0008 =
+        // 18427, folded 8428.
         let of = |text: &str| text.parse().unwrap();
         let packet = datagram(of("192.0.2.1:1"), of("192.0.2.2:2"), &[]);
         assert_eq!(packet, [0, 1, 0, 2, 0, 8, 0x7b, 0xd7]);

@@ -1,4 +1,5 @@
-//! One pass: from what the API says and what the machine has to the kernel's state. Repeating it changes nothing.
+//! One pass: from what the API says and what the machine has to the kernel's state. Repeating it
+//! changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,8 +25,8 @@ use settings::addr::{Cidr, Family};
 /// UDP port of flannel's VXLAN, which is also Linux's default.
 pub(crate) const PORT: u16 = 8472;
 
-/// The hardware address of a node's ends: the same after every start, so that peers' entries stay right. Locally
-/// administered, and not a group's.
+/// The hardware address of a node's ends: the same after every start, so that peers' entries stay
+/// right. Locally administered, and not a group's.
 pub(crate) fn hardware_address(node: &str) -> Mac {
     let hash = node
         .bytes()
@@ -165,7 +166,8 @@ impl Engine {
         self.config.cluster.backend != Backend::None
     }
 
-    /// One family. Nodes are let in before the ways to them are made, and shut out after those are gone.
+    /// One family. Nodes are let in before the ways to them are made, and shut out after those are
+    /// gone.
     fn guarded(
         &mut self,
         guard: &mut Guard,

@@ -1,4 +1,5 @@
-//! Brings the kernel to what is wanted: what is right already is left alone, and only what is ours is taken away.
+//! Brings the kernel to what is wanted: what is right already is left alone, and only what is ours
+//! is taken away.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,7 +13,8 @@ use crate::netlink::vxlan::Vxlan;
 use crate::overlay::plan::{Route, Wanted};
 use settings::addr::Family;
 
-/// Marks routes as ours (`RTPROT_…`); no routing program of `/etc/iproute2/rt_protos` has this number.
+/// Marks routes as ours (`RTPROT_…`); no routing program of `/etc/iproute2/rt_protos` has this
+/// number.
 pub(crate) const PROTOCOL: u8 = 108;
 
 /// The names of flannel's links.
@@ -103,7 +105,8 @@ fn ensure_link(socket: &mut Socket, tunnel: &Tunnel, done: &mut Done) -> io::Res
 /// The kernel's settings of a tunnel's link.
 pub(crate) fn settings(family: Family, name: &str) -> io::Result<()> {
     match family {
-        // While a peer changes from one way to the other, its packets may come the way that ours do not go.
+        // While a peer changes from one way to the other, its packets may come the way that ours do
+        // not go.
         Family::V4 => sysctl(&format!("ipv4/conf/{name}/rp_filter"), "2"),
         Family::V6 => {
             for (setting, value) in [("disable_ipv6", "0"), ("accept_dad", "0"), ("accept_ra", "0")]
@@ -211,9 +214,9 @@ fn remove_entries(
     Ok(())
 }
 
-/// Applies one family: `device` carries direct routes. Entries come before the routes that need them and go after
-/// them, so that no packet of a running connection is lost. Without `complete` nothing is taken away: not all nodes
-/// are known yet.
+/// Applies one family: `device` carries direct routes. Entries come before the routes that need
+/// them and go after them, so that no packet of a running connection is lost. Without `complete`
+/// nothing is taken away: not all nodes are known yet.
 pub(crate) fn apply(
     socket: &mut Socket,
     family: Family,
@@ -255,8 +258,8 @@ pub(crate) fn apply(
     Ok(done)
 }
 
-/// Brings the routes of a family to what is wanted: those of ours, and all by gateways that lead into our link `index`.
-/// Without `complete` nothing is taken away.
+/// Brings the routes of a family to what is wanted: those of ours, and all by gateways that lead
+/// into our link `index`. Without `complete` nothing is taken away.
 pub(crate) fn routes(
     socket: &mut Socket,
     family: Family,

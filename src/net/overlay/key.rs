@@ -10,8 +10,9 @@ use crate::netlink::wireguard::PrivateKey;
 const FILE: &str = "wireguard.key";
 const MODE: u32 = 0o600;
 
-/// The node's key. A file that is missing or holds no key is replaced by a new key, which other nodes learn by the node's
-/// annotations: a node comes back by itself after somebody removed the file to change the key, or lost it.
+/// The node's key. A file that is missing or holds no key is replaced by a new key, which other
+/// nodes learn by the node's annotations: a node comes back by itself after somebody removed the
+/// file to change the key, or lost it.
 ///
 /// # Errors
 /// When the file can neither be read nor written; the message names it.

@@ -68,7 +68,8 @@ pub(crate) struct Peer {
     pub(crate) blocks: Vec<Cidr>,
     pub(crate) v4: Face,
     pub(crate) v6: Face,
-    /// The addresses of its status: behind one that the user published, packets may still come from these.
+    /// The addresses of its status: behind one that the user published, packets may still come from
+    /// these.
     pub(crate) known: Vec<IpAddr>,
     /// It takes packets of its pods that come straight over a shared link, and sends them so.
     pub(crate) direct: bool,
@@ -233,7 +234,8 @@ impl Peer {
     }
 }
 
-/// What the annotations of this node are to be. `None` removes one; a node without overlay writes none.
+/// What the annotations of this node are to be. `None` removes one; a node without overlay writes
+/// none.
 pub(crate) fn annotations(
     backend: Backend,
     addresses: &[IpAddr],

@@ -72,7 +72,8 @@ pub(crate) enum Problem {
     SameKey { node: String, holder: String },
     /// Large packets to a node's pods are lost without a word.
     Hole { node: String, address: IpAddr, size: u32, arrives: u32 },
-    /// Checksums of packets to a node's pods are spoiled unless the kernel makes them, as it does since.
+    /// Checksums of packets to a node's pods are spoiled unless the kernel makes them, as it does
+    /// since.
     Spoiled { family: Family, node: String, link: &'static str, file: String },
     /// This node's own address is on no link.
     NoUnderlay { family: Family, what: String },
@@ -204,7 +205,8 @@ pub(crate) struct Wanted {
     pub(crate) problems: Vec<Problem>,
 }
 
-/// The blocks of nodes, each overlapping no other: those held before come first, then the oldest node's.
+/// The blocks of nodes, each overlapping no other: those held before come first, then the oldest
+/// node's.
 fn settle<'a>(
     own: &Own<'_>,
     peers: &'a [Peer],
@@ -274,8 +276,8 @@ impl Wanted {
     }
 }
 
-/// Where packets of the overlay come from, in one family: the addresses of all nodes that have an end of it, whichever way
-/// packets to them go.
+/// Where packets of the overlay come from, in one family: the addresses of all nodes that have an
+/// end of it, whichever way packets to them go.
 pub(crate) fn members(own: &str, family: Family, peers: &[Peer]) -> BTreeSet<IpAddr> {
     let others = peers.iter().filter(|peer| peer.name != own && peer.tunnels);
     let all =

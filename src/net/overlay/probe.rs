@@ -1,8 +1,9 @@
-//! Finds paths on which small packets arrive and large ones are lost without a word, an MTU black hole, and those on which
-//! only datagrams arrive whose checksum was not left to the network card.
+//! Finds paths on which small packets arrive and large ones are lost without a word, an MTU black
+//! hole, and those on which only datagrams arrive whose checksum was not left to the network card.
 //!
-//! A datagram to a closed port of the peer's pod gateway takes the way that packets of pods take, and is answered by the
-//! peer's kernel; nothing has to listen there. No answer to any of them says nothing, so nothing is claimed.
+//! A datagram to a closed port of the peer's pod gateway takes the way that packets of pods take,
+//! and is answered by the peer's kernel; nothing has to listen there. No answer to any of them says
+//! nothing, so nothing is claimed.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +21,8 @@ use settings::addr::Family;
 const PORT: u16 = 9;
 /// An answer that takes longer than this counts as lost.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Datagrams of one size before it counts as lost: with 30 % loss in each direction all of them are lost once in 250 times.
+/// Datagrams of one size before it counts as lost: with 30 % loss in each direction all of them are
+/// lost once in 250 times.
 const TRIES: usize = 8;
 /// Every link carries this much (RFC 791: 576 bytes, less the header of the overlay).
 const SMALL: u32 = 500;
@@ -44,7 +46,8 @@ pub(crate) struct Target {
 /// What is sent on a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// A packet of so many bytes, as pods send it: its checksum is completed by whoever sends it off.
+    /// A packet of so many bytes, as pods send it: its checksum is completed by whoever sends it
+    /// off.
     Size(u32),
     /// A small one with a checksum of our own.
     Plain,
@@ -175,8 +178,8 @@ pub(crate) async fn answered(to: IpAddr, ask: Ask) -> bool {
     }
 }
 
-/// Tries sizes until it is clear what arrives. Small and large ones take turns, so that a loss that comes and goes meets
-/// both.
+/// Tries sizes until it is clear what arrives. Small and large ones take turns, so that a loss that
+/// comes and goes meets both.
 pub(crate) async fn find<F, A>(size: u32, tunnel: bool, answered: F) -> Finding
 where
     F: Fn(Ask) -> A,

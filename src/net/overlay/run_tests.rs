@@ -1,4 +1,5 @@
-//! The running overlay against an API of its own: what it writes, and what it does about changes of nodes and links.
+//! The running overlay against an API of its own: what it writes, and what it does about changes of
+//! nodes and links.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Real traffic between machines: three nodes as namespaces, two on one link and one behind a router, both families.
+//! Real traffic between machines: three nodes as namespaces, two on one link and one behind a
+//! router, both families.
 
 mod guard;
 mod probes;
@@ -20,7 +21,7 @@ use crate::overlay::peer::{self, Peer};
 use crate::overlay::plan::Problem;
 use crate::proxy::HostPorts;
 use crate::proxy::nft::Layout;
-use crate::proxy::rules::{Groups, Place, plan};
+use crate::proxy::rules::{Groups, NodeContext, plan};
 use crate::proxy::services::{Endpoint, Port};
 use crate::proxy::state::State;
 use crate::testing::{Pod, config, in_namespace, privileged, request, shell};
@@ -118,8 +119,8 @@ impl Machine {
             pod.run(move || Family::ALL.map(|f| serve_both(PODS[n], f)));
             let mut socket = Socket::netfilter().unwrap();
             for family in Family::ALL {
-                let (state, place) = (State::default(), Place::default());
-                layout(&config, family).replace(&mut socket, &state, &place).unwrap();
+                let (state, node_context) = (State::default(), NodeContext::default());
+                layout(&config, family).replace(&mut socket, &state, &node_context).unwrap();
             }
             Inner {
                 engine: Engine::open(&config).unwrap(),
@@ -175,7 +176,8 @@ impl Machine {
     }
 }
 
-/// The pods' server listens on one port in either family; one that listens on `::` alone must not take both.
+/// The pods' server listens on one port in either family; one that listens on `::` alone must not
+/// take both.
 fn serve_both(name: &'static str, family: Family) {
     if family == Family::V6 {
         shell("echo 1 >/proc/sys/net/ipv6/bindv6only");
@@ -283,11 +285,14 @@ impl Cluster {
                         nodes: Vec::new(),
                     };
                     let all = [((String::new(), 6), vec![endpoint])].into();
-                    let place = Place { node: NAMES[index].into(), ..Place::default() };
+                    let node_context =
+                        NodeContext { node: NAMES[index].into(), ..NodeContext::default() };
                     let mut state = State::default();
                     let mut groups = Groups::default();
-                    state.replace("n/s", plan(&mut groups, &[port], &all, &place, family));
-                    layout(&inner.config, family).replace(&mut socket, &state, &place).unwrap();
+                    state.replace("n/s", plan(&mut groups, &[port], &all, &node_context, family));
+                    layout(&inner.config, family)
+                        .replace(&mut socket, &state, &node_context)
+                        .unwrap();
                 }
             });
         }
@@ -349,8 +354,9 @@ fn pods_nodes_and_services_of_all_machines_reach_each_other() {
                 // From outside through a node without the pod.
                 assert_eq!(who(&ask(&at(node_ip(0, family), 30080))), "C", "{}", family.name());
             }
-            // The packets that were masqueraded inside are not once more outside, where old kernels spoil their checksums:
-            // they are no connections, so not even another program's rules translate them.
+            // The packets that were masqueraded inside are not once more outside, where old kernels
+            // spoil their checksums: they are no connections, so not even another program's rules
+            // translate them.
             let tracked = cluster.machines[0].with(|_| {
                 let mut socket = Socket::netfilter().unwrap();
                 Family::ALL.map(|f| conntrack::tests::tracked(&mut socket, f, 8472))

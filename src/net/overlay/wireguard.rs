@@ -1,7 +1,8 @@
 //! The ends of WireGuard: devices, keys and peers are brought to what is wanted.
 //!
-//! As with flannel each family has a device and a port of its own. The route of the whole pod network leads into the
-//! device, and the device knows which peer has which block: what no peer has is dropped there and never sent in the clear.
+//! As with flannel each family has a device and a port of its own. The route of the whole pod
+//! network leads into the device, and the device knows which peer has which block: what no peer has
+//! is dropped there and never sent in the clear.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,9 +21,11 @@ use crate::overlay::key;
 use crate::overlay::plan::{Remote, Wanted};
 use settings::addr::{Cidr, Family};
 
-/// Seconds between packets that keep the memory of a NAT in front of this node fresh (what `wg`'s manual recommends).
+/// Seconds between packets that keep the memory of a NAT in front of this node fresh (what `wg`'s
+/// manual recommends).
 pub(crate) const KEEPALIVE: u16 = 25;
-/// A session without a handshake for so long carries nothing (`REJECT_AFTER_TIME` of WireGuard, in seconds).
+/// A session without a handshake for so long carries nothing (`REJECT_AFTER_TIME` of WireGuard, in
+/// seconds).
 const STALE: u64 = 180;
 /// Marks links as ours.
 const ALIAS: &str = "kube-lite";
@@ -90,8 +93,9 @@ enum Step {
     Remove(PublicKey),
 }
 
-/// From the peers that stand to those that are wanted. `told` is where each was last said to be: one that says nothing
-/// new and has a session stays where the kernel found it, which may be behind a NAT. Without `complete` none is removed.
+/// From the peers that stand to those that are wanted. `told` is where each was last said to be:
+/// one that says nothing new and has a session stays where the kernel found it, which may be behind
+/// a NAT. Without `complete` none is removed.
 fn decide(
     present: &BTreeMap<PublicKey, Seen>,
     wanted: &BTreeMap<PublicKey, Remote>,
@@ -201,8 +205,8 @@ impl Wire {
         Ok(Standing { index, key, peers: device.peers })
     }
 
-    /// Brings peers and routes to what is wanted. Straight routes and a VXLAN of an earlier run go at once: their packets
-    /// are not encrypted.
+    /// Brings peers and routes to what is wanted. Straight routes and a VXLAN of an earlier run go
+    /// at once: their packets are not encrypted.
     pub(crate) fn apply(
         &mut self,
         socket: &mut Socket,

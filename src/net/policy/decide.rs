@@ -1,8 +1,9 @@
-//! What policies come to for the pods of one node, as elements of a few sets; pure.
+//! Computes from policies and pods the elements of a few sets for the pods of one node; pure.
 //!
-//! A pod that is isolated on a side has a *profile* there: a number that stands for all that its policies allow together.
-//! A pod that peers of these policies select has a *class*: a number that stands for which of them do. So a packet costs
-//! the same number of lookups whatever policies and pods there are, and a pod that comes or goes is one element.
+//! A pod that is isolated in a direction has a *profile* there: a number for everything that its
+//! policies allow together. A pod that peers of these policies select has a *class*: a number for
+//! the set of selectors that match it. A packet therefore costs the same number of lookups whatever
+//! the number of policies and pods, and adding or removing a pod changes one element.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
@@ -19,17 +20,17 @@ use settings::addr::{Cidr, Family};
 /// The sets of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SetName {
-    /// Addresses of pods isolated for what comes in, with their profile.
+    /// Addresses of pods isolated for ingress, with their profile.
     Ingress,
-    /// The same for what goes out.
+    /// Addresses of pods isolated for egress, with their profile.
     Egress,
-    /// Twice the same address of an isolated pod: what it sends to itself through a Service.
+    /// The address of an isolated pod twice: traffic that a pod sends to itself through a Service.
     Own,
     /// Addresses of pods that peers select, with their class.
     Classes,
-    /// Profile, class, protocol and port of what is allowed.
+    /// Allowed traffic by profile, class, protocol and port.
     Pods,
-    /// Profile, address, protocol and port of what is allowed.
+    /// Allowed traffic by profile, address, protocol and port.
     Blocks,
 }
 
@@ -49,13 +50,13 @@ impl SetName {
     }
 }
 
-/// What the sets of a family hold.
+/// The elements of each set of one family.
 pub(crate) type Sets = BTreeMap<SetName, BTreeSet<Element>>;
 
-/// A pod of this node, as the CNI plugin was asked for it.
+/// A pod of this node, as the container runtime described it in the CNI call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Local {
-    /// Namespace and name; the name is empty where the runtime did not tell.
+    /// Namespace and name; the name is empty when the runtime did not pass it.
     pub(crate) key: ObjectKey,
     pub(crate) uid: String,
     pub(crate) addresses: Vec<IpAddr>,
@@ -63,12 +64,12 @@ pub(crate) struct Local {
     pub(crate) link: String,
 }
 
-/// What is to be enforced.
+/// What the kernel must enforce.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) sets: BTreeMap<Family, Sets>,
-    /// Pods of this node that policies may be about and of which the API has not told yet: nothing is let through to or
-    /// from them on the sides that a policy of their namespace is about.
+    /// Pods of this node that policies may select but that the API has not reported yet. They are
+    /// closed in each direction that a policy of their namespace isolates.
     pub(crate) unknown: BTreeSet<ObjectKey>,
 }
 
@@ -85,7 +86,7 @@ impl Decision {
     }
 }
 
-/// Numbers of contents: the same content has the same number as long as it is used.
+/// Assigns numbers to contents; the same content keeps its number as long as it is in use.
 #[derive(Debug)]
 struct Numbers<K> {
     known: HashMap<K, u32>,
@@ -109,27 +110,27 @@ impl<K: Hash + Eq> Numbers<K> {
         number
     }
 
-    /// Forgets what was not used since the last call.
+    /// Drops contents that were not used since the last call.
     fn tidy(&mut self) {
         let used = std::mem::take(&mut self.used);
         self.known.retain(|_, number| used.contains(number));
     }
 }
 
-/// The ports of a rule before it is known whose they are: names are looked up at the destination.
+/// The named ports of a rule; names resolve at the destination pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Names(BTreeSet<(u8, String)>);
+struct PortNames(BTreeSet<(u8, String)>);
 
-/// What a pod may, all rules of all its policies on one side together.
+/// What a pod may do in one direction: the union of all rules of all its policies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Profile {
     /// By the number of the peers' selector.
-    pods: BTreeMap<u32, (Ports, Names)>,
+    pods: BTreeMap<u32, (Ports, PortNames)>,
     /// By family and first and last address.
     blocks: Vec<((IpAddr, IpAddr), Ports)>,
 }
 
-/// Which selectors select a pod, and which of the names in use its ports have.
+/// Which selectors match a pod, and which of the port names in use it has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Class {
     selectors: Vec<u32>,
@@ -137,32 +138,32 @@ struct Class {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownPod {
     pod: Pod,
-    /// Its class, where it has one, as of this round of selectors.
+    /// Its class, if any, as of this generation of selectors.
     class: Option<(u64, Option<u32>)>,
 }
 
-/// What is known, and the numbers given out.
+/// The objects seen so far and the numbers assigned to them.
 #[derive(Debug)]
 pub(crate) struct Decider {
     policies: BTreeMap<ObjectKey, Policy>,
     namespaces: HashMap<Arc<str>, Labels>,
-    pods: HashMap<ObjectKey, Known>,
+    pods: HashMap<ObjectKey, KnownPod>,
     local: Vec<Local>,
-    /// Cluster DNS, which is no pod here: peers that select upstream's select it.
+    /// Cluster DNS, which does not run as a pod: peers that select upstream's DNS pods match it.
     dns: (ObjectKey, Pod),
     selectors: Numbers<String>,
     classes: Numbers<Class>,
     profiles: BTreeMap<Profile, u32>,
     next_profile: u32,
-    /// Changes when the class of a pod may, other than by the pod.
+    /// Changes when the class of pods may change for a reason other than the pod itself.
     round: u64,
     active: BTreeMap<u32, Selector>,
     names: BTreeSet<(u8, String)>,
 }
 
-/// Where upstream's DNS runs and what its pods and their ports are called.
+/// Namespace, label and ports of upstream's DNS pods.
 const DNS_NAMESPACE: &str = "kube-system";
 const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 const DNS_PORTS: [(&str, u8, u16); 2] = [("dns", 17, 53), ("dns-tcp", 6, 53)];
@@ -195,7 +196,8 @@ impl Decider {
         }
     }
 
-    /// Sets or, without one, removes a policy; whether that is news. So do the others.
+    /// Sets a policy, or removes it when `policy` is `None`; returns whether anything changed.
+    /// [`Self::namespace`], [`Self::pod`] and [`Self::local`] work the same way.
     pub(crate) fn policy(&mut self, key: &ObjectKey, policy: Option<Policy>) -> bool {
         match policy {
             Some(policy) => match self.policies.insert(key.clone(), policy) {
@@ -224,7 +226,7 @@ impl Decider {
         let same = self.pods.get(key).map(|k| &k.pod) == pod.as_ref();
         if !same {
             match pod {
-                Some(pod) => drop(self.pods.insert(key.clone(), Known { pod, class: None })),
+                Some(pod) => drop(self.pods.insert(key.clone(), KnownPod { pod, class: None })),
                 None => drop(self.pods.remove(key)),
             }
         }
@@ -242,7 +244,7 @@ impl Decider {
         &self.local
     }
 
-    /// Forgets all pods and namespaces: nobody tells of them any more.
+    /// Removes all pods and namespaces, because their watches have ended.
     pub(crate) fn forget_pods(&mut self) {
         self.pods.clear();
         self.namespaces.clear();
@@ -266,9 +268,9 @@ impl Decider {
         out
     }
 
-    fn unresolved(ports: &Option<Vec<Port>>) -> (Ports, Names) {
-        let Some(list) = ports else { return (Ports::everything(), Names::default()) };
-        let (mut out, mut names) = (Ports::default(), Names::default());
+    fn unresolved(ports: &Option<Vec<Port>>) -> (Ports, PortNames) {
+        let Some(list) = ports else { return (Ports::everything(), PortNames::default()) };
+        let (mut out, mut names) = (Ports::default(), PortNames::default());
         for port in list {
             match port {
                 Port::Numbers(protocol, first, last) => out.add(*protocol, *first, *last),
@@ -280,10 +282,11 @@ impl Decider {
         (out, names)
     }
 
-    /// Adds to a profile what a rule allows a pod on a side. A port by name is one of pods: of a block it is none.
-    fn allow(&mut self, profile: &mut Profile, side: Side, rule: &Rule, subject: &Pod) {
+    /// Adds to a profile what a rule allows a pod in one direction. Named ports apply to pods only,
+    /// not to IP blocks.
+    fn add_rule(&mut self, profile: &mut Profile, side: Side, rule: &Rule, subject: &Pod) {
         let (ports, names) = match side {
-            Side::Ingress => (Self::resolve(&rule.ports, subject), Names::default()),
+            Side::Ingress => (Self::resolve(&rule.ports, subject), PortNames::default()),
             Side::Egress => Self::unresolved(&rule.ports),
         };
         let mut pods = |this: &mut Self, selector: &Selector, ports: &Ports| {
@@ -309,7 +312,7 @@ impl Decider {
             }
             None => {
                 if !names.0.is_empty() {
-                    pods(self, &Selector::everybody(), &Ports::default());
+                    pods(self, &Selector::all_pods(), &Ports::default());
                 }
                 for family in Family::ALL {
                     blocks
@@ -322,8 +325,8 @@ impl Decider {
         }
     }
 
-    /// The number of a profile, the one before where it had one.
-    fn number_of(&mut self, profile: Profile, now: &mut BTreeMap<Profile, u32>) -> u32 {
+    /// The number of a profile; a profile that had a number keeps it.
+    fn profile_number(&mut self, profile: Profile, now: &mut BTreeMap<Profile, u32>) -> u32 {
         if let Some(number) = now.get(&profile) {
             return *number;
         }
@@ -339,7 +342,7 @@ impl Decider {
     fn selects(&self, selector: &Selector, namespace: &Arc<str>, pod: &Pod) -> bool {
         let inside = match &selector.within {
             Within::Own(own) => own == namespace,
-            // A namespace that is not known has no labels that could be told.
+            // The labels of an unknown namespace are unknown too, so nothing matches it.
             Within::Matching(labels) => {
                 self.namespaces.get(namespace).is_some_and(|have| labels.matches(&**have))
             }
@@ -361,24 +364,24 @@ impl Decider {
         Some(Class { selectors, named })
     }
 
-    /// Which pod of the API a pod of this node is.
-    fn identity(&self, local: &Local) -> Option<ObjectKey> {
+    /// The API pod that corresponds to a pod of this node.
+    fn api_pod(&self, local: &Local) -> Option<ObjectKey> {
         if local.key.name.is_empty() {
-            // Of a start before the runtime's names were kept: by its address.
-            let same = |k: &Known| k.pod.addresses.iter().any(|a| local.addresses.contains(a));
+            // Leases of earlier versions have no names: find the pod by its address.
+            let same = |k: &KnownPod| k.pod.addresses.iter().any(|a| local.addresses.contains(a));
             return self.pods.iter().find(|(_, k)| same(k)).map(|(key, _)| key.clone());
         }
         let known = self.pods.get(&local.key)?;
         (known.pod.is_mirror || *known.pod.uid == *local.uid).then(|| local.key.clone())
     }
 
-    /// What is to be enforced now.
+    /// Computes what the kernel must enforce now.
     pub(crate) fn decide(&mut self) -> Decision {
         let mut out = Decision::default();
         let before = (std::mem::take(&mut self.active), std::mem::take(&mut self.names));
         let (mut profiles, mut local_addresses) = (BTreeMap::new(), BTreeMap::new());
         for local in std::mem::take(&mut self.local) {
-            let identity = self.identity(&local);
+            let identity = self.api_pod(&local);
             if let Some(key) = &identity {
                 local_addresses.insert(key.clone(), local.addresses.clone());
             }
@@ -396,7 +399,7 @@ impl Decider {
         out
     }
 
-    /// Gives a pod of this node its profiles, where policies select it.
+    /// Assigns the profiles of a pod of this node that policies select.
     fn isolate(
         &mut self,
         local: &Local,
@@ -429,11 +432,11 @@ impl Decider {
             let mut profile = Profile::default();
             if let Some(pod) = &pod {
                 let rules: Vec<&Rule> = rules.flatten().collect();
-                rules.into_iter().for_each(|rule| self.allow(&mut profile, side, rule, pod));
+                rules.into_iter().for_each(|rule| self.add_rule(&mut profile, side, rule, pod));
             }
             profile.blocks.sort_unstable();
             profile.blocks.dedup();
-            let number = self.number_of(profile, profiles);
+            let number = self.profile_number(profile, profiles);
             isolated = true;
             for address in &local.addresses {
                 let (key, data) =
@@ -447,7 +450,7 @@ impl Decider {
         }
     }
 
-    /// Gives each pod that a selector selects its class; the classes in use.
+    /// Assigns a class to each pod that a selector matches; returns the classes in use.
     fn classify(
         &mut self,
         local: &BTreeMap<ObjectKey, Vec<IpAddr>>,
@@ -460,7 +463,7 @@ impl Decider {
         let mut taken: HashSet<IpAddr> = HashSet::new();
         let mut pods = std::mem::take(&mut self.pods);
         let mut order: Vec<&ObjectKey> = pods.keys().collect();
-        // Of two that say they have an address, this node's own is right.
+        // If two pods claim an address, the pod on this node has it.
         order.sort_unstable_by_key(|key| (!local.contains_key(key), (*key).clone()));
         let order: Vec<ObjectKey> = order.into_iter().cloned().collect();
         let mut give =
@@ -496,7 +499,7 @@ impl Decider {
     }
 }
 
-/// The elements of what profiles allow.
+/// Adds the elements for everything that profiles allow.
 fn allowed(profiles: &BTreeMap<Profile, u32>, classes: &BTreeMap<u32, Class>, out: &mut Decision) {
     let mut with: HashMap<u32, Vec<u32>> = HashMap::new();
     for (number, class) in classes {

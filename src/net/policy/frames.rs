@@ -1,9 +1,9 @@
-//! Frames of pods go to the node alone, and under the pod's own addresses. Rules ask for addresses where packets are
-//! routed; a pod that makes frames itself could hand them to another pod of its bridge, where nobody routes, or take
-//! another's address.
+//! Restricts the frames of pods: they may go to the node only, and carry the pod's own addresses
+//! only. Policy rules filter addresses where packets are routed; a pod that crafts frames could
+//! otherwise reach another pod on the bridge without routing, or use another pod's address.
 //!
-//! Ports of a bridge can be isolated from each other, but a kernel with `br_netfilter` hands translated packets from port
-//! to port itself. So frames are looked at where they come in, before anything is translated.
+//! Isolated bridge ports do not suffice: a kernel with `br_netfilter` forwards translated packets
+//! from port to port by itself. So frames are filtered at ingress, before translation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,18 +15,18 @@ use crate::policy::decide::Local;
 use settings::addr::{Cidr, Family, octets};
 
 const IIFNAME: u32 = 6;
-/// Before anybody else's (`NF_BR_PRI_FIRST`; `NF_BR_PRI_BRNF` is 0).
+/// Before all other chains (`NF_BR_PRI_FIRST`; `NF_BR_PRI_BRNF` is 0).
 const PRIORITY: i32 = -300;
-/// Links of pods.
+/// Set of the host links of pods.
 const LINKS: &str = "links";
 const ARP: [u8; 2] = [0x08, 0x06];
-/// A link's name fills four registers.
-const BEHIND_NAME: Register = 4;
+/// First register after a link's name, which fills four registers.
+const AFTER_NAME: Register = 4;
 
-/// What the sets hold, by their names.
-pub(super) type Held = BTreeMap<&'static str, BTreeSet<Element>>;
+/// The elements of each set, by set name.
+pub(super) type FrameSets = BTreeMap<&'static str, BTreeSet<Element>>;
 
-/// Links with their addresses.
+/// Name of the set of links with their addresses.
 fn addresses(family: Family) -> &'static str {
     match family {
         Family::V4 => "addresses-4",
@@ -41,9 +41,9 @@ fn ether_type(family: Family) -> [u8; 2] {
     }
 }
 
-/// What the pods of this node come to.
-pub(super) fn wanted(local: &[Local]) -> Held {
-    let mut out = Held::new();
+/// Computes the elements for the pods of this node.
+pub(super) fn wanted(local: &[Local]) -> FrameSets {
+    let mut out = FrameSets::new();
     for pod in local {
         out.entry(LINKS).or_default().insert(Element::key(Value::default().name(&pod.link).0));
         for address in &pod.addresses {
@@ -63,12 +63,12 @@ fn from_pod() -> Rule {
     Rule::new().meta(0, IIFNAME).lookup(LINKS, 0)
 }
 
-/// Makes the table anew, in one transaction. `mac` is the bridge's.
+/// Replaces the table in one transaction. `mac` is the bridge's hardware address.
 pub(super) fn replace(
     socket: &mut Socket,
     table: &str,
     mac: &[u8],
-    held: &Held,
+    held: &FrameSets,
 ) -> Result<(), Error> {
     let mut batch = Batch::of_bridges(table);
     batch.add_table();
@@ -84,7 +84,7 @@ pub(super) fn replace(
     let chain = "from-pods";
     batch.add_chain(chain, Some(Hook { kind: "filter", number: 0, priority: PRIORITY }));
     let mut drops = |rule: Rule| batch.add_rule(chain, &rule.verdict(Verdict::Drop));
-    // The lowest bit of the first byte makes an address one of many.
+    // The lowest bit of the first byte marks a multicast address.
     let to_one = from_pod()
         .frame(0, 0, 6)
         .bitwise(0, &[1, 0, 0, 0, 0, 0], &[0; 6])
@@ -92,7 +92,7 @@ pub(super) fn replace(
     drops(to_one.frame(0, 0, 6).compare(0, false, mac));
     for family in Family::ALL {
         let mut rule = from_pod().frame(0, 12, 2).compare(0, true, &ether_type(family));
-        // A packet for one address in a frame for many would come around the node, too.
+        // A unicast packet in a multicast frame would bypass the node as well.
         let multicast = if family == Family::V4 { 0xe0 } else { 0xff };
         let to_many = rule.clone().frame(0, 0, 1).bitwise(0, &[1], &[0]).compare(0, false, &[0]);
         drops(
@@ -102,7 +102,7 @@ pub(super) fn replace(
                 .below(0, &first_byte(family, multicast)),
         );
         if family == Family::V6 {
-            // Addresses of the link, and of who has none yet.
+            // Link-local and unspecified source addresses.
             if let Ok(link) =
                 Cidr::new(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), 10)
             {
@@ -110,15 +110,15 @@ pub(super) fn replace(
             }
             rule = rule.source(0, family).compare(0, false, &octets(family.unspecified()));
         }
-        let own = rule.meta(0, IIFNAME).source(BEHIND_NAME, family);
+        let own = rule.meta(0, IIFNAME).source(AFTER_NAME, family);
         drops(own.lookup_absent(addresses(family), 0));
     }
-    // Who says to have an address in the name of another would be sent what is that one's.
-    let says = from_pod().frame(0, 12, 2).compare(0, true, &ARP).meta(0, IIFNAME).network(
-        BEHIND_NAME,
-        14,
-        4,
-    );
+    // ARP with a foreign sender address would redirect the traffic of the address's owner.
+    let says = from_pod()
+        .frame(0, 12, 2)
+        .compare(0, true, &ARP)
+        .meta(0, IIFNAME)
+        .network(AFTER_NAME, 14, 4);
     drops(says.lookup_absent(addresses(Family::V4), 0));
     batch.commit(socket)
 }
@@ -135,18 +135,19 @@ fn first_byte(family: Family, value: u8) -> Vec<u8> {
     out
 }
 
-/// The difference between two states, in one transaction.
+/// Applies the difference between two states in one transaction.
 pub(super) fn apply(
     socket: &mut Socket,
     table: &str,
-    before: &Held,
-    now: &Held,
+    before: &FrameSets,
+    now: &FrameSets,
 ) -> Result<(), Error> {
     let mut batch = Batch::of_bridges(table);
     let none = BTreeSet::new();
     for set in &sets() {
-        let of =
-            |held: &'_ Held| held.get(set.name.as_str()).cloned().unwrap_or_else(|| none.clone());
+        let of = |held: &'_ FrameSets| {
+            held.get(set.name.as_str()).cloned().unwrap_or_else(|| none.clone())
+        };
         let (old, new) = (of(before), of(now));
         batch.delete_elements(&set.name, old.difference(&new));
         batch.add_elements(&set.name, new.difference(&old));
@@ -154,7 +155,7 @@ pub(super) fn apply(
     batch.commit(socket)
 }
 
-/// Takes the table away; none there is fine.
+/// Removes the table; a missing table is not an error.
 pub(super) fn remove(socket: &mut Socket, table: &str) -> Result<(), Error> {
     let mut batch = Batch::of_bridges(table);
     batch.add_table();

@@ -1,4 +1,5 @@
-//! A pod starts when the rules of its policies stand: what the CNI plugin and the policies tell each other.
+//! Delays the start of a pod until the rules of its policies are in the kernel: the state shared by
+//! the CNI plugin and the policy task.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,11 +9,11 @@ use tokio::sync::watch;
 
 use crate::policy::decide::Local;
 
-/// How long a pod waits for its rules. The plugin is answered within a minute, of which half may go into waiting for the
-/// node's addresses.
+/// How long a pod waits for its rules. The plugin is answered within a minute, half of which may be
+/// spent waiting for the node's pod block.
 const RULES_WAIT: Duration = Duration::from_secs(20);
-/// How long it then waits until the API has told of it. Without that all is closed to it that a policy of its namespace
-/// could close.
+/// How long it then waits for the API to report the pod. Until then the pod is closed to everything
+/// that a policy of its namespace could close.
 const KNOWN_WAIT: Duration = Duration::from_secs(5);
 
 /// The pods that have addresses on this node.
@@ -23,37 +24,42 @@ pub(crate) struct Leases {
     pub(crate) pods: Vec<Local>,
 }
 
-/// For which pods the rules stand.
+/// The pods whose rules are in the kernel.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Covered {
-    /// All of this generation of [`Leases`]; 0 before the first.
+    /// All pods of this generation of [`Leases`]; 0 before the first.
     pub(crate) generation: u64,
-    /// Those of whom the API has not told.
+    /// Pods that the API has not reported yet.
     pub(crate) unknown: BTreeSet<ObjectKey>,
 }
 
-/// Where a pod waits.
+/// Where a pod waits for its rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate(pub(crate) watch::Receiver<Covered>);
 
 impl Gate {
-    /// Resolves once the rules of this generation stand, and with them those of this pod.
+    /// Resolves once the rules of this generation, including those of this pod, are in the kernel.
     ///
     /// # Errors
-    /// Why the pod may not start.
+    /// The reason why the pod must not start.
     pub(crate) async fn pass(&self, generation: u64, pod: &ObjectKey) -> Result<(), String> {
         let mut covered = self.0.clone();
-        let stands = covered.wait_for(|c| c.generation >= generation);
-        if !matches!(tokio::time::timeout(RULES_WAIT, stands).await, Ok(Ok(_))) {
+        let applied = covered.wait_for(|c| c.generation >= generation);
+        if !matches!(tokio::time::timeout(RULES_WAIT, applied).await, Ok(Ok(_))) {
             return Err(format!(
-                "the rules of network policies for pod {pod} do not stand after {} s: policies and pods are not known yet \
+                "the rules of network policies for pod {pod} are not in the kernel after {} s: \
+                 policies and pods have not synced \
                  (is a server reachable?), or the kernel refused them (see the log)",
                 RULES_WAIT.as_secs()
             ));
         }
         let known = covered.wait_for(|c| !c.unknown.contains(pod));
         if tokio::time::timeout(KNOWN_WAIT, known).await.is_err() {
-            tracing::warn!(%pod, "starts closed to all that policies of its namespace can close: the API has not told of it");
+            tracing::warn!(
+                %pod,
+                "policy: pod starts closed by all policies of its namespace: \
+                 the API has not reported it"
+            );
         }
         Ok(())
     }
@@ -69,7 +75,7 @@ mod tests {
         let gate = Gate(told);
         let pod = ObjectKey::new("n", "p");
         let refused = gate.pass(3, &pod).await.unwrap_err();
-        assert!(refused.contains("pod n/p do not stand after 20 s"), "{refused}");
+        assert!(refused.contains("pod n/p are not in the kernel after 20 s"), "{refused}");
         let begin = tokio::time::Instant::now();
         tell.send_replace(Covered { generation: 3, unknown: [pod.clone()].into() });
         assert_eq!(gate.pass(3, &pod).await, Ok(()));

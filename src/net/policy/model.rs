@@ -1,4 +1,4 @@
-//! Policies and pods, read down to what decides about packets.
+//! Parses policies and pods into what decides about packets.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) enum Side {
     Egress,
 }
 
-/// What counts of a pod.
+/// The parts of a pod that policies depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pod {
     pub(crate) uid: Arc<str>,
@@ -29,13 +29,13 @@ pub(crate) struct Pod {
     pub(crate) addresses: Vec<IpAddr>,
     /// Name, protocol and number of the ports that have a name.
     pub(crate) ports: Vec<(String, u8, u16)>,
-    /// It shows a static pod, which runs under another uid.
+    /// A mirror pod: its static pod runs under another uid.
     pub(crate) is_mirror: bool,
 }
 
 impl Pod {
-    /// `None` for pods that policies are not about: those in the node's network, and those that are over, whose addresses
-    /// may be others' already.
+    /// `None` for pods that policies do not apply to: host-network pods, and finished pods, whose
+    /// addresses may already belong to other pods.
     pub(crate) fn read(object: &Object) -> Option<Self> {
         let value: Value = serde_json::from_slice(object.raw()).ok()?;
         let (spec, status) = (get(&value, "spec"), get(&value, "status"));
@@ -43,7 +43,7 @@ impl Pod {
         if over || get(spec, "hostNetwork").as_bool() == Some(true) {
             return None;
         }
-        // Init containers that stay are sidecars, whose ports count as those of containers do.
+        // Restartable init containers are sidecars, whose ports count like those of containers.
         let sidecars =
             items(spec, "initContainers").iter().filter(|c| str_at(c, "restartPolicy") == "Always");
         let ports =
@@ -66,11 +66,11 @@ impl Pod {
     }
 }
 
-/// The annotation of the API's pods that show static ones.
+/// Annotation of mirror pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// A pod's object with nothing in it but what [`Pod::read`] reads: agents know those of the whole cluster. An object that
-/// cannot be read stays whole.
+/// A pod reduced to what [`Pod::read`] uses, since agents cache the pods of the whole cluster. An
+/// object that cannot be parsed stays whole.
 pub fn trimmed(object: &Object) -> Option<Object> {
     let value: Value = serde_json::from_slice(object.raw()).ok()?;
     let pick = |from: &Value, names: &[&str]| -> Value {
@@ -105,16 +105,16 @@ pub fn trimmed(object: &Object) -> Option<Object> {
     Object::from_value(Value::Object(out)).ok()
 }
 
-/// Of which namespaces pods are meant.
+/// The namespaces in which a selector matches pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Within {
-    /// The policy's own.
+    /// The policy's own namespace.
     Own(Arc<str>),
-    /// Those with such labels.
+    /// Namespaces with matching labels.
     Matching(LabelSelector),
 }
 
-/// Pods as peers name them.
+/// Pods that a peer selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Selector {
     pub(crate) within: Within,
@@ -123,12 +123,12 @@ pub(crate) struct Selector {
 
 impl Selector {
     /// All pods of the cluster.
-    pub(crate) fn everybody() -> Self {
+    pub(crate) fn all_pods() -> Self {
         let within = Within::Matching(LabelSelector::everything());
         Self { within, pods: LabelSelector::everything() }
     }
 
-    /// The same text for what selects the same.
+    /// A canonical text: equal for selectors that match the same pods.
     pub(crate) fn text(&self) -> String {
         match &self.within {
             Within::Own(namespace) => format!("={namespace}|{}", self.pods),
@@ -147,22 +147,22 @@ pub(crate) enum Peer {
 /// Ports that a rule names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Port {
-    /// Of a protocol, from and to.
+    /// A range of ports of a protocol.
     Numbers(u8, u16, u16),
-    /// By its name at the destination.
+    /// A port name, resolved at the destination pod.
     Named(u8, String),
 }
 
-/// One rule: traffic with one of the peers at one of the ports.
+/// One rule: traffic with any of the peers at any of the ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// `None` is everybody.
+    /// `None` matches every peer.
     pub(crate) peers: Option<Vec<Peer>>,
-    /// `None` is all ports of all protocols.
+    /// `None` matches all ports of all protocols.
     pub(crate) ports: Option<Vec<Port>>,
 }
 
-/// A policy; `None` on a side that it is not about.
+/// A policy; a direction that it does not isolate is `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Policy {
     pub(crate) pods: LabelSelector,
@@ -178,7 +178,8 @@ impl Policy {
         }
     }
 
-    /// Reads a policy. What cannot be understood (a server lets none of it in) allows nothing and selects everything.
+    /// Parses a policy. A part that cannot be parsed (the API server rejects those) allows nothing
+    /// and selects everything.
     pub(crate) fn read(object: &Object) -> Self {
         let value: Value = serde_json::from_slice(object.raw()).unwrap_or_default();
         let spec = get(&value, "spec");
@@ -206,7 +207,7 @@ impl Policy {
 
 fn read_selector(key: &ObjectKey, value: &Value) -> Result<LabelSelector, SelectorError> {
     LabelSelector::from_value(Some(value)).inspect_err(|error| {
-        tracing::warn!(policy = %key, %error, "a selector of a network policy cannot be read");
+        tracing::warn!(policy = %key, %error, "policy: cannot parse a selector");
     })
 }
 
@@ -226,7 +227,7 @@ fn peer(key: &ObjectKey, value: &Value) -> Option<Peer> {
     if let block @ Value::Object(_) = get(value, "ipBlock") {
         let cidr = |text: &str| {
             text.parse::<Cidr>().inspect_err(|error| {
-                tracing::warn!(policy = %key, %error, "a block of a network policy cannot be read");
+                tracing::warn!(policy = %key, %error, "policy: cannot parse an ipBlock");
             })
         };
         let except = items(block, "except").iter().map(|e| cidr(e.as_str().unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! The table of a family: a few rules that never change, and sets that do.
+//! The policy table of a family: a few constant rules over sets of elements.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,29 +14,30 @@ use settings::addr::{Cidr, Family, octets};
 const IIFNAME: u32 = 6;
 const TCP: u8 = 6;
 const ICMPV6: u8 = 58;
-/// Keeps the packet's mark while it carries a map's value; above all that lookups use in either family.
+/// Holds the packet mark while the mark carries a map's value; above all registers that lookups use
+/// in either family.
 const SPARE: Register = 15;
-/// Behind what the service proxy refuses (`NF_IP_PRI_FILTER`): nothing that it decides is decided here.
+/// After the service proxy's refusals (`NF_IP_PRI_FILTER`).
 const PRIORITY: i32 = 1;
 /// Addresses of all nodes, for [`Guard`].
 const NODES: &str = "nodes";
-/// Where clouds tell machines their secrets: AWS, Azure, GCP, OpenStack and others, and that of AWS over IPv6.
+/// Cloud metadata services: AWS, Azure, GCP, OpenStack and others, and the IPv6 address of AWS.
 const METADATA: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(169, 254, 169, 254)),
     IpAddr::V6(std::net::Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// What the rules of a family are made of.
+/// The parameters of the rules of a family.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     pub(crate) family: Family,
     pub(crate) table: String,
     pub(crate) bridge: String,
-    /// What is closed to pods without a policy of theirs that opens it.
+    /// What is closed to pods unless one of their policies opens it.
     pub(crate) guard: Option<Guard>,
 }
 
-/// The name of the tables beside those of the proxy.
+/// The name of the policy tables, derived from the proxy's.
 pub(crate) fn table(proxy: &str) -> String {
     format!("{proxy}-policy")
 }
@@ -68,8 +69,8 @@ impl Layout {
         }
     }
 
-    /// The chain of one side: what the pod's profile allows returns, the rest is dropped. `own` loads the isolated pod's
-    /// address, `other` that of its peer.
+    /// The chain of one direction: returns for traffic that the pod's profile allows and drops the
+    /// rest. `own` loads the isolated pod's address, `other` its peer's.
     fn side(
         &self,
         batch: &mut Batch,
@@ -81,10 +82,10 @@ impl Layout {
         let returns = |rule: Rule| rule.verdict(Verdict::Return);
         let itself = other(own(Rule::new(), 0), w).lookup(SetName::Own.text(), 0);
         batch.add_rule(chain, &returns(itself));
-        let profile = || own(Rule::new(), 1).lookup_to(map.text(), 1, 0).settle(0, SPARE);
+        let profile = || own(Rule::new(), 1).lookup_to(map.text(), 1, 0).copy_via_mark(0, SPARE);
         let pods = other(profile(), 1)
             .lookup_to(SetName::Classes.text(), 1, 1)
-            .settle(1, SPARE)
+            .copy_via_mark(1, SPARE)
             .protocol(2)
             .port(3)
             .lookup(SetName::Pods.text(), 0);
@@ -112,13 +113,14 @@ impl Layout {
         batch.add_rule("out-then-in", &comes().verdict(Verdict::Goto("in")));
         let accept = |rule: Rule| rule.verdict(Verdict::Accept);
         if f == Family::V6 {
-            // Who asks for its neighbours (types 133 to 137, RFC 4861) says nothing to anybody else.
+            // Neighbour discovery (types 133 to 137, RFC 4861) carries no other data.
             let neighbours = Rule::new().only_protocol(ICMPV6).message_type(133, 137);
             batch.add_rule("filter-input", &accept(neighbours));
             if let Ok(link) =
                 Cidr::new(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), 10)
             {
-                // A pod's address of the link is not known here, and would lead around what holds for its others.
+                // Link-local addresses of pods are unknown here and would bypass the rules for the
+                // pod's other addresses.
                 let rule = Rule::new().interface(IIFNAME, &self.bridge).source(0, f);
                 let rule = rule.within(0, &link, true).protocol(0).compare(0, false, &[ICMPV6]);
                 batch.add_rule("filter-input", &rule.verdict(Verdict::Drop));
@@ -158,7 +160,7 @@ impl Layout {
             for port in &guard.closed {
                 batch.add_rule(chain, &to_port(to_nodes.clone(), *port).verdict(Verdict::Drop));
             }
-            // What came to the Service `kubernetes` was translated.
+            // Traffic to the Service `kubernetes` was translated before this chain.
             batch.add_rule(chain, &Rule::new().translated().verdict(Verdict::Return));
             for port in &guard.by_service {
                 batch.add_rule(chain, &to_port(to_nodes.clone(), *port).verdict(Verdict::Drop));
@@ -166,7 +168,7 @@ impl Layout {
         }
     }
 
-    /// The whole table in place of what stood there, in one transaction.
+    /// Replaces the whole table in one transaction.
     pub(crate) fn replace(
         &self,
         socket: &mut Socket,
@@ -188,7 +190,8 @@ impl Layout {
         batch.commit(socket)
     }
 
-    /// The difference between two states, in one transaction; how many elements it had.
+    /// Applies the difference between two states in one transaction; returns the number of changed
+    /// elements.
     pub(crate) fn apply(
         &self,
         socket: &mut Socket,
@@ -220,7 +223,7 @@ impl Layout {
         Ok(count)
     }
 
-    /// Takes the table away; none there is fine.
+    /// Removes the table; a missing table is not an error.
     pub(crate) fn remove(&self, socket: &mut Socket) -> Result<(), Error> {
         crate::proxy::nft::remove(socket, self.family, &self.table)
     }

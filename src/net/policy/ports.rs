@@ -1,4 +1,5 @@
-//! Ports and address blocks as the kernel's interval sets take them: pieces that do not overlap; pure.
+//! Ports and address blocks split into disjoint pieces, as the kernel's interval sets require;
+//! pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +17,7 @@ pub(crate) struct Ports {
 pub(crate) type Piece = ((u8, u8), (u16, u16));
 
 impl Ports {
-    /// All ports of all protocols, and protocols that have none.
+    /// All ports of all protocols, including protocols without ports.
     pub(crate) fn everything() -> Self {
         Self { everything: true, ranges: BTreeMap::new() }
     }
@@ -53,7 +54,7 @@ impl Ports {
         }
     }
 
-    /// The same as pieces without overlap.
+    /// The ports as pieces without overlap.
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         if self.everything {
             return vec![((0, u8::MAX), (0, u16::MAX))];
@@ -63,10 +64,10 @@ impl Ports {
     }
 }
 
-/// Addresses from one to another, inclusive.
+/// Inclusive range of addresses.
 pub(crate) type Span = (IpAddr, IpAddr);
 
-/// What of a block is left without its exceptions.
+/// The rest of a block after its exceptions.
 pub(crate) fn spans(block: &Cidr, except: &[Cidr]) -> Vec<Span> {
     let family = block.family();
     let mut cut: Vec<(u128, u128)> = except
@@ -92,7 +93,7 @@ pub(crate) fn spans(block: &Cidr, except: &[Cidr]) -> Vec<Span> {
     out
 }
 
-/// The union of spans with their ports as spans that do not overlap, each with all ports that hold there.
+/// Splits overlapping spans into disjoint ones, each with the union of the ports that apply to it.
 pub(crate) fn apart(family: Family, list: &[(Span, Ports)]) -> Vec<(Span, Ports)> {
     let numbers: Vec<(u128, u128, &Ports)> = list
         .iter()

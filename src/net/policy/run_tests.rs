@@ -1,4 +1,5 @@
-//! The running task against an API of its own: what it watches and when, when pods pass, and what stands in the kernel.
+//! The running task against an API of its own: what it watches and when, when pods pass, and what
+//! stands in the kernel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! What policies let through, with the cases of the API's documentation and of upstream's end-to-end suite.
+//! What policies let through, with the cases of the API's documentation and of upstream's
+//! end-to-end suite.
 
 use std::net::IpAddr;
 
@@ -360,7 +361,8 @@ fn policies_add_up() {
     let mut world = World::with(&[("x", both)]);
     world.check((TCP, 80), |from, to| to != "x/a" || from == "x/b");
     world.check((TCP, 81), |from, to| from != "x/a" && (to != "x/a" || from == "x/b"));
-    // "denying of egress traffic on the client side (even if the server explicitly allows this traffic)".
+    // "denying of egress traffic on the client side (even if the server explicitly allows this
+    // traffic)".
     let mut world = World::with(&[
         (
             "x",

@@ -1,4 +1,5 @@
-//! Real traffic under real rules: two pods of a node, the node itself, and a client outside, both families.
+//! Real traffic under real rules: two pods of a node, the node itself, and a client outside, both
+//! families.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -9,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::decide::{Decider, Local};
 use super::model::{Pod, Policy};
 use super::nft::{Layout, table};
-use super::{Frames, FramesStand, Kernel, Stands, Table};
+use super::{Frames, FramesState, Kernel, Table, TableState};
 use crate::cni::host_link;
 use crate::config::Guard;
 use crate::netlink::Socket;
@@ -46,12 +47,12 @@ impl Filter {
         decider.local(local);
         let layout =
             Layout { family: node.family, table: table("kube-lite"), bridge: "cni0".into(), guard };
-        let tables = vec![Table { layout, stands: Stands::Unknown }];
+        let tables = vec![Table { layout, state: TableState::Unknown }];
         let frames = Frames {
             table: table("kube-lite"),
             bridge: "cni0".into(),
-            stands: FramesStand::Unknown,
-            said: false,
+            state: FramesState::Unknown,
+            refusal_logged: false,
         };
         let kernel = Kernel { socket: Socket::netfilter().unwrap(), tables, frames };
         let mut filter = Self { decider, kernel };
@@ -79,7 +80,7 @@ impl Filter {
     /// As after a start of this process.
     fn restart(&mut self) {
         for table in &mut self.kernel.tables {
-            table.stands = Stands::Unknown;
+            table.state = TableState::Unknown;
         }
         self.apply();
     }

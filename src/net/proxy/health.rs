@@ -1,4 +1,5 @@
-//! Tells load balancers whether this node has endpoints of a service (`healthCheckNodePort`) and whether its proxy works.
+//! Serves health checks of load balancers: whether this node has endpoints of a Service
+//! (`healthCheckNodePort`) and whether its proxy works.
 
 mod proxy;
 
@@ -16,7 +17,8 @@ use tokio::sync::Semaphore;
 pub(crate) use proxy::Health;
 pub(crate) use proxy::serve as serve_proxy;
 
-/// Load balancers ask one question at a time; more connections than this are an attack or a mistake.
+/// Load balancers send one request at a time; more connections than this are an attack or a
+/// mistake.
 const CONNECTIONS_MAX: usize = 64;
 /// Longest request head read.
 const HEAD_MAX: usize = 4096;
@@ -29,7 +31,7 @@ struct Check {
     stop: Shutdown,
 }
 
-/// The listeners, one per service that wants one.
+/// The listeners: one per Service with a health check node port.
 #[derive(Debug)]
 pub(crate) struct HealthChecks {
     tasks: Tasks,
@@ -46,7 +48,7 @@ fn answer(namespace: &str, name: &str, local: usize, healthy: bool) -> String {
     response(local > 0 && healthy, &weight, &body)
 }
 
-/// A whole HTTP answer: 200 or 503 with a JSON body; `more` is further header lines.
+/// A whole HTTP response: 200 or 503 with a JSON body; `more` is further header lines.
 fn response(good: bool, more: &str, body: &serde_json::Value) -> String {
     let status = if good { "200 OK" } else { "503 Service Unavailable" };
     let body = body.to_string();
@@ -57,7 +59,7 @@ fn response(good: bool, more: &str, body: &serde_json::Value) -> String {
     )
 }
 
-/// Reads one request and answers it; `answer` gets the path.
+/// Reads one request and responds; `answer` maps the path to the response.
 async fn serve(mut stream: TcpStream, answer: impl FnOnce(&str) -> String) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|w| w == b"\r\n\r\n") {
@@ -72,7 +74,7 @@ async fn serve(mut stream: TcpStream, answer: impl FnOnce(&str) -> String) -> st
     stream.shutdown().await
 }
 
-/// Accepts until `stop`, within the bound on connections; `answer` makes an answer of a path.
+/// Accepts until `stop`, within the connection limit; `answer` maps a path to the response.
 async fn accept(
     listener: TcpListener,
     tasks: Tasks,
@@ -101,7 +103,8 @@ impl HealthChecks {
         Self { tasks, health, checks: Mutex::default() }
     }
 
-    /// Sets the port of a service (none: no listener) and its number of endpoints on this node.
+    /// Sets the health check port of a Service (`None`: no listener) and its number of endpoints on
+    /// this node.
     pub(crate) fn set(&self, namespace: &str, name: &str, port: Option<u16>, local: usize) {
         let key = (namespace.to_owned(), name.to_owned());
         let mut checks = self.checks.lock();

@@ -1,4 +1,4 @@
-//! Applies the wanted elements to the kernel: one table per family, one transaction per change.
+//! Applies the desired elements to the kernel: one table per family, one transaction per change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,14 +6,15 @@ use crate::netlink::Socket;
 use crate::nft::expr::{Register, Rule, Verdict};
 use crate::nft::set::{Element, Field, Set};
 use crate::nft::{Batch, Error, Hook, dump_elements};
-use crate::proxy::rules::{Class, Place, SetName};
+use crate::proxy::rules::{Class, NodeContext, SetName};
 use crate::proxy::state::{Difference, State};
 use settings::addr::{Cidr, Family, octets};
 
-/// The bit of the packet mark that asks for masquerade, as kube-proxy's default (`MasqueradeBit` 14).
+/// The bit of the packet mark that requests masquerade, kube-proxy's default (`MasqueradeBit` 14).
 const MASQUERADE: u32 = 1 << 14;
 const AFFINITY: &str = "affinity";
-/// Keeps the packet's mark while it carries a map's value; above all that lookups use in either family.
+/// Holds the packet mark while the mark carries a map's value; above all registers that lookups use
+/// in either family.
 const SPARE: Register = 15;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -22,7 +23,7 @@ const OIFNAME: u32 = 7;
 const SOURCE: u32 = 1;
 const DESTINATION: u32 = 2;
 
-/// What the fixed rules are made of.
+/// The parameters of the constant rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     pub(crate) family: Family,
@@ -30,7 +31,7 @@ pub(crate) struct Layout {
     pub(crate) bridge: String,
     pub(crate) cluster: Vec<Cidr>,
     pub(crate) service: Vec<Cidr>,
-    /// UDP port of the overlay's packets, if it has any.
+    /// UDP port of the overlay, if it has one.
     pub(crate) tunnel: Option<u16>,
 }
 
@@ -49,14 +50,14 @@ const FIXED: [SetName; 12] = [
     SetName::HostPorts,
 ];
 
-/// Where new connections to what has no endpoints are refused.
+/// Chains that refuse new connections to Services without endpoints.
 const REFUSING: [&str; 2] = ["filter-prerouting", "filter-output"];
 
 const LOOKUP_CHAINS: [(&str, Class, bool); 4] = [
     ("address-main", Class::Main, false),
-    ("address-short", Class::Short, false),
+    ("address-short", Class::ShortCircuit, false),
     ("port-main", Class::Main, true),
-    ("port-short", Class::Short, true),
+    ("port-short", Class::ShortCircuit, true),
 ];
 
 impl Layout {
@@ -88,7 +89,8 @@ impl Layout {
         self.family.length() / 4
     }
 
-    /// Loads (destination, protocol, port) from register 0 on; or (unspecified, protocol, port).
+    /// Loads (destination, protocol, port) from register 0 on; with `any`, (unspecified, protocol,
+    /// port).
     fn key(&self, rule: Rule, any: bool) -> Rule {
         let w = self.words();
         let rule = if any {
@@ -120,7 +122,7 @@ impl Layout {
         let filter = |number, priority| Some(Hook { kind: "filter", number, priority });
         let nat = |number, priority| Some(Hook { kind: "nat", number, priority });
         for (name, hook) in [
-            // Before connections are looked up (`NF_IP_PRI_RAW`).
+            // Before the connection lookup (`NF_IP_PRI_RAW`).
             ("prerouting-raw", filter(0, -300)),
             ("output-raw", filter(3, -300)),
             ("prerouting-before", filter(0, -110)),
@@ -128,8 +130,9 @@ impl Layout {
             ("prerouting", nat(0, -100)),
             ("output", nat(3, -100)),
             ("postrouting", nat(4, 100)),
-            // Behind the translation and before a packet is forwarded: one that would leave by the bridge it came from costs a
-            // redirect, over IPv6 always, which uses up the allowance of ICMP messages that its refusal needs.
+            // After translation and before forwarding: a packet that leaves by the bridge it came
+            // from causes a redirect, over IPv6 always, which uses up the ICMP rate limit that its
+            // refusal needs.
             ("filter-prerouting", filter(0, -90)),
             ("filter-output", filter(3, 0)),
         ] {
@@ -208,13 +211,13 @@ impl Layout {
         }
     }
 
-    fn filters(&self, batch: &mut Batch, place: &Place) {
+    fn filters(&self, batch: &mut Batch, node_context: &NodeContext) {
         let f = self.family;
         let new = || Rule::new().new_connection();
         for chain in REFUSING {
             batch.add_rule(chain, &new().verdict(Verdict::Jump("check")));
         }
-        for own in place.own_ips.iter().filter(|ip| Family::of(**ip) == f) {
+        for own in node_context.own_ips.iter().filter(|ip| Family::of(**ip) == f) {
             let rule = Rule::new().destination(0, f).compare(0, true, &octets(*own));
             batch.add_rule("check", &rule.verdict(Verdict::Accept));
         }
@@ -225,7 +228,8 @@ impl Layout {
                     if any { self.not_loopback(start.fib_local(DESTINATION)) } else { start };
                 self.key(start, any).lookup(set, 0)
             };
-            // Some clients do not take ICMPv6 for an answer to a SYN, so TCP is refused in its own words.
+            // Some clients ignore ICMPv6 replies to a SYN, so TCP connections are refused with a
+            // reset.
             batch.add_rule("check", &key("no-endpoints").only_protocol(TCP).reset());
             batch.add_rule("check", &key("no-endpoints").reject(f));
             batch.add_rule("check", &key("no-local-endpoints").verdict(Verdict::Drop));
@@ -236,7 +240,7 @@ impl Layout {
             batch.add_rule(chain, &known().reject(f));
             for block in &self.service {
                 let mut rule = new();
-                for own in place.own_ips.iter().filter(|ip| Family::of(**ip) == f) {
+                for own in node_context.own_ips.iter().filter(|ip| Family::of(**ip) == f) {
                     rule = rule.destination(0, f).compare(0, false, &octets(*own));
                 }
                 let unknown = rule.destination(0, f).within(0, block, true);
@@ -246,7 +250,8 @@ impl Layout {
         if f == Family::V4
             && let Ok(loopback) = Cidr::new([127, 0, 0, 0].into(), 8)
         {
-            // The bridge routes loopback addresses for host ports; pods must not reach the host's own (CVE-2020-8558).
+            // The bridge routes loopback addresses for host ports; pods must not reach the host's
+            // own (CVE-2020-8558).
             let rule = Rule::new().interface(IIFNAME, &self.bridge).destination(0, f);
             let rule = rule.within(0, &loopback, true).verdict(Verdict::Drop);
             batch.add_rule("prerouting-before", &rule);
@@ -264,25 +269,27 @@ impl Layout {
         }
     }
 
-    /// The overlay's own packets are no connections: translating one is always wrong (old kernels spoil its checksum
-    /// doing so), and remembering them costs time and memory.
+    /// Excludes the overlay's own packets from connection tracking: translating them is always
+    /// wrong (old kernels corrupt the checksum), and tracking costs time and memory.
     fn overlay(&self, batch: &mut Batch) {
         let Some(port) = self.tunnel else { return };
         let to_port = |rule: Rule| {
             rule.only_protocol(UDP).port(0).compare(0, true, &port.to_be_bytes()).untracked()
         };
-        // What pods send to this port of others goes through here as well, and is none of the overlay's.
+        // Packets of pods to this port of other hosts pass here as well and do not belong to the
+        // overlay.
         let here = Rule::new().fib_local(DESTINATION);
         batch.add_rule("prerouting-raw", &to_port(here));
         batch.add_rule("output-raw", &to_port(Rule::new()));
     }
 
-    /// The rules that try every lookup map; one per distinct number of endpoints, whatever the number of services.
+    /// The rules that try every lookup map; one per distinct number of endpoints, whatever the
+    /// number of Services.
     fn lookups(&self, batch: &mut Batch, sets: &BTreeSet<SetName>) {
         let f = self.family;
         let w = self.words();
         for (chain, class, any) in LOOKUP_CHAINS {
-            // Clients that already have an endpoint come first.
+            // Clients with an affinity entry are matched first.
             for set in sets {
                 let SetName::Sticky { class: c, seconds } = *set else { continue };
                 if c != class {
@@ -291,10 +298,10 @@ impl Layout {
                 let rule = self
                     .key(Rule::new(), any)
                     .lookup_to(&set.text(), 0, w)
-                    .settle(w, SPARE)
+                    .copy_via_mark(w, SPARE)
                     .source(0, f)
                     .lookup_to(AFFINITY, 0, w + 1)
-                    .settle(w + 1, SPARE)
+                    .copy_via_mark(w + 1, SPARE)
                     .lookup_to("sticky-endpoints", w, 8)
                     .update(AFFINITY, 0, w + 1, u64::from(seconds) * 1000)
                     .dnat(f, 8, 8 + w);
@@ -308,19 +315,19 @@ impl Layout {
                 let rule = self.key(Rule::new(), any);
                 let rule = if seconds == 0 {
                     rule.lookup_to(&set.text(), 0, 8)
-                        .settle(8, SPARE)
+                        .copy_via_mark(8, SPARE)
                         .random(9, count)
                         .lookup_to("endpoints", 8, 10)
                         .dnat(f, 10, 10 + w)
                 } else {
                     rule.lookup_to(&set.text(), 0, w)
-                        .settle(w, SPARE)
+                        .copy_via_mark(w, SPARE)
                         .source(0, f)
                         .random(w + 1, count)
                         .lookup_to("sticky-slots", w, w + 1)
-                        .settle(w + 1, SPARE)
+                        .copy_via_mark(w + 1, SPARE)
                         .lookup_to("sticky-endpoints", w, 8)
-                        // An update keeps the old value of an element whose endpoint is gone.
+                        // An update keeps the old value of an element whose endpoint has gone.
                         .forget(AFFINITY, 0, w + 1)
                         .update(AFFINITY, 0, w + 1, u64::from(seconds) * 1000)
                         .dnat(f, 8, 8 + w)
@@ -335,13 +342,13 @@ impl Layout {
         Set::map(AFFINITY, &key, &[Field::Number]).dynamic()
     }
 
-    /// The whole table, replacing whatever stood there in the same transaction. Connections live in conntrack and go on;
-    /// clients' affinity is carried over.
+    /// Replaces the whole table in one transaction. Connections live in conntrack and continue;
+    /// client affinity is carried over.
     pub(crate) fn replace(
         &self,
         socket: &mut Socket,
         state: &State,
-        place: &Place,
+        node_context: &NodeContext,
     ) -> Result<(), Error> {
         let kept = dump_elements(socket, self.family, &self.table, AFFINITY)?;
         let mut batch = Batch::new(self.family, &self.table);
@@ -369,7 +376,7 @@ impl Layout {
         self.overlay(&mut batch);
         self.dispatch(&mut batch);
         self.masquerade(&mut batch);
-        self.filters(&mut batch, place);
+        self.filters(&mut batch, node_context);
         self.lookups(&mut batch, &lookups);
         batch.commit(socket)
     }
@@ -407,10 +414,10 @@ impl Layout {
     }
 }
 
-/// Removes the table of a family, for uninstallation.
+/// Removes the table of a family.
 pub(crate) fn remove(socket: &mut Socket, family: Family, table: &str) -> Result<(), Error> {
     let mut batch = Batch::new(family, table);
-    // Added first, so that a table that is not there is no error.
+    // Added first, so that deleting a missing table is not an error.
     batch.add_table();
     batch.delete_table();
     batch.commit(socket)

@@ -1,4 +1,4 @@
-//! From one service's ports and endpoints to the elements it wants in the table; pure.
+//! Computes from one Service's ports and endpoints the table elements it needs; pure.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,17 +7,18 @@ use crate::nft::set::{Element, Value};
 use crate::proxy::services::{Endpoint, Port, Usable, usable};
 use settings::addr::{Cidr, Family, octets};
 
-/// Which endpoints a lookup leads to.
+/// Which endpoints a lookup selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Class {
-    /// What the policy of the address says.
+    /// The endpoints that the traffic policy of the address selects.
     Main,
-    /// Traffic of this cluster to an external address with policy Local: any endpoint of the cluster.
-    Short,
+    /// Traffic from this cluster to an external address with policy Local short-circuits to any
+    /// endpoint of the cluster.
+    ShortCircuit,
 }
 
-/// The sets and maps of the table. Keys are (address, protocol, port) unless told otherwise; the unspecified address
-/// stands for every local address (node ports, host ports).
+/// The sets and maps of the table. Keys are (address, protocol, port) unless documented otherwise;
+/// the unspecified address stands for every local address (node ports, host ports).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum SetName {
     /// Cluster addresses alone.
@@ -26,13 +27,13 @@ pub(crate) enum SetName {
     Masquerade,
     /// External destinations with policy Local.
     Local,
-    /// No endpoint anywhere.
+    /// Services without endpoints in the cluster.
     Reject,
-    /// No endpoint on this node, policy Local.
+    /// Services with policy Local and no endpoint on this node.
     Drop,
     /// Load balancer addresses with source ranges.
     Firewalled,
-    /// (destination key, source range) let through.
+    /// (destination key, source range) that is allowed.
     Allowed,
     /// (address, address, protocol, port) of endpoints on this node.
     Hairpin,
@@ -74,7 +75,8 @@ impl SetName {
     }
 }
 
-/// Numbers for groups of endpoints; the same name gets the same number after a restart unless two names collide.
+/// Assigns numbers to endpoint groups; a name gets the same number after a restart unless two names
+/// collide.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     by_number: HashMap<u32, String>,
@@ -122,25 +124,25 @@ pub(crate) struct HostPort {
     pub port: u16,
 }
 
-/// What decides besides the service itself.
+/// Facts about the node that the rules depend on.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Place {
+pub(crate) struct NodeContext {
     /// Name of this node.
     pub node: String,
     /// `topology.kubernetes.io/zone` of this node.
     pub zone: String,
     /// Addresses of this node.
     pub node_ips: Vec<IpAddr>,
-    /// Cluster addresses that this process answers itself (cluster DNS).
+    /// Cluster addresses that this process serves itself (cluster DNS).
     pub own_ips: Vec<IpAddr>,
 }
 
 /// A UDP destination and the endpoints whose connections may stay.
 pub(crate) type UdpTarget = ((IpAddr, u16), Vec<(IpAddr, u16)>);
 
-/// What one service wants in one family's table.
+/// The elements that one Service needs in one family's table.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct DesiredElements {
     pub(crate) elements: Vec<(SetName, Element)>,
     pub(crate) udp: Vec<UdpTarget>,
 }
@@ -157,7 +159,7 @@ fn pair(group: u32, second: u32) -> Vec<u8> {
     Value::default().number(group).number(second).0
 }
 
-impl Wanted {
+impl DesiredElements {
     fn set(&mut self, name: SetName, key: Vec<u8>) {
         self.elements.push((name, Element::key(key)));
     }
@@ -166,7 +168,7 @@ impl Wanted {
         self.elements.push((name, Element::pair(key, data)));
     }
 
-    /// The endpoints of a group; returns its number.
+    /// Adds the endpoints of a group; returns its number.
     fn group(&mut self, groups: &mut Groups, name: &str, seconds: u32, list: &[Endpoint]) -> u32 {
         let group = groups.number(name);
         let mut taken = Vec::with_capacity(list.len());
@@ -186,7 +188,14 @@ impl Wanted {
         group
     }
 
-    fn lead(&mut self, class: Class, key: &[u8], seconds: u32, group: u32, count: usize) {
+    fn add_load_balancing(
+        &mut self,
+        class: Class,
+        key: &[u8],
+        seconds: u32,
+        group: u32,
+        count: usize,
+    ) {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let data = group.to_ne_bytes().to_vec();
         self.map(SetName::Choose { class, count, seconds }, key.to_vec(), data.clone());
@@ -215,7 +224,9 @@ impl Wanted {
             self.set(SetName::ClusterIps, octets(*ip));
             let key = key(*ip, port.protocol, port.number);
             match choose(port.internal_local) {
-                (Some(group), count) => self.lead(Class::Main, &key, seconds, group, count),
+                (Some(group), count) => {
+                    self.add_load_balancing(Class::Main, &key, seconds, group, count)
+                }
                 _ => self.set(refuse, key),
             }
         }
@@ -231,19 +242,27 @@ impl Wanted {
         }
         for key in external {
             match choose(port.external_local) {
-                (Some(group), count) => self.lead(Class::Main, &key, seconds, group, count),
+                (Some(group), count) => {
+                    self.add_load_balancing(Class::Main, &key, seconds, group, count)
+                }
                 _ => self.set(refuse, key.clone()),
             }
             if !port.external_local {
                 self.set(SetName::Masquerade, key);
             } else if let Some(group) = cluster {
-                self.lead(Class::Short, &key, seconds, group, use_.cluster.len());
+                self.add_load_balancing(
+                    Class::ShortCircuit,
+                    &key,
+                    seconds,
+                    group,
+                    use_.cluster.len(),
+                );
                 self.set(SetName::Local, key);
             }
         }
     }
 
-    fn firewall(&mut self, port: &Port, place: &Place, family: Family) {
+    fn firewall(&mut self, port: &Port, node_context: &NodeContext, family: Family) {
         let ranges: Vec<&Cidr> =
             port.source_ranges.iter().filter(|r| r.family() == family).collect();
         if ranges.is_empty() {
@@ -254,8 +273,9 @@ impl Wanted {
             self.set(SetName::Firewalled, destination.clone());
             let mut allowed: Vec<(IpAddr, IpAddr)> =
                 ranges.iter().map(|r| (r.first(), r.last())).collect();
-            // A request of this node to a load balancer address it holds itself comes from that address.
-            if place.node_ips.iter().any(|n| ranges.iter().any(|r| r.contains(*n)))
+            // A request of this node to a load balancer address that it holds itself has that
+            // address as its source.
+            if node_context.node_ips.iter().any(|n| ranges.iter().any(|r| r.contains(*n)))
                 && !ranges.iter().any(|r| r.contains(*ip))
             {
                 allowed.push((*ip, *ip));
@@ -269,7 +289,7 @@ impl Wanted {
     }
 }
 
-/// Overlapping ranges joined: the kernel refuses overlaps.
+/// Merges overlapping ranges, because the kernel rejects overlaps.
 fn merged(mut ranges: Vec<(IpAddr, IpAddr)>) -> Vec<(IpAddr, IpAddr)> {
     ranges.sort();
     let mut out: Vec<(IpAddr, IpAddr)> = Vec::new();
@@ -282,24 +302,24 @@ fn merged(mut ranges: Vec<(IpAddr, IpAddr)>) -> Vec<(IpAddr, IpAddr)> {
     out
 }
 
-/// Everything one service wants in the table of one family.
+/// Computes all elements of one Service in the table of one family.
 pub(crate) fn plan(
     groups: &mut Groups,
     ports: &[Port],
     endpoints: &std::collections::BTreeMap<(String, u8), Vec<Endpoint>>,
-    place: &Place,
+    node_context: &NodeContext,
     family: Family,
-) -> Wanted {
-    let mut wanted = Wanted::default();
+) -> DesiredElements {
+    let mut wanted = DesiredElements::default();
     for port in ports {
-        if port.cluster_ips.iter().any(|ip| place.own_ips.contains(ip)) {
+        if port.cluster_ips.iter().any(|ip| node_context.own_ips.contains(ip)) {
             continue;
         }
         let none = Vec::new();
         let all = endpoints.get(&(port.port_name.clone(), port.protocol)).unwrap_or(&none);
-        let chosen = usable(port, all, family, &place.node, &place.zone);
+        let chosen = usable(port, all, family, &node_context.node, &node_context.zone);
         wanted.port(groups, port, &chosen, family);
-        wanted.firewall(port, place, family);
+        wanted.firewall(port, node_context, family);
         for e in chosen.cluster.iter().chain(&chosen.local).filter(|e| e.local) {
             let both = Value::default().address(e.address).address(e.address);
             let element = Element::key(both.protocol(port.protocol).port(e.port).0);
@@ -322,9 +342,9 @@ pub(crate) fn plan(
     wanted
 }
 
-/// What the host ports of a pod want in the table of one family.
-pub(crate) fn plan_host_ports(list: &[HostPort], family: Family) -> Wanted {
-    let mut wanted = Wanted::default();
+/// Computes the elements of the host ports of a pod in the table of one family.
+pub(crate) fn plan_host_ports(list: &[HostPort], family: Family) -> DesiredElements {
+    let mut wanted = DesiredElements::default();
     for p in list.iter().filter(|p| Family::of(p.address) == family) {
         // `hostIP: 0.0.0.0` or `::` means every address of either family.
         let host_ip = if p.host_ip.is_unspecified() { family.unspecified() } else { p.host_ip };

@@ -1,4 +1,5 @@
-//! What the proxy needs of Services and EndpointSlices, parsed into values that cannot be wrong.
+//! Parses what the proxy needs of Services and EndpointSlices into values that are valid by
+//! construction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +13,8 @@ use settings::addr::{Cidr, Family};
 pub(crate) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Services and slices with this label belong to another proxy.
 const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
-/// `IsHeadlessService`: endpoints with this label are no proxy's affair, whatever their service says.
+/// Endpoints with the label that `IsHeadlessService` reads are not the proxy's, whatever their
+/// Service says.
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// `DefaultClientIPServiceAffinitySeconds`.
 const AFFINITY_SECONDS: u32 = 10_800;
@@ -46,7 +48,7 @@ pub(crate) struct Port {
     pub external_ips: Vec<IpAddr>,
     /// Load balancer addresses of mode VIP.
     pub load_balancer_ips: Vec<IpAddr>,
-    /// Who may use the load balancer addresses; empty means everybody.
+    /// Source ranges that may use the load balancer addresses; empty means all.
     pub source_ranges: Vec<Cidr>,
     /// Seconds of ClientIP affinity; 0 when none.
     pub affinity_seconds: u32,
@@ -57,13 +59,13 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Whether anything but the cluster address leads here.
+    /// Whether the port is reachable by anything but the cluster address.
     pub(crate) fn is_external(&self) -> bool {
         self.node_port != 0 || !self.external_ips.is_empty() || !self.load_balancer_ips.is_empty()
     }
 }
 
-/// One address behind a port.
+/// One address of a port's endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// Pod address.
@@ -72,7 +74,7 @@ pub(crate) struct Endpoint {
     pub port: u16,
     /// Takes new connections.
     pub ready: bool,
-    /// Answers, even when terminating.
+    /// Serves, even when terminating.
     pub serving: bool,
     /// Being deleted.
     pub terminating: bool,
@@ -138,7 +140,7 @@ fn port(service: &Service, port: &ServicePort) -> Option<Port> {
     })
 }
 
-/// The ports to serve; none of a headless, external or foreign service.
+/// The ports to serve; none for a headless or external Service or one of another proxy.
 pub(crate) fn ports(service: &Service) -> Vec<Port> {
     let Some(spec) = &service.spec else { return Vec::new() };
     let foreign =
@@ -150,7 +152,7 @@ pub(crate) fn ports(service: &Service) -> Vec<Port> {
     spec.ports.iter().flatten().filter_map(|p| port(service, p)).collect()
 }
 
-/// The health check port that `externalTrafficPolicy: Local` load balancers ask.
+/// The health check port of Services with `externalTrafficPolicy: Local`.
 pub(crate) fn health_check_port(service: &Service) -> Option<u16> {
     let spec = service.spec.as_ref()?;
     let wanted = spec.type_.as_deref() == Some("LoadBalancer")
@@ -165,8 +167,8 @@ pub(crate) fn pod_of(endpoint: &SliceEndpoint) -> Option<String> {
     Some(format!("{}/{}", target.namespace.as_deref()?, target.name.as_deref()?))
 }
 
-/// The endpoints of a service, by port name; one per address and port, the readiest of several. Pods of this node that are in
-/// `left_out` are not ready.
+/// The endpoints of a Service by port name; one per address and port, the readiest of several. Pods
+/// of this node in `left_out` are not ready.
 pub(crate) fn endpoints(
     slices: &[EndpointSlice],
     node: &str,
@@ -234,7 +236,7 @@ pub(crate) struct Usable {
     pub cluster: Vec<Endpoint>,
     /// For policy Local.
     pub local: Vec<Endpoint>,
-    /// Whether any node has one.
+    /// Whether any node has an endpoint.
     pub anywhere: bool,
 }
 
@@ -261,7 +263,8 @@ fn topology(endpoints: &[&Endpoint], node: &str, zone: &str) -> Topology {
     Topology::All
 }
 
-/// Chooses endpoints as upstream does: ready ones by topology hints, else serving ones that terminate.
+/// Selects endpoints as upstream's `CategorizeEndpoints` does: ready ones by topology hints, else
+/// serving ones that terminate.
 pub(crate) fn usable(
     port: &Port,
     all: &[Endpoint],
@@ -347,7 +350,7 @@ mod tests {
         }
     }
 
-    // Cases of upstream's TestCategorizeEndpoints, retold.
+    // Cases of upstream's `TestCategorizeEndpoints`.
     #[test]
     fn endpoints_are_chosen_by_readiness_hints_and_policy() {
         let two = json!([

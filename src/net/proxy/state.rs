@@ -1,18 +1,19 @@
-//! The union of what all services want, and the difference since it was last applied; pure.
+//! The union of the elements that all Services need, and the difference since it was last applied;
+//! pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use crate::nft::set::Element;
-use crate::proxy::rules::{SetName, UdpTarget, Wanted};
+use crate::proxy::rules::{DesiredElements, SetName, UdpTarget};
 
-type Place = (SetName, Vec<u8>, Option<Vec<u8>>);
+type ElementKey = (SetName, Vec<u8>, Option<Vec<u8>>);
 
-fn place(name: SetName, element: &Element) -> Place {
+fn element_key(name: SetName, element: &Element) -> ElementKey {
     (name, element.key.clone(), element.end.clone())
 }
 
-/// Elements to take out and to put in, and which sets begin or end to exist.
+/// Elements to remove and to add, and which sets begin or cease to exist.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) delete: BTreeMap<SetName, Vec<Element>>,
@@ -29,13 +30,13 @@ impl Difference {
     }
 }
 
-/// What is wanted by whom. Of several claims to one key the first owner's, in name order, holds.
+/// The desired elements by owner. If several owners claim a key, the first in name order wins.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    by_owner: HashMap<String, Wanted>,
-    claims: HashMap<Place, BTreeMap<String, Element>>,
+    by_owner: HashMap<String, DesiredElements>,
+    claims: HashMap<ElementKey, BTreeMap<String, Element>>,
     sizes: BTreeMap<SetName, usize>,
-    before: HashMap<Place, Option<Element>>,
+    before: HashMap<ElementKey, Option<Element>>,
     sets_before: Option<BTreeSet<SetName>>,
     udp_changed: BTreeSet<(IpAddr, u16)>,
 }
@@ -45,23 +46,23 @@ fn is_dynamic(name: SetName) -> bool {
 }
 
 impl State {
-    fn effective(&self, place: &Place) -> Option<&Element> {
-        self.claims.get(place).and_then(|c| c.values().next())
+    fn effective(&self, element_key: &ElementKey) -> Option<&Element> {
+        self.claims.get(element_key).and_then(|c| c.values().next())
     }
 
     fn dynamic_sets(&self) -> BTreeSet<SetName> {
         self.sizes.keys().copied().filter(|n| is_dynamic(*n)).collect()
     }
 
-    fn note(&mut self, place: &Place) {
-        if !self.before.contains_key(place) {
-            let now = self.effective(place).cloned();
-            self.before.insert(place.clone(), now);
+    fn mark_dirty(&mut self, element_key: &ElementKey) {
+        if !self.before.contains_key(element_key) {
+            let now = self.effective(element_key).cloned();
+            self.before.insert(element_key.clone(), now);
         }
     }
 
-    /// Sets what `owner` wants; an empty value removes it.
-    pub(crate) fn replace(&mut self, owner: &str, wanted: Wanted) {
+    /// Sets the elements of `owner`; an empty value removes it.
+    pub(crate) fn replace(&mut self, owner: &str, wanted: DesiredElements) {
         if self.by_owner.get(owner) == Some(&wanted) {
             return;
         }
@@ -70,13 +71,13 @@ impl State {
         }
         let old = self.by_owner.remove(owner).unwrap_or_default();
         for (name, element) in &old.elements {
-            let place = place(*name, element);
-            self.note(&place);
-            if let Some(claims) = self.claims.get_mut(&place)
+            let element_key = element_key(*name, element);
+            self.mark_dirty(&element_key);
+            if let Some(claims) = self.claims.get_mut(&element_key)
                 && claims.remove(owner).is_some()
                 && claims.is_empty()
             {
-                self.claims.remove(&place);
+                self.claims.remove(&element_key);
                 if let Some(size) = self.sizes.get_mut(name) {
                     *size -= 1;
                     if *size == 0 {
@@ -86,9 +87,9 @@ impl State {
             }
         }
         for (name, element) in &wanted.elements {
-            let place = place(*name, element);
-            self.note(&place);
-            let claims = self.claims.entry(place).or_default();
+            let element_key = element_key(*name, element);
+            self.mark_dirty(&element_key);
+            let claims = self.claims.entry(element_key).or_default();
             if claims.is_empty() {
                 *self.sizes.entry(*name).or_default() += 1;
             }
@@ -97,12 +98,12 @@ impl State {
         if old.udp != wanted.udp {
             self.udp_changed.extend(old.udp.iter().chain(&wanted.udp).map(|(vip, _)| *vip));
         }
-        if wanted != Wanted::default() {
+        if wanted != DesiredElements::default() {
             self.by_owner.insert(owner.to_owned(), wanted);
         }
     }
 
-    /// Who wants something.
+    /// The owners of elements.
     pub(crate) fn owners(&self) -> impl Iterator<Item = &String> {
         self.by_owner.keys()
     }
@@ -110,16 +111,16 @@ impl State {
     /// The difference since the last call.
     pub(crate) fn take_difference(&mut self) -> Difference {
         let mut out = Difference::default();
-        for (place, old) in std::mem::take(&mut self.before) {
-            let new = self.effective(&place).cloned();
+        for (element_key, old) in std::mem::take(&mut self.before) {
+            let new = self.effective(&element_key).cloned();
             if old == new {
                 continue;
             }
             if let Some(old) = old {
-                out.delete.entry(place.0).or_default().push(old);
+                out.delete.entry(element_key.0).or_default().push(old);
             }
             if let Some(new) = new {
-                out.add.entry(place.0).or_default().push(new);
+                out.add.entry(element_key.0).or_default().push(new);
             }
         }
         let now = self.dynamic_sets();
@@ -139,11 +140,11 @@ impl State {
         out
     }
 
-    /// Everything, for a table made anew.
+    /// All elements, for a new table.
     pub(crate) fn all(&self) -> BTreeMap<SetName, Vec<&Element>> {
         let mut out: BTreeMap<SetName, Vec<&Element>> = BTreeMap::new();
-        for (place, claims) in &self.claims {
-            out.entry(place.0).or_default().extend(claims.values().next());
+        for (element_key, claims) in &self.claims {
+            out.entry(element_key.0).or_default().extend(claims.values().next());
         }
         out
     }
@@ -158,8 +159,11 @@ impl State {
 mod tests {
     use super::*;
 
-    fn wanted(name: SetName, key: u8, data: u8) -> Wanted {
-        Wanted { elements: vec![(name, Element::pair(vec![key], vec![data]))], udp: Vec::new() }
+    fn wanted(name: SetName, key: u8, data: u8) -> DesiredElements {
+        DesiredElements {
+            elements: vec![(name, Element::pair(vec![key], vec![data]))],
+            udp: Vec::new(),
+        }
     }
 
     #[test]
@@ -172,9 +176,9 @@ mod tests {
         let changed = state.take_difference();
         assert_eq!(changed.delete[&name], [Element::pair(vec![1], vec![2])]);
         assert_eq!(changed.add[&name], [Element::pair(vec![1], vec![3])]);
-        state.replace("b", Wanted::default());
+        state.replace("b", DesiredElements::default());
         assert!(state.take_difference().is_empty());
-        state.replace("a", Wanted::default());
+        state.replace("a", DesiredElements::default());
         assert_eq!(state.take_difference().delete[&name], [Element::pair(vec![1], vec![3])]);
         assert!(state.all().is_empty());
     }

@@ -19,7 +19,8 @@ fn key(n: u8) -> PublicKey {
     PublicKey([n; 32])
 }
 
-/// Node `name` with pods 10.42.`n`.0/24 at `address`; its kind is `direct`, `vxlan`, `both` or `wireguard`.
+/// Node `name` with pods 10.42.`n`.0/24 at `address`; its kind is `direct`, `vxlan`, `both` or
+/// `wireguard`.
 fn peer(name: &str, n: u8, address: &str, kind: &str) -> Peer {
     Peer {
         name: name.into(),

@@ -33,7 +33,8 @@ fn a_link_that_swallows_large_packets_is_found() {
     });
 }
 
-/// The checksum that the kernel writes before a driver completes it: the sum of the pseudo header alone (RFC 768, RFC 8200).
+/// The checksum that the kernel writes before a driver completes it: the sum of the pseudo header
+/// alone (RFC 768, RFC 8200).
 fn unfinished(from: IpAddr, to: IpAddr, datagram: u16) -> u16 {
     let octets = settings::addr::octets;
     let pseudo = [&octets(from)[..], &octets(to), &datagram.to_be_bytes(), &[0, 17]].concat();

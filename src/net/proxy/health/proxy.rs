@@ -1,4 +1,4 @@
-//! The proxy's own health, `/healthz` and `/livez` as kube-proxy answers them on port 10256.
+//! The proxy's own health: `/healthz` and `/livez` as kube-proxy serves them on port 10256.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,19 +15,20 @@ use tokio::net::TcpListener;
 use crate::config::Error;
 use settings::addr::Family;
 
-/// A change that waits so long to be applied makes the proxy unhealthy (kube-proxy: twice its `syncPeriod` of 30 s).
+/// A change pending for this long makes the proxy unhealthy (kube-proxy: twice its `syncPeriod` of
+/// 30 s).
 const LATE: Duration = Duration::from_secs(60);
-/// A node that the cluster autoscaler takes away gets no new connections.
+/// Taint of a node that the cluster autoscaler is about to remove; it gets no new connections.
 const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// Since when a change waits.
+    /// When the oldest pending change arrived.
     waiting: Option<tokio::time::Instant>,
     applied: Option<Timestamp>,
 }
 
-/// What the proxy tells of itself.
+/// The health state of the proxy.
 #[derive(Debug)]
 pub(crate) struct Health {
     families: Vec<Family>,
@@ -49,12 +50,13 @@ impl Health {
         Self { families, node, node_name, progress: Mutex::default() }
     }
 
-    /// A change is to be applied.
+    /// Records that a change is pending.
     pub(crate) fn waiting(&self) {
         self.progress.lock().waiting.get_or_insert_with(base::clock::now);
     }
 
-    /// Everything known is applied. Before the first `full` view a proxy counts as starting, which is healthy.
+    /// Records that everything known is applied. Before the first `full` sync a proxy counts as
+    /// starting, which is healthy.
     pub(crate) fn applied(&self, full: bool) {
         let mut progress = self.progress.lock();
         progress.waiting = None;
@@ -63,7 +65,7 @@ impl Health {
         }
     }
 
-    /// No change waits for too long.
+    /// Whether no change has been pending for too long.
     pub(crate) fn is_healthy(&self) -> bool {
         self.progress.lock().waiting.is_none_or(|since| since.elapsed() < LATE)
     }
@@ -73,7 +75,7 @@ impl Health {
         let now = Timestamp::now().to_string();
         let zero = "0001-01-01T00:00:00Z";
         let last = applied.as_deref().unwrap_or(zero);
-        // With everything applied the time is recent by definition, as kube-proxy's answer has it.
+        // With nothing pending the time is current by definition, as in kube-proxy's response.
         let shown = if healthy && eligible != Some(false) { now.as_str() } else { last };
         let mut body = json!({"lastUpdated": shown, "currentTime": now, "healthy": healthy});
         if let (Some(eligible), Some(body)) = (eligible, body.as_object_mut()) {
@@ -100,7 +102,7 @@ impl Health {
     }
 }
 
-/// Answers until shutdown; a port that cannot be bound is tried again, since pods' traffic does not depend on it.
+/// Serves until shutdown; binding the port is retried, since pod traffic does not depend on it.
 pub(crate) async fn serve(health: Arc<Health>, at: SocketAddr, tasks: Tasks) -> Result<(), Error> {
     let stop = tasks.shutdown().clone();
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
@@ -108,7 +110,7 @@ pub(crate) async fn serve(health: Arc<Health>, at: SocketAddr, tasks: Tasks) -> 
         match TcpListener::bind(at).await {
             Ok(listener) => break listener,
             Err(error) => {
-                tracing::warn!(%at, %error, "health of the service proxy cannot be served; choose a free --proxy-healthz-port");
+                tracing::warn!(%at, %error, "proxy: cannot serve health checks; choose a free --proxy-healthz-port");
             }
         }
         if !backoff.wait(&stop).await {

@@ -70,22 +70,22 @@ fn every_transition_is_taken_by_the_kernel() {
             let mut socket = Socket::netfilter().unwrap();
             let mut state = State::default();
             let mut groups = Groups::default();
-            let place = Place {
+            let node_context = NodeContext {
                 node: "me".into(),
                 own_ips: vec!["10.43.0.10".parse().unwrap()],
-                ..Place::default()
+                ..NodeContext::default()
             };
-            layout.replace(&mut socket, &state, &place).unwrap();
+            layout.replace(&mut socket, &state, &node_context).unwrap();
             for seconds in [0, 10_800, 60] {
                 for count in [0, 1, 3, 2, 0] {
                     let list: Vec<Endpoint> = pods[..count].iter().map(|a| endpoint(a)).collect();
                     let all = BTreeMap::from([((String::new(), 6), list)]);
-                    let wanted = plan(&mut groups, &[port(seconds)], &all, &place, family);
+                    let wanted = plan(&mut groups, &[port(seconds)], &all, &node_context, family);
                     state.replace("n/s", wanted);
                     let difference = state.take_difference();
                     layout.apply(&mut socket, &state, &difference).unwrap();
                     let incremental = shell(LIST);
-                    layout.replace(&mut socket, &state, &place).unwrap();
+                    layout.replace(&mut socket, &state, &node_context).unwrap();
                     let sorted = |text: &str| {
                         let mut lines: Vec<String> = text
                             .replace("elements = { ", "\n")
@@ -98,7 +98,7 @@ fn every_transition_is_taken_by_the_kernel() {
                     assert_eq!(sorted(&incremental), sorted(&shell(LIST)));
                 }
             }
-            state.replace("n/s", crate::proxy::rules::Wanted::default());
+            state.replace("n/s", crate::proxy::rules::DesiredElements::default());
             let difference = state.take_difference();
             layout.apply(&mut socket, &state, &difference).unwrap();
             remove(&mut socket, family, "kl").unwrap();
@@ -132,11 +132,11 @@ fn a_change_among_a_thousand_services_costs_what_it_changes() {
         let layout = layout(Family::V4);
         let mut socket = Socket::netfilter().unwrap();
         let (mut state, mut groups) = (State::default(), Groups::default());
-        let place = Place::default();
+        let node_context = NodeContext::default();
         let set = |state: &mut State, groups: &mut Groups, index, endpoints| {
             let (port, list) = numbered(index, endpoints);
             let all = BTreeMap::from([((String::new(), 6), list)]);
-            let wanted = plan(groups, &[port], &all, &place, Family::V4);
+            let wanted = plan(groups, &[port], &all, &node_context, Family::V4);
             state.replace(&format!("n/s{index}"), wanted);
         };
         let begin = std::time::Instant::now();
@@ -144,7 +144,7 @@ fn a_change_among_a_thousand_services_costs_what_it_changes() {
             set(&mut state, &mut groups, index, 1..6);
         }
         let planned = begin.elapsed();
-        layout.replace(&mut socket, &state, &place).unwrap();
+        layout.replace(&mut socket, &state, &node_context).unwrap();
         let _ = state.take_difference();
         let whole = begin.elapsed() - planned;
         let mut took = Vec::new();
