@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::k8s::api::core::v1::Pod;
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::{tls, trust};
 use base::{Shutdown, Tasks};
 use client::{Client, Remembering, Trimming, gvr_of};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use async_trait::async_trait;
 use base::pki::Leaf;
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::tls;
 use base::{Kind, Tasks};
 use bytes::{Bytes, BytesMut};

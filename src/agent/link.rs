@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::io::{BoxIo, Dial, Tcp};
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::{tls, trust};
 use base::{Kind, Tasks};
 use client::{Client, HttpsTransport, Informers, Transport};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::io::Dial;
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::{Backoff, Kind, Problems, Shutdown, Tasks};
 use cluster::join::files::Joined;
 use cluster::join::{self, Error, Machine, Party, ServerAddress, reason};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use api::{Gvr, Object, ObjectKey, Status};
 use arc_swap::ArcSwap;
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::{Kind, Tasks};
 
 use crate::registry::follower;

@@ -113,7 +113,7 @@ impl Inner {
 }
 
 /// A connection that writes at the end of each turn of its task, by [`Cork::poll_flush`]; clones are the same one.
-/// For [`Nested::drive_corked`](crate::Nested::drive_corked), which knows where a turn ends.
+/// For [`InlineExecutor::drive_corked`](crate::InlineExecutor::drive_corked), which knows where a turn ends.
 #[derive(Clone)]
 pub struct Cork(Arc<Mutex<Inner>>);
 

@@ -2,13 +2,13 @@
 //!
 //! Keys are ECDSA P-256. Files are replaced atomically, keys with mode 0600. What is there and still good is kept.
 
-pub mod granted;
-pub mod live;
-pub mod outside;
+pub mod csr_signing;
+mod describe;
+pub mod external_roots;
 pub mod pod;
+pub mod reloadable_cert;
 pub mod request;
 pub mod rotation;
-mod shown;
 pub mod store_id;
 pub mod system;
 pub mod tls;
@@ -26,9 +26,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::{Wiped, clock, fs};
+use crate::{SecretValue, clock, fs};
 
-pub use shown::{Shown, shown};
+pub use describe::{CertificateInfo, describe};
 
 const DAY: u64 = 24 * 60 * 60;
 
@@ -169,7 +169,7 @@ pub struct Leaf {
     /// The certificate, then that of its CA.
     pub cert_pem: String,
     /// The key, PKCS#8.
-    pub key_pem: Wiped<String>,
+    pub key_pem: SecretValue<String>,
     /// End of validity, in seconds since the epoch.
     pub not_after: i64,
 }
@@ -232,7 +232,7 @@ impl Ca {
     }
 
     fn load(cert: &Path, key: &Path) -> Result<Self, Error> {
-        let key_pem = Wiped::from(fs::read_to_string(key)?);
+        let key_pem = SecretValue::from(fs::read_to_string(key)?);
         Self::parse(fs::read_to_string(cert)?, &key_pem).map_err(|bad| match bad {
             Half::Key(why) => content(key, why),
             Half::Cert(why) => content(cert, why),
@@ -259,7 +259,7 @@ impl Ca {
         let sign = |e: rcgen::Error| Error::Sign { name: common_name.clone(), why: e.to_string() };
         let params = ca_params(&common_name, now());
         let pair = KeyPair::generate().map_err(sign)?;
-        let key_pem = Wiped::from(pair.serialize_pem());
+        let key_pem = SecretValue::from(pair.serialize_pem());
         let made = params.self_signed(&pair).map_err(sign)?;
         let (cert_pem, der) = (made.pem(), made.der().clone());
         // The key first: a certificate without key cannot be mended, a key without certificate says what happened.
@@ -326,7 +326,7 @@ impl Ca {
         now: u64,
     ) -> Result<Leaf, Error> {
         if let (Ok(cert_pem), Ok(key_pem)) =
-            (fs::read_to_string(cert), fs::read_to_string(key).map(Wiped::from))
+            (fs::read_to_string(cert), fs::read_to_string(key).map(SecretValue::from))
             && let Some(not_after) = self.still_good(&cert_pem, &key_pem, profile, now)
         {
             return Ok(Leaf { cert_pem, key_pem, not_after });
@@ -446,11 +446,11 @@ fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str) -> Result<
 pub fn ensure_secret(
     path: &Path,
     make: impl FnOnce() -> Result<String, String>,
-) -> Result<Wiped<String>, Error> {
+) -> Result<SecretValue<String>, Error> {
     if path.exists() {
         return Ok(fs::read_to_string(path)?.into());
     }
-    let text = Wiped::from(make().map_err(|why| content(path, why))?);
+    let text = SecretValue::from(make().map_err(|why| content(path, why))?);
     fs::write_atomic(path, text.as_bytes(), 0o600)?;
     Ok(text)
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use api::k8s::jiff::Timestamp;
-use base::pki::{self, Shown};
+use base::pki::{self, CertificateInfo};
 
 use crate::command_line::CheckOutput;
 use crate::error_catalogue::{CERTIFICATE_COMMAND, Refusal};
@@ -14,7 +14,7 @@ const DAY: i64 = 24 * 60 * 60;
 
 struct Line {
     path: PathBuf,
-    shown: Shown,
+    shown: CertificateInfo,
 }
 
 /// The certificates below this data directory.
@@ -33,7 +33,7 @@ pub(crate) fn run(data_dir: &Path, output: CheckOutput) -> Result<String, Refusa
                 |why: String| CERTIFICATE_COMMAND.refuse(format!("{}: {why}", path.display()));
             let text =
                 base::fs::read_to_string(&path).map_err(|e| CERTIFICATE_COMMAND.refuse(e))?;
-            for shown in pki::shown(&text).map_err(failed)? {
+            for shown in pki::describe(&text).map_err(failed)? {
                 lines.push(Line { path: path.clone(), shown });
             }
         }
@@ -56,7 +56,7 @@ fn at(seconds: i64) -> String {
 }
 
 /// k3s's words.
-fn status(shown: &Shown, now: i64) -> &'static str {
+fn status(shown: &CertificateInfo, now: i64) -> &'static str {
     if now > shown.not_after {
         "EXPIRED"
     } else if now < shown.not_before {
@@ -158,7 +158,11 @@ mod tests {
 
     #[test]
     fn an_end_is_told_before_it_comes() {
-        let shown = Shown { not_before: 100 * DAY, not_after: 465 * DAY, ..Shown::default() };
+        let shown = CertificateInfo {
+            not_before: 100 * DAY,
+            not_after: 465 * DAY,
+            ..CertificateInfo::default()
+        };
         for (day, wanted) in
             [(99, "NOT YET VALID"), (101, "OK"), (380, "WARNING"), (466, "EXPIRED")]
         {

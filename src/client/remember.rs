@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use api::{Gvr, Object, WatchEvent};
 use async_trait::async_trait;
-use base::{Kind, Sealed, Tasks, clock};
+use base::{EncryptedDir, Kind, Tasks, clock};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
@@ -56,7 +56,7 @@ struct Entry {
 
 #[derive(Debug)]
 struct Shared {
-    kept: Arc<Sealed>,
+    kept: Arc<EncryptedDir>,
     entries: Mutex<HashMap<Scope, Arc<Entry>>>,
     /// Files of scopes that nobody uses any more.
     gone: Mutex<Vec<Scope>>,
@@ -88,7 +88,7 @@ impl<T: Transport> Remembering<T> {
     /// When the directory or its key cannot be made or read.
     pub fn open(inner: T, directory: &Path, tasks: &Tasks) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            kept: Arc::new(Sealed::open(directory)?),
+            kept: Arc::new(EncryptedDir::open(directory)?),
             entries: Mutex::default(),
             gone: Mutex::default(),
             changed: Notify::new(),
@@ -372,7 +372,7 @@ impl<T: Transport> Transport for Remembering<T> {
         self.shared.changed.notify_one();
     }
 
-    fn kept(&self) -> Option<Arc<Sealed>> {
+    fn kept(&self) -> Option<Arc<EncryptedDir>> {
         Some(Arc::clone(&self.shared.kept))
     }
 }

@@ -76,7 +76,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
     fn forget(&self, _scope: &Scope) {}
 
     /// Where users of this transport keep what they need while the server is away; `None` where it never is.
-    fn kept(&self) -> Option<Arc<base::Sealed>> {
+    fn kept(&self) -> Option<Arc<base::EncryptedDir>> {
         None
     }
 }
@@ -103,7 +103,7 @@ impl<T: Transport + ?Sized> Transport for Arc<T> {
         (**self).forget(scope);
     }
 
-    fn kept(&self) -> Option<Arc<base::Sealed>> {
+    fn kept(&self) -> Option<Arc<base::EncryptedDir>> {
         (**self).kept()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::{Gvr, Object, WatchEvent};
 use async_trait::async_trait;
-use base::{Kind, Sealed, Tasks};
+use base::{EncryptedDir, Kind, Tasks};
 use bytes::Bytes;
 use http::{Request, Response};
 use tokio::sync::mpsc;
@@ -92,7 +92,7 @@ impl<T: Transport> Transport for Trimming<T> {
         self.inner.forget(scope);
     }
 
-    fn kept(&self) -> Option<Arc<Sealed>> {
+    fn kept(&self) -> Option<Arc<EncryptedDir>> {
         self.inner.kept()
     }
 }

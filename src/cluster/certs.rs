@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::store_id::StoreId;
 use base::pki::{self, Ca, Error, Leaf, Profile, Usage, due_at, ensure_secret};
-use base::{Wiped, fs};
+use base::{SecretValue, fs};
 use parking_lot::Mutex;
 
 use crate::peers::PEER_NAME;
@@ -59,7 +59,7 @@ pub struct ServerCerts {
     /// Towards other servers of the cluster, both as who calls and as who answers.
     pub peer: Arc<LiveCert>,
     /// PEM key that signs service-account tokens.
-    pub service_account_key: Wiped<String>,
+    pub service_account_key: SecretValue<String>,
     /// When the first of them must be renewed, in seconds since the epoch.
     earliest: Mutex<i64>,
 }
@@ -183,7 +183,7 @@ pub fn ensure(data_dir: &Path, names: &Names) -> Result<ServerCerts, Error> {
     let service_account_key = ensure_secret(&directory.join("service.key"), || {
         rcgen::KeyPair::generate().map(|key| key.serialize_pem()).map_err(|e| e.to_string())
     })?;
-    let unset = Leaf { cert_pem: String::new(), key_pem: Wiped::default(), not_after: 0 };
+    let unset = Leaf { cert_pem: String::new(), key_pem: SecretValue::default(), not_after: 0 };
     let issued = Issued {
         directory: &directory,
         server: &server_ca,

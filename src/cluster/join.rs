@@ -11,9 +11,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use api::Status;
-use base::Wiped;
+use base::SecretValue;
 use base::io::Dial;
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::request::{new_key, request};
 use base::pki::{self, Leaf, tls};
 use bytes::Bytes;
@@ -110,11 +110,11 @@ pub struct Answer {
 #[derive(Clone)]
 pub struct Keys {
     /// Of `system:node:<name>`.
-    pub kubelet_client: Wiped<String>,
+    pub kubelet_client: SecretValue<String>,
     /// Of its kubelet API.
-    pub kubelet_serving: Wiped<String>,
+    pub kubelet_serving: SecretValue<String>,
     /// Of `system:kube-proxy`.
-    pub proxy_client: Wiped<String>,
+    pub proxy_client: SecretValue<String>,
 }
 
 impl Keys {

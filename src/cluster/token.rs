@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use base::{Wiped, clock};
+use base::{SecretValue, clock};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -25,7 +25,7 @@ const BOOTSTRAP_SECRET_CHARACTERS: usize = 16;
 
 /// Text that no log may show, and that is overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Wiped<String>);
+pub struct Secret(SecretValue<String>);
 
 impl Secret {
     /// The text itself.

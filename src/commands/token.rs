@@ -8,7 +8,7 @@ use std::sync::Arc;
 use api::k8s::ByteString;
 use api::k8s::api::core::v1::Secret as SecretObject;
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::{self, Leaf, tls};
 use client::{Client, DeleteOptions, HttpsTransport, Kubeconfig, ListOptions};
 use cluster::token::files::TokenFiles;

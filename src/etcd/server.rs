@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base::accept::{Accepted, accept};
 use base::tasks::{Kind, Shutdown};
-use base::{Cork, Hold, Nested};
+use base::{Cork, Hold, InlineExecutor};
 use futures::future::BoxFuture;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -107,7 +107,7 @@ async fn serve_connection(
     shutdown: &Shutdown,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let cork = Cork::new(accept_tls(stream, acceptor).await?);
-    let nested = Nested::default();
+    let nested = InlineExecutor::default();
     let mut builder = auto::Builder::new(nested.clone());
     builder
         .http2()

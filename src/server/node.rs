@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::tls;
 
 use crate::error_catalogue::{DATA_DIR, Refusal};

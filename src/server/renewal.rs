@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use async_trait::async_trait;
 use base::Tasks;
 use base::pki;
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use cluster::certs::ServerCerts;
 use parking_lot::Mutex;
 

@@ -259,7 +259,7 @@ fn digests(data_dir: &Path) -> io::Result<BTreeMap<String, String>> {
     for file in SHARED.into_iter().filter(|file| *file != REWRITTEN) {
         let bytes = match base::fs::read(&data_dir.join("server").join(file)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            read => base::Wiped::from(read?),
+            read => base::SecretValue::from(read?),
         };
         digests.insert(file.to_owned(), base::pki::hex_sha256(&bytes));
     }

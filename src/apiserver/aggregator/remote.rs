@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::value::{bool_at, get, int_at, items, str_at, str_in};
 use arc_swap::ArcSwapOption;
 use base::io::BoxIo;
-use base::pki::outside;
+use base::pki::external_roots;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustls::ClientConfig;
@@ -156,8 +156,9 @@ impl Remote {
             .map_err(|e| format!("caBundle is no base64: {e}"))?;
         let unverified = bool_at(&self.spec, "insecureSkipTLSVerify");
         let certificate = Arc::clone(&self.settings.certificate);
-        let tls =
-            self.tls.get_or_try_init(|| outside::client(&bundle, unverified, Some(certificate)));
+        let tls = self
+            .tls
+            .get_or_try_init(|| external_roots::client(&bundle, unverified, Some(certificate)));
         let tls = Arc::clone(tls.await.map_err(|e| e.to_string())?);
         let host = self.host();
         let name = ServerName::try_from(host.clone()).map_err(|e| format!("tls: {host}: {e}"))?;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::{Ca, Profile};
 use base::{Shutdown, Tasks};
 use bytes::Bytes;

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use base::{Wiped, pki};
+use base::{SecretValue, pki};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
@@ -130,7 +130,7 @@ pub enum Next {
 
 struct Key {
     id: String,
-    secret: Wiped<[u8; 32]>,
+    secret: SecretValue<[u8; 32]>,
     cipher: LessSafeKey,
 }
 
@@ -164,7 +164,7 @@ fn key(id: &str, secret: &[u8]) -> Result<Entry, &'static str> {
         return Err("the key's id is not a short word");
     }
     let secret: [u8; 32] = secret.try_into().map_err(|_| "the key has not 32 bytes")?;
-    let secret = Wiped::from(secret);
+    let secret = SecretValue::from(secret);
     let unbound =
         UnboundKey::new(&AES_256_GCM, secret.as_slice()).map_err(|_| "the key has not 32 bytes")?;
     let cipher = LessSafeKey::new(unbound);
@@ -219,7 +219,7 @@ impl Ring {
             return Err("there are more than 64 keys");
         }
         let secret = STANDARD.decode(rest).map_err(|_| "the key is not base64")?;
-        let secret = Wiped::from(secret);
+        let secret = SecretValue::from(secret);
         self.entries.push(key(id, &secret)?);
         Ok(())
     }
@@ -472,7 +472,7 @@ impl Ring {
 fn fresh(id: String) -> Result<Entry, &'static str> {
     let mut secret = vec![0; 32];
     base::clock::random_bytes(&mut secret);
-    key(&id, &Wiped::from(secret))
+    key(&id, &SecretValue::from(secret))
 }
 
 impl std::fmt::Debug for Ring {

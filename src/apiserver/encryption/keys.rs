@@ -132,7 +132,8 @@ impl Keys {
         if !path.exists() {
             return Ok(Ring::clone(&self.ring()));
         }
-        let text = base::Wiped::from(base::fs::read_to_string(&path).map_err(pki::Error::from)?);
+        let text =
+            base::SecretValue::from(base::fs::read_to_string(&path).map_err(pki::Error::from)?);
         Ok(self.ring().beside(&Ring::parse(&text, &path.display().to_string())?))
     }
 

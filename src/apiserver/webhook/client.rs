@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::pki::outside;
+use base::pki::external_roots;
 use base::{Kind, Tasks};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
@@ -83,7 +83,7 @@ impl Client {
         let request = self.request(&path, body.into())?;
         let tls = self
             .tls
-            .get_or_try_init(|| outside::client(&self.config.ca_bundle, false, None))
+            .get_or_try_init(|| external_roots::client(&self.config.ca_bundle, false, None))
             .await
             .map_err(CallError::Config)?;
         let exchange = async {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::field::go_quote;
 use api::value::{bool_at, get, items, str_at};
 use base::pki::Leaf;
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::uri::Scheme;

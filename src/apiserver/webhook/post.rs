@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::io::{BoxIo, Dial, Tcp};
-use base::pki::outside;
+use base::pki::external_roots;
 use base::{Kind, Tasks};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
@@ -198,7 +198,7 @@ impl Poster {
         let io = io.map_err(|e| errors::dial(&format!("{}:{}", place.host, place.port), &e))?;
         let Some(trust) = &place.tls else { return Ok(io) };
         let tls = self.tls.get_or_try_init(|| {
-            outside::client(&trust.bundle, trust.unverified, trust.certificate.clone())
+            external_roots::client(&trust.bundle, trust.unverified, trust.certificate.clone())
         });
         let tls = Arc::clone(tls.await?);
         let name = ServerName::try_from(trust.name.clone()).map_err(|e| e.to_string())?;
@@ -213,7 +213,8 @@ impl Poster {
     pub(crate) async fn check(&self) -> Result<(), String> {
         let Some(trust) = &self.place.tls else { return Ok(()) };
         let made =
-            outside::client(&trust.bundle, trust.unverified, trust.certificate.clone()).await;
+            external_roots::client(&trust.bundle, trust.unverified, trust.certificate.clone())
+                .await;
         made.map(|_| ()).map_err(|e| format!("certificate-authority: {e}"))
     }
 }

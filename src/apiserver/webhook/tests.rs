@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::io::{BoxIo, Dial, Tcp};
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::{Ca, Leaf, Profile};
 use base::{Kind, Shutdown, Tasks};
 use bytes::Bytes;

@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateSigningRequestDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest, X509Name};
 
-use crate::Wiped;
+use crate::SecretValue;
 
 use super::{Ca, Error, LEAF_VALIDITY, Leaf, Profile, certificates, set_validity};
 
@@ -15,7 +15,7 @@ use super::{Ca, Error, LEAF_VALIDITY, Leaf, Profile, certificates, set_validity}
 ///
 /// # Errors
 /// When the generator fails.
-pub fn new_key() -> Result<Wiped<String>, Error> {
+pub fn new_key() -> Result<SecretValue<String>, Error> {
     KeyPair::generate()
         .map(|key| key.serialize_pem().into())
         .map_err(|e| Error::Sign { name: "a new key".into(), why: e.to_string() })
@@ -87,7 +87,7 @@ impl Ca {
             params.signed_by(&request.public_key, &self.issuer).map_err(|e| bad(e.to_string()))?;
         Ok(Leaf {
             cert_pem: format!("{}{}", cert.pem(), self.cert_pem),
-            key_pem: Wiped::default(),
+            key_pem: SecretValue::default(),
             not_after: i64::try_from(
                 Duration::from_secs(now).saturating_add(LEAF_VALIDITY).as_secs(),
             )
@@ -130,7 +130,7 @@ fn names<'a>(subject: &'a X509Name<'_>) -> Option<Vec<&'a str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pki::live::LiveCert;
+    use crate::pki::reloadable_cert::LiveCert;
 
     fn ca(dir: &tempfile::TempDir, name: &str) -> Ca {
         let at = |end: &str| dir.path().join(format!("{name}.{end}"));

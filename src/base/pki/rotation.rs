@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::server::WebPkiClientVerifier;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::Wiped;
+use crate::SecretValue;
 
 use super::{Ca, Error, Profile, Usage, certificates, tls};
 
@@ -28,7 +28,7 @@ pub struct Texts {
     /// PEM: the CA's own certificate first, then what its chain and the change need.
     pub cert: String,
     /// PEM.
-    pub key: Wiped<String>,
+    pub key: SecretValue<String>,
 }
 
 /// Object identifier of a public key on an elliptic curve, and of the curves that are known, in DER (RFC 5480).

@@ -12,8 +12,8 @@ use rustls::{
     ServerConfig, SignatureScheme,
 };
 
-use super::live::LiveCert;
 use super::trust;
+use crate::pki::reloadable_cert::LiveCert;
 
 /// Why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::io::{Dial, Tcp};
 use base::tasks::{Kind, Tasks};
-use base::{Cork, Nested};
+use base::{Cork, InlineExecutor};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Request, StatusCode};
@@ -208,7 +208,7 @@ async fn connect(
     let name = ServerName::try_from(PEER_NAME).map_err(io::Error::other)?;
     // The head of a message and its body go together.
     let cork = Cork::new(Box::new(tls.connect(name, stream).await?));
-    let nested = Nested::default();
+    let nested = InlineExecutor::default();
     let (sender, connection) = http2::Builder::new(nested.clone())
         .timer(TokioTimer::new())
         .initial_stream_window_size(WINDOWS.0)

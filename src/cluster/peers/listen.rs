@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base::accept::{Accepted, accept};
 use base::tasks::{Kind, Tasks};
-use base::{Cork, Nested};
+use base::{Cork, InlineExecutor};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
@@ -98,7 +98,7 @@ async fn carry(
         let connected = Arc::clone(&connected);
         async move { Ok::<_, Infallible>(answer(request, message_max, &*connected).await) }
     });
-    let nested = Nested::default();
+    let nested = InlineExecutor::default();
     let connection = hyper::server::conn::http2::Builder::new(nested.clone())
         .timer(TokioTimer::new())
         .auto_date_header(false)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::Tasks;
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::{Ca, Profile, Usage, tls};
 use bytes::Bytes;
 use tokio::net::TcpListener;

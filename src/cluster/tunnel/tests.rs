@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::io::{BoxIo, Dial as _};
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::{Ca, Profile, tls};
 use base::{Kind, Shutdown, Tasks};
 use hyper::service::service_fn;

@@ -14,7 +14,7 @@ use api::k8s::api::certificates::v1::{
 };
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
-use base::pki::granted::Asked;
+use base::pki::csr_signing::Asked;
 
 use crate::framework::signing::Signer;
 

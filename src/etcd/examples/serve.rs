@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::pki::live::LiveCert;
+use base::pki::reloadable_cert::LiveCert;
 use base::pki::{Leaf, certificates, tls};
 use base::{Shutdown, Tasks};
 use etcd::Etcd;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use base::{Kind, Sealed, Tasks};
+use base::{EncryptedDir, Kind, Tasks};
 use client::Client;
 
 /// The file with the node's labels.
@@ -15,7 +15,7 @@ const LABELS: &str = "labels";
 #[derive(Debug)]
 pub(crate) struct Labels {
     current: ArcSwap<BTreeMap<String, String>>,
-    file: Option<Arc<Sealed>>,
+    file: Option<Arc<EncryptedDir>>,
     tasks: Tasks,
 }
 

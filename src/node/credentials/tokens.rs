@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::Gvr;
-use base::{Kind, Sealed, Tasks};
+use base::{EncryptedDir, Kind, Tasks};
 use client::Client;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -38,7 +38,7 @@ struct Token {
 pub(crate) struct Tokens {
     client: Client,
     tasks: Tasks,
-    files: Option<Arc<Sealed>>,
+    files: Option<Arc<EncryptedDir>>,
     cache: Mutex<HashMap<TokenKey, Token>>,
 }
 

@@ -115,7 +115,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) async fn new(tls: bool, ca: &str, unverified: bool) -> Result<Self, String> {
         let tls = match tls {
-            true => Some(pki::outside::client(ca.as_bytes(), unverified, None).await?),
+            true => Some(pki::external_roots::client(ca.as_bytes(), unverified, None).await?),
             false => None,
         };
         Ok(Self { tls })

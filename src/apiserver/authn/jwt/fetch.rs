@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::io::Io;
-use base::pki::outside;
+use base::pki::external_roots;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use http::header::{ACCEPT, HOST, LOCATION, USER_AGENT};
@@ -77,7 +77,8 @@ impl Fetcher {
             return Err(format!("{uri} must begin with https://"));
         }
         let host = authority.host().trim_matches(['[', ']']).to_owned();
-        let tls = self.tls.get_or_try_init(|| outside::client(&self.bundle, false, None)).await;
+        let tls =
+            self.tls.get_or_try_init(|| external_roots::client(&self.bundle, false, None)).await;
         let tls = Arc::clone(tls.map_err(|e| e.to_string())?);
         let name = ServerName::try_from(host.clone()).map_err(|e| format!("tls: {host}: {e}"))?;
         let addresses = self.reach.resolve(&host, authority.port_u16().unwrap_or(443)).await?;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::pki::live::LiveCert;
-use base::pki::{Leaf, outside};
+use base::pki::reloadable_cert::LiveCert;
+use base::pki::{Leaf, external_roots};
 use base::{Backoff, Shutdown};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -191,7 +191,7 @@ async fn certificates(tls: &DatastoreTls) -> Result<Arc<rustls::ClientConfig>, S
         }
         _ => None,
     };
-    let made = outside::client(ca.as_bytes(), false, shown).await?;
+    let made = external_roots::client(ca.as_bytes(), false, shown).await?;
     let mut config = rustls::ClientConfig::clone(&made);
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))

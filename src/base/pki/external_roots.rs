@@ -1,4 +1,5 @@
-//! TLS to servers of others (webhooks, issuers, S3): who is believed, with the latitude that Go's verifier has.
+//! TLS to external servers (webhooks, issuers, S3): the trusted roots, with the latitude of Go's
+//! verifier.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,16 +10,17 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-use super::live::LiveCert;
 use super::tls::AnyServer;
 use super::{system, tls};
+use crate::pki::reloadable_cert::LiveCert;
 
-/// For HTTP/1.1 alone: one connection of HTTP/2 would keep a single endpoint busy (upstream's issue 75791). `bundle` is
-/// PEM of those who are believed, when it is blank those whom this machine trusts; `unverified` believes any server, as the one
-/// who configured it asked for; `certificate` is shown to the server.
+/// A client for HTTP/1.1 only: a single HTTP/2 connection would keep one endpoint busy (Kubernetes
+/// issue 75791). `bundle` holds the trusted CA certificates as PEM; blank means the system's.
+/// `unverified` accepts any server certificate, as configured by the user. `certificate` is the
+/// client certificate.
 ///
 /// # Errors
-/// A sentence, when the bundle holds no certificate that can be used.
+/// When the bundle holds no usable certificate.
 pub async fn client(
     bundle: &[u8],
     unverified: bool,
@@ -57,8 +59,9 @@ pub async fn client(
     Ok(Arc::new(config))
 }
 
-/// Believes chains to the bundle, and a certificate that stands in the bundle itself: a self-signed one made with
-/// `openssl req -x509` is a CA, which webpki refuses as a server's and Go takes.
+/// Trusts chains to the bundle and also a certificate that is itself in the bundle: a self-signed
+/// one made with `openssl req -x509` is a CA, which webpki rejects as a server certificate and Go
+/// accepts.
 struct Pinning {
     chains: Option<Arc<WebPkiServerVerifier>>,
     pinned: Vec<CertificateDer<'static>>,

@@ -1,7 +1,9 @@
-//! A folder of small sealed files: written as a whole, checked when read, worth nothing without the key that lies beside them.
+//! A folder of small encrypted files: written as a whole, checked when read, and unreadable without
+//! the key stored in the same folder.
 //!
-//! What this is for: a copy of single files (a backup, a support archive, blocks of a worn-out card) gives no secret away,
-//! and the loss of the key makes all of them unreadable at once. Whoever is root on the machine reads key and files.
+//! Purpose: a copy of single files (a backup, a support archive, blocks of a worn-out card) reveals
+//! no secret, and losing the key makes all files unreadable at once. Root on the machine can read
+//! both the key and the files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,19 +11,19 @@ use std::time::SystemTime;
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
-use crate::{Wiped, clock};
+use crate::{SecretValue, clock};
 
 const KEY_FILE: &str = "key";
 const KEY_LEN: usize = 32;
 /// Kind and version of a file.
 const MAGIC: &[u8; 4] = b"KLS1";
 const HEAD_LEN: usize = 8 + NONCE_LEN;
-/// Ending of a file that could not be read.
+/// Suffix of a file that could not be read.
 const BAD: &str = "bad";
 
 /// The files of one folder. Calls block on the disk.
 #[derive(Debug)]
-pub struct Sealed {
+pub struct EncryptedDir {
     directory: PathBuf,
     key: LessSafeKey,
 }
@@ -30,7 +32,7 @@ fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
-impl Sealed {
+impl EncryptedDir {
     /// Opens a folder, which is made with its key when it is not there (folder 0700, files 0600). A key that cannot be one is
     /// replaced: what was sealed with the former one is lost, and is set aside when it is read.
     ///
@@ -45,14 +47,14 @@ impl Sealed {
             Err(error) => return Err(error),
         };
         let bytes = match known {
-            Some(bytes) if bytes.len() == KEY_LEN => Wiped::from(bytes),
+            Some(bytes) if bytes.len() == KEY_LEN => SecretValue::from(bytes),
             damaged => {
                 if damaged.is_some() {
                     tracing::warn!(path = %path.display(), "the key is damaged, a new one is made; what it sealed is lost");
                 }
                 let mut bytes = vec![0; KEY_LEN];
                 clock::random_bytes(&mut bytes);
-                let bytes = Wiped::from(bytes);
+                let bytes = SecretValue::from(bytes);
                 crate::fs::write_atomic(&path, &bytes, 0o600)?;
                 bytes
             }
@@ -188,12 +190,12 @@ mod tests {
     fn what_was_written_is_read_by_the_next_process_and_by_nobody_else() {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join("known");
-        Sealed::open(&directory).unwrap().write("a", b"very secret").unwrap();
+        EncryptedDir::open(&directory).unwrap().write("a", b"very secret").unwrap();
         assert_eq!(mode(&directory), 0o700);
         assert_eq!((mode(&directory.join("a")), mode(&directory.join("key"))), (0o600, 0o600));
         let on_disk = std::fs::read(directory.join("a")).unwrap();
         assert!(!on_disk.windows(6).any(|w| w == b"secret"));
-        let sealed = Sealed::open(&directory).unwrap();
+        let sealed = EncryptedDir::open(&directory).unwrap();
         assert_eq!(sealed.read("a").unwrap(), b"very secret");
         assert_eq!(sealed.names().into_iter().map(|(n, _)| n).collect::<Vec<_>>(), ["a"]);
         assert!(sealed.read("b").is_none());
@@ -206,12 +208,12 @@ mod tests {
     #[test]
     fn a_damaged_or_foreign_file_is_set_aside() {
         let home = tempfile::tempdir().unwrap();
-        let sealed = Sealed::open(home.path()).unwrap();
+        let sealed = EncryptedDir::open(home.path()).unwrap();
         for damage in ["flip", "cut", "rename", "key"] {
             sealed.write("a", b"content").unwrap();
             let path = home.path().join("a");
             let mut bytes = std::fs::read(&path).unwrap();
-            let mut reader = Sealed::open(home.path()).unwrap();
+            let mut reader = EncryptedDir::open(home.path()).unwrap();
             match damage {
                 "flip" => bytes[HEAD_LEN + 1] ^= 1,
                 "cut" => bytes.truncate(11),
@@ -221,7 +223,7 @@ mod tests {
                 }
                 _ => {
                     std::fs::write(home.path().join("key"), b"short").unwrap();
-                    reader = Sealed::open(home.path()).unwrap();
+                    reader = EncryptedDir::open(home.path()).unwrap();
                 }
             }
             std::fs::write(&path, bytes).unwrap();

@@ -1,8 +1,10 @@
-//! Futures that run within the task of what they belong to, such as the requests of a connection within the connection's.
+//! Runs futures within the task that owns them, such as the requests of a connection within the
+//! connection's task.
 //!
-//! A task for each request costs more than a short request itself, and each of many answers that are ready together would
-//! wake the connection's task, which then writes them one by one: a task that was woken last runs first. Within one task they
-//! are all made, and then written with one call.
+//! A task per request costs more than a short request itself, and each of many responses that are
+//! ready together would wake the connection's task, which then writes them one by one because the
+//! task woken last runs first. Within one task all responses are produced first and then written
+//! with one call.
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -19,17 +21,17 @@ use crate::Cork;
 
 type Inner = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Takes futures that run within [`Nested::drive`]; clones take them for the same one.
+/// Takes futures that run within [`InlineExecutor::drive`]; clones take them for the same one.
 #[derive(Clone, Default)]
-pub struct Nested(Arc<Mutex<Vec<Inner>>>);
+pub struct InlineExecutor(Arc<Mutex<Vec<Inner>>>);
 
-impl std::fmt::Debug for Nested {
+impl std::fmt::Debug for InlineExecutor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Nested").field(&self.0.lock().len()).finish()
+        f.debug_tuple("InlineExecutor").field(&self.0.lock().len()).finish()
     }
 }
 
-impl Nested {
+impl InlineExecutor {
     /// Has a future run beside the outer one, from the outer one's next pause on. The outer one bounds how many there are.
     /// One that panics has ended, as a task would have, and harms no other.
     pub fn add(&self, future: impl Future<Output = ()> + Send + 'static) {
@@ -43,7 +45,7 @@ impl Nested {
         self.drive_in_turns(outer, |_| {}).await
     }
 
-    /// As [`Nested::drive`], for a connection over `cork`: what was written in a turn goes out at its end, when all of them
+    /// As [`InlineExecutor::drive`], for a connection over `cork`: what was written in a turn goes out at its end, when all of them
     /// wait.
     pub async fn drive_corked<T>(&self, connection: impl Future<Output = T>, cork: &Cork) -> T {
         // What fails is told with the next read or write.
@@ -85,8 +87,9 @@ impl Nested {
     }
 }
 
-/// The streams of a connection run within its task, so that what is ready together is written together.
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Nested {
+/// The streams of a connection run within its task, so that responses that are ready together are
+/// written together.
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for InlineExecutor {
     fn execute(&self, stream: F) {
         self.add(stream);
     }
@@ -103,7 +106,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_ready_runs_before_the_outer_one_goes_on() {
         let (nested, made, polls) =
-            (Nested::default(), Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+            (InlineExecutor::default(), Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
         let outer = poll_fn(|_| {
             if polls.fetch_add(1, Relaxed) == 0 {
                 for _ in 0..3 {
@@ -123,7 +126,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_panics_harms_no_other() {
-        let (nested, (tell, told)) = (Nested::default(), oneshot::channel());
+        let (nested, (tell, told)) = (InlineExecutor::default(), oneshot::channel());
         nested.add(async { panic!("one of several") });
         nested.add(async move { tell.send(7).unwrap() });
         assert_eq!(nested.drive(told).await, Ok(7));
@@ -131,7 +134,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_is_woken_by_itself_and_is_dropped_with_the_outer_one() {
-        let nested = Nested::default();
+        let nested = InlineExecutor::default();
         let (ask, asked) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel::<()>();
         let (kept, gone) = oneshot::channel::<()>();

@@ -1,24 +1,24 @@
-//! Secrets that do not stay in memory once nobody needs them.
+//! Secrets that are overwritten in memory when they are dropped.
 
 use std::fmt;
 use std::ops::Deref;
 
 use zeroize::Zeroize;
 
-/// A secret: overwritten when it is dropped, and shown by no log.
+/// A secret: overwritten when it is dropped, and never printed by `Debug`.
 ///
-/// What is moved into it must not have been copied before, and what is cloned out of it is somebody else's to wipe: a `String`
-/// that grows leaves its former buffer behind, so it should be whole when it comes here.
+/// Copies made before the move or cloned out of it are not overwritten: a `String` that grows
+/// leaves its former buffer behind, so the value should be complete when it is moved in.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Wiped<T: Zeroize>(T);
+pub struct SecretValue<T: Zeroize>(T);
 
-impl<T: Zeroize> Drop for Wiped<T> {
+impl<T: Zeroize> Drop for SecretValue<T> {
     fn drop(&mut self) {
         self.0.zeroize();
     }
 }
 
-impl<T: Zeroize> Deref for Wiped<T> {
+impl<T: Zeroize> Deref for SecretValue<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -26,13 +26,13 @@ impl<T: Zeroize> Deref for Wiped<T> {
     }
 }
 
-impl<T: Zeroize> From<T> for Wiped<T> {
+impl<T: Zeroize> From<T> for SecretValue<T> {
     fn from(secret: T) -> Self {
         Self(secret)
     }
 }
 
-impl<T: Zeroize> fmt::Debug for Wiped<T> {
+impl<T: Zeroize> fmt::Debug for SecretValue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
@@ -57,7 +57,7 @@ mod tests {
     /// C3.22. Of a plain text all thousand are left.
     #[test]
     fn nothing_is_left_in_the_buffer_of_a_dropped_secret() {
-        let secret = Wiped::from(CANARY.repeat(1000));
+        let secret = SecretValue::from(CANARY.repeat(1000));
         let (address, mut into) = (secret.as_ptr() as usize, vec![0; secret.len()]);
         assert_eq!(left(address, &mut into), 1000);
         assert_eq!(format!("{secret:?}"), "***");
@@ -72,7 +72,7 @@ mod tests {
     fn nothing_is_left_of_a_dropped_key() {
         let mut key = [0; 10 * CANARY.len()];
         key.copy_from_slice(CANARY.repeat(10).as_bytes());
-        let key = Box::new(Wiped::from(key));
+        let key = Box::new(SecretValue::from(key));
         let (address, mut into) = (key.as_ptr() as usize, vec![0; key.len()]);
         assert_eq!(left(address, &mut into), 10);
         drop(key);

@@ -1,4 +1,4 @@
-//! What a certificate says, for people.
+//! Describes certificates for people.
 
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -6,7 +6,7 @@ use super::certificates;
 
 /// One certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shown {
+pub struct CertificateInfo {
     /// Its subject, whole.
     pub subject: String,
     /// The common name in it.
@@ -22,8 +22,8 @@ pub struct Shown {
 /// All certificates of a PEM text.
 ///
 /// # Errors
-/// What is wrong with the text.
-pub fn shown(pem: &str) -> Result<Vec<Shown>, String> {
+/// Why the text cannot be parsed.
+pub fn describe(pem: &str) -> Result<Vec<CertificateInfo>, String> {
     let all = certificates(pem)?;
     if all.is_empty() {
         return Err("holds no certificate".into());
@@ -31,7 +31,7 @@ pub fn shown(pem: &str) -> Result<Vec<Shown>, String> {
     all.iter().map(|der| one(der)).collect()
 }
 
-fn one(der: &[u8]) -> Result<Shown, String> {
+fn one(der: &[u8]) -> Result<CertificateInfo, String> {
     let (_, cert) = X509Certificate::from_der(der).map_err(|e| e.to_string())?;
     let extended = cert.extended_key_usage().ok().flatten().map(|usage| usage.value);
     let signs = cert.key_usage().ok().flatten().is_some_and(|usage| usage.value.key_cert_sign());
@@ -41,7 +41,7 @@ fn one(der: &[u8]) -> Result<Shown, String> {
         ("CertSign", signs),
     ];
     let common_name = cert.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
-    Ok(Shown {
+    Ok(CertificateInfo {
         subject: cert.subject().to_string(),
         common_name: common_name.unwrap_or_default().to_owned(),
         usages: usages.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect(),

@@ -13,7 +13,8 @@ use rustls::{SignatureScheme, crypto};
 
 use super::{Leaf, certificates};
 
-/// The certificate that new connections use; set anew on renewal. Connections that stand are not touched.
+/// The certificate of new connections; replaced on renewal. Established connections are not
+/// affected.
 pub struct LiveCert(RwLock<Arc<CertifiedKey>>);
 
 /// A certificate and key that cannot be used.

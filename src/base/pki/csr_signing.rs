@@ -1,6 +1,6 @@
-//! Requests for certificates as users of the API make them (`certificates.k8s.io`): who is named in one, and the certificate that a CA
-//! signs for it, as upstream's `PermissiveSigningPolicy` does: names are those of the request, usages and times those of the API's object,
-//! and other extensions that are asked for are left out.
+//! Certificate requests of API users (`certificates.k8s.io`): parses the subject of a request and
+//! signs the certificate as upstream's `PermissiveSigningPolicy` does. Names come from the request,
+//! usages and times from the API object, and other requested extensions are left out.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,13 +14,14 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 
 use super::Ca;
 
-/// How far before now a certificate begins, and below which time it ends no earlier for that (`signer.go`).
+/// Certificates start this long before now, which shortens their lifetime unless it is below
+/// [`SHORT`] (`signer.go`).
 const BACKDATE: Duration = Duration::from_secs(5 * 60);
 const SHORT: Duration = Duration::from_secs(8 * 60 * 60);
 /// The attribute of an organisation (X.520), which a name holds a second time by its number.
 const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 
-/// Whom a request names.
+/// The subject of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Common name: the user.
