@@ -7,8 +7,8 @@
 
 pub mod agent;
 pub mod allow;
-mod beat;
-mod heard;
+mod heartbeat;
+mod liveness;
 pub mod presence;
 pub mod server;
 pub mod socket;

@@ -95,7 +95,7 @@ pub(crate) async fn start(
     let address = listener.local_addr().map_err(|e| PORT_IN_USE.refuse(e))?;
     let etcd = Listeners::bind(config).await?;
     // Inherited by every connection: tunnels and watches over bad links.
-    cluster::tunnel::socket::persevere(&listener);
+    cluster::tunnel::socket::set_keepalive(&listener);
     crate::server::data_dir::check(&config.machine.data_dir)?;
     base::fs::create_dir(&config.machine.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
     // The store has a lock of its own; this one is for what stands beside it, and is taken before anything there is changed.

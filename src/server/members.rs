@@ -147,7 +147,7 @@ impl Listener {
         let listener = TcpListener::bind(self.address).await.map_err(|e| {
             PORT_IN_USE.refuse(format!("other servers cannot be heard on {}: {e}", self.address))
         })?;
-        cluster::tunnel::socket::persevere(&listener);
+        cluster::tunnel::socket::set_keepalive(&listener);
         let (members, place) = (Arc::clone(&self.members), Arc::clone(&self.place));
         let here = Arc::new(Here(members, place, self.data_dir.clone()));
         let serving = peers::serve(

@@ -19,8 +19,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::allow::{Own, Pods};
-use super::heard::{Heard, LastHeard};
-use super::{AGENT_STREAM_WINDOW, GIVE_UP, SEND_BUFFER_MAX, STREAMS_MAX, beat};
+use crate::tunnel::liveness::{ActivityTracker, LastActivity};
+use super::{AGENT_STREAM_WINDOW, GIVE_UP, SEND_BUFFER_MAX, STREAMS_MAX};
+use crate::tunnel::heartbeat;
 use crate::guarded::Guarded;
 use crate::servers::Servers;
 use connect::{Ask, Connected, Failure};
@@ -198,8 +199,8 @@ impl Shared {
             up.entry(id.clone()).or_default().push(address.to_owned());
         });
         tracing::info!(server = address, "tunnel up");
-        let (own_heard, all, cut) = (LastHeard::new(), LastHeard::new(), CancellationToken::new());
-        let io = Heard::new(io, own_heard.clone(), all.clone());
+        let (own_heard, all, cut) = (LastActivity::new(), LastActivity::new(), CancellationToken::new());
+        let io = ActivityTracker::new(io, own_heard.clone(), all.clone());
         let io = TokioIo::new(Guarded::new(io, cut.clone()));
         let (own, pods, tasks) =
             (Arc::clone(&self.own), Arc::clone(&self.pods), self.tasks.clone());
@@ -267,7 +268,7 @@ async fn moved_from(own: &Own, local: Option<IpAddr>) -> IpAddr {
 
 impl Shared {
     /// Keeps one connection of beats beside a tunnel, for as long as it is polled.
-    async fn beside(&self, address: &str, interval: Duration, all: &LastHeard) {
+    async fn beside(&self, address: &str, interval: Duration, all: &LastActivity) {
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
         loop {
             // Not at the moment of the others.
@@ -275,10 +276,10 @@ impl Shared {
             match connect::connect(address, &self.tls, Ask::Beside, &self.tasks).await {
                 Ok(connected) => {
                     backoff.reset();
-                    let own = LastHeard::new();
-                    let io = Heard::new(connected.io, own.clone(), all.clone());
+                    let own = LastActivity::new();
+                    let io = ActivityTracker::new(connected.io, own.clone(), all.clone());
                     tokio::select! {
-                        () = beat::beat(io, interval) => {}
+                        () = heartbeat::send_heartbeats(io, interval) => {}
                         () = own.silent(GIVE_UP) => {}
                     }
                 }

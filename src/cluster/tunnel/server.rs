@@ -18,13 +18,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::heard::{Heard, LastHeard};
+use crate::tunnel::liveness::{ActivityTracker, LastActivity};
 use super::presence::{self, Presence, Presences, State};
-use super::{
-    BEAT, BEAT_HEADER, BESIDE_HEADER, BESIDES_HEADER, BESIDES_MAX, FAULT_HEADER, GIVE_UP,
-    HAVE_HEADER, PROTOCOL, Pace, SEND_BUFFER_MAX, SERVER_HEADER, SERVER_STREAM_WINDOW,
-    SETTINGS_HEADER, SILENCE_HEADER, STREAMS_MAX, beat,
-};
+use super::{BEAT, BEAT_HEADER, BESIDE_HEADER, BESIDES_HEADER, BESIDES_MAX, FAULT_HEADER, GIVE_UP, HAVE_HEADER, PROTOCOL, Pace, SEND_BUFFER_MAX, SERVER_HEADER, SERVER_STREAM_WINDOW, SETTINGS_HEADER, SILENCE_HEADER, STREAMS_MAX};
+use crate::tunnel::heartbeat;
 use crate::guarded::Guarded;
 
 /// From the answer 101 to the upgraded connection.
@@ -41,7 +38,7 @@ struct Entry {
     sender: Sender,
     cut: CancellationToken,
     /// When any connection of the node was heard.
-    heard: LastHeard,
+    heard: LastActivity,
     /// Room for connections beside the tunnel.
     besides: Arc<Semaphore>,
 }
@@ -156,10 +153,10 @@ impl Tunnels {
             let Ok(Ok(upgraded)) = tokio::time::timeout(UPGRADE_MAX, upgrade).await else {
                 return Ok(());
             };
-            let own = LastHeard::new();
-            let io = Heard::new(TokioIo::new(upgraded), own.clone(), all);
+            let own = LastActivity::new();
+            let io = ActivityTracker::new(TokioIo::new(upgraded), own.clone(), all);
             tokio::select! {
-                () = beat::beat(io, interval) => {}
+                () = heartbeat::send_heartbeats(io, interval) => {}
                 () = own.silent(GIVE_UP) => {}
                 () = cut.cancelled() => {}
                 () = shutdown.requested() => {}
@@ -216,8 +213,8 @@ impl Tunnels {
     async fn carry(&self, node: &str, upgrade: OnUpgrade) -> Result<(), Broken> {
         let upgraded =
             tokio::time::timeout(UPGRADE_MAX, upgrade).await.map_err(|_| Broken::Late)??;
-        let (own, all, cut) = (LastHeard::new(), LastHeard::new(), CancellationToken::new());
-        let io = Heard::new(TokioIo::new(upgraded), own.clone(), all.clone());
+        let (own, all, cut) = (LastActivity::new(), LastActivity::new(), CancellationToken::new());
+        let io = ActivityTracker::new(TokioIo::new(upgraded), own.clone(), all.clone());
         let io = TokioIo::new(Guarded::new(io, cut.clone()));
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -229,7 +226,7 @@ impl Tunnels {
         let generation = self.register(node, sender.clone(), cut.clone(), all.clone());
         let beats = async {
             match open(sender, BEAT).await {
-                Ok(io) => beat::beat(TokioIo::new(io), self.0.pace.beat).await,
+                Ok(io) => heartbeat::send_heartbeats(TokioIo::new(io), self.0.pace.beat).await,
                 Err(error) => tracing::debug!(node, %error, "no beats"),
             }
         };
@@ -251,7 +248,7 @@ impl Tunnels {
     }
 
     /// Tells of the node's silence, and of its end. Resolves when the silence has lasted so long that the tunnel is given up.
-    async fn judge(&self, node: &str, generation: u64, all: &LastHeard) {
+    async fn judge(&self, node: &str, generation: u64, all: &LastActivity) {
         loop {
             all.silent(self.0.pace.silence).await;
             let since = all.at();
@@ -280,7 +277,7 @@ impl Tunnels {
         node: &str,
         sender: Sender,
         cut: CancellationToken,
-        heard: LastHeard,
+        heard: LastActivity,
     ) -> u64 {
         let generation = self.0.generations.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let besides = Arc::new(Semaphore::new(usize::from(BESIDES_MAX)));

@@ -33,7 +33,7 @@ const RTO_MAX_MS: u32 = 1000;
 
 /// Repeats lost packets soon and often. On a listener it holds for all connections that it accepts. A kernel that lacks an option
 /// does without.
-pub fn persevere(socket: &impl AsFd) {
+pub fn set_keepalive(socket: &impl AsFd) {
     if let Err(error) = setsockopt(socket, ThinLinearTimeouts, &true) {
         tracing::debug!(%error, "TCP_THIN_LINEAR_TIMEOUTS cannot be set");
     }
@@ -44,7 +44,7 @@ pub fn persevere(socket: &impl AsFd) {
 
 /// The agent's end of a tunnel.
 pub(crate) fn tunnel(socket: &impl AsFd) {
-    persevere(socket);
+    set_keepalive(socket);
     if let Err(error) = setsockopt(socket, TcpUserTimeout, &USER_TIMEOUT_MS) {
         tracing::debug!(%error, "TCP_USER_TIMEOUT cannot be set");
     }

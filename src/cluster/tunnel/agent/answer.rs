@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::servers;
 use crate::tunnel::allow::{Own, Pods, Verdict, judge};
-use crate::tunnel::{BEAT, FAULT_HEADER, beat};
+use crate::tunnel::{BEAT, FAULT_HEADER, heartbeat};
 
 /// Time to reach a pod or the kubelet, which are on this machine.
 const DIAL_MAX: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ pub(super) async fn answer(
         tasks.spawn(Kind::Request, "tunnel-beat", async move {
             let Ok(upgraded) = upgrade.await else { return Ok(()) };
             tokio::select! {
-                () = beat::beat(TokioIo::new(upgraded), interval) => {}
+                () = heartbeat::send_heartbeats(TokioIo::new(upgraded), interval) => {}
                 () = shutdown.requested() => {}
             }
             Ok::<(), std::convert::Infallible>(())

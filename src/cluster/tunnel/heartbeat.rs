@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::MissedTickBehavior;
 
 /// Beats until the stream ends.
-pub(super) async fn beat(io: impl AsyncRead + AsyncWrite, interval: Duration) {
+pub(super) async fn send_heartbeats(io: impl AsyncRead + AsyncWrite, interval: Duration) {
     let (mut reader, mut writer) = tokio::io::split(io);
     let say = async {
         let mut ticks = tokio::time::interval(interval);

@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// The time of the last byte, shared by streams and who judges them.
 #[derive(Debug, Clone)]
-pub(super) struct LastHeard {
+pub(super) struct LastActivity {
     start: Instant,
     noted: Arc<Noted>,
 }
@@ -29,7 +29,7 @@ struct Noted {
     heard: Notify,
 }
 
-impl LastHeard {
+impl LastActivity {
     pub(super) fn new() -> Self {
         Self { start: base::clock::now(), noted: Arc::default() }
     }
@@ -78,18 +78,18 @@ fn judge(last: Instant, silence: Duration, deadline: Instant, now: Instant) -> O
 }
 
 /// A stream that notes when it was heard: for itself, and for all connections of the same machine.
-pub(super) struct Heard<T> {
+pub(super) struct ActivityTracker<T> {
     inner: T,
-    last: [LastHeard; 2],
+    last: [LastActivity; 2],
 }
 
-impl<T> Heard<T> {
-    pub(super) fn new(inner: T, own: LastHeard, all: LastHeard) -> Self {
+impl<T> ActivityTracker<T> {
+    pub(super) fn new(inner: T, own: LastActivity, all: LastActivity) -> Self {
         Self { inner, last: [own, all] }
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for ActivityTracker<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -98,13 +98,13 @@ impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.last.iter().for_each(LastHeard::note);
+            self.last.iter().for_each(LastActivity::note);
         }
         polled
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Heard<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for ActivityTracker<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -144,7 +144,7 @@ mod tests {
         let start = base::clock::now();
         let at = |millis: u64| start + Duration::from_millis(millis);
         let silence = Duration::from_millis(5500);
-        // Heard meanwhile.
+        // ActivityTracker meanwhile.
         assert_eq!(judge(at(3000), silence, at(5500), at(5500)), Some(at(8500)));
         assert_eq!(judge(at(0), silence, at(5500), at(5510)), None);
         // The machine was suspended: the bytes are in the socket.
@@ -154,7 +154,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_machine_that_was_silent_is_heard_again() {
-        let last = LastHeard::new();
+        let last = LastActivity::new();
         last.silent(Duration::from_secs(5)).await;
         let seen = last.at();
         let mut again = Box::pin(last.again(seen));
@@ -167,8 +167,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn every_byte_puts_the_verdict_off() {
         let (mut there, here) = tokio::io::duplex(64);
-        let last = LastHeard::new();
-        let mut here = Heard::new(here, LastHeard::new(), last.clone());
+        let last = LastActivity::new();
+        let mut here = ActivityTracker::new(here, LastActivity::new(), last.clone());
         let start = base::clock::now();
         let talk = async {
             for _ in 0..4 {
