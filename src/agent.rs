@@ -15,7 +15,7 @@ use api::k8s::api::core::v1::Pod;
 use base::pki::reloadable_cert::LiveCert;
 use base::pki::{tls, trust};
 use base::{Shutdown, Tasks};
-use client::{Client, Remembering, Trimming, gvr_of};
+use client::{Client, OfflineTransport, Transform, gvr_of};
 use cluster::join::files::Joined;
 
 use crate::error_catalogue::{AGENT_STOPPED, BAD_CLOCK, DATA_DIR, OTHER_CLUSTER, Refusal};
@@ -152,7 +152,7 @@ async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), 
 fn trim(client: &Client, tasks: &Tasks) -> Client {
     let pods = gvr_of::<Pod>();
     let inner = Arc::clone(client.transport());
-    Client::new(Arc::new(Trimming::new(inner, pods, net::trimmed_pod, tasks)), PROXY)
+    Client::new(Arc::new(Transform::new(inner, pods, net::trimmed_pod, tasks)), PROXY)
 }
 
 /// The same client with a memory of its own: pods start from it when no server is there.
@@ -164,6 +164,7 @@ fn remember(
 ) -> Result<Client, Refusal> {
     let directory = config.machine.directory().join("known").join(agent);
     let inner = Arc::clone(client.transport());
-    let transport = Remembering::open(inner, &directory, tasks).map_err(|e| DATA_DIR.refuse(e))?;
+    let transport =
+        OfflineTransport::open(inner, &directory, tasks).map_err(|e| DATA_DIR.refuse(e))?;
     Ok(Client::new(Arc::new(transport), agent))
 }

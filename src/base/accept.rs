@@ -20,8 +20,9 @@ pub struct Accepted {
     pub place: OwnedSemaphorePermit,
 }
 
-/// Accepts until shutdown and hands every connection to `each`, which starts a task for it. At most `room` of them are
-/// served at once; more wait in the kernel's queue. `what` names the listener in the log.
+/// Accepts until shutdown and hands every connection to `each`, which starts a task for it. At most
+/// `room` of them are served at once; more wait in the kernel's queue. `what` names the listener in
+/// the log.
 pub async fn accept(
     listener: &TcpListener,
     what: &'static str,
@@ -51,7 +52,8 @@ pub async fn accept(
                 each(accepted);
             }
             Err(error) => {
-                // Out of descriptors or memory: the listener itself is sound, so try again a little later.
+                // Out of descriptors or memory: the listener itself is sound, so try again a little
+                // later.
                 tracing::warn!(listener = what, %error, "a connection was not accepted");
                 if !backoff.wait(shutdown).await {
                     return;

@@ -13,8 +13,8 @@ thread_local! {
         const { std::cell::Cell::new(None) };
 }
 
-/// From now on the wall clock of this thread reads `start` and advances with tokio's clock, which may be paused: for
-/// simulations alone. `None` ends that. To be called inside a runtime.
+/// From now on the wall clock of this thread reads `start` and advances with tokio's clock, which
+/// may be paused: for simulations alone. `None` ends that. To be called inside a runtime.
 pub fn simulate_wall_clock(start: Option<Duration>) {
     SIMULATED_WALL_CLOCK.set(start.map(|start| (now(), start)));
 }
@@ -37,8 +37,8 @@ thread_local! {
     static SEEDED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on the random numbers of this thread follow from `seed`: for simulations alone, for who knows it knows them all.
-/// `None` ends that.
+/// From now on the random numbers of this thread follow from `seed`: for simulations alone, for who
+/// knows it knows them all. `None` ends that.
 pub fn seed_this_thread(seed: Option<u64>) {
     SEEDED.set(seed);
 }

@@ -1,5 +1,5 @@
-//! Writes of one turn, gathered: HTTP/2 wants each larger frame out before it takes the next, and a call into the kernel for
-//! each answer costs more than the answer.
+//! Writes of one turn, gathered: HTTP/2 wants each larger frame out before it takes the next, and a
+//! call into the kernel for each answer costs more than the answer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -26,7 +26,8 @@ const KEPT: usize = 4 * 1024;
 
 /// A connection that can be told that more comes.
 pub trait Hold: Io {
-    /// Has the kernel wait for whole segments, until it is told not to; where it cannot, each write goes out by itself.
+    /// Has the kernel wait for whole segments, until it is told not to; where it cannot, each write
+    /// goes out by itself.
     fn hold(&self, _on: bool) {}
 }
 
@@ -57,8 +58,9 @@ struct Inner {
 }
 
 impl Inner {
-    /// Writes a piece that is not gathered. HTTP/2 makes a long answer of frames of 16 KiB; the kernel, which would push and
-    /// tell each of them, is told from the second one of a turn on that more comes.
+    /// Writes a piece that is not gathered. HTTP/2 makes a long answer of frames of 16 KiB; the
+    /// kernel, which would push and tell each of them, is told from the second one of a turn on
+    /// that more comes.
     fn poll_write_large(&mut self, cx: &mut Context<'_>, piece: &[u8]) -> Poll<io::Result<usize>> {
         self.large += usize::from(piece.len() > COPIED_MAX);
         if self.large > 1 && !self.held {
@@ -75,8 +77,8 @@ impl Inner {
         }
     }
 
-    /// Writes what was gathered, and of `more` as much as goes with it; how many bytes of `more` were written, some unless it
-    /// is empty.
+    /// Writes what was gathered, and of `more` as much as goes with it; how many bytes of `more`
+    /// were written, some unless it is empty.
     fn poll_write(&mut self, cx: &mut Context<'_>, more: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             let before = self.gathered.len();
@@ -112,8 +114,9 @@ impl Inner {
     }
 }
 
-/// A connection that writes at the end of each turn of its task, by [`Cork::poll_flush`]; clones are the same one.
-/// For [`InlineExecutor::drive_corked`](crate::InlineExecutor::drive_corked), which knows where a turn ends.
+/// A connection that writes at the end of each turn of its task, by [`Cork::poll_flush`]; clones
+/// are the same one. For [`InlineExecutor::drive_corked`](crate::InlineExecutor::drive_corked),
+/// which knows where a turn ends.
 #[derive(Clone)]
 pub struct Cork(Arc<Mutex<Inner>>);
 

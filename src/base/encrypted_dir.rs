@@ -33,8 +33,9 @@ fn invalid(why: &str) -> io::Error {
 }
 
 impl EncryptedDir {
-    /// Opens a folder, which is made with its key when it is not there (folder 0700, files 0600). A key that cannot be one is
-    /// replaced: what was sealed with the former one is lost, and is set aside when it is read.
+    /// Opens a folder, which is made with its key when it is not there (folder 0700, files 0600). A
+    /// key that cannot be one is replaced: what was sealed with the former one is lost, and is set
+    /// aside when it is read.
     ///
     /// # Errors
     /// The I/O error, with the path in its message.
@@ -88,7 +89,8 @@ impl EncryptedDir {
         crate::fs::write_atomic(&path, &out, 0o600)
     }
 
-    /// The content of a file; `None` when there is none. One that cannot be used is set aside, said in the log, and `None`.
+    /// The content of a file; `None` when there is none. One that cannot be used is set aside, said
+    /// in the log, and `None`.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
         let path = self.path(name).ok()?;
         let outcome = match std::fs::read(&path) {

@@ -35,7 +35,8 @@ pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
         .map_err(|e| named("set permissions of", path, &e))
 }
 
-/// An empty file in a directory, without a name there: it is gone when it is closed, whatever happens.
+/// An empty file in a directory, without a name there: it is gone when it is closed, whatever
+/// happens.
 ///
 /// # Errors
 /// The I/O error, with the path in its message.
@@ -59,7 +60,8 @@ pub fn remove_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces `path` by `content` with permission bits `mode`: written beside it, synced, renamed, directory synced.
+/// Replaces `path` by `content` with permission bits `mode`: written beside it, synced, renamed,
+/// directory synced.
 ///
 /// # Errors
 /// The I/O error, with the path in its message; the old content then still stands.

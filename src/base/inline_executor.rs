@@ -32,21 +32,23 @@ impl std::fmt::Debug for InlineExecutor {
 }
 
 impl InlineExecutor {
-    /// Has a future run beside the outer one, from the outer one's next pause on. The outer one bounds how many there are.
-    /// One that panics has ended, as a task would have, and harms no other.
+    /// Has a future run beside the outer one, from the outer one's next pause on. The outer one
+    /// bounds how many there are. One that panics has ended, as a task would have, and harms no
+    /// other.
     pub fn add(&self, future: impl Future<Output = ()> + Send + 'static) {
         // The hook for panics has told of it.
         let future = AssertUnwindSafe(future).catch_unwind().map(drop);
         self.0.lock().push(Box::pin(future));
     }
 
-    /// Runs `outer` to its end, and beside it what is added meanwhile; what has not ended by then is dropped.
+    /// Runs `outer` to its end, and beside it what is added meanwhile; what has not ended by then
+    /// is dropped.
     pub async fn drive<T>(&self, outer: impl Future<Output = T>) -> T {
         self.drive_in_turns(outer, |_| {}).await
     }
 
-    /// As [`InlineExecutor::drive`], for a connection over `cork`: what was written in a turn goes out at its end, when all of them
-    /// wait.
+    /// As [`InlineExecutor::drive`], for a connection over `cork`: what was written in a turn goes
+    /// out at its end, when all of them wait.
     pub async fn drive_corked<T>(&self, connection: impl Future<Output = T>, cork: &Cork) -> T {
         // What fails is told with the next read or write.
         self.drive_in_turns(connection, |cx| drop(cork.poll_flush(cx))).await

@@ -21,7 +21,8 @@ pub trait Dial: Send + Sync {
     /// Those of the network.
     async fn dial(&self, host: &str, port: u16) -> std::io::Result<BoxIo>;
 
-    /// Resolves when the other side is reached again after it was away; never, where that is not known.
+    /// Resolves when the other side is reached again after it was away; never, where that is not
+    /// known.
     async fn back(&self) {
         std::future::pending().await
     }
@@ -40,9 +41,11 @@ impl Dial for Tcp {
     }
 }
 
-/// Copies both ways until one side has said everything or breaks, or the process stops; then both are closed.
+/// Copies both ways until one side has said everything or breaks, or the process stops; then both
+/// are closed.
 ///
-/// The whole ends with its first half, as in upstream's proxies: the protocols carried here announce their ends inside.
+/// The whole ends with its first half, as in upstream's proxies: the protocols carried here
+/// announce their ends inside.
 pub async fn join(a: impl Io, b: impl Io, shutdown: &Shutdown) {
     let (mut a_in, mut a_out) = tokio::io::split(a);
     let (mut b_in, mut b_out) = tokio::io::split(b);

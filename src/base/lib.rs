@@ -1,4 +1,5 @@
-//! What every other crate stands on: tasks and shutdown, back-off, clock, files, certificates, metrics.
+//! What every other crate stands on: tasks and shutdown, back-off, clock, files, certificates,
+//! metrics.
 //!
 //! Knows nothing of Kubernetes and imports no sibling.
 

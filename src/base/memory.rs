@@ -1,8 +1,10 @@
 //! What a burst of work has left free in the allocator goes back to the system.
 //!
-//! An allocator keeps what was freed for the next time. Free pieces lie between pieces in use, so that glibc's never gives most of
-//! them back by itself: after a list of 20,000 pods as a table a process of 107 MB stayed at 890 MB. Nothing tells when a burst is
-//! over, so whoever takes in or gives out much says how much it was, and some time after much of that everything free is given back.
+//! An allocator keeps what was freed for the next time. Free pieces lie between pieces in use, so
+//! that glibc's never gives most of them back by itself: after a list of 20,000 pods as a table a
+//! process of 107 MB stayed at 890 MB. Nothing tells when a burst is over, so whoever takes in or
+//! gives out much says how much it was, and some time after much of that everything free is given
+//! back.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,14 +15,15 @@ use tokio::sync::Notify;
 use crate::Shutdown;
 use crate::{clock, tasks};
 
-/// Bytes taken in and given out after which there may be much to give back; work on them needs several times as much.
+/// Bytes taken in and given out after which there may be much to give back; work on them needs
+/// several times as much.
 pub const BURST_BYTES: usize = 8 * 1024 * 1024;
 
 /// A burst is over when so long nothing more came that would be one.
 pub const SETTLE: Duration = Duration::from_secs(2);
 
-/// Under steady load memory is given back once in so many times [`SETTLE`]: it costs milliseconds, and a fault for each page that
-/// is wanted again.
+/// Under steady load memory is given back once in so many times [`SETTLE`]: it costs milliseconds,
+/// and a fault for each page that is wanted again.
 const ROUNDS_MAX: u32 = 15;
 
 static WORKED: AtomicUsize = AtomicUsize::new(0);

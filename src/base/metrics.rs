@@ -1,7 +1,9 @@
-//! Metrics of the process in Prometheus' text form: families are named once, in tables, and counted from wherever something happens.
+//! Metrics of the process in Prometheus' text form: families are named once, in tables, and counted
+//! from wherever something happens.
 //!
-//! Names, labels, buckets and stability are those of Kubernetes' own components; a family without any label is there from the start,
-//! others have a line once something was counted, as Prometheus' library does it.
+//! Names, labels, buckets and stability are those of Kubernetes' own components; a family without
+//! any label is there from the start, others have a line once something was counted, as Prometheus'
+//! library does it.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -10,7 +12,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Most series of one family: what is counted beyond is counted in none, so that names that others choose cannot fill memory.
+/// Most series of one family: what is counted beyond is counted in none, so that names that others
+/// choose cannot fill memory.
 const SERIES_MAX: usize = 10_000;
 
 /// What a family is.
@@ -207,7 +210,8 @@ impl Family {
         self.observe(labels, time.as_secs_f64());
     }
 
-    /// The value of a counter or gauge, the count of a histogram or summary; zero where nothing was counted.
+    /// The value of a counter or gauge, the count of a histogram or summary; zero where nothing was
+    /// counted.
     pub fn read(&self, labels: &[&str]) -> f64 {
         let series = self.series.lock();
         let found = series.iter().flat_map(HashMap::values).find(|cell| cell.is(labels));
@@ -318,8 +322,8 @@ fn escaped(value: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// A number as Go's shortest form has it (`strconv.FormatFloat(f, 'g', -1, 64)`), which Prometheus' text form and the label `le` use:
-/// with an exponent below 1e-4 and from 1e6 on.
+/// A number as Go's shortest form has it (`strconv.FormatFloat(f, 'g', -1, 64)`), which Prometheus'
+/// text form and the label `le` use: with an exponent below 1e-4 and from 1e6 on.
 pub fn float(number: f64) -> String {
     if !number.is_finite() {
         let sign = if number > 0.0 { "+Inf" } else { "-Inf" };

@@ -1,6 +1,7 @@
 //! Certificate authorities, the certificates they sign, and the files both live in.
 //!
-//! Keys are ECDSA P-256. Files are replaced atomically, keys with mode 0600. What is there and still good is kept.
+//! Keys are ECDSA P-256. Files are replaced atomically, keys with mode 0600. What is there and
+//! still good is kept.
 
 pub mod csr_signing;
 mod describe;
@@ -74,7 +75,8 @@ fn content(path: &Path, why: impl ToString) -> Error {
     Error::Content { path: path.display().to_string(), why: why.to_string() }
 }
 
-/// Seconds since the epoch, never before a time that has surely passed: a machine without a clock starts in 1970.
+/// Seconds since the epoch, never before a time that has surely passed: a machine without a clock
+/// starts in 1970.
 pub fn now() -> u64 {
     clock::unix_time().as_secs().max(EPOCH_OF_TRUST)
 }
@@ -218,7 +220,8 @@ impl Half {
 }
 
 impl Ca {
-    /// The CA in these two files; made when neither is there. `name` is the start of a new one's common name.
+    /// The CA in these two files; made when neither is there. `name` is the start of a new one's
+    /// common name.
     ///
     /// # Errors
     /// When only one of the files is there, or one is unreadable.
@@ -262,7 +265,8 @@ impl Ca {
         let key_pem = SecretValue::from(pair.serialize_pem());
         let made = params.self_signed(&pair).map_err(sign)?;
         let (cert_pem, der) = (made.pem(), made.der().clone());
-        // The key first: a certificate without key cannot be mended, a key without certificate says what happened.
+        // The key first: a certificate without key cannot be mended, a key without certificate says
+        // what happened.
         write_pair(cert, &cert_pem, key, &key_pem)?;
         Ok(Self { cert_pem, der, issuer: Issuer::new(params, pair) })
     }
@@ -277,8 +281,8 @@ impl Ca {
         &self.der
     }
 
-    /// All certificates beside which its own stands: who believes this CA believes them, too, and so those that a former one
-    /// has signed while the CA changes.
+    /// All certificates beside which its own stands: who believes this CA believes them, too, and
+    /// so those that a former one has signed while the CA changes.
     pub fn bundle(&self) -> Vec<CertificateDer<'static>> {
         // The text was read once already.
         certificates(&self.cert_pem).unwrap_or_else(|_| vec![self.der.clone()])
@@ -306,7 +310,8 @@ impl Ca {
         })
     }
 
-    /// The certificate in these files if it is good for `profile` and for long enough, else a new one, written there.
+    /// The certificate in these files if it is good for `profile` and for long enough, else a new
+    /// one, written there.
     ///
     /// # Errors
     /// When a file cannot be written or a certificate not signed; unreadable files are replaced.
@@ -336,7 +341,8 @@ impl Ca {
         Ok(leaf)
     }
 
-    /// End of validity, when the certificate fits the profile, the key and this CA, and need not be renewed.
+    /// End of validity, when the certificate fits the profile, the key and this CA, and need not be
+    /// renewed.
     fn still_good(
         &self,
         cert_pem: &str,
@@ -395,7 +401,8 @@ pub fn due_at(not_after: i64, now: u64) -> bool {
     not_after < i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// When the first certificate of a PEM text ends, in seconds since the epoch; `None` when there is none.
+/// When the first certificate of a PEM text ends, in seconds since the epoch; `None` when there is
+/// none.
 pub fn end_of(pem: &str) -> Option<i64> {
     let der = certificates(pem).ok()?.into_iter().next()?;
     let (_, cert) = X509Certificate::from_der(&der).ok()?;
@@ -412,8 +419,9 @@ pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
         .collect()
 }
 
-/// The hash by which a join token names a CA: SHA-256, in hex, of the file when it holds one certificate, and of the root
-/// that ends the first one's chain when it holds several. These are k3s's rules.
+/// The hash by which a join token names a CA: SHA-256, in hex, of the file when it holds one
+/// certificate, and of the root that ends the first one's chain when it holds several. These are
+/// k3s's rules.
 ///
 /// # Errors
 /// What is wrong with the text.

@@ -22,8 +22,8 @@ pub struct Problem {
 pub struct Problems(Arc<Mutex<BTreeMap<String, Problem>>>);
 
 impl Problems {
-    /// Says what is wrong, in place of what `key` said before. A key names part and object, such as `overlay/mtu/worker-1`.
-    /// It is logged when it is new or has changed.
+    /// Says what is wrong, in place of what `key` said before. A key names part and object, such as
+    /// `overlay/mtu/worker-1`. It is logged when it is new or has changed.
     pub fn put(&self, key: &str, what: impl Into<String>, fix: impl Into<String>) {
         let problem = Problem { what: what.into(), fix: fix.into() };
         let mut all = self.0.lock();

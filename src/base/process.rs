@@ -71,7 +71,8 @@ pub fn figures() -> [Figure; 9] {
     ]
 }
 
-/// A field of `/proc/self/stat`, counted from 1 as its manual does; the second one, the program's name, may have spaces.
+/// A field of `/proc/self/stat`, counted from 1 as its manual does; the second one, the program's
+/// name, may have spaces.
 fn field(stat: &str, number: usize) -> u64 {
     let behind = stat.rsplit(") ").next().unwrap_or_default();
     let found = number.checked_sub(3).and_then(|at| behind.split(' ').nth(at));
@@ -92,7 +93,8 @@ fn limit(limits: &str, name: &str) -> String {
     }
 }
 
-/// `InOctets` and `OutOctets` of `/proc/self/net/netstat`, whose lines come in pairs of names and values.
+/// `InOctets` and `OutOctets` of `/proc/self/net/netstat`, whose lines come in pairs of names and
+/// values.
 fn octets(netstat: &str) -> [u64; 2] {
     let mut lines = netstat.lines().filter(|line| line.starts_with("IpExt:"));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return [0; 2] };

@@ -10,9 +10,9 @@ use tokio::runtime::{Builder, Runtime};
 /// What still blocks at the end (a resolver, a slow disk) does not hold the exit up for longer.
 const BLOCKED_MAX: Duration = Duration::from_millis(100);
 
-/// Runs what `main` makes to its end, and what it spawns beside it, on stacks of so many bytes. Two workers serve a small machine as well as
-/// more, and keep fewer stacks and buffers. On a single processor there is one thread for all, which need not agree with others
-/// on who does what.
+/// Runs what `main` makes to its end, and what it spawns beside it, on stacks of so many bytes. Two
+/// workers serve a small machine as well as more, and keep fewer stacks and buffers. On a single
+/// processor there is one thread for all, which need not agree with others on who does what.
 ///
 /// # Errors
 /// When the system gives no threads or descriptors.
@@ -47,8 +47,8 @@ fn drive<F: Future>(runtime: &Runtime, main: F) -> Option<F::Output> {
     output
 }
 
-/// On a single processor the loop that runs all tasks is in here: generic, it would be compiled once for each `main`, and in
-/// the program, which is made small instead of fast.
+/// On a single processor the loop that runs all tasks is in here: generic, it would be compiled
+/// once for each `main`, and in the program, which is made small instead of fast.
 #[inline(never)]
 fn drive_unnamed(runtime: &Runtime, main: Pin<&mut dyn Future<Output = ()>>) {
     runtime.block_on(main);

@@ -45,8 +45,9 @@ mod tests {
 
     const CANARY: &str = "canary-of-a-secret";
 
-    /// How often the canary stands at this place of this process' memory, as the kernel shows it. `into` is made before anything is
-    /// freed: a buffer that is made afterwards may get the very place, and be what overwrites it.
+    /// How often the canary stands at this place of this process' memory, as the kernel shows it.
+    /// `into` is made before anything is freed: a buffer that is made afterwards may get the very
+    /// place, and be what overwrites it.
     fn left(address: usize, into: &mut [u8]) -> usize {
         let memory = std::fs::File::open("/proc/self/mem").unwrap();
         // A place that is gone has none.
@@ -67,7 +68,8 @@ mod tests {
         assert_eq!(left(copy.as_ptr() as usize, &mut into), 1000);
     }
 
-    /// C3.22: also what lies in the value itself. Of a plain array nine are left, behind what the allocator writes.
+    /// C3.22: also what lies in the value itself. Of a plain array nine are left, behind what the
+    /// allocator writes.
     #[test]
     fn nothing_is_left_of_a_dropped_key() {
         let mut key = [0; 10 * CANARY.len()];

@@ -85,7 +85,8 @@ impl Tasks {
         Self { inner: Arc::new(Inner { shutdown, ..Inner::default() }) }
     }
 
-    /// A set that can be stopped earlier than this one and stops with it. Draining this one does not wait for it.
+    /// A set that can be stopped earlier than this one and stops with it. Draining this one does
+    /// not wait for it.
     pub fn child(&self) -> Self {
         let inner = Inner {
             shutdown: self.shutdown().child(),
@@ -112,7 +113,8 @@ impl Tasks {
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: std::fmt::Display + Send + 'static,
     {
-        // In a box, so that the runtime's part of a task is compiled once and not for each of some two hundred kinds of futures.
+        // In a box, so that the runtime's part of a task is compiled once and not for each of some
+        // two hundred kinds of futures.
         self.spawn_boxed(
             kind,
             name,
@@ -164,7 +166,8 @@ impl Tasks {
         self.inner.fault.lock().clone()
     }
 
-    /// After shutdown was requested: waits for all tasks, at most `grace`; returns the names of critical tasks that did not stop.
+    /// After shutdown was requested: waits for all tasks, at most `grace`; returns the names of
+    /// critical tasks that did not stop.
     pub async fn drain(&self, grace: Duration) -> Vec<&'static str> {
         self.inner.tracker.close();
         let _ = tokio::time::timeout(grace, self.inner.tracker.wait()).await;

@@ -1,4 +1,5 @@
-//! The objects of one resource as last seen, with indexes. Holds the same bytes as the server's watch cache.
+//! The objects of one resource as last seen, with indexes. Holds the same bytes as the server's
+//! watch cache.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;

@@ -139,7 +139,8 @@ impl Client {
         &self.transport
     }
 
-    /// Path of a resource or object: `/apis/apps/v1/namespaces/a/deployments/b/status`. Empty parts are left out.
+    /// Path of a resource or object: `/apis/apps/v1/namespaces/a/deployments/b/status`. Empty parts
+    /// are left out.
     pub fn path(gvr: &Gvr, namespace: &str, name: &str, subresource: &str) -> String {
         let mut path = if gvr.group.is_empty() {
             format!("/api/{}", gvr.version)
@@ -172,7 +173,8 @@ impl Client {
         self.send(method, path, "application/json", content_type, body).await
     }
 
-    /// Reads a path in the representation that the media type `accept` names, such as aggregated discovery.
+    /// Reads a path in the representation that the media type `accept` names, such as aggregated
+    /// discovery.
     ///
     /// # Errors
     /// The server's refusal or the transport's failure.

@@ -93,8 +93,8 @@ impl Error {
     }
 }
 
-/// Whether a Status says that a resource version is larger than the newest there is (cause `ResourceVersionTooLarge` of a 504;
-/// older servers say it in the message of a 400 or 504 only).
+/// Whether a Status says that a resource version is larger than the newest there is (cause
+/// `ResourceVersionTooLarge` of a 504; older servers say it in the message of a 400 or 504 only).
 pub(crate) fn is_too_new(status: &Status) -> bool {
     let mut causes = status.details.iter().flat_map(|d| &d.causes);
     causes.any(|c| c.reason == "ResourceVersionTooLarge")

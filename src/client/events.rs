@@ -1,4 +1,5 @@
-//! Events for people: what happened to an object and why, aggregated and bounded as upstream's recorder.
+//! Events for people: what happened to an object and why, aggregated and bounded as upstream's
+//! recorder.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,11 +15,13 @@ use tokio::time::Instant;
 
 use crate::client::{Client, Kind, Patch};
 
-/// Events waiting to be written; more are dropped (`k8s.io/client-go/tools/record`: `maxQueuedEvents`).
+/// Events waiting to be written; more are dropped (`k8s.io/client-go/tools/record`:
+/// `maxQueuedEvents`).
 const QUEUE_MAX: usize = 1000;
 /// Remembered events for counting repetitions (`maxLruCacheEntries`).
 const REMEMBERED_MAX: usize = 4096;
-/// Per source and object: a burst of 25 events, then one in 5 minutes (`defaultSpamBurst`, `defaultSpamQPS`).
+/// Per source and object: a burst of 25 events, then one in 5 minutes (`defaultSpamBurst`,
+/// `defaultSpamQPS`).
 const SPAM_BURST: f64 = 25.0;
 const SPAM_REFILL: Duration = Duration::from_secs(300);
 /// A repetition after this time starts a new event (`defaultAggregateIntervalInSeconds`).

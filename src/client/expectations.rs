@@ -7,7 +7,8 @@ use base::clock;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// After this time an expectation is given up (`k8s.io/kubernetes/pkg/controller`: `ExpectationsTimeout`).
+/// After this time an expectation is given up (`k8s.io/kubernetes/pkg/controller`:
+/// `ExpectationsTimeout`).
 const EXPIRES_AFTER: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]

@@ -40,7 +40,8 @@ const WATCH_BUFFER_MAX: usize = 64;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Connecting and handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that is silent for so long while requests wait is asked for a sign of life (client-go's `HTTP2_READ_IDLE_TIMEOUT_SECONDS`).
+/// A connection that is silent for so long while requests wait is asked for a sign of life
+/// (client-go's `HTTP2_READ_IDLE_TIMEOUT_SECONDS`).
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// One that gives none within this time is closed (client-go's `HTTP2_PING_TIMEOUT_SECONDS`).
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
@@ -63,7 +64,8 @@ impl fmt::Debug for HttpsTransport {
 }
 
 impl HttpsTransport {
-    /// A transport to `server` (`https://host:port`); `token` is empty when `tls` carries a client certificate.
+    /// A transport to `server` (`https://host:port`); `token` is empty when `tls` carries a client
+    /// certificate.
     ///
     /// # Errors
     /// When the token cannot stand in a header.
@@ -71,8 +73,8 @@ impl HttpsTransport {
         Self::over(Arc::new(Tcp), server, tls, token)
     }
 
-    /// As [`HttpsTransport::new`], over connections that `dial` makes: which machine answers is its choice, `server` is
-    /// the name that the certificate must have.
+    /// As [`HttpsTransport::new`], over connections that `dial` makes: which machine answers is its
+    /// choice, `server` is the name that the certificate must have.
     ///
     /// # Errors
     /// When the token cannot stand in a header.
@@ -189,7 +191,8 @@ impl Transport for HttpsTransport {
     }
 }
 
-/// Splits the body into lines and decodes each; ends with the body, an undecodable event or the receiver.
+/// Splits the body into lines and decodes each; ends with the body, an undecodable event or the
+/// receiver.
 async fn pump(mut body: Incoming, sender: mpsc::Sender<WatchEvent>) {
     let mut buffer = BytesMut::new();
     loop {

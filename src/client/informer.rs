@@ -43,7 +43,8 @@ impl Change {
     }
 }
 
-/// A listener: called by the reflector, in order; it must only note what to do (enqueue a key), never wait.
+/// A listener: called by the reflector, in order; it must only note what to do (enqueue a key),
+/// never wait.
 pub type Listener = Box<dyn Fn(&Change) + Send + Sync>;
 
 /// What reflector and informers share.
@@ -88,8 +89,9 @@ impl<K> Informer<K> {
         &self.shared.cache
     }
 
-    /// Adds a listener. Everything already in the cache is told to it as `Added` first; no change is missed or doubled
-    /// apart from objects that change during this call, which may be told twice.
+    /// Adds a listener. Everything already in the cache is told to it as `Added` first; no change
+    /// is missed or doubled apart from objects that change during this call, which may be told
+    /// twice.
     pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
         let mut listeners = self.shared.listeners.write();
         for object in self.shared.cache.list("") {
@@ -122,7 +124,8 @@ impl<K: Kind> Informer<K> {
         self.shared.cache.get(namespace, name).and_then(|o| decode(&o))
     }
 
-    /// All objects (of a namespace, when not empty), decoded. Costs a decode each: use indexes on hot paths.
+    /// All objects (of a namespace, when not empty), decoded. Costs a decode each: use indexes on
+    /// hot paths.
     pub fn list(&self, namespace: &str) -> Vec<K> {
         self.shared.cache.list(namespace).iter().filter_map(|o| decode(o)).collect()
     }
@@ -132,8 +135,8 @@ impl<K: Kind> Informer<K> {
         self.by_index_trimmed(name, value, |_| {})
     }
 
-    /// As [`Informer::by_index`], each trimmed before the next one is decoded: a decoded object is several times as large as
-    /// its bytes.
+    /// As [`Informer::by_index`], each trimmed before the next one is decoded: a decoded object is
+    /// several times as large as its bytes.
     pub fn by_index_trimmed(
         &self,
         name: &'static str,
@@ -192,8 +195,8 @@ impl Informers {
         self.begin(Scope::all(gvr), true)
     }
 
-    /// Ends the informer of a resource that is served no more; `told`: its listeners hear that its objects are gone. One that was
-    /// asked for by its type goes on.
+    /// Ends the informer of a resource that is served no more; `told`: its listeners hear that its
+    /// objects are gone. One that was asked for by its type goes on.
     pub fn forget(&self, gvr: &Gvr, told: bool) {
         let scope = Scope::all(gvr.clone());
         let mut running = self.running.lock();
@@ -219,7 +222,8 @@ impl Informers {
     fn begin<K>(&self, scope: Scope, ends: bool) -> Informer<K> {
         let mut running = self.running.lock();
         let shared = running.entry(scope.clone()).or_insert_with(|| {
-            // What can end before the process does has a set of tasks of its own, so that its end is no fault.
+            // What can end before the process does has a set of tasks of its own, so that its end
+            // is no fault.
             let own = ends.then(|| self.tasks.child());
             let tasks = own.as_ref().unwrap_or(&self.tasks);
             let shared = Arc::new(Shared {

@@ -7,7 +7,8 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 /// Labels of typed objects.
 pub type Labels = BTreeMap<String, String>;
 
-/// Whether `selector` selects `labels`. An empty selector selects everything; an unknown operator nothing.
+/// Whether `selector` selects `labels`. An empty selector selects everything; an unknown operator
+/// nothing.
 pub fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
     let value = |key: &str| labels.and_then(|l| l.get(key)).map(String::as_str);
     let equal = selector.match_labels.iter().flatten().all(|(k, v)| value(k) == Some(v));
@@ -31,7 +32,8 @@ pub fn is_empty(selector: &LabelSelector) -> bool {
         && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// Whether all pairs of an equality selector (`spec.selector` of Services and ReplicationControllers) are in `labels`.
+/// Whether all pairs of an equality selector (`spec.selector` of Services and
+/// ReplicationControllers) are in `labels`.
 pub fn contains(selector: &Labels, labels: Option<&Labels>) -> bool {
     selector.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v))
 }

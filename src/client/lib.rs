@@ -1,8 +1,8 @@
 //! How everyone talks to the API server: in process or over HTTPS, one code path.
 //!
-//! [`Client`] reads and writes typed objects under one identity; [`Informers`] share one cache per resource, fed by a
-//! streaming list; [`Queue`] and [`run_workers`] turn changes into reconciled keys; [`EventRecorder`] tells the user.
-//! Knows neither the API server nor the store.
+//! [`Client`] reads and writes typed objects under one identity; [`Informers`] share one cache per
+//! resource, fed by a streaming list; [`Queue`] and [`run_workers`] turn changes into reconciled
+//! keys; [`EventRecorder`] tells the user. Knows neither the API server nor the store.
 
 pub mod cache;
 pub mod client;
@@ -13,12 +13,12 @@ pub mod https;
 pub mod informer;
 pub mod kubeconfig;
 pub mod labels;
+pub mod offline;
 pub mod owner;
 mod reflector;
-pub mod remember;
 pub mod runner;
+pub mod transform;
 pub mod transport;
-pub mod trim;
 mod unexpected;
 pub mod workqueue;
 
@@ -29,9 +29,9 @@ pub use expectations::Expectations;
 pub use https::HttpsTransport;
 pub use informer::{Change, Informer, Informers};
 pub use kubeconfig::Kubeconfig;
+pub use offline::OfflineTransport;
 pub use owner::{controller_of, is_controlled_by, meta, owner_reference};
-pub use remember::Remembering;
 pub use runner::{Action, run_workers};
+pub use transform::Transform;
 pub use transport::{Scope, Transport, WatchStream};
-pub use trim::Trimming;
 pub use workqueue::Queue;

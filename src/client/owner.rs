@@ -28,7 +28,8 @@ pub fn is_controlled_by(meta: &ObjectMeta, uid: &str) -> bool {
     controller_of(meta).is_some_and(|o| o.uid == uid)
 }
 
-/// A controller reference to `owner`, with `blockOwnerDeletion`, as upstream's `metav1.NewControllerRef`.
+/// A controller reference to `owner`, with `blockOwnerDeletion`, as upstream's
+/// `metav1.NewControllerRef`.
 pub fn owner_reference<K: Kind>(owner: &K) -> OwnerReference {
     let meta = owner.metadata();
     OwnerReference {

@@ -72,14 +72,16 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Applies the events of one stream. `resume` is the revision behind the last event that is complete.
+/// Applies the events of one stream. `resume` is the revision behind the last event that is
+/// complete.
 async fn follow(
     shared: &Shared,
     mut stream: WatchStream,
     resume: &mut Option<i64>,
     backoff: &mut Backoff,
 ) -> End {
-    // During a streaming list: the keys not yet seen; what is left at its end was deleted meanwhile.
+    // During a streaming list: the keys not yet seen; what is left at its end was deleted
+    // meanwhile.
     let mut unseen: Option<HashSet<_>> =
         resume.is_none().then(|| shared.cache.keys().into_iter().collect());
     let mut progressed = false;

@@ -21,8 +21,8 @@ pub enum Action {
     After(Duration),
 }
 
-/// Runs `workers` tasks that take keys from `queue` and reconcile them: idempotent, from caches, one key at a time.
-/// An error or a panic is logged and the key tried again after its back-off.
+/// Runs `workers` tasks that take keys from `queue` and reconcile them: idempotent, from caches,
+/// one key at a time. An error or a panic is logged and the key tried again after its back-off.
 pub fn run_workers<K, F, R, E>(
     tasks: &Tasks,
     name: &'static str,
@@ -50,8 +50,9 @@ pub fn run_workers<K, F, R, E>(
                         }
                     }
                     Ok(Err(error)) => {
-                        // Conflicts and missing caches mend themselves at the next try; only what persists is told.
-                        if queue.failures(&key) == RETRIES_UNTOLD {
+                        // Conflicts and cold caches resolve at the next try; only persistent errors
+                        // are logged.
+                        if queue.failures(&key) == RETRIES_BEFORE_WARN {
                             tracing::warn!(controller = name, ?key, %error, "reconcile keeps failing, retrying");
                         } else {
                             tracing::debug!(controller = name, ?key, %error, "reconcile failed");
@@ -70,8 +71,8 @@ pub fn run_workers<K, F, R, E>(
     }
 }
 
-/// Failures in a row before one is logged: 5 ms × 2^6 ≈ 0.3 s of trying.
-const RETRIES_UNTOLD: u32 = 6;
+/// Failures in a row before one is logged: 5 ms × 2^6 ≈ 0.3 s of retries.
+const RETRIES_BEFORE_WARN: u32 = 6;
 
 #[cfg(test)]
 mod tests {

@@ -47,27 +47,29 @@ pub type WatchStream = tokio::sync::mpsc::Receiver<WatchEvent>;
 /// One way to reach the API server, bound to one identity.
 #[async_trait]
 pub trait Transport: Send + Sync + fmt::Debug {
-    /// One request and its whole answer (bounded by the implementation, 64 MiB at most). The URI holds path and query only.
+    /// One request and its whole answer (bounded by the implementation, 64 MiB at most). The URI
+    /// holds path and query only.
     ///
     /// # Errors
     /// [`Error::Transport`] when no answer came; an answer of any status code is no error here.
     async fn call(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, Error>;
 
-    /// Starts a watch. Without `resume_from` it is a streaming list: `Added` for every object, a bookmark with
-    /// `initial`, then changes. With it: changes after that revision. In process the objects are the cache's own.
+    /// Starts a watch. Without `resume_from` it is a streaming list: `Added` for every object, a
+    /// bookmark with `initial`, then changes. With it: changes after that revision. In process the
+    /// objects are the cache's own.
     ///
     /// # Errors
     /// The server's refusal (410 when the revision is compacted) or the transport's failure.
     async fn watch(&self, scope: &Scope, resume_from: Option<i64>) -> Result<WatchStream, Error>;
 
-    /// Resolves when the server is reached again after it was away: who waits before a retry need not wait longer. A
-    /// transport that does not know never resolves.
+    /// Resolves when the server is reached again after it was away: who waits before a retry need
+    /// not wait longer. A transport that does not know never resolves.
     async fn back(&self) {
         std::future::pending().await
     }
 
-    /// Whether the last try to reach the server failed: who has something to go on with need not try, and what is known may
-    /// be old.
+    /// Whether the last try to reach the server failed: who has something to go on with need not
+    /// try, and what is known may be old.
     fn is_away(&self) -> bool {
         false
     }
@@ -75,7 +77,8 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// Nobody watches this scope any more: what is remembered of it may go.
     fn forget(&self, _scope: &Scope) {}
 
-    /// Where users of this transport keep what they need while the server is away; `None` where it never is.
+    /// Where users of this transport keep what they need while the server is away; `None` where it
+    /// never is.
     fn kept(&self) -> Option<Arc<base::EncryptedDir>> {
         None
     }

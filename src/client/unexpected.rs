@@ -1,11 +1,14 @@
-//! Answers that are no Status: what clients make of them (apimachinery's `errors.NewGenericServerResponse`).
+//! Answers that are no Status: what clients make of them (apimachinery's
+//! `errors.NewGenericServerResponse`).
 
 use api::Status;
 use http::Method;
 
-/// The refusal that an answer with this code is, when its body is no Status: in client-go's words, with what was asked for behind them.
+/// The refusal that an answer with this code is, when its body is no Status: in client-go's words,
+/// with what was asked for behind them.
 ///
-/// Unlike client-go's it has no reason: 404 of something between here and the API server does not say that an object is gone.
+/// Unlike client-go's it has no reason: 404 of something between here and the API server does not
+/// say that an object is gone.
 pub(crate) fn status(code: u16, method: &Method, path: &str, body: &[u8]) -> Status {
     let said = String::from_utf8_lossy(body);
     let said = said.trim_end();

@@ -1,4 +1,5 @@
-//! A queue of keys: each key at most once, never processed twice at a time, failures delayed per key.
+//! A queue of keys: each key at most once, never processed twice at a time, failures delayed per
+//! key.
 //!
 //! The contract of client-go's `workqueue`: fair, stingy, many producers and consumers.
 

@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 
 use crate::peers::PEER_NAME;
 
-/// Under which names and addresses the server is reached. Fixed at start: nothing a client sends ever adds a name.
+/// Under which names and addresses the server is reached. Fixed at start: nothing a client sends
+/// ever adds a name.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     /// Host and node name, and names given with `--tls-san`.
@@ -71,7 +72,8 @@ struct Kept {
     profile: Profile,
 }
 
-/// Who the API server is towards kubelets; a bootstrap binding gives it `system:kubelet-api-admin`, as k3s does.
+/// Who the API server is towards kubelets; a bootstrap binding gives it `system:kubelet-api-admin`,
+/// as k3s does.
 const KUBELET_CLIENT: &str = "kube-apiserver";
 
 fn kept(names: &Names) -> Vec<Kept> {
@@ -96,8 +98,8 @@ fn kept(names: &Names) -> Vec<Kept> {
             profile: serving(names, &local),
         },
         client("client-admin", "system:admin", Some("system:masters")),
-        // Not of system:masters: whoever has the server ask a wrong place for a kubelet (a node says itself where it is) would
-        // have it ask in the name of the whole cluster.
+        // Not of system:masters: whoever has the server ask a wrong place for a kubelet (a node
+        // says itself where it is) would have it ask in the name of the whole cluster.
         client("client-kube-apiserver", KUBELET_CLIENT, None),
         client("client-controller", "system:kube-controller-manager", None),
         client("client-scheduler", "system:kube-scheduler", None),
@@ -323,13 +325,14 @@ impl ServerCerts {
         self.admin.lock().clone()
     }
 
-    /// Whether [`ServerCerts::renew`] would do something at `now`, in seconds since the epoch. Costs nothing.
+    /// Whether [`ServerCerts::renew`] would do something at `now`, in seconds since the epoch.
+    /// Costs nothing.
     pub fn is_due(&self, now: u64) -> bool {
         due_at(*self.earliest.lock(), now)
     }
 
-    /// Renews what is due at `now` (see [`pki::now`]); `true` when something was. Listeners and clients that hold a
-    /// [`LiveCert`] use the new one for their next connection.
+    /// Renews what is due at `now` (see [`pki::now`]); `true` when something was. Listeners and
+    /// clients that hold a [`LiveCert`] use the new one for their next connection.
     ///
     /// # Errors
     /// When a certificate cannot be made or written; the old ones go on serving.
@@ -369,7 +372,8 @@ impl ServerCerts {
         Ok(true)
     }
 
-    /// Certificates for the node `name` at `now`, kept in `<agent_dir>` as `client-kubelet` and `serving-kubelet`.
+    /// Certificates for the node `name` at `now`, kept in `<agent_dir>` as `client-kubelet` and
+    /// `serving-kubelet`.
     ///
     /// # Errors
     /// When they cannot be made or written.

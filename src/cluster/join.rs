@@ -70,8 +70,9 @@ pub struct Ask {
     pub proxy_client: String,
 }
 
-/// A digest of what a node has from its cluster besides its certificates: settings, except the servers,
-/// which a node follows, and CAs. Tunnels carry it, so that nodes ask again when it is new to them.
+/// A digest of what a node has from its cluster besides its certificates: settings, except the
+/// servers, which a node follows, and CAs. Tunnels carry it, so that nodes ask again when it is new
+/// to them.
 pub fn digest(settings: &ClusterSettings, server_ca: &str, client_ca: &str) -> String {
     let settings = ClusterSettings { servers: Vec::new(), ..settings.clone() };
     let text = serde_json::to_vec(&settings).unwrap_or_default();
@@ -240,7 +241,8 @@ pub enum Error {
         /// How that shows.
         why: String,
     },
-    /// Another CA than the token names, or a server that has no certificate of it; no secret was sent.
+    /// Another CA than the token names, or a server that has no certificate of it; no secret was
+    /// sent.
     #[error("{server}: {why}")]
     WrongCa {
         /// Who.
@@ -336,7 +338,8 @@ pub struct Party<'a> {
     pub server: &'a ServerAddress,
     /// PEM of its CA.
     pub server_ca: &'a str,
-    /// What proves the right to ask; sent only to a server of this CA. Without one, `cert` says who asks.
+    /// What proves the right to ask; sent only to a server of this CA. Without one, `cert` says who
+    /// asks.
     pub authorization: Option<&'a Secret>,
     /// Who asks.
     pub cert: Option<Arc<LiveCert>>,

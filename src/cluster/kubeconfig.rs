@@ -4,9 +4,11 @@ use base::pki::Leaf;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// A kubeconfig with cluster, user and context named `default`, as k3s writes it; for a file with mode 0600.
+/// A kubeconfig with cluster, user and context named `default`, as k3s writes it; for a file with
+/// mode 0600.
 ///
-/// `server` is the URL, such as `https://127.0.0.1:6443`; `server_ca` the PEM of the CA that it is verified against.
+/// `server` is the URL, such as `https://127.0.0.1:6443`; `server_ca` the PEM of the CA that it is
+/// verified against.
 pub fn render(server: &str, server_ca: &str, user: &Leaf) -> String {
     let data = |pem: &str| STANDARD.encode(pem.as_bytes());
     let (ca, cert, key) = (data(server_ca), data(&user.cert_pem), data(&user.key_pem));

@@ -1,4 +1,5 @@
-//! Certificates of servers and nodes, joining, the servers of an agent and the tunnels to them, files that clients read.
+//! Certificates of servers and nodes, joining, the servers of an agent and the tunnels to them,
+//! files that clients read.
 
 pub mod certs;
 mod guarded;

@@ -30,7 +30,8 @@ pub fn new() -> Secret {
     text.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
 }
 
-/// What is stored of a password: `$sha256:<salt>:<hex>`. Passwords are random, so that no slow hash is needed.
+/// What is stored of a password: `$sha256:<salt>:<hex>`. Passwords are random, so that no slow hash
+/// is needed.
 pub fn hash(password: &Secret) -> String {
     let mut salt = [0; 16];
     clock::random_bytes(&mut salt);

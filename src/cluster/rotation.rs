@@ -1,5 +1,6 @@
-//! The change of the cluster's CAs and of the key of service accounts: what is given is judged whole, put by in one file, and
-//! taken over at the next start, as k3s does it (`certificate rotate-ca`). A start that is interrupted takes it over again.
+//! The change of the cluster's CAs and of the key of service accounts: what is given is judged
+//! whole, put by in one file, and taken over at the next start, as k3s does it (`certificate
+//! rotate-ca`). A start that is interrupted takes it over again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -116,7 +117,8 @@ pub enum Wish {
 /// The files that change. With `force` they need not be linked to those in use.
 ///
 /// # Errors
-/// Everything that is wrong with what is given, each by the name of its file; nothing is to be changed then.
+/// Everything that is wrong with what is given, each by the name of its file; nothing is to be
+/// changed then.
 pub fn plan(in_use: &Files, wish: &Wish, force: bool, now: u64) -> Result<Files, Vec<String>> {
     let mut out = Files::default();
     let mut wrong = Vec::new();
@@ -230,7 +232,8 @@ pub fn waiting(data_dir: &Path) -> io::Result<Option<Files>> {
     Ok(Some(files))
 }
 
-/// Takes over what waits, before any of it is used; the names of what changed. Done again whole when it was interrupted.
+/// Takes over what waits, before any of it is used; the names of what changed. Done again whole
+/// when it was interrupted.
 ///
 /// # Errors
 /// When a file cannot be read or written.

@@ -1,7 +1,9 @@
-//! The servers that an agent may use: where they are, which of them answer, and connections to one that does.
+//! The servers that an agent may use: where they are, which of them answer, and connections to one
+//! that does.
 //!
-//! Addresses come from `--server`, from what servers tell, and from a file that outlives both. While tunnels run (see
-//! [`crate::tunnel`]) they are the evidence of who answers; a dial that fails is evidence as well.
+//! Addresses come from `--server`, from what servers tell, and from a file that outlives both.
+//! While tunnels run (see [`crate::tunnel`]) they are the evidence of who answers; a dial that
+//! fails is evidence as well.
 
 mod file;
 mod follow;
@@ -26,7 +28,8 @@ use crate::guarded::Guarded;
 
 /// Where servers listen when an address names no port.
 pub const DEFAULT_PORT: u16 = 6443;
-/// Time to reach one server before the next is tried. A lost SYN is sent again after 1 s, the limit leaves room for that.
+/// Time to reach one server before the next is tried. A lost SYN is sent again after 1 s, the limit
+/// leaves room for that.
 const DIAL_MAX: Duration = Duration::from_secs(3);
 /// Addresses kept; further ones are not taken. A cluster has three to seven servers.
 const SERVERS_MAX: usize = 32;
@@ -137,7 +140,8 @@ impl Servers {
     /// The servers remembered in `directory`, and the one that the flag names.
     ///
     /// # Errors
-    /// A flag that is no address, no server at all, or a file that cannot be read. One that cannot be understood counts as absent.
+    /// A flag that is no address, no server at all, or a file that cannot be read. One that cannot
+    /// be understood counts as absent.
     pub fn open(directory: &Path, flag: Option<&str>) -> Result<Self, Error> {
         let flag = flag.map(parse).transpose()?;
         let path = directory.join("servers.json");
@@ -158,8 +162,9 @@ impl Servers {
         })))
     }
 
-    /// These are all servers, says one of them; that of the flag is kept as the last resort. What cannot be understood is left out,
-    /// and nothing happens when nothing is left. The file is written by [`Servers::remember`].
+    /// These are all servers, says one of them; that of the flag is kept as the last resort. What
+    /// cannot be understood is left out, and nothing happens when nothing is left. The file is
+    /// written by [`Servers::remember`].
     pub fn told(&self, addresses: &[String]) {
         let mut all: Vec<String> = Vec::new();
         for address in addresses.iter().filter_map(|a| parse(a).ok()) {
@@ -249,7 +254,8 @@ impl Servers {
         });
     }
 
-    /// How a dial ended. A success says less than a tunnel that is down, a failure less than one that is up.
+    /// How a dial ended. A success says less than a tunnel that is down, a failure less than one
+    /// that is up.
     fn dialled(&self, address: &str, error: Option<&io::Error>) {
         let tunnels = self.0.state.lock().tunnels;
         self.change(address, |entry| match (error, entry.health) {

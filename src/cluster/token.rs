@@ -1,4 +1,5 @@
-//! Tokens by which machines join, in k3s's forms: a hash of the CA that they pin, and what proves the right to join.
+//! Tokens by which machines join, in k3s's forms: a hash of the CA that they pin, and what proves
+//! the right to join.
 
 pub mod files;
 

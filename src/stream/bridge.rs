@@ -1,7 +1,8 @@
 //! Joins a client's exec, attach or port-forward to the streaming server of a container runtime.
 //!
-//! Runtimes speak SPDY/3.1, and an older WebSocket without a half-closed input: those pass through untouched. What only newer
-//! clients speak is translated here: `v5.channel.k8s.io`, and SPDY inside WebSocket for port-forward.
+//! Runtimes speak SPDY/3.1, and an older WebSocket without a half-closed input: those pass through
+//! untouched. What only newer clients speak is translated here: `v5.channel.k8s.io`, and SPDY
+//! inside WebSocket for port-forward.
 
 mod command;
 

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes by which a server knows what is spoken (the preface of HTTP/2, RFC 9113, section 3.4; no request of HTTP/1.1 is shorter).
+/// Bytes by which a server knows what is spoken (the preface of HTTP/2, RFC 9113, section 3.4; no
+/// request of HTTP/1.1 is shorter).
 const FIRST: usize = 24;
 
 type Limit = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A stream whose peer has a limited time for its first bytes.
 ///
-/// Servers bound the time for headers only once they know which version of HTTP is spoken. Whoever ends a TLS handshake and
-/// says nothing would hold one of few places for ever.
+/// Servers bound the time for headers only once they know which version of HTTP is spoken. Whoever
+/// ends a TLS handshake and says nothing would hold one of few places for ever.
 pub struct Opening<S> {
     stream: S,
     /// Until the first bytes are there: the end of the time, and how many are to come.

@@ -1,7 +1,9 @@
-//! SPDY/3.1 as Kubernetes speaks it between clients, kubelets and container runtimes: framing and sessions.
+//! SPDY/3.1 as Kubernetes speaks it between clients, kubelets and container runtimes: framing and
+//! sessions.
 //!
-//! Peers (the Go implementation in all of Kubernetes) neither send nor obey window updates, so windows cannot bound what is
-//! in flight: streams have short queues instead, and a full one stops reading from the connection.
+//! Peers (the Go implementation in all of Kubernetes) neither send nor obey window updates, so
+//! windows cannot bound what is in flight: streams have short queues instead, and a full one stops
+//! reading from the connection.
 
 mod frame;
 mod headers;

@@ -1,4 +1,5 @@
-//! HTTP/1.1 requests over a connection of one's own, and upgrades carried from one connection to another.
+//! HTTP/1.1 requests over a connection of one's own, and upgrades carried from one connection to
+//! another.
 
 use base::{Kind, Tasks};
 use bytes::Bytes;
@@ -92,11 +93,12 @@ where
     Ok(sender.send_request(request).await?)
 }
 
-/// Carries an upgrade over: the same request to the backend at `io`, and when that agrees, bytes both ways.
+/// Carries an upgrade over: the same request to the backend at `io`, and when that agrees, bytes
+/// both ways.
 ///
-/// `request` must be the client's own with its upgrade in the extensions, which are kept until the connections end; its URI and
-/// headers are those for the backend.
-/// A refusal of the backend is returned as it came.
+/// `request` must be the client's own with its upgrade in the extensions, which are kept until the
+/// connections end; its URI and headers are those for the backend. A refusal of the backend is
+/// returned as it came.
 ///
 /// # Errors
 /// When the backend does not answer, or answers neither 101 nor a refusal.
@@ -149,8 +151,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// What a client is answered that asks for an upgrade and, without waiting, sends a second request behind it; and what of
-    /// both reaches the backend, which answers `reply`.
+    /// What a client is answered that asks for an upgrade and, without waiting, sends a second
+    /// request behind it; and what of both reaches the backend, which answers `reply`.
     #[expect(clippy::disallowed_methods, reason = "both ends of a test end with it")]
     async fn exchange(reply: &'static str) -> (String, String) {
         let tasks = Tasks::new(Shutdown::new());
@@ -208,8 +210,8 @@ mod tests {
         (String::from_utf8_lossy(&answer).into_owned(), heard.await.unwrap())
     }
 
-    /// C1.11, C2.1: CVE-2018-1002105: a backend that refuses the upgrade gets nothing further of the client's bytes.
-    /// CVE-2020-8559: a redirect is no answer to an upgrade.
+    /// C1.11, C2.1: CVE-2018-1002105: a backend that refuses the upgrade gets nothing further of
+    /// the client's bytes. CVE-2020-8559: a redirect is no answer to an upgrade.
     #[tokio::test]
     async fn a_refused_upgrade_opens_no_way_to_the_backend() {
         for (reply, want) in [

@@ -1,4 +1,5 @@
-//! WebSocket as Kubernetes uses it: the handshake with its protocols, and messages whose first byte names a channel.
+//! WebSocket as Kubernetes uses it: the handshake with its protocols, and messages whose first byte
+//! names a channel.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::stream::{SplitSink, SplitStream};
@@ -102,7 +103,8 @@ pub fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .map(str::trim)
 }
 
-/// The protocol to send one stream of bytes by: binary (also where none is offered) or base64; `None` when others are offered.
+/// The protocol to send one stream of bytes by: binary (also where none is offered) or base64;
+/// `None` when others are offered.
 pub fn one_stream(headers: &HeaderMap) -> Option<&'static str> {
     if !headers.contains_key(SEC_WEBSOCKET_PROTOCOL) {
         return Some("");
@@ -110,7 +112,8 @@ pub fn one_stream(headers: &HeaderMap) -> Option<&'static str> {
     offered(headers).find_map(|offer| [BINARY, BASE64].into_iter().find(|ours| *ours == offer))
 }
 
-/// The answer that agrees to a handshake; `protocol` may be empty; `None` when it lacks its key or is of another version (RFC 6455, 4.2).
+/// The answer that agrees to a handshake; `protocol` may be empty; `None` when it lacks its key or
+/// is of another version (RFC 6455, 4.2).
 pub fn accept(headers: &HeaderMap, protocol: &'static str) -> Option<Response<Body>> {
     let key = headers.get(SEC_WEBSOCKET_KEY)?;
     if headers.get(SEC_WEBSOCKET_VERSION)? != "13" {

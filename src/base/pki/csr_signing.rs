@@ -142,8 +142,8 @@ impl Asked {
 }
 
 impl Ca {
-    /// Signs what is asked for: one certificate, PEM, for these usages (the API's words) and this time from `now` (seconds since the
-    /// epoch), at most as long as the CA itself is good.
+    /// Signs what is asked for: one certificate, PEM, for these usages (the API's words) and this
+    /// time from `now` (seconds since the epoch), at most as long as the CA itself is good.
     ///
     /// # Errors
     /// A key, subject or usage that is not signed here; a CA that has ended.
@@ -227,7 +227,8 @@ mod tests {
             (validity.not_before.timestamp() - now, validity.not_after.timestamp() - now)
         };
         assert_eq!(times(&cert), (-300, 3600));
-        // Longer ones end by as much earlier as they begin; none outlives its CA, here of ten years.
+        // Longer ones end by as much earlier as they begin; none outlives its CA, here of ten
+        // years.
         let day = signed(86_400);
         assert_eq!(times(&X509Certificate::from_der(&day).unwrap().1), (-300, 86_100));
         let century = signed(100 * 365 * 86_400);

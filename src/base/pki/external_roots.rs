@@ -44,7 +44,8 @@ pub async fn client(
         return Err(bad("the bundle holds no certificate".to_owned()));
     }
     let mut store = rustls::RootCertStore::empty();
-    // What webpki cannot use as an anchor may still be pinned: Go takes any certificate of the bundle.
+    // What webpki cannot use as an anchor may still be pinned: Go takes any certificate of the
+    // bundle.
     store.add_parsable_certificates(roots.iter().cloned());
     let chains = if store.is_empty() {
         None

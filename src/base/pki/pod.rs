@@ -1,4 +1,5 @@
-//! Keys and requests for certificates of pods: the key never leaves the machine, the request proves that it is there.
+//! Keys and requests for certificates of pods: the key never leaves the machine, the request proves
+//! that it is there.
 
 use rcgen::{
     CertificateParams, DistinguishedName, KeyPair, PublicKeyData as _, SignatureAlgorithm,
@@ -10,8 +11,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{Error, certificates};
 
-/// What comes before the 32 bytes of an Ed25519 key in PKCS#8 (RFC 8410). The form with the public key behind them, which
-/// libraries make by themselves, is not read by all others.
+/// What comes before the 32 bytes of an Ed25519 key in PKCS#8 (RFC 8410). The form with the public
+/// key behind them, which libraries make by themselves, is not read by all others.
 const ED25519_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
@@ -84,7 +85,8 @@ pub fn stub(kind: KeyKind) -> Result<Stub, Error> {
     Ok(Stub { key_pem: key.serialize_pem(), request: request.der().to_vec() })
 }
 
-/// End of validity, in seconds since the epoch, of the first certificate of a chain, when it is one for this key.
+/// End of validity, in seconds since the epoch, of the first certificate of a chain, when it is one
+/// for this key.
 pub fn end_of_pair(key_pem: &str, chain_pem: &str) -> Option<i64> {
     let key = PrivatePkcs8KeyDer::from_pem_slice(key_pem.as_bytes()).ok()?;
     let key = KeyPair::try_from(&key).ok()?;

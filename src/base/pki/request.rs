@@ -21,8 +21,8 @@ pub fn new_key() -> Result<SecretValue<String>, Error> {
         .map_err(|e| Error::Sign { name: "a new key".into(), why: e.to_string() })
 }
 
-/// A request for a certificate of `profile`'s user or host name and group, as PEM. It asks for no names and usages:
-/// those are the CA's to decide.
+/// A request for a certificate of `profile`'s user or host name and group, as PEM. It asks for no
+/// names and usages: those are the CA's to decide.
 ///
 /// # Errors
 /// When the key cannot be read.
@@ -69,11 +69,13 @@ pub(crate) fn root_of(bundle: &[Vec<u8>]) -> Option<Vec<u8>> {
 }
 
 impl Ca {
-    /// Signs a certificate of `profile` for the key of a request, valid from `now` (seconds since the epoch) for as long
-    /// as all are. `key_pem` of the result is empty: the key never leaves its machine.
+    /// Signs a certificate of `profile` for the key of a request, valid from `now` (seconds since
+    /// the epoch) for as long as all are. `key_pem` of the result is empty: the key never leaves
+    /// its machine.
     ///
     /// # Errors
-    /// When the request is damaged, names another user or group, or asks for names and usages of its own.
+    /// When the request is damaged, names another user or group, or asks for names and usages of
+    /// its own.
     pub fn sign_request(&self, csr_pem: &str, profile: &Profile, now: u64) -> Result<Leaf, Error> {
         let bad = |why: String| Error::Sign { name: profile.common_name.clone(), why };
         let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes())

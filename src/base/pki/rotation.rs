@@ -1,7 +1,9 @@
-//! The change of a CA: what a new one must be so that nobody who believes the old one is cut off, and one that is made so.
+//! The change of a CA: what a new one must be so that nobody who believes the old one is cut off,
+//! and one that is made so.
 //!
-//! Pure but for randomness: texts in, texts out. The rules are k3s's (`certificate rotate-ca`), asked of real chains: a certificate
-//! of the new CA must be believed by who has the old bundle, and one of the old CA by who has the new bundle.
+//! Pure but for randomness: texts in, texts out. The rules are k3s's (`certificate rotate-ca`),
+//! asked of real chains: a certificate of the new CA must be believed by who has the old bundle,
+//! and one of the old CA by who has the new bundle.
 
 use std::sync::Arc;
 
@@ -31,7 +33,8 @@ pub struct Texts {
     pub key: SecretValue<String>,
 }
 
-/// Object identifier of a public key on an elliptic curve, and of the curves that are known, in DER (RFC 5480).
+/// Object identifier of a public key on an elliptic curve, and of the curves that are known, in DER
+/// (RFC 5480).
 const EC: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 const P256: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 const P384: &[u8] = &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
@@ -128,11 +131,13 @@ fn probe(ca: &Ca, usage: Usage, now: u64) -> Result<Vec<CertificateDer<'static>>
     certificates(&leaf.cert_pem)
 }
 
-/// A new CA in the place of `old`, in the form in which it is kept; `usage` is what its certificates are for. With `force` it
-/// need not be linked to the old one: everybody who believes the old one has to be told of it by other means then.
+/// A new CA in the place of `old`, in the form in which it is kept; `usage` is what its
+/// certificates are for. With `force` it need not be linked to the old one: everybody who believes
+/// the old one has to be told of it by other means then.
 ///
 /// # Errors
-/// What is wrong with it; nobody could use such a CA, or (without `force`) somebody would be cut off.
+/// What is wrong with it; nobody could use such a CA, or (without `force`) somebody would be cut
+/// off.
 pub fn admit(
     old: &Texts,
     new: &Texts,
@@ -190,8 +195,9 @@ pub fn admit(
 }
 
 impl Ca {
-    /// A CA with a new key to follow this one: its certificate signed by itself and, for those who believe only this CA, by this
-    /// one, whose certificates stay in the bundle. Those of the CA before this one go.
+    /// A CA with a new key to follow this one: its certificate signed by itself and, for those who
+    /// believe only this CA, by this one, whose certificates stay in the bundle. Those of the CA
+    /// before this one go.
     ///
     /// # Errors
     /// When signing fails.
@@ -244,8 +250,8 @@ pub fn pem(der: &CertificateDer<'_>) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
-/// Keys that sign tokens of service accounts, the first, and that have signed them: in the place of `old`, in the form in which
-/// they are kept.
+/// Keys that sign tokens of service accounts, the first, and that have signed them: in the place of
+/// `old`, in the form in which they are kept.
 ///
 /// # Errors
 /// Keys that cannot be used; without `force`, when the one that signs now is not among them.
@@ -287,8 +293,9 @@ fn spki(key: &KeyPair) -> Vec<u8> {
     rcgen::PublicKeyData::subject_public_key_info(key)
 }
 
-/// The certificates of a bundle that a token with this hash names ([`super::ca_hash`]), be it from before the last change of the
-/// CA. They alone are proved by the hash: whoever shows a bundle may have put others beside them.
+/// The certificates of a bundle that a token with this hash names ([`super::ca_hash`]), be it from
+/// before the last change of the CA. They alone are proved by the hash: whoever shows a bundle may
+/// have put others beside them.
 ///
 /// # Errors
 /// What is wrong with the text.

@@ -1,4 +1,5 @@
-//! Which store a server has, as its serving certificate says: nodes end no pods for a server of another store.
+//! Which store a server has, as its serving certificate says: nodes end no pods for a server of
+//! another store.
 
 use std::fmt;
 
@@ -12,7 +13,8 @@ const PREFIX: &str = "urn:kube-lite:store:";
 pub struct StoreId {
     /// Its identity, 32 hex digits.
     pub store: String,
-    /// When an administrator put it in the place of another one, in seconds since the epoch; 0 when it replaces none.
+    /// When an administrator put it in the place of another one, in seconds since the epoch; 0 when
+    /// it replaces none.
     pub replaced_at: u64,
 }
 
@@ -64,8 +66,9 @@ impl fmt::Display for StoreId {
     }
 }
 
-/// What a node belongs to after a server showed `shown`. A server of an earlier release shows nothing and is believed. A store
-/// that an administrator put in the place of another one is followed, an empty one that was begun is not.
+/// What a node belongs to after a server showed `shown`. A server of an earlier release shows
+/// nothing and is believed. A store that an administrator put in the place of another one is
+/// followed, an empty one that was begun is not.
 ///
 /// # Errors
 /// [`OtherStore`].

@@ -1,4 +1,5 @@
-//! TLS as every listener and client here has it: 1.2 and 1.3, AEAD suites with ephemeral keys, one provider.
+//! TLS as every listener and client here has it: 1.2 and 1.3, AEAD suites with ephemeral keys, one
+//! provider.
 
 use std::sync::Arc;
 
@@ -44,10 +45,12 @@ fn protocols(alpn: &[&str]) -> Vec<Vec<u8>> {
     alpn.iter().map(|p| p.as_bytes().to_vec()).collect()
 }
 
-/// Asks clients for a certificate signed by one of `hints` and takes whatever they present, or nothing.
+/// Asks clients for a certificate signed by one of `hints` and takes whatever they present, or
+/// nothing.
 ///
-/// Only the possession of the key is proved here. Whoever reads the identity must verify the chain; the API server does
-/// so per connection, and answers 401 where a refused handshake would tell the client nothing.
+/// Only the possession of the key is proved here. Whoever reads the identity must verify the chain;
+/// the API server does so per connection, and answers 401 where a refused handshake would tell the
+/// client nothing.
 pub fn server(
     cert: Arc<LiveCert>,
     hints: &[CertificateDer<'static>],
@@ -70,7 +73,8 @@ fn serving(
     Ok(config)
 }
 
-/// Verifies a client certificate against `client_ca` where one is shown; who shows none may say otherwise who it is.
+/// Verifies a client certificate against `client_ca` where one is shown; who shows none may say
+/// otherwise who it is.
 ///
 /// # Errors
 /// When the CA cannot be used.
@@ -149,7 +153,8 @@ pub fn client(
     Ok(config)
 }
 
-/// A client that believes any server: for what is public and checked by other means, never for a secret.
+/// A client that believes any server: for what is public and checked by other means, never for a
+/// secret.
 ///
 /// # Errors
 /// When TLS cannot be set up.
@@ -164,7 +169,8 @@ pub fn unverified_client(alpn: &[&str]) -> Result<ClientConfig, BadConfig> {
     Ok(config)
 }
 
-/// The half of both kinds of verifier that holds whoever the other end is: it has the key of the certificate that it shows.
+/// The half of both kinds of verifier that holds whoever the other end is: it has the key of the
+/// certificate that it shows.
 macro_rules! proves_possession {
     () => {
         fn verify_tls12_signature(

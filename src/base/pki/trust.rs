@@ -1,4 +1,5 @@
-//! Who is believed, replaced while connections are made: the CA of a cluster changes, and nothing that runs ends for it.
+//! Who is believed, replaced while connections are made: the CA of a cluster changes, and nothing
+//! that runs ends for it.
 
 use std::sync::Arc;
 
@@ -163,7 +164,8 @@ impl ServerCertVerifier for Servers {
 }
 
 impl ClientCertVerifier for Clients {
-    /// None: names of CAs would have to live as long as this does. A client shows what it has (RFC 8446, 4.2.4).
+    /// None: names of CAs would have to live as long as this does. A client shows what it has (RFC
+    /// 8446, 4.2.4).
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -1,4 +1,5 @@
-//! What a machine keeps of having joined, in `<data>/agent`: written once everything was answered, `join.json` last.
+//! What a machine keeps of having joined, in `<data>/agent`: written once everything was answered,
+//! `join.json` last.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -132,8 +133,8 @@ impl Joined {
         }))
     }
 
-    /// Writes everything that differs from what is there. A renewal keeps the keys, so that the machine can start
-    /// whenever it is interrupted.
+    /// Writes everything that differs from what is there. A renewal keeps the keys, so that the
+    /// machine can start whenever it is interrupted.
     ///
     /// # Errors
     /// When a file cannot be written.

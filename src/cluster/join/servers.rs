@@ -1,4 +1,5 @@
-//! How a server joins others: it is given what all servers of a cluster share, and then becomes a member of the store.
+//! How a server joins others: it is given what all servers of a cluster share, and then becomes a
+//! member of the store.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,8 @@ pub struct Enter {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// The settings of the cluster as this server has them; they must be those of every other server.
+    /// The settings of the cluster as this server has them; they must be those of every other
+    /// server.
     #[serde(rename = "facts")]
     pub settings: ClusterSettings,
     /// Port of its API: clients find all servers at the same.
@@ -37,7 +39,8 @@ pub struct Shared {
     /// When an administrator put that store in the place of another one; 0 when it replaces none.
     #[serde(default)]
     pub replaced_at: u64,
-    /// Keys, certificates of CAs and tokens: path below `server` in the data directory, and content.
+    /// Keys, certificates of CAs and tokens: path below `server` in the data directory, and
+    /// content.
     pub files: BTreeMap<String, Content>,
 }
 

@@ -70,8 +70,9 @@ impl Calls {
         Self { tls: Arc::new(tls).into(), tasks, lines: Mutex::default(), answer_max }
     }
 
-    /// Sends `message` to `address`, `host:port`, on the connection of this lane; the answer. May be dropped at any time.
-    /// In a box: a future without one is compiled where it is polled, in the program, which is made small instead of fast.
+    /// Sends `message` to `address`, `host:port`, on the connection of this lane; the answer. May
+    /// be dropped at any time. In a box: a future without one is compiled where it is polled, in
+    /// the program, which is made small instead of fast.
     ///
     /// # Errors
     /// [`CallError`].
@@ -160,7 +161,8 @@ impl Calls {
         drop(lines);
         let (tls, address, shutdown) =
             (self.tls.clone(), address.to_owned(), self.tasks.shutdown().clone());
-        // A task of its own: a caller that waits for less than a handshake takes must not undo it each time.
+        // A task of its own: a caller that waits for less than a handshake takes must not undo it
+        // each time.
         self.tasks.spawn(Kind::Request, "peer connection", async move {
             tokio::select! {
                 () = carry(&tls, &address, &sender) => {}

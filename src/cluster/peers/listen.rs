@@ -46,8 +46,8 @@ pub trait Answer: Send + Sync {
     async fn told(&self, message: &[u8]) -> Vec<u8>;
 }
 
-/// Answers messages of at most `message_max` bytes until `tasks` shut down. `tls` has to demand a certificate of a peer.
-/// In a box, as [`super::Calls::call`].
+/// Answers messages of at most `message_max` bytes until `tasks` shut down. `tls` has to demand a
+/// certificate of a peer. In a box, as [`super::Calls::call`].
 #[inline(never)]
 pub fn serve(
     listener: TcpListener,

@@ -1,4 +1,5 @@
-//! The file that remembers addresses of servers: a restart works without the server that was named first.
+//! The file that remembers addresses of servers: a restart works without the server that was named
+//! first.
 
 use std::io;
 use std::path::Path;

@@ -9,7 +9,8 @@ use client::{Informer, Informers, Scope};
 
 use super::Servers;
 
-/// Tells `servers` of every change of the EndpointSlices of `default/kubernetes`. The identity must be allowed to watch them.
+/// Tells `servers` of every change of the EndpointSlices of `default/kubernetes`. The identity must
+/// be allowed to watch them.
 pub fn follow(servers: &Servers, informers: &Informers, tasks: &Tasks) {
     let scope = Scope {
         gvr: Gvr::new("discovery.k8s.io", "v1", "endpointslices"),

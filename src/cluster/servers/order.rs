@@ -2,8 +2,9 @@
 
 use super::Health;
 
-/// Indices of `entries`: first the `current` one unless it is known not to answer, then those that answer, then those nobody has
-/// asked, last the others. Among equals `draw` decides, so that many agents spread over the servers.
+/// Indices of `entries`: first the `current` one unless it is known not to answer, then those that
+/// answer, then those nobody has asked, last the others. Among equals `draw` decides, so that many
+/// agents spread over the servers.
 pub(super) fn order(entries: &[(&str, Health)], current: Option<&str>, draw: u64) -> Vec<usize> {
     let rank = |health: Health| match health {
         Health::Connected => 1,

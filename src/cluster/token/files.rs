@@ -1,4 +1,5 @@
-//! The token files of a server: `token`, and beside it `agent-token` and `node-token` as k3s has them.
+//! The token files of a server: `token`, and beside it `agent-token` and `node-token` as k3s has
+//! them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,8 @@ use base::fs;
 
 use super::{Credentials, SECRET_CHARACTERS_MIN, Secret, Token, new_secret, parse};
 
-/// The files in `<data>/server`. Nothing is kept in memory: whoever replaces a secret needs no restart.
+/// The files in `<data>/server`. Nothing is kept in memory: whoever replaces a secret needs no
+/// restart.
 #[derive(Debug, Clone)]
 pub struct TokenFiles {
     directory: PathBuf,
@@ -104,8 +106,8 @@ impl TokenFiles {
         self.directory.join("node-token")
     }
 
-    /// Makes what is missing, and says what was not as an earlier start had left it. `server` and `agent` are the secrets
-    /// that flags give, if they do.
+    /// Makes what is missing, and says what was not as an earlier start had left it. `server` and
+    /// `agent` are the secrets that flags give, if they do.
     ///
     /// # Errors
     /// A file that cannot be written or read, a weak secret, or one that differs from the file's.

@@ -19,18 +19,19 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::allow::{Own, Pods};
-use crate::tunnel::liveness::{ActivityTracker, LastActivity};
 use super::{AGENT_STREAM_WINDOW, GIVE_UP, SEND_BUFFER_MAX, STREAMS_MAX};
-use crate::tunnel::heartbeat;
 use crate::guarded::Guarded;
 use crate::servers::Servers;
+use crate::tunnel::heartbeat;
+use crate::tunnel::liveness::{ActivityTracker, LastActivity};
 use connect::{Ask, Connected, Failure};
 
 pub use pods::NodePods;
 
 /// The first pause between attempts.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
-/// The longest: a server that is back is found within 2 s, and a thousand agents are a thousand handshakes in that time.
+/// The longest: a server that is back is found within 2 s, and a thousand agents are a thousand
+/// handshakes in that time.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// A server that stays away is mentioned so often.
 const COMPLAIN_INTERVAL: Duration = Duration::from_secs(60);
@@ -63,8 +64,8 @@ pub(super) struct Shared {
     pods: Arc<dyn Pods>,
     tasks: Tasks,
     settings: watch::Sender<String>,
-    /// Addresses with a tunnel to each server, by the server's own id. Several only when they asked at once: the server keeps the
-    /// newest.
+    /// Addresses with a tunnel to each server, by the server's own id. Several only when they asked
+    /// at once: the server keeps the newest.
     up: watch::Sender<HashMap<String, Vec<String>>>,
 }
 
@@ -152,7 +153,8 @@ impl Shared {
                     self.complain(&key, address, &failure, &mut complaints);
                 }
             }
-            // A draw below the delay: a thousand agents that lost a server together do not come back together.
+            // A draw below the delay: a thousand agents that lost a server together do not come
+            // back together.
             let delay = backoff
                 .next_delay()
                 .min(RETRY_MAX)
@@ -190,7 +192,8 @@ impl Shared {
     /// Serves one tunnel from its beginning to its end.
     pub(super) async fn carry(&self, address: &str, connected: Connected, stop: &Shutdown) {
         let Connected { io, id, pace, settings, local } = connected;
-        // Also when it is no news: what was asked for at the last news may have come from a server that did not have it yet.
+        // Also when it is no news: what was asked for at the last news may have come from a server
+        // that did not have it yet.
         if !settings.is_empty() {
             self.settings.send_replace(settings);
         }
@@ -199,7 +202,8 @@ impl Shared {
             up.entry(id.clone()).or_default().push(address.to_owned());
         });
         tracing::info!(server = address, "tunnel up");
-        let (own_heard, all, cut) = (LastActivity::new(), LastActivity::new(), CancellationToken::new());
+        let (own_heard, all, cut) =
+            (LastActivity::new(), LastActivity::new(), CancellationToken::new());
         let io = ActivityTracker::new(io, own_heard.clone(), all.clone());
         let io = TokioIo::new(Guarded::new(io, cut.clone()));
         let (own, pods, tasks) =
@@ -257,7 +261,8 @@ impl Shared {
     }
 }
 
-/// Resolves when the machine loses the address that a connection was made from; nothing comes that way any more.
+/// Resolves when the machine loses the address that a connection was made from; nothing comes that
+/// way any more.
 async fn moved_from(own: &Own, local: Option<IpAddr>) -> IpAddr {
     let mut addresses = own.addresses.clone();
     match local.filter(|local| addresses.borrow().contains(local)) {
@@ -306,8 +311,8 @@ enum Complaint {
 }
 
 impl Complaints {
-    /// Of a failure of this kind. Another kind than before is said at once: what was refused while the server started may be
-    /// distrusted when it runs.
+    /// Of a failure of this kind. Another kind than before is said at once: what was refused while
+    /// the server started may be distrusted when it runs.
     fn next(&mut self, kind: Discriminant<Failure>, now: Instant) -> Complaint {
         let same = self.kind.replace(kind) == Some(kind);
         let Some((first, last)) = self.first.zip(self.last).filter(|_| same) else {

@@ -81,8 +81,8 @@ pub enum Verdict {
     Refused,
 }
 
-/// What may be connected to without asking for the pods: the kubelet, and ports of this machine's own addresses, where pods of the
-/// host's network listen.
+/// What may be connected to without asking for the pods: the kubelet, and ports of this machine's
+/// own addresses, where pods of the host's network listen.
 pub fn judge(host: &str, port: u16, own: &Own) -> Verdict {
     let addresses = own.addresses.borrow();
     let first = addresses.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));

@@ -1,11 +1,11 @@
-//! The stream of beats: each end writes a byte in each interval and takes what comes.
+//! The heartbeat stream: each end writes a byte per interval and discards received bytes.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::MissedTickBehavior;
 
-/// Beats until the stream ends.
+/// Sends heartbeats until the stream ends.
 pub(super) async fn send_heartbeats(io: impl AsyncRead + AsyncWrite, interval: Duration) {
     let (mut reader, mut writer) = tokio::io::split(io);
     let say = async {

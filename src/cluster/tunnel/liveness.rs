@@ -1,4 +1,5 @@
-//! When the other end was heard last, and the verdict that it is lost.
+//! Detects a lost peer: the time of the last received byte and the decision that it was too long
+//! ago.
 
 use std::io;
 use std::pin::Pin;
@@ -11,12 +12,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A timer that rings so much too late says that this process was stopped or starved: what came meanwhile has not been read yet.
+/// A timer that fires this late means that this process was suspended or starved: received bytes
+/// have not been read yet.
 const OVERSLEPT: Duration = Duration::from_millis(500);
-/// Time to read it.
+/// Time to read them.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The time of the last byte, shared by streams and who judges them.
+/// The time of the last byte, shared by the streams and the liveness check.
 #[derive(Debug, Clone)]
 pub(super) struct LastActivity {
     start: Instant,
@@ -44,7 +46,7 @@ impl LastActivity {
         self.start + Duration::from_millis(self.noted.millis.load(Ordering::Relaxed))
     }
 
-    /// Resolves when something is heard after `seen`.
+    /// Resolves when a byte arrives after `seen`.
     pub(super) async fn again(&self, seen: Instant) {
         while self.at() <= seen {
             let heard = self.noted.heard.notified();
@@ -56,7 +58,7 @@ impl LastActivity {
         }
     }
 
-    /// Resolves when nothing was heard for `silence`.
+    /// Resolves when no byte arrived for `silence`.
     pub(super) async fn silent(&self, silence: Duration) {
         let mut deadline = self.at() + silence;
         loop {
@@ -69,7 +71,7 @@ impl LastActivity {
     }
 }
 
-/// At `now`, woken for `deadline`: when to look again, or `None` for a loss.
+/// At `now`, woken for `deadline`: when to check again, or `None` if the peer is lost.
 fn judge(last: Instant, silence: Duration, deadline: Instant, now: Instant) -> Option<Instant> {
     if last + silence > now {
         return Some(last + silence);
@@ -77,7 +79,7 @@ fn judge(last: Instant, silence: Duration, deadline: Instant, now: Instant) -> O
     (now.saturating_duration_since(deadline) > OVERSLEPT).then(|| now + GRACE)
 }
 
-/// A stream that notes when it was heard: for itself, and for all connections of the same machine.
+/// A stream that records its activity: for itself and for all connections of the same machine.
 pub(super) struct ActivityTracker<T> {
     inner: T,
     last: [LastActivity; 2],
@@ -144,7 +146,7 @@ mod tests {
         let start = base::clock::now();
         let at = |millis: u64| start + Duration::from_millis(millis);
         let silence = Duration::from_millis(5500);
-        // ActivityTracker meanwhile.
+        // A byte arrived in the meantime.
         assert_eq!(judge(at(3000), silence, at(5500), at(5500)), Some(at(8500)));
         assert_eq!(judge(at(0), silence, at(5500), at(5510)), None);
         // The machine was suspended: the bytes are in the socket.

@@ -13,7 +13,8 @@ const LOST_MAX: usize = 10_000;
 pub enum State {
     /// The node has a tunnel.
     Up,
-    /// It had one, which its machine or a network on the way ended: the agent stops or starts anew, or its connection was reset.
+    /// It had one, which its machine or a network on the way ended: the agent stops or starts anew,
+    /// or its connection was reset.
     Closed,
     /// It had one, and nothing came any more: no power, no network.
     Silent,

@@ -18,11 +18,15 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::tunnel::liveness::{ActivityTracker, LastActivity};
 use super::presence::{self, Presence, Presences, State};
-use super::{BEAT, BEAT_HEADER, BESIDE_HEADER, BESIDES_HEADER, BESIDES_MAX, FAULT_HEADER, GIVE_UP, HAVE_HEADER, PROTOCOL, Pace, SEND_BUFFER_MAX, SERVER_HEADER, SERVER_STREAM_WINDOW, SETTINGS_HEADER, SILENCE_HEADER, STREAMS_MAX};
-use crate::tunnel::heartbeat;
+use super::{
+    BEAT, BEAT_HEADER, BESIDE_HEADER, BESIDES_HEADER, BESIDES_MAX, FAULT_HEADER, GIVE_UP,
+    HAVE_HEADER, PROTOCOL, Pace, SEND_BUFFER_MAX, SERVER_HEADER, SERVER_STREAM_WINDOW,
+    SETTINGS_HEADER, SILENCE_HEADER, STREAMS_MAX,
+};
 use crate::guarded::Guarded;
+use crate::tunnel::heartbeat;
+use crate::tunnel::liveness::{ActivityTracker, LastActivity};
 
 /// From the answer 101 to the upgraded connection.
 const UPGRADE_MAX: Duration = Duration::from_secs(10);
@@ -70,7 +74,8 @@ pub fn node_of<'a>(name: &'a str, groups: &[String]) -> Option<&'a str> {
 }
 
 impl Tunnels {
-    /// No tunnels yet. `pace` is what agents are told, and so is `settings`: a digest of what nodes take at their start.
+    /// No tunnels yet. `pace` is what agents are told, and so is `settings`: a digest of what nodes
+    /// take at their start.
     pub fn new(pace: Pace, settings: String, tasks: Tasks) -> Self {
         Self(Arc::new(Inner {
             id: base::clock::random_uuid(),
@@ -99,8 +104,9 @@ impl Tunnels {
         free.map_or(0, |free| usize::from(BESIDES_MAX).saturating_sub(free))
     }
 
-    /// Answers [`super::PATH`]. `user` is the name and the groups of whom the client certificate proves. The upgrade is in the
-    /// request's extensions; the tunnel stands once the answer has been sent.
+    /// Answers [`super::PATH`]. `user` is the name and the groups of whom the client certificate
+    /// proves. The upgrade is in the request's extensions; the tunnel stands once the answer has
+    /// been sent.
     pub fn accept<B>(
         &self,
         user: Option<(&str, &[String])>,
@@ -247,7 +253,8 @@ impl Tunnels {
         Ok(())
     }
 
-    /// Tells of the node's silence, and of its end. Resolves when the silence has lasted so long that the tunnel is given up.
+    /// Tells of the node's silence, and of its end. Resolves when the silence has lasted so long
+    /// that the tunnel is given up.
     async fn judge(&self, node: &str, generation: u64, all: &LastActivity) {
         loop {
             all.silent(self.0.pace.silence).await;

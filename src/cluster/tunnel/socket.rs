@@ -6,7 +6,8 @@ use nix::sys::socket::{setsockopt, sockopt::TcpUserTimeout};
 use nix::{libc, setsockopt_impl, sockopt_impl};
 
 sockopt_impl!(
-    /// `TCP_THIN_LINEAR_TIMEOUTS`: the first six repetitions come at a constant interval when few packets are on their way.
+    /// `TCP_THIN_LINEAR_TIMEOUTS`: the first six repetitions come at a constant interval when few
+    /// packets are on their way.
     ThinLinearTimeouts,
     SetOnly,
     libc::IPPROTO_TCP,
@@ -26,13 +27,14 @@ sockopt_impl!(
     u32
 );
 
-/// The kernel gives up what nobody has acknowledged for so long, in milliseconds. Only a backstop: silence is noticed earlier.
+/// The kernel gives up what nobody has acknowledged for so long, in milliseconds. Only a backstop:
+/// silence is noticed earlier.
 const USER_TIMEOUT_MS: u32 = 60_000;
 /// The least that the kernel takes.
 const RTO_MAX_MS: u32 = 1000;
 
-/// Repeats lost packets soon and often. On a listener it holds for all connections that it accepts. A kernel that lacks an option
-/// does without.
+/// Repeats lost packets soon and often. On a listener it holds for all connections that it accepts.
+/// A kernel that lacks an option does without.
 pub fn set_keepalive(socket: &impl AsFd) {
     if let Err(error) = setsockopt(socket, ThinLinearTimeouts, &true) {
         tracing::debug!(%error, "TCP_THIN_LINEAR_TIMEOUTS cannot be set");

@@ -380,7 +380,8 @@ async fn one_server_with_two_addresses_has_one_tunnel() {
     let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
     let connections = world.listen(listener, &tunnels, world.tasks.shutdown());
     world.run_agent(&servers);
-    // Both may have asked at once. Then one has the tunnel, the other knows, and nothing moves any more.
+    // Both may have asked at once. Then one has the tunnel, the other knows, and nothing moves any
+    // more.
     within(async {
         loop {
             let before = connections.load(Ordering::SeqCst);
@@ -395,7 +396,8 @@ async fn one_server_with_two_addresses_has_one_tunnel() {
     assert!(tunnels.has("worker"));
 }
 
-/// Two addresses of one server asked at once; the server keeps one, and what is connected by the other address goes on.
+/// Two addresses of one server asked at once; the server keeps one, and what is connected by the
+/// other address goes on.
 #[tokio::test]
 async fn of_two_tunnels_to_one_server_one_ends_and_no_connection_does() {
     for ends in [0, 1] {

@@ -1,4 +1,5 @@
-//! Exec and attach: channels of a WebSocket client to streams of a SPDY server, half-closed input and final Status included.
+//! Exec and attach: channels of a WebSocket client to streams of a SPDY server, half-closed input
+//! and final Status included.
 
 use bytes::Bytes;
 
@@ -110,7 +111,8 @@ async fn next(stream: &mut Option<Stream>) -> Option<Bytes> {
     }
 }
 
-/// Input until the client is gone. A command that takes no more loses the rest; its last words are still on their way.
+/// Input until the client is gone. A command that takes no more loses the rest; its last words are
+/// still on their way.
 async fn up<T: Io>(
     mut receiver: Receiver<T>,
     mut stdin: Option<Stream>,

@@ -1,4 +1,5 @@
-//! Header blocks: names and values, compressed with one zlib stream per direction and the dictionary of SPDY/3.
+//! Header blocks: names and values, compressed with one zlib stream per direction and the
+//! dictionary of SPDY/3.
 
 use std::sync::LazyLock;
 

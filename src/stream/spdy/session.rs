@@ -184,7 +184,8 @@ impl Drop for Writer {
     }
 }
 
-/// One stream; dropping it forgets it here, the other side learns of it by [`Stream::finish`] or [`Stream::reset`].
+/// One stream; dropping it forgets it here, the other side learns of it by [`Stream::finish`] or
+/// [`Stream::reset`].
 pub struct Stream {
     /// Its number.
     pub id: u32,

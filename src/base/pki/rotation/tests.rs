@@ -60,7 +60,8 @@ fn another_ca_is_refused_unless_it_is_forced() {
     let told = refused(&old, &other);
     assert!(told.contains("would not believe certificates of the new one"), "{told}");
     assert!(admit(&old, &other, Usage::Peer, true, NOW).is_ok());
-    // With the old one beside it old certificates stay believed, and nobody who has the old one alone believes new ones.
+    // With the old one beside it old certificates stay believed, and nobody who has the old one
+    // alone believes new ones.
     let beside = Texts { cert: format!("{}{}", other.cert, old.cert), ..other.clone() };
     assert!(refused(&old, &beside).contains("would not believe certificates of the new one"));
     // Crossed, and without the old one.
@@ -138,7 +139,8 @@ fn a_token_from_before_names_what_it_named() {
     assert_eq!(named(&new.cert, &hash(&new)).unwrap(), [all[0].clone()]);
     assert_eq!(named(&old.cert, &hash(&new)).unwrap(), Vec::<CertificateDer<'_>>::new());
     assert_eq!(named(&old.cert, &hash(&old)).unwrap().len(), 1);
-    // Somebody in between puts a CA of their own into the bundle, under a name that leads to the real one.
+    // Somebody in between puts a CA of their own into the bundle, under a name that leads to the
+    // real one.
     let stranger = KeyPair::generate().unwrap();
     let false_ca = super::super::ca_params("kube-lite-server-ca@1", NOW).self_signed(&stranger);
     let shown = format!("{}{}", false_ca.unwrap().pem(), new.cert);
@@ -146,7 +148,8 @@ fn a_token_from_before_names_what_it_named() {
     assert_eq!(named(&shown, &hash(&old)).unwrap(), [all[2].clone()]);
 }
 
-/// `openssl ecparam -name prime256v1 -genkey -noout`, `openssl genrsa -traditional 2048`: the forms of k3s's scripts.
+/// `openssl ecparam -name prime256v1 -genkey -noout`, `openssl genrsa -traditional 2048`: the forms
+/// of k3s's scripts.
 const SEC1: &str = include_str!("sec1.pem");
 const PKCS1: &str = include_str!("pkcs1.pem");
 

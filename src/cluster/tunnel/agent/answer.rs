@@ -80,8 +80,9 @@ pub(super) async fn answer(
     }
 }
 
-/// Joins a stream of the tunnel to what was dialled, and lets the server end it: dropped first, HTTP/2 resets it, and a
-/// reset makes the server's writing fail while it has not yet read what was said last.
+/// Joins a stream of the tunnel to what was dialled, and lets the server end it: dropped first,
+/// HTTP/2 resets it, and a reset makes the server's writing fail while it has not yet read what was
+/// said last.
 async fn carry(mut tunnel: impl Io, stream: TcpStream, shutdown: &Shutdown) {
     join(&mut tunnel, stream, shutdown).await;
     let mut nowhere = tokio::io::sink();

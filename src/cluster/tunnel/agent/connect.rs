@@ -115,7 +115,8 @@ fn is_unknown_ca(error: &io::Error) -> bool {
     matches!(error, Some(TlsError::InvalidCertificate(why)) if unknown.contains(why))
 }
 
-/// Why TLS failed: a good certificate of a server with another store than this node's is a failure of its own.
+/// Why TLS failed: a good certificate of a server with another store than this node's is a failure
+/// of its own.
 fn tls_failure(error: io::Error) -> Failure {
     use rustls::{CertificateError, Error as TlsError};
     match error.get_ref().and_then(|e| e.downcast_ref::<TlsError>()) {

@@ -16,8 +16,8 @@ const ASK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for the answer.
 const ASK_MAX: Duration = Duration::from_secs(5);
 
-/// Reads the Node when an address is asked for that lies in no known block: blocks never change while a Node lives, so an idle
-/// node costs nothing.
+/// Reads the Node when an address is asked for that lies in no known block: blocks never change
+/// while a Node lives, so an idle node costs nothing.
 pub struct NodePods {
     client: Client,
     node: String,

@@ -1,4 +1,5 @@
-//! What is known of one scope: its objects at a revision, how events change them, and how they stand in a file.
+//! What is known of one scope: its objects at a revision, how events change them, and how they
+//! stand in a file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,8 +46,8 @@ impl Memory {
         self.known.as_ref()?.values().next().cloned()
     }
 
-    /// Takes note of an event of a stream; whether something changed that is worth a write. Several streams may tell of the
-    /// same scope, and none of them takes back what another one told.
+    /// Takes note of an event of a stream; whether something changed that is worth a write. Several
+    /// streams may tell of the same scope, and none of them takes back what another one told.
     pub(super) fn apply(&mut self, gvr: &Gvr, listing: &mut Listing, event: &WatchEvent) -> bool {
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -117,8 +118,8 @@ impl Memory {
     }
 }
 
-/// Whether two versions differ in what a node needs after a start without a server. Pods and nodes report about
-/// themselves all the time, and what they report is known better here.
+/// Whether two versions differ in what a node needs after a start without a server. Pods and nodes
+/// report about themselves all the time, and what they report is known better here.
 fn differs(gvr: &Gvr, old: &Object, new: &Object) -> bool {
     if old.uid != new.uid {
         return true;
@@ -139,7 +140,8 @@ fn essence(object: &Object) -> Value {
         meta.remove("managedFields");
     }
     let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) else { return value };
-    // Of a pod: whether it began, whether it is over, where it is, what it was given. Of a node: where it is.
+    // Of a pod: whether it began, whether it is over, where it is, what it was given. Of a node:
+    // where it is.
     let kept = ["phase", "startTime", "addresses", "podIPs"];
     let mut out: Map<String, Value> =
         kept.iter().filter_map(|k| Some(((*k).to_owned(), status.remove(*k)?))).collect();

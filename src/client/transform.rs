@@ -1,4 +1,5 @@
-//! A transport that hands on of one resource only what its user needs: caches and memories behind it hold no more.
+//! A transport that reduces the watched objects of one resource to what its user needs, so that
+//! caches hold no more.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,20 +21,20 @@ const RELAY_MAX: usize = 64;
 pub type Trim = fn(&Object) -> Option<Object>;
 
 /// A transport whose watches of one resource are trimmed; reads are not.
-pub struct Trimming<T> {
+pub struct Transform<T> {
     inner: T,
     gvr: Gvr,
     trim: Trim,
     tasks: Tasks,
 }
 
-impl<T: fmt::Debug> fmt::Debug for Trimming<T> {
+impl<T: fmt::Debug> fmt::Debug for Transform<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Trimming({} of {:?})", self.gvr, self.inner)
+        write!(f, "Transform({} of {:?})", self.gvr, self.inner)
     }
 }
 
-impl<T: Transport> Trimming<T> {
+impl<T: Transport> Transform<T> {
     /// Trims what is watched of `gvr`; the relays run in `tasks`.
     pub fn new(inner: T, gvr: Gvr, trim: Trim, tasks: &Tasks) -> Self {
         Self { inner, gvr, trim, tasks: tasks.clone() }
@@ -51,7 +52,7 @@ fn trimmed(event: WatchEvent, trim: Trim) -> WatchEvent {
 }
 
 #[async_trait]
-impl<T: Transport> Transport for Trimming<T> {
+impl<T: Transport> Transport for Transform<T> {
     async fn call(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
         self.inner.call(request).await
     }
@@ -128,7 +129,7 @@ mod tests {
     #[tokio::test]
     async fn only_what_is_named_is_trimmed_and_the_stream_stays_whole() {
         let tasks = Tasks::new(base::Shutdown::new());
-        let transport = Trimming::new(Two, Gvr::new("", "v1", "pods"), name_only, &tasks);
+        let transport = Transform::new(Two, Gvr::new("", "v1", "pods"), name_only, &tasks);
         for (resource, long) in [("pods", false), ("services", true)] {
             let scope = Scope::all(Gvr::new("", "v1", resource));
             let mut stream = transport.watch(&scope, None).await.unwrap();

@@ -1,9 +1,10 @@
-//! A transport that remembers: what was watched last is given again when no server answers.
+//! A transport with an offline cache: replays the objects last watched when no server answers.
 //!
-//! For each scope watched the last known objects and their revision stand in a sealed file. A watch without a revision
-//! that gets no answer in time is answered from it, as a complete list; then the stream ends, the reflector goes on from
-//! that revision, and the server says what changed or that it wants a list. Claims, volumes and runtime classes that were
-//! read by name are remembered the same way. Writes are never answered from memory.
+//! For each watched scope an encrypted file holds the last known objects and their resource
+//! version. A watch without a resource version that gets no answer in time is answered from the
+//! file as a complete list; then the stream ends, the reflector continues from that resource
+//! version, and the server sends the changes or asks for a relist. Claims, volumes and runtime
+//! classes read by name are cached the same way. Writes are never answered from the cache.
 
 mod memory;
 mod writer;
@@ -30,14 +31,15 @@ use tokio::time::Instant;
 use crate::Error;
 use crate::transport::{Scope, Transport, WatchStream};
 use memory::{Memory, file_name};
-use writer::Paper;
+use writer::CacheFile;
 
-/// How long a server has to begin its answer before what is remembered is given: pods that it would take away must not
-/// start first, and a start without it must not wait.
+/// How long the server may take to begin its answer before the cache is used: pods that the server
+/// would remove must not start first, and a start without a server must not wait.
 const ANSWER_WAIT: Duration = Duration::from_millis(1500);
-/// After a failure nobody else waits for an answer for so long.
+/// After a failure, other requests do not wait for an answer for this long.
 const AWAY_FOR: Duration = Duration::from_secs(10);
-/// Memory is given so often in this time, to different watchers of one scope: who asks again and again wants the server.
+/// Memory is given so often in this time, to different watchers of one scope: who asks again and
+/// again wants the server.
 const GIVEN_FOR: Duration = Duration::from_secs(10);
 const GIVEN_MAX: u32 = 8;
 /// Events of one watch on their way through.
@@ -49,7 +51,7 @@ struct Entry {
     scope: Scope,
     file: String,
     memory: Mutex<Memory>,
-    paper: Mutex<Paper>,
+    cache_file: Mutex<CacheFile>,
     /// Since when memory is given, and how often it was since.
     given: Mutex<Option<(Instant, u32)>>,
 }
@@ -67,22 +69,23 @@ struct Shared {
     failed_at: Mutex<Option<Instant>>,
 }
 
-/// A transport that remembers what it was told.
+/// A transport that caches what it reads and serves it while no server answers.
 #[derive(Clone)]
-pub struct Remembering<T> {
+pub struct OfflineTransport<T> {
     inner: T,
     shared: Arc<Shared>,
     tasks: Tasks,
 }
 
-impl<T: fmt::Debug> fmt::Debug for Remembering<T> {
+impl<T: fmt::Debug> fmt::Debug for OfflineTransport<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Remembering({:?})", self.inner)
+        write!(f, "OfflineTransport({:?})", self.inner)
     }
 }
 
-impl<T: Transport> Remembering<T> {
-    /// Remembers in `directory`, which belongs to one identity alone. The writer runs in `tasks`. Blocks on the disk.
+impl<T: Transport> OfflineTransport<T> {
+    /// Caches in `directory`, which belongs to one identity only. The writer runs in `tasks`.
+    /// Blocks on the disk.
     ///
     /// # Errors
     /// When the directory or its key cannot be made or read.
@@ -122,7 +125,7 @@ impl<T: Transport> Remembering<T> {
             scope: scope.clone(),
             file: file_name(scope),
             memory: Mutex::new(memory),
-            paper: Mutex::new(Paper::new(size)),
+            cache_file: Mutex::new(CacheFile::new(size)),
             given: Mutex::new(None),
         });
         Arc::clone(self.shared.entries.lock().entry(scope.clone()).or_insert(entry))
@@ -271,12 +274,14 @@ fn object_of(body: &Bytes) -> Option<Arc<Object>> {
     Object::from_value(value).ok().map(Arc::new)
 }
 
-/// Whether this says that no server is there to ask. A certificate that no longer counts is one reason more to go on.
+/// Whether this says that no server is there to ask. A certificate that no longer counts is one
+/// reason more to go on.
 fn is_away(error: &Error) -> bool {
     (error.is_retryable() && !error.is_too_new()) || error.status().is_some_and(|s| s.code == 401)
 }
 
-/// What a read by name is about, when it is remembered: what stands between a pod and its start and cannot be watched by a node.
+/// What a read by name is about, when it is remembered: what stands between a pod and its start and
+/// cannot be watched by a node.
 fn remembered_read(request: &Request<Bytes>) -> Option<Scope> {
     if request.method() != Method::GET || request.uri().query().is_some() {
         return None;
@@ -300,7 +305,7 @@ fn remembered_read(request: &Request<Bytes>) -> Option<Scope> {
 
 impl Shared {
     fn is_to_write(&self, entry: &Entry) {
-        if entry.paper.lock().change(clock::now()) {
+        if entry.cache_file.lock().change(clock::now()) {
             self.changed.notify_one();
         }
     }
@@ -318,7 +323,8 @@ impl Shared {
 
     fn note_call(&self, outcome: &Result<Response<Bytes>, Error>) {
         match outcome {
-            // Of one call alone that is no news about the server: too many requests, an aggregated API that is away.
+            // Of one call alone that is no news about the server: too many requests, an aggregated
+            // API that is away.
             Ok(response) if response.status().is_server_error() => {}
             Ok(_) => self.note(None),
             Err(error) => self.note(Some(error)),
@@ -327,7 +333,7 @@ impl Shared {
 }
 
 #[async_trait]
-impl<T: Transport> Transport for Remembering<T> {
+impl<T: Transport> Transport for OfflineTransport<T> {
     async fn call(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
         if let Some(scope) = remembered_read(&request) {
             return self.read(&scope, request).await;

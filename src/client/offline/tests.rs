@@ -1,4 +1,5 @@
-//! The decorator over a transport whose answers are scripted: process after process over one folder.
+//! The decorator over a transport whose answers are scripted: process after process over one
+//! folder.
 
 use std::collections::VecDeque;
 
@@ -116,7 +117,7 @@ async fn read(mut stream: WatchStream) -> Vec<String> {
 
 /// One process: it ends when the tasks are drained.
 struct Process {
-    transport: Remembering<Scripted>,
+    transport: OfflineTransport<Scripted>,
     script: Scripted,
     tasks: Tasks,
 }
@@ -125,7 +126,7 @@ impl Process {
     fn start(home: &Path, answers: impl IntoIterator<Item = Answer>) -> Self {
         let tasks = Tasks::new(Shutdown::new());
         let script = Scripted::new(answers);
-        let transport = Remembering::open(script.clone(), home, &tasks).unwrap();
+        let transport = OfflineTransport::open(script.clone(), home, &tasks).unwrap();
         Self { transport, script, tasks }
     }
 

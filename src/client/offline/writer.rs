@@ -11,8 +11,8 @@ use super::{Entry, Shared};
 
 /// What comes within this time is one write.
 const GATHER: Duration = Duration::from_secs(1);
-/// Bytes that may be written of one scope at once, and how many more with each second: what changes all the time is
-/// written seldom, and a day of it costs one file at most 88 MB.
+/// Bytes that may be written of one scope at once, and how many more with each second: what changes
+/// all the time is written seldom, and a day of it costs one file at most 88 MB.
 const BURST: f64 = 2_097_152.0;
 const PER_SECOND: f64 = 1024.0;
 /// What a write costs beside its bytes: the file system's own blocks.
@@ -28,7 +28,7 @@ const SETTLED: Duration = Duration::from_secs(600);
 
 /// What of one scope is to be written, and when it may be.
 #[derive(Debug)]
-pub(super) struct Paper {
+pub(super) struct CacheFile {
     due: Option<Instant>,
     tokens: f64,
     at: Instant,
@@ -37,7 +37,7 @@ pub(super) struct Paper {
     said: bool,
 }
 
-impl Paper {
+impl CacheFile {
     pub(super) fn new(size: usize) -> Self {
         Self { due: None, tokens: BURST, at: clock::now(), size, said: false }
     }
@@ -76,7 +76,7 @@ pub(super) async fn run(
     let mut tidy_at = Some(clock::now() + SETTLED);
     loop {
         let entries: Vec<Arc<Entry>> = shared.entries.lock().values().cloned().collect();
-        let due = entries.iter().filter_map(|e| e.paper.lock().due).min();
+        let due = entries.iter().filter_map(|e| e.cache_file.lock().due).min();
         let next = [due, tidy_at].into_iter().flatten().min();
         tokio::select! {
             () = shutdown.requested() => break,
@@ -86,7 +86,7 @@ pub(super) async fn run(
         forget(&shared).await;
         let now = clock::now();
         for entry in entries {
-            let is_due = entry.paper.lock().due.is_some_and(|at| at <= now);
+            let is_due = entry.cache_file.lock().due.is_some_and(|at| at <= now);
             if is_due {
                 write(&shared, &entry).await;
             }
@@ -103,7 +103,7 @@ pub(super) async fn run(
     }
     let entries: Vec<Arc<Entry>> = shared.entries.lock().values().cloned().collect();
     for entry in entries {
-        let waits = entry.paper.lock().due.is_some();
+        let waits = entry.cache_file.lock().due.is_some();
         if waits {
             write(&shared, &entry).await;
         }
@@ -119,11 +119,13 @@ async fn until(at: Option<Instant>) {
 }
 
 async fn write(shared: &Shared, entry: &Arc<Entry>) {
-    entry.paper.lock().due = None;
+    entry.cache_file.lock().due = None;
     let Some((revision, objects)) = entry.memory.lock().snapshot() else { return };
     let size: usize = objects.iter().map(|o| o.raw().len()).sum();
-    if size > FILE_MAX || (entry.paper.lock().size == 0 && shared.kept.names().len() > SCOPES_MAX) {
-        let said = std::mem::replace(&mut entry.paper.lock().said, true);
+    if size > FILE_MAX
+        || (entry.cache_file.lock().size == 0 && shared.kept.names().len() > SCOPES_MAX)
+    {
+        let said = std::mem::replace(&mut entry.cache_file.lock().said, true);
         if !said {
             tracing::warn!(gvr = %entry.scope.gvr, size, limit = FILE_MAX, "too much to be remembered for a start without a server");
         }
@@ -136,13 +138,13 @@ async fn write(shared: &Shared, entry: &Arc<Entry>) {
     });
     let now = clock::now();
     match written.await {
-        Ok(Ok(size)) => entry.paper.lock().wrote(size, now),
+        Ok(Ok(size)) => entry.cache_file.lock().wrote(size, now),
         Ok(Err(error)) => {
-            let mut paper = entry.paper.lock();
-            if !std::mem::replace(&mut paper.said, true) {
+            let mut cache_file = entry.cache_file.lock();
+            if !std::mem::replace(&mut cache_file.said, true) {
                 tracing::warn!(gvr = %entry.scope.gvr, %error, "not remembered for a start without a server, trying again");
             }
-            paper.due = Some(now + AGAIN);
+            cache_file.due = Some(now + AGAIN);
         }
         Err(error) => tracing::warn!(%error, "not remembered"),
     }
@@ -158,7 +160,8 @@ async fn forget(shared: &Shared) {
     remove(shared, names).await;
 }
 
-/// Removes what was not asked for since the start. A runtime class is only asked for when a pod is made.
+/// Removes what was not asked for since the start. A runtime class is only asked for when a pod is
+/// made.
 async fn tidy(shared: &Shared) {
     let used: Vec<String> = shared.entries.lock().values().map(|e| e.file.clone()).collect();
     let classes = format!("{PREFIX}runtimeclasses-");
@@ -192,13 +195,13 @@ mod tests {
     fn what_changes_all_the_time_is_written_seldom() {
         let start = clock::now();
         let mut now = start;
-        let (mut paper, mut bytes) = (Paper::new(0), 0);
+        let (mut cache_file, mut bytes) = (CacheFile::new(0), 0);
         while now - start < Duration::from_secs(24 * 3600) {
-            assert!(paper.change(now) && !paper.change(now));
-            let due = paper.due.take().unwrap();
+            assert!(cache_file.change(now) && !cache_file.change(now));
+            let due = cache_file.due.take().unwrap();
             assert!(due - now >= GATHER);
             now = due;
-            paper.wrote(1_000_000, now);
+            cache_file.wrote(1_000_000, now);
             bytes += 1_000_000;
         }
         // 1024 B/s and the burst at the beginning.
