@@ -45,7 +45,8 @@ impl UnsupportedField {
         self.of_path(self.path.clone())
     }
 
-    /// As [`UnsupportedField::shown`] without the places in lists: `spec.containers[*].volumeDevices`.
+    /// As [`UnsupportedField::shown`] without the places in lists:
+    /// `spec.containers[*].volumeDevices`.
     pub fn general(&self) -> String {
         let mut path = String::with_capacity(self.path.len());
         for (at, piece) in self.path.split('[').enumerate() {

@@ -45,7 +45,7 @@ pub struct Settings {
     /// `https://kubernetes.default.svc.cluster.local`.
     pub issuer: String,
     /// The signing key of these tokens, as PEM.
-    pub service_account_key: base::Wiped<String>,
+    pub service_account_key: base::SecretValue<String>,
     /// The host and port at which OpenID clients reach the server.
     pub address: String,
     /// Tokens of clients in this process or on this machine.

@@ -1,4 +1,5 @@
-//! The tree of an expression. Every node has a number under which position, type and overloads are kept.
+//! The tree of an expression. Every node has a number under which position, type and overloads are
+//! kept.
 
 /// Number of a node, given in the order in which cel-go gives it: messages show it.
 pub(crate) type Id = usize;

@@ -1,4 +1,5 @@
-//! Types of an expression: which variable, function and overload each part means, and what does not fit.
+//! Types of an expression: which variable, function and overload each part means, and what does not
+//! fit.
 
 mod unify;
 mod validators;

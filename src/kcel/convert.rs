@@ -4,7 +4,8 @@ use crate::host::{Host, Kind};
 use crate::time;
 use crate::value::{Error, Timestamp, Value};
 
-/// Go's `%g`: the shortest digits that give the number back, with an exponent below -4 and from a million on.
+/// Go's `%g`: the shortest digits that give the number back, with an exponent below -4 and from a
+/// million on.
 pub(crate) fn general(value: f64) -> String {
     if value.is_nan() {
         return "NaN".into();

@@ -1,5 +1,6 @@
-//! What an expression can cost at least and at most: cel-go's static estimate with Kubernetes' knowledge of functions. What is counted decides which
-//! rules a definition may have, so that it is upstream's to the unit.
+//! What an expression can cost at least and at most: cel-go's static estimate with Kubernetes'
+//! knowledge of functions. What is counted decides which rules a definition may have, so that it is
+//! upstream's to the unit.
 
 mod functions;
 mod range;
@@ -14,7 +15,8 @@ pub use range::Range;
 
 /// What is known of the sizes of variables.
 pub trait SizeEstimator {
-    /// The size of what lies at a path: a variable, then names of fields, `@items`, `@keys`, `@values` and `@indices`. None if nothing is known.
+    /// The size of what lies at a path: a variable, then names of fields, `@items`, `@keys`,
+    /// `@values` and `@indices`. None if nothing is known.
     fn size(&self, path: &[String]) -> Option<Range>;
 }
 

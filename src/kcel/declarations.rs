@@ -1,4 +1,5 @@
-//! The functions that expressions may call, by name with their overloads in the order in which they are tried.
+//! The functions that expressions may call, by name with their overloads in the order in which they
+//! are tried.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

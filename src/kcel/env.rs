@@ -11,7 +11,8 @@ use crate::program::Program;
 use crate::source::CompileError;
 use crate::types::{ObjectType, Type};
 
-/// The names and functions for which expressions are compiled. Cheap to make: functions are one table for all.
+/// The names and functions for which expressions are compiled. Cheap to make: functions are one
+/// table for all.
 #[derive(Clone, Debug, Default)]
 pub struct Env {
     variables: BTreeMap<String, Type>,
@@ -34,7 +35,8 @@ impl Env {
         self
     }
 
-    /// Allows what mutating policies may use: objects `Object{...}`, `JSONPatch{...}` and `jsonpatch.escapeKey`.
+    /// Allows what mutating policies may use: objects `Object{...}`, `JSONPatch{...}` and
+    /// `jsonpatch.escapeKey`.
     #[must_use]
     pub fn with_mutation(mut self) -> Env {
         self.mutation = true;
@@ -68,8 +70,8 @@ impl Env {
     /// Parses and checks an expression that shall have the type `want`.
     ///
     /// # Errors
-    /// Text of cel-go's with place and mark; for a wrong type `must evaluate to ...` as upstream says it, and faults of constants that cannot be
-    /// computed ([`CompileError::instantiation`]).
+    /// Text of cel-go's with place and mark; for a wrong type `must evaluate to ...` as upstream
+    /// says it, and faults of constants that cannot be computed ([`CompileError::instantiation`]).
     pub fn compile(&self, source: &str, want: &Type) -> Result<Program, CompileError> {
         let program = self.compile_any(source)?;
         let fits = want.is_dyn() || program.output().is_dyn() || program.output() == want;

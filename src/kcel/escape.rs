@@ -24,8 +24,8 @@ const RESERVED: &[&str] = &[
     "while",
 ];
 
-/// The identifier for a property: `__` becomes `__underscores__`, `.`, `-` and `/` likewise, and reserved words stand between `__`. `None` if the
-/// property cannot be written in CEL at all.
+/// The identifier for a property: `__` becomes `__underscores__`, `.`, `-` and `/` likewise, and
+/// reserved words stand between `__`. `None` if the property cannot be written in CEL at all.
 pub fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;

@@ -293,7 +293,8 @@ impl<'f, 'a> Frame<'f, 'a> {
         }
     }
 
-    /// The first selection from a variable whose fields are made when they are asked for, and the selections behind it.
+    /// The first selection from a variable whose fields are made when they are asked for, and the
+    /// selections behind it.
     fn field_of_variable(
         &self,
         name: &str,
@@ -362,7 +363,8 @@ impl<'f, 'a> Frame<'f, 'a> {
         }
         let mut args = Vec::with_capacity(call.args.len());
         let mut failed = None;
-        // Calls of three and more, and those that values choose, stop at the first error and are not paid for.
+        // Calls of three and more, and those that values choose, stop at the first error and are
+        // not paid for.
         let stops = call.args.len() > 2 || functions::is_chosen_late(call);
         for arg in &call.args {
             match self.tried(arg)? {

@@ -9,7 +9,8 @@ use crate::value::{Error, Value};
 type Json = serde_json::Value;
 
 impl Value<'_> {
-    /// The value as JSON: bytes in base64, moments and durations as text, an absent optional as null.
+    /// The value as JSON: bytes in base64, moments and durations as text, an absent optional as
+    /// null.
     ///
     /// # Errors
     /// For maps with keys that are no strings, numbers that JSON has not, and values of libraries.

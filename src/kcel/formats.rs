@@ -1,5 +1,5 @@
-//! Named formats: `format.dns1123Label().validate(text)` and those of schemas that they share (`apiserver/pkg/cel/library/format.go`,
-//! `kube-openapi/pkg/validation/strfmt`).
+//! Named formats: `format.dns1123Label().validate(text)` and those of schemas that they share
+//! (`apiserver/pkg/cel/library/format.go`, `kube-openapi/pkg/validation/strfmt`).
 
 use std::sync::LazyLock;
 
@@ -74,7 +74,8 @@ fn unless(good: bool, text: &str) -> Vec<String> {
 static DATE_TIME: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(DATE_TIME_PATTERN).expect("a pattern of ours is well formed"));
 
-/// Groups of hexadecimal digits, dashes between them or not; the version and the variant are the first of their groups.
+/// Groups of hexadecimal digits, dashes between them or not; the version and the variant are the
+/// first of their groups.
 pub fn is_uuid(text: &str, version: Option<u8>, variant: bool) -> bool {
     let mut bytes = text.bytes().peekable();
     for (group, length) in [8, 4, 4, 4, 12].into_iter().enumerate() {
@@ -124,7 +125,8 @@ pub fn is_date(text: &str) -> bool {
     shaped && (1..=days).contains(&day)
 }
 
-/// As upstream reads it: what stands after a second `t` is not looked at, hours and the rest are compared as text.
+/// As upstream reads it: what stands after a second `t` is not looked at, hours and the rest are
+/// compared as text.
 pub fn is_date_time(text: &str) -> bool {
     let lower = text.to_lowercase();
     let mut parts = lower.split('t');

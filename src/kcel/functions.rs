@@ -51,7 +51,8 @@ pub(crate) fn is_chosen_late(call: &Call) -> bool {
         && functions().get(call.function.as_str()).is_some_and(|f| f.overloads.len() > 1)
 }
 
-/// Calls a function. Arguments are moved, so that a list that only the caller has can grow in place.
+/// Calls a function. Arguments are moved, so that a list that only the caller has can grow in
+/// place.
 pub(crate) fn call<'a>(call: &Call, args: Vec<Value<'a>>) -> Result<Value<'a>> {
     let name = call.function.as_str();
     if !SINGLE.contains(&name) && !UNGUARDED.contains(&name) {

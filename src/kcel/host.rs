@@ -1,4 +1,5 @@
-//! Values of Kubernetes' libraries: named formats, addresses, networks, URLs, quantities, versions and questions to the authorizer.
+//! Values of Kubernetes' libraries: named formats, addresses, networks, URLs, quantities, versions
+//! and questions to the authorizer.
 
 mod authorizer;
 mod quantity;

@@ -16,7 +16,8 @@ type Json = serde_json::Value;
 pub enum Declared {
     /// Whatever it is.
     Dyn,
-    /// Whatever Go's decoder makes of it: every number is a double. Members are also found by their escaped names (upstream's claims of tokens).
+    /// Whatever Go's decoder makes of it: every number is a double. Members are also found by their
+    /// escaped names (upstream's claims of tokens).
     Claims,
     Boolean,
     Integer,

@@ -1,7 +1,8 @@
-//! CEL as Kubernetes 1.37 uses it: parser, type checker, evaluation and costs, with cel-go's messages. Pure: no I/O, no clock.
+//! CEL as Kubernetes 1.37 uses it: parser, type checker, evaluation and costs, with cel-go's
+//! messages. Pure: no I/O, no clock.
 //!
-//! An [`Env`] compiles text to a [`Program`]; that is evaluated with an [`Activation`] and a budget, or estimated by sizes. JSON is read where it
-//! lies, by a [`Declared`] type or as it is.
+//! An [`Env`] compiles text to a [`Program`]; that is evaluated with an [`Activation`] and a
+//! budget, or estimated by sizes. JSON is read where it lies, by a [`Declared`] type or as it is.
 #![forbid(unsafe_code)]
 
 mod env;

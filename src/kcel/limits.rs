@@ -2,9 +2,11 @@
 
 /// Runtime cost of one evaluation (`PerCallLimit`).
 pub const PER_CALL: u64 = 1_000_000;
-/// Runtime cost of all expressions for one object, or of one policy's binding (`RuntimeCELCostBudget`).
+/// Runtime cost of all expressions for one object, or of one policy's binding
+/// (`RuntimeCELCostBudget`).
 pub const RUNTIME_BUDGET: u64 = 10_000_000;
-/// Runtime cost of all match conditions of a webhook or binding (`RuntimeCELCostBudgetMatchConditions`).
+/// Runtime cost of all match conditions of a webhook or binding
+/// (`RuntimeCELCostBudgetMatchConditions`).
 pub const MATCH_CONDITIONS_BUDGET: u64 = 2_500_000;
 /// Static cost of one rule of a CustomResourceDefinition (`StaticEstimatedCostLimit`).
 pub const STATIC_PER_EXPRESSION: u64 = 10_000_000;

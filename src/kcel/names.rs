@@ -82,8 +82,9 @@ pub fn long_name(value: &str) -> Messages {
     errors
 }
 
-/// Names of objects, as [`long_name`]. The rule declared on the field `name` stands for the one written by hand, which judges
-/// `generateName` too: of that nothing is said (the name that is made of it is judged).
+/// Names of objects, as [`long_name`]. The rule declared on the field `name` stands for the one
+/// written by hand, which judges `generateName` too: of that nothing is said (the name that is made
+/// of it is judged).
 pub fn name_is_long_name(name: &str, prefix: bool) -> Messages {
     if prefix { Messages::new() } else { long_name(name) }
 }

@@ -63,7 +63,8 @@ fn same_json(json: &Json, value: &Value<'_>) -> bool {
     }
 }
 
-/// Whether a list came from JSON with a declared type: such lists refuse to be compared with what is no list.
+/// Whether a list came from JSON with a declared type: such lists refuse to be compared with what
+/// is no list.
 fn is_declared(list: &List<'_>) -> bool {
     !matches!(list.items, Items::Json(_, Declared::Dyn | Declared::Claims) | Items::Owned(_))
 }
@@ -251,7 +252,8 @@ pub(crate) fn order(one: &Value<'_>, other: &Value<'_>) -> Result<Ordering, Erro
     }
 }
 
-/// Bytes that a string or a list of an expression may have at most; upstream has no such bound, and what costs allow stays far below.
+/// Bytes that a string or a list of an expression may have at most; upstream has no such bound, and
+/// what costs allow stays far below.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) fn add<'a>(one: Value<'a>, other: Value<'a>) -> Result<Value<'a>, Error> {

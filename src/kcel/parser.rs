@@ -193,7 +193,8 @@ impl Parser<'_> {
         Err(Stop)
     }
 
-    /// A mark that must stand here. As ANTLR, one token too much is dropped and one that is missing is thought to be there, so that more faults are found.
+    /// A mark that must stand here. As ANTLR, one token too much is dropped and one that is missing
+    /// is thought to be there, so that more faults are found.
     fn expect(&mut self, mark: &'static str) -> Parse<usize> {
         self.expect_among(mark, &format!("'{mark}'"))
     }
@@ -441,7 +442,8 @@ impl Parser<'_> {
                 return Ok(operand);
             }
             other => {
-                // No alternative fits what was read from the dot on; reading goes on with this token.
+                // No alternative fits what was read from the dot on; reading goes on with this
+                // token.
                 let text = if *other == Token::End { "" } else { self.here() };
                 self.fault(format!("no viable alternative at input '.{text}'"));
                 return Ok(operand);

@@ -1,4 +1,5 @@
-//! What is evaluated: the checked tree with constants computed, chains of selections joined, and every call bound to its function.
+//! What is evaluated: the checked tree with constants computed, chains of selections joined, and
+//! every call bound to its function.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

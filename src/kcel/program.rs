@@ -19,7 +19,8 @@ pub trait Activation<'a> {
     /// Where the value cannot be had: what refers to the variable fails with it.
     fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>>;
 
-    /// A field of a variable, for variables whose fields are made only when they are asked for; none if the variable is an ordinary one.
+    /// A field of a variable, for variables whose fields are made only when they are asked for;
+    /// none if the variable is an ordinary one.
     ///
     /// # Errors
     /// As of [`Activation::get`].
@@ -63,7 +64,8 @@ impl Program {
         self.depth
     }
 
-    /// The value, with the cost of finding it taken from `budget`; a cost above it ends the evaluation with [`Error::limit`].
+    /// The value, with the cost of finding it taken from `budget`; a cost above it ends the
+    /// evaluation with [`Error::limit`].
     ///
     /// # Errors
     /// cel-go's.
@@ -94,7 +96,8 @@ impl Program {
         });
         found
     }
-    /// Whether a field of a variable is asked for by its name: `variable.field`, `has(variable.field)`, `variable.?field`.
+    /// Whether a field of a variable is asked for by its name: `variable.field`,
+    /// `has(variable.field)`, `variable.?field`.
     pub fn selects(&self, variable: &str, field: &str) -> bool {
         let is_variable =
             |of: &ast::Expr| matches!(&of.kind, Kind::Ident(name) if name == variable);

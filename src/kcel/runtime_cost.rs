@@ -107,7 +107,8 @@ pub(crate) fn call(function: &str, overload: Option<&str>, args: &[Value<'_>]) -
     Cost::Known(kubernetes.unwrap_or_else(|| standard(overload, args)))
 }
 
-/// Kubernetes' functions whose every call costs one, whatever it is given (`apiserver/pkg/cel/library/cost.go`).
+/// Kubernetes' functions whose every call costs one, whatever it is given
+/// (`apiserver/pkg/cel/library/cost.go`).
 pub(crate) fn costs_one(function: &str) -> bool {
     matches!(
         function,

@@ -1,4 +1,5 @@
-//! Text of an expression: positions, and faults with the line and a mark below it as cel-go prints them.
+//! Text of an expression: positions, and faults with the line and a mark below it as cel-go prints
+//! them.
 
 use std::fmt;
 

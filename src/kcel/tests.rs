@@ -1,4 +1,5 @@
-//! Every line that a real peer recorded (`tests/cel`): type, value or error, static and runtime cost of cel-go in Kubernetes' environment.
+//! Every line that a real peer recorded (`tests/cel`): type, value or error, static and runtime
+//! cost of cel-go in Kubernetes' environment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -238,7 +239,8 @@ fn every_recorded_line_of_the_peer_is_ours_too() {
         let cancelled = line.get("error").is_some_and(|e| e.contains("cost limit"));
         let instantiation = line.get("error").is_some_and(|e| e.starts_with("program: "));
         for key in ["fault", "type", "min", "max", "value", "error", "cost"] {
-            // What was spent when the budget was gone, and estimates of what cannot start, are nobody's promise.
+            // What was spent when the budget was gone, and estimates of what cannot start, are
+            // nobody's promise.
             let skipped = cancelled && key == "cost"
                 || instantiation && matches!(key, "type" | "min" | "max" | "cost");
             let mut wanted = line.get(key).map(String::as_str);

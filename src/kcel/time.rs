@@ -1,4 +1,5 @@
-//! Moments and durations: how they are read and written as Go does, their parts in a time zone, and sums.
+//! Moments and durations: how they are read and written as Go does, their parts in a time zone, and
+//! sums.
 
 use crate::value::{Error, Timestamp};
 

@@ -32,7 +32,8 @@ pub enum Value<'a> {
     Type(Arc<str>),
     /// A value of a library.
     Host(Host),
-    /// JSON without a declared type under `x-kubernetes-preserve-unknown-fields`: it can only be compared.
+    /// JSON without a declared type under `x-kubernetes-preserve-unknown-fields`: it can only be
+    /// compared.
     Preserved(&'a Json),
     /// An object that the expression made.
     Object(Arc<Object<'a>>),
@@ -65,7 +66,8 @@ impl Deref for Text<'_> {
     }
 }
 
-/// A moment: seconds since 1970 and nanoseconds in the second; the offset from UTC is only how it is written.
+/// A moment: seconds since 1970 and nanoseconds in the second; the offset from UTC is only how it
+/// is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Timestamp {
     pub seconds: i64,
@@ -145,7 +147,8 @@ pub enum Map<'a> {
     Json(JsonMap<'a>),
 }
 
-/// A key of a map. Numbers of different types that are equal are different keys and found by each other.
+/// A key of a map. Numbers of different types that are equal are different keys and found by each
+/// other.
 #[derive(Clone, Debug)]
 pub enum Key<'a> {
     Bool(bool),

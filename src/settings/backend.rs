@@ -7,11 +7,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::addr::Family;
 
-/// Bytes that VXLAN adds over IPv4: outer IP header, UDP, VXLAN, inner Ethernet header (20 + 8 + 8 + 14).
+/// Bytes that VXLAN adds over IPv4: outer IP header, UDP, VXLAN, inner Ethernet header (20 + 8 + 8
+/// + 14).
 const OVERHEAD_V4: u32 = 50;
 /// The same over IPv6, whose header has 40 bytes.
 const OVERHEAD_V6: u32 = 70;
-/// Bytes that WireGuard adds over IPv4: outer IP header, UDP, its own header, authentication (20 + 8 + 16 + 16).
+/// Bytes that WireGuard adds over IPv4: outer IP header, UDP, its own header, authentication (20 +
+/// 8 + 16 + 16).
 const WIREGUARD_V4: u32 = 60;
 /// The same over IPv6.
 const WIREGUARD_V6: u32 = 80;
@@ -61,7 +63,8 @@ impl Backend {
         self == Self::WireGuard
     }
 
-    /// What a packet of a pod grows by on its way to another node when the cluster has these families.
+    /// What a packet of a pod grows by on its way to another node when the cluster has these
+    /// families.
     pub fn overhead(self, families: &[Family]) -> u32 {
         families.iter().map(|family| self.overhead_over(*family)).max().unwrap_or(0)
     }

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 pub use addr::{BadCidr, Cidr, Family};
 pub use backend::{Backend, BadBackend};
 
-/// The settings of a cluster. A server has them from its flags; an agent gets them when it joins and
-/// keeps them for starts without a server.
+/// The settings of a cluster. A server has them from its flags; an agent gets them when it joins
+/// and keeps them for starts without a server.
 ///
-/// The JSON is part of the join protocol: a new field needs `#[serde(default)]` with the value that the
-/// cluster has without it.
+/// The JSON is part of the join protocol: a new field needs `#[serde(default)]` with the value that
+/// the cluster has without it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterSettings {
@@ -41,8 +41,8 @@ pub struct ClusterSettings {
 }
 
 impl ClusterSettings {
-    /// The settings in which two differ, by their names in log messages. The servers are left out: a
-    /// running node follows them.
+    /// The settings in which two differ, by their names in log messages. The servers are left out:
+    /// a running node follows them.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let all = [
             ("pod ranges", self.cluster_cidrs != other.cluster_cidrs),
@@ -73,7 +73,8 @@ impl ClusterSettings {
 mod tests {
     use super::*;
 
-    /// The JSON of a server of version 0.1.0 that did not send the overlay and network policies yet.
+    /// The JSON of a server of version 0.1.0 that did not send the overlay and network policies
+    /// yet.
     #[test]
     fn settings_of_an_older_server_have_defaults() {
         let text = r#"{"clusterCidrs":["10.42.0.0/16"],"serviceCidrs":["10.43.0.0/16"],

@@ -154,8 +154,8 @@ pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
             _ => managed::decode(stored.cloned(), false).unwrap_or_default(),
         }
     };
-    // An object that was stored without managers keeps having none; an object without a uid is not stored yet
-    // (upstream's `skipNonAppliedManager`).
+    // An object that was stored without managers keeps having none; an object without a uid is not
+    // stored yet (upstream's `skipNonAppliedManager`).
     let is_stored = |object: &Value| {
         let uid = object.get("metadata").and_then(|m| m.get("uid")).and_then(Value::as_str);
         uid.is_some_and(|uid| !uid.is_empty())

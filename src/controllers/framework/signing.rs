@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::pki::granted::Asked;
+use base::pki::csr_signing::Asked;
 
 /// Namespace, account, uid of the account and name of the Secret to the token.
 type TokenSigner = dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync;

@@ -1,4 +1,5 @@
-//! What Kubernetes checks of an expression whose types are right: constants that must be durations, moments and patterns, lists of one type.
+//! What Kubernetes checks of an expression whose types are right: constants that must be durations,
+//! moments and patterns, lists of one type.
 
 use super::Checked;
 use crate::ast::{Expr, Kind, Literal, walk};

@@ -52,7 +52,8 @@ pub(super) fn format<'a>(pattern: &str, values: &List<'a>) -> Result<Value<'a>> 
     Ok(Value::text(out))
 }
 
-/// A clause that is wrong for the type of its argument: the argument, or none for the call as a whole, and what is wrong.
+/// A clause that is wrong for the type of its argument: the argument, or none for the call as a
+/// whole, and what is wrong.
 pub(crate) struct Wrong(pub(crate) Option<usize>, pub(crate) String);
 
 /// Checks a pattern with the names of its arguments' types; `dyn` fits everywhere.

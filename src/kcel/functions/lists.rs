@@ -227,7 +227,8 @@ fn distinct<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
 #[derive(Default)]
 struct DistinctIndex<'v, 'a> {
     texts: HashSet<&'v str>,
-    /// By the bits of the number as a double, which numbers of different types share when they are equal.
+    /// By the bits of the number as a double, which numbers of different types share when they are
+    /// equal.
     numbers: HashMap<u64, Vec<&'v Value<'a>>>,
     /// What costs more to compare; the costs of the expression bound their number.
     others: Vec<&'v Value<'a>>,

@@ -3,7 +3,8 @@
 /// Largest count of a repetition.
 const REPEAT_MAX: u32 = 1000;
 
-/// The same pattern for the crate `regex`: classes of letters and digits are those of ASCII, brackets nest nowhere, and `\Q...\E` quotes.
+/// The same pattern for the crate `regex`: classes of letters and digits are those of ASCII,
+/// brackets nest nowhere, and `\Q...\E` quotes.
 pub(super) fn translated(pattern: &str) -> Result<String, String> {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern;

@@ -7,7 +7,8 @@ const SUFFIX: &str = "unable to parse quantity's suffix";
 /// Digits that upstream's fast form holds.
 const DIGITS_MAX: i64 = 18;
 
-/// An amount. Upstream keeps small ones as a number with a power of ten, all others as a decimal that is never an integer for expressions.
+/// An amount. Upstream keeps small ones as a number with a power of ten, all others as a decimal
+/// that is never an integer for expressions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Quantity {
     /// A value times ten to the power of a scale.

@@ -5,7 +5,8 @@ use crate::ast::{Element, Entry, Expr, Field, Kind};
 use crate::lexer::Token;
 
 impl Parser<'_> {
-    /// The end of a list, a map or an object; only behind a last comma it is thought to be there when the text ends.
+    /// The end of a list, a map or an object; only behind a last comma it is thought to be there
+    /// when the text ends.
     fn end(&mut self, mark: &'static str, expected: &str) -> Parse<()> {
         if *self.peek(0) == Token::End {
             if expected == format!("'{mark}'") {

@@ -63,7 +63,8 @@ fn double(text: &str, negative: bool) -> Option<Literal> {
 
 const BAD: &str = "unable to unescape string";
 
-/// The content of a quoted literal. In bytes, `\x` and octal escapes are single bytes, elsewhere code points.
+/// The content of a quoted literal. In bytes, `\x` and octal escapes are single bytes, elsewhere
+/// code points.
 fn unescape(text: &str, bytes: bool) -> Result<Vec<u8>, &'static str> {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let (text, raw) = match text.strip_prefix(['r', 'R']) {

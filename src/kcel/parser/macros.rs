@@ -3,7 +3,8 @@
 use super::Parser;
 use crate::ast::{Comprehension, Element, Entry, Expr, Field, Id, Kind, Literal};
 
-/// The variable in which loops collect. It can be written by users, and macros refuse it as the name of their variable.
+/// The variable in which loops collect. It can be written by users, and macros refuse it as the
+/// name of their variable.
 pub(crate) const ACCUMULATOR: &str = "__result__";
 /// The name of a loop's variable that nothing reads.
 const UNUSED: &str = "#unused";
