@@ -91,13 +91,13 @@ pub trait Connect: Send + Sync {
 /// Serves paths on the same listener that are not part of the Kubernetes API, such as those for
 /// joining machines.
 #[async_trait]
-pub trait Aside: Send + Sync {
+pub trait ExtraRoutes: Send + Sync {
     /// Whether a path is served here.
-    fn takes(&self, path: &str) -> bool;
+    fn matches(&self, path: &str) -> bool;
 
     /// Handles a request. `from` is the peer address; `user` is the user of a valid client
     /// certificate or bearer token, `None` otherwise. Upgrades are in the request's extensions.
-    async fn answer(
+    async fn handle(
         &self,
         from: std::net::SocketAddr,
         user: Option<User>,

@@ -9,7 +9,7 @@ use api::schema::Schema;
 use apiserver::authn::x509::Verifier;
 use apiserver::connect::Nodes;
 use apiserver::encryption::{Configured, Keys};
-use apiserver::interfaces::{Aside, Connect};
+use apiserver::interfaces::{Connect, ExtraRoutes};
 use apiserver::registry::lookup::Lookup;
 use apiserver::registry::storage::Transformer;
 use apiserver::security::Security;
@@ -261,9 +261,9 @@ pub(crate) async fn start(
         claim_own_name(config, &joining, restored).await?;
     }
     reset::forget(&config.machine.data_dir)?;
-    let asides: Vec<Arc<dyn Aside>> =
-        vec![Arc::clone(&joining) as Arc<dyn Aside>, Arc::new(Connects(tunnels.clone()))];
-    listen(&server, &certs, listener, asides, tasks)?;
+    let extra_routes: Vec<Arc<dyn ExtraRoutes>> =
+        vec![Arc::clone(&joining) as Arc<dyn ExtraRoutes>, Arc::new(Connects(tunnels.clone()))];
+    listen(&server, &certs, listener, extra_routes, tasks)?;
     Ok(ControlPlane {
         _lock: lock,
         kubeconfig,
@@ -457,7 +457,7 @@ fn listen(
     server: &ApiServer,
     certs: &Arc<ServerCerts>,
     listener: TcpListener,
-    asides: Vec<Arc<dyn Aside>>,
+    extra_routes: Vec<Arc<dyn ExtraRoutes>>,
     tasks: &Tasks,
 ) -> Result<(), Refusal> {
     let client_ca = certs.client_ca().bundle();
@@ -469,8 +469,8 @@ fn listen(
         .map_err(|e| DATA_DIR.refuse(e))?;
     let (server, verifier) = (server.clone(), Arc::new(verifier));
     tasks.spawn(Kind::Critical, "https", async move {
-        let aside = Arc::new(Parts(asides));
-        server.serve(listener, Arc::new(config), Some(verifier), Some(aside)).await;
+        let extra_routes = Arc::new(Parts(extra_routes));
+        server.serve(listener, Arc::new(config), Some(verifier), Some(extra_routes)).await;
         Ok::<(), std::convert::Infallible>(())
     });
     Ok(())

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::Status;
-use apiserver::interfaces::Aside;
+use apiserver::interfaces::ExtraRoutes;
 use apiserver::request::body;
 use apiserver::request::body::Body;
 use apiserver::{ApiServer, User};
@@ -345,12 +345,12 @@ fn text(text: String) -> Response<Body> {
 }
 
 #[async_trait]
-impl Aside for Joining {
-    fn takes(&self, path: &str) -> bool {
+impl ExtraRoutes for Joining {
+    fn matches(&self, path: &str) -> bool {
         matches!(path, CA_PATH | PING_PATH | JOIN_PATH | SHARED_PATH | MEMBER_PATH)
     }
 
-    async fn answer(
+    async fn handle(
         &self,
         from: SocketAddr,
         user: Option<User>,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use api::Object;
 use api::k8s::api::core::v1::Node;
 use apiserver::User;
-use apiserver::interfaces::Aside;
+use apiserver::interfaces::ExtraRoutes;
 use apiserver::request::body;
 use apiserver::request::body::Body;
 use async_trait::async_trait;
@@ -82,12 +82,12 @@ pub(crate) fn accept(
 pub(crate) struct Connects(pub(crate) Tunnels);
 
 #[async_trait]
-impl Aside for Connects {
-    fn takes(&self, path: &str) -> bool {
+impl ExtraRoutes for Connects {
+    fn matches(&self, path: &str) -> bool {
         path == tunnel::PATH
     }
 
-    async fn answer(
+    async fn handle(
         &self,
         _: std::net::SocketAddr,
         user: Option<User>,

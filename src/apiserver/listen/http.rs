@@ -62,7 +62,7 @@ impl ApiServer {
         listener: TcpListener,
         tls: Arc<rustls::ServerConfig>,
         verifier: Option<Arc<Verifier>>,
-        aside: Option<Arc<dyn Aside>>,
+        extra_routes: Option<Arc<dyn ExtraRoutes>>,
     ) {
         let acceptor = TlsAcceptor::from(tls);
         let limiter = Arc::new(ConnectionLimiter::default());
@@ -126,12 +126,12 @@ impl ApiServer {
                     |response: Response<Body>| response.map(|body| keeping(body, request_guard));
                 let mut request =
                     request.map(|body| -> Body { body.map_err(Into::into).boxed_unsync() });
-                if let Some(aside) = aside {
+                if let Some(extra_routes) = extra_routes {
                     let peer = identity.as_ref().map(|i| &*i.0);
                     let (headers, path) = (request.headers(), request.uri().path());
                     let user = server.inner.parts.authenticator.authenticate(headers, peer, path);
                     let user = user.await.ok().flatten();
-                    return Ok(keep(aside.answer(from, user, request).await));
+                    return Ok(keep(extra_routes.handle(from, user, request).await));
                 }
                 if let Some(identity) = identity {
                     request.extensions_mut().insert(identity);
