@@ -25,7 +25,7 @@ pub mod webhooks;
 use api::value::str_in;
 use api::{Gvk, Gvr, Status};
 use async_trait::async_trait;
-use reinvocation::Rounds;
+use reinvocation::ReinvocationContext;
 use serde_json::{Map, Value, json};
 
 pub use crate::request::operation::Operation;
@@ -55,7 +55,7 @@ pub struct Request<'a> {
     /// The options of the request.
     pub options: Options<'a>,
     /// The state of mutating policies and webhooks across the two passes of this request.
-    pub rounds: &'a Rounds,
+    pub reinvocation: &'a ReinvocationContext,
     /// The quota usage to store together with the object; set by ResourceQuota.
     pub reservation: &'a parking_lot::Mutex<Option<quota::Reservation>>,
     /// Collects warnings for the client.
@@ -251,7 +251,7 @@ pub(crate) mod testing {
             dry_run: false,
             old: ask.old.as_ref(),
             options: Options::default(),
-            rounds: &Rounds::default(),
+            reinvocation: &ReinvocationContext::default(),
             reservation: &reservation,
             warnings: &warnings,
         };

@@ -92,7 +92,7 @@ impl Aggregator {
             (&*lookup::SERVICES, "services of apiservices"),
             (&*lookup::ENDPOINT_SLICES, "endpoints of apiservices"),
         ] {
-            let mut wakes = Wakes { aggregator: Arc::clone(self), gvr };
+            let mut wakes = EndpointFollower { aggregator: Arc::clone(self), gvr };
             let position = follower::load(objects, gvr, &mut wakes).await?;
             let (of, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
             tasks.spawn(Kind::Critical, name, async move {
@@ -195,13 +195,13 @@ impl Follower for Services {
     }
 }
 
-/// Wakes the remotes whose Service or endpoints changed.
-struct Wakes {
+/// EndpointFollower the remotes whose Service or endpoints changed.
+struct EndpointFollower {
     aggregator: Arc<Aggregator>,
     gvr: &'static Gvr,
 }
 
-impl Wakes {
+impl EndpointFollower {
     fn wake(&self, namespace: &str, service: &str) {
         for remote in self.aggregator.remotes.load().values() {
             if remote.namespace == namespace && remote.service == service {
@@ -211,7 +211,7 @@ impl Wakes {
     }
 }
 
-impl Follower for Wakes {
+impl Follower for EndpointFollower {
     fn replace(&mut self, _: &[Arc<Object>]) {
         for remote in self.aggregator.remotes.load().values() {
             remote.wake();

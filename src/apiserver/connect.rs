@@ -69,8 +69,8 @@ impl Nodes {
             lookup,
             dial,
             tasks,
-            unverified: tls::trusting(&tls),
-            anyone: tls::stranger(&tls)?,
+            unverified: tls::unverified(&tls),
+            anyone: tls::anonymous_unverified(&tls)?,
             kubelet: tls,
             turn: AtomicUsize::new(0),
         })
@@ -192,7 +192,7 @@ impl Nodes {
         let failed = |error: &dyn std::fmt::Display| {
             Status::failure(500, "", format!("error dialing backend: {error}"))
         };
-        headers::forget_credentials(request.headers_mut());
+        headers::remove_credentials(request.headers_mut());
         headers::set_host(&mut request, &target.authority());
         *request.uri_mut() = path.parse::<Uri>().map_err(|e| failed(&e))?;
         let io = self.open(target).await.map_err(|e| failed(&dial_error(target, &e)))?;
@@ -229,8 +229,8 @@ impl Nodes {
             let message = format!("error trying to reach service: {error}");
             Status::failure(503, "ServiceUnavailable", message)
         };
-        headers::forget_credentials(request.headers_mut());
-        headers::forget_connection(request.headers_mut());
+        headers::remove_credentials(request.headers_mut());
+        headers::remove_hop_by_hop_headers(request.headers_mut());
         headers::set_host(&mut request, &target.authority());
         let asked = request.headers().get(HOST).cloned();
         if let Ok(forwarded) = HeaderValue::from_str(&format!("{prefix}{rest}")) {
@@ -242,7 +242,7 @@ impl Nodes {
         let io = self.open(&target).await.map_err(|e| failed(&dial_error(&target, &e)))?;
         let response = upgrade::send(io, request, &self.tasks).await.map_err(|e| failed(&e))?;
         let mut response = response.map(|b| b.map_err(Into::into).boxed_unsync());
-        headers::forget_connection(response.headers_mut());
+        headers::remove_hop_by_hop_headers(response.headers_mut());
         let hosts = [target.authority(), text_of(asked.as_ref())];
         headers::rewrite_location(response.headers_mut(), prefix, &hosts);
         if bodyless {

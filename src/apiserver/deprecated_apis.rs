@@ -39,9 +39,9 @@ pub struct Deprecated {
 
 /// The deprecated APIs that were requested, by group, version and resource.
 #[derive(Debug, Default)]
-pub(crate) struct Book(Mutex<BTreeMap<[String; 3], Deprecated>>);
+pub(crate) struct DeprecatedApiUsage(Mutex<BTreeMap<[String; 3], Deprecated>>);
 
-impl Book {
+impl DeprecatedApiUsage {
     /// Records a request of `user` for a deprecated API.
     pub(crate) fn record(&self, gvr: &Gvr, subresource: &str, user: &User, headers: &HeaderMap) {
         audit::annotate(ANNOTATION, || "true".to_owned());
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_components_are_told_apart_from_programs_with_their_credentials() {
+    fn own_components_are_recognized_by_user_and_client_name() {
         for (user, client, own) in [
             ("system:serviceaccount:kube-system:endpoint-controller", "endpoint-controller", true),
             ("system:serviceaccount:kube-system:endpoint-controller", "kubectl/v1.37.1", false),

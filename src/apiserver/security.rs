@@ -205,7 +205,7 @@ impl Security {
                 (Arc::clone(objects), Arc::clone(&self.rbac), tasks.shutdown().clone());
             tasks.spawn(Kind::Critical, "rbac", async move {
                 tokio::select! {
-                    end = keep(objects, rbac, gvr, position) => end,
+                    end = follow_events(objects, rbac, gvr, position) => end,
                     () = shutdown.requested() => Ok(()),
                 }
             });
@@ -227,7 +227,7 @@ async fn load(
 }
 
 /// Applies events until shutdown; a follower that lags relists.
-async fn keep(
+async fn follow_events(
     objects: Arc<Objects>,
     rbac: Arc<Rbac>,
     gvr: &Gvr,
@@ -253,7 +253,7 @@ async fn keep(
                 match load(&objects, &row, &rbac, gvr).await {
                     Ok(fresh) => position = fresh,
                     Err(error) => {
-                        tracing::warn!(%gvr, %error, "roles and bindings stand still, the next round loads them anew")
+                        tracing::warn!(%gvr, %error, "cannot follow roles and bindings, relisting")
                     }
                 }
             }
@@ -290,7 +290,7 @@ impl interfaces::TokenIssuer for Issuer {
             dry_run: false,
             old: None,
             options: admission::Options { kind: "CreateOptions", ..Default::default() },
-            rounds: &Default::default(),
+            reinvocation: &Default::default(),
             reservation: &Default::default(),
             warnings: &warnings,
         };

@@ -52,7 +52,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
         limits,
         flow,
         metrics: Metrics::new(),
-        deprecated: crate::deprecated_apis::Book::default(),
+        deprecated: crate::deprecated_apis::DeprecatedApiUsage::default(),
         ready: health::Checks::new(Arc::clone(&objects)),
         config,
         objects,

@@ -73,7 +73,7 @@ pub(crate) struct ServerState {
     /// None where it is off.
     pub(crate) flow: Option<Arc<priority_and_fairness::Control>>,
     pub(crate) metrics: Metrics,
-    pub(crate) deprecated: crate::deprecated_apis::Book,
+    pub(crate) deprecated: crate::deprecated_apis::DeprecatedApiUsage,
     pub(crate) tasks: Tasks,
     pub(crate) services: Services,
     pub(crate) ready: health::Checks,

@@ -73,7 +73,7 @@ impl Sealing {
         self.everywhere(&active).await?;
         let mut written = 0;
         for _ in 0..ROUNDS_MAX {
-            written += rewrite::write_anew(&self.store, self.keys()).await?;
+            written += rewrite::rewrite_stale(&self.store, self.keys()).await?;
             // Whoever joined since may have sealed with the old key.
             let late = self.everywhere(&active).await?;
             let count =

@@ -17,7 +17,7 @@ use kcel::limits::PER_CALL;
 use kcel::{Activation, Check, Error, Host, Program, Value};
 use serde_json::Value as Json;
 
-use cel_authorizer::Memo;
+use cel_authorizer::DecisionCache;
 
 /// Upstream's message for expressions that exceed the cost budget together.
 pub(crate) const OUT_OF_BUDGET: &str =
@@ -57,7 +57,7 @@ pub(crate) struct Inputs<'a> {
     pub(crate) namespace: Option<&'a Json>,
     pub(crate) params: Option<&'a Json>,
     /// The decisions for the variable `authorizer`, and the check for `authorizer.requestResource`.
-    pub(crate) authorizer: Option<(&'a Arc<Memo>, &'a Check)>,
+    pub(crate) authorizer: Option<(&'a Arc<DecisionCache>, &'a Check)>,
     pub(crate) variables: &'a Variables,
 }
 
@@ -91,7 +91,8 @@ impl<'a> Inputs<'a> {
         expressions: impl IntoIterator<Item = &'e Expression>,
         budget: &mut u64,
     ) -> Result<Vec<(Yielded<'a>, Duration)>, OutOfBudget> {
-        let given = Given { inputs: *self, made: RefCell::default(), cost: Cell::new(0) };
+        let given =
+            EvaluationContext { inputs: *self, made: RefCell::default(), cost: Cell::new(0) };
         let yielded = expressions.into_iter().map(|expression| {
             let program = match &expression.program {
                 Ok(program) => program,
@@ -116,14 +117,14 @@ impl<'a> Inputs<'a> {
 }
 
 /// The variables of one evaluation; a variable of the policy is evaluated lazily, and once.
-struct Given<'a> {
+struct EvaluationContext<'a> {
     inputs: Inputs<'a>,
     made: RefCell<BTreeMap<&'a str, Result<Value<'a>, Error>>>,
     /// The cost of policy variables since the last expression was charged.
     cost: Cell<u64>,
 }
 
-impl<'a> Given<'a> {
+impl<'a> EvaluationContext<'a> {
     fn variable(&self, name: &'a str, of: &'a Expression) -> Result<Value<'a>, Error> {
         if let Some(made) = self.made.borrow().get(name) {
             return made.clone();
@@ -148,7 +149,7 @@ impl<'a> Given<'a> {
     }
 }
 
-impl<'a> Activation<'a> for Given<'a> {
+impl<'a> Activation<'a> for EvaluationContext<'a> {
     fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>> {
         let inputs = &self.inputs;
         let json = |value: Option<&'a Json>| value.map_or(Value::Null, Value::json);
@@ -159,12 +160,12 @@ impl<'a> Activation<'a> for Given<'a> {
             "namespaceObject" => json(inputs.namespace),
             "params" => json(inputs.params),
             "authorizer" => {
-                let (memo, _) = inputs.authorizer?;
-                Value::Host(Host::authorizer(Arc::clone(memo) as Arc<dyn kcel::Authorize>))
+                let (cache, _) = inputs.authorizer?;
+                Value::Host(Host::authorizer(Arc::clone(cache) as Arc<dyn kcel::Authorize>))
             }
             "authorizer.requestResource" => {
-                let (memo, check) = inputs.authorizer?;
-                let by = Arc::clone(memo) as Arc<dyn kcel::Authorize>;
+                let (cache, check) = inputs.authorizer?;
+                let by = Arc::clone(cache) as Arc<dyn kcel::Authorize>;
                 Value::Host(Host::resource_check(by, check.clone()))
             }
             VARIABLES => return Some(Err(Error::new("variables can only be selected from"))),

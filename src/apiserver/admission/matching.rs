@@ -93,7 +93,7 @@ impl Rule {
         let has =
             |list: &[String], wanted: &str| list.iter().any(|item| item == "*" || item == wanted);
         in_scope
-            && has(&self.operations, word(operation))
+            && has(&self.operations, operation_name(operation))
             && has(&self.groups, &gvr.group)
             && has(&self.versions, &gvr.version)
             && self.resources.iter().any(|pattern| {
@@ -110,7 +110,7 @@ fn is_namespace(gvr: &Gvr) -> bool {
 }
 
 /// The name of an operation in reviews and rules.
-pub(crate) fn word(operation: Operation) -> &'static str {
+pub(crate) fn operation_name(operation: Operation) -> &'static str {
     match operation {
         Operation::Create => "CREATE",
         Operation::Update => "UPDATE",

@@ -174,7 +174,7 @@ mod tests {
                 dry_run: false,
                 old: None,
                 options: Default::default(),
-                rounds: &Default::default(),
+                reinvocation: &Default::default(),
                 reservation: &Default::default(),
                 warnings: &warnings,
             };

@@ -24,21 +24,21 @@ pub struct NodeRestriction {
 }
 
 /// A rejection: a reason for 403, or a complete status.
-enum No {
+enum Rejection {
     Because(String),
     Answer(Box<Status>),
 }
 
-impl From<String> for No {
+impl From<String> for Rejection {
     fn from(why: String) -> Self {
         Self::Because(why)
     }
 }
 
-type Verdict = Result<(), No>;
+type Verdict = Result<(), Rejection>;
 
 fn no(why: impl Into<String>) -> Verdict {
-    Err(No::Because(why.into()))
+    Err(Rejection::Because(why.into()))
 }
 
 impl NodeRestriction {
@@ -105,7 +105,7 @@ impl NodeRestriction {
             ("certificates.k8s.io", "certificatesigningrequests", "")
                 if r.operation == Operation::Create =>
             {
-                super::certificates::node_request(node, object).map_err(No::Because)
+                super::certificates::node_request(node, object).map_err(Rejection::Because)
             }
             ("certificates.k8s.io", "podcertificaterequests", _) => {
                 self.pod_certificate(node, r, object).await
@@ -114,11 +114,11 @@ impl NodeRestriction {
         }
     }
 
-    async fn existing_pod(&self, namespace: &str, name: &str) -> Result<Value, No> {
+    async fn existing_pod(&self, namespace: &str, name: &str) -> Result<Value, Rejection> {
         let found = self.existing(&lookup::PODS, namespace, name).await;
         found
-            .map_err(|error| No::Because(error.message))?
-            .ok_or_else(|| No::Answer(Box::new(Status::not_found("", "pods", name))))
+            .map_err(|error| Rejection::Because(error.message))?
+            .ok_or_else(|| Rejection::Answer(Box::new(Status::not_found("", "pods", name))))
     }
 
     async fn pod(&self, node: &str, r: &Request<'_>, pod: &Value) -> Verdict {
@@ -184,7 +184,7 @@ impl NodeRestriction {
             format!("error looking up node {node} to verify uid: {}", error.message)
         })?;
         let Some(own) = own else {
-            return Err(No::Answer(Box::new(Status::not_found("", "nodes", node))));
+            return Err(Rejection::Answer(Box::new(Status::not_found("", "nodes", node))));
         };
         if str_at(owner, "uid") != &*own.uid {
             return no(format!(
@@ -288,7 +288,7 @@ impl NodeRestriction {
             if driver.is_empty() {
                 continue;
             }
-            match self.there(&lookup::CSI_DRIVERS, "", &driver).await {
+            match self.existing_required(&lookup::CSI_DRIVERS, "", &driver).await {
                 Ok(found) => {
                     let mut asked = items(get(&found, "spec"), "tokenRequests").iter();
                     if asked.any(|t| str_at(t, "audience") == audience) {
@@ -311,9 +311,10 @@ impl NodeRestriction {
         if claim.is_empty() {
             return Ok(String::new());
         }
-        let claim = self.there(&lookup::PERSISTENT_VOLUME_CLAIMS, namespace, claim).await?;
+        let claim =
+            self.existing_required(&lookup::PERSISTENT_VOLUME_CLAIMS, namespace, claim).await?;
         let volume = str_in(&claim, &["spec", "volumeName"]);
-        let volume = self.there(&lookup::PERSISTENT_VOLUMES, "", volume).await?;
+        let volume = self.existing_required(&lookup::PERSISTENT_VOLUMES, "", volume).await?;
         Ok(str_in(&volume, &["spec", "csi", "driver"]).to_owned())
     }
 
@@ -328,7 +329,12 @@ impl NodeRestriction {
 
     /// Like [`NodeRestriction::existing`], but absence is an error with the message of upstream's
     /// listers.
-    async fn there(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Value, String> {
+    async fn existing_required(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Value, String> {
         let found = self.existing(gvr, namespace, name).await.map_err(|error| error.message)?;
         let one = gvr.resource.strip_suffix('s').unwrap_or(&gvr.resource);
         let group = if gvr.group.is_empty() { String::new() } else { format!(".{}", gvr.group) };
@@ -549,8 +555,8 @@ impl Plugin for NodeRestriction {
         };
         match verdict {
             Ok(()) => Ok(()),
-            Err(No::Answer(status)) => Err(*status),
-            Err(No::Because(why)) => Err(request.forbidden(object, &why)),
+            Err(Rejection::Answer(status)) => Err(*status),
+            Err(Rejection::Because(why)) => Err(request.forbidden(object, &why)),
         }
     }
 }

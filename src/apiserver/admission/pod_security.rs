@@ -310,7 +310,7 @@ impl PodSecurity {
             );
         }
         if enforce {
-            note_enforced(policy);
+            annotate_enforced_policy(policy);
             let violations = evaluate(policy.enforce, metadata, spec);
             count(request, violations.is_empty(), "enforce", policy.enforce);
             if !violations.is_empty() {
@@ -338,12 +338,12 @@ fn count(request: &Request<'_>, allowed: bool, mode: &str, policy: policy::Level
     let operation = if request.operation == Operation::Create { "create" } else { "update" };
     let resource = if request.is("", "pods") { "pod" } else { "controller" };
     let what = (operation, resource, request.subresource);
-    let (level, version) = policy.words();
+    let (level, version) = policy.metric_labels();
     crate::metrics::requests::evaluated(decision, mode, (level, &version), what);
 }
 
 /// Records the enforced policy in the audit annotations.
-fn note_enforced(policy: &Policy) {
+fn annotate_enforced_policy(policy: &Policy) {
     let key = "pod-security.kubernetes.io/enforce-policy";
     crate::audit::annotate(key, || policy.enforce.to_string());
 }
@@ -376,7 +376,7 @@ impl Plugin for PodSecurity {
                 && request.old.is_some_and(|old| !significant(value, old));
             if policy.fully_privileged() || unchanged {
                 if policy.fully_privileged() {
-                    note_enforced(&policy);
+                    annotate_enforced_policy(&policy);
                     count(request, true, "enforce", policy.enforce);
                 }
                 return Ok(());

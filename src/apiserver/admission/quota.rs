@@ -32,7 +32,7 @@ pub struct ResourceQuota {
 
 /// The object under check.
 #[derive(Clone, Copy)]
-struct Subject<'a> {
+struct QuotaCheck<'a> {
     operation: Operation,
     gvr: &'a Gvr,
     subresource: &'a str,
@@ -42,7 +42,7 @@ struct Subject<'a> {
     evaluator: Evaluator,
 }
 
-impl Subject<'_> {
+impl QuotaCheck<'_> {
     fn refuse(&self, why: &str) -> Status {
         super::forbidden(self.gvr, self.name, Some(self.object), why)
     }
@@ -72,15 +72,15 @@ fn write_used(quota: &mut Value, used: &Amounts) {
     }
 }
 
-fn shown(amounts: &Amounts, names: &[&String]) -> String {
+fn format_amounts(amounts: &Amounts, names: &[&String]) -> String {
     let parts: Vec<String> =
         names.iter().filter_map(|name| Some(format!("{name}={}", amounts.get(*name)?))).collect();
     parts.join(",")
 }
 
 /// The quotas that the write changes, with their new usage.
-fn check(subject: Subject<'_>, quotas: Vec<Value>) -> Result<Vec<Value>, Status> {
-    let Subject { gvr, object, evaluator, .. } = subject;
+fn check(subject: QuotaCheck<'_>, quotas: Vec<Value>) -> Result<Vec<Value>, Status> {
+    let QuotaCheck { gvr, object, evaluator, .. } = subject;
     let refuse = |why: String| subject.refuse(&why);
     let mut concerned: Vec<(Value, Amounts)> = Vec::new();
     for quota in quotas {
@@ -140,9 +140,9 @@ fn check(subject: Subject<'_>, quotas: Vec<Value>) -> Result<Vec<Value>, Status>
             return Err(refuse(format!(
                 "exceeded quota: {}, requested: {}, used: {}, limited: {}",
                 str_in(&quota, &["metadata", "name"]),
-                shown(&delta, &exceeded),
-                shown(&used, &exceeded),
-                shown(&hard, &exceeded)
+                format_amounts(&delta, &exceeded),
+                format_amounts(&used, &exceeded),
+                format_amounts(&hard, &exceeded)
             )));
         }
         write_used(&mut quota, &after);
@@ -177,7 +177,7 @@ impl Plugin for ResourceQuota {
         if self.lookup.list(&lookup::RESOURCE_QUOTAS, request.namespace).await?.is_empty() {
             return Ok(());
         }
-        let subject = Subject {
+        let subject = QuotaCheck {
             operation: request.operation,
             gvr: request.gvr,
             subresource: request.subresource,

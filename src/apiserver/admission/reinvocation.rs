@@ -9,21 +9,21 @@ use serde_json::Value;
 
 /// The state of both passes over one request.
 #[derive(Debug, Default)]
-pub struct Rounds(Mutex<State>);
+pub struct ReinvocationContext(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     /// Whether this is the second pass.
-    second: bool,
+    is_second: bool,
     /// Whether a second pass is requested.
-    wanted: bool,
-    policies: Memory,
-    webhooks: Memory,
+    is_second_requested: bool,
+    policies: PluginState,
+    webhooks: PluginState,
 }
 
 /// The plugin that the state belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ReinvokingPlugin {
     /// Mutating policies, keyed by policy, binding and parameter.
     Policies,
     /// Mutating webhooks, keyed by ID.
@@ -32,95 +32,97 @@ pub(crate) enum Part {
 
 /// The reinvocation state of one plugin.
 #[derive(Debug, Default)]
-struct Memory {
+struct PluginState {
     /// The object after the first pass of the plugin.
-    left: Option<Value>,
+    object_after: Option<Value>,
     /// Invoked, and reinvoked if the object changes later.
-    asked: BTreeSet<String>,
+    invoked: BTreeSet<String>,
     /// To be reinvoked in the second pass.
-    due: BTreeSet<String>,
+    to_reinvoke: BTreeSet<String>,
 }
 
-impl Memory {
-    fn repeat_all(&mut self) {
-        let asked = std::mem::take(&mut self.asked);
-        self.due.extend(asked);
+impl PluginState {
+    fn reinvoke_all(&mut self) {
+        let invoked = std::mem::take(&mut self.invoked);
+        self.to_reinvoke.extend(invoked);
     }
 }
 
 impl State {
-    fn memory(&mut self, part: Part) -> &mut Memory {
-        match part {
-            Part::Policies => &mut self.policies,
-            Part::Webhooks => &mut self.webhooks,
+    fn plugin_state(&mut self, plugin: ReinvokingPlugin) -> &mut PluginState {
+        match plugin {
+            ReinvokingPlugin::Policies => &mut self.policies,
+            ReinvokingPlugin::Webhooks => &mut self.webhooks,
         }
     }
 }
 
-impl Rounds {
+impl ReinvocationContext {
     /// Begins the second pass if it is requested; returns whether it does.
-    pub fn begin_second(&self) -> bool {
+    pub fn begin_second_pass(&self) -> bool {
         let mut state = self.0.lock();
-        state.second = state.wanted && !state.second;
-        state.second
+        state.is_second = state.is_second_requested && !state.is_second;
+        state.is_second
     }
 
     /// The context of one plugin.
-    pub(crate) fn of(&self, part: Part) -> Round<'_> {
-        Round { rounds: self, part }
+    pub(crate) fn of(&self, plugin: ReinvokingPlugin) -> PluginReinvocation<'_> {
+        PluginReinvocation { context: self, plugin }
     }
 }
 
 /// The reinvocation context of one plugin.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Round<'a> {
-    rounds: &'a Rounds,
-    part: Part,
+pub(crate) struct PluginReinvocation<'a> {
+    context: &'a ReinvocationContext,
+    plugin: ReinvokingPlugin,
 }
 
-impl Round<'_> {
+impl PluginReinvocation<'_> {
     /// Whether this is the second pass.
-    pub(crate) fn is_second(&self) -> bool {
-        self.rounds.0.lock().second
+    pub(crate) fn is_second_pass(&self) -> bool {
+        self.context.0.lock().is_second
     }
 
     /// The plugin begins; in the second pass, built-in plugins may have changed the object since.
-    pub(crate) fn enter(&self, object: Option<&Value>) {
-        let mut state = self.rounds.0.lock();
-        if !state.second {
+    pub(crate) fn begin(&self, object: Option<&Value>) {
+        let mut state = self.context.0.lock();
+        if !state.is_second {
             return;
         }
-        let memory = state.memory(self.part);
-        if memory.left.as_ref() != object {
-            memory.repeat_all();
+        let plugin_state = state.plugin_state(self.plugin);
+        if plugin_state.object_after.as_ref() != object {
+            plugin_state.reinvoke_all();
         }
     }
 
     /// Whether to invoke this hook in this pass. A hook that was skipped in the first pass is
     /// skipped in the second one, too.
-    pub(crate) fn is_due(&self, id: &str) -> bool {
-        let mut state = self.rounds.0.lock();
-        !state.second || state.memory(self.part).due.contains(id)
+    pub(crate) fn should_invoke(&self, id: &str) -> bool {
+        let mut state = self.context.0.lock();
+        !state.is_second || state.plugin_state(self.plugin).to_reinvoke.contains(id)
     }
 
     /// A hook of this plugin changed the object.
-    pub(crate) fn changed(&self) {
-        let mut state = self.rounds.0.lock();
-        state.wanted = true;
-        state.memory(self.part).repeat_all();
+    pub(crate) fn require_reinvocation(&self) {
+        let mut state = self.context.0.lock();
+        state.is_second_requested = true;
+        state.plugin_state(self.plugin).reinvoke_all();
     }
 
     /// The hook was invoked and can be reinvoked.
-    pub(crate) fn may_repeat(&self, id: &str) {
-        self.rounds.0.lock().memory(self.part).asked.insert(id.to_owned());
+    pub(crate) fn add_reinvocable(&self, id: &str) {
+        self.context.0.lock().plugin_state(self.plugin).invoked.insert(id.to_owned());
     }
 
     /// The plugin ends. Records the object for comparison in a second pass; webhooks are last, so
     /// they already know whether there is one.
-    pub(crate) fn leave(&self, object: Option<&Value>) {
-        let mut state = self.rounds.0.lock();
-        if !state.second && (state.wanted || self.part == Part::Policies) {
-            state.memory(self.part).left = object.cloned();
+    pub(crate) fn end(&self, object: Option<&Value>) {
+        let mut state = self.context.0.lock();
+        if !state.is_second
+            && (state.is_second_requested || self.plugin == ReinvokingPlugin::Policies)
+        {
+            state.plugin_state(self.plugin).object_after = object.cloned();
         }
     }
 }
@@ -131,62 +133,63 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_those_before_a_change_are_asked_again() {
-        let rounds = Rounds::default();
-        let round = rounds.of(Part::Webhooks);
+    fn only_hooks_before_a_change_are_reinvoked() {
+        let context = ReinvocationContext::default();
+        let reinvocation = context.of(ReinvokingPlugin::Webhooks);
         let (first, last) = (json!(1), json!(3));
-        round.enter(Some(&first));
+        reinvocation.begin(Some(&first));
         for (id, changes) in [("a", false), ("b", true), ("c", false)] {
-            assert!(round.is_due(id));
+            assert!(reinvocation.should_invoke(id));
             if changes {
-                round.changed();
+                reinvocation.require_reinvocation();
             }
-            round.may_repeat(id);
+            reinvocation.add_reinvocable(id);
         }
-        round.leave(Some(&last));
-        assert!(rounds.begin_second());
-        round.enter(Some(&last));
-        assert_eq!(["a", "b", "c"].map(|id| round.is_due(id)), [true, false, false]);
-        assert!(!rounds.begin_second());
+        reinvocation.end(Some(&last));
+        assert!(context.begin_second_pass());
+        reinvocation.begin(Some(&last));
+        assert_eq!(["a", "b", "c"].map(|id| reinvocation.should_invoke(id)), [true, false, false]);
+        assert!(!context.begin_second_pass());
     }
 
     #[test]
-    fn a_change_of_built_in_steps_between_the_rounds_asks_all_again() {
-        let rounds = Rounds::default();
-        let round = rounds.of(Part::Webhooks);
-        round.enter(None);
-        round.changed();
-        round.may_repeat("a");
-        round.leave(Some(&json!(1)));
-        assert!(rounds.begin_second());
-        round.enter(Some(&json!(2)));
-        assert!(round.is_due("a"));
-        assert!(!round.is_due("never asked"));
+    fn a_change_by_built_in_plugins_between_passes_reinvokes_all() {
+        let context = ReinvocationContext::default();
+        let reinvocation = context.of(ReinvokingPlugin::Webhooks);
+        reinvocation.begin(None);
+        reinvocation.require_reinvocation();
+        reinvocation.add_reinvocable("a");
+        reinvocation.end(Some(&json!(1)));
+        assert!(context.begin_second_pass());
+        reinvocation.begin(Some(&json!(2)));
+        assert!(reinvocation.should_invoke("a"));
+        assert!(!reinvocation.should_invoke("never asked"));
     }
 
     #[test]
-    fn webhooks_that_change_the_object_repeat_policies() {
-        let rounds = Rounds::default();
-        let (policies, webhooks) = (rounds.of(Part::Policies), rounds.of(Part::Webhooks));
-        policies.enter(Some(&json!(1)));
-        policies.may_repeat("a");
-        policies.leave(Some(&json!(1)));
-        webhooks.enter(Some(&json!(1)));
-        webhooks.changed();
-        webhooks.leave(Some(&json!(2)));
-        assert!(rounds.begin_second());
-        policies.enter(Some(&json!(2)));
-        assert!(policies.is_due("a"));
-        assert!(!webhooks.is_due("a"));
+    fn webhooks_that_change_the_object_reinvoke_policies() {
+        let context = ReinvocationContext::default();
+        let (policies, webhooks) =
+            (context.of(ReinvokingPlugin::Policies), context.of(ReinvokingPlugin::Webhooks));
+        policies.begin(Some(&json!(1)));
+        policies.add_reinvocable("a");
+        policies.end(Some(&json!(1)));
+        webhooks.begin(Some(&json!(1)));
+        webhooks.require_reinvocation();
+        webhooks.end(Some(&json!(2)));
+        assert!(context.begin_second_pass());
+        policies.begin(Some(&json!(2)));
+        assert!(policies.should_invoke("a"));
+        assert!(!webhooks.should_invoke("a"));
     }
 
     #[test]
-    fn without_a_change_there_is_one_round() {
-        let rounds = Rounds::default();
-        let round = rounds.of(Part::Webhooks);
-        round.enter(None);
-        round.may_repeat("a");
-        round.leave(None);
-        assert!(!rounds.begin_second());
+    fn without_a_change_there_is_one_pass() {
+        let context = ReinvocationContext::default();
+        let reinvocation = context.of(ReinvokingPlugin::Webhooks);
+        reinvocation.begin(None);
+        reinvocation.add_reinvocable("a");
+        reinvocation.end(None);
+        assert!(!context.begin_second_pass());
     }
 }

@@ -21,7 +21,7 @@ use super::Request;
 use super::expressions::conditions::Matched;
 use super::expressions::{Inputs, Variables};
 use super::matching;
-use crate::admission::expressions::cel_authorizer::{Asking, Memo};
+use crate::admission::expressions::cel_authorizer::{CelAuthorizer, DecisionCache};
 use crate::authz::Authorizer;
 use crate::metrics::admission as meters;
 use crate::registry::Resource;
@@ -100,7 +100,7 @@ impl Scaled {
     ///
     /// # Errors
     /// If the object has no field for it.
-    pub(crate) fn settle(self, object: &mut Option<Value>) -> Result<(), Status> {
+    pub(crate) fn write_back(self, object: &mut Option<Value>) -> Result<(), Status> {
         match (object, self.new) {
             (Some(object), Some(scale)) => set_replicas(&self.row, object, &scale),
             _ => Ok(()),
@@ -174,19 +174,19 @@ impl Matcher {
         let described = Value::Object(review::described(request, kind, object, request.gvr, gvk));
         let check = request.resource_check(object);
         let none = Variables::new();
-        let asking = Asking::new(&*self.authorizer, request.user);
-        let run = |memo: &Arc<Memo>| {
+        let cel_authorizer = CelAuthorizer::new(&*self.authorizer, request.user);
+        let run = |cache: &Arc<DecisionCache>| {
             hook.conditions.count(&Inputs {
                 object: new.as_ref().or(object),
                 old: old.as_ref().or(request.old),
                 request: &described,
                 namespace: None,
                 params: None,
-                authorizer: Some((memo, &check)),
+                authorizer: Some((cache, &check)),
                 variables: &none,
             })
         };
-        let (matched, counted) = asking.settle(hook.conditions.depth(), run).await?;
+        let (matched, counted) = cel_authorizer.evaluate(hook.conditions.depth(), run).await?;
         meters::matched("webhook", &hook.name, of, request.operation, &counted);
         match matched {
             Matched::Yes => Ok(true),

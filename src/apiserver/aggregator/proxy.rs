@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use stream::upgrade::{self, is_upgrade};
 
 use super::Remote;
-use crate::connect::headers::{forget_connection, forget_credentials};
+use crate::connect::headers::{remove_credentials, remove_hop_by_hop_headers};
 use crate::request::body::Body;
 use crate::request::user::User;
 use crate::response::status;
@@ -34,9 +34,9 @@ impl Remote {
             unavailable()
         })?;
         let upgrades = is_upgrade(request.headers());
-        forget_credentials(request.headers_mut());
+        remove_credentials(request.headers_mut());
         if !upgrades {
-            forget_connection(request.headers_mut());
+            remove_hop_by_hop_headers(request.headers_mut());
         }
         identify(request.headers_mut(), user);
         let failed = |why: &dyn std::fmt::Display| {
@@ -60,7 +60,7 @@ impl Remote {
             return Err(status::text(StatusCode::BAD_GATEWAY, text));
         }
         let mut response = response.map(|body| body.map_err(Into::into).boxed_unsync());
-        forget_connection(response.headers_mut());
+        remove_hop_by_hop_headers(response.headers_mut());
         Ok(response)
     }
 

@@ -76,7 +76,7 @@ impl Remote {
             changed: Notify::new(),
             ended: AtomicBool::new(false),
         };
-        remote.note_status(object);
+        remote.adopt_stored_status(object);
         Some(remote)
     }
 
@@ -92,7 +92,7 @@ impl Remote {
 
     /// Adopts the stored condition `Available`: it is the result of another server until this
     /// server has checked itself.
-    fn note_status(&self, object: &Value) {
+    fn adopt_stored_status(&self, object: &Value) {
         let conditions = items(get(object, "status"), "conditions");
         let available = conditions
             .iter()

@@ -111,7 +111,7 @@ impl SecretTokens {
             .map_err(|error| {
                 format!("cannot read secret {namespace}/{}: {}", claims.secret, error.message)
             })?
-            .and_then(|object| Facts::of(&object))
+            .and_then(|object| ObjectFields::of(&object))
             .filter(|facts| !facts.deleting)
             .ok_or("Token has been invalidated")?;
         // Compares digests, so that timing reveals nothing about the token.
@@ -124,7 +124,7 @@ impl SecretTokens {
                 format!("cannot read service account {namespace}/{account}: {}", error.message)
             })?
             .ok_or_else(|| format!("serviceaccounts {account:?} not found"))?;
-        if Facts::of(&found).is_none_or(|facts| facts.deleting) {
+        if ObjectFields::of(&found).is_none_or(|facts| facts.deleting) {
             return Err(format!("ServiceAccount {namespace}/{account} has been deleted"));
         }
         if *found.uid != *claims.uid {
@@ -161,13 +161,13 @@ impl SecretTokens {
 }
 
 /// The fields of a Secret or ServiceAccount that the check depends on.
-struct Facts {
+struct ObjectFields {
     deleting: bool,
     invalid: bool,
     token: Vec<u8>,
 }
 
-impl Facts {
+impl ObjectFields {
     fn of(object: &Object) -> Option<Self> {
         let value = object.value().ok()?;
         let token = api::value::str_in(&value, &["data", "token"]);

@@ -158,16 +158,16 @@ impl ServiceAccounts {
             return Err(format!("service account {namespace}/{} has been deleted", account.name));
         }
         if let Some(secret) = &bound.secret {
-            self.still_there(&lookup::SECRETS, namespace, secret, "secret", now).await?;
+            self.check_exists(&lookup::SECRETS, namespace, secret, "secret", now).await?;
         }
         match (&bound.pod, &bound.node) {
-            (Some(pod), _) => self.still_there(&lookup::PODS, namespace, pod, "pod", now).await,
-            (None, Some(node)) => self.still_there(&lookup::NODES, "", node, "node", now).await,
+            (Some(pod), _) => self.check_exists(&lookup::PODS, namespace, pod, "pod", now).await,
+            (None, Some(node)) => self.check_exists(&lookup::NODES, "", node, "node", now).await,
             (None, None) => Ok(()),
         }
     }
 
-    async fn still_there(
+    async fn check_exists(
         &self,
         gvr: &Gvr,
         namespace: &str,

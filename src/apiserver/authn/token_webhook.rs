@@ -96,13 +96,13 @@ impl TokenWebhook {
         digest
     }
 
-    fn known(&self, digest: &Digest) -> Option<Answer> {
+    fn cached(&self, digest: &Digest) -> Option<Answer> {
         let answers = self.answers.lock();
         let (until, answer) = answers.get(digest)?;
         (*until > base::clock::now()).then(|| answer.clone())
     }
 
-    fn keep(&self, digest: Digest, answer: &Answer) {
+    fn cache_answer(&self, digest: Digest, answer: &Answer) {
         if self.webhook.cache_ttl.is_zero() {
             return;
         }
@@ -217,7 +217,7 @@ impl TokenAuthenticator for TokenWebhook {
     ) -> Result<Option<TokenIdentity>, String> {
         let digest = self.digest(token, audiences);
         let begun = base::clock::now();
-        if let Some(answer) = self.known(&digest) {
+        if let Some(answer) = self.cached(&digest) {
             meters::token(true, true, begun);
             return Ok(answer);
         }
@@ -226,11 +226,11 @@ impl TokenAuthenticator for TokenWebhook {
             let closed = |_| "the token webhook is closed".to_owned();
             let _call = self.calls.acquire().await.map_err(closed)?;
             // A concurrent request may have resolved the same token meanwhile.
-            if let Some(answer) = self.known(&digest) {
+            if let Some(answer) = self.cached(&digest) {
                 return Ok(answer);
             }
             let answer = self.ask(token, audiences).await?;
-            self.keep(digest, &answer);
+            self.cache_answer(digest, &answer);
             Ok(answer)
         };
         let late = |_| "the token webhook gives no answer: context deadline exceeded".to_owned();
@@ -288,12 +288,12 @@ mod tests {
         let webhook = webhook();
         let one = webhook.digest("t", &[]);
         assert_ne!(one, webhook.digest("t", &["api".into()]));
-        webhook.keep(one, &None);
-        assert_eq!(webhook.known(&one), Some(None));
+        webhook.cache_answer(one, &None);
+        assert_eq!(webhook.cached(&one), Some(None));
         tokio::time::advance(Duration::from_secs(121)).await;
-        assert_eq!(webhook.known(&one), None);
+        assert_eq!(webhook.cached(&one), None);
         for number in 0..=ANSWERS_MAX {
-            webhook.keep(webhook.digest(&number.to_string(), &[]), &None);
+            webhook.cache_answer(webhook.digest(&number.to_string(), &[]), &None);
         }
         assert_eq!(webhook.answers.lock().len(), ANSWERS_MAX);
     }

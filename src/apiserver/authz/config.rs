@@ -76,12 +76,12 @@ impl Kind {
 
 /// A configured authorizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct AuthorizerConfig {
     pub(super) name: String,
     pub(super) kind: Kind,
 }
 
-impl Entry {
+impl AuthorizerConfig {
     /// An authorizer with upstream's default name for its type.
     pub(super) fn plain(kind: Kind) -> Self {
         Self { name: kind.name().to_lowercase(), kind }
@@ -90,7 +90,7 @@ impl Entry {
 
 /// All authorizers, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Configuration(pub(super) Vec<Entry>);
+pub(super) struct Configuration(pub(super) Vec<AuthorizerConfig>);
 
 impl Configuration {
     /// Parses the kubeconfigs of the webhooks; `None` for other authorizers.
@@ -98,7 +98,7 @@ impl Configuration {
     /// # Errors
     /// The field, the file and the error in it.
     pub(super) fn places(&self) -> Result<Vec<Option<Place>>, String> {
-        let place = |(at, entry): (usize, &Entry)| match &entry.kind {
+        let place = |(at, entry): (usize, &AuthorizerConfig)| match &entry.kind {
             Kind::Webhook(hook) => {
                 let field = format!("authorizers[{at}].connectionInfo.kubeConfigFile");
                 place(&field, &hook.kubeconfig).map(Some)
@@ -131,7 +131,7 @@ pub struct Plan {
 impl Default for Plan {
     /// Node and RBAC, as k3s configures its API server.
     fn default() -> Self {
-        let entries = [Kind::Node, Kind::Rbac].map(Entry::plain).to_vec();
+        let entries = [Kind::Node, Kind::Rbac].map(AuthorizerConfig::plain).to_vec();
         Self::of(Configuration(entries), vec![None, None])
     }
 }
@@ -152,10 +152,12 @@ impl Plan {
     /// # Errors
     /// The flag, file and field of the error, with the fix.
     pub fn read(arguments: &[String]) -> Result<Self, String> {
-        match flags::Given::of(arguments)?.meant()? {
-            flags::Meant::Nothing => Ok(Self::default()),
-            flags::Meant::File(file) => Self::from_file(file),
-            flags::Meant::Modes(modes, hook) => Self::from_modes(&modes, hook.as_ref()),
+        match flags::FlagValues::of(arguments)?.resolve()? {
+            flags::SelectedConfiguration::Nothing => Ok(Self::default()),
+            flags::SelectedConfiguration::File(file) => Self::from_file(file),
+            flags::SelectedConfiguration::Modes(modes, hook) => {
+                Self::from_modes(&modes, hook.as_ref())
+            }
         }
     }
 
@@ -174,13 +176,13 @@ impl Plan {
         let mut places = Vec::with_capacity(modes.len());
         for mode in modes {
             let made = match (Kind::plain(mode), hook) {
-                (Some(kind), _) => (Entry::plain(kind), None),
+                (Some(kind), _) => (AuthorizerConfig::plain(kind), None),
                 (None, Some(hook)) => {
                     let why = |why| format!("{why}; correct the file and start again");
                     let place = place("authorization-webhook-config-file", &hook.kubeconfig)
                         .map_err(why)?;
                     let kind = Kind::Webhook(hook.clone());
-                    (Entry { name: DEFAULT_WEBHOOK.to_owned(), kind }, Some(place))
+                    (AuthorizerConfig { name: DEFAULT_WEBHOOK.to_owned(), kind }, Some(place))
                 }
                 // The flags are validated already.
                 (None, None) => continue,

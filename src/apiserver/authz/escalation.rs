@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::rbac::{Rbac, RoleRef};
-use super::rule::{Rule, compact, go_list, missing, nullable, shown};
+use super::rule::{Rule, compact, display, go_list, missing, nullable};
 use super::{Attributes, Authorizer, Decision};
 use crate::admission::{Operation, Plugin, Request};
 use crate::request::user::User;
@@ -148,7 +148,7 @@ impl Escalation {
         if lacking.is_empty() {
             return Ok(());
         }
-        let mut texts: Vec<String> = compact(lacking).iter().map(shown).collect();
+        let mut texts: Vec<String> = compact(lacking).iter().map(display).collect();
         texts.sort();
         texts.dedup();
         let mut why = format!(
@@ -262,7 +262,7 @@ mod tests {
             dry_run: false,
             old: None,
             options: Default::default(),
-            rounds: &Default::default(),
+            reinvocation: &Default::default(),
             reservation: &Default::default(),
             warnings: &warnings,
         };

@@ -25,11 +25,11 @@ pub(super) const FLAGS: [&str; 7] =
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Flags as given; the last value of a flag counts, modes are concatenated.
-pub(super) struct Given<'a>(Vec<(&'a str, &'a str)>);
+pub(super) struct FlagValues<'a>(Vec<(&'a str, &'a str)>);
 
 /// The configuration that the flags select.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Meant {
+pub(super) enum SelectedConfiguration {
     /// No configuration.
     Nothing,
     /// A configuration file.
@@ -38,7 +38,7 @@ pub(super) enum Meant {
     Modes(Vec<String>, Option<Hook>),
 }
 
-impl<'a> Given<'a> {
+impl<'a> FlagValues<'a> {
     /// Parses `NAME=VALUE` arguments.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl<'a> Given<'a> {
     ///
     /// # Errors
     /// Upstream's messages.
-    pub(super) fn meant(&self) -> Result<Meant, String> {
+    pub(super) fn resolve(&self) -> Result<SelectedConfiguration, String> {
         if self.is_given(POLICY_FILE) {
             return Err(format!("{POLICY_FILE} is not supported: {NO_ABAC}"));
         }
@@ -80,7 +80,7 @@ impl<'a> Given<'a> {
                     "--{FILE_FLAG} can not be specified when --{MODE} or --authorization-webhook-* flags are defined"
                 ));
             }
-            return Ok(Meant::File(PathBuf::from(file)));
+            return Ok(SelectedConfiguration::File(PathBuf::from(file)));
         }
         let given = self.0.iter().filter(|(name, _)| *name == MODE);
         let modes: Vec<String> = given
@@ -90,7 +90,7 @@ impl<'a> Given<'a> {
             .collect();
         let hook = self.hook()?;
         if !self.is_given(MODE) && hook.kubeconfig.as_os_str().is_empty() {
-            return Ok(Meant::Nothing);
+            return Ok(SelectedConfiguration::Nothing);
         }
         let mut errors = Vec::new();
         if modes.is_empty() && self.is_given(MODE) {
@@ -118,7 +118,7 @@ impl<'a> Given<'a> {
             errors.push(format!("{MODE} {} has mode specified more than once", go_list(&modes)));
         }
         if errors.is_empty() {
-            return Ok(Meant::Modes(modes, hooked.then_some(hook)));
+            return Ok(SelectedConfiguration::Modes(modes, hooked.then_some(hook)));
         }
         Err(aggregate(errors))
     }
@@ -165,16 +165,18 @@ pub(super) const NO_ABAC: &str =
 mod tests {
     use super::*;
 
-    fn meant(arguments: &[&str]) -> Result<Meant, String> {
+    fn resolve(arguments: &[&str]) -> Result<SelectedConfiguration, String> {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
-        Given::of(&arguments)?.meant()
+        FlagValues::of(&arguments)?.resolve()
     }
 
     #[test]
     fn defaults_are_upstreams() {
-        assert_eq!(meant(&[]).unwrap(), Meant::Nothing);
+        assert_eq!(resolve(&[]).unwrap(), SelectedConfiguration::Nothing);
         let flags = ["--authorization-mode=Node,Webhook", "authorization-webhook-config-file=/h"];
-        let Meant::Modes(modes, Some(hook)) = meant(&flags).unwrap() else { panic!("no webhook") };
+        let SelectedConfiguration::Modes(modes, Some(hook)) = resolve(&flags).unwrap() else {
+            panic!("no webhook")
+        };
         assert_eq!(modes, ["Node", "Webhook"]);
         assert_eq!((hook.authorized_ttl.as_secs(), hook.unauthorized_ttl.as_secs()), (300, 30));
         assert_eq!((hook.timeout.as_secs(), hook.version), (30, Version::V1beta1));
@@ -183,8 +185,8 @@ mod tests {
 
     #[test]
     fn modes_add_up_in_their_order() {
-        let modes = |flags: &[&str]| match meant(flags) {
-            Ok(Meant::Modes(modes, None)) => modes.join(" "),
+        let modes = |flags: &[&str]| match resolve(flags) {
+            Ok(SelectedConfiguration::Modes(modes, None)) => modes.join(" "),
             other => panic!("{other:?}"),
         };
         assert_eq!(modes(&["authorization-mode=RBAC,Node"]), "RBAC Node");
@@ -247,7 +249,7 @@ mod tests {
                 "authorization-mode: needs a value, write authorization-mode=VALUE",
             ),
         ] {
-            assert_eq!(meant(flags).unwrap_err(), want, "{flags:?}");
+            assert_eq!(resolve(flags).unwrap_err(), want, "{flags:?}");
         }
     }
 }

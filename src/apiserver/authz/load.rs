@@ -10,7 +10,7 @@ use api::field::{Error, Path, go_quote};
 use api::validation::names::name_is_subdomain;
 use serde_json::{Map, Value};
 
-use super::config::{Configuration, Entry, Hook, Kind, Version};
+use super::config::{AuthorizerConfig, Configuration, Hook, Kind, Version};
 use super::flags::NO_ABAC;
 use super::webhook::conditions::{CONDITIONS_MAX, condition};
 use crate::response::aggregate::aggregate;
@@ -43,7 +43,8 @@ pub(super) fn configuration(text: &[u8]) -> Result<Configuration, String> {
     let mut reader = Reader::default();
     reader.known(map, "", &["apiVersion", "kind", "authorizers"]);
     let found = reader.objects(map, "authorizers", &Path::default());
-    let found: Vec<Given> = found.iter().map(|(path, map)| reader.authorizer(map, path)).collect();
+    let found: Vec<DecodedAuthorizer> =
+        found.iter().map(|(path, map)| reader.authorizer(map, path)).collect();
     let mut errors = std::mem::take(&mut reader.errors);
     reader.finish().map_err(load)?;
     let entries = validated(&found, &mut errors);
@@ -80,7 +81,7 @@ fn versioned(map: &Map<String, Value>) -> Result<(), String> {
 }
 
 /// The names of authorizers that need none in the file: all but webhooks.
-fn named(entries: &[Entry]) -> Vec<String> {
+fn named(entries: &[AuthorizerConfig]) -> Vec<String> {
     let others = entries.iter().filter(|entry| !matches!(entry.kind, Kind::Webhook(_)));
     let wrong = others.filter_map(|entry| {
         let kind = entry.kind.name();
@@ -93,14 +94,14 @@ fn named(entries: &[Entry]) -> Vec<String> {
 }
 
 /// An authorizer from the file, with defaults.
-struct Given {
+struct DecodedAuthorizer {
     path: Path,
     kind: String,
     name: String,
-    webhook: Option<GivenHook>,
+    webhook: Option<DecodedWebhook>,
 }
 
-struct GivenHook {
+struct DecodedWebhook {
     authorized: (i64, bool),
     unauthorized: (i64, bool),
     timeout: i64,
@@ -113,10 +114,10 @@ struct GivenHook {
 }
 
 impl Reader {
-    fn authorizer(&mut self, map: &Map<String, Value>, path: &Path) -> Given {
+    fn authorizer(&mut self, map: &Map<String, Value>, path: &Path) -> DecodedAuthorizer {
         self.known(map, &path.to_string(), &["type", "name", "webhook"]);
         let webhook = self.object(map, "webhook", path);
-        Given {
+        DecodedAuthorizer {
             path: path.clone(),
             kind: self.text(map, "type", path),
             name: self.text(map, "name", path),
@@ -134,7 +135,7 @@ impl Reader {
         }
     }
 
-    fn webhook(&mut self, map: &Map<String, Value>, path: &Path) -> GivenHook {
+    fn webhook(&mut self, map: &Map<String, Value>, path: &Path) -> DecodedWebhook {
         let known = [
             "authorizedTTL",
             "cacheAuthorizedRequests",
@@ -162,7 +163,7 @@ impl Reader {
         let authorized = or(self.duration(map, "authorizedTTL", path), 300_000_000_000);
         let unauthorized = or(self.duration(map, "unauthorizedTTL", path), 30_000_000_000);
         let kubeconfig = connection.get("kubeConfigFile").is_some_and(|file| !file.is_null());
-        GivenHook {
+        DecodedWebhook {
             authorized: (
                 authorized,
                 self.boolean(map, "cacheAuthorizedRequests", path).unwrap_or(true),
@@ -182,7 +183,7 @@ impl Reader {
     }
 }
 
-fn validated(found: &[Given], errors: &mut Vec<Error>) -> Vec<Entry> {
+fn validated(found: &[DecodedAuthorizer], errors: &mut Vec<Error>) -> Vec<AuthorizerConfig> {
     if found.is_empty() {
         let why = "at least one authorization mode must be defined";
         errors.push(Error::required(&Path::new("authorizers"), why));
@@ -237,12 +238,12 @@ fn validated(found: &[Given], errors: &mut Vec<Error>) -> Vec<Entry> {
                 continue;
             }
         };
-        entries.push(Entry { name: given.name.clone(), kind });
+        entries.push(AuthorizerConfig { name: given.name.clone(), kind });
     }
     entries
 }
 
-impl GivenHook {
+impl DecodedWebhook {
     /// The webhook; `None` if it is invalid. Upstream's error paths name its fields as those of the
     /// authorizer.
     fn validated(&self, path: &Path, errors: &mut Vec<Error>) -> Option<Hook> {
@@ -302,7 +303,7 @@ impl GivenHook {
             }
             ("KubeConfigFile", None | Some("")) => errors.push(Error::required(&field, "")),
             ("KubeConfigFile", Some(file)) => {
-                if let Err(why) = look_at(file) {
+                if let Err(why) = check_readable(file) {
                     errors.push(Error::invalid(&field, file, why));
                 }
             }
@@ -315,7 +316,7 @@ impl GivenHook {
 }
 
 /// Checks that a kubeconfig can be read.
-fn look_at(file: &str) -> Result<(), String> {
+fn check_readable(file: &str) -> Result<(), String> {
     if !File::new(file).is_absolute() {
         return Err("must be an absolute path".to_owned());
     }

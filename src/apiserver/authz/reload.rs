@@ -15,12 +15,12 @@ use super::webhook::Webhook;
 use super::{Attributes, Authorizer, Decision, Known, load};
 use crate::authz::always::{AlwaysAllow, AlwaysDeny};
 use crate::authz::metrics::Counts;
-use crate::file_watcher::Changes;
+use crate::file_watcher::FileWatcher;
 use crate::request::user::User;
 use crate::webhook::kubeconfig::Place;
 
 /// The dependencies of authorizers, which persist over reloads.
-struct Making {
+struct AuthorizerFactory {
     node: Arc<dyn Authorizer>,
     rbac: Arc<dyn Authorizer>,
     counts: Arc<Counts>,
@@ -28,12 +28,12 @@ struct Making {
 }
 
 /// A chain and the webhooks in it.
-struct Made {
+struct BuiltChain {
     chain: Chain,
     webhooks: Vec<Arc<Webhook>>,
 }
 
-impl Made {
+impl BuiltChain {
     async fn check(&self) -> Result<(), String> {
         for webhook in &self.webhooks {
             webhook.check().await?;
@@ -42,8 +42,8 @@ impl Made {
     }
 }
 
-impl Making {
-    fn make(&self, configuration: &Configuration, places: &[Option<Place>]) -> Made {
+impl AuthorizerFactory {
+    fn make(&self, configuration: &Configuration, places: &[Option<Place>]) -> BuiltChain {
         let mut webhooks = Vec::new();
         let mut members = Vec::with_capacity(configuration.0.len());
         for (at, entry) in configuration.0.iter().enumerate() {
@@ -64,7 +64,7 @@ impl Making {
             let tally = self.counts.tally(entry.kind.name(), &entry.name);
             members.push(Member::new(&entry.name, authorizer, tally));
         }
-        Made { chain: Chain::of(members, &self.counts), webhooks }
+        BuiltChain { chain: Chain::of(members, &self.counts), webhooks }
     }
 }
 
@@ -72,7 +72,7 @@ impl Making {
 pub struct Authorization {
     authorizer: Arc<dyn Authorizer>,
     webhooks: Vec<Arc<Webhook>>,
-    reloaded: Option<Arc<Reloaded>>,
+    reloaded: Option<Arc<ReloadableAuthorizer>>,
 }
 
 impl Authorization {
@@ -83,13 +83,13 @@ impl Authorization {
         rbac: Arc<dyn Authorizer>,
         tasks: &Tasks,
     ) -> Self {
-        let making = Making { node, rbac, counts: Arc::default(), tasks: tasks.clone() };
-        let Made { chain, webhooks } = making.make(&plan.configuration, &plan.places);
+        let making = AuthorizerFactory { node, rbac, counts: Arc::default(), tasks: tasks.clone() };
+        let BuiltChain { chain, webhooks } = making.make(&plan.configuration, &plan.places);
         let Some((file, text)) = plan.file else {
             return Self { authorizer: Arc::new(chain), webhooks, reloaded: None };
         };
         making.counts.holds(&text);
-        let reloaded = Arc::new(Reloaded {
+        let reloaded = Arc::new(ReloadableAuthorizer {
             current: ArcSwap::from_pointee(chain),
             making,
             file,
@@ -194,27 +194,27 @@ fn read(file: &Path, last: &(Vec<u8>, Configuration), required: &[&'static str])
 
 /// A chain that is replaced when its file changes. An invalid file is logged and the former chain
 /// stays in effect.
-struct Reloaded {
+struct ReloadableAuthorizer {
     current: ArcSwap<Chain>,
-    making: Making,
+    making: AuthorizerFactory,
     file: PathBuf,
     required: Vec<&'static str>,
     /// The text that was last read, and the active configuration.
     last: Mutex<Arc<(Vec<u8>, Configuration)>>,
 }
 
-impl Reloaded {
+impl ReloadableAuthorizer {
     /// Runs until it is dropped.
     async fn watch(&self) {
-        let mut changes = Changes::of(&self.file).await;
+        let mut changes = FileWatcher::new(&self.file).await;
         loop {
             // Read once first: the file may have changed since the start.
-            self.read_again().await;
+            self.reload().await;
             changes.next().await;
         }
     }
 
-    async fn read_again(&self) {
+    async fn reload(&self) {
         let (file, required) = (self.file.clone(), self.required.clone());
         let last = Arc::clone(&self.last.lock());
         let known = Arc::clone(&last);
@@ -256,7 +256,7 @@ impl Reloaded {
 }
 
 #[async_trait]
-impl Authorizer for Reloaded {
+impl Authorizer for ReloadableAuthorizer {
     async fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         let chain = self.current.load_full();
         chain.authorize(user, attributes).await
@@ -274,10 +274,10 @@ impl Authorizer for Reloaded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authz::config::Entry;
+    use crate::authz::config::AuthorizerConfig;
 
     fn of(kinds: &[Kind]) -> Configuration {
-        Configuration(kinds.iter().cloned().map(Entry::plain).collect())
+        Configuration(kinds.iter().cloned().map(AuthorizerConfig::plain).collect())
     }
 
     /// Messages of upstream's `reload.go` and `LoadAndValidateData`.

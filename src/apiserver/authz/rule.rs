@@ -179,7 +179,7 @@ pub fn compact(rules: Vec<Rule>) -> Vec<Rule> {
 }
 
 /// A rule in the format of denials: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
-pub fn shown(rule: &Rule) -> String {
+pub fn display(rule: &Rule) -> String {
     let parts = [
         ("APIGroups", &rule.api_groups),
         ("Resources", &rule.resources),
@@ -187,12 +187,12 @@ pub fn shown(rule: &Rule) -> String {
         ("ResourceNames", &rule.resource_names),
         ("Verbs", &rule.verbs),
     ];
-    let shown: Vec<String> = parts
+    let display: Vec<String> = parts
         .iter()
         .filter(|(_, list)| !list.is_empty())
         .map(|(name, list)| format!("{name}:{}", go_list(list)))
         .collect();
-    format!("{{{}}}", shown.join(", "))
+    format!("{{{}}}", display.join(", "))
 }
 
 /// Strings in the format of Go's `%q` for a slice: `["a" "b"]`.
@@ -270,7 +270,7 @@ mod tests {
             rule(&["get", "list", "watch"], &[""], &["pods"], &[]),
             rule(&["get"], &["apps"], &["*/scale"], &["x"]),
         ];
-        let texts: Vec<String> = compact(missing(&owned, &wanted)).iter().map(shown).collect();
+        let texts: Vec<String> = compact(missing(&owned, &wanted)).iter().map(display).collect();
         assert_eq!(
             texts,
             [

@@ -35,7 +35,7 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// cached, in bytes.
 const REMEMBERED_MAX: usize = 10_000;
 /// The minimum interval between logged failures.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A failed call.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(super) struct Webhook {
     poster: Poster,
     cache: Mutex<Cache>,
     counts: Arc<Counts>,
-    told: Mutex<Option<tokio::time::Instant>>,
+    last_logged: Mutex<Option<tokio::time::Instant>>,
 }
 
 impl Webhook {
@@ -73,7 +73,7 @@ impl Webhook {
             poster: Poster::new(place, post::User::AUTHORIZATION, tasks),
             cache: Mutex::default(),
             counts: Arc::clone(counts),
-            told: Mutex::default(),
+            last_logged: Mutex::default(),
         }
     }
 
@@ -162,11 +162,11 @@ impl Webhook {
         }
     }
 
-    fn tell(&self, error: &str) {
+    fn log_failure(&self, error: &str) {
         let now = base::clock::now();
-        let mut told = self.told.lock();
-        if told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY) {
-            *told = Some(now);
+        let mut last_logged = self.last_logged.lock();
+        if last_logged.is_none_or(|last_logged| now.duration_since(last_logged) >= LOG_INTERVAL) {
+            *last_logged = Some(now);
             tracing::error!(webhook = self.name, error, "an authorization webhook does not answer");
         }
     }
@@ -242,7 +242,7 @@ impl Authorizer for Webhook {
                 decision(status)
             }
             Err(fault) => {
-                self.tell(&fault.text);
+                self.log_failure(&fault.text);
                 if !self.settings.denies_on_failure {
                     self.counts.failed_open(&self.name, fault.outcome);
                 }

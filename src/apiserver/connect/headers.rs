@@ -13,7 +13,7 @@ use http::header::{
 const BEARER_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// Removes credentials for this server, so that the backend cannot impersonate the client.
-pub(crate) fn forget_credentials(headers: &mut HeaderMap) {
+pub(crate) fn remove_credentials(headers: &mut HeaderMap) {
     headers.remove(AUTHORIZATION);
     let ours = |name: &HeaderName| {
         name.as_str().starts_with("impersonate-") || name.as_str().starts_with("x-remote-")
@@ -40,7 +40,7 @@ pub(crate) fn forget_credentials(headers: &mut HeaderMap) {
 }
 
 /// Removes hop-by-hop headers (RFC 9110, 7.6.1).
-pub(crate) fn forget_connection(headers: &mut HeaderMap) {
+pub(crate) fn remove_hop_by_hop_headers(headers: &mut HeaderMap) {
     let listed: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -133,7 +133,7 @@ mod tests {
             ),
             ("cookie", "a=b"),
         ]);
-        forget_credentials(&mut headers);
+        remove_credentials(&mut headers);
         assert_eq!(
             headers,
             map(&[("sec-websocket-protocol", "v5.channel.k8s.io"), ("cookie", "a=b")])

@@ -11,7 +11,7 @@ use rustls::{ClientConfig, Error};
 use tokio_rustls::TlsConnector;
 
 /// The same client configuration and certificate, without verification of the server.
-pub(super) fn trusting(config: &ClientConfig) -> Arc<ClientConfig> {
+pub(super) fn unverified(config: &ClientConfig) -> Arc<ClientConfig> {
     let mut config = config.clone();
     let verifier = Arc::new(AnyServer::new(Arc::clone(config.crypto_provider())));
     config.dangerous().set_certificate_verifier(verifier);
@@ -19,7 +19,7 @@ pub(super) fn trusting(config: &ClientConfig) -> Arc<ClientConfig> {
 }
 
 /// A client configuration without certificate and without verification of the server.
-pub(super) fn stranger(config: &ClientConfig) -> Result<Arc<ClientConfig>, Error> {
+pub(super) fn anonymous_unverified(config: &ClientConfig) -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::clone(config.crypto_provider());
     let verifier = Arc::new(AnyServer::new(Arc::clone(&provider)));
     let config = ClientConfig::builder_with_provider(provider)

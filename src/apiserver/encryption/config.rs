@@ -30,7 +30,7 @@ const TIMEOUT: i64 = 3_000_000_000;
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) resources: Vec<String>,
-    providers: Vec<Given>,
+    providers: Vec<DecodedProvider>,
 }
 
 /// A key and its secret.
@@ -41,7 +41,7 @@ struct Key {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-enum Given {
+enum DecodedProvider {
     Gcm(Vec<Key>),
     Cbc(Vec<Key>),
     Secretbox(Vec<Key>),
@@ -203,7 +203,7 @@ impl Reader {
         path: &Path,
         (names, reload): (&mut BTreeSet<String>, bool),
         errors: &mut Vec<Error>,
-    ) -> Option<Given> {
+    ) -> Option<DecodedProvider> {
         self.known(map, &path.to_string(), &FIELDS);
         let found: BTreeMap<&str, (Path, &Map<String, Value>)> = FIELDS
             .into_iter()
@@ -221,13 +221,13 @@ impl Reader {
             Some(this.keys(map, path, lengths, errors))
         };
         // In upstream's order; the first of several counts.
-        let gcm = keys(self, "aesgcm", &[16, 24, 32]).map(Given::Gcm);
-        let cbc = keys(self, "aescbc", &[16, 24, 32]).map(Given::Cbc);
-        let secretbox = keys(self, "secretbox", &[32]).map(Given::Secretbox);
+        let gcm = keys(self, "aesgcm", &[16, 24, 32]).map(DecodedProvider::Gcm);
+        let cbc = keys(self, "aescbc", &[16, 24, 32]).map(DecodedProvider::Cbc);
+        let secretbox = keys(self, "secretbox", &[32]).map(DecodedProvider::Secretbox);
         if let Some((path, map)) = found.get("identity") {
             self.known(map, &path.to_string(), &[]);
         }
-        let identity = found.contains_key("identity").then_some(Given::Identity);
+        let identity = found.contains_key("identity").then_some(DecodedProvider::Identity);
         let kms =
             found.get("kms").and_then(|(path, map)| self.kms(map, path, (names, reload), errors));
         kms.or(gcm).or(cbc).or(secretbox).or(identity)
@@ -287,7 +287,7 @@ impl Reader {
         path: &Path,
         (names, reload): (&mut BTreeSet<String>, bool),
         errors: &mut Vec<Error>,
-    ) -> Option<Given> {
+    ) -> Option<DecodedProvider> {
         let known = ["apiVersion", "name", "cachesize", "endpoint", "timeout"];
         self.known(map, &path.to_string(), &known);
         let name = self.text(map, "name", path);
@@ -353,7 +353,7 @@ impl Reader {
             )),
         }
         let timeout = Duration::from_nanos(u64::try_from(nanos).unwrap_or_default());
-        Some(Given::Kms { name, socket, timeout })
+        Some(DecodedProvider::Kms { name, socket, timeout })
     }
 }
 
@@ -421,7 +421,7 @@ impl Configuration {
     }
 }
 
-impl Given {
+impl DecodedProvider {
     fn provider(&self, counts: &Arc<Counts>, tasks: &Tasks) -> Result<Provider, String> {
         const AES: &str = "no matching key was found for the provided AES transformer";
         const BOX: &str = "no matching key was found for the provided Secretbox transformer";

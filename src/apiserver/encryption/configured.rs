@@ -19,7 +19,7 @@ use super::kms::Kms;
 use super::providers::{self, Provider};
 use super::{Keys, is_encrypted};
 use crate::encryption::metrics::Counts;
-use crate::file_watcher::Changes;
+use crate::file_watcher::FileWatcher;
 use crate::flags;
 use crate::registry::storage::{Opened, Transformer};
 use crate::response::aggregate::aggregate;
@@ -27,9 +27,9 @@ use crate::response::aggregate::aggregate;
 const FILE_FLAG: &str = "encryption-provider-config";
 const RELOAD_FLAG: &str = "encryption-provider-config-automatic-reload";
 /// The time for the plugins of a changed file to become healthy (`minKMSPluginCloseGracePeriod`).
-const WELL_MAX: Duration = Duration::from_secs(10);
+const HEALTHY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between attempts after a failed load (`EncryptionConfigFileChangePollDuration`).
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// The initial and maximum delay between health checks of these plugins.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
@@ -177,10 +177,10 @@ impl Configured {
 
     /// Runs until it is dropped.
     async fn watch(&self) {
-        let mut changes = Changes::of(&self.file).await;
+        let mut changes = FileWatcher::new(&self.file).await;
         loop {
             // Read once first: the file may have changed since the start.
-            let read = self.read_again().await;
+            let read = self.reload().await;
             let again = read.is_err();
             match read {
                 Ok(None) => {}
@@ -196,12 +196,12 @@ impl Configured {
             tokio::select! {
                 () = changes.next() => {}
                 // Retry, because a plugin does not notify when it becomes healthy.
-                () = base::clock::sleep(AGAIN), if again => {}
+                () = base::clock::sleep(RETRY_INTERVAL), if again => {}
             }
         }
     }
 
-    async fn read_again(&self) -> Result<Option<String>, String> {
+    async fn reload(&self) -> Result<Option<String>, String> {
         let file = self.file.clone();
         let loaded = base::tasks::blocking(move || load(&file, true)).await;
         let (hash, configuration) = loaded.map_err(|e| e.to_string())??;
@@ -211,7 +211,7 @@ impl Configured {
         let (table, plugins) = configuration.build(&self.counts, &self.tasks)?;
         let current = Current { table, plugins };
         let mut wait = base::Backoff::new(WAIT.0, WAIT.1);
-        let until = base::clock::now() + WELL_MAX;
+        let until = base::clock::now() + HEALTHY_TIMEOUT;
         while let Err(why) = current.check().await {
             if base::clock::now() >= until || !wait.wait(self.tasks.shutdown()).await {
                 return Err(format!("health check for new transformers failed: {why}"));

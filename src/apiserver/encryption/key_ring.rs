@@ -135,13 +135,13 @@ struct Key {
 }
 
 #[derive(Clone)]
-enum Entry {
+enum RingEntry {
     /// Unencrypted values.
     Plain,
     Key(Arc<Key>),
 }
 
-impl Entry {
+impl RingEntry {
     fn id(&self) -> Option<&str> {
         match self {
             Self::Plain => None,
@@ -155,10 +155,10 @@ impl Entry {
 pub struct Ring {
     generation: u64,
     stage: Stage,
-    entries: Vec<Entry>,
+    entries: Vec<RingEntry>,
 }
 
-fn key(id: &str, secret: &[u8]) -> Result<Entry, &'static str> {
+fn key(id: &str, secret: &[u8]) -> Result<RingEntry, &'static str> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.';
     if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(plain) {
         return Err("the key's id is not a short word");
@@ -168,7 +168,7 @@ fn key(id: &str, secret: &[u8]) -> Result<Entry, &'static str> {
     let unbound =
         UnboundKey::new(&AES_256_GCM, secret.as_slice()).map_err(|_| "the key has not 32 bytes")?;
     let cipher = LessSafeKey::new(unbound);
-    Ok(Entry::Key(Arc::new(Key { id: id.to_owned(), secret, cipher })))
+    Ok(RingEntry::Key(Arc::new(Key { id: id.to_owned(), secret, cipher })))
 }
 
 impl Ring {
@@ -198,7 +198,7 @@ impl Ring {
 
     fn take_line(&mut self, line: &str) -> Result<(), &'static str> {
         if line == "identity" {
-            self.entries.push(Entry::Plain);
+            self.entries.push(RingEntry::Plain);
             return Ok(());
         }
         let (id, rest) = line.split_once(' ').ok_or("no id and key")?;
@@ -233,8 +233,8 @@ impl Ring {
         }
         for entry in &self.entries {
             let _ = match entry {
-                Entry::Plain => writeln!(text, "identity"),
-                Entry::Key(key) => {
+                RingEntry::Plain => writeln!(text, "identity"),
+                RingEntry::Key(key) => {
                     writeln!(text, "{} {}", key.id, STANDARD.encode(key.secret.as_slice()))
                 }
             };
@@ -268,22 +268,22 @@ impl Ring {
 
     fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.entries.iter().filter_map(|entry| match entry {
-            Entry::Plain => None,
-            Entry::Key(key) => Some(key),
+            RingEntry::Plain => None,
+            RingEntry::Key(key) => Some(key),
         })
     }
 
     /// The name of the key that encrypts; `None` if values are stored unencrypted.
     pub fn active(&self) -> Option<&str> {
-        self.entries.first().and_then(Entry::id)
+        self.entries.first().and_then(RingEntry::id)
     }
 
     /// The names of the other keys.
     pub fn inactive(&self) -> Vec<&str> {
-        self.entries.iter().skip(1).filter_map(Entry::id).collect()
+        self.entries.iter().skip(1).filter_map(RingEntry::id).collect()
     }
 
-    fn step(&self, stage: Stage, entries: Vec<Entry>) -> Self {
+    fn step(&self, stage: Stage, entries: Vec<RingEntry>) -> Self {
         Self { generation: self.generation.saturating_add(1), stage, entries }
     }
 
@@ -318,7 +318,7 @@ impl Ring {
                 (Some(prepared), active)
             }
             (_, true, Wish::Disable) => {
-                let entries = std::iter::once(Entry::Plain).chain(entries).collect();
+                let entries = std::iter::once(RingEntry::Plain).chain(entries).collect();
                 (None, self.step(Stage::Active, entries))
             }
             (_, false, Wish::Enable) => {
@@ -357,10 +357,10 @@ impl Ring {
     /// The ring with the keys of `former` that it lacks appended: they decrypt the values of an old
     /// snapshot.
     #[must_use]
-    pub fn beside(&self, former: &Self) -> Self {
+    pub fn with_keys_of(&self, former: &Self) -> Self {
         let mut both = self.clone();
         let unknown = former.keys().filter(|key| self.keys().all(|own| own.id != key.id));
-        both.entries.extend(unknown.map(|key| Entry::Key(Arc::clone(key))));
+        both.entries.extend(unknown.map(|key| RingEntry::Key(Arc::clone(key))));
         both.entries.truncate(KEYS_MAX);
         if both.entries.len() > self.entries.len() {
             both.generation = both.generation.saturating_add(1);
@@ -386,7 +386,7 @@ impl Ring {
             let known = newest.keys().any(|known| known.secret == key.secret);
             let room = newest.entries.len() < KEYS_MAX;
             if !behind && !known && room && newest.keys().all(|known| known.id != key.id) {
-                newest.entries.push(Entry::Key(Arc::clone(key)));
+                newest.entries.push(RingEntry::Key(Arc::clone(key)));
                 added = true;
             }
         }
@@ -403,8 +403,8 @@ impl Ring {
     pub fn encrypt(&self, key: &str, value: &[u8]) -> Result<Option<Bytes>, Error> {
         let failed = || Error::Seal { key: key.to_owned() };
         let first = match self.entries.first().ok_or_else(failed)? {
-            Entry::Plain => return Ok(None),
-            Entry::Key(first) => first,
+            RingEntry::Plain => return Ok(None),
+            RingEntry::Key(first) => first,
         };
         // 96 random bits: a key can encrypt 2^32 values before a nonce collision becomes likely.
         let mut nonce = [0; NONCE_LEN];
@@ -469,7 +469,7 @@ impl Ring {
     }
 }
 
-fn fresh(id: String) -> Result<Entry, &'static str> {
+fn fresh(id: String) -> Result<RingEntry, &'static str> {
     let mut secret = vec![0; 32];
     base::clock::random_bytes(&mut secret);
     key(&id, &SecretValue::from(secret))

@@ -29,9 +29,9 @@ pub(super) use wire::Annotations;
 use wire::{SourceType, Stored};
 
 /// The poll intervals of a healthy and of an unhealthy plugin (`kmsv2PluginHealthz…Interval`).
-const ASKED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
+const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
 /// How long a health check reuses the last status of a healthy and of an unhealthy plugin.
-const TOLD: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(3));
+const STATUS_TTL: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(3));
 /// How long a seed can encrypt after the plugin was last healthy
 /// (`kmsv2PluginWriteDEKSourceMaxTTL`).
 const WRITES_MAX: Duration = Duration::from_secs(180);
@@ -136,7 +136,7 @@ struct State {
 
 /// The last status of the plugin.
 #[derive(Default)]
-struct Heard {
+struct LastStatus {
     last: Option<(Instant, Result<(), String>)>,
     version: String,
 }
@@ -151,7 +151,7 @@ pub(super) struct Kms {
     plugin: Arc<dyn Plugin>,
     state: ArcSwapOption<State>,
     seeds: Mutex<Seeds>,
-    heard: tokio::sync::Mutex<Heard>,
+    heard: tokio::sync::Mutex<LastStatus>,
     /// Serializes calls: concurrent readers mostly need the same seed.
     fetching: tokio::sync::Mutex<()>,
     counts: Arc<Counts>,
@@ -378,7 +378,7 @@ impl Kms {
     pub(super) async fn check(&self) -> Result<(), String> {
         let mut heard = self.heard.lock().await;
         if let Some((at, told)) = &heard.last {
-            let lasts = if told.is_ok() { TOLD.0 } else { TOLD.1 };
+            let lasts = if told.is_ok() { STATUS_TTL.0 } else { STATUS_TTL.1 };
             if base::clock::now().duration_since(*at) < lasts {
                 return told.clone();
             }
@@ -514,10 +514,10 @@ async fn watch(kms: Weak<Kms>) {
     loop {
         let Some(one) = kms.upgrade() else { return };
         let wait = match one.check().await {
-            Ok(()) => ASKED.0,
+            Ok(()) => POLL_INTERVALS.0,
             Err(error) => {
                 tracing::warn!(provider = one.name, error, "the KMS plugin is not well");
-                ASKED.1
+                POLL_INTERVALS.1
             }
         };
         drop(one);

@@ -123,7 +123,7 @@ pub async fn unopened(
 ///
 /// # Errors
 /// Errors of the store, or the key whose value cannot be decrypted. Rewritten values are kept.
-pub async fn write_anew(store: &Arc<dyn Backend>, keys: &Keys) -> Result<usize, String> {
+pub async fn rewrite_stale(store: &Arc<dyn Backend>, keys: &Keys) -> Result<usize, String> {
     let ring = keys.ring();
     let mut written = 0;
     let told = |error: StoreError| error.to_string();

@@ -95,7 +95,7 @@ impl Client {
                     "unexpected error when reading response body. Please retry. Original error: {e}"
                 ))
             })?;
-            self.keep(address, sender);
+            self.return_idle(address, sender);
             answer(&parts, &body.to_bytes())
         };
         match tokio::time::timeout(timeout, exchange).await {
@@ -158,7 +158,7 @@ impl Client {
         Some(idle.swap_remove(at))
     }
 
-    fn keep(&self, address: SocketAddr, sender: SendRequest<Full<Bytes>>) {
+    fn return_idle(&self, address: SocketAddr, sender: SendRequest<Full<Bytes>>) {
         let mut idle = self.idle.lock();
         if idle.len() < IDLE_MAX && !sender.is_closed() {
             idle.push(Idle { address, sender, since: base::clock::now() });

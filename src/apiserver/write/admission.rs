@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{BINDING, Write};
 use crate::admission::quota::Reservation;
-use crate::admission::reinvocation::Rounds;
+use crate::admission::reinvocation::ReinvocationContext;
 use crate::admission::{Operation, Options, Request};
 use crate::metrics::admission::Step;
 use crate::registry::metadata;
@@ -21,7 +21,7 @@ impl Write<'_> {
         operation: Operation,
         name: &'b str,
         old: Option<&'b Value>,
-        rounds: &'b Rounds,
+        reinvocation: &'b ReinvocationContext,
         reservation: &'b Mutex<Option<Reservation>>,
     ) -> Request<'b> {
         Request {
@@ -35,7 +35,7 @@ impl Write<'_> {
             dry_run: self.options.dry_run,
             old,
             options: self.admission_options(operation),
-            rounds,
+            reinvocation,
             reservation,
             warnings: &self.context.warnings,
         }
@@ -59,13 +59,13 @@ impl Write<'_> {
     }
 
     /// Runs the mutating side of all plugins, twice when webhooks changed the object.
-    async fn mutate_in_rounds(
+    async fn mutate_with_reinvocation(
         &self,
         request: &Request<'_>,
         object: &mut Option<Value>,
     ) -> Result<(), Status> {
         self.mutate_in_round(request, object).await?;
-        if request.rounds.begin_second() {
+        if request.reinvocation.begin_second_pass() {
             self.mutate_in_round(request, object).await?;
         }
         Ok(())
@@ -99,11 +99,11 @@ impl Write<'_> {
         if operation == Operation::Update && self.subresource == BINDING {
             return Ok(value);
         }
-        let (rounds, reservation) = (Rounds::default(), Mutex::default());
-        let request = self.admission(operation, name, old, &rounds, &reservation);
+        let (reinvocation, reservation) = (ReinvocationContext::default(), Mutex::default());
+        let request = self.admission(operation, name, old, &reinvocation, &reservation);
         let owners = value.pointer(OWNERS).cloned();
         let mut object = Some(value);
-        self.mutate_in_rounds(&request, &mut object).await?;
+        self.mutate_with_reinvocation(&request, &mut object).await?;
         let mut object =
             object.ok_or_else(|| Status::internal("admission took the object away"))?;
         self.keep_owners(owners, &mut object);
@@ -140,8 +140,8 @@ impl Write<'_> {
         if operation == Operation::Update && self.subresource == BINDING {
             return Ok(None);
         }
-        let (rounds, reservation) = (Rounds::default(), Mutex::default());
-        let request = self.admission(operation, name, old, &rounds, &reservation);
+        let (reinvocation, reservation) = (ReinvocationContext::default(), Mutex::default());
+        let request = self.admission(operation, name, old, &reinvocation, &reservation);
         let mut step = Step::begin("validate", operation);
         let mut outcome = Ok(());
         for plugin in &self.context.server.parts.admission {
@@ -171,9 +171,10 @@ impl Write<'_> {
     /// # Errors
     /// The error of the plugin that rejects the request.
     pub(crate) async fn admit_delete(&self, name: &str, old: &Value) -> Result<(), Status> {
-        let (rounds, reservation) = (Rounds::default(), Mutex::default());
-        let request = self.admission(Operation::Delete, name, Some(old), &rounds, &reservation);
-        self.mutate_in_rounds(&request, &mut None).await?;
+        let (reinvocation, reservation) = (ReinvocationContext::default(), Mutex::default());
+        let request =
+            self.admission(Operation::Delete, name, Some(old), &reinvocation, &reservation);
+        self.mutate_with_reinvocation(&request, &mut None).await?;
         self.admit(Operation::Delete, name, Some(old), None).await.map(drop)
     }
 
@@ -183,9 +184,9 @@ impl Write<'_> {
     /// The error of the plugin that rejects the request.
     pub(crate) async fn admit_connect(&self, name: &str, options: &Value) -> Result<(), Status> {
         let mut object = Some(options.clone());
-        let (rounds, reservation) = (Rounds::default(), Mutex::default());
-        let request = self.admission(Operation::Connect, name, None, &rounds, &reservation);
-        self.mutate_in_rounds(&request, &mut object).await?;
+        let (reinvocation, reservation) = (ReinvocationContext::default(), Mutex::default());
+        let request = self.admission(Operation::Connect, name, None, &reinvocation, &reservation);
+        self.mutate_with_reinvocation(&request, &mut object).await?;
         self.admit(Operation::Connect, name, None, object.as_ref()).await.map(drop)
     }
 }

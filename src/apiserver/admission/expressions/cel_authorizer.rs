@@ -11,45 +11,45 @@ use crate::authz::{self, Attributes, Authorizer};
 use crate::request::user::User;
 
 /// The depth of a syntax tree up to which it is evaluated on the caller's stack.
-const SHALLOW: usize = 40;
+const CALLER_STACK_DEPTH_MAX: usize = 40;
 /// The stack size for deeper ones, in bytes.
 const STACK_BYTES: usize = 32 << 20;
 
 /// The authorization decisions of one request.
 #[derive(Debug, Default)]
-pub(crate) struct Memo(Mutex<State>);
+pub(crate) struct DecisionCache(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    answers: Vec<(Check, Decision)>,
+    decisions: Vec<(Check, Decision)>,
     /// Checks that have no decision yet.
-    open: Vec<Check>,
+    pending: Vec<Check>,
 }
 
-impl Authorize for Memo {
+impl Authorize for DecisionCache {
     fn authorize(&self, check: &Check) -> Decision {
         let mut state = self.0.lock();
-        if let Some((_, decision)) = state.answers.iter().find(|(known, _)| known == check) {
+        if let Some((_, decision)) = state.decisions.iter().find(|(known, _)| known == check) {
             return decision.clone();
         }
-        if !state.open.contains(check) {
-            state.open.push(check.clone());
+        if !state.pending.contains(check) {
+            state.pending.push(check.clone());
         }
         Decision { error: Some("not decided yet".to_owned()), ..Decision::default() }
     }
 }
 
 /// Authorizes the checks of expressions for the user of one request.
-pub(crate) struct Asking<'a> {
+pub(crate) struct CelAuthorizer<'a> {
     pub(crate) authorizer: &'a dyn Authorizer,
     pub(crate) user: &'a User,
-    pub(crate) memo: Arc<Memo>,
+    pub(crate) cache: Arc<DecisionCache>,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> CelAuthorizer<'a> {
     /// Creates an authorizer without cached decisions.
     pub(crate) fn new(authorizer: &'a dyn Authorizer, user: &'a User) -> Self {
-        Self { authorizer, user, memo: Arc::default() }
+        Self { authorizer, user, cache: Arc::default() }
     }
 
     /// Runs an evaluation until all of its checks have decisions, and returns the last outcome.
@@ -58,25 +58,25 @@ impl<'a> Asking<'a> {
     ///
     /// # Errors
     /// 500 if no thread can be started for a deep expression.
-    pub(crate) async fn settle<T: Send>(
+    pub(crate) async fn evaluate<T: Send>(
         &self,
         depth: usize,
-        run: impl Fn(&Arc<Memo>) -> T + Send + Sync,
+        run: impl Fn(&Arc<DecisionCache>) -> T + Send + Sync,
     ) -> Result<T, Status> {
         loop {
-            let outcome = on_stack(depth, || run(&self.memo))?;
-            let open = std::mem::take(&mut self.memo.0.lock().open);
-            if open.is_empty() {
+            let outcome = on_stack(depth, || run(&self.cache))?;
+            let pending = std::mem::take(&mut self.cache.0.lock().pending);
+            if pending.is_empty() {
                 return Ok(outcome);
             }
-            for check in open {
-                let decision = self.answer(&check).await;
-                self.memo.0.lock().answers.push((check, decision));
+            for check in pending {
+                let decision = self.decide(&check).await;
+                self.cache.0.lock().decisions.push((check, decision));
             }
         }
     }
 
-    async fn answer(&self, check: &Check) -> Decision {
+    async fn decide(&self, check: &Check) -> Decision {
         let account;
         let user = match &check.service_account {
             None => self.user,
@@ -124,7 +124,7 @@ impl<'a> Asking<'a> {
 /// # Errors
 /// 500 if no thread can be started for a deep expression.
 pub(crate) fn on_stack<T: Send>(depth: usize, run: impl Fn() -> T + Send) -> Result<T, Status> {
-    if depth <= SHALLOW {
+    if depth <= CALLER_STACK_DEPTH_MAX {
         return Ok(run());
     }
     let failed = || Status::internal("a deep expression cannot be evaluated: no thread for it");

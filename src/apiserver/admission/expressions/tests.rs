@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::conditions::{Conditions, Matched};
 use super::{Expression, Inputs, OutOfBudget, Variables, variables};
-use crate::admission::expressions::cel_authorizer::{Asking, Memo};
+use crate::admission::expressions::cel_authorizer::{CelAuthorizer, DecisionCache};
 use crate::authz::{Attributes, Authorizer, Decision};
 use crate::request::user::User;
 
@@ -121,7 +121,7 @@ impl Authorizer for Counting {
 async fn the_authorizer_is_asked_once_for_each_question() {
     let authorizer = Counting(0.into());
     let user = User::authenticated("jane", &[]);
-    let asking = Asking::new(&authorizer, &user);
+    let cel_authorizer = CelAuthorizer::new(&authorizer, &user);
     let check = Check { resource: "pods".into(), ..Check::default() };
     let none = Variables::new();
     // One evaluation can afford two checks, of 350,000 each.
@@ -132,20 +132,20 @@ async fn the_authorizer_is_asked_once_for_each_question() {
     let of = |text: &str| Expression::of(&Compiler::plain(), text, USES, Yields::Bool);
     let expressions = texts.map(of);
     let request = json!({});
-    let run = |memo: &Arc<Memo>| {
+    let run = |cache: &Arc<DecisionCache>| {
         let inputs = Inputs {
             object: None,
             old: None,
             request: &request,
             namespace: None,
             params: None,
-            authorizer: Some((memo, &check)),
+            authorizer: Some((cache, &check)),
             variables: &none,
         };
         let yielded = inputs.evaluate(&expressions, &mut 10_000_000).unwrap();
         yielded.into_iter().map(|v| v.map(|v| v.as_bool())).collect::<Vec<_>>()
     };
-    let yielded = asking.settle(expressions[0].depth(), run).await.unwrap();
+    let yielded = cel_authorizer.evaluate(expressions[0].depth(), run).await.unwrap();
     assert_eq!(yielded, [Ok(Some(true)), Ok(Some(true))]);
     assert_eq!(authorizer.0.into_inner(), 3);
 }
@@ -157,10 +157,10 @@ async fn the_deepest_expression_has_stack() {
     let user = User::anonymous();
     let authorizer = Counting(0.into());
     let (object, request, none) = (json!({}), json!({}), Variables::new());
-    let asking = Asking::new(&authorizer, &user);
-    let run = |_: &Arc<Memo>| {
+    let cel_authorizer = CelAuthorizer::new(&authorizer, &user);
+    let run = |_: &Arc<DecisionCache>| {
         let yielded = inputs(&object, &request, &none).evaluate([&expression], &mut 10_000);
         yielded.unwrap().into_iter().map(|v| v.map(|v| v.as_bool())).collect::<Vec<_>>()
     };
-    assert_eq!(asking.settle(expression.depth(), run).await.unwrap(), [Ok(Some(true))]);
+    assert_eq!(cel_authorizer.evaluate(expression.depth(), run).await.unwrap(), [Ok(Some(true))]);
 }

@@ -5,7 +5,7 @@ use api::field::go_quote;
 use api::value::{at, get, has, items, str_at, str_in};
 use serde_json::Value;
 
-use super::{No, NodeRestriction, Verdict, no};
+use super::{NodeRestriction, Rejection, Verdict, no};
 use crate::admission::{Operation, Request};
 use crate::authz::{Attributes, Decision};
 use crate::registry::lookup;
@@ -13,8 +13,8 @@ use crate::response::status::unmapped;
 
 /// An error that a retry can resolve, because the node's cache or ours is stale. Upstream returns a
 /// plain error, 500.
-fn later(why: String) -> No {
-    No::Answer(Box::new(unmapped(500, why)))
+fn later(why: String) -> Rejection {
+    Rejection::Answer(Box::new(unmapped(500, why)))
 }
 
 impl NodeRestriction {
@@ -89,8 +89,8 @@ impl NodeRestriction {
         r: &Request<'_>,
         spec: &Value,
         pod_name: &str,
-    ) -> Result<(Value, String), No> {
-        let because = |why: String| Err(No::Because(why));
+    ) -> Result<(Value, String), Rejection> {
+        let because = |why: String| Err(Rejection::Because(why));
         let pod = self.existing(&lookup::PODS, r.namespace, str_at(spec, "podName")).await;
         let pod = pod.map_err(|error| {
             format!(

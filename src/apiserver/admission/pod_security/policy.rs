@@ -50,7 +50,7 @@ pub struct LevelVersion {
 impl LevelVersion {
     /// Level and version as metric labels: `privileged` always has the version `latest`, versions
     /// after the newest one are `future`.
-    pub(super) fn words(self) -> (&'static str, std::borrow::Cow<'static, str>) {
+    pub(super) fn metric_labels(self) -> (&'static str, std::borrow::Cow<'static, str>) {
         let level = match self.level {
             Level::Privileged => return ("privileged", "latest".into()),
             Level::Baseline => "baseline",

@@ -32,7 +32,7 @@ impl NamedRule {
 }
 
 /// The attributes of a request that rules match.
-struct Facts<'a> {
+struct RequestAttributes<'a> {
     request: &'a Request<'a>,
     namespace: &'a str,
     name: &'a str,
@@ -41,7 +41,7 @@ struct Facts<'a> {
     others: Vec<(Gvr, Gvk)>,
 }
 
-impl Facts<'_> {
+impl RequestAttributes<'_> {
     /// The resource and kind of the first matching rule; the request's own version takes
     /// precedence.
     fn first(&self, rules: &[NamedRule]) -> Option<(Gvr, Gvk)> {
@@ -98,7 +98,7 @@ impl Criteria {
         } else {
             Vec::new()
         };
-        let facts = Facts {
+        let facts = RequestAttributes {
             request,
             namespace: namespace_of(request, object),
             name: request.named(object),

@@ -14,9 +14,9 @@ use super::patch::{Change, Mutation};
 use super::source::{Binding, Body, Hook, Hooks, Policy};
 use super::{Cluster, is_exempt, kind_text, name_of};
 use crate::admission::expressions::Inputs;
-use crate::admission::expressions::cel_authorizer::{Asking, Memo};
+use crate::admission::expressions::cel_authorizer::{CelAuthorizer, DecisionCache};
 use crate::admission::expressions::conditions::Matched;
-use crate::admission::reinvocation::Part;
+use crate::admission::reinvocation::ReinvokingPlugin;
 use crate::admission::webhooks::{Scaled, review};
 use crate::admission::{Operation, Plugin, Request};
 use crate::metrics::admission as meters;
@@ -192,15 +192,15 @@ impl MutatingAdmissionPolicy {
         failures: &mut Failures,
     ) -> Result<(), Status> {
         let namespace = self.cluster.namespace(request, kind, object.as_ref()).await?;
-        let asking = Asking::new(&*self.cluster.authorizer, request.user);
-        let round = request.rounds.of(Part::Policies);
-        round.enter(object.as_ref());
+        let cel_authorizer = CelAuthorizer::new(&*self.cluster.authorizer, request.user);
+        let reinvocation = request.reinvocation.of(ReinvokingPlugin::Policies);
+        reinvocation.begin(object.as_ref());
         let mut succeeded = false;
         for invocation in invocations {
             let (policy, binding) = (invocation.policy, invocation.binding);
-            let invoked = Invoked {
+            let invoked = MutationContext {
                 cluster: &self.cluster,
-                asking: &asking,
+                cel_authorizer: &cel_authorizer,
                 invocation,
                 request,
                 kind,
@@ -215,7 +215,7 @@ impl MutatingAdmissionPolicy {
                 Matched::No => continue,
             }
             let key = invocation.key();
-            if !round.is_due(&key) {
+            if !reinvocation.should_invoke(&key) {
                 continue;
             }
             for mutation in &policy.body.list {
@@ -241,31 +241,31 @@ impl MutatingAdmissionPolicy {
                 }
             }
             if policy.body.is_reinvoked {
-                round.may_repeat(&key);
+                reinvocation.add_reinvocable(&key);
             }
         }
         // Upstream requests a second pass after any successful mutation, even one without an
         // effect; then all reinvocable policies are applied again, including the one that caused
         // it.
         if succeeded {
-            round.changed();
+            reinvocation.require_reinvocation();
         }
-        round.leave(object.as_ref());
+        reinvocation.end(object.as_ref());
         Ok(())
     }
 }
 
 /// An invocation in the context of its request.
-struct Invoked<'a> {
+struct MutationContext<'a> {
     cluster: &'a Cluster,
-    asking: &'a Asking<'a>,
+    cel_authorizer: &'a CelAuthorizer<'a>,
     invocation: &'a Invocation<'a>,
     request: &'a Request<'a>,
     kind: &'a Gvk,
     namespace: Option<&'a Value>,
 }
 
-impl Invoked<'_> {
+impl MutationContext<'_> {
     /// An object of the request, in the version of the rule that matched.
     fn in_version(&self, object: &Value) -> Result<Value, Status> {
         self.cluster.versions.convert(object.clone(), self.kind, &self.invocation.gvk)
@@ -291,18 +291,18 @@ impl Invoked<'_> {
         let described = review::described(request, self.kind, object, gvr, &self.invocation.gvk);
         let described = Value::Object(described);
         let check = request.resource_check(object);
-        let with = |memo: &Arc<Memo>| {
+        let with = |cache: &Arc<DecisionCache>| {
             run(&Inputs {
                 object,
                 old: before,
                 request: &described,
                 namespace,
                 params: self.invocation.param.as_ref(),
-                authorizer: Some((memo, &check)),
+                authorizer: Some((cache, &check)),
                 variables: &policy.variables,
             })
         };
-        self.asking.settle(depth, with).await
+        self.cel_authorizer.evaluate(depth, with).await
     }
 
     async fn meets_conditions(&self, object: Option<&Value>) -> Result<Matched, Status> {
@@ -349,12 +349,12 @@ impl Invoked<'_> {
                 let merged = api::patch::merge_configuration(&schema, ty, &current, &configuration);
                 let merged = merged
                     .map_err(|why| Failure::Failed(format!("error applying patch: {why}")))?;
-                versions.settle(gvk, &merged)?
+                versions.decode(gvk, &merged)?
             }
             Change::Patch(operations) => {
                 let patched = api::patch::json_patch_explained(current.clone(), &operations);
                 match patched.map_err(|why| Failure::Failed(format!("JSON Patch: {why}")))? {
-                    Some(patched) => versions.settle_strictly(gvk, &patched)?,
+                    Some(patched) => versions.decode_strictly(gvk, &patched)?,
                     // A failed `test` operation leaves the object unchanged.
                     None => current,
                 }
@@ -386,6 +386,6 @@ impl Plugin for MutatingAdmissionPolicy {
         };
         let request = Request { old: scaled.old.as_ref(), ..*request };
         self.apply_all(&hooks, &request, &mut scaled.new).await?;
-        scaled.settle(object)
+        scaled.write_back(object)
     }
 }

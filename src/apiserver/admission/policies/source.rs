@@ -80,7 +80,7 @@ pub(super) enum Action {
 
 impl Action {
     /// The name in the API.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Action::Deny => "Deny",
             Action::Warn => "Warn",
@@ -141,7 +141,7 @@ impl Binding {
             criteria: resources.is_object().then(|| Criteria::of(resources)),
             params: ParamRef::of(spec),
             actions: actions
-                .filter_map(|word| all.into_iter().find(|action| action.word() == word))
+                .filter_map(|word| all.into_iter().find(|action| action.name() == word))
                 .collect(),
         }
     }
@@ -190,7 +190,7 @@ async fn follow_both<B: Body>(
     objects: &Arc<Objects>,
     tasks: &Tasks,
 ) -> Result<(), Status> {
-    let known = Arc::new(Known {
+    let known = Arc::new(PolicyIndex {
         policies: Mutex::default(),
         bindings: Mutex::default(),
         hooks: Arc::clone(hooks),
@@ -224,15 +224,15 @@ async fn follow_one<B: Body, T: Send + Sync + 'static>(
 type ByName<T> = Mutex<BTreeMap<Arc<str>, (i64, Arc<T>)>>;
 
 /// The policies of one kind and their bindings.
-struct Known<B> {
+struct PolicyIndex<B> {
     policies: ByName<Policy<B>>,
     bindings: ByName<Binding>,
     hooks: Arc<Hooks<B>>,
 }
 
-impl<B> Known<B> {
+impl<B> PolicyIndex<B> {
     /// Publishes the combination of policies and bindings.
-    fn settle(&self) {
+    fn publish(&self) {
         // The lock serializes updates, so that an older view never replaces a newer one.
         let policies = self.policies.lock();
         let mut bound: BTreeMap<String, Vec<Arc<Binding>>> = BTreeMap::new();
@@ -249,8 +249,8 @@ impl<B> Known<B> {
 
 /// Follows policies or bindings.
 struct Reader<B, T> {
-    known: Arc<Known<B>>,
-    side: fn(&Known<B>) -> &ByName<T>,
+    known: Arc<PolicyIndex<B>>,
+    side: fn(&PolicyIndex<B>) -> &ByName<T>,
     read: fn(&Value) -> T,
 }
 
@@ -285,6 +285,6 @@ impl<B: Body, T: Send + Sync> Follower for Reader<B, T> {
     }
 
     fn settled(&mut self) {
-        self.known.settle();
+        self.known.publish();
     }
 }

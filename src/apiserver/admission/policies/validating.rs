@@ -14,7 +14,7 @@ use super::source::{Action, Binding, Hook, Hooks, Policy};
 use super::validator::{Decision, Outcome, Validations};
 use super::{Cluster, is_exempt};
 use crate::admission::expressions::Inputs;
-use crate::admission::expressions::cel_authorizer::{Asking, Memo};
+use crate::admission::expressions::cel_authorizer::{CelAuthorizer, DecisionCache};
 use crate::admission::webhooks::{Scaled, review};
 use crate::admission::{Plugin, Request};
 use crate::metrics::admission as meters;
@@ -121,7 +121,7 @@ impl<'a> Gathered<'a> {
                         policy: &binding.policy,
                         binding: &binding.name,
                         expression_index: index,
-                        validation_actions: binding.actions.iter().map(|a| a.word()).collect(),
+                        validation_actions: binding.actions.iter().map(|a| a.name()).collect(),
                     }),
                 }
             }
@@ -190,11 +190,12 @@ impl ValidatingAdmissionPolicy {
         object: Option<&Value>,
     ) -> Result<(), Status> {
         let kind = self.cluster.versions.kind(request);
-        let asking = Asking::new(&*self.cluster.authorizer, request.user);
+        let cel_authorizer = CelAuthorizer::new(&*self.cluster.authorizer, request.user);
         let mut gathered = Gathered::default();
         let mut versioned = Versioned::new();
         for hook in hooks {
-            self.ask(hook, request, &kind, object, &asking, &mut versioned, &mut gathered).await?;
+            self.ask(hook, request, &kind, object, &cel_authorizer, &mut versioned, &mut gathered)
+                .await?;
             gathered.publish(&hook.policy.name);
         }
         gathered.end(request, object)
@@ -207,7 +208,7 @@ impl ValidatingAdmissionPolicy {
         request: &Request<'_>,
         kind: &Gvk,
         object: Option<&Value>,
-        asking: &Asking<'_>,
+        cel_authorizer: &CelAuthorizer<'_>,
         versioned: &mut Versioned,
         gathered: &mut Gathered<'h>,
     ) -> Result<(), Status> {
@@ -256,18 +257,18 @@ impl ValidatingAdmissionPolicy {
             };
             let namespace = cluster.namespace(request, kind, object).await?;
             for param in &params {
-                let run = |memo: &Arc<Memo>| {
+                let run = |cache: &Arc<DecisionCache>| {
                     policy.decide(&Inputs {
                         object: new,
                         old,
                         request: &described,
                         namespace: namespace.as_ref(),
                         params: param.as_ref(),
-                        authorizer: Some((memo, &check)),
+                        authorizer: Some((cache, &check)),
                         variables: &policy.variables,
                     })
                 };
-                let outcome = asking.settle(policy.deepest(), run).await?;
+                let outcome = cel_authorizer.evaluate(policy.deepest(), run).await?;
                 gathered.take(request, policy, binding, outcome);
             }
         }

@@ -19,12 +19,12 @@ pub(super) struct Validations {
     /// The expressions that must be true.
     tests: Vec<Expression>,
     /// The messages, parallel to `tests`.
-    words: Vec<Words>,
+    words: Vec<ValidationMessages>,
     annotations: Vec<(String, Expression)>,
 }
 
 #[derive(Debug)]
-struct Words {
+struct ValidationMessages {
     message: String,
     expression: Option<Expression>,
     reason: String,
@@ -37,7 +37,7 @@ impl Body for Validations {
         };
         let list = items(spec, "validations");
         let without = Uses { authorizer: false, ..uses };
-        let words = |one: &Json| Words {
+        let words = |one: &Json| ValidationMessages {
             message: str_at(one, "message").to_owned(),
             expression: (!str_at(one, "messageExpression").is_empty())
                 .then(|| of(one, "messageExpression", without, Yields::Text)),
@@ -188,7 +188,7 @@ impl Policy<Validations> {
 
 /// The message for the client: the result of `messageExpression` if valid, else `message`, else the
 /// expression.
-fn message(test: &Expression, words: &Words, said: Option<&Yielded<'_>>) -> String {
+fn message(test: &Expression, words: &ValidationMessages, said: Option<&Yielded<'_>>) -> String {
     let said = match said {
         Some(Ok(value)) => value.as_str().unwrap_or_default().trim(),
         _ => "",

@@ -8,7 +8,7 @@ use api::{Gvr, Status};
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Evaluator, Operation, Subject, check};
+use super::{Evaluator, Operation, QuotaCheck, check};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 
@@ -50,7 +50,7 @@ impl Reservation {
         lookup: Arc<dyn Lookup>,
         turn: OwnedSemaphorePermit,
         namespace: &str,
-        subject: Subject<'_>,
+        subject: QuotaCheck<'_>,
         quotas: Vec<Value>,
     ) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl Reservation {
     /// # Errors
     /// If the write exceeds a quota now, or the quotas changed too often.
     pub(crate) async fn renew(&mut self) -> Result<(), Status> {
-        let subject = Subject {
+        let subject = QuotaCheck {
             operation: self.operation,
             gvr: &self.gvr,
             subresource: &self.subresource,

@@ -49,7 +49,11 @@ pub(super) fn count<T>(
 impl Failure {
     /// The rejection, unless the failure policy ignores the error: then an audit annotation `key`
     /// records it.
-    pub(super) fn settle(self, invocation: &Invocation, key: &str) -> Result<(), Status> {
+    pub(super) fn apply_failure_policy(
+        self,
+        invocation: &Invocation,
+        key: &str,
+    ) -> Result<(), Status> {
         let hook = &invocation.hook;
         let reason = match self {
             Self::Refused(status) | Self::Denied(status) => return Err(*status),

@@ -50,7 +50,7 @@ pub(super) struct Hook {
 
 impl Hook {
     /// The webhook in audit annotations, as JSON.
-    pub(super) fn told(&self, more: &[(&str, Value)]) -> String {
+    pub(super) fn audit_annotation(&self, more: &[(&str, Value)]) -> String {
         let mut map = serde_json::Map::new();
         map.insert("configuration".to_owned(), self.configuration.as_str().into());
         map.insert("webhook".to_owned(), self.name.as_str().into());

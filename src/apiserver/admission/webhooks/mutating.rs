@@ -12,7 +12,7 @@ use super::hook::Hook;
 use super::review::{Question, Verdict};
 use super::source::Hooks;
 use super::{Invocation, Matcher, Scaled};
-use crate::admission::reinvocation::Part;
+use crate::admission::reinvocation::ReinvokingPlugin;
 use crate::admission::{Plugin, Request, matching};
 use crate::audit;
 
@@ -35,35 +35,38 @@ impl MutatingAdmissionWebhook {
         object: &mut Option<Value>,
     ) -> Result<(), Status> {
         let kind = self.matcher.versions.kind(request);
-        let rounds = request.rounds.of(Part::Webhooks);
-        rounds.enter(object.as_ref());
+        let reinvocation = request.reinvocation.of(ReinvokingPlugin::Webhooks);
+        reinvocation.begin(object.as_ref());
         for (at, hook) in hooks.iter().enumerate() {
             let invocation =
                 self.matcher.invocation(hook, "admit", request, &kind, object.as_ref()).await?;
-            let Some(invocation) = invocation.filter(|_| rounds.is_due(&hook.id)) else { continue };
-            let place = format!("round_{}_index_{at}", u8::from(rounds.is_second()));
+            let Some(invocation) = invocation.filter(|_| reinvocation.should_invoke(&hook.id))
+            else {
+                continue;
+            };
+            let place = format!("round_{}_index_{at}", u8::from(reinvocation.is_second_pass()));
             let begun = base::clock::now();
             let outcome = self.call(&invocation, request, &kind, object.as_ref(), &place).await;
             call::count(&invocation, "admit", request, begun, &outcome);
             let key = format!("mutation.webhook.admission.k8s.io/{place}");
             let mutated = matches!(outcome, Ok(Some(_)));
-            audit::annotate(&key, || hook.told(&[("mutated", mutated.into())]));
+            audit::annotate(&key, || hook.audit_annotation(&[("mutated", mutated.into())]));
             let changed = match outcome {
                 Ok(changed) => changed,
                 Err(failure) => {
-                    failure.settle(&invocation, &format!("failed-open.{key}"))?;
+                    failure.apply_failure_policy(&invocation, &format!("failed-open.{key}"))?;
                     None
                 }
             };
             if changed.is_some() {
                 *object = changed;
-                rounds.changed();
+                reinvocation.require_reinvocation();
             }
             if hook.is_reinvoked {
-                rounds.may_repeat(&hook.id);
+                reinvocation.add_reinvocable(&hook.id);
             }
         }
-        rounds.leave(object.as_ref());
+        reinvocation.end(object.as_ref());
         Ok(())
     }
 
@@ -132,11 +135,11 @@ impl MutatingAdmissionWebhook {
         }
         let patched = api::patch::json_patch(object.clone(), &patch)
             .map_err(|refusal| internal(&refusal.message))?;
-        let settled = self.matcher.versions.settle(&invocation.gvk, &patched);
+        let settled = self.matcher.versions.decode(&invocation.gvk, &patched);
         let settled = settled.map_err(Failure::from)?;
         let key = format!("patch.webhook.admission.k8s.io/{place}");
         audit::annotate_request(&key, || {
-            invocation.hook.told(&[("patch", patch), ("patchType", "JSONPatch".into())])
+            invocation.hook.audit_annotation(&[("patch", patch), ("patchType", "JSONPatch".into())])
         });
         Ok((settled != *object).then_some(settled))
     }
@@ -162,6 +165,6 @@ impl Plugin for MutatingAdmissionWebhook {
         };
         let request = Request { old: scaled.old.as_ref(), ..*request };
         self.ask_all(&hooks, &request, &mut scaled.new).await?;
-        scaled.settle(object)
+        scaled.write_back(object)
     }
 }

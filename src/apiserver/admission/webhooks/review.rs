@@ -84,7 +84,7 @@ pub(crate) fn described(
             map.insert(key.to_owned(), text.into());
         }
     }
-    map.insert("operation".to_owned(), matching::word(request.operation).into());
+    map.insert("operation".to_owned(), matching::operation_name(request.operation).into());
     map.insert("userInfo".to_owned(), user_json(request.user));
     map.insert("dryRun".to_owned(), request.dry_run.into());
     map.insert("options".to_owned(), request.options.value());

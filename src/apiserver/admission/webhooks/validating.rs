@@ -64,7 +64,7 @@ impl ValidatingAdmissionWebhook {
                             let key = format!(
                                 "failed-open.validating.webhook.admission.k8s.io/round_0_index_{at}"
                             );
-                            failure.settle(invocation, &key)
+                            failure.apply_failure_policy(invocation, &key)
                         }
                     }
                 }

@@ -65,15 +65,15 @@ impl Versions {
     ///
     /// # Errors
     /// 500 with the decoder's message.
-    pub(crate) fn settle(&self, kind: &Gvk, object: &Value) -> Result<Value, Status> {
+    pub(crate) fn decode(&self, kind: &Gvk, object: &Value) -> Result<Value, Status> {
         self.decoded(kind, object, false)
     }
 
-    /// Like [`Versions::settle`], and rejects unknown fields.
+    /// Like [`Versions::decode`], and rejects unknown fields.
     ///
     /// # Errors
     /// 500 with the decoder's message.
-    pub(crate) fn settle_strictly(&self, kind: &Gvk, object: &Value) -> Result<Value, Status> {
+    pub(crate) fn decode_strictly(&self, kind: &Gvk, object: &Value) -> Result<Value, Status> {
         self.decoded(kind, object, true)
     }
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::{Algorithm, Issuers, build};
 use crate::authn::configuration::{self, Anonymous};
-use crate::file_watcher::Changes;
+use crate::file_watcher::FileWatcher;
 use crate::webhook::Callout;
 
 /// The time for the issuers of a new configuration to become ready before it is rejected
@@ -139,7 +139,7 @@ impl Following {
     }
 
     async fn follow(&mut self) {
-        let mut changes = Changes::of(&self.path).await;
+        let mut changes = FileWatcher::new(&self.path).await;
         // Load once first, to catch changes between the first read and the start of the watch.
         let mut again = true;
         loop {

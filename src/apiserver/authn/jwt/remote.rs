@@ -57,7 +57,7 @@ impl KeySet {
         let (asks, asked) = mpsc::channel(1);
         let unready =
             format!("oidc: authenticator for issuer {} is not initialized", go_quote(&issuer.url));
-        let (told, state) = watch::channel(State {
+        let (state_sender, state) = watch::channel(State {
             unready: Some(unready),
             keys: Arc::default(),
             round: 0,
@@ -68,7 +68,7 @@ impl KeySet {
             issuer: issuer.clone(),
             fetcher: Fetcher::new(Arc::clone(&callout.reach), &issuer.certificate_authority),
             asked,
-            told,
+            state_sender,
             fetches: Arc::clone(&fetches),
             problems: callout.tasks.problems().clone(),
         };
@@ -153,7 +153,7 @@ struct Remote {
     issuer: Issuer,
     fetcher: Fetcher,
     asked: mpsc::Receiver<()>,
-    told: watch::Sender<State>,
+    state_sender: watch::Sender<State>,
     fetches: Arc<Fetches>,
     problems: Problems,
 }
@@ -170,12 +170,12 @@ impl Remote {
             }
             tokio::select! {
                 going_on = backoff.wait(shutdown) => if !going_on { break None },
-                () = self.told.closed() => break None,
+                () = self.state_sender.closed() => break None,
             }
         };
         self.problems.clear(&problem);
         let Some(place) = place else { return };
-        self.told.send_modify(|state| state.unready = None);
+        self.state_sender.send_modify(|state| state.unready = None);
         let mut earliest = base::clock::now();
         while self.asked.recv().await.is_some() {
             base::clock::sleep(earliest.saturating_duration_since(base::clock::now())).await;
@@ -186,7 +186,7 @@ impl Remote {
             earliest = base::clock::now() + PACE;
             // This fetch also serves requests that arrived meanwhile.
             while self.asked.try_recv().is_ok() {}
-            self.told.send_modify(|state| {
+            self.state_sender.send_modify(|state| {
                 state.round = state.round.wrapping_add(1);
                 match fetched {
                     Ok(keys) => (state.keys, state.failure) = (Arc::new(keys), None),
@@ -204,7 +204,7 @@ impl Remote {
             "correct the issuer or its configuration; it is tried again every 10 s",
         );
         let text = format!("oidc: authenticator for issuer {issuer} is not healthy: {why}");
-        self.told.send_modify(|state| state.unready = Some(text));
+        self.state_sender.send_modify(|state| state.unready = Some(text));
     }
 
     /// The URL of the key set.

@@ -14,7 +14,7 @@ const ANSWERS_MAX: usize = 8192;
 /// The SHA-256 of a request.
 pub(super) type Key = [u8; 32];
 
-struct Kept {
+struct CacheEntry {
     status: Status,
     until: Instant,
     turn: u64,
@@ -23,7 +23,7 @@ struct Kept {
 /// The cached decisions of one webhook.
 #[derive(Default)]
 pub(super) struct Cache {
-    kept: HashMap<Key, Kept>,
+    kept: HashMap<Key, CacheEntry>,
     /// Keys by their last use.
     order: BTreeMap<u64, Key>,
     turn: u64,
@@ -48,7 +48,7 @@ impl Cache {
     pub(super) fn put(&mut self, key: Key, status: Status, now: Instant, ttl: Duration) {
         let Some(until) = now.checked_add(ttl).filter(|until| *until > now) else { return };
         self.turn += 1;
-        if let Some(old) = self.kept.insert(key, Kept { status, until, turn: self.turn }) {
+        if let Some(old) = self.kept.insert(key, CacheEntry { status, until, turn: self.turn }) {
             self.order.remove(&old.turn);
         }
         self.order.insert(self.turn, key);

@@ -34,7 +34,7 @@ fn what_upstream_takes_is_taken() {
     let rules = read(&providers(&all), true).unwrap().0;
     assert_eq!(rules[0].resources, ["secrets"]);
     assert_eq!(rules[0].providers.len(), 5);
-    assert!(matches!(&rules[0].providers[3], Given::Kms { name, socket, timeout }
+    assert!(matches!(&rules[0].providers[3], DecodedProvider::Kms { name, socket, timeout }
         if name == "foo" && socket.as_os_str() == "/tmp/x.sock" && *timeout == Duration::from_secs(5)));
     // An earlier list takes precedence over a later wildcard.
     let rules = "\n- resources: [events]\n  providers: [{identity: {}}]\n- resources: ['*.apps', '*.']\n  providers: [{identity: {}}]\n- resources: ['*.*']\n  providers: [{identity: {}}]";

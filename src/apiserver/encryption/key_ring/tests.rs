@@ -108,10 +108,10 @@ fn a_dropped_key_is_kept_apart_and_opens_old_snapshots() {
     let former = Ring::parse(&active.dropped(&finished), "f").unwrap();
     assert_eq!(names(&former), (Some("key1"), vec![], "start"));
     assert!(finished.decrypt(KEY, &old).is_err());
-    let both = finished.beside(&former);
+    let both = finished.with_keys_of(&former);
     assert_eq!(both.decrypt(KEY, &old).unwrap(), "x");
     assert_eq!(names(&both), (Some("key2"), vec!["key1"], "reencrypt_finished"));
-    assert_eq!(finished.beside(&finished).hash(), finished.hash());
+    assert_eq!(finished.with_keys_of(&finished).hash(), finished.hash());
 }
 
 #[test]

@@ -105,7 +105,7 @@ async fn another_key_of_the_plugin_seals_anew_and_makes_old_values_stale() {
     let old = sealed(&kms).unwrap();
     // The status names another key than the one that encrypts: the old seed stays in use.
     plugin.says("ok", "v2", "two");
-    base::clock::sleep(ASKED.0).await;
+    base::clock::sleep(POLL_INTERVALS.0).await;
     let error = kms.check().await.unwrap_err();
     assert!(
         error.starts_with("kmsv2 Provider mock is not healthy, error: failed to rotate DEK uid=\""),
@@ -114,7 +114,7 @@ async fn another_key_of_the_plugin_seals_anew_and_makes_old_values_stale() {
     assert!(error.contains("useSeed=true, errState=<nil>, errGen=<nil>, statusKeyIDHash=\"sha256:3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3\""), "{error}");
     assert!(!opened(&kms, &sealed(&kms).unwrap()).unwrap().1);
     *plugin.key.lock() = "two".into();
-    base::clock::sleep(TOLD.1).await;
+    base::clock::sleep(STATUS_TTL.1).await;
     kms.check().await.unwrap();
     assert!(opened(&kms, &old).unwrap().1, "stale");
     assert!(!opened(&kms, &sealed(&kms).unwrap()).unwrap().1);
@@ -128,10 +128,10 @@ async fn a_plugin_that_is_not_well_stops_writes_after_three_minutes_and_reads_ne
     let stored = sealed(&kms).unwrap();
     *plugin.status.lock() = Err("rpc error: code = Unavailable desc = gone".into());
     kms.check().await.unwrap();
-    base::clock::sleep(TOLD.0).await;
+    base::clock::sleep(STATUS_TTL.0).await;
     let want = "failed to perform status section of the healthz check for KMS Provider mock, error: rpc error: code = Unavailable desc = gone";
     assert_eq!(kms.check().await.unwrap_err(), want);
-    base::clock::sleep(WRITES_MAX - TOLD.0).await;
+    base::clock::sleep(WRITES_MAX - STATUS_TTL.0).await;
     sealed(&kms).unwrap();
     base::clock::sleep(Duration::from_millis(1)).await;
     let error = sealed(&kms).unwrap_err();
@@ -164,11 +164,11 @@ async fn a_plugin_that_is_not_well_stops_writes_after_three_minutes_and_reads_ne
         ),
     ] {
         plugin.says(health, version, key);
-        base::clock::sleep(TOLD.1).await;
+        base::clock::sleep(STATUS_TTL.1).await;
         assert_eq!(kms.check().await.unwrap_err(), want);
     }
     plugin.says("ok", "v2", "one");
-    base::clock::sleep(TOLD.1).await;
+    base::clock::sleep(STATUS_TTL.1).await;
     kms.check().await.unwrap();
     sealed(&kms).unwrap();
 }
