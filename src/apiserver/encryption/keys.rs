@@ -134,7 +134,7 @@ impl Keys {
         }
         let text =
             base::SecretValue::from(base::fs::read_to_string(&path).map_err(pki::Error::from)?);
-        Ok(self.ring().beside(&Ring::parse(&text, &path.display().to_string())?))
+        Ok(self.ring().with_keys_of(&Ring::parse(&text, &path.display().to_string())?))
     }
 
     /// The active ring.

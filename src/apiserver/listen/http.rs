@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::authn::x509::PeerIdentity;
 use crate::authn::x509::Verifier;
-use crate::interfaces::Aside;
+use crate::interfaces::ExtraRoutes;
 use crate::listen::connection_limiter::{ConnectionGuard, ConnectionLimiter};
 use crate::metrics::requests as metrics;
 use crate::request::body::{Body, keeping};
@@ -69,12 +69,12 @@ impl ApiServer {
         let tasks = &self.inner.tasks;
         accept(&listener, "API", CONNECTIONS_MAX, tasks.shutdown(), |accepted| {
             let (server, acceptor, verifier) = (self.clone(), acceptor.clone(), verifier.clone());
-            let aside = aside.clone();
+            let extra_routes = extra_routes.clone();
             let guard = limiter.accept(CONNECTIONS_SOFT_MAX);
             tasks.spawn(base::tasks::Kind::Request, "connection", async move {
                 let Accepted { stream, from, place: _place } = accepted;
                 let security = Security { acceptor, verifier };
-                let ended = server.connection((stream, from), security, aside, guard).await;
+                let ended = server.connection((stream, from), security, extra_routes, guard).await;
                 if let Err(error) = ended {
                     tracing::debug!(%error, "connection ended");
                 }
@@ -89,7 +89,7 @@ impl ApiServer {
         &self,
         (stream, from): (TcpStream, SocketAddr),
         Security { acceptor, verifier }: Security,
-        aside: Option<Arc<dyn Aside>>,
+        extra_routes: Option<Arc<dyn ExtraRoutes>>,
         guard: Arc<ConnectionGuard>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let mut stream = tokio::select! {
@@ -113,7 +113,8 @@ impl ApiServer {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let server = server.clone();
             let identity = identity.clone();
-            let aside = aside.clone().filter(|aside| aside.takes(request.uri().path()));
+            let extra_routes =
+                extra_routes.clone().filter(|routes| routes.matches(request.uri().path()));
             let request_guard = request_guard.request();
             let answer = async move {
                 if let Some((code, why)) = reject_head(request.version(), request.headers()) {

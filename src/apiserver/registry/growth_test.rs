@@ -410,6 +410,15 @@ fn the_work_on_a_list_does_not_grow_with_the_square_of_its_length() {
         measures.len(),
         slow.len()
     );
-    assert!(!all || lists.len() > 500, "{} list fields", lists.len());
-    assert!(slow.is_empty(), "grow too fast:\n{}", slow.join("\n"));
+    assert!(
+        slow.is_empty(),
+        "grow too fast:
+{}",
+        slow.join(
+            "
+"
+        )
+    );
+    // Each list field of each type is measured once, however many kinds have it.
+    assert!(!all || lists.len() > 300, "{} list fields", lists.len());
 }
