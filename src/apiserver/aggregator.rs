@@ -195,7 +195,7 @@ impl Follower for Services {
     }
 }
 
-/// EndpointFollower the remotes whose Service or endpoints changed.
+/// Wakes the remotes whose Service or endpoints changed.
 struct EndpointFollower {
     aggregator: Arc<Aggregator>,
     gvr: &'static Gvr,
