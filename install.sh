@@ -83,7 +83,7 @@ settings() {
     case ${1:-} in server | agent) mode=$1; shift ;; esac
     for flag in "$@"; do
       case $flag in
-        *[!A-Za-z0-9_./:=,@%+-]*) step_name=flags; fail "flag $flag: a service file cannot hold this value" "put it into $config_dir/config.yaml" ;;
+        *[!A-Za-z0-9_./:=,@%+-]*) step_name=flags; fail "flag $flag: a service file cannot contain this value" "put it into $config_dir/config.yaml" ;;
       esac
     done
     flags=$*
@@ -143,8 +143,8 @@ install_packages() { # names that are the same in all distributions
   elif have apk; then apk add -q "$@" >"$work/packages" 2>&1
   elif have zypper; then zypper -n -q install --no-recommends "$@" >"$work/packages" 2>&1
   elif have pacman; then pacman -Sy --noconfirm --needed "$@" >"$work/packages" 2>&1
-  else fail "$* missing, and none of apt-get, dnf, apk, zypper and pacman is here" "install $* and run this script again"
-  fi || { tail -n 3 "$work/packages" >&2; fail "the distribution does not install $*" "install $* by hand and run this script again"; }
+  else fail "$* missing, and no supported package manager (apt-get, dnf, apk, zypper, pacman) was found" "install $* and run this script again"
+  fi || { tail -n 3 "$work/packages" >&2; fail "the package manager cannot install $*" "install $* and run this script again"; }
   mkdir -p "$config_dir"
   for package in "$@"; do grep -qx "$package" "$config_dir/installed-packages" 2>/dev/null || echo "$package" >>"$config_dir/installed-packages"; done
 }
@@ -182,11 +182,11 @@ build() {
   begin build
   if [ -n "${INSTALL_KUBE_LITE_BIN:-}" ]; then
     built=$INSTALL_KUBE_LITE_BIN
-    [ -x "$built" ] || fail "INSTALL_KUBE_LITE_BIN=$built is no program"
+    [ -x "$built" ] || fail "INSTALL_KUBE_LITE_BIN=$built is not an executable file"
     done_step "taken from $built"
     return
   fi
-  grep -qs '^name = "kube-lite"' "$here/Cargo.toml" || fail "no release is published yet, and $here is no checkout to build from" "run install.sh inside a checkout of kube-lite"
+  grep -qs '^name = "kube-lite"' "$here/Cargo.toml" || fail "no release is published yet, and $here is not a checkout to build from" "run install.sh inside a checkout of kube-lite"
   have cc || install_packages gcc "$(have apt-get && echo libc6-dev || { have apk && echo musl-dev; } || { have pacman && echo glibc; } || echo glibc-devel)"
   if ! find_cargo; then
     have curl || install_packages curl
@@ -241,7 +241,7 @@ host_check() {
     done_step "$(grep -c '^ok' "$work/check") ok, $(grep -c '^warning' "$work/check" || true) warnings"
   else
     grep '^FAIL' -A1 "$work/check" | sed 's/^/       /' >&2
-    fail "this machine cannot run a node" "mend what is named above, or add --disable-agent for API, store, controllers and scheduler alone"
+    fail "this machine cannot run a node" "fix the problems above, or add --disable-agent to run the control plane only"
   fi
 }
 
@@ -332,14 +332,14 @@ start() {
   before=$(server_pid)
   if [ -n "$before" ] && [ -z "$changed" ]; then done_step "nothing changed, left running"; return; fi
   if [ -z "$before" ] && "$program" status --data-dir="$data_dir" >/dev/null 2>&1; then
-    fail "another server works on $data_dir, and it was not started by this script" "stop it, or choose another directory with --data-dir"
+    fail "another server uses $data_dir, and this script did not start it" "stop it, or choose another directory with --data-dir"
   fi
   case $service in
     systemd)
-      systemctl daemon-reload && systemctl enable -q kube-lite && systemctl restart --no-block kube-lite || fail "systemd refuses the service" "systemctl status kube-lite"
+      systemctl daemon-reload && systemctl enable -q kube-lite && systemctl restart --no-block kube-lite || fail "systemd cannot start the service" "systemctl status kube-lite"
       done_step "systemd, starts at boot" ;;
     openrc)
-      rc-update -q add kube-lite default && rc-service -q kube-lite restart || fail "OpenRC refuses the service" "rc-service kube-lite start"
+      rc-update -q add kube-lite default && rc-service -q kube-lite restart || fail "OpenRC cannot start the service" "rc-service kube-lite start"
       done_step "OpenRC, starts at boot" ;;
     none)
       stop_background
@@ -370,14 +370,16 @@ wait_ready() {
 }
 give_up() {
   log_lines | grep -v '^ *$' >"$work/log" || true
-  # The refusal with its why and fix, else the last that was worth a warning, else the last lines.
-  grep -A2 '^error\[KL' "$work/log" | tail -n 3 >"$work/reason" || true
+  # The last error with its why and fix, else the last warnings, else the last lines.
+  awk '/^error\[KL/ { block = $0; next } block != "" && /^ +(why|fix): / { block = block "\n" $0 } END { if (block != "") print block }' "$work/log" >"$work/reason" || true
   [ -s "$work/reason" ] || grep -E 'WARN|ERROR|panicked' "$work/log" | tail -n 3 >"$work/reason" || true
   [ -s "$work/reason" ] || tail -n 3 "$work/log" >"$work/reason"
   reason=$(sed -n 's/^error\[\(KL[0-9]*\)\]: /\1 /p' "$work/reason" | tail -n 1)
   [ -n "$reason" ] || reason=$(sed -n 's/^problem *//p' "$work/status" 2>/dev/null | head -n 1)
   sed 's/^/       /' "$work/reason" >&2
-  fail "$1${reason:+: $reason}" "$([ "$service" = systemd ] && echo 'journalctl -u kube-lite' || echo "less $log"), then run this script again"
+  fix=$(sed -n 's/^ *fix: *\(.*[^.]\)\.*$/\1/p' "$work/reason" | tail -n 1)
+  [ -n "$fix" ] || fix="read the log ($([ "$service" = systemd ] && echo 'journalctl -u kube-lite' || echo "less $log"))"
+  fail "$1${reason:+: $reason}" "$fix; then run this script again"
 }
 
 # --- kubectl ------------------------------------------------------------------------------------------------------
@@ -570,7 +572,7 @@ main() {
   container_runtime
   begin program
   put "$built" "$program" 755
-  version=$("$program" --version) || fail "$program does not run here"
+  version=$("$program" --version) || fail "$program does not run on this machine"
   done_step "$version in $bin_dir"
   host_check
   write_env

@@ -12,7 +12,7 @@ mod token_source;
 mod unsupported;
 
 pub use args::{
-    AgentArgs, AuditForm, CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, Cli,
+    AgentArgs, AuditPreset, CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, Cli,
     Command, CreateArgs, DatastoreArgs, DatastoreTlsArgs, DeleteArgs, EncryptArgs, EncryptCommand,
     EtcdEnvArgs, FolderArgs, GeneralArgs, ListArgs, Lookup, MigrateArgs, NodeArgs, RotateArgs,
     RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs, SnapshotArgs, SnapshotCommand,
@@ -22,4 +22,4 @@ pub use defaults::Locations;
 pub use environment::{data_dir, without_effect};
 pub use merge::{Stop, parse};
 pub use time::duration;
-pub use token_source::given as given_token;
+pub use token_source::read_token;

@@ -173,7 +173,7 @@ impl Machine {
             args.node_ip.clone()
         };
         if args.grouped_shims && args.container_runtime_endpoint.is_some() {
-            let why = "is a setting of the own containerd, and --container-runtime-endpoint names another";
+            let why = "needs kube-lite's own containerd, but --container-runtime-endpoint names another runtime";
             return Err(bad("grouped-shims", "true", why));
         }
         let backend = match &args.flannel_backend {

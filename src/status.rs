@@ -21,22 +21,22 @@ pub use render::render;
 use crate::control_socket;
 use crate::error_catalogue::Refusal;
 
-/// Version of the schema: it grows when a field changes its meaning or goes.
+/// Version of the schema; increases when a field is removed or changes its meaning.
 pub(crate) const SCHEMA: u32 = 2;
-/// Largest answer, in bytes: ten thousand nodes.
+/// Largest answer in bytes; enough for ten thousand nodes.
 const ANSWER_MAX: u64 = 8 << 20;
 /// The socket of a server, and that of an agent, in the data directory.
 const SOCKETS: [&str; 2] = ["server/status.sock", "agent/status.sock"];
 
-/// How the whole stands.
+/// The overall state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// All is well.
     Ok,
-    /// Something needs attention.
+    /// There are problems.
     Degraded,
-    /// Nothing answers here.
+    /// No process answers.
     Down,
 }
 
@@ -50,12 +50,12 @@ pub enum Role {
     Agent,
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What.
+    /// Its description.
     pub what: String,
-    /// What to do.
+    /// How to fix it.
     pub fix: String,
 }
 
@@ -65,13 +65,13 @@ impl Problem {
     }
 }
 
-/// A connection and since when it is so.
+/// The state of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Link {
-    /// Of a node's tunnel `up`, `closed` or `silent`; of an agent's server what is known of it.
+    /// `up`, `closed` or `silent` for a node's tunnel; the link state for an agent's server.
     pub state: String,
-    /// Since how many seconds, where that is known.
+    /// Seconds in this state, if known.
     #[serde(default)]
     pub since_seconds: Option<u64>,
 }
@@ -84,10 +84,10 @@ pub struct NodeLine {
     pub name: String,
     /// `Ready`, `NotReady` or `Unknown`.
     pub state: String,
-    /// Whether new pods may come.
+    /// Whether the node is unschedulable.
     #[serde(default)]
     pub cordoned: bool,
-    /// What the node agent says it is, such as `v1.37.1+kubelite.0.1.0`.
+    /// Its kubelet version, such as `v1.37.1+kubelite.0.1.0`.
     #[serde(default)]
     pub version: String,
     /// Its first internal address.
@@ -99,7 +99,7 @@ pub struct NodeLine {
     /// Its tunnel to this server; `None` when it has none.
     #[serde(default)]
     pub tunnel: Option<Link>,
-    /// Since how many seconds its lease was not renewed.
+    /// Seconds since its lease was renewed.
     #[serde(default)]
     pub lease_age_seconds: Option<u64>,
     /// Why it is not ready.
@@ -133,7 +133,7 @@ pub struct MemberLine {
     pub role: String,
     /// Whether it is this server.
     pub own: bool,
-    /// Whether the leader hears it; `None` where that is not known, on servers that do not lead.
+    /// Whether it responds to the leader; `None` where that is not known, on followers.
     #[serde(default)]
     pub heard: Option<bool>,
 }
@@ -150,32 +150,32 @@ pub struct CertificateLine {
     pub days_left: i64,
 }
 
-/// Stored objects that nothing acts on yet.
+/// Stored objects without effect.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UnusedLine {
     /// Resource, or resource and field.
     pub what: String,
     /// How many objects.
     pub count: usize,
-    /// What does not happen.
+    /// Why they have no effect.
     pub why: String,
 }
 
-/// A deprecated API that was asked for since the server started.
+/// A deprecated API that was used since the server started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeprecatedLine {
     /// `resource.version.group`, or `resource.version` of the core; a subresource behind a `/`.
     pub api: String,
-    /// How often it was asked for.
+    /// Number of requests.
     pub count: u64,
     /// How many seconds ago the first and the last time were.
     pub first_seconds: u64,
     /// See above.
     pub last_seconds: u64,
-    /// Who asked last.
+    /// User of the last request.
     pub user: String,
-    /// With what program, as it says itself.
+    /// User agent of the last request.
     #[serde(default)]
     pub client: String,
 }
@@ -245,16 +245,16 @@ pub struct Status {
     /// Certificates of this machine, the first to end first.
     #[serde(default)]
     pub certificates: Vec<CertificateLine>,
-    /// Kinds and fields that are stored here, but not acted on yet.
+    /// Stored kinds and fields without effect.
     #[serde(default)]
     pub unused: Vec<UnusedLine>,
-    /// Deprecated APIs that were asked for since the server started; empty on agents.
+    /// Deprecated APIs used since the server started; empty on agents.
     #[serde(default)]
     pub deprecated: Vec<DeprecatedLine>,
-    /// Settings that were given and change nothing, with the reason.
+    /// Settings without effect, each with the reason.
     #[serde(default)]
     pub without_effect: Vec<String>,
-    /// What is wrong.
+    /// The problems.
     pub problems: Vec<Problem>,
 }
 
@@ -285,7 +285,7 @@ impl Status {
         }
     }
 
-    /// Adds certificates that end soon to the problems, and judges.
+    /// Adds the problems of certificates and sets the verdict.
     pub(crate) fn judged(mut self) -> Self {
         self.problems.extend(self.certificates.iter().filter_map(certificates::problem));
         if !self.problems.is_empty() {
@@ -295,13 +295,13 @@ impl Status {
     }
 }
 
-/// What the parts of this process found wrong, by key.
+/// The problems that components of this process report, by key.
 pub(crate) fn found(tasks: &Tasks) -> Vec<(String, Problem)> {
     let problem = |(key, p): (String, base::Problem)| (key, Problem::new(p.what, p.fix));
     tasks.problems().list().into_iter().map(problem).collect()
 }
 
-/// Who answers.
+/// Builds the answer.
 #[async_trait]
 pub(crate) trait Source: Send + Sync + 'static {
     async fn status(&self) -> Status;
@@ -322,10 +322,10 @@ pub(crate) fn pods_in(kubelet_root: &Path) -> usize {
     std::fs::read_dir(kubelet_root.join("pods")).map_or(0, Iterator::count)
 }
 
-/// Answers on the socket of this role until shutdown.
+/// Serves the status socket of this role until shutdown.
 ///
 /// # Errors
-/// When the socket cannot be made.
+/// The socket cannot be created.
 pub(crate) fn serve(
     data_dir: &Path,
     role: Role,
@@ -343,7 +343,7 @@ pub(crate) fn serve(
     })
 }
 
-/// Asks what runs with this data directory; `None` when nothing answers.
+/// Queries the process of this data directory; `None` if none answers.
 pub async fn ask(data_dir: &Path) -> Option<Status> {
     for name in SOCKETS {
         if let Some(status) = ask_at(&data_dir.join(name)).await {
@@ -360,7 +360,7 @@ async fn ask_at(socket: &PathBuf) -> Option<Status> {
     read.ok().and_then(|_| serde_json::from_slice(&text).ok())
 }
 
-/// Asks again and again until this machine's parts are ready or the time is over; the last answer.
+/// Queries until this machine's components are ready or the timeout expires; the last answer.
 pub async fn wait_ready(data_dir: &Path, timeout: Duration) -> Option<Status> {
     let deadline = base::clock::now() + timeout;
     let mut backoff = base::Backoff::new(Duration::from_millis(20), Duration::from_millis(500));

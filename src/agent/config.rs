@@ -3,7 +3,7 @@
 use cluster::join::ServerAddress;
 use cluster::token::{self, Token};
 
-use crate::command_line::{AgentArgs, Locations, given_token};
+use crate::command_line::{AgentArgs, Locations, read_token};
 use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN};
 use crate::machine::Machine;
 
@@ -31,7 +31,7 @@ impl Config {
             .as_deref()
             .map(|text| text.parse().map_err(|why: &str| bad(text, why)))
             .transpose()?;
-        let token = given_token("token", args.token.as_ref(), args.token_file.as_deref())?
+        let token = read_token("token", args.token.as_ref(), args.token_file.as_deref())?
             .map(|text| token::parse(text.reveal()))
             .transpose()
             .map_err(|e| BAD_TOKEN.refuse_usage(format!("the token: {e}")))?;

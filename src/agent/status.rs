@@ -1,4 +1,4 @@
-//! What an agent answers to `kube-lite status`: which servers it knows, whether one answers, and what it runs from.
+//! The answer of an agent to `kube-lite status`.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -15,16 +15,16 @@ use crate::machine::Machine;
 use crate::server::status::node_line;
 use crate::status::{self, NodeLine, Problem, Role, ServerLine, Source, Status, certificates};
 
-/// A server that answers later than this does not answer.
+/// Timeout of the request for the node.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Tells of all servers that are known.
+/// Lists the known servers.
 pub(super) type Servers = Box<dyn Fn() -> Vec<ServerLine> + Send + Sync>;
 
-/// Answers on the socket until shutdown. `backend` is the cluster's, `client` the node's.
+/// Serves the status socket until shutdown. `backend` is the cluster's, `client` the node's.
 ///
 /// # Errors
-/// When the socket cannot be made.
+/// The socket cannot be created.
 pub(super) fn serve(
     machine: &Machine,
     backend: settings::Backend,
@@ -59,26 +59,28 @@ struct Agent {
     tasks: Tasks,
 }
 
-/// What a server said about this node.
-enum Said {
-    Is(Box<NodeLine>),
-    /// It answers, but not with the node.
-    Refused(String),
-    /// None answers.
-    Nothing(String),
+/// The answer of the server to a request for this node.
+enum NodeReply {
+    Found(Box<NodeLine>),
+    /// The server answers with an error.
+    Rejected(String),
+    /// No server answers.
+    Unreachable(String),
 }
 
 impl Agent {
-    async fn ask(&self) -> Said {
+    async fn ask(&self) -> NodeReply {
         let asked = tokio::time::timeout(ANSWER_MAX, self.client.get::<Node>("", &self.node)).await;
         match asked {
             Ok(Ok(node)) => {
                 let value = serde_json::to_value(&node).unwrap_or_default();
-                Said::Is(Box::new(node_line(&self.node, &value)))
+                NodeReply::Found(Box::new(node_line(&self.node, &value)))
             }
-            Ok(Err(client::Error::Api(status))) => Said::Refused(status.message.clone()),
-            Ok(Err(error)) => Said::Nothing(error.to_string()),
-            Err(_) => Said::Nothing(format!("no answer within {} s", ANSWER_MAX.as_secs())),
+            Ok(Err(client::Error::Api(status))) => NodeReply::Rejected(status.message.clone()),
+            Ok(Err(error)) => NodeReply::Unreachable(error.to_string()),
+            Err(_) => {
+                NodeReply::Unreachable(format!("no answer within {} s", ANSWER_MAX.as_secs()))
+            }
         }
     }
 }
@@ -89,16 +91,16 @@ impl Source for Agent {
         let mut status = Status::new(Role::Agent);
         status.runtime = self.runtime.get().cloned();
         status.without_effect.clone_from(&self.without_effect);
-        let said = self.ask().await;
+        let reply = self.ask().await;
         status.servers = (self.servers)();
         let name = &self.node;
         let mut found = status::found(&self.tasks);
-        let (ready, problem) = judge(name, &said, &status.servers, &mut found);
+        let (ready, problem) = judge(name, &reply, &status.servers, &mut found);
         status.ready = ready;
         status.problems.extend(problem);
         status.problems.extend(found.into_iter().map(|(_, problem)| problem));
-        status.from_last_known_state = matches!(said, Said::Nothing(_));
-        if let Said::Is(line) = said {
+        status.from_last_known_state = matches!(reply, NodeReply::Unreachable(_));
+        if let NodeReply::Found(line) = reply {
             status.nodes.push(*line);
             if let Some(pods) = status::pods::of_node(&self.client, name).await {
                 status.not_ready_pods = pods.not_ready;
@@ -121,25 +123,26 @@ impl Source for Agent {
     }
 }
 
-/// Whether the node is ready, and what is wrong. Where no server answers that is one problem, not one of each server in `found` besides.
+/// Whether the node is ready, and its problem. If no server answers, this replaces the problems of
+/// each server in `found`.
 fn judge(
     name: &str,
-    said: &Said,
+    reply: &NodeReply,
     servers: &[ServerLine],
     found: &mut Vec<(String, Problem)>,
 ) -> (bool, Option<Problem>) {
-    match said {
-        Said::Is(line) if line.state == "Ready" => (true, None),
-        Said::Is(line) => {
+    match reply {
+        NodeReply::Found(line) if line.state == "Ready" => (true, None),
+        NodeReply::Found(line) => {
             let reason = line.reason.as_ref().map(|r| format!(": {r}")).unwrap_or_default();
             let what = format!("node {name} is {}{reason}", line.state);
-            (false, Some(Problem::new(what, "look at the log of kube-lite on this machine")))
+            (false, Some(Problem::new(what, "check the log of kube-lite on this machine")))
         }
-        Said::Refused(why) => {
-            let what = format!("a server answers, but refuses: {why}");
-            (false, Some(Problem::new(what, "look at the log of kube-lite on this machine")))
+        NodeReply::Rejected(why) => {
+            let what = format!("the server rejects the request: {why}");
+            (false, Some(Problem::new(what, "check the log of kube-lite on this machine")))
         }
-        Said::Nothing(why) => {
+        NodeReply::Unreachable(why) => {
             let addresses: Vec<&str> = servers.iter().map(|s| s.address.as_str()).collect();
             let known = addresses.join(", ");
             let mut fixes = Vec::new();
@@ -154,10 +157,13 @@ fn judge(
                 .filter_map(|s| Some(format!("{}: {}", s.address, s.error.as_ref()?)))
                 .collect();
             let why = if errors.is_empty() { why.clone() } else { errors.join("; ") };
-            let what = format!("no server answers ({why}); pods go on as they were last wanted");
+            let what =
+                format!("no server answers ({why}); pods keep running in their last known state");
             let fix = match fixes.as_slice() {
                 [one] => one.clone(),
-                _ => format!("see that kube-lite runs on {known} and that this machine reaches it"),
+                _ => format!(
+                    "check that kube-lite runs on {known} and that this machine can reach it"
+                ),
             };
             (false, Some(Problem::new(what, fix)))
         }
@@ -170,7 +176,7 @@ mod tests {
     use crate::status::Link;
 
     #[test]
-    fn an_agent_without_servers_says_so_with_their_addresses() {
+    fn unreachable_servers_are_one_problem_with_their_addresses() {
         let server = |address: &str, error: Option<&str>| ServerLine {
             address: address.into(),
             link: Link { state: "unreachable".into(), since_seconds: None },
@@ -178,25 +184,27 @@ mod tests {
         };
         let board = |keys: &[&str]| -> Vec<(String, Problem)> {
             keys.iter()
-                .map(|key| ((*key).to_owned(), Problem::new(*key, format!("mend {key}"))))
+                .map(|key| ((*key).to_owned(), Problem::new(*key, format!("fix {key}"))))
                 .collect()
         };
-        let nothing = Said::Nothing("refused".into());
+        let nothing = NodeReply::Unreachable("refused".into());
         let (ready, problem) =
             judge("b", &nothing, &[server("10.0.0.1:6443", None)], &mut Vec::new());
         let problem = problem.unwrap();
-        assert!(!ready && problem.what.starts_with("no server answers (refused); pods go on"));
+        assert!(
+            !ready && problem.what.starts_with("no server answers (refused); pods keep running")
+        );
         assert!(problem.fix.contains("10.0.0.1:6443"));
-        // What the tunnel says of the one server is the remedy, and no second problem.
+        // The tunnel's fix for the only server is used, not reported as a second problem.
         let mut found = board(&["node", "servers/a:1"]);
         let (_, problem) = judge("b", &nothing, &[server("a:1", Some("no such CA"))], &mut found);
         let problem = problem.unwrap();
         assert!(problem.what.starts_with("no server answers (a:1: no such CA); "));
-        assert_eq!((problem.fix.as_str(), found), ("mend servers/a:1", board(&["node"])));
-        // One of two is away.
+        assert_eq!((problem.fix.as_str(), found), ("fix servers/a:1", board(&["node"])));
+        // One of two servers is unreachable.
         let line = NodeLine { state: "Ready".into(), ..NodeLine::default() };
         let mut found = board(&["servers/a:1"]);
-        assert_eq!(judge("b", &Said::Is(Box::new(line)), &[], &mut found), (true, None));
+        assert_eq!(judge("b", &NodeReply::Found(Box::new(line)), &[], &mut found), (true, None));
         assert_eq!(found, board(&["servers/a:1"]));
     }
 }

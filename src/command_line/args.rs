@@ -1,4 +1,4 @@
-//! What may be typed: commands and flags with k3s's names and defaults.
+//! Commands and flags, with the names and defaults of k3s.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -43,33 +43,33 @@ pub(crate) fn version() -> &'static str {
     concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.37.1)")
 }
 
-/// The commands.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a server: the control plane and, unless --disable-agent, a node
+    /// Run a server: the control plane and, without --disable-agent, a node
     Server(Box<ServerArgs>),
-    /// Run an agent: this machine as a node of the cluster of a server
+    /// Run an agent: join this machine to a cluster as a node
     Agent(Box<AgentArgs>),
-    /// Manage the tokens by which machines join
+    /// Manage join tokens
     Token(TokenArgs),
     /// Take, list, delete and prune snapshots of the store
     EtcdSnapshot(SnapshotCommandArgs),
-    /// Show and change how Secrets are encrypted at rest
+    /// Manage the encryption of Secrets at rest
     SecretsEncrypt(EncryptArgs),
-    /// Show certificates, have them made anew, and change the CAs of the cluster
+    /// List and replace certificates and the cluster's CAs
     Certificate(CertificateArgs),
-    /// Copy the data of a k3s, of an external datastore or of an etcd into the embedded store of a server that has none yet
+    /// Copy the data of k3s, an external datastore or etcd into the embedded store of a new server
     Migrate(MigrateArgs),
-    /// Show what runs here and what is wrong; exit status 0 well, 1 degraded, 2 down
+    /// Show the state and problems of this machine; exit status 0: ok, 1: degraded, 2: down
     Status(StatusArgs),
-    /// Print the variables by which etcdctl reaches the store: eval "$(kube-lite etcd-env)"
+    /// Print the environment variables of etcdctl for this server's store: eval "$(kube-lite etcd-env)"
     EtcdEnv(EtcdEnvArgs),
-    /// Explain an error id such as KL0101, without a network
+    /// Explain an error id such as KL0101
     Explain {
-        /// The id; without one, all are listed
+        /// The id [default: list all]
         id: Option<String>,
     },
-    /// Check this machine for what a node needs and say how to mend what is missing
+    /// Check that this machine meets the requirements of a node
     CheckConfig,
 }
 
@@ -89,24 +89,26 @@ pub struct ServerArgs {
     /// Port of the API
     #[arg(long, value_name = "PORT", default_value_t = 6443, help_heading = "Listener")]
     pub https_listen_port: u16,
-    /// Address that the API is reached under by pods and nodes [default: the node's address]
+    /// Address at which pods and nodes reach the API [default: the node's address]
     #[arg(long, value_name = "IP", help_heading = "Listener")]
     pub advertise_address: Option<IpAddr>,
-    /// Address of the etcd-compatible interface of the store, such as 127.0.0.1:2379; clients need a certificate of server/tls/etcd
+    /// Addresses of the etcd-compatible API of the store, such as 127.0.0.1:2379; clients need a certificate of
+    /// server/tls/etcd
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Listener")]
     pub etcd_listen: Vec<SocketAddr>,
-    /// The same without TLS and certificates, on a loopback address only: whoever reaches it owns the cluster
+    /// The etcd-compatible API without TLS and authentication, on a loopback address only: every local process can read
+    /// and change the whole cluster
     #[arg(long, value_name = "ADDRESS", help_heading = "Listener")]
     pub etcd_listen_plain: Option<SocketAddr>,
-    /// Bytes of keys and values that the store takes before it refuses all but deletions and raises the alarm NOSPACE; etcd's
-    /// --quota-backend-bytes [default: 2 GiB]
+    /// Maximum size of the store's keys and values in bytes; beyond it the store raises the alarm NOSPACE and accepts
+    /// deletions only, like etcd's --quota-backend-bytes [default: 2 GiB]
     #[arg(long, value_name = "BYTES", help_heading = "Listener")]
     pub etcd_quota_backend_bytes: Option<std::num::NonZeroU64>,
-    /// Further names or addresses in the serving certificate
+    /// Additional names or addresses in the serving certificate
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Listener")]
     pub tls_san: Vec<String>,
 
-    /// Addresses of pods, one range per family
+    /// Address ranges of pods, one per IP family
     #[arg(
         long,
         value_name = "CIDR",
@@ -115,7 +117,7 @@ pub struct ServerArgs {
         help_heading = "Networking"
     )]
     pub cluster_cidr: Vec<String>,
-    /// Addresses of services, one range per family
+    /// Address ranges of Services, one per IP family
     #[arg(
         long,
         value_name = "CIDR",
@@ -124,7 +126,7 @@ pub struct ServerArgs {
         help_heading = "Networking"
     )]
     pub service_cidr: Vec<String>,
-    /// Ports that NodePort services get
+    /// Port range of NodePort Services
     #[arg(
         long,
         value_name = "FROM-TO",
@@ -132,10 +134,10 @@ pub struct ServerArgs {
         help_heading = "Networking"
     )]
     pub service_node_port_range: String,
-    /// Address of the cluster DNS, in the service range [default: its tenth address]
+    /// Addresses of the cluster DNS, in the service range [default: its tenth address]
     #[arg(long, value_name = "IP", value_delimiter = ',', help_heading = "Networking")]
     pub cluster_dns: Vec<IpAddr>,
-    /// Domain of services
+    /// Cluster DNS domain
     #[arg(
         long,
         value_name = "DOMAIN",
@@ -144,36 +146,36 @@ pub struct ServerArgs {
     )]
     pub cluster_domain: String,
 
-    /// Where to write the administrator's kubeconfig [default: /etc/kube-lite/kube-lite.yaml] [env: KUBE_LITE_KUBECONFIG_OUTPUT]
+    /// Path of the administrator's kubeconfig [default: /etc/kube-lite/kube-lite.yaml]
+    /// [env: KUBE_LITE_KUBECONFIG_OUTPUT]
     #[arg(long, short = 'o', value_name = "FILE", help_heading = "Client")]
     pub write_kubeconfig: Option<PathBuf>,
-    /// Its permission bits [env: KUBE_LITE_KUBECONFIG_MODE]
+    /// File mode of the kubeconfig [env: KUBE_LITE_KUBECONFIG_MODE]
     #[arg(long, value_name = "OCTAL", default_value = "600", help_heading = "Client")]
     pub write_kubeconfig_mode: String,
 
-    /// CSV of further tokens: token, user name, user uid and, quoted, the user's groups; read at start
+    /// CSV file of static tokens: token, user name, user uid and optional quoted groups; read at start only
     #[arg(long, value_name = "FILE", help_heading = "Client")]
     pub token_auth_file: Option<PathBuf>,
 
-    /// A setting of the API server under upstream's name, such as audit-log-path=/var/log/kube-lite/audit.log; those that begin
-    /// with audit-, oidc-, authorization- or authentication-token-webhook-, authentication-config, anonymous-auth,
-    /// max-requests-inflight, max-mutating-requests-inflight, enable-priority-and-fairness, tracing-config-file and
-    /// encryption-provider-config (with -automatic-reload) are known: audit-policy-file says what is recorded, authorization-config who is asked
+    /// Flag of kube-apiserver, such as audit-log-path=/var/log/kube-lite/audit.log. Supported: audit-*, oidc-*,
+    /// authorization-*, authentication-token-webhook-*, authentication-config, anonymous-auth, max-requests-inflight,
+    /// max-mutating-requests-inflight, enable-priority-and-fairness, tracing-config-file, encryption-provider-config and
+    /// encryption-provider-config-automatic-reload
     #[arg(long, value_name = "NAME=VALUE", help_heading = "API server")]
     pub kube_apiserver_arg: Vec<String>,
 
-    /// What of requests is recorded in server/logs/audit.log of the data directory, never with bodies: metadata (all of them; files of
-    /// 100 MB, ten old ones, 30 days), compact (changes, and reads of Secrets; three old files of 4 MB, compressed, written every half
-    /// minute: for SD cards) or off; a policy in audit-policy-file says it in its place [default: compact, with
+    /// Audit log in server/logs/audit.log of the data directory, without bodies. metadata: every request. compact: changes and
+    /// reads of Secrets; suits SD cards. off. An audit-policy-file takes precedence [default: compact, with
     /// --profile=hardened metadata]
-    #[arg(long, value_name = "FORM", value_enum, help_heading = "API server")]
-    pub audit: Option<AuditForm>,
+    #[arg(long, value_name = "PRESET", value_enum, help_heading = "API server")]
+    pub audit: Option<AuditPreset>,
 
-    /// Components not to run: coredns, local-storage; servicelb, traefik, metrics-server and runtimes are accepted and change
-    /// nothing, as kube-lite does not contain them
+    /// Components to disable: coredns, local-storage. Names of components that kube-lite does not contain (servicelb, traefik,
+    /// metrics-server, runtimes) have no effect
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,
-    /// Run no node on this machine; needs neither root nor a container runtime
+    /// Run no node on this machine; then neither root nor a container runtime is needed
     #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub disable_agent: bool,
     /// Run no controllers
@@ -185,43 +187,43 @@ pub struct ServerArgs {
     /// Run no service proxy
     #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub disable_kube_proxy: bool,
-    /// Enforce no network policies; they are stored all the same
+    /// Do not enforce NetworkPolicies
     #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub disable_network_policy: bool,
 
-    /// Secret that machines join with, at least 16 characters; better in a file [default: a random one in server/token] [env: KUBE_LITE_TOKEN]
+    /// Secret with which machines join, at least 16 characters; prefer --token-file [default: a random one in server/token]
+    /// [env: KUBE_LITE_TOKEN]
     #[arg(long, short = 't', value_name = "SECRET", help_heading = "Joining")]
     pub token: Option<Secret>,
-    /// File that holds it [env: KUBE_LITE_TOKEN_FILE]
+    /// File with the token [env: KUBE_LITE_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Joining")]
     pub token_file: Option<PathBuf>,
-    /// Secret that joins agents only [default: that of --token] [env: KUBE_LITE_AGENT_TOKEN]
+    /// Secret with which only agents can join [default: that of --token] [env: KUBE_LITE_AGENT_TOKEN]
     #[arg(long, value_name = "SECRET", help_heading = "Joining")]
     pub agent_token: Option<Secret>,
-    /// File that holds it [env: KUBE_LITE_AGENT_TOKEN_FILE]
+    /// File with the agent token [env: KUBE_LITE_AGENT_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Joining")]
     pub agent_token_file: Option<PathBuf>,
 
-    /// Join the cluster of another server, https://HOST:PORT, as one more server; takes --token of that cluster's server/token.
-    /// A server that has data of that cluster already goes on with it
+    /// Join the cluster of this server, https://HOST:PORT, as another server; needs --token from its server/token. A server
+    /// with data of that cluster continues as its member
     #[arg(long, short = 's', value_name = "URL", help_heading = "Several servers")]
     pub server: Option<String>,
-    /// Begin a cluster of several servers: hear others from the start. A server without this flag hears them, too, once the
-    /// first one joins
+    /// First server of an HA cluster. Optional: a server started without it can be joined later, too
     #[arg(long, help_heading = "Several servers", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub cluster_init: bool,
-    /// Port at which servers hear each other, with certificates of the cluster on both sides
+    /// Port for replication between servers, with mutual TLS
     #[arg(long, value_name = "PORT", default_value_t = 2380, help_heading = "Several servers")]
     pub peer_port: u16,
 
-    /// Give a node up within seconds of the loss of its tunnel instead of after its lease; its pods that do not say how long
-    /// they stay start elsewhere in less than ten seconds
+    /// Mark a node unreachable within seconds of losing its tunnel instead of when its lease expires; pods without their own
+    /// toleration restart elsewhere in less than ten seconds
     #[arg(long, help_heading = "Node loss", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub fast_node_loss: bool,
-    /// How long pods that do not say it stay on a node that is not ready
+    /// Seconds that pods without their own toleration stay on a node that is not ready
     #[arg(long, value_name = "SECONDS", default_value_t = 300, help_heading = "Node loss")]
     pub default_not_ready_toleration_seconds: i64,
-    /// How long pods that do not say it stay on a node that is unreachable [default: 300, with --fast-node-loss 1]
+    /// Seconds that pods without their own toleration stay on an unreachable node [default: 300, with --fast-node-loss 1]
     #[arg(long, value_name = "SECONDS", help_heading = "Node loss")]
     pub default_unreachable_toleration_seconds: Option<i64>,
 }
@@ -235,16 +237,16 @@ pub struct AgentArgs {
     #[command(flatten)]
     pub node: NodeArgs,
 
-    /// Server to join, https://HOST:PORT; remembered once joined [env: KUBE_LITE_URL]
+    /// Server to join, https://HOST:PORT; stored after joining [env: KUBE_LITE_URL]
     #[arg(long, short = 's', value_name = "URL", help_heading = "Joining")]
     pub server: Option<String>,
-    /// Token to join with, from server/token of the server; better in a file; needed once [env: KUBE_LITE_TOKEN]
+    /// Join token, from server/token of the server; needed only to join; prefer --token-file [env: KUBE_LITE_TOKEN]
     #[arg(long, short = 't', value_name = "TOKEN", help_heading = "Joining")]
     pub token: Option<Secret>,
-    /// File that holds it [env: KUBE_LITE_TOKEN_FILE]
+    /// File with the token [env: KUBE_LITE_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Joining")]
     pub token_file: Option<PathBuf>,
-    /// Trust whatever server answers first: for a token without the hash of a CA
+    /// Accept a token without a CA hash and trust the CA that the server presents
     #[arg(long, help_heading = "Joining", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub insecure_join: bool,
 }
@@ -255,13 +257,13 @@ pub struct StatusArgs {
     /// Data directory of the server
     #[arg(long, short = 'd', value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Form of the answer
+    /// Output format
     #[arg(long, short = 'o', value_enum, default_value_t = StatusOutput::Text)]
     pub output: StatusOutput,
-    /// Wait until this holds
+    /// Wait for this condition
     #[arg(long, value_name = "CONDITION", value_parser = ["ready"])]
     pub wait: Option<String>,
-    /// Wait at most so many seconds
+    /// Timeout of --wait in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub timeout: u64,
 }
@@ -274,19 +276,19 @@ pub struct EtcdEnvArgs {
     pub data_dir: Option<PathBuf>,
 }
 
-/// What is recorded of requests.
+/// Audit log preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AuditForm {
-    /// All requests.
+pub enum AuditPreset {
+    /// Records every request.
     Metadata,
-    /// What changes something.
+    /// Records changes and reads of Secrets.
     Compact,
-    /// Nothing.
+    /// Records nothing.
     Off,
 }
 
-impl AuditForm {
-    /// As it is typed.
+impl AuditPreset {
+    /// The value of `--audit`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Metadata => "metadata",
@@ -296,10 +298,10 @@ impl AuditForm {
     }
 }
 
-/// Form of the answer of `status`.
+/// Output format of `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StatusOutput {
-    /// One screen for people.
+    /// Text for a terminal.
     Text,
     /// JSON with a versioned schema.
     Json,

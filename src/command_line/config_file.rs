@@ -10,15 +10,15 @@ use crate::error_catalogue::{CONFIG_FILE, Refusal};
 /// Values per flag name, in the order given.
 pub(super) type Values = BTreeMap<String, Vec<String>>;
 
-/// Reads `main` and `<main>.d/*.yaml` in name order. An absent main file is no error unless it was asked for.
+/// Reads `main` and `<main>.d/*.yaml` in name order. An absent main file is an error only if it `is_required`.
 pub(super) fn read(
     main: &Path,
-    asked_for: bool,
+    is_required: bool,
     known: &dyn Fn(&str) -> bool,
     nearest: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Values, Refusal> {
     let mut files = Vec::new();
-    if main.exists() || asked_for {
+    if main.exists() || is_required {
         files.push(main.to_path_buf());
     }
     files.extend(drop_ins(main));
@@ -54,7 +54,7 @@ fn merge_file(
     }
     let document: Value = serde_saphyr::from_str(text).map_err(|e| bad(e.to_string()))?;
     let Value::Object(map) = document else {
-        return Err(bad("is no mapping of flag names to values".into()));
+        return Err(bad("is not a mapping of flag names to values".into()));
     };
     for (key, value) in map {
         let (name, append) =

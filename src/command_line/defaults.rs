@@ -1,4 +1,4 @@
-//! Where things are kept when no flag says so: system directories for root, the XDG ones for others.
+//! Default directories: system directories for root, XDG directories for other users.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub struct Locations {
 }
 
 impl Locations {
-    /// Reads the environment once.
+    /// The default locations; `lookup` reads an environment variable.
     pub fn new(root: bool, lookup: &dyn Fn(&str) -> Option<String>) -> Self {
         let path = lookup("PATH").unwrap_or_default();
         if root {

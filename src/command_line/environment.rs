@@ -1,6 +1,6 @@
-//! Environment variables that stand for flags: `KUBE_LITE_*`, and k3s's names beside them.
+//! Environment variables that set flags: `KUBE_LITE_*`, and the names of k3s.
 
-/// Flag and the part of the variable's name behind the prefix.
+/// Flag and the variable's name without its prefix.
 pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("config", "CONFIG_FILE"),
     ("data-dir", "DATA_DIR"),
@@ -20,7 +20,7 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("datastore-certfile", "DATASTORE_CERTFILE"),
     ("datastore-keyfile", "DATASTORE_KEYFILE"),
     ("cluster-init", "CLUSTER_INIT"),
-    // Of k3s's flags that are refused by name.
+    // Flags of k3s that are rejected by name.
     ("write-kubeconfig-group", "KUBECONFIG_GROUP"),
     ("selinux", "SELINUX"),
     ("system-default-registry", "SYSTEM_DEFAULT_REGISTRY"),
@@ -34,16 +34,16 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
 const BOOLEANS: [&str; 6] =
     ["debug", "cluster-init", "cluster-reset", "selinux", "kine-tls", "rootless"];
 
-/// Variables behind `KUBE_LITE_` that are no flags: of the log, of the service file and of the installer.
-const OTHERS: [&str; 5] = ["LOG", "FLAGS", "COMMAND", "PROFILE", "BIN"];
+/// Variables after `KUBE_LITE_` that are not flags: for the log, the service file and install.sh.
+const NOT_FLAGS: [&str; 5] = ["LOG", "FLAGS", "COMMAND", "PROFILE", "BIN"];
 
-/// Prefix of what the test suites hand to themselves.
+/// Prefix of variables of the test suites.
 const TESTS: &str = "TEST_";
 
 const PREFIXES: [&str; 2] = ["KUBE_LITE_", "K3S_"];
 
-/// Variables among `names` that look like settings and are none: each with the reason, for
-/// `kube-lite status`. They are reported, not refused, since a container runtime sets such names for a
+/// Variables among `names` that look like settings but are not, each with the reason, for
+/// `kube-lite status`. They are not errors because a container runtime sets such names for a
 /// Service named `k3s` (`K3S_SERVICE_HOST`).
 pub fn without_effect(names: impl Iterator<Item = String>) -> Vec<String> {
     let explain = |name: String| {
@@ -53,9 +53,9 @@ pub fn without_effect(names: impl Iterator<Item = String>) -> Vec<String> {
             return Some(format!("{name}: {why}"));
         }
         let known = VARIABLES.iter().any(|(_, known)| *known == short)
-            || OTHERS.contains(&short)
+            || NOT_FLAGS.contains(&short)
             || short.starts_with(TESTS);
-        (!known).then(|| format!("{name}: is no setting of kube-lite"))
+        (!known).then(|| format!("{name}: is not a setting of kube-lite"))
     };
     let mut found: Vec<String> = names.filter_map(explain).collect();
     found.sort();
@@ -67,7 +67,7 @@ pub fn without_effect(names: impl Iterator<Item = String>) -> Vec<String> {
 pub(super) struct Variable {
     /// Flag without dashes.
     pub(super) flag: &'static str,
-    /// Whole name.
+    /// Full name.
     pub(super) name: String,
     pub(super) value: String,
 }
@@ -83,36 +83,36 @@ impl Variable {
     }
 }
 
-/// Flag and whole name of variables that others define.
-const FOREIGN: &[(&str, &str)] = &[
+/// Flag and full name of variables of the AWS tools.
+const AWS_VARIABLES: &[(&str, &str)] = &[
     ("etcd-s3-access-key", "AWS_ACCESS_KEY_ID"),
     ("etcd-s3-secret-key", "AWS_SECRET_ACCESS_KEY"),
     ("etcd-s3-session-token", "AWS_SESSION_TOKEN"),
 ];
 
-/// The data directory as the environment says it, for commands that run nothing.
+/// The data directory from the environment, for commands other than server and agent.
 pub fn data_dir(lookup: &dyn Fn(&str) -> Option<String>) -> Option<std::path::PathBuf> {
     let all = read(lookup);
     all.into_iter().find(|found| found.flag == "data-dir").map(|found| found.value.into())
 }
 
-/// Every variable that sets a flag; a `KUBE_LITE_` one wins over its `K3S_` twin.
+/// Every variable that sets a flag; `KUBE_LITE_` takes precedence over `K3S_`.
 pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Vec<Variable> {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let prefixed = VARIABLES.iter().filter_map(|(flag, short)| {
         let mut names = PREFIXES.iter().map(|prefix| format!("{prefix}{short}"));
         names.find_map(|name| set(&name).map(|value| Variable::new(flag, name, value)))
     });
-    let foreign = FOREIGN
+    let foreign = AWS_VARIABLES
         .iter()
         .filter_map(|(flag, name)| Some(Variable::new(flag, (*name).to_owned(), set(name)?)));
     prefixed.chain(foreign).collect()
 }
 
-/// Gives flags about S3 that were not typed what variables say.
-pub(super) fn fill(args: &mut super::S3Args, lookup: impl Fn(&str) -> Option<String>) {
+/// Sets S3 flags that are not on the command line from variables.
+pub(super) fn fill_s3(args: &mut super::S3Args, lookup: impl Fn(&str) -> Option<String>) {
     let value = |flag: &str| {
-        let (_, name) = FOREIGN.iter().find(|(f, _)| *f == flag)?;
+        let (_, name) = AWS_VARIABLES.iter().find(|(f, _)| *f == flag)?;
         lookup(name).filter(|v| !v.is_empty())?.parse().ok()
     };
     for (held, flag) in [

@@ -1,4 +1,4 @@
-//! Puts flags, variables and files together and hands the whole to the parser.
+//! Merges flags, environment variables and configuration files and parses the result.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use super::args::{Cli, Command};
 use super::{config_file, environment, unsupported};
 use crate::error_catalogue::{Refusal, UNSUPPORTED_FLAG, USAGE};
 
-/// What parsing ends with when it is not a command.
+/// Why parsing does not return a command.
 #[derive(Debug)]
 pub enum Stop {
     /// `--help` or `--version`: text for standard output.
     Text(String),
-    /// A refusal.
+    /// An error.
     Refused(Box<Refusal>),
 }
 
@@ -29,15 +29,15 @@ impl From<Refusal> for Stop {
 /// Parses `argv` (program name first); variables come from `lookup`.
 ///
 /// # Errors
-/// A text to print, or a refusal with exit code 64.
+/// A text to print, or an error with exit code 64.
 pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Result<Cli, Stop> {
     let command = Cli::command();
     let typed = command.clone().try_get_matches_from(argv.clone()).map_err(stop)?;
-    // The commands that run something take variables and files, too.
+    // Only `server` and `agent` read all variables and configuration files.
     let Some((name @ ("server" | "agent"), given)) = typed.subcommand() else {
         let mut cli = Cli::from_arg_matches(&typed).map_err(stop)?;
         if let Command::EtcdSnapshot(args) = &mut cli.command {
-            environment::fill(&mut args.command.folder_mut().s3, lookup);
+            environment::fill_s3(&mut args.command.folder_mut().s3, lookup);
         }
         return Ok(cli);
     };
@@ -50,7 +50,7 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
         is_known(flag) && source() == Some(ValueSource::CommandLine)
     };
     let mut variables = environment::read(lookup);
-    // A variable for the other command is none of this one's, but a server that should join another one is told.
+    // Ignore variables of the other command, but reject those that no command supports.
     for variable in variables.iter().filter(|v| !is_known(v.flag) && v.value != "false") {
         if let Some(why) = unsupported::reason(variable.flag) {
             // The value may be a secret.
@@ -63,17 +63,18 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
         |flag: &str| variables.iter().find(|v| v.flag == flag).map(|v| v.value.clone());
 
     let file = if is_typed("config") { None } else { from_variable("config") };
-    let asked_for = is_typed("config") || file.is_some();
+    let is_required = is_typed("config") || file.is_some();
     let file = file
         .map(PathBuf::from)
         .or_else(|| given.get_one::<PathBuf>("config").cloned())
         .unwrap_or_default();
     let values =
-        config_file::read(&file, asked_for, &|name| flags.iter().any(|f| f == name), &|name| {
+        config_file::read(&file, is_required, &|name| flags.iter().any(|f| f == name), &|name| {
             nearest(name, &flags)
         })?;
 
-    // Lowest first: the parser lets the last one win. A flag that was typed (or set by a variable) replaces a whole list.
+    // Lowest precedence first, since the parser takes the last value. A flag from the command line
+    // or a variable replaces a whole list.
     let mut merged: Vec<OsString> = argv.iter().take(2).cloned().collect();
     for (flag, list) in &values {
         if !is_typed(flag) && from_variable(flag).is_none() {
@@ -108,12 +109,12 @@ fn stop(error: clap::Error) -> Stop {
     }
     let text = error.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
-    let told: Vec<&str> = lines
+    let message: Vec<&str> = lines
         .iter()
         .take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"))
         .copied()
         .collect();
-    USAGE.refuse_usage(told.join(" ").trim_start_matches("error: ")).into()
+    USAGE.refuse_usage(message.join(" ").trim_start_matches("error: ")).into()
 }
 
 /// The known flag nearest to `name`, when near enough.
@@ -221,7 +222,7 @@ mod tests {
             environment::without_effect(names.into_iter().map(str::to_owned)),
             [
                 "K3S_LB_SERVER_PORT: agents reach servers through tunnels, without a local load balancer",
-                "K3S_TOKNE: is no setting of kube-lite"
+                "K3S_TOKNE: is not a setting of kube-lite"
             ]
         );
     }
@@ -264,7 +265,7 @@ mod tests {
         let refused = server(&["--embedded-registry=true"], &[]).unwrap_err();
         assert!(
             refused.starts_with(
-                "error[KL0102]: --embedded-registry is not supported: the embedded registry"
+                "error[KL0102]: --embedded-registry is not supported: kube-lite has no embedded registry"
             ),
             "{refused}"
         );
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_asked_for_must_be_there() {
+    fn a_required_config_file_must_exist() {
         assert!(server(&["--config=/nonexistent/x.yaml"], &[]).unwrap_err().contains("KL0103"));
     }
 

@@ -1,4 +1,4 @@
-//! A token as flags give it: itself, or a file that holds it.
+//! A token given by a flag, or by a flag that names its file.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use crate::error_catalogue::{BAD_VALUE, Refusal};
 ///
 /// # Errors
 /// Both were given, or the file cannot be read.
-pub fn given(
+pub fn read_token(
     flag: &str,
     token: Option<&Secret>,
     file: Option<&Path>,
 ) -> Result<Option<Secret>, Refusal> {
     match (token, file) {
         (Some(_), Some(file)) => Err(BAD_VALUE.refuse_usage(format!(
-            "--{flag}-file={}: contradicts --{flag}, give one of them",
+            "--{flag}-file={}: contradicts --{flag}; use only one of them",
             file.display()
         ))),
         (Some(token), None) => Ok(Some(token.clone())),
@@ -35,17 +35,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_comes_from_one_place() {
+    fn token_and_token_file_are_mutually_exclusive() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("t");
         std::fs::write(&file, "abc\n").unwrap();
         let typed: Secret = "x".parse().unwrap();
-        assert_eq!(given("token", None, Some(&file)).unwrap().unwrap().reveal(), "abc");
-        assert_eq!(given("token", Some(&typed), None).unwrap().unwrap().reveal(), "x");
-        assert!(given("token", None, None).unwrap().is_none());
-        let both = given("token", Some(&typed), Some(&file)).unwrap_err().to_string();
+        assert_eq!(read_token("token", None, Some(&file)).unwrap().unwrap().reveal(), "abc");
+        assert_eq!(read_token("token", Some(&typed), None).unwrap().unwrap().reveal(), "x");
+        assert!(read_token("token", None, None).unwrap().is_none());
+        let both = read_token("token", Some(&typed), Some(&file)).unwrap_err().to_string();
         assert!(both.contains("contradicts --token"), "{both}");
-        let absent = given("token", None, Some(&dir.path().join("no"))).unwrap_err().to_string();
+        let absent =
+            read_token("token", None, Some(&dir.path().join("no"))).unwrap_err().to_string();
         assert!(absent.contains("--token-file: cannot read"), "{absent}");
     }
 }

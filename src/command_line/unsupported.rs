@@ -1,52 +1,56 @@
-//! k3s flags that are known and refused by name, with what stands in.
+//! Flags of k3s that kube-lite does not support, each with the reason or an alternative.
 
-/// Flag without dashes, and what to tell.
+/// Flag without dashes, and the reason.
 pub(super) const FLAGS: &[(&str, &str)] = &[
     ("disable-cloud-controller", "there is no cloud controller to disable"),
     ("disable-helm-controller", "there is no Helm controller to disable"),
     ("docker", "use --container-runtime-endpoint with cri-dockerd"),
     ("egress-selector-mode", "the server always reaches agents through their tunnels"),
-    ("embedded-registry", "the embedded registry is not there yet"),
-    ("etcd-arg", "the store is no etcd process"),
+    ("embedded-registry", "kube-lite has no embedded registry"),
+    (
+        "etcd-arg",
+        "the store is not an etcd process; see the flags etcd-* in `kube-lite server --help`",
+    ),
     (
         "etcd-snapshot-reconcile-interval",
-        "snapshots are what lies in their folder, nothing is kept beside",
+        "the snapshot directory is read directly, there is nothing to reconcile",
     ),
-    (
-        "etcd-s3-config-secret",
-        "keys of a bucket are given by flags, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    ),
-    ("etcd-s3-proxy", "the bucket is reached without a proxy"),
+    ("etcd-s3-config-secret", "use flags, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    ("etcd-s3-proxy", "proxies for S3 are not supported"),
     ("flannel-conf", "the overlay has no configuration file; use --flannel-backend"),
     ("flannel-cni-conf", "the CNI configuration is built in"),
-    ("flannel-external-ip", "external addresses are not there yet"),
-    ("flannel-ipv6-masq", "packets of pods to the outside are always masqueraded"),
-    ("kine-tls", "there is no kine in between"),
-    ("kube-controller-manager-arg", "the controllers are no process of their own"),
-    ("kube-scheduler-arg", "the scheduler is no process of its own"),
-    ("kubelet-arg", "the node agent is no process of its own"),
-    ("kube-proxy-arg", "the service proxy is no process of its own"),
-    ("node-external-ip", "external addresses are not there yet"),
+    ("flannel-external-ip", "external addresses are not implemented"),
+    ("flannel-ipv6-masq", "pod traffic to outside the cluster is always masqueraded"),
+    ("kine-tls", "kube-lite does not use kine"),
+    ("kube-controller-manager-arg", "kube-lite has no separate kube-controller-manager"),
+    ("kube-scheduler-arg", "kube-lite has no separate kube-scheduler"),
+    (
+        "kubelet-arg",
+        "kube-lite has no separate kubelet. Settings that exist: `kube-lite server --help`, \
+         section Node",
+    ),
+    ("kube-proxy-arg", "kube-lite has no separate kube-proxy"),
+    ("node-external-ip", "external addresses are not implemented"),
     ("pause-image", "the pause image is built in"),
-    ("rootless", "running a node without root is not there yet; --disable-agent needs no root"),
+    ("rootless", "a node needs root; --disable-agent does not"),
     (
         "secrets-encryption",
-        "secrets are encrypted at rest unless `kube-lite secrets-encrypt disable` says otherwise",
+        "Secrets are always encrypted at rest; `kube-lite secrets-encrypt disable` turns it off",
     ),
     (
         "secrets-encryption-provider",
-        "use --kube-apiserver-arg=encryption-provider-config=FILE for another than AES-GCM",
+        "the default is AES-GCM; use --kube-apiserver-arg=encryption-provider-config=FILE for another",
     ),
-    ("selinux", "SELinux labels are not there yet"),
-    ("snapshotter", "containerd's overlayfs snapshotter is used"),
-    ("system-default-registry", "a default registry is not there yet"),
-    ("vpn-auth", "VPN integration is not there yet"),
-    ("vpn-auth-file", "VPN integration is not there yet"),
+    ("selinux", "SELinux labels are not implemented"),
+    ("snapshotter", "kube-lite always uses containerd's overlayfs snapshotter"),
+    ("system-default-registry", "a default registry is not implemented"),
+    ("vpn-auth", "VPN integration is not implemented"),
+    ("vpn-auth-file", "VPN integration is not implemented"),
     ("with-node-id", "use --node-name"),
     ("write-kubeconfig-group", "use --write-kubeconfig-mode and chgrp"),
 ];
 
-/// What to tell about a flag, with or without its dashes and value.
+/// The reason for a flag, given with or without its dashes and value.
 pub(super) fn reason(flag: &str) -> Option<&'static str> {
     let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
     FLAGS.iter().find(|(known, _)| *known == name).map(|(_, why)| *why)

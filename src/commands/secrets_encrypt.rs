@@ -25,7 +25,7 @@ impl Command for EncryptArgs {
 /// What is wrong, and where.
 async fn run(command: &EncryptCommand, data_dir: &Path) -> Result<String, Refusal> {
     let (args, question) = match command {
-        EncryptCommand::Status(args) => (&args.place, Question::Status),
+        EncryptCommand::Status(args) => (&args.server, Question::Status),
         EncryptCommand::Enable(args) => (args, Question::Change(Wish::Enable)),
         EncryptCommand::Disable(args) => (args, Question::Change(Wish::Disable)),
         EncryptCommand::RotateKeys(args) => (args, Question::Change(Wish::Rotate)),

@@ -13,7 +13,7 @@ use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use settings::{Cidr, ClusterSettings};
 
-use crate::command_line::{AuditForm, Locations, ServerArgs, SnapshotArgs, given_token};
+use crate::command_line::{AuditPreset, Locations, ServerArgs, SnapshotArgs, read_token};
 use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN, UNSUPPORTED_FLAG};
 use crate::machine::Machine;
 use crate::server::{datastore, fast_loss, reset};
@@ -64,88 +64,91 @@ pub struct Config {
     pub scheduler: bool,
     /// Run the local-path provisioner.
     pub local_storage: bool,
-    /// The loss of a node's tunnel is the loss of the node.
+    /// Mark a node unreachable as soon as its tunnel is lost.
     pub fast_node_loss: bool,
-    /// How long pods that do not say it stay on nodes that are not ready, or unreachable, in seconds.
+    /// Default tolerations of not-ready and unreachable nodes, in seconds.
     pub toleration_seconds: (i64, i64),
-    /// CSV of further tokens.
+    /// CSV file of static tokens.
     pub token_auth_file: Option<PathBuf>,
-    /// Issuers of tokens beside the cluster's own, and who is anonymous.
+    /// Authenticators in addition to the cluster's own, and the anonymous paths.
     pub authentication: apiserver::authn::Plan,
-    /// How values are sealed, when a file says it.
+    /// Encryption of values at rest, if a file configures it.
     pub encryption: Option<encryption::Plan>,
-    /// How much is answered at once.
+    /// API Priority and Fairness.
     pub flow: flow::Settings,
-    /// What is recorded of requests, and where.
+    /// The audit log.
     pub audit: Option<apiserver::audit::Plan>,
-    /// Which requests are traced, and where to; nothing without `tracing-config-file`.
+    /// Request tracing; `None` without `tracing-config-file`.
     pub spans: Option<request_tracing::Plan>,
-    /// Which authorizers there are.
+    /// The authorizers.
     pub authorization: apiserver::authz::config::Plan,
-    /// Secret that machines join with, when a flag says it.
+    /// Secret with which machines join, if a flag sets it.
     pub token: Option<Secret>,
-    /// Secret that agents join with, when a flag says it.
+    /// Secret with which agents join, if a flag sets it.
     pub agent_token: Option<Secret>,
-    /// Hear other servers from the start, not only when the first one comes.
+    /// Listen for other servers from the start.
     pub cluster_init: bool,
-    /// Port for the other members of the store.
+    /// Port of the peer API for the other members of the store.
     pub peer_port: u16,
     /// The servers to join.
-    pub others: Option<Others>,
-    /// How snapshots are taken.
+    pub join: Option<JoinTarget>,
+    /// Scheduled snapshots.
     pub snapshots: snapshots::Settings,
-    /// Reset the store and end.
+    /// Reset the store and exit.
     pub reset: Option<reset::Request>,
 }
 
-/// Servers to join.
+/// The cluster to join as a server.
 #[derive(Debug, Clone)]
-pub struct Others {
-    /// One of them.
+pub struct JoinTarget {
+    /// Address of one of its servers.
     pub server: ServerAddress,
-    /// What proves the right to.
+    /// The join token.
     pub token: Token,
 }
 
-fn others(args: &ServerArgs) -> Result<Option<Others>, Refusal> {
+fn join_target(args: &ServerArgs) -> Result<Option<JoinTarget>, Refusal> {
     let Some(text) = &args.server else { return Ok(None) };
     if args.cluster_init {
         return Err(bad(
             "server",
             text,
-            "joins a cluster, and --cluster-init begins one: give one of them",
+            "contradicts --cluster-init: a server either joins a cluster or starts one",
         ));
     }
     let server = text.parse().map_err(|why: &str| bad("server", text, why))?;
-    let given = given_token("token", args.token.as_ref(), args.token_file.as_deref())?;
+    let given = read_token("token", args.token.as_ref(), args.token_file.as_deref())?;
     let Some(given) = given else {
         return Err(bad(
             "server",
             text,
-            "needs --token or --token-file with the token of the servers, server/token there",
+            "needs --token or --token-file with the content of server/token of that server",
         ));
     };
     let token = token::parse(given.reveal())
         .map_err(|e| BAD_TOKEN.refuse_usage(format!("the token: {e}")))?;
     if token.ca_hash.is_none() {
-        let text = "the token says nothing about the CA of the cluster, and a server is given all of its keys";
+        let text =
+            "the token has no CA hash, and a joining server receives all keys of the cluster";
         return Err(SHORT_TOKEN.refuse_usage(text));
     }
     match &token.credentials {
-        Credentials::Shared { user, .. } if user == "server" => Ok(Some(Others { server, token })),
+        Credentials::Shared { user, .. } if user == "server" => {
+            Ok(Some(JoinTarget { server, token }))
+        }
         _ => Err(BAD_TOKEN
-            .refuse_usage("the token joins agents only; a server needs that of server/token")),
+            .refuse_usage("the token only joins agents; a server needs the one in server/token")),
     }
 }
 
-/// The settings of the API server that have no flag of their own, by what they are about.
+/// The values of `--kube-apiserver-arg` by subject.
 struct ApiServer {
     authorization: apiserver::authz::config::Plan,
     authentication: authn::Plan,
     encryption: Option<encryption::Plan>,
     flow: flow::Settings,
     spans: Option<request_tracing::Plan>,
-    /// Those about audit, which are all that is left.
+    /// Audit flags and unknown ones, which [`audit`] rejects.
     audit: Vec<String>,
 }
 
@@ -175,39 +178,40 @@ fn split(arguments: Vec<String>, is_one: fn(&str) -> bool) -> (Vec<String>, Vec<
     arguments.into_iter().partition(|argument| is_one(flags::parts(argument).0))
 }
 
-/// What is recorded of requests: by the policy that the arguments name, else by a form of ours.
+/// The audit log: of the policy that the arguments name, else of a preset.
 fn audit(
     arguments: &[String],
-    form: Option<AuditForm>,
+    form: Option<AuditPreset>,
     machine: &Machine,
 ) -> Result<Option<Plan>, Refusal> {
     let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
-    let told = |fault| {
+    let audit_error = |fault| {
         match fault {
         Fault::Unknown(name) => UNSUPPORTED_FLAG.refuse_usage(format!(
-            "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
-             audit-log-path and what belongs to them, of authorization authorization-mode, authorization-config and \
-             authorization-webhook-*, and of authentication those that begin with oidc- or authentication-token-webhook-, \
-             authentication-config and anonymous-auth, encryption-provider-config with its automatic-reload, and max-requests-inflight, max-mutating-requests-inflight, \
-             enable-priority-and-fairness and tracing-config-file"
+            "--kube-apiserver-arg={name} is not supported. Supported: audit-*, oidc-*, authorization-mode, \
+             authorization-config, authorization-webhook-*, authentication-token-webhook-*, \
+             authentication-config, anonymous-auth, encryption-provider-config, \
+             encryption-provider-config-automatic-reload, max-requests-inflight, \
+             max-mutating-requests-inflight, enable-priority-and-fairness, tracing-config-file"
         )),
         Fault::Value(why) => bad(why),
     }
     };
-    let settings = Settings::of(arguments).map_err(told)?;
+    let settings = Settings::of(arguments).map_err(audit_error)?;
     if let (Some(file), Some(form)) = (&settings.policy_file, form) {
-        let why = format!("contradicts audit-policy-file={}; give one of them", file.display());
+        let why = format!("contradicts audit-policy-file={}; use only one of them", file.display());
         return Err(self::bad("audit", form.name(), why));
     }
     let form = match form {
-        // A policy says what is recorded, and that may be nothing.
+        // The policy takes precedence, even where it records nothing.
         None if settings.policy_file.is_some() => None,
         None if machine.hardened() => Some(Form::Metadata),
-        Some(AuditForm::Metadata) => Some(Form::Metadata),
-        None | Some(AuditForm::Compact) => Some(Form::Compact),
-        Some(AuditForm::Off) if arguments.is_empty() => None,
-        Some(AuditForm::Off) => {
-            let why = "contradicts the settings of audit in --kube-apiserver-arg; give one of them";
+        Some(AuditPreset::Metadata) => Some(Form::Metadata),
+        None | Some(AuditPreset::Compact) => Some(Form::Compact),
+        Some(AuditPreset::Off) if arguments.is_empty() => None,
+        Some(AuditPreset::Off) => {
+            let why =
+                "contradicts the settings of audit in --kube-apiserver-arg; use only one of them";
             return Err(self::bad("audit", "off", why));
         }
     };
@@ -215,12 +219,12 @@ fn audit(
         None => Plan::read(&settings).map_err(bad),
         Some(form) => {
             let path = machine.data_dir.join("server/logs/audit.log");
-            form.plan(&form.over(&path, arguments).map_err(told)?).map_err(bad)
+            form.plan(&form.over(&path, arguments).map_err(audit_error)?).map_err(bad)
         }
     }
 }
 
-/// What the hardened profile makes of authentication, and the settings that it cannot hold beside.
+/// Applies `--profile=hardened` to authentication and rejects the settings that contradict it.
 fn hardened(
     plan: authn::Plan,
     arguments: &[String],
@@ -234,10 +238,10 @@ fn hardened(
         let value = value.unwrap_or("true");
         let why = match name {
             "anonymous-auth" if value == "true" => {
-                "contradicts --profile=hardened; name the paths that are for everybody in authentication-config=FILE"
+                "contradicts --profile=hardened; list the anonymous paths in authentication-config=FILE"
             }
             "authorization-mode" if value.split(',').any(|mode| mode == "AlwaysAllow") => {
-                "contradicts --profile=hardened; leave it out for Node,RBAC"
+                "contradicts --profile=hardened; the default is Node,RBAC"
             }
             _ => continue,
         };
@@ -256,14 +260,14 @@ fn cidrs(flag: &str, values: &[String]) -> Result<Vec<Cidr>, Refusal> {
         let cidr: Cidr = value.parse().map_err(|why| bad(flag, value, why))?;
         let given = value.trim().split('/').next().and_then(|ip| ip.parse::<IpAddr>().ok());
         if given != Some(cidr.first()) {
-            return Err(bad(flag, value, format!("has bits behind the prefix, write {cidr}")));
+            return Err(bad(flag, value, format!("has host bits set, use {cidr}")));
         }
         parsed.push(cidr);
     }
     match parsed.as_slice() {
         [_] => Ok(parsed),
         [a, b] if a.family() != b.family() => Ok(parsed),
-        _ => Err(bad(flag, values.join(","), "one range, or one of each address family")),
+        _ => Err(bad(flag, values.join(","), "must be one range, or one per IP family")),
     }
 }
 
@@ -277,26 +281,28 @@ fn node_ports(value: &str) -> Result<(u16, u16), Refusal> {
     })
 }
 
-/// Why parts of `--disable` change nothing.
+/// The values of `--disable` without effect, each with the reason.
 fn absent(disable: &[String]) -> Result<Vec<String>, Refusal> {
     let names = disable.iter().map(String::as_str).filter(|name| !DISABLEABLE.contains(name));
     let explain = |name: &str| match ABSENT.contains(&name) {
-        true => Ok(format!("--disable={name}: {name} is not part of kube-lite")),
+        true => {
+            Ok(format!("--disable={name}: {name} is not part of kube-lite, nothing to disable"))
+        }
         false => {
             let known = [&DISABLEABLE[..], &ABSENT[..]].concat().join(", ");
-            Err(bad("disable", name, format!("there is no such component; known are {known}")))
+            Err(bad("disable", name, format!("unknown component; known components: {known}")))
         }
     };
     names.map(explain).collect()
 }
 
-/// A secret that is good enough.
+/// The secret of `--<flag>` or `--<flag>-file`, checked for its strength.
 fn secret(
     flag: &str,
     token: Option<&Secret>,
     file: Option<&Path>,
 ) -> Result<Option<Secret>, Refusal> {
-    let given = given_token(flag, token, file)?;
+    let given = read_token(flag, token, file)?;
     let chosen = given.as_ref().map(cluster::token::files::chosen).transpose();
     chosen.map_err(|e| BAD_VALUE.refuse_usage(format!("--{flag}: {e}")))
 }
@@ -349,7 +355,7 @@ impl Config {
                 ));
             }
         }
-        let others = others(&args)?;
+        let join = join_target(&args)?;
         let datastore = datastore::endpoint(&args)?;
         let ApiServer { authorization, authentication, encryption, flow, spans, audit: recorded } =
             ApiServer::of(args.kube_apiserver_arg.clone())?;
@@ -410,13 +416,13 @@ impl Config {
             scheduler: !args.disable_scheduler,
             local_storage: !disabled("local-storage"),
             // That of the servers to join is written as they have it.
-            token: match others {
+            token: match join {
                 Some(_) => None,
                 None => secret("token", args.token.as_ref(), args.token_file.as_deref())?,
             },
             cluster_init: args.cluster_init,
             peer_port: args.peer_port,
-            others,
+            join,
             agent_token: secret(
                 "agent-token",
                 args.agent_token.as_ref(),
@@ -493,8 +499,8 @@ mod tests {
         assert_eq!(
             config.machine.without_effect,
             [
-                "--disable=traefik: traefik is not part of kube-lite",
-                "--disable=servicelb: servicelb is not part of kube-lite"
+                "--disable=traefik: traefik is not part of kube-lite, nothing to disable",
+                "--disable=servicelb: servicelb is not part of kube-lite, nothing to disable"
             ]
         );
     }
@@ -524,18 +530,18 @@ mod tests {
             ),
             (
                 vec!["--profile=hardened", "--kube-apiserver-arg=anonymous-auth=true"],
-                "error[KL0104]: --kube-apiserver-arg=anonymous-auth=true: contradicts --profile=hardened; name the paths that are for everybody in authentication-config=FILE",
+                "error[KL0104]: --kube-apiserver-arg=anonymous-auth=true: contradicts --profile=hardened; list the anonymous paths in authentication-config=FILE",
             ),
             (
                 vec![
                     "--profile=hardened",
                     "--kube-apiserver-arg=authorization-mode=Node,AlwaysAllow",
                 ],
-                "error[KL0104]: --kube-apiserver-arg=authorization-mode=Node,AlwaysAllow: contradicts --profile=hardened; leave it out for Node,RBAC",
+                "error[KL0104]: --kube-apiserver-arg=authorization-mode=Node,AlwaysAllow: contradicts --profile=hardened; the default is Node,RBAC",
             ),
             (
                 vec!["--service-cidr=10.43.0.1/16"],
-                "error[KL0104]: --service-cidr=10.43.0.1/16: has bits behind the prefix, write 10.43.0.0/16",
+                "error[KL0104]: --service-cidr=10.43.0.1/16: has host bits set, use 10.43.0.0/16",
             ),
             (
                 vec!["--service-cidr=10.43.0.0/33"],
@@ -559,23 +565,23 @@ mod tests {
             ),
             (
                 vec!["--disable=traefic"],
-                "error[KL0104]: --disable=traefic: there is no such component; known are coredns, local-storage, servicelb, traefik, metrics-server, runtimes",
+                "error[KL0104]: --disable=traefic: unknown component; known components: coredns, local-storage, servicelb, traefik, metrics-server, runtimes",
             ),
             (
                 vec!["--grouped-shims", "--container-runtime-endpoint=/run/c.sock"],
-                "error[KL0104]: --grouped-shims=true: is a setting of the own containerd, and --container-runtime-endpoint names another",
+                "error[KL0104]: --grouped-shims=true: needs kube-lite's own containerd, but --container-runtime-endpoint names another runtime",
             ),
             (
                 vec!["--server=https://a", "--cluster-init", "--token=abcdefghijklmnop"],
-                "error[KL0104]: --server=https://a: joins a cluster, and --cluster-init begins one: give one of them",
+                "error[KL0104]: --server=https://a: contradicts --cluster-init: a server either joins a cluster or starts one",
             ),
             (
                 vec!["--server=https://a"],
-                "error[KL0104]: --server=https://a: needs --token or --token-file with the token of the servers, server/token there",
+                "error[KL0104]: --server=https://a: needs --token or --token-file with the content of server/token of that server",
             ),
             (
                 vec!["--server=https://a", "--token=abcdefghijklmnop"],
-                "error[KL0422]: the token says nothing about the CA of the cluster, and a server is given all of its keys",
+                "error[KL0422]: the token has no CA hash, and a joining server receives all keys of the cluster",
             ),
             (
                 vec!["--etcd-snapshot-schedule-cron=often"],
@@ -587,7 +593,7 @@ mod tests {
             ),
             (
                 vec!["--service-cidr=10.1.0.0/16,10.2.0.0/16"],
-                "error[KL0104]: --service-cidr=10.1.0.0/16,10.2.0.0/16: one range, or one of each address family",
+                "error[KL0104]: --service-cidr=10.1.0.0/16,10.2.0.0/16: must be one range, or one per IP family",
             ),
         ] {
             assert_eq!(config(&flags).unwrap_err(), want);

@@ -1,4 +1,4 @@
-//! What a server answers to `kube-lite status`.
+//! The answer of a server to `kube-lite status`.
 
 mod members;
 
@@ -25,10 +25,10 @@ use crate::status::{
 
 pub use crate::status::{Verdict, ask, render, wait_ready};
 
-/// Answers on the socket until shutdown.
+/// Serves the status socket until shutdown.
 ///
 /// # Errors
-/// When the socket cannot be made.
+/// The socket cannot be created.
 pub(crate) fn serve(
     config: &Config,
     plane: &ControlPlane,
@@ -115,9 +115,9 @@ impl Source for Server {
             status.problems.push(Problem::new(
                 format!("the store does not answer: {error}"),
                 if status.members.len() > 1 {
-                    "more than half of its voters have to run and to reach each other; look at the other servers"
+                    "more than half of the voters must run and reach each other; check the other servers"
                 } else {
-                    "look at the log for what happened to its disk"
+                    "check the log for disk errors"
                 },
             ));
         }
@@ -129,7 +129,7 @@ impl Source for Server {
             if !status.nodes.iter().any(|n| &n.name == name) {
                 status.problems.push(Problem::new(
                     format!("node {name} is not registered"),
-                    "wait a moment; if it stays so, look at the log of kube-lite",
+                    "wait a moment; if the problem persists, check the log of kube-lite",
                 ));
             }
             let root = self.kubelet_root.clone();
@@ -142,10 +142,10 @@ impl Source for Server {
                 status.problems.extend(pods.problems);
             }
         }
-        status.problems.extend(status.nodes.iter().filter_map(|node| trouble(node, own)));
+        status.problems.extend(status.nodes.iter().filter_map(|node| node_problem(node, own)));
         if own.is_none() {
-            // A server that is a node finds it out by itself.
-            status.problems.extend(mixture(&status.nodes));
+            // A server that is a node reports the problem of its own overlay.
+            status.problems.extend(mixed_encryption(&status.nodes));
         }
         let (folders, data_dir, started) =
             (self.certificates.clone(), self.data_dir.clone(), self.started);
@@ -170,7 +170,7 @@ impl Source for Server {
     }
 }
 
-/// A deprecated API in use, as the answer shows it.
+/// The line of a deprecated API in use.
 fn deprecated(of: &apiserver::Deprecated) -> DeprecatedLine {
     let now = base::clock::unix_time();
     let group = if of.group.is_empty() { String::new() } else { format!(".{}", of.group) };
@@ -184,18 +184,20 @@ fn deprecated(of: &apiserver::Deprecated) -> DeprecatedLine {
     }
 }
 
-/// What is wrong with a node, and what to do about it.
-fn trouble(node: &NodeLine, own: Option<&str>) -> Option<Problem> {
+/// The problem of a node that is not ready.
+fn node_problem(node: &NodeLine, own: Option<&str>) -> Option<Problem> {
     if node.state == "Ready" {
         return None;
     }
     let name = &node.name;
     let reason = node.reason.as_ref().map(|r| format!(": {r}")).unwrap_or_default();
     let fix = match node.state.as_str() {
-        "NotReady" => format!("kubectl describe node {name}, and the log of kube-lite there"),
-        _ if own == Some(name) => "look at the log of kube-lite".to_owned(),
+        "NotReady" => format!(
+            "run `kubectl describe node {name}` and check the log of kube-lite on that node"
+        ),
+        _ if own == Some(name) => "check the log of kube-lite".to_owned(),
         _ => format!(
-            "see that the machine has power and network and that kube-lite runs on it; one that is gone for good: kubectl delete node {name}"
+            "check that the machine has power and network and that kube-lite runs on it; if it is permanently gone: kubectl delete node {name}"
         ),
     };
     Some(Problem::new(format!("node {name} is {}{reason}", node.state), fix))
@@ -204,20 +206,20 @@ fn trouble(node: &NodeLine, own: Option<&str>) -> Option<Problem> {
 /// flannel's name of the overlay that encrypts.
 const ENCRYPTED: &str = "wireguard";
 
-/// Nodes that encrypt and nodes that do not reach none of each other's pods.
-fn mixture(nodes: &[NodeLine]) -> Option<Problem> {
+/// Pods of nodes that encrypt cannot reach pods of nodes that do not.
+fn mixed_encryption(nodes: &[NodeLine]) -> Option<Problem> {
     let told = nodes.iter().filter_map(|n| Some((n.overlay.as_deref()?, n.name.as_str())));
     let (with, without): (Vec<_>, Vec<_>) = told.partition(|(overlay, _)| *overlay == ENCRYPTED);
     let ((_, one), (overlay, other)) = (with.first()?, without.first()?);
     Some(Problem::new(
         format!(
-            "{} nodes encrypt (wireguard-native), {one} for one, and {} do not, {other} with {overlay} for one: their \
-             pods do not reach each other",
+            "{} nodes encrypt pod traffic (wireguard-native), such as {one}, and {} do not, such as \
+             {other} ({overlay}): their pods cannot reach each other",
             with.len(),
             without.len()
         ),
-        "give --flannel-backend=wireguard-native to the server alone, or another backend, and restart every node: agents \
-         without the flag take the server's",
+        "set --flannel-backend on the server only and restart every node: agents without the \
+         flag use the server's",
     ))
 }
 
@@ -226,7 +228,7 @@ impl Server {
         let objects = self.server.objects();
         let leases =
             objects.list(&Gvr::new("coordination.k8s.io", "v1", "leases"), "kube-node-lease").await;
-        // Without leases the line of a node says no age.
+        // Without leases the nodes are listed without an age.
         let leases = leases.unwrap_or_default();
         let now = base::clock::unix_time().as_secs();
         let renewed: BTreeMap<String, u64> = leases
@@ -253,7 +255,7 @@ impl Server {
     }
 }
 
-/// What a Node object says.
+/// The line of a Node object.
 pub(crate) fn node_line(name: &str, node: &Value) -> NodeLine {
     let text = |pointer: &str| node.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     let list = |pointer: &str| node.pointer(pointer).and_then(Value::as_array);
@@ -286,7 +288,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_node_that_is_not_ready_is_a_problem_with_its_reason_and_a_remedy() {
+    fn node_that_is_not_ready_is_a_problem_with_reason_and_fix() {
         let node = json!({
             "metadata": {"annotations": {"flannel.alpha.coreos.com/backend-type": "vxlan"}},
             "spec": {"unschedulable": true},
@@ -301,26 +303,28 @@ mod tests {
             (line.state.as_str(), line.cordoned, line.address.as_str(), line.overlay.as_deref()),
             ("Unknown", true, "10.0.0.2", Some("vxlan"))
         );
-        let problem = trouble(&line, Some("a")).unwrap();
+        let problem = node_problem(&line, Some("a")).unwrap();
         assert_eq!(problem.what, "node b is Unknown: Kubelet stopped posting node status.");
         assert!(problem.fix.ends_with("kubectl delete node b"));
         let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "message": "x"}]}});
-        assert_eq!(trouble(&node_line("b", &ready), None), None);
+        assert_eq!(node_problem(&node_line("b", &ready), None), None);
     }
 
     #[test]
-    fn a_mixture_of_encrypted_and_other_nodes_is_named() {
+    fn mixed_encryption_between_nodes_is_a_problem() {
         let line = |name: &str, overlay: Option<&str>| NodeLine {
             name: name.into(),
             overlay: overlay.map(str::to_owned),
             ..NodeLine::default()
         };
         let mut nodes = vec![line("a", Some("wireguard")), line("b", None)];
-        assert_eq!(mixture(&nodes), None, "b has not said anything yet");
+        assert_eq!(mixed_encryption(&nodes), None, "the overlay of b is not known yet");
         nodes.push(line("c", Some("host-gw")));
-        let what = mixture(&nodes).unwrap().what;
-        assert!(what.starts_with("1 nodes encrypt (wireguard-native), a for one, and 1 do not, c"));
+        let what = mixed_encryption(&nodes).unwrap().what;
+        assert!(what.starts_with(
+            "1 nodes encrypt pod traffic (wireguard-native), such as a, and 1 do not, such as c"
+        ));
         nodes[0].overlay = Some("vxlan".into());
-        assert_eq!(mixture(&nodes), None);
+        assert_eq!(mixed_encryption(&nodes), None);
     }
 }

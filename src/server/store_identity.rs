@@ -109,7 +109,7 @@ impl StoreIdentity {
             record: read(&path)?,
             files: store::store_id(db).map_err(failed)?,
             has_files: store::has_store(db).map_err(failed)?,
-            joins: config.others.is_some(),
+            joins: config.join.is_some(),
             trace: TRACES.into_iter().find(|trace| data_dir.join(trace).exists()),
         };
         let traced = evidence.trace.is_some();

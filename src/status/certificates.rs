@@ -1,4 +1,4 @@
-//! The certificates of this machine and when they end.
+//! The certificates of this machine and their expiry.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use api::k8s::jiff::Timestamp;
 
 use super::{CertificateLine, Problem};
 
-/// They are renewed at a third of their life, months before; one with fewer days left is not being renewed.
+/// Certificates are renewed months before they expire; one with fewer days left was not renewed.
 const DAYS_MIN: i64 = 7;
-/// Files looked at.
+/// Most files read per folder.
 const FILES_MAX: usize = 64;
 
-/// The certificates (`*.crt`) in these folders, the first to end first. `now` is in seconds since the epoch.
+/// The certificates (`*.crt`) in these folders by expiry. `now` is in seconds since the epoch.
 pub(crate) fn list(folders: &[&Path], now: u64) -> Vec<CertificateLine> {
     let now = i64::try_from(now).unwrap_or(i64::MAX);
     let mut found = Vec::new();
@@ -31,15 +31,15 @@ pub(crate) fn list(folders: &[&Path], now: u64) -> Vec<CertificateLine> {
     found.into_iter().map(|(_, line)| line).collect()
 }
 
-/// What is wrong with one.
+/// The problem of a certificate near its expiry.
 pub(super) fn problem(line: &CertificateLine) -> Option<Problem> {
-    let fix = "set the clock if it is wrong, else restart kube-lite and look in its log for why the certificate is not renewed";
+    let fix = "set the clock if it is wrong; else restart kube-lite and check its log for the failed renewal";
     let days = line.days_left;
     (days < DAYS_MIN).then(|| {
         let what = if days < 0 {
-            format!("the certificate {} has ended at {}", line.file, line.ends)
+            format!("the certificate {} expired at {}", line.file, line.ends)
         } else {
-            format!("the certificate {} ends in {days} days and was not renewed", line.file)
+            format!("the certificate {} expires in {days} days and was not renewed", line.file)
         };
         Problem::new(what, fix)
     })
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_are_told_with_their_end_and_those_near_it_are_problems() {
+    fn certificates_near_expiry_are_problems() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         base::pki::Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "test").unwrap();

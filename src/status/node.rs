@@ -1,4 +1,4 @@
-//! What `kube-lite status` looks at on a machine that is a node, besides what the node reports.
+//! Checks of `kube-lite status` on the node's machine, in addition to the Node object.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::Problem;
 
 /// A socket of this machine that is not connected to within this time does not answer.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Names of files that one line lists.
+/// Most file names listed.
 const NAMES_MAX: usize = 5;
 
 /// The problem of the network plugin's socket: nothing listens there, or another process does. The
@@ -24,18 +24,18 @@ pub(crate) async fn plugin_socket(path: &Path) -> Option<Problem> {
             if i64::from(listener) == i64::from(std::process::id()) {
                 return None;
             }
-            format!("process {listener} listens there instead of this one")
+            format!("process {listener} listens on it")
         }
     };
     let what = format!(
-        "the network plugin does not reach this node on {}, so that no pod starts: {why}",
+        "the network plugin cannot reach this node on {}, so no pod can start: {why}",
         path.display()
     );
     let fix = "stop any other kube-lite on this machine, then restart this one (`systemctl restart kube-lite`)";
     Some(Problem::new(what, fix))
 }
 
-/// The problem of files in a folder from which other distributions deploy, and this one does not.
+/// The problem of manifests in a folder that k3s deploys from and kube-lite does not read.
 pub(crate) fn unread_manifests(folder: &Path) -> Option<Problem> {
     let mut names: Vec<String> = std::fs::read_dir(folder)
         .into_iter()
@@ -52,7 +52,7 @@ pub(crate) fn unread_manifests(folder: &Path) -> Option<Problem> {
     names.truncate(NAMES_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let at = folder.display();
-    let what = format!("nothing reads the manifests in {at}: {}{more}", names.join(", "));
+    let what = format!("the manifests in {at} are not deployed: {}{more}", names.join(", "));
     let fix = format!("apply them (`kubectl apply -f {at}`) and move them elsewhere");
     Some(Problem::new(what, fix))
 }

@@ -1,13 +1,13 @@
-//! The answer of `status` as one screen for people.
+//! The text output of `kube-lite status`.
 
 use std::fmt::Write;
 
 use super::{Link, NodeLine, PodLine, Role, Status, ago};
 
-/// Lines of nodes on one screen; those that are not ready come first.
+/// Most nodes listed; those that are not ready come first.
 const NODES_MAX: usize = 20;
 
-/// Pods that are not ready on one line.
+/// Most pods listed that are not ready.
 const PODS_MAX: usize = 5;
 
 /// ` (3 not ready: default/a Terminating for 40 min, ...)`; nothing when all are.
@@ -45,7 +45,7 @@ fn node(line: &NodeLine) -> String {
     parts.join("  ")
 }
 
-/// One screen for people.
+/// Renders the text output.
 pub fn render(status: &Status) -> String {
     let mut out = String::new();
     let mut line = |name: &str, text: &str| {
@@ -79,8 +79,8 @@ pub fn render(status: &Status) -> String {
         );
     }
     for member in &status.members {
-        let own = if member.own { "  this one" } else { "" };
-        let lost = if member.heard == Some(false) { "  not heard" } else { "" };
+        let own = if member.own { "  this server" } else { "" };
+        let lost = if member.heard == Some(false) { "  unreachable" } else { "" };
         line("member", &format!("{}  {}  {}{own}{lost}", member.id, member.address, member.role));
     }
     for server in &status.servers {
@@ -88,7 +88,7 @@ pub fn render(status: &Status) -> String {
         line("server", &format!("{}  {}{error}", server.address, since(&server.link)));
     }
     if status.from_last_known_state {
-        line("state", "as last known, until a server answers");
+        line("state", "last known state; no server answers");
     }
     if let Some(runtime) = &status.runtime {
         line("runtime", runtime);
@@ -110,7 +110,11 @@ pub fn render(status: &Status) -> String {
     if let Some(first) = status.certificates.first() {
         line(
             "certs",
-            &format!("the first of {} ends in {} days", status.certificates.len(), first.days_left),
+            &format!(
+                "{}, the first expires in {} days",
+                status.certificates.len(),
+                first.days_left
+            ),
         );
     }
     for used in &status.deprecated {
@@ -118,11 +122,10 @@ pub fn render(status: &Status) -> String {
             "" => String::new(),
             client => format!(" with {client}"),
         };
-        let times = if used.count == 1 { "time" } else { "times" };
         line(
             "deprecated",
             &format!(
-                " {} asked for {} {times} since {}, last {} ago by {}{client}",
+                " API in use: {}, {} requests in {}, last {} ago by {}{client}",
                 used.api,
                 used.count,
                 ago(used.first_seconds),
@@ -132,13 +135,7 @@ pub fn render(status: &Status) -> String {
         );
     }
     for unused in &status.unused {
-        line(
-            "unused",
-            &format!(
-                "{} {}: stored, but not acted on yet: {}",
-                unused.count, unused.what, unused.why
-            ),
-        );
+        line("no effect", &format!(" {} {} ({})", unused.count, unused.what, unused.why));
     }
     for setting in &status.without_effect {
         line("no effect", &format!(" {setting}"));
@@ -156,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_without_a_server_says_what_it_runs_from_and_how_to_mend_it() {
+    fn agent_without_server_shows_its_state_and_the_fix() {
         let mut status = Status::new(Role::Agent);
         let link = Link { state: "failed".into(), since_seconds: Some(7300) };
         status.servers.push(ServerLine {
@@ -173,21 +170,21 @@ mod tests {
         };
         status.not_ready_pods = vec![not_ready("n/a", Some(2400)), not_ready("n/b", None)];
         status.verdict = Verdict::Degraded;
-        status.problems.push(Problem::new("no server answers", "look at 10.0.0.1"));
+        status.problems.push(Problem::new("no server answers", "check 10.0.0.1"));
         let text = render(&status);
         let want = [
             "server   10.0.0.1:6443  failed since 2 h: connection refused",
-            "state    as last known, until a server answers",
+            "state    last known state; no server answers",
             "pods     24 on this machine (2 not ready: n/a Terminating for 40 min, n/b Terminating)",
             "problem  no server answers",
-            "         fix: look at 10.0.0.1",
+            "         fix: check 10.0.0.1",
         ];
         assert!(text.lines().next().unwrap().ends_with("agent: degraded"), "{text}");
         assert_eq!(text.lines().skip(1).collect::<Vec<_>>(), want);
     }
 
     #[test]
-    fn deprecated_apis_in_use_are_told() {
+    fn deprecated_apis_in_use_are_listed() {
         let mut status = Status::new(Role::Server);
         status.deprecated.push(crate::status::DeprecatedLine {
             api: "endpoints.v1".into(),
@@ -198,12 +195,12 @@ mod tests {
             client: "kubectl/v1.30.0".into(),
         });
         let text = render(&status);
-        let told = "deprecated endpoints.v1 asked for 12 times since 3 h, last 5 s ago by jane with kubectl/v1.30.0\n";
-        assert!(text.contains(told), "{text}");
+        let expected = "deprecated API in use: endpoints.v1, 12 requests in 3 h, last 5 s ago by jane with kubectl/v1.30.0\n";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]
-    fn a_thousand_nodes_fit_one_screen_with_the_bad_ones_first() {
+    fn node_list_is_limited_and_starts_with_nodes_that_are_not_ready() {
         let mut status = Status::new(Role::Server);
         for n in 0..1000 {
             let state = if n == 700 { "Unknown" } else { "Ready" };

@@ -12,16 +12,16 @@ pub struct CertificateArgs {
     pub command: CertificateCommand,
 }
 
-/// The commands about certificates.
+/// Subcommands of `kube-lite certificate`.
 #[derive(Debug, Subcommand, Clone)]
 pub enum CertificateCommand {
-    /// Show the certificates of this machine and when they end
+    /// List the certificates of this machine with their expiry
     Check(CheckArgs),
-    /// Have certificates of this server made anew, with new keys, at its next start; those that near their end are renewed while
-    /// the server runs, without this
+    /// Replace certificates and keys of this server at its next start; not needed for renewal, which a running server does
+    /// before they expire
     Rotate(RotateLeavesArgs),
-    /// Change the CAs of the cluster and the key of service accounts at the server's next start, when everything that is given fits;
-    /// nodes and pods go on
+    /// Replace the cluster's CAs and the service account key at the server's next start, after checking the new ones;
+    /// nodes and pods keep running
     RotateCa(RotateCaArgs),
 }
 
@@ -31,15 +31,15 @@ pub struct CheckArgs {
     /// Data directory of the server or agent [env: KUBE_LITE_DATA_DIR]
     #[arg(long, short = 'd', value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Form of the answer
+    /// Output format
     #[arg(long, short = 'o', value_enum, default_value_t = CheckOutput::Text)]
     pub output: CheckOutput,
 }
 
-/// Form of the answer of `check`.
+/// Output format of `check`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CheckOutput {
-    /// A line for each.
+    /// One line per certificate.
     Text,
     /// Columns.
     Table,
@@ -51,7 +51,7 @@ pub struct RotateLeavesArgs {
     /// Data directory of the server [env: KUBE_LITE_DATA_DIR]
     #[arg(long, short = 'd', value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Whose: admin, api-server, controller-manager, scheduler, etcd, auth-proxy, kubelet, kube-proxy [default: all]
+    /// Services to replace the certificates of: admin, api-server, controller-manager, scheduler, etcd, auth-proxy, kubelet, kube-proxy [default: all]
     #[arg(long, short = 's', value_name = "SERVICE", value_delimiter = ',')]
     pub service: Vec<String>,
 }
@@ -62,12 +62,12 @@ pub struct RotateCaArgs {
     /// Data directory of the server [env: KUBE_LITE_DATA_DIR]
     #[arg(long, short = 'd', value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Directory with the new CAs and keys in tls/, under the names that they have in server/tls of the data directory; what is
-    /// not there stays [default: new ones are made, cross-signed by those in use]
+    /// Directory with the new CAs and keys in tls/, named as in server/tls of the data directory; files that are absent
+    /// are not replaced [default: create new CAs, cross-signed by those in use]
     #[arg(long, value_name = "DIR")]
     pub path: Option<PathBuf>,
-    /// Take CAs that are not linked to those in use, too: nodes have to join anew then, clients need new kubeconfigs, tokens of
-    /// service accounts may end
+    /// Also accept CAs that the CAs in use did not sign: nodes must join again, clients need new kubeconfigs, service
+    /// account tokens may become invalid
     #[arg(long)]
     pub force: bool,
 }

@@ -14,17 +14,17 @@ pub struct EncryptArgs {
     pub command: EncryptCommand,
 }
 
-/// The commands about encryption at rest.
+/// Subcommands of `kube-lite secrets-encrypt`.
 #[derive(Debug, Subcommand, Clone)]
 pub enum EncryptCommand {
-    /// Show whether Secrets are encrypted, with which key, and how many are not stored so yet
+    /// Show whether Secrets are encrypted, with which key, and how many are still to be rewritten
     Status(EncryptStatusArgs),
-    /// Encrypt Secrets, those that there are, too
-    Enable(EncryptPlaceArgs),
-    /// Store Secrets in the clear, those that there are, too
-    Disable(EncryptPlaceArgs),
-    /// Make a new key on all servers, write every Secret anew with it, and drop the old one; goes on where it was interrupted
-    RotateKeys(EncryptPlaceArgs),
+    /// Encrypt all Secrets, existing ones too
+    Enable(EncryptServerArgs),
+    /// Store all Secrets unencrypted, existing ones too
+    Disable(EncryptServerArgs),
+    /// Create a key on all servers, rewrite every Secret with it and remove the old key; resumes after an interruption
+    RotateKeys(EncryptServerArgs),
     #[command(hide = true)]
     Prepare(OldArgs),
     #[command(hide = true)]
@@ -33,9 +33,9 @@ pub enum EncryptCommand {
     Reencrypt(OldArgs),
 }
 
-/// Which server.
+/// The server to talk to.
 #[derive(Debug, Args, Clone)]
-pub struct EncryptPlaceArgs {
+pub struct EncryptServerArgs {
     /// Data directory of the server [env: KUBE_LITE_DATA_DIR]
     #[arg(long, short = 'd', value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -45,13 +45,13 @@ pub struct EncryptPlaceArgs {
 #[derive(Debug, Args, Clone)]
 pub struct EncryptStatusArgs {
     #[command(flatten)]
-    pub place: EncryptPlaceArgs,
-    /// Form of the answer
+    pub server: EncryptServerArgs,
+    /// Output format
     #[arg(long, short = 'o', value_enum, default_value_t = StatusOutput::Text)]
     pub output: StatusOutput,
 }
 
-/// Whatever k3s's older commands take; they are refused by name.
+/// Arguments of k3s's older subcommands, which are rejected by name.
 #[derive(Debug, Args, Clone)]
 pub struct OldArgs {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]

@@ -1,14 +1,14 @@
-//! Flags that servers and agents share: where everything is kept, and this machine as a node.
+//! Flags that servers and agents share: general flags and node flags.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// Flags of every process.
+/// Flags of servers and agents that do not concern the node.
 #[derive(Debug, Args, Clone)]
 pub struct GeneralArgs {
-    /// Configuration file; keys are flag names, drop-ins beside it in <FILE>.d/*.yaml [env: KUBE_LITE_CONFIG_FILE]
+    /// Configuration file; keys are flag names, drop-ins are <FILE>.d/*.yaml [env: KUBE_LITE_CONFIG_FILE]
     #[arg(
         long,
         short = 'c',
@@ -17,21 +17,22 @@ pub struct GeneralArgs {
         help_heading = "General"
     )]
     pub config: PathBuf,
-    /// Where everything is kept; as an ordinary user the XDG data directory [default: /var/lib/kube-lite] [env: KUBE_LITE_DATA_DIR]
+    /// Data directory; for ordinary users the XDG data directory [default: /var/lib/kube-lite]
+    /// [env: KUBE_LITE_DATA_DIR]
     #[arg(long, short = 'd', value_name = "DIR", help_heading = "General")]
     pub data_dir: Option<PathBuf>,
-    /// Log why things happen, too [env: KUBE_LITE_DEBUG]
+    /// Turn on debug logging [env: KUBE_LITE_DEBUG]
     #[arg(long, help_heading = "General", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub debug: bool,
-    /// Log verbosity, 0 to 10; from 4 on debug, there is nothing finer
+    /// Log level; 4 or more turns on debug logging
     #[arg(short = 'v', value_name = "N", default_value_t = 0, help_heading = "General")]
     pub verbosity: u8,
-    /// Settings that were given and change nothing, with the reason; `kube-lite status` shows them.
+    /// Settings without effect, each with the reason; `kube-lite status` lists them.
     #[arg(skip)]
     pub without_effect: Vec<String>,
 }
 
-/// Flags about this machine as a node.
+/// Flags of the node.
 #[derive(Debug, Args, Clone)]
 pub struct NodeArgs {
     /// Address that the API and the node listen on
@@ -49,16 +50,17 @@ pub struct NodeArgs {
     /// Taints of this node
     #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
     pub node_taint: Vec<String>,
-    /// Where this node makes local-path volumes [default: storage in the data directory]
+    /// Directory of local-path volumes [default: storage in the data directory]
     #[arg(long, value_name = "DIR", help_heading = "Node")]
     pub default_local_storage_path: Option<PathBuf>,
-    /// How pods of other nodes are reached: auto, vxlan, host-gw, wireguard-native (encrypts) or none (another CNI plugin connects pods and enforces network policies) [default: auto, or what the server says]
+    /// Network between nodes: auto, vxlan, host-gw, wireguard-native (encrypts) or none (another CNI plugin connects pods
+    /// and enforces network policies) [default: the server's, which is auto]
     #[arg(long, value_name = "BACKEND", help_heading = "Node")]
     pub flannel_backend: Option<String>,
-    /// Interface to the other nodes [default: the one with the node's address]
+    /// Network interface for traffic between nodes [default: the one with the node's address]
     #[arg(long, value_name = "NAME", help_heading = "Node")]
     pub flannel_iface: Option<String>,
-    /// Mirrors, credentials and certificates of registries, in k3s's form; read again when it changes
+    /// Mirrors, credentials and certificates of registries, in the format of k3s; reloaded when it changes
     #[arg(
         long,
         value_name = "FILE",
@@ -66,31 +68,31 @@ pub struct NodeArgs {
         help_heading = "Node"
     )]
     pub private_registry: PathBuf,
-    /// Registries with mirrors in that file are not asked themselves
+    /// Pull only from the configured mirrors, never from the registry itself
     #[arg(long, help_heading = "Node", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub disable_default_registry_endpoint: bool,
-    /// Time for pods to end when the machine is switched off; 0 leaves them to the service manager
+    /// Time for pods to terminate when the machine shuts down; 0 disables graceful shutdown
     #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Node")]
     pub shutdown_grace_period: String,
-    /// Of that for critical pods, which end last
+    /// Part of that time reserved for critical pods, which terminate last
     #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Node")]
     pub shutdown_grace_period_critical_pods: String,
-    /// Use this CRI socket instead of an own containerd
+    /// Use this CRI socket instead of kube-lite's own containerd
     #[arg(long, value_name = "SOCKET", help_heading = "Node")]
     pub container_runtime_endpoint: Option<String>,
-    /// Let pods share shim processes: less memory for each, but one that crashes takes its group; needs containerd 2.2
+    /// Share shim processes between pods: saves memory, but a crash ends every pod of the shim; needs containerd 2.2
     #[arg(long, help_heading = "Node", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub grouped_shims: bool,
-    /// resolv.conf that pods and the DNS forwarder inherit [env: KUBE_LITE_RESOLV_CONF]
+    /// resolv.conf for pods and the DNS forwarder [env: KUBE_LITE_RESOLV_CONF]
     #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf", help_heading = "Node")]
     pub resolv_conf: PathBuf,
-    /// Defaults that are stricter than upstream's: hardened (who shows nothing asks for the server's health and version alone,
-    /// pods without a label of their namespace are held to the level baseline, seccomp, no raw packets, bounds of processes,
-    /// events and idle connections, no external addresses of Services; pods reach no kubelet, no store and no metadata of a
-    /// cloud unless a NetworkPolicy opens them for egress, and the API through its Service alone)
+    /// Stricter defaults: anonymous requests see health and version only; namespaces without a Pod Security label enforce
+    /// `baseline`; seccomp is RuntimeDefault; CAP_NET_RAW is dropped; processes per pod, events and idle connections are
+    /// limited; Services take no external addresses; pods reach the API through its Service only, and kubelets, the store
+    /// and cloud metadata only if a NetworkPolicy allows it
     #[arg(long, value_name = "NAME", value_enum, help_heading = "Hardening")]
     pub profile: Option<Profile>,
-    /// Do not start a node on a kernel whose settings are not those that the kubelet wants; they are never changed
+    /// Do not start the node if kernel settings differ from the kubelet's defaults; kube-lite never changes them
     #[arg(long, help_heading = "Hardening", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub protect_kernel_defaults: bool,
     /// Kubelet root directory
@@ -101,7 +103,7 @@ pub struct NodeArgs {
         help_heading = "Several nodes on one machine"
     )]
     pub kubelet_root_dir: PathBuf,
-    /// Directory of logs: those of pods are written there, and `/logs/` of the kubelet API serves all of it
+    /// Directory of pod logs; the kubelet API serves the whole directory at `/logs/`
     #[arg(
         long,
         value_name = "DIR",
@@ -109,7 +111,7 @@ pub struct NodeArgs {
         help_heading = "Several nodes on one machine"
     )]
     pub log_dir: PathBuf,
-    /// Run-time files: sockets and network state
+    /// Directory of sockets and network state
     #[arg(
         long,
         value_name = "DIR",
@@ -117,7 +119,7 @@ pub struct NodeArgs {
         help_heading = "Several nodes on one machine"
     )]
     pub run_dir: PathBuf,
-    /// cgroup under which all pods hang
+    /// Parent cgroup of all pods
     #[arg(
         long,
         value_name = "PATH",
@@ -165,7 +167,7 @@ pub struct NodeArgs {
         help_heading = "Several nodes on one machine"
     )]
     pub kubelet_port: u16,
-    /// Port of the service proxy's /healthz, which load balancers ask; 0 for none
+    /// Port of the service proxy's /healthz for load balancers; 0 disables it
     #[arg(
         long,
         value_name = "PORT",
@@ -175,9 +177,9 @@ pub struct NodeArgs {
     pub proxy_healthz_port: u16,
 }
 
-/// Sets of defaults beside upstream's.
+/// Sets of defaults other than upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
-    /// The stricter ones of CIS and NSA/CISA.
+    /// Follows the CIS benchmark and the NSA/CISA hardening guide.
     Hardened,
 }

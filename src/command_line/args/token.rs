@@ -15,23 +15,23 @@ pub struct TokenArgs {
     pub command: TokenCommand,
 }
 
-/// The commands about tokens.
+/// Subcommands of `kube-lite token`.
 #[derive(Debug, Subcommand, Clone)]
 pub enum TokenCommand {
-    /// Make a bootstrap token and print it whole
+    /// Create a bootstrap token and print it
     Create(CreateArgs),
-    /// List the bootstrap tokens
+    /// List bootstrap tokens
     #[command(alias = "ls")]
     List(ListArgs),
     /// Delete bootstrap tokens
     Delete(DeleteArgs),
-    /// Print a new bootstrap token without telling any server
+    /// Print a new bootstrap token without creating it on a server
     Generate,
-    /// Replace the secret of the server's token; machines that have joined stay
+    /// Replace the secret of the server's token; joined machines stay joined
     Rotate(RotateArgs),
 }
 
-/// Which cluster.
+/// The cluster to talk to.
 #[derive(Debug, Args, Clone)]
 pub struct ClusterArgs {
     /// Administrator's kubeconfig [default: /etc/kube-lite/kube-lite.yaml] [env: KUBECONFIG]
@@ -46,13 +46,13 @@ pub struct CreateArgs {
     pub cluster: ClusterArgs,
     /// The token, ID.SECRET [default: a new one]
     pub token: Option<Secret>,
-    /// How long it is good, such as 24h or 90m; 0 for ever
+    /// Lifetime, such as 24h or 90m; 0 never expires
     #[arg(long, value_name = "DURATION", default_value = "24h")]
     pub ttl: String,
-    /// What it is for
+    /// Description
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub description: String,
-    /// What it can be used for
+    /// Allowed usages
     #[arg(
         long,
         value_name = "USAGE",
@@ -61,7 +61,7 @@ pub struct CreateArgs {
         value_parser = ["signing", "authentication"]
     )]
     pub usages: Vec<String>,
-    /// Groups of who uses it, each starting with system:bootstrappers:
+    /// Groups of requests that authenticate with it; each starts with system:bootstrappers:
     #[arg(
         long,
         value_name = "GROUP",
@@ -76,7 +76,7 @@ pub struct CreateArgs {
 pub struct ListArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Form of the answer
+    /// Output format
     #[arg(long, short = 'o', value_enum, default_value_t = StatusOutput::Text)]
     pub output: StatusOutput,
 }
@@ -86,7 +86,7 @@ pub struct ListArgs {
 pub struct DeleteArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Ids, or whole tokens
+    /// Token ids or whole tokens
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<Secret>,
 }

@@ -14,7 +14,7 @@ use store::{ClusterId, Members};
 use crate::error_catalogue::{DATA_DIR, OTHER_CLUSTER, Refusal};
 use crate::join::{check_ca, check_clock, until_answered};
 use crate::machine::VERSION;
-use crate::server::config::{Config, Others};
+use crate::server::config::{Config, JoinTarget};
 
 /// That a server has been given what servers share, and whose store it is a member of; written last.
 pub(crate) const RECORD: &str = "server/member.json";
@@ -45,7 +45,7 @@ struct Record {
 /// A server that has what servers share.
 #[derive(Debug)]
 pub(crate) struct Entered<'a> {
-    others: &'a Others,
+    target: &'a JoinTarget,
     /// PEM of their CA.
     server_ca: String,
     /// Whose store it is.
@@ -65,13 +65,13 @@ pub(crate) async fn enter<'a>(
     port: u16,
     shutdown: &Shutdown,
 ) -> Result<Option<Entered<'a>>, Refusal> {
-    let Some(others) = &config.others else { return Ok(None) };
+    let Some(target) = &config.join else { return Ok(None) };
     let data_dir = &config.machine.data_dir;
-    if let Some(store) = kept(data_dir, &others.token)? {
+    if let Some(store) = kept(data_dir, &target.token)? {
         let server_ca = fs::read_to_string(&data_dir.join("server/tls/server-ca.crt"))
             .map_err(|e| DATA_DIR.refuse(e))?;
         let Some(store) = store else { return Ok(None) };
-        return Ok(Some(Entered { others, server_ca, store, replaced_at: 0 }));
+        return Ok(Some(Entered { target, server_ca, store, replaced_at: 0 }));
     }
     let enter = Enter {
         name: config.machine.node_name.clone(),
@@ -80,11 +80,11 @@ pub(crate) async fn enter<'a>(
         port,
     };
     let (shared, server_ca) =
-        until_answered(shutdown, async || ask(&others.server, &others.token, &enter).await).await?;
-    let store = keep(data_dir, &others.server, &shared)?;
-    tracing::info!(server = %others.server, store = shared.store, "joining");
+        until_answered(shutdown, async || ask(&target.server, &target.token, &enter).await).await?;
+    let store = keep(data_dir, &target.server, &shared)?;
+    tracing::info!(server = %target.server, store = shared.store, "joining");
     let replaced_at = shared.replaced_at;
-    Ok(Some(Entered { others, server_ca, store, replaced_at }))
+    Ok(Some(Entered { target, server_ca, store, replaced_at }))
 }
 
 /// What is here already: nothing, data of this cluster's first server, or (with the store's id) what a server was given that
@@ -193,10 +193,10 @@ impl Entered<'_> {
             address: address.to_owned(),
             store: self.store.to_string(),
         };
-        let authorization = self.others.token.authorization();
+        let authorization = self.target.token.authorization();
         let party = Party {
             dial: &Tcp,
-            server: &self.others.server,
+            server: &self.target.server,
             server_ca: &self.server_ca,
             authorization: Some(&authorization),
             cert: None,

@@ -5,7 +5,8 @@ use store::{Members, Role};
 use crate::server::members::{SILENT, answers};
 use crate::status::{MemberLine, Problem};
 
-/// All members, where there are several. The leader hears them all; another member knows of those that it cannot reach.
+/// All members of a store with several. The leader knows which ones respond; another member only
+/// knows which ones it cannot connect to.
 pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
     let all = members.list();
     if all.len() < 2 {
@@ -37,27 +38,27 @@ pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
     futures::future::join_all(all.into_iter().map(line).map(reached)).await
 }
 
-/// What is wrong with them.
+/// The problems of the members.
 pub(super) fn problems(lines: &[MemberLine]) -> Vec<Problem> {
     let of = |role: &str| lines.iter().filter(|line| line.role == role).count();
     let mut problems = Vec::new();
     let voters = of("voter") + of("leader");
     if !lines.is_empty() && of("leader") == 0 {
         problems.push(Problem::new(
-            "no member of the store leads: nothing can be written",
-            "more than half of the voters have to run and to reach each other; look at the other servers",
+            "the store has no leader: writes fail",
+            "more than half of the voters must run and reach each other; check the other servers",
         ));
     }
     for lost in lines.iter().filter(|line| line.heard == Some(false)) {
         problems.push(Problem::new(
-            format!("the server at {} is not heard", lost.address),
-            "see that the machine has power and network and that kube-lite runs on it",
+            format!("the server at {} does not respond", lost.address),
+            "check that the machine has power and network and that kube-lite runs on it",
         ));
     }
     if voters == 1 && of("learner") == 1 {
         problems.push(Problem::new(
-            "of two servers one alone decides: the second follows it and takes over nothing",
-            "add a third one (`kube-lite server --server=https://THIS:6443 --token=...`): then any one of them may fail",
+            "two servers cannot fail over: only one of them votes",
+            "add a third one (`kube-lite server --server=https://THIS:6443 --token=...`): then any one of them can fail",
         ));
     }
     problems
@@ -73,24 +74,26 @@ mod tests {
     }
 
     #[test]
-    fn what_the_members_lack_is_said() {
-        let said = |lines: &[MemberLine]| -> Vec<String> {
+    fn missing_leader_member_and_third_server_are_problems() {
+        let check = |lines: &[MemberLine]| -> Vec<String> {
             problems(lines).into_iter().map(|problem| problem.what).collect()
         };
-        assert!(said(&[]).is_empty());
+        assert!(check(&[]).is_empty());
         let leader = line("leader", Some(true));
         assert_eq!(
-            said(&[leader.clone(), line("learner", Some(true))]),
-            ["of two servers one alone decides: the second follows it and takes over nothing"]
+            check(&[leader.clone(), line("learner", Some(true))]),
+            ["two servers cannot fail over: only one of them votes"]
         );
-        assert!(said(&[leader.clone(), line("voter", Some(true)), line("voter", None)]).is_empty());
-        assert_eq!(
-            said(&[leader, line("voter", Some(true)), line("voter", Some(false))]),
-            ["the server at 192.0.2.5:2380 is not heard"]
+        assert!(
+            check(&[leader.clone(), line("voter", Some(true)), line("voter", None)]).is_empty()
         );
         assert_eq!(
-            said(&[line("voter", None), line("voter", None), line("voter", None)]),
-            ["no member of the store leads: nothing can be written"]
+            check(&[leader, line("voter", Some(true)), line("voter", Some(false))]),
+            ["the server at 192.0.2.5:2380 does not respond"]
+        );
+        assert_eq!(
+            check(&[line("voter", None), line("voter", None), line("voter", None)]),
+            ["the store has no leader: writes fail"]
         );
     }
 }
