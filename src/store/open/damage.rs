@@ -8,8 +8,9 @@ use std::time::Duration;
 use base::{Shutdown, Tasks};
 
 use super::{Config, open};
+use crate::contract::ClusterId;
 use crate::contract::{Op, Txn};
-use crate::{ClusterId, OpenError, StoreRecord, StoreRecordFile};
+use crate::{OpenError, StoreRecord, StoreRecordFile};
 
 struct Fixture {
     dir: tempfile::TempDir,
