@@ -36,7 +36,7 @@ impl Config {
             .transpose()
             .map_err(|e| BAD_TOKEN.refuse_usage(format!("the token: {e}")))?;
         if token.as_ref().is_some_and(|t| t.ca_hash.is_none()) && !args.insecure_join {
-            let text = "the token says nothing about the CA of the cluster, so that any server would be believed";
+            let text = "the token has no CA hash, so the agent would trust any server";
             return Err(SHORT_TOKEN.refuse_usage(text));
         }
         let machine = Machine::new(&args.general, args.node, locations)?;
