@@ -111,7 +111,9 @@ mod tests {
             }
         };
         tokio::select! {
-            waited = tokio::time::timeout(SETTLE * (ROUNDS_MAX + 2), DONE.notified()) => assert!(waited.is_ok()),
+            waited = tokio::time::timeout(SETTLE * (ROUNDS_MAX + 2), DONE.notified()) => {
+                assert!(waited.is_ok());
+            }
             () = busy => {}
         }
         assert_eq!(GIVEN.load(Relaxed), 3);

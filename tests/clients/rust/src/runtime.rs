@@ -1,5 +1,5 @@
-//! The runtime of controllers: watchers that list or stream, reflectors with a store, a controller with
-//! owner and finalizer.
+//! The runtime of controllers: watchers that list or stream, reflectors with a store, a controller
+//! with owner and finalizer.
 
 use std::collections::BTreeMap;
 use std::future::ready;
