@@ -239,7 +239,9 @@ mod tests {
         let mut policy = policy(&[]);
         policy["spec"]["paramKind"] =
             json!({"apiVersion": "other.example.com/v2", "kind": "Limit"});
-        let rule = |groups: &[&str], versions: &[&str], resources: &[&str]| json!({"apiGroups": groups, "apiVersions": versions, "resources": resources});
+        fn rule(groups: &[&str], versions: &[&str], resources: &[&str]) -> Value {
+            json!({"apiGroups": groups, "apiVersions": versions, "resources": resources})
+        }
         policy["spec"]["matchConstraints"]["resourceRules"] = json!([
             rule(&["", "apps"], &["v1"], &["pods", "deployments"]),
             rule(&["stable.example.com"], &["v1"], &["crontabs", "crontabs/status"]),
