@@ -270,8 +270,8 @@ impl Walk<'_> {
             return;
         }
         let found = match valid {
-            0 => "ValueError none valid".to_owned(),
-            n => format!("ValueError {n} valid alternatives"),
+            0 => "Found none valid".to_owned(),
+            n => format!("Found {n} valid alternatives"),
         };
         let path = go_quote(&self.path);
         let text = format!("{path} must validate one and only one schema (oneOf). {found}");

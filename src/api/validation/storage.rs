@@ -1,6 +1,6 @@
 //! The storage group: classes, attachments, drivers and capacities.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -262,12 +262,14 @@ pub fn node(object: &Value) -> ErrorList {
 /// The changed drivers of a node: an entry may change only in what it can hold.
 pub fn node_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = node(object);
+    let mut by_name: HashMap<&str, Vec<&Value>> = HashMap::new();
+    for driver in items(get(object, "spec"), "drivers") {
+        by_name.entry(str_at(driver, "name")).or_default().push(driver);
+    }
     for was in items(get(old, "spec"), "drivers") {
-        for driver in items(get(object, "spec"), "drivers") {
+        for driver in by_name.get(str_at(was, "name")).into_iter().flatten().copied() {
             let same = |key: &str| semantic_equal(get(driver, key), get(was, key));
-            if str_at(driver, "name") == str_at(was, "name")
-                && !(str_at(driver, "nodeID") == str_at(was, "nodeID") && same("topologyKeys"))
-            {
+            if !(str_at(driver, "nodeID") == str_at(was, "nodeID") && same("topologyKeys")) {
                 let field = Path::new("spec").child("drivers");
                 errors.push(printed(&field, &go_json(driver, DRIVER), IMMUTABLE));
             }

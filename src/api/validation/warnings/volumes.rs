@@ -1,5 +1,7 @@
 //! Volumes of a pod: plugins that are gone, and files of one volume that overwrite each other.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::claim_spec;
@@ -18,6 +20,9 @@ const OLD: [(&str, &str); 9] = [
     ("cephfs", "deprecated in v1.28, non-functional in v1.31+"),
     ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
+
+/// Overlapping files that are reported of one volume; a response holds fewer.
+const WARNINGS_MAX: usize = 512;
 
 /// Warnings of all volumes, which are at `path`.
 pub(super) fn warnings(volumes: &[Value], path: &Path) -> Vec<String> {
@@ -59,14 +64,6 @@ impl File {
             format!("{} ({})", go_quote(&self.path), self.source)
         }
     }
-
-    fn meets(&self, other: &Self) -> bool {
-        if self.path.is_empty() || other.path.is_empty() {
-            return false;
-        }
-        let (one, two) = (format!("{}/", self.path), format!("{}/", other.path));
-        one.starts_with(&two) || two.starts_with(&one)
-    }
 }
 
 fn files(source: &Value, name: &str) -> Vec<File> {
@@ -106,12 +103,29 @@ fn overlaps(volume: &Value) -> Vec<String> {
     list
 }
 
+/// The pairs of files of which one lies at the path of the other or below it, in upstream's order: by the
+/// later file, then by the earlier one.
 fn clashes(files: Vec<File>) -> Vec<String> {
-    let (mut seen, mut list) = (Vec::<File>::with_capacity(files.len()), Vec::new());
-    for file in files {
-        let met = seen.iter().filter(|other| file.meets(other));
-        list.extend(met.map(|other| format!("{} with {}", file.shown(), other.shown())));
-        seen.push(file);
+    let mut list = Vec::new();
+    // The earlier files by their path with a slash behind it: below a path are the keys that it begins.
+    let mut earlier: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, file) in files.iter().enumerate().filter(|(_, file)| !file.path.is_empty()) {
+        let key = format!("{}/", file.path);
+        let above = key.match_indices('/').map(|(at, _)| &key[..=at]);
+        let above = above.filter(|path| path.len() < key.len());
+        let mut met: Vec<usize> =
+            above.filter_map(|path| earlier.get(path)).flatten().copied().collect();
+        let from = earlier.range(key.clone()..);
+        let below = from.take_while(|(other, _)| other.starts_with(&key));
+        met.extend(below.flat_map(|(_, indexes)| indexes).take(WARNINGS_MAX));
+        met.sort_unstable();
+        for other in met.into_iter().filter_map(|other| files.get(other)) {
+            if list.len() >= WARNINGS_MAX {
+                return list;
+            }
+            list.push(format!("{} with {}", file.shown(), other.shown()));
+        }
+        earlier.entry(key).or_default().push(index);
     }
     list
 }
@@ -142,5 +156,29 @@ fn projected(source: &Value) -> Vec<File> {
         ];
         let stated = parts.into_iter().filter(|(key, _)| !str_at(certificate, key).is_empty());
         stated.map(|(key, from)| File::new(str_at(certificate, key), from)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pairs as upstream's `pod.warningsForOverlappingVirtualPaths` finds them by comparing each file with
+    /// all before it.
+    #[test]
+    fn files_clash_with_those_at_above_and_below_their_path() {
+        let check = |paths: &[&str], expected: &[&str]| {
+            let files = paths.iter().map(|path| File::new(path, "")).collect();
+            assert_eq!(clashes(files), expected, "{paths:?}");
+        };
+        check(&["a", "b", "ab"], &[]);
+        check(&["a/b", "a/b/"], &[r#""a/b" with "a/b""#]);
+        check(
+            &["a/b/c", "x", "a", "a/b"],
+            &[r#""a" with "a/b/c""#, r#""a/b" with "a/b/c""#, r#""a/b" with "a""#],
+        );
+        check(&["", "", "a"], &[]);
+        let same = vec!["a"; 100];
+        assert_eq!(clashes(same.iter().map(|p| File::new(p, "")).collect()).len(), WARNINGS_MAX);
     }
 }
