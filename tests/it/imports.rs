@@ -41,7 +41,7 @@ impl Imports {
             let file = syn::parse_file(&text)
                 .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             let mut source = Source::default();
-            source.add_items(&file.items, &module);
+            source.add_items(&file.items);
             sources.insert(module, source);
         }
         Self { sources }
@@ -186,7 +186,7 @@ fn files(folder: &Path) -> Vec<(Module, PathBuf)> {
 }
 
 impl Source {
-    fn add_items(&mut self, items: &[syn::Item], module: &Module) {
+    fn add_items(&mut self, items: &[syn::Item]) {
         for item in items {
             if is_test(attributes(item)) {
                 continue;
@@ -196,7 +196,7 @@ impl Source {
                     None => drop(self.children.insert(inner.ident.to_string())),
                     Some((_, items)) => {
                         let mut nested = Self::default();
-                        nested.add_items(items, module);
+                        nested.add_items(items);
                         self.paths.extend(nested.paths.into_iter().filter_map(outside));
                     }
                 },

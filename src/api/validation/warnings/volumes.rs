@@ -103,11 +103,11 @@ fn overlaps(volume: &Value) -> Vec<String> {
     list
 }
 
-/// The pairs of files of which one lies at the path of the other or below it, in upstream's order: by the
-/// later file, then by the earlier one.
+/// The pairs of files of which one lies at the path of the other or below it, in upstream's order:
+/// by the later file, then by the earlier one.
 fn clashes(files: Vec<File>) -> Vec<String> {
     let mut list = Vec::new();
-    // The earlier files by their path with a slash behind it: below a path are the keys that it begins.
+    // The earlier files by their path with a trailing slash, which is a prefix of those below.
     let mut earlier: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, file) in files.iter().enumerate().filter(|(_, file)| !file.path.is_empty()) {
         let key = format!("{}/", file.path);
@@ -163,8 +163,8 @@ fn projected(source: &Value) -> Vec<File> {
 mod tests {
     use super::*;
 
-    /// Pairs as upstream's `pod.warningsForOverlappingVirtualPaths` finds them by comparing each file with
-    /// all before it.
+    /// Pairs as upstream's `pod.warningsForOverlappingVirtualPaths` finds them by comparing each
+    /// file with all before it.
     #[test]
     fn files_clash_with_those_at_above_and_below_their_path() {
         let check = |paths: &[&str], expected: &[&str]| {

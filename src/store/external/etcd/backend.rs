@@ -85,7 +85,7 @@ pub(super) async fn newest(
         if received == 0 {
             return Ok(());
         }
-        let answer = client.newest().await.map_err(|error| error.to_store_error(0));
+        let answer = client.newest().await.map_err(|error| error.into_store_error(0));
         // The receiver may be gone.
         waiting.drain(..).for_each(|call: RevisionReply| drop(call.send(answer.clone())));
     }
@@ -102,14 +102,14 @@ impl Etcd {
 
     /// Converts an error, and adds the revision that etcd does not report.
     async fn to_store_error(&self, error: EtcdError, requested: i64) -> StoreError {
-        match error.to_store_error(requested) {
+        match error.into_store_error(requested) {
             StoreError::Compacted { requested, oldest: 0 } => {
                 let oldest = self.health.follower.oldest(requested).await;
                 StoreError::Compacted { requested, oldest }
             }
             StoreError::Future { requested, .. } => match self.client().newest().await {
                 Ok(newest) => StoreError::Future { requested, newest },
-                Err(error) => error.to_store_error(requested),
+                Err(error) => error.into_store_error(requested),
             },
             other => other,
         }
@@ -307,14 +307,14 @@ impl Leases for Etcd {
     async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError> {
         self.check()?;
         let granted =
-            self.client().grant(id, ttl).await.map_err(|error| error.to_store_error(0))?;
+            self.client().grant(id, ttl).await.map_err(|error| error.into_store_error(0))?;
         self.counts.granted.fetch_add(1, Relaxed);
         Ok(Lease { id: granted.id, granted_ttl: granted.ttl, remaining_ttl: granted.ttl })
     }
 
     async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError> {
         self.check()?;
-        let revision = self.client().revoke(id).await.map_err(|error| error.to_store_error(0))?;
+        let revision = self.client().revoke(id).await.map_err(|error| error.into_store_error(0))?;
         self.counts.revoked.fetch_add(1, Relaxed);
         Ok(Revision(revision))
     }
@@ -327,7 +327,7 @@ impl Leases for Etcd {
             into_message(client.lease_time_to_live(with_leader(request)).await)
         };
         let answer = self.client().call(Retry::Allowed, ANSWER, call).await;
-        let mut answer = answer.map_err(|error| error.to_store_error(0))?;
+        let mut answer = answer.map_err(|error| error.into_store_error(0))?;
         if answer.ttl < 0 {
             return Err(StoreError::LeaseNotFound);
         }
@@ -343,7 +343,7 @@ impl Leases for Etcd {
             into_message(client.lease_leases(with_leader(pb::LeaseLeasesRequest {})).await)
         };
         let answer = self.client().call(Retry::Allowed, ANSWER, call).await;
-        let leases = answer.map_err(|error| error.to_store_error(0))?.leases;
+        let leases = answer.map_err(|error| error.into_store_error(0))?.leases;
         let mut ids: Vec<i64> = leases.iter().map(|lease| lease.id).collect();
         ids.sort_unstable();
         Ok(ids)
@@ -351,7 +351,7 @@ impl Leases for Etcd {
 
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
         self.check()?;
-        let ttl = self.client().renew(id).await.map_err(|error| error.to_store_error(0))?;
+        let ttl = self.client().renew(id).await.map_err(|error| error.into_store_error(0))?;
         if ttl <= 0 {
             return Err(StoreError::LeaseNotFound);
         }
@@ -406,7 +406,7 @@ impl Maintenance for Etcd {
         let action = if raised { AlarmAction::Activate } else { AlarmAction::Deactivate };
         let request = pb::AlarmRequest { action: action.into(), member_id: member, alarm: alarm.0 };
         let into_store_error =
-            self.client().alarm(request).await.map_err(|error| error.to_store_error(0))?;
+            self.client().alarm(request).await.map_err(|error| error.into_store_error(0))?;
         self.health.refresh_status(false).await;
         Ok(alarms_of(&into_store_error)
             .iter()
@@ -447,7 +447,7 @@ impl Maintenance for Etcd {
             into_message(client.defragment(Request::new(pb::DefragmentRequest {})).await)
         };
         let txn_response = self.client().call(Retry::Allowed, LONG, call).await;
-        txn_response.map(drop).map_err(|error| error.to_store_error(0))?;
+        txn_response.map(drop).map_err(|error| error.into_store_error(0))?;
         self.health.refresh_status(false).await;
         Ok(())
     }

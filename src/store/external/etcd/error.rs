@@ -65,7 +65,7 @@ impl EtcdError {
     }
 
     /// Converts to the contract's error; `requested` is the requested revision.
-    pub(super) fn to_store_error(self, requested: i64) -> StoreError {
+    pub(super) fn into_store_error(self, requested: i64) -> StoreError {
         let status = match self {
             Self::NotApplied(reason) => return StoreError::Unavailable(reason),
             Self::Unknown(reason) => return StoreError::Unknown(reason),
@@ -161,28 +161,28 @@ mod tests {
     /// Codes and texts of etcd 3.7.3, `api/v3rpc/rpctypes/error.go`.
     #[test]
     fn what_may_have_happened_is_told_apart_from_what_has_not() {
-        let unavailable = |text: &str| EtcdError::of(Status::unavailable(text)).to_store_error(0);
+        let unavailable = |text: &str| EtcdError::of(Status::unavailable(text)).into_store_error(0);
         assert!(matches!(unavailable("etcdserver: no leader"), StoreError::Unavailable(_)));
         assert!(matches!(unavailable("etcdserver: leader changed"), StoreError::Unknown(_)));
         assert!(matches!(unavailable("etcdserver: request timed out"), StoreError::Unknown(_)));
         let lost = Status::new(Code::Unavailable, "broken pipe");
-        assert!(matches!(EtcdError::of(lost.clone()).to_store_error(0), StoreError::Unknown(_)));
+        assert!(matches!(EtcdError::of(lost.clone()).into_store_error(0), StoreError::Unknown(_)));
         assert!(matches!(
-            EtcdError::of(lost).idempotent().to_store_error(0),
+            EtcdError::of(lost).idempotent().into_store_error(0),
             StoreError::Unavailable(_)
         ));
         let compacted =
             Status::out_of_range("etcdserver: mvcc: required revision has been compacted");
         assert!(matches!(
-            EtcdError::of(compacted).to_store_error(7),
+            EtcdError::of(compacted).into_store_error(7),
             StoreError::Compacted { requested: 7, .. }
         ));
         let full = Status::resource_exhausted("etcdserver: mvcc: database space exceeded");
-        assert!(matches!(EtcdError::of(full).to_store_error(0), StoreError::NoSpace(_)));
+        assert!(matches!(EtcdError::of(full).into_store_error(0), StoreError::NoSpace(_)));
         let busy = Status::resource_exhausted("etcdserver: too many requests");
-        assert!(matches!(EtcdError::of(busy).to_store_error(0), StoreError::Unavailable(_)));
+        assert!(matches!(EtcdError::of(busy).into_store_error(0), StoreError::Unavailable(_)));
         let none = Status::not_found("etcdserver: requested lease not found");
-        assert!(matches!(EtcdError::of(none).to_store_error(0), StoreError::LeaseNotFound));
+        assert!(matches!(EtcdError::of(none).into_store_error(0), StoreError::LeaseNotFound));
         let users = Status::invalid_argument("etcdserver: user name is empty");
         assert!(advice(&EtcdError::of(users).to_string()).unwrap().contains("disable its users"));
     }

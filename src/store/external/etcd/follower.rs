@@ -292,7 +292,7 @@ impl Follower {
             if let EtcdError::Compacted(oldest) = error {
                 self.compacted.fetch_max(oldest, Relaxed);
             }
-            error.to_store_error(start)
+            error.into_store_error(start)
         })
     }
 

@@ -111,7 +111,7 @@ impl HealthMonitor {
             lock.renew().await?;
         }
         let followed = self.follower.revision();
-        let newest = self.client.newest().await.map_err(|error| error.to_store_error(0))?;
+        let newest = self.client.newest().await.map_err(|error| error.into_store_error(0))?;
         if newest < followed {
             return Err(StoreError::Stopped(format!(
                 "{} is at revision {newest} and was at {followed}: it was restored or replaced \

@@ -200,7 +200,7 @@ impl ServerLock {
     /// [`StoreError::Stopped`] if another server holds it now.
     pub(super) async fn renew(&self) -> Result<(), StoreError> {
         let lease = self.lease.load(Relaxed);
-        if self.client.renew(lease).await.map_err(|error| error.to_store_error(0))? > 0 {
+        if self.client.renew(lease).await.map_err(|error| error.into_store_error(0))? > 0 {
             return Ok(());
         }
         match self.acquire().await {
@@ -210,7 +210,7 @@ impl ServerLock {
                  at a time use it",
                 self.client.connections.endpoints
             ))),
-            Err(LockError::Refused(error)) => Err(error.to_store_error(0)),
+            Err(LockError::Refused(error)) => Err(error.into_store_error(0)),
         }
     }
 
