@@ -271,10 +271,16 @@ mod tests {
         let old = sign(&settings, now - 300 * 24 * 60 * 60);
         let joined = Joined::new(&machine, &server, &keys, old).unwrap();
         let running = settings.clone();
+        let digest = |settings: &ClusterSettings| join::digest(settings, "", "");
+        assert_eq!(digest(&running), digest(&settings));
         // Servers are followed while a node runs, the proxy is not.
         settings.servers.push("192.0.2.2:6443".into());
-        assert_eq!(running.differences(&settings), Vec::<&str>::new());
+        assert_eq!(
+            (digest(&running), running.differences(&settings)),
+            (digest(&settings), Vec::new())
+        );
         settings.proxy = false;
+        assert_ne!(digest(&running), digest(&settings));
         let body = serde_json::to_string(&sign(&settings, now)).unwrap();
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         let tls = tls::server(Arc::clone(&certs.serving), &[], &["http/1.1"]).unwrap();

@@ -1,34 +1,14 @@
 //! The documents: their sizes, links, and the table of flags.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
+
+use crate::files::files;
 
 /// Line that the generated part of `docs/operating/flags.md` follows.
 const GENERATED: &str =
     "<!-- Generated from `--help`: KUBE_LITE_UPDATE=1 cargo test --test it flags -->";
-
-fn documents() -> Vec<PathBuf> {
-    fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() {
-                if !name.starts_with('.')
-                    && !["target", "testdata", "node_modules"].contains(&name.as_str())
-                {
-                    walk(&path, out);
-                }
-            } else if name.ends_with(".md") {
-                out.push(path);
-            }
-        }
-    }
-    let mut out = Vec::new();
-    walk(Path::new("."), &mut out);
-    out
-}
 
 /// The targets of the Markdown links of a text, those in code left out.
 fn links(text: &str) -> Vec<&str> {
@@ -50,7 +30,7 @@ fn links(text: &str) -> Vec<&str> {
 #[test]
 fn relative_links_resolve() {
     let mut faults = Vec::new();
-    for path in documents() {
+    for path in files(&["."], ".md") {
         let text = std::fs::read_to_string(&path).unwrap();
         for link in links(&text) {
             let target = link.split(['#', ' ']).next().unwrap_or_default();

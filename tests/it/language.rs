@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
 
+use crate::files::files;
+
 /// Columns of a line, without what string literals hold beyond them.
 const COLUMNS: usize = 100;
 
@@ -27,24 +29,7 @@ const BANNED_PHRASES: &[&str] =
 
 /// Source files of the workspace, generated code left out.
 fn sources() -> Vec<PathBuf> {
-    fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() {
-                if !["gen", "testdata", "target"].contains(&name.as_str()) {
-                    walk(&path, out);
-                }
-            } else if name.ends_with(".rs") {
-                out.push(path);
-            }
-        }
-    }
-    let mut out = Vec::new();
-    for folder in ["src", "tests", "benches", "fuzz"] {
-        walk(Path::new(folder), &mut out);
-    }
-    out
+    files(&["src", "tests", "benches", "fuzz"], ".rs")
 }
 
 /// A line's comment or string, or its code.

@@ -1,8 +1,9 @@
 //! The structure of the tree, held by tests.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::files::files;
 
 /// Hard limit of a file's length; tests and generated code apart.
 const LINES_MAX: usize = 600;
@@ -30,31 +31,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("benches", &["base", "cluster"]),
 ];
 
-fn sources() -> Vec<PathBuf> {
-    fn walk(directory: &Path, out: &mut Vec<PathBuf>) {
-        for entry in std::fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                if path.file_name().is_some_and(|n| n != "gen" && n != "testdata") {
-                    walk(&path, out);
-                }
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                out.push(path);
-            }
-        }
-    }
-    let root = Path::new(".");
-    let mut out = Vec::new();
-    for folder in ["src", "tests"] {
-        walk(&root.join(folder), &mut out);
-    }
-    out
-}
-
 #[test]
 fn every_file_begins_with_what_it_is_for_and_is_short_enough_to_read() {
     let mut faults = Vec::new();
-    for path in sources() {
+    for path in files(&["src", "tests"], ".rs") {
         let text = std::fs::read_to_string(&path).unwrap();
         if !text.starts_with("//! ") {
             faults.push(format!("{}: does not start with //!", path.display()));

@@ -216,7 +216,7 @@ fn composite(
             Value::Null => Ok(()),
             other => Err(mismatch(&f.json, "array", other)),
         }),
-        _ => Ok(()),
+        _ => Err(mismatch(&f.json, "message", value)),
     }
 }
 
