@@ -6,7 +6,7 @@ pub mod devices;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use kcel::{Env, Program, Type};
 
@@ -86,7 +86,7 @@ impl fmt::Display for Fault {
 #[derive(Clone, Debug, Default)]
 pub struct Compiler {
     /// Types of the variables so far; none where there is no `variables` at all.
-    variables: Option<BTreeMap<String, Type>>,
+    variables: Option<Arc<BTreeMap<String, Type>>>,
     /// Types of the object and of `params`, where they are known.
     types: Option<(Type, Type)>,
 }
@@ -99,12 +99,12 @@ impl Compiler {
 
     /// For expressions that may use `variables`, of which there are none yet.
     pub fn composed() -> Compiler {
-        Compiler { variables: Some(BTreeMap::new()), types: None }
+        Compiler { variables: Some(Arc::default()), types: None }
     }
 
     /// As [`Compiler::composed`], with the types of the object and of `params`.
     fn typed(object: Type, params: Type) -> Compiler {
-        Compiler { variables: Some(BTreeMap::new()), types: Some((object, params)) }
+        Compiler { variables: Some(Arc::default()), types: Some((object, params)) }
     }
 
     /// Compiles one expression.
@@ -123,7 +123,8 @@ impl Compiler {
     pub fn variable(&mut self, name: &str, text: &str, uses: Uses) -> Result<Program, Fault> {
         let compiled = self.compile(text, uses, Yields::Any);
         let of = compiled.as_ref().map_or(Type::Dyn, |program| declared(program.output()));
-        self.variables.get_or_insert_default().insert(name.to_owned(), of);
+        // No environment lives on after its expression is compiled, so nothing is copied here.
+        Arc::make_mut(self.variables.get_or_insert_default()).insert(name.to_owned(), of);
         compiled
     }
 
@@ -135,7 +136,9 @@ impl Compiler {
             .variable("namespaceObject", NAMESPACE.clone())
             .variable("request", REQUEST.clone());
         if let Some(variables) = &self.variables {
-            env = env.variable(VARIABLES, Type::object(VARIABLES_TYPE, variables.clone()));
+            env = env
+                .variable(VARIABLES, Type::object(VARIABLES_TYPE, BTreeMap::new()))
+                .with_shared_fields(VARIABLES_TYPE, Arc::clone(variables));
         }
         if uses.params {
             env = env.variable("params", params);

@@ -17,6 +17,7 @@ use crate::types::{ObjectType, Type};
 pub struct Env {
     variables: BTreeMap<String, Type>,
     objects: BTreeMap<Arc<str>, Type>,
+    shared_fields: Option<(&'static str, Arc<BTreeMap<String, Type>>)>,
     mutation: bool,
     bindings: bool,
 }
@@ -32,6 +33,19 @@ impl Env {
     pub fn variable(mut self, name: &str, of: Type) -> Env {
         self.register(&of);
         self.variables.insert(name.into(), of);
+        self
+    }
+
+    /// Adds fields to the object type `name`. The caller shares them, so that an environment for
+    /// the next expression costs the same however many fields there are. Their types declare no
+    /// object types.
+    #[must_use]
+    pub fn with_shared_fields(
+        mut self,
+        name: &'static str,
+        fields: Arc<BTreeMap<String, Type>>,
+    ) -> Env {
+        self.shared_fields = Some((name, fields));
         self
     }
 
@@ -144,8 +158,15 @@ impl Env {
             return Some(of.clone());
         }
         // Reserved words are names of fields, too, as they are and escaped.
-        if let Some(of) = escape::escape_reserved(field).and_then(|name| object.fields.get(&name)) {
+        let escaped = escape::escape_reserved(field);
+        if let Some(of) = escaped.as_ref().and_then(|name| object.fields.get(name)) {
             return Some(of.clone());
+        }
+        if let Some((name, fields)) = &self.shared_fields
+            && *name == &*object.name
+        {
+            let of = fields.get(field);
+            return of.or_else(|| fields.get(escaped.as_ref()?)).cloned();
         }
         match &*object.name {
             "JSONPatch" if self.mutation => match field {
