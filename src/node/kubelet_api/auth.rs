@@ -29,6 +29,10 @@ pub(super) struct User {
     extra: BTreeMap<String, Vec<String>>,
 }
 
+/// The user of a connection's client certificate, if it has one.
+#[derive(Debug, Clone)]
+pub(super) struct CertificateUser(pub(super) Option<User>);
+
 /// Returns the user of a client certificate, whose chain TLS has verified: common name and
 /// organizations.
 pub(super) fn from_certificate(der: &[u8]) -> Option<User> {
@@ -86,7 +90,7 @@ fn attributes(method: &Method, path: &str) -> (&'static str, &'static [&'static 
     (verb, subresources)
 }
 
-/// The first segment of a path, which selects the handler here and in [`super::route`].
+/// The first segment of a path, which selects the attributes.
 fn first_segment(path: &str) -> &str {
     path.trim_start_matches('/').split('/').next().unwrap_or_default()
 }

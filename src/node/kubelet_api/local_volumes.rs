@@ -10,7 +10,7 @@ use api::Status;
 use http::{Method, Response, StatusCode};
 use serde_json::json;
 
-use super::query::{Query, first_value};
+use super::query::Query;
 use super::response::{Body, response, text_response};
 use super::state::KubeletApi;
 
@@ -107,7 +107,7 @@ pub(super) async fn serve(
         Method::DELETE => remove,
         _ => return text_response(StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n"),
     };
-    let requested = first_value(query, "storagePath");
+    let requested = query.first("storagePath");
     let done = match directory(&api.node.identity.config.local_storage_dir, name, requested) {
         Ok(path) => base::tasks::blocking(move || act(&path).map(|()| path))
             .await

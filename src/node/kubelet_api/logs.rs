@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, BufReader};
 use tokio::sync::mpsc;
 
-use super::query::{Query, first_value, flag};
+use super::query::Query;
 use super::response::{Body, text_response};
 use super::state::KubeletApi;
 use crate::pods::observed::{ObservedContainer, ObservedState};
@@ -40,7 +40,8 @@ struct Options {
 /// Reads the options of a query.
 fn options(query: &Query) -> Result<Options, String> {
     let number = |name: &str| -> Result<Option<i64>, String> {
-        first_value(query, name)
+        query
+            .first(name)
             .map(|v| v.parse().map_err(|_| format!("{name} must be a number")))
             .transpose()
     };
@@ -49,7 +50,7 @@ fn options(query: &Query) -> Result<Options, String> {
             .map(|n| usize::try_from(n).map_err(|_| format!("{name} must not be negative")))
             .transpose()
     };
-    let since = match (first_value(query, "sinceTime"), number("sinceSeconds")?) {
+    let since = match (query.first("sinceTime"), number("sinceSeconds")?) {
         (Some(time), _) => Some(time.parse().map_err(|_| "sinceTime must be a time".to_owned())?),
         (None, Some(seconds)) => {
             let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default();
@@ -57,17 +58,17 @@ fn options(query: &Query) -> Result<Options, String> {
         }
         (None, None) => None,
     };
-    let stream = match first_value(query, "stream") {
+    let stream = match query.first("stream") {
         None | Some("All" | "") => None,
         Some("Stdout") => Some("stdout"),
         Some("Stderr") => Some("stderr"),
         Some(other) => return Err(format!("invalid stream type {other:?}")),
     };
     Ok(Options {
-        follow: flag(query, "follow"),
-        timestamps: flag(query, "timestamps"),
+        follow: query.flag("follow"),
+        timestamps: query.flag("timestamps"),
         since,
-        tail: if first_value(query, "tail") == Some("all") {
+        tail: if query.first("tail") == Some("all") {
             None
         } else {
             size("tailLines")?.or(size("tail")?)
@@ -104,9 +105,9 @@ pub(super) async fn serve(
         .iter()
         .filter(|c| c.name == container && c.state != ObservedState::Created);
     let found: Option<&ObservedContainer> =
-        if flag(query, "previous") { of_name.nth(1) } else { of_name.next() };
+        if query.flag("previous") { of_name.nth(1) } else { of_name.next() };
     let Some(found) = found else {
-        let message = if flag(query, "previous") {
+        let message = if query.flag("previous") {
             format!("previous terminated container {container:?} in pod {pod:?} not found")
         } else {
             format!("container {container:?} in pod {pod:?} is waiting to start: ContainerCreating")
@@ -318,7 +319,7 @@ mod tests {
         assert!(content[usize::try_from(at).unwrap()..].starts_with("2026-01-01T00:00:01Z"));
         assert_eq!(tail_offset(&mut open, 9).await.unwrap(), 0);
         let of = |text: &str| {
-            let options = options(&super::super::query(text)).unwrap();
+            let options = options(&Query::parse(text)).unwrap();
             let lines =
                 content.split_inclusive('\n').filter_map(|l| format_line(l.as_bytes(), &options));
             String::from_utf8(lines.flatten().collect()).unwrap()
@@ -326,6 +327,6 @@ mod tests {
         assert_eq!(of(""), "one\ntwo\n");
         assert_eq!(of("stream=Stdout&timestamps=true"), "2026-01-01T00:00:00Z one\n");
         assert_eq!(of("sinceTime=2026-01-01T00:00:02Z"), "o\n");
-        assert!(options(&super::super::query("tailLines=-1")).is_err());
+        assert!(options(&Query::parse("tailLines=-1")).is_err());
     }
 }

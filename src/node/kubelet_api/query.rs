@@ -1,25 +1,45 @@
 //! Query parameters and percent-encoding of requests.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+
+use axum::extract::FromRequestParts;
+use http::request::Parts;
 
 /// Decoded query parameters; a name may occur several times.
-pub(crate) type Query = HashMap<String, Vec<String>>;
+#[derive(Debug, Default)]
+pub(super) struct Query(HashMap<String, Vec<String>>);
 
-pub(crate) fn query(text: &str) -> Query {
-    let mut out = Query::new();
-    for pair in text.split('&').filter(|p| !p.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        out.entry(decode(name)).or_default().push(decode(value));
+impl Query {
+    pub(super) fn parse(text: &str) -> Self {
+        let mut values = HashMap::<String, Vec<String>>::new();
+        for pair in text.split('&').filter(|p| !p.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            values.entry(decode(name)).or_default().push(decode(value));
+        }
+        Self(values)
     }
-    out
+
+    /// All values of a parameter.
+    pub(super) fn all(&self, name: &str) -> &[String] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn first(&self, name: &str) -> Option<&str> {
+        self.all(name).first().map(String::as_str)
+    }
+
+    pub(super) fn flag(&self, name: &str) -> bool {
+        matches!(self.first(name), Some("true" | "1"))
+    }
 }
 
-pub(crate) fn first_value<'a>(query: &'a Query, name: &str) -> Option<&'a str> {
-    query.get(name).and_then(|v| v.first()).map(String::as_str)
-}
+impl<S: Sync> FromRequestParts<S> for Query {
+    type Rejection = Infallible;
 
-pub(crate) fn flag(query: &Query, name: &str) -> bool {
-    matches!(first_value(query, name), Some("true" | "1"))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::parse(parts.uri.query().unwrap_or_default()))
+    }
 }
 
 /// Decodes a name or value of a query.
@@ -46,8 +66,8 @@ mod tests {
 
     #[test]
     fn query_parameters_are_decoded() {
-        let q = query("command=echo&command=a%20b&follow=true&x=%");
-        assert_eq!(q["command"], ["echo", "a b"]);
-        assert!(flag(&q, "follow") && first_value(&q, "x") == Some("%"));
+        let q = Query::parse("command=echo&command=a%20b&follow=true&x=%");
+        assert_eq!(q.all("command"), ["echo", "a b"]);
+        assert!(q.flag("follow") && q.first("x") == Some("%"));
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 use proto::runtime::v1 as cri;
 use stream::bridge::{self, Session, Streams};
 
-use super::query::{Query, flag};
+use super::query::Query;
 use super::response::{Body, text_response};
 use super::state::KubeletApi;
 use crate::pods::observed::ObservedState;
@@ -22,6 +21,15 @@ type Joined =
 /// Maximum number of bytes of an error response of the runtime to pass on.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
+/// What a client does in a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Command {
+    /// Runs a new process.
+    Exec,
+    /// Joins the streams of the container's process.
+    Attach,
+}
+
 /// `exec` and `attach`.
 pub(super) async fn in_container(
     api: &Arc<KubeletApi>,
@@ -29,8 +37,8 @@ pub(super) async fn in_container(
     pod: &str,
     container: &str,
     query: &Query,
-    attach: bool,
-    request: Request<Incoming>,
+    command: Command,
+    request: Request<()>,
 ) -> Response<Body> {
     let Some((wanted, handle)) = api.table.find(namespace, pod) else {
         return text_response(StatusCode::NOT_FOUND, "pod does not exist");
@@ -43,21 +51,32 @@ pub(super) async fn in_container(
             format!("container not found ({container:?})"),
         );
     };
-    let (stdin, tty) = (flag(query, "input") || flag(query, "stdin"), flag(query, "tty"));
-    let stdout = flag(query, "output") || flag(query, "stdout");
+    let (stdin, tty) = (query.flag("input") || query.flag("stdin"), query.flag("tty"));
+    let stdout = query.flag("output") || query.flag("stdout");
     // A terminal has a single output stream.
-    let stderr = (flag(query, "error") || flag(query, "stderr")) && !tty;
+    let stderr = (query.flag("error") || query.flag("stderr")) && !tty;
     if !stdin && !stdout && !stderr {
         let why = "you must specify at least 1 of stdin, stdout, stderr";
         return text_response(StatusCode::BAD_REQUEST, why);
     }
     let session = Session::Command(Streams { stdin, stdout, stderr, tty });
     let container_id = found.id.clone();
-    let message = if attach {
-        StreamingRequest::Attach(cri::AttachRequest { container_id, stdin, tty, stdout, stderr })
-    } else {
-        let cmd = query.get("command").cloned().unwrap_or_default();
-        StreamingRequest::Exec(cri::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr })
+    let message = match command {
+        Command::Attach => StreamingRequest::Attach(cri::AttachRequest {
+            container_id,
+            stdin,
+            tty,
+            stdout,
+            stderr,
+        }),
+        Command::Exec => StreamingRequest::Exec(cri::ExecRequest {
+            container_id,
+            cmd: query.all("command").to_vec(),
+            tty,
+            stdin,
+            stdout,
+            stderr,
+        }),
     };
     join(api, message, session, request).await
 }
@@ -68,7 +87,7 @@ pub(super) async fn port_forward(
     namespace: &str,
     pod: &str,
     query: &Query,
-    request: Request<Incoming>,
+    request: Request<()>,
 ) -> Response<Body> {
     let Some((_, handle)) = api.table.find(namespace, pod) else {
         return text_response(StatusCode::NOT_FOUND, "pod does not exist");
@@ -77,7 +96,7 @@ pub(super) async fn port_forward(
     let Some(sandbox) = observed.ready_sandbox() else {
         return text_response(StatusCode::NOT_FOUND, format!("pod {pod:?} is not running"));
     };
-    let ports = query.get("port").into_iter().chain(query.get("ports")).flatten();
+    let ports = query.all("port").iter().chain(query.all("ports"));
     let port = ports.flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
     let message = cri::PortForwardRequest { pod_sandbox_id: sandbox.id.clone(), port };
     join(api, StreamingRequest::PortForward(message), Session::PortForward, request).await
@@ -88,7 +107,7 @@ async fn join(
     api: &Arc<KubeletApi>,
     message: StreamingRequest,
     session: Session,
-    mut request: Request<Incoming>,
+    mut request: Request<()>,
 ) -> Response<Body> {
     let url = match api.node.runtime.cri.streaming(message).await {
         Ok(url) => url,

@@ -22,9 +22,10 @@ use http::header::{
     ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, LOCATION,
     RANGE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use self::conditions::Condition;
@@ -57,15 +58,15 @@ enum PathTarget {
 }
 
 /// Serves a request whose path begins with [`PREFIX`].
-pub(super) async fn serve(api: &Arc<KubeletApi>, request: &Request<Incoming>) -> Response<Body> {
-    if request.method() != Method::GET {
+pub(super) async fn serve(api: &Arc<KubeletApi>, request: &Parts) -> Response<Body> {
+    if request.method != Method::GET {
         let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return response;
     }
-    let Some(path) = request.uri().path().strip_prefix(PREFIX) else { return not_found() };
+    let Some(path) = request.uri.path().strip_prefix(PREFIX) else { return not_found() };
     let root = api.node.identity.config.system_logs_dir.clone();
-    respond(root, path, request.uri().query(), request.headers()).await
+    respond(root, path, request.uri.query(), &request.headers).await
 }
 
 fn not_found() -> Response<Body> {
