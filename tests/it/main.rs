@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 mod documents;
+mod errors;
 mod files;
 mod imports;
 mod language;
