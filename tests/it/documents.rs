@@ -44,13 +44,50 @@ fn relative_links_resolve() {
     assert!(faults.is_empty(), "links to nothing:\n{}", faults.join("\n"));
 }
 
+/// Fewest invariants that the guide to the architecture marks.
+const INVARIANTS_MIN: usize = 15;
+
+/// Documents and the lines that they may have.
+const LENGTHS: &[(&str, usize)] = &[
+    ("README.md", 60),
+    ("ROADMAP.md", 80),
+    ("CHANGELOG.md", 150),
+    ("docs/architecture.md", 300),
+];
+
 #[test]
 fn documents_keep_to_their_length() {
-    for (name, most) in [("README.md", 60), ("ROADMAP.md", 80)] {
+    for (name, most) in LENGTHS {
         let text = std::fs::read_to_string(name).unwrap_or_else(|e| panic!("{name}: {e}"));
         let lines = text.lines().count();
-        assert!(lines <= most, "{name} has {lines} lines, at most {most} are allowed");
+        assert!(lines <= *most, "{name} has {lines} lines, at most {most} are allowed");
     }
+}
+
+#[test]
+fn the_architecture_has_a_diagram_and_marked_invariants() {
+    let path = "docs/architecture.md";
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let fences = text.lines().filter(|line| line.trim_start().starts_with("```")).count();
+    assert_eq!(fences, 2, "{path} has one fenced block, its diagram");
+    let invariants = text.matches("**Invariant:**").count();
+    assert!(
+        invariants >= INVARIANTS_MIN,
+        "{path} marks {invariants} invariants, at least {INVARIANTS_MIN} are expected"
+    );
+}
+
+/// Files below `src` and `tests` that `docs/architecture.md` names exist.
+#[test]
+fn the_architecture_names_paths_that_exist() {
+    let path = "docs/architecture.md";
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let named = text.split('`').skip(1).step_by(2);
+    let missing: Vec<&str> = named
+        .filter(|name| name.starts_with("src/") || name.starts_with("tests/"))
+        .filter(|name| !name.contains(' ') && !std::path::Path::new(name).exists())
+        .collect();
+    assert!(missing.is_empty(), "{path} names paths that do not exist: {missing:?}");
 }
 
 /// One table per command, flags in the order of `--help`.
