@@ -8,11 +8,17 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum::response::{IntoResponse, Response};
+use base::accept::Accepted;
 use base::{Kind, Shutdown, Tasks};
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
 
 pub(crate) use proxy::Health;
 pub(crate) use proxy::serve as serve_proxy;
@@ -20,8 +26,8 @@ pub(crate) use proxy::serve as serve_proxy;
 /// Load balancers send one request at a time; more connections than this are an attack or a
 /// mistake.
 const CONNECTIONS_MAX: usize = 64;
-/// Longest request head read.
-const HEAD_MAX: usize = 4096;
+/// Longest request head read, hyper's minimum.
+const HEAD_MAX: usize = 8192;
 const DEADLINE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -39,63 +45,40 @@ pub(crate) struct HealthChecks {
     checks: Mutex<HashMap<(String, String), Check>>,
 }
 
-fn answer(namespace: &str, name: &str, local: usize, healthy: bool) -> String {
-    let service = serde_json::json!({"namespace": namespace, "name": name});
+/// The response about a Service: 200 if this node has endpoints of it and its proxy works, else 503.
+fn service_response(namespace: &str, name: &str, local: usize, healthy: bool) -> Response {
     let body = serde_json::json!({
-        "service": service, "localEndpoints": local, "serviceProxyHealthy": healthy,
+        "service": {"namespace": namespace, "name": name},
+        "localEndpoints": local,
+        "serviceProxyHealthy": healthy,
     });
-    let weight = format!("X-Load-Balancing-Endpoint-Weight: {local}\r\n");
-    response(local > 0 && healthy, &weight, &body)
+    let weight = [("x-load-balancing-endpoint-weight", local.to_string())];
+    (weight, response(local > 0 && healthy, &body)).into_response()
 }
 
-/// A whole HTTP response: 200 or 503 with a JSON body; `more` is further header lines.
-fn response(good: bool, more: &str, body: &serde_json::Value) -> String {
-    let status = if good { "200 OK" } else { "503 Service Unavailable" };
-    let body = body.to_string();
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n\
-         {more}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
+/// A response with a JSON body: 200 or 503.
+fn response(good: bool, body: &serde_json::Value) -> Response {
+    let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let headers = [(CONTENT_TYPE, "application/json"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (status, headers, body.to_string()).into_response()
 }
 
-/// Reads one request and responds; `answer` maps the path to the response.
-async fn serve(mut stream: TcpStream, answer: impl FnOnce(&str) -> String) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    while !head.windows(4).any(|w| w == b"\r\n\r\n") {
-        if head.len() > HEAD_MAX || stream.read_buf(&mut head).await? == 0 {
-            return Ok(());
-        }
-    }
-    let head = String::from_utf8_lossy(&head);
-    let target = head.split(' ').nth(1).unwrap_or_default();
-    let text = answer(target.split('?').next().unwrap_or_default());
-    stream.write_all(text.as_bytes()).await?;
-    stream.shutdown().await
-}
-
-/// Accepts until `stop`, within the connection limit; `answer` maps a path to the response.
-async fn accept(
-    listener: TcpListener,
-    tasks: Tasks,
-    stop: Shutdown,
-    answer: impl Fn(&str) -> String + Clone + Send + Sync + 'static,
-) {
-    let limit = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(permit) = Arc::clone(&limit).acquire_owned().await else { return };
-        let accepted = tokio::select! {
-            () = stop.requested() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let Ok((stream, _)) = accepted else { continue };
-        let answer = answer.clone();
+/// Accepts until `stop`, within the connection limit. A connection serves one request.
+async fn accept(listener: TcpListener, tasks: Tasks, stop: Shutdown, router: Router) {
+    base::accept::accept(&listener, "health checks", CONNECTIONS_MAX, &stop, |accepted| {
+        let router = router.clone();
         tasks.spawn(Kind::Request, "health-check", async move {
-            let _permit = permit;
-            let _ = tokio::time::timeout(DEADLINE, serve(stream, |path| answer(path))).await;
+            let Accepted { stream, place: _place, .. } = accepted;
+            let connection = http1::Builder::new()
+                .keep_alive(false)
+                .max_buf_size(HEAD_MAX)
+                .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+            // A connection that ends early harms its client only.
+            let _ = tokio::time::timeout(DEADLINE, connection).await;
             Ok::<(), std::convert::Infallible>(())
         });
-    }
+    })
+    .await;
 }
 
 impl HealthChecks {
@@ -139,9 +122,10 @@ async fn listen(
             format!("cannot listen on health check node port {port} of {namespace}/{name}: {e}")
         })?,
     };
-    accept(listener, tasks, stop, move |_| {
-        answer(&namespace, &name, *local.lock(), health.is_healthy())
-    })
-    .await;
+    let service = move || {
+        let local = *local.lock();
+        std::future::ready(service_response(&namespace, &name, local, health.is_healthy()))
+    };
+    accept(listener, tasks, stop, Router::new().fallback(service)).await;
     Ok(())
 }

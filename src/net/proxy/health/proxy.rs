@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use api::k8s::api::core::v1::Node;
 use api::k8s::jiff::Timestamp;
+use axum::Router;
+use axum::response::Response;
+use axum::routing::any;
 use base::{Backoff, Tasks};
 use client::Informer;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use super::{accept, response};
 use crate::config::Error;
 use settings::addr::Family;
 
@@ -89,16 +93,17 @@ impl Health {
         body
     }
 
-    fn answer(&self, path: &str) -> String {
+    /// Whether the proxy works and the node shall get new connections.
+    fn healthz(&self) -> Response {
         let healthy = self.is_healthy();
-        match path {
-            "/healthz" => {
-                let eligible = eligible(self.node.get("", &self.node_name).as_ref());
-                super::response(healthy && eligible, "", &self.body(healthy, Some(eligible)))
-            }
-            "/livez" => super::response(healthy, "", &self.body(healthy, None)),
-            _ => "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".into(),
-        }
+        let eligible = eligible(self.node.get("", &self.node_name).as_ref());
+        response(healthy && eligible, &self.body(healthy, Some(eligible)))
+    }
+
+    /// Whether the proxy works.
+    fn livez(&self) -> Response {
+        let healthy = self.is_healthy();
+        response(healthy, &self.body(healthy, None))
     }
 }
 
@@ -117,7 +122,11 @@ pub(crate) async fn serve(health: Arc<Health>, at: SocketAddr, tasks: Tasks) -> 
             return Ok(());
         }
     };
-    super::accept(listener, tasks, stop, move |path| health.answer(path)).await;
+    let live = Arc::clone(&health);
+    let router = Router::new()
+        .route("/healthz", any(move || std::future::ready(health.healthz())))
+        .route("/livez", any(move || std::future::ready(live.livez())));
+    accept(listener, tasks, stop, router).await;
     Ok(())
 }
 
