@@ -5,6 +5,13 @@ use std::fmt::Write;
 use clap::CommandFactory;
 
 use crate::files::files;
+use crate::language::BANNED_WORDS;
+
+/// Documents outside of `docs`.
+const AT_THE_ROOT: &[&str] = &["README.md", "ROADMAP.md", "CHANGELOG.md", "CONTRIBUTING.md"];
+
+/// Columns of a line of a document; rows of tables may be longer.
+const COLUMNS: usize = 100;
 
 /// Line that the generated part of `docs/operating/flags.md` follows.
 const GENERATED: &str =
@@ -84,6 +91,30 @@ fn the_architecture_names_paths_that_exist() {
         .filter(|name| !name.contains(' ') && !std::path::Path::new(name).exists())
         .collect();
     assert!(missing.is_empty(), "{path} names paths that do not exist: {missing:?}");
+}
+
+#[test]
+fn documents_use_plain_words_and_short_lines() {
+    let mut faults = Vec::new();
+    let mut paths = files(&["docs"], ".md");
+    paths.extend(AT_THE_ROOT.iter().map(std::path::PathBuf::from));
+    // The rules of style show what not to write.
+    for path in paths.iter().filter(|path| !path.ends_with("style.md")) {
+        let text = std::fs::read_to_string(path).unwrap();
+        for (index, line) in text.lines().enumerate() {
+            let at = format!("{}:{}", path.display(), index + 1);
+            let mut words =
+                line.split(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | '-' | '`'));
+            if let Some(word) = words.find(|word| BANNED_WORDS.contains(word)) {
+                faults.push(format!("{at}: {word:?}"));
+            }
+            let is_row = line.starts_with('|') || line.starts_with("<!--");
+            if !is_row && line.chars().count() > COLUMNS {
+                faults.push(format!("{at}: more than {COLUMNS} columns"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 /// One table per command, flags in the order of `--help`.

@@ -18,8 +18,8 @@ const BANNED_TYPES: &[&str] =
 /// Names of files that say nothing about what is in them.
 const BANNED_FILES: &[&str] = &["others.rs", "misc.rs", "util.rs", "utils.rs", "helpers.rs"];
 
-/// Words that comments and texts do not use, as whole words in small letters.
-const BANNED_WORDS: &[&str] = &[
+/// Words that comments, texts and documents do not use, as whole words in small letters.
+pub(crate) const BANNED_WORDS: &[&str] = &[
     "anew", "nobody", "whoever", "whom", "mend", "mends", "mended", "vouch", "anybody", "somebody",
 ];
 
