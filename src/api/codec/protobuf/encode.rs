@@ -70,153 +70,174 @@ pub(super) fn field(
     if value.is_null() && nothing {
         return Ok(());
     }
+    let writer = FieldWriter { schema, field: f, depth };
     match (&f.shape, value) {
-        (Shape::List(element), Value::Array(list)) if f.wrapped => out.nested(f.tag, |out| {
-            list.iter().try_for_each(|item| one(schema, f, element, item, 1, out, depth))
-        }),
-        (Shape::List(element), Value::Array(list)) => {
-            list.iter().try_for_each(|item| one(schema, f, element, item, f.tag, out, depth))
+        (Shape::List(element), Value::Array(list)) if f.wrapped => {
+            out.nested(f.tag, |out| writer.write_all(element, list, 1, out))
         }
+        (Shape::List(element), Value::Array(list)) => writer.write_all(element, list, f.tag, out),
         (Shape::Map(element), Value::Object(map)) => map.iter().try_for_each(|(key, item)| {
             out.nested(f.tag, |out| {
                 out.bytes(1, key.as_bytes());
                 if item.is_null() && matches!(element.as_ref(), Shape::Bytes) {
                     return Ok(());
                 }
-                one(schema, f, element, item, 2, out, depth)
+                writer.write(element, item, 2, out)
             })
         }),
         (Shape::List(_), other) => Err(mismatch(&f.json, "array", other)),
         (Shape::Map(_), other) => Err(mismatch(&f.json, "object", other)),
-        (shape, value) => one(schema, f, shape, value, f.tag, out, depth),
+        (shape, value) => writer.write(shape, value, f.tag, out),
     }
 }
 
-/// Writes one value under a tag.
-fn one(
-    schema: &Schema,
-    f: &Field,
-    shape: &Shape,
-    value: &Value,
-    tag: u32,
-    out: &mut Writer,
+/// Writes the values of one field of a struct.
+#[derive(Clone, Copy)]
+struct FieldWriter<'a> {
+    schema: &'a Schema,
+    field: &'a Field,
+    /// Nesting depth of the struct that has the field.
     depth: usize,
-) -> Done {
-    let bad = |wanted| mismatch(&f.json, wanted, value);
-    match shape {
-        Shape::String => out.bytes(tag, text(value).ok_or_else(|| bad("string"))?.as_bytes()),
-        Shape::Bool => out.varint(tag, u64::from(boolean(value).ok_or_else(|| bad("boolean"))?)),
-        Shape::Int32 | Shape::Int64 => {
-            out.varint(tag, integer(value).ok_or_else(|| bad("integer"))?.cast_unsigned())
-        }
-        Shape::Double => {
-            let number =
-                if value.is_null() { 0.0 } else { value.as_f64().ok_or_else(|| bad("number"))? };
-            out.double(tag, number);
-        }
-        Shape::Bytes => {
-            let raw = leaf::BASE64
-                .decode(text(value).ok_or_else(|| bad("string"))?)
-                .map_err(|_| bad("base64"))?;
-            out.bytes(tag, &raw);
-        }
-        Shape::Quantity => {
-            let amount =
-                crate::quantity::Quantity::from_value(value).map_err(|_| bad("quantity"))?;
-            out.nested(tag, |out| {
-                out.bytes(1, amount.to_string().as_bytes());
-                Done::Ok(())
-            })?;
-        }
-        Shape::Time => moment(value, Precision::Seconds)
-            .ok_or_else(|| bad("time"))
-            .and_then(|m| time(tag, m, out))?,
-        Shape::MicroTime => moment(value, Precision::Micros)
-            .ok_or_else(|| bad("time"))
-            .and_then(|m| time(tag, m, out))?,
-        Shape::Duration => {
-            let nanos = if value.is_null() {
-                Some(0)
-            } else {
-                value.as_str().and_then(|t| parse_duration(t).ok())
-            };
-            let nanos = nanos.ok_or_else(|| bad("duration"))?;
-            out.nested(tag, |out| {
-                out.varint(1, nanos.cast_unsigned());
-                Done::Ok(())
-            })?;
-        }
-        Shape::IntOrString => out.nested(tag, |out| {
-            let (kind, number, name) = match value {
-                Value::String(name) => (1, 0, name.as_str()),
-                other => (0, integer(other).ok_or_else(|| bad("integer"))?, ""),
-            };
-            out.varint(1, kind);
-            out.varint(2, number.cast_unsigned());
-            out.bytes(3, name.as_bytes());
-            Ok(())
-        })?,
-        Shape::RawExtension | Shape::FieldsV1 | Shape::Any => out.nested(tag, |out| {
-            if !value.is_null() {
-                out.bytes(1, &serde_json::to_vec(value).map_err(|_| bad("JSON"))?);
-            }
-            Ok(())
-        })?,
-        Shape::PropsOrBool(_)
-        | Shape::PropsOrList(_)
-        | Shape::PropsOrStrings(_)
-        | Shape::Struct(_)
-        | Shape::List(_) => composite(schema, f, shape, value, tag, out, depth)?,
-        // custom resources have no protobuf form
-        Shape::Map(_) | Shape::Typed(_) => return Err(bad("value that protobuf can hold")),
-    }
-    Ok(())
 }
 
-/// Writes a message, or one of the unions that a schema of a definition has.
-fn composite(
-    schema: &Schema,
-    f: &Field,
-    shape: &Shape,
-    value: &Value,
-    tag: u32,
-    out: &mut Writer,
-    depth: usize,
-) -> Done {
-    match shape {
-        Shape::PropsOrBool(id) => out.nested(tag, |out| {
-            out.varint(1, u64::from(value.is_object() || value.as_bool() == Some(true)));
-            if value.is_object() {
-                out.nested(2, |out| struct_message(schema, *id, value, out, depth + 1))?;
+impl FieldWriter<'_> {
+    /// Writes every value of a list under the same tag.
+    fn write_all(self, shape: &Shape, values: &[Value], tag: u32, out: &mut Writer) -> Done {
+        values.iter().try_for_each(|value| self.write(shape, value, tag, out))
+    }
+
+    /// Writes one value of this shape, which is the field's shape or that of its elements, under a
+    /// tag.
+    fn write(self, shape: &Shape, value: &Value, tag: u32, out: &mut Writer) -> Done {
+        let bad = |wanted| mismatch(&self.field.json, wanted, value);
+        match shape {
+            Shape::String => out.bytes(tag, text(value).ok_or_else(|| bad("string"))?.as_bytes()),
+            Shape::Bool => {
+                out.varint(tag, u64::from(boolean(value).ok_or_else(|| bad("boolean"))?))
             }
-            Ok(())
-        }),
-        Shape::PropsOrList(id) => out.nested(tag, |out| match value {
-            Value::Array(list) => list.iter().try_for_each(|v| {
-                out.nested(2, |out| struct_message(schema, *id, v, out, depth + 1))
+            Shape::Int32 | Shape::Int64 => {
+                out.varint(tag, integer(value).ok_or_else(|| bad("integer"))?.cast_unsigned())
+            }
+            Shape::Double => {
+                let number = if value.is_null() {
+                    0.0
+                } else {
+                    value.as_f64().ok_or_else(|| bad("number"))?
+                };
+                out.double(tag, number);
+            }
+            Shape::Bytes => {
+                let raw = leaf::BASE64
+                    .decode(text(value).ok_or_else(|| bad("string"))?)
+                    .map_err(|_| bad("base64"))?;
+                out.bytes(tag, &raw);
+            }
+            Shape::Quantity
+            | Shape::Time
+            | Shape::MicroTime
+            | Shape::Duration
+            | Shape::IntOrString
+            | Shape::RawExtension
+            | Shape::FieldsV1
+            | Shape::Any => self.write_leaf_message(shape, value, tag, out)?,
+            Shape::PropsOrBool(_)
+            | Shape::PropsOrList(_)
+            | Shape::PropsOrStrings(_)
+            | Shape::Struct(_)
+            | Shape::List(_) => self.write_message(shape, value, tag, out)?,
+            // Custom resources have no protobuf form.
+            Shape::Map(_) | Shape::Typed(_) => return Err(bad("value that protobuf can hold")),
+        }
+        Ok(())
+    }
+
+    /// Writes a value that upstream's types hold in a message of their own: a quantity, a time, a
+    /// duration, an `IntOrString` or raw JSON.
+    fn write_leaf_message(self, shape: &Shape, value: &Value, tag: u32, out: &mut Writer) -> Done {
+        let bad = |wanted| mismatch(&self.field.json, wanted, value);
+        match shape {
+            Shape::Quantity => {
+                let amount =
+                    crate::quantity::Quantity::from_value(value).map_err(|_| bad("quantity"))?;
+                out.nested(tag, |out| {
+                    out.bytes(1, amount.to_string().as_bytes());
+                    Done::Ok(())
+                })?;
+            }
+            Shape::Time => moment(value, Precision::Seconds)
+                .ok_or_else(|| bad("time"))
+                .and_then(|m| time(tag, m, out))?,
+            Shape::MicroTime => moment(value, Precision::Micros)
+                .ok_or_else(|| bad("time"))
+                .and_then(|m| time(tag, m, out))?,
+            Shape::Duration => {
+                let nanos = if value.is_null() {
+                    Some(0)
+                } else {
+                    value.as_str().and_then(|t| parse_duration(t).ok())
+                };
+                let nanos = nanos.ok_or_else(|| bad("duration"))?;
+                out.nested(tag, |out| {
+                    out.varint(1, nanos.cast_unsigned());
+                    Done::Ok(())
+                })?;
+            }
+            Shape::IntOrString => out.nested(tag, |out| {
+                let (kind, number, name) = match value {
+                    Value::String(name) => (1, 0, name.as_str()),
+                    other => (0, integer(other).ok_or_else(|| bad("integer"))?, ""),
+                };
+                out.varint(1, kind);
+                out.varint(2, number.cast_unsigned());
+                out.bytes(3, name.as_bytes());
+                Ok(())
+            })?,
+            Shape::RawExtension | Shape::FieldsV1 | Shape::Any => out.nested(tag, |out| {
+                if !value.is_null() {
+                    out.bytes(1, &serde_json::to_vec(value).map_err(|_| bad("JSON"))?);
+                }
+                Ok(())
+            })?,
+            _ => return Err(bad("message")),
+        }
+        Ok(())
+    }
+
+    /// Writes a value that is a message of its own: a struct, a list inside a list or map, or a
+    /// union of the schema of a CustomResourceDefinition.
+    fn write_message(self, shape: &Shape, value: &Value, tag: u32, out: &mut Writer) -> Done {
+        match shape {
+            Shape::PropsOrBool(id) => out.nested(tag, |out| {
+                out.varint(1, u64::from(value.is_object() || value.as_bool() == Some(true)));
+                if value.is_object() {
+                    self.write_struct(*id, value, 2, out)?;
+                }
+                Ok(())
             }),
-            Value::Null => Ok(()),
-            _ => out.nested(1, |out| struct_message(schema, *id, value, out, depth + 1)),
-        }),
-        Shape::PropsOrStrings(id) => out.nested(tag, |out| match value {
-            Value::Array(list) => {
-                list.iter().try_for_each(|v| one(schema, f, &Shape::String, v, 2, out, depth))
-            }
-            Value::Null => Ok(()),
-            _ => out.nested(1, |out| struct_message(schema, *id, value, out, depth + 1)),
-        }),
-        Shape::Struct(id) => {
-            out.nested(tag, |out| struct_message(schema, *id, value, out, depth + 1))
+            Shape::PropsOrList(id) => out.nested(tag, |out| match value {
+                Value::Array(list) => {
+                    list.iter().try_for_each(|v| self.write_struct(*id, v, 2, out))
+                }
+                Value::Null => Ok(()),
+                _ => self.write_struct(*id, value, 1, out),
+            }),
+            Shape::PropsOrStrings(id) => out.nested(tag, |out| match value {
+                Value::Array(list) => self.write_all(&Shape::String, list, 2, out),
+                Value::Null => Ok(()),
+                _ => self.write_struct(*id, value, 1, out),
+            }),
+            Shape::Struct(id) => self.write_struct(*id, value, tag, out),
+            Shape::List(element) => out.nested(tag, |out| match value {
+                Value::Array(list) => self.write_all(element, list, 1, out),
+                Value::Null => Ok(()),
+                other => Err(mismatch(&self.field.json, "array", other)),
+            }),
+            _ => Err(mismatch(&self.field.json, "message", value)),
         }
-        // A list inside a list or map is a message itself.
-        Shape::List(element) => out.nested(tag, |out| match value {
-            Value::Array(list) => {
-                list.iter().try_for_each(|v| one(schema, f, element, v, 1, out, depth))
-            }
-            Value::Null => Ok(()),
-            other => Err(mismatch(&f.json, "array", other)),
-        }),
-        _ => Err(mismatch(&f.json, "message", value)),
+    }
+
+    fn write_struct(self, id: TypeId, value: &Value, tag: u32, out: &mut Writer) -> Done {
+        out.nested(tag, |out| struct_message(self.schema, id, value, out, self.depth + 1))
     }
 }
 
@@ -232,7 +253,7 @@ fn integer(value: &Value) -> Option<i64> {
     if value.is_null() { Some(0) } else { value.as_i64() }
 }
 
-/// The outer option is a fault, the inner one Go's zero time.
+/// `None` when the value is not a time; the inner option is `None` for Go's zero time.
 #[allow(clippy::option_option, reason = "two different absences")]
 fn moment(value: &Value, precision: Precision) -> Option<Option<Moment>> {
     if value.is_null() {
