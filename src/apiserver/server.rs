@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use api::Status;
 use api::schema::Schema;
-use api::{Gvk, Gvr, Status};
 use base::Tasks;
 
 use crate::aggregator;
@@ -12,7 +12,7 @@ use crate::discovery::health;
 use crate::metrics::request_totals::Metrics;
 use crate::priority_and_fairness::max_in_flight::Limits;
 use crate::registry::objects::Objects;
-use crate::registry::service_pools::Services;
+use crate::registry::service_pools::{ServicePools, ServicePoolsError};
 use crate::request_tracing::Tracer;
 use crate::state::{ApiServer, Config, Parts, ServerState};
 use crate::{discovery, priority_and_fairness};
@@ -22,9 +22,9 @@ mod background;
 /// Why a server cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The configuration is wrong.
+    /// A service range or the range of node ports cannot be used.
     #[error("{0}")]
-    Config(String),
+    ServicePools(#[source] ServicePoolsError),
 }
 
 /// Builds the server; it serves once [`ApiServer::serve`] or [`ApiServer::call`] is used.
@@ -32,8 +32,8 @@ pub enum BuildError {
 /// # Errors
 /// When a service range or the node ports cannot be used.
 pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, BuildError> {
-    let services =
-        Services::new(&config.service_cidrs, config.node_ports).map_err(BuildError::Config)?;
+    let services = ServicePools::new(&config.service_cidrs, config.node_ports)
+        .map_err(BuildError::ServicePools)?;
     let objects = Arc::clone(&parts.objects);
     objects.storage().set_primary_family(services.primary_family());
     let documents = discovery::Cached::default();
@@ -67,22 +67,6 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
 }
 
 impl ApiServer {
-    /// Serves a kind from now on: discovery, OpenAPI and all verbs follow. The types must be in
-    /// `schema`.
-    pub fn register(&self, specs: Vec<crate::registry::ResourceSpec>, schema: Arc<Schema>) {
-        self.inner.objects.update_registry(|registry| {
-            registry.schema = Arc::clone(&schema);
-            for spec in &specs {
-                registry.add(spec.clone());
-            }
-        });
-    }
-
-    /// Stops serving a resource; what is stored stays.
-    pub fn unregister(&self, gvr: &Gvr) {
-        self.inner.objects.update_registry(|registry| registry.remove(gvr));
-    }
-
     /// The schema of everything served.
     pub fn schema(&self) -> Arc<Schema> {
         Arc::clone(&self.inner.objects.registry().schema)
@@ -134,12 +118,6 @@ impl ApiServer {
     /// Registry, storage and caches, for callers in the same process.
     pub fn objects(&self) -> &Arc<Objects> {
         &self.inner.objects
-    }
-
-    /// Which resource a kind is served as, and whether it is namespaced.
-    pub fn resource_of(&self, gvk: &Gvk) -> Option<(Gvr, bool)> {
-        let registry = self.inner.objects.registry();
-        registry.row_of_kind(gvk).map(|row| (row.spec.gvr.clone(), row.spec.namespaced))
     }
 
     /// Serves what CustomResourceDefinitions define; not ready before those that are stored are

@@ -15,7 +15,7 @@ use crate::interfaces::{Connect, ReviewHandler, TokenIssuer};
 use crate::metrics::request_totals::Metrics;
 use crate::priority_and_fairness::max_in_flight::Limits;
 use crate::registry::objects::Objects;
-use crate::registry::service_pools::Services;
+use crate::registry::service_pools::ServicePools;
 use crate::request_tracing::Tracer;
 use crate::{discovery, priority_and_fairness};
 
@@ -75,7 +75,7 @@ pub(crate) struct ServerState {
     pub(crate) metrics: Metrics,
     pub(crate) deprecated: crate::deprecated_apis::DeprecatedApiUsage,
     pub(crate) tasks: Tasks,
-    pub(crate) services: Services,
+    pub(crate) services: ServicePools,
     pub(crate) ready: health::Checks,
     pub(crate) documents: discovery::Cached,
     pub(crate) openapi: crate::discovery::openapi::OpenApi,

@@ -48,6 +48,14 @@ pub(crate) struct Updated {
     pub(crate) created: bool,
 }
 
+/// The outcome of one attempt of an update.
+enum UpdateAttempt {
+    /// Stored, or found to be stored already.
+    Done(Arc<Object>),
+    /// The object as a concurrent write left it; `None` when it was deleted.
+    Changed(Option<Object>),
+}
+
 impl<'a> Write<'a> {
     pub(crate) fn new(context: &'a Context, options: &'a WriteOptions) -> Self {
         Self {

@@ -167,8 +167,8 @@ async fn delete(
         let mut value = object.value().map_err(|e| Status::internal(&e.to_string()))?;
         if metadata::finalizers(&value).is_empty() {
             match storage.delete(row, &object).await? {
-                Ok(_) => return Ok(()),
-                Err(changed) => {
+                crate::registry::storage::Deletion::Done(_) => return Ok(()),
+                crate::registry::storage::Deletion::Changed(changed) => {
                     current = changed;
                     continue;
                 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::definition::{CLEANUP, Condition, Names};
 use crate::registry::metadata;
 use crate::registry::objects::Objects;
-use crate::registry::storage::Written;
+use crate::registry::storage::{Deletion, Written};
 
 /// Upstream's name of the API server as a client of itself.
 const MANAGER: &str = "kube-apiserver";
@@ -151,8 +151,8 @@ pub(crate) async fn write(
         && metadata::finalizers(&new).is_empty();
     if gone {
         return match objects.storage().delete(&row, current).await? {
-            Ok(_) => Ok(Outcome::Done(Box::new(current.clone()))),
-            Err(_) => Ok(Outcome::Changed),
+            Deletion::Done(_) => Ok(Outcome::Done(Box::new(current.clone()))),
+            Deletion::Changed(_) => Ok(Outcome::Changed),
         };
     }
     match objects.storage().write(&row, &new, current.resource_version).await? {

@@ -22,7 +22,7 @@ use crate::response::encode;
 use crate::serialization;
 use crate::write::{Write, url_name};
 
-use crate::registry::storage::Written;
+use crate::registry::storage::{Deletion, Written};
 use crate::registry::{Resource, metadata};
 use crate::write::service_allocation;
 
@@ -165,65 +165,80 @@ pub(super) async fn remove(
             // the missing object, too.
             return marked.map(|object| Deleted::Gone(Arc::new(object))).ok_or_else(missing);
         };
-        context.size.note(found.raw().len()).await;
-        let mut value = found.value().map_err(|e| Status::internal(&e.to_string()))?;
-        preconditions(row, &found, options)?;
-        if !options.is_admitted {
-            write.admit_delete(name, &value).await?;
-        }
-        context.size.checkpoint().await;
-        let plan = plan(row, &mut value, options);
-        // The objects of a definition go first; also where upstream's deletion of a collection
-        // leaves them behind for ever.
-        let plan = match holds_instances(row, &found)? {
-            Some(old) => {
-                value = old;
-                crate::crd::status::begin_deletion(&mut value);
-                Plan::Mark
-            }
-            None => plan,
-        };
-        if matches!(plan, Plan::Pending) {
-            return Ok(Deleted::Marked(Arc::new(found)));
-        }
-        if options.dry_run {
-            let object = write.dry(&value, found.resource_version)?;
-            return Ok(if matches!(plan, Plan::Mark) {
-                Deleted::Marked(object)
-            } else {
-                Deleted::Gone(object)
-            });
-        }
-        let mut last = found;
-        if matches!(plan, Plan::Mark | Plan::MarkThenDelete) {
-            match storage.write(row, &value, last.resource_version).await? {
-                Written::Done(object) if matches!(plan, Plan::Mark) => {
-                    return Ok(Deleted::Marked(Arc::new(object)));
-                }
-                Written::Done(object) => {
-                    marked = Some(object.clone());
-                    last = object;
-                }
-                Written::Changed(changed) => {
-                    current = changed;
-                    continue;
-                }
-            }
-        }
-        match storage.delete(row, &last).await? {
-            Ok(revision) => {
-                service_allocation::deleted(context, row, &value).await;
-                last.resource_version = revision;
-                return Ok(Deleted::Gone(Arc::new(last)));
-            }
-            Err(changed) => current = changed,
+        match remove_version(&write, found, options, &mut marked).await? {
+            RemoveAttempt::Done(deleted) => return Ok(deleted),
+            RemoveAttempt::Changed(changed) => current = changed,
         }
     }
     Err(write.conflict(name))
 }
 
-/// A CustomResourceDefinition whose deletion begins, as it is.
-fn holds_instances(row: &Resource, found: &Object) -> Result<Option<Value>, Status> {
+/// The outcome of one attempt of a deletion.
+enum RemoveAttempt {
+    Done(Deleted),
+    /// The object as a concurrent write left it; `None` when it was deleted.
+    Changed(Option<Object>),
+}
+
+/// Deletes this version of an object; sets `marked` to the object that it marked before.
+async fn remove_version(
+    write: &Write<'_>,
+    found: Object,
+    options: &DeleteOptions,
+    marked: &mut Option<Object>,
+) -> Result<RemoveAttempt, Status> {
+    let (context, row) = (write.context, write.row);
+    context.size.note(found.raw().len()).await;
+    let mut value = found.value().map_err(|e| Status::internal(&e.to_string()))?;
+    preconditions(row, &found, options)?;
+    if !options.is_admitted {
+        write.admit_delete(&found.key.name, &value).await?;
+    }
+    context.size.checkpoint().await;
+    let mut plan = plan(row, &mut value, options);
+    // The instances of a CustomResourceDefinition are deleted before it, also where upstream's
+    // deletion of a collection leaves them behind.
+    if let Some(definition) = definition_to_terminate(row, &found)? {
+        value = definition;
+        crate::crd::status::begin_deletion(&mut value);
+        plan = Plan::Mark;
+    }
+    if plan == Plan::Pending {
+        return Ok(RemoveAttempt::Done(Deleted::Marked(Arc::new(found))));
+    }
+    if options.dry_run {
+        let object = write.dry(&value, found.resource_version)?;
+        return Ok(RemoveAttempt::Done(match plan {
+            Plan::Mark => Deleted::Marked(object),
+            _ => Deleted::Gone(object),
+        }));
+    }
+    let storage = context.server.objects.storage();
+    let mut last = found;
+    if matches!(plan, Plan::Mark | Plan::MarkThenDelete) {
+        match storage.write(row, &value, last.resource_version).await? {
+            Written::Done(object) if plan == Plan::Mark => {
+                return Ok(RemoveAttempt::Done(Deleted::Marked(Arc::new(object))));
+            }
+            Written::Done(object) => {
+                *marked = Some(object.clone());
+                last = object;
+            }
+            Written::Changed(changed) => return Ok(RemoveAttempt::Changed(changed)),
+        }
+    }
+    match storage.delete(row, &last).await? {
+        Deletion::Done(revision) => {
+            service_allocation::deleted(context, row, &value).await;
+            last.resource_version = revision;
+            Ok(RemoveAttempt::Done(Deleted::Gone(Arc::new(last))))
+        }
+        Deletion::Changed(changed) => Ok(RemoveAttempt::Changed(changed)),
+    }
+}
+
+/// A CustomResourceDefinition that is not being deleted yet; `None` for any other object.
+fn definition_to_terminate(row: &Resource, found: &Object) -> Result<Option<Value>, Status> {
     if row.spec.gvr != crate::crd::status::definitions() {
         return Ok(None);
     }

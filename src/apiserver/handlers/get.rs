@@ -31,9 +31,9 @@ pub(super) async fn current(context: &Context) -> Result<Object, Status> {
         let wanted = context.query.get("resourceVersion").unwrap_or_default();
         // Events are read from upstream's store itself, whose refusals are the client's.
         let is_event = &*context.row.spec.gvr.resource == "events";
-        options::parse_revision(wanted).map_err(|why| match is_event {
-            true => Status::bad_request(format!("invalid resource version: {why}")),
-            false => status::unmapped(500, why),
+        options::parse_revision(wanted).map_err(|error| match is_event {
+            true => Status::bad_request(format!("invalid resource version: {error}")),
+            false => status::unmapped(500, error.to_string()),
         })?;
     }
     let storage = context.server.objects.storage();

@@ -9,12 +9,14 @@ use http::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::Revision;
-use store::{KeyValue, StoreError};
+use store::{KeyValue, RangeResponse, StoreError};
 
 use crate::metrics::storage as metrics;
+use crate::registry::Resource;
 use crate::registry::selection::Selection;
+use crate::registry::storage::Storage;
 use crate::registry::unreadable::{REPORTED_MAX, Unreadable, list_error};
-use crate::registry::watch_cache::{Entry, Filter};
+use crate::registry::watch_cache::{CachedObject, Filter};
 use crate::request::body::Body;
 use crate::request::context::Context;
 use crate::request::options::{ListOptions, Match};
@@ -159,23 +161,13 @@ async fn page_at(
     // was compacted.
     let mut revision = (token.rv > 0).then_some(Revision(token.rv));
     let mut start = (!token.start.is_empty()).then(|| token.start.clone());
-    let mut items: Vec<Arc<Object>> = Vec::new();
-    let mut head = ListHead::default();
-    let mut failed: Vec<Unreadable> = Vec::new();
-    let done = |failed: &[Unreadable], head: ListHead, items: Vec<Arc<Object>>| {
-        list_error(&row.spec.gvr, failed).map_or(Ok((head, items)), Err)
+    let mut page = PageBuilder::new(row, filter, limit);
+    let chunk = match limit {
+        0 => 0,
+        limit if filter.is_unselective() => limit,
+        _ => CHUNK,
     };
-    // Upstream reads this key alone then.
-    let only = (!filter.name.is_empty() && row.spec.namespaced != filter.namespace.is_empty())
-        .then(|| row.key(&filter.namespace, &filter.name));
     loop {
-        let chunk = if limit == 0 {
-            0
-        } else if filter.is_unselective() {
-            limit
-        } else {
-            CHUNK
-        };
         let found =
             storage.range_at(row, &filter.namespace, start.as_deref(), revision, chunk).await;
         let found = match found {
@@ -186,46 +178,95 @@ async fn page_at(
             Err(error) => return Err(status::of_store(&error)),
         };
         let at = *revision.get_or_insert(found.revision);
-        head.revision = at.0;
-        let prefix = row.key_prefix("");
-        let total = found.kvs.len();
-        *count += total;
-        let concerned = |kv: &KeyValue| only.as_ref().is_none_or(|key| kv.key == key.as_bytes());
-        let kvs: Vec<(usize, &KeyValue)> =
-            found.kvs.iter().enumerate().filter(|(_, kv)| concerned(kv)).collect();
+        page.head.revision = at.0;
+        *count += found.kvs.len();
         if let Some(last) = found.kvs.last() {
-            start = Some(format!("{}\0", suffix_of(last, &prefix)));
+            start = Some(format!("{}\0", suffix_of(last, &page.prefix)));
         }
-        let read = storage.read_all(row, &kvs.iter().map(|(_, kv)| *kv).collect::<Vec<_>>()).await;
-        for ((index, kv), object) in kvs.into_iter().zip(read) {
-            let object = match object {
-                Ok(object) => object,
+        if page.add(storage, &found).await || !found.more {
+            return page.finish();
+        }
+    }
+}
+
+/// A page of a list while it is read from the store in chunks.
+struct PageBuilder<'a> {
+    row: &'a Resource,
+    filter: &'a Filter,
+    /// Objects of the page; 0 for all.
+    limit: usize,
+    /// The key that the filter names, which upstream reads alone.
+    only: Option<String>,
+    /// Prefix of the keys of the row.
+    prefix: String,
+    head: ListHead,
+    items: Vec<Arc<Object>>,
+    failed: Vec<Unreadable>,
+}
+
+impl<'a> PageBuilder<'a> {
+    fn new(row: &'a Resource, filter: &'a Filter, limit: usize) -> Self {
+        let is_one = !filter.name.is_empty() && row.spec.namespaced != filter.namespace.is_empty();
+        Self {
+            row,
+            filter,
+            limit,
+            only: is_one.then(|| row.key(&filter.namespace, &filter.name)),
+            prefix: row.key_prefix(""),
+            head: ListHead::default(),
+            items: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// Adds the objects of a chunk that the filter matches; returns whether the page is complete.
+    async fn add(&mut self, storage: &Storage, chunk: &RangeResponse) -> bool {
+        let is_selected =
+            |kv: &KeyValue| self.only.as_ref().is_none_or(|key| kv.key == key.as_bytes());
+        let selected: Vec<(usize, &KeyValue)> =
+            chunk.kvs.iter().enumerate().filter(|(_, kv)| is_selected(kv)).collect();
+        let kvs: Vec<&KeyValue> = selected.iter().map(|(_, kv)| *kv).collect();
+        let objects = storage.read_all(self.row, &kvs).await;
+        for ((index, kv), object) in selected.into_iter().zip(objects) {
+            let entry = match object {
+                Ok(object) => CachedObject::new(Arc::new(object)),
                 Err(unreadable) => {
-                    failed.push(unreadable);
-                    if failed.len() >= REPORTED_MAX {
-                        return done(&failed, head, items);
+                    self.failed.push(unreadable);
+                    if self.failed.len() >= REPORTED_MAX {
+                        return true;
                     }
                     continue;
                 }
             };
-            let entry = Entry::new(Arc::new(object));
-            let suffix = suffix_of(kv, &prefix);
-            if !filter.matches(row, &entry) {
+            if !self.filter.matches(self.row, &entry) {
                 continue;
             }
-            items.push(Arc::clone(&entry.object));
-            if limit > 0 && items.len() == limit {
-                if found.more || index + 1 < total {
-                    head.continue_token = encode(at.0, &suffix, filter);
-                    head.remaining =
-                        filter.is_unselective().then(|| found.count.saturating_sub(index + 1));
+            self.items.push(Arc::clone(&entry.object));
+            if self.limit > 0 && self.items.len() == self.limit {
+                if chunk.more || index + 1 < chunk.kvs.len() {
+                    self.end_before(index + 1, kv, chunk.count);
                 }
-                return done(&failed, head, items);
+                return true;
             }
         }
-        if !found.more {
-            return done(&failed, head, items);
-        }
+        false
+    }
+
+    /// Ends the page after the object `last`, of a range of `count` objects of which `index` are
+    /// read.
+    fn end_before(&mut self, index: usize, last: &KeyValue, count: usize) {
+        let suffix = suffix_of(last, &self.prefix);
+        self.head.continue_token = encode(self.head.revision, &suffix, self.filter);
+        self.head.remaining = self.filter.is_unselective().then(|| count.saturating_sub(index));
+    }
+
+    /// The page.
+    ///
+    /// # Errors
+    /// 500 when objects of the page cannot be read.
+    fn finish(self) -> Result<(ListHead, Vec<Arc<Object>>), Status> {
+        let page = (self.head, self.items);
+        list_error(&self.row.spec.gvr, &self.failed).map_or(Ok(page), Err)
     }
 }
 

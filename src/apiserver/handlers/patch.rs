@@ -17,7 +17,6 @@ use crate::request::input;
 use crate::request::negotiate::Media;
 use crate::request::options::{FieldValidation, WriteOptions};
 use crate::response::encode;
-use crate::serialization;
 use crate::write;
 use crate::write::managed_fields;
 use crate::write::{Create, Write, same_name, url_name};
@@ -63,7 +62,7 @@ impl PatchType {
     /// Records a patch as it came; an apply configuration as JSON.
     pub(super) fn record(self, bytes: &Bytes) {
         crate::audit::request_body(|| match self {
-            Self::Apply => serialization::any_yaml(bytes).ok().map(|value| value.to_string()),
+            Self::Apply => api::codec::yaml::parse(bytes).ok().map(|value| value.to_string()),
             Self::Json | Self::Merge | Self::Strategic => String::from_utf8(bytes.to_vec()).ok(),
         });
     }
@@ -82,7 +81,7 @@ impl Patch {
     /// 400 for a body that cannot be decoded.
     pub(super) fn decode(kind: PatchType, bytes: &Bytes) -> Result<Self, Status> {
         let value = match kind {
-            PatchType::Apply => serialization::any_yaml(bytes)
+            PatchType::Apply => api::codec::yaml::parse(bytes)
                 .map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))?,
             PatchType::Json | PatchType::Merge | PatchType::Strategic => {
                 serde_json::from_slice(bytes)
@@ -177,13 +176,21 @@ pub(super) fn undecodable(shown: String, cause: &str) -> Status {
     Status::invalid("", "", "", &[Error::invalid(&Path::new("patch"), shown, cause)])
 }
 
-/// Upstream converts the maps of a strategic merge to the typed object without checking their kind.
+/// Makes the result of a strategic merge fit its kind and names the kind. Upstream converts the
+/// maps of a strategic merge to the typed object without checking their kind
+/// (`runtime.DefaultUnstructuredConverter` in `strategicPatchObject`).
 ///
 /// # Errors
-/// The sentence of upstream's converter.
-pub(super) fn restore(schema: &Schema, kind: &Gvk, patched: &mut Value) -> Result<(), String> {
+/// 422 that quotes `shown` when the result does not fit.
+pub(super) fn restore(
+    schema: &Schema,
+    kind: &Gvk,
+    patched: &mut Value,
+    shown: impl FnOnce() -> String,
+) -> Result<(), Status> {
     if let Some(ty) = schema.kind(kind) {
-        api::patch::restore(schema, ty, patched)?;
+        api::patch::restore(schema, ty, patched)
+            .map_err(|cause| undecodable(shown(), &cause.to_string()))?;
         input::name_kind(patched, kind);
     }
     Ok(())
@@ -229,7 +236,7 @@ fn unversioned_patch(
         .map(|key| format!("unknown field \"{key}\""))
         .collect();
     match input::strict(context, &unknown, validation) {
-        Err(cause) => undecodable(shown(&made), &cause),
+        Err(error) => undecodable(shown(&made), &error.to_string()),
         Ok(()) => Status::bad_request(format!(
             "the name of the object ({} based on URL) was undeterminable: name must be provided",
             context.info.path_name
@@ -269,8 +276,7 @@ pub(super) async fn patch(
             let mut patched = patch.apply(&registry.schema, gvk, old)?;
             let shown = |made: &[u8]| patch.shown(&registry.schema, gvk, old, &bytes, made);
             if kind == PatchType::Strategic {
-                restore(&registry.schema, gvk, &mut patched)
-                    .map_err(|cause| undecodable(shown(&[]), &cause))?;
+                restore(&registry.schema, gvk, &mut patched, || shown(&[]))?;
             }
             if context.row.spec.custom.is_none() && is_unversioned(kind, &patched) {
                 return Err(unversioned_patch(context, &patched, &shown, options.validation));
@@ -296,7 +302,7 @@ pub(super) async fn patch(
                 .and_then(|text| input::read(context, Media::Json, text.as_bytes(), gvk).ok());
             let strict_errors = in_order.map_or(decoded.strict_errors, |read| read.strict_errors);
             input::strict(context, &strict_errors, options.validation)
-                .map_err(|cause| undecodable(shown(&made), &cause))?;
+                .map_err(|error| undecodable(shown(&made), &error.to_string()))?;
             Ok(decoded.value)
         })
         .await?;

@@ -40,8 +40,8 @@ pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
     encode::scale(context, &scale)
 }
 
-/// 400 of a Scale that names another object than the path.
-fn named_as_asked(context: &Context, scale: &Value, name: &str) -> Result<(), Status> {
+/// Rejects a Scale that names another object than the path.
+fn check_names(context: &Context, scale: &Value, name: &str) -> Result<(), Status> {
     let given = metadata::text(scale, "namespace");
     if !given.is_empty() && given != context.namespace() {
         return Err(Status::bad_request(
@@ -62,8 +62,8 @@ pub(super) async fn update(
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "UpdateOptions", false)?;
     let scale = input::object(context, exchange.body, &kind(), options.validation).await?;
-    // Asked before the object is looked for.
-    named_as_asked(context, &scale, name)?;
+    // Checked before the object is read, as upstream does.
+    check_names(context, &scale, name)?;
     write(context, name, &options, false, &mut |_| Ok(scale.clone())).await
 }
 
@@ -96,29 +96,46 @@ pub(super) async fn patch(
         let mut patched = patch.apply(&schema.schema, &kind(), scale)?;
         let shown = |made: &[u8]| patch.shown(&schema.schema, &kind(), scale, &bytes, made);
         if kind_of_patch == PatchType::Strategic {
-            restore(&schema.schema, &kind(), &mut patched)
-                .map_err(|cause| undecodable(shown(&[]), &cause))?;
+            restore(&schema.schema, &kind(), &mut patched, || shown(&[]))?;
         }
         let made = serde_json::to_vec(&patched).map_err(|e| Status::internal(&e.to_string()))?;
         let decoded = input::read(context, Media::Json, &made, &kind())
             .map_err(|refusal| undecodable(shown(&made), input::cause(&refusal, &kind())))?;
         input::strict(context, &decoded.strict_errors, options.validation)
-            .map_err(|cause| undecodable(shown(&made), &cause))?;
+            .map_err(|error| undecodable(shown(&made), &error.to_string()))?;
         Ok(decoded.value)
     })
     .await
 }
 
-/// Where the replica count is, in the version of the request.
-fn replicas_path(context: &Context) -> Vec<(String, Vec<String>)> {
-    if let Some(kind) = &context.row.spec.custom {
-        return crd::scale::paths(kind);
+/// Paths of the replica count per version, for the conversion of managed fields
+/// (`replicasPathInDeployment` and its like in `pkg/registry/apps`).
+struct ReplicasPaths(Vec<(String, Vec<String>)>);
+
+impl ReplicasPaths {
+    fn of(context: &Context) -> Self {
+        if let Some(kind) = &context.row.spec.custom {
+            return Self(crd::scale::paths(kind));
+        }
+        let version = match &*context.row.spec.gvk.group {
+            "" => "v1",
+            _ => "apps/v1",
+        };
+        Self(vec![(version.to_owned(), vec!["spec".to_owned(), "replicas".to_owned()])])
     }
-    let version = match &*context.row.spec.gvk.group {
-        "" => "v1",
-        _ => "apps/v1",
-    };
-    vec![(version.to_owned(), vec!["spec".to_owned(), "replicas".to_owned()])]
+
+    /// Calls `convert` with the paths as `api::patch::scale` takes them.
+    fn with<T>(&self, convert: impl FnOnce(&[(&str, &[&str])]) -> T) -> T {
+        let steps: Vec<Vec<&str>> =
+            self.0.iter().map(|(_, path)| path.iter().map(String::as_str).collect()).collect();
+        let paths: Vec<(&str, &[&str])> = self
+            .0
+            .iter()
+            .zip(&steps)
+            .map(|((version, _), steps)| (version.as_str(), steps.as_slice()))
+            .collect();
+        convert(&paths)
+    }
 }
 
 async fn write(
@@ -129,27 +146,12 @@ async fn write(
     produce: &mut (dyn FnMut(&Value) -> Result<Value, Status> + Send),
 ) -> Result<Response<Body>, Status> {
     let mut write = Write::new(context, options);
-    // Owners are kept by way of the Scale below.
+    // The managed fields are updated on the Scale and converted back.
     write.applies = true;
-    let paths = replicas_path(context);
-    let steps: Vec<Vec<&str>> =
-        paths.iter().map(|(_, path)| path.iter().map(String::as_str).collect()).collect();
-    let paths: Vec<(&str, &[&str])> = paths
-        .iter()
-        .zip(&steps)
-        .map(|((version, _), steps)| (version.as_str(), steps.as_slice()))
-        .collect();
+    let paths = ReplicasPaths::of(context);
     let updated = write
         .update(name, None, &mut |old| {
-            let owners = old.pointer("/metadata/managedFields");
-            let fault = |why: String| Status::internal(&why);
-            let (mut before, found) = scale_and_count(&context.row, old)?;
-            if !found && let Some(spec) = before.get_mut("spec").and_then(Value::as_object_mut) {
-                spec.insert("replicas".into(), crd::scale::ABSENT.into());
-            }
-            if let Some(fields) = api::patch::scale::to_scale(owners, &paths).map_err(fault)? {
-                metadata::metadata_mut(&mut before).insert("managedFields".into(), fields);
-            }
+            let before = scale_of(context, old, &paths)?;
             let mut scale = produce(&before)?;
             if !applies {
                 crate::write::managed_fields::update_managed_fields_of_kind(
@@ -163,42 +165,76 @@ async fn write(
                     &mut scale,
                 );
             }
-            named_as_asked(context, &scale, name)?;
-            let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
-            let kind = context.row.spec.custom.as_ref();
-            if let Some(kind) = kind.filter(|_| replicas == crd::scale::ABSENT) {
-                let path = kind.scale().map(|s| s.spec_replicas_path.as_str()).unwrap_or_default();
-                let path = api::field::go_quote(path);
-                let text = format!("the spec replicas field {path} cannot be empty");
-                return Err(Status::bad_request(text));
-            }
-            // The strategy of a custom resource checks the number where it stands.
-            if replicas < 0 && kind.is_none() {
-                let path = Path::new("spec").child("replicas");
-                let error = Error::invalid(&path, replicas, "must be greater than or equal to 0");
-                return Err(Status::invalid("autoscaling", "Scale", name, &[error]));
-            }
-            let mut new = old.clone();
-            set_replicas(&context.row, &mut new, &scale)?;
-            let fields = scale.pointer("/metadata/managedFields");
-            let version = context.row.spec.gvk.api_version();
-            let fields =
-                api::patch::scale::to_resource(owners, fields, &version, &paths).map_err(fault)?;
-            match fields {
-                Some(fields) => {
-                    metadata::metadata_mut(&mut new).insert("managedFields".into(), fields)
-                }
-                None => metadata::metadata_mut(&mut new).remove("managedFields"),
-            };
-            let version = metadata::text(&scale, "resourceVersion").to_owned();
-            metadata::metadata_mut(&mut new).insert("resourceVersion".into(), version.into());
-            let uid = metadata::text(&scale, "uid");
-            if !uid.is_empty() {
-                metadata::metadata_mut(&mut new).insert("uid".into(), uid.into());
-            }
-            Ok(new)
+            check_names(context, &scale, name)?;
+            check_replicas(context, &scale, name)?;
+            with_scale(context, old, &scale, &paths)
         })
         .await?;
     let object = updated.object.value().map_err(|e| Status::internal(&e.to_string()))?;
     encode::scale(context, &scale_and_count(&context.row, &object)?.0)
+}
+
+/// The Scale of an object, with the managed fields that concern it.
+fn scale_of(context: &Context, object: &Value, paths: &ReplicasPaths) -> Result<Value, Status> {
+    let (mut scale, has_count) = scale_and_count(&context.row, object)?;
+    if !has_count && let Some(spec) = scale.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.insert("replicas".into(), crd::scale::ABSENT.into());
+    }
+    let owners = object.pointer("/metadata/managedFields");
+    let fields = paths
+        .with(|paths| api::patch::scale::to_scale(owners, paths))
+        .map_err(|error| Status::internal(&error.to_string()))?;
+    if let Some(fields) = fields {
+        metadata::metadata_mut(&mut scale).insert("managedFields".into(), fields);
+    }
+    Ok(scale)
+}
+
+/// Rejects a replica count that is missing or negative (`ValidateScale` of
+/// `pkg/apis/autoscaling/validation`).
+fn check_replicas(context: &Context, scale: &Value, name: &str) -> Result<(), Status> {
+    let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+    let custom = context.row.spec.custom.as_ref();
+    if let Some(kind) = custom.filter(|_| replicas == crd::scale::ABSENT) {
+        let path = kind.scale().map(|s| s.spec_replicas_path.as_str()).unwrap_or_default();
+        let path = api::field::go_quote(path);
+        let text = format!("the spec replicas field {path} cannot be empty");
+        return Err(Status::bad_request(text));
+    }
+    // The strategy of a custom resource checks the count at its path.
+    if replicas < 0 && custom.is_none() {
+        let path = Path::new("spec").child("replicas");
+        let error = Error::invalid(&path, replicas, "must be greater than or equal to 0");
+        return Err(Status::invalid("autoscaling", "Scale", name, &[error]));
+    }
+    Ok(())
+}
+
+/// The object with the replica count, the managed fields and the preconditions of the Scale.
+fn with_scale(
+    context: &Context,
+    object: &Value,
+    scale: &Value,
+    paths: &ReplicasPaths,
+) -> Result<Value, Status> {
+    let mut new = object.clone();
+    set_replicas(&context.row, &mut new, scale)?;
+    let owners = object.pointer("/metadata/managedFields");
+    let fields = scale.pointer("/metadata/managedFields");
+    let version = context.row.spec.gvk.api_version();
+    let fields = paths
+        .with(|paths| api::patch::scale::to_resource(owners, fields, &version, paths))
+        .map_err(|error| Status::internal(&error.to_string()))?;
+    let version = metadata::text(scale, "resourceVersion").to_owned();
+    let uid = metadata::text(scale, "uid");
+    let metadata = metadata::metadata_mut(&mut new);
+    match fields {
+        Some(fields) => metadata.insert("managedFields".into(), fields),
+        None => metadata.remove("managedFields"),
+    };
+    metadata.insert("resourceVersion".into(), version.into());
+    if !uid.is_empty() {
+        metadata.insert("uid".into(), uid.into());
+    }
+    Ok(new)
 }

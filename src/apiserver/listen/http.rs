@@ -12,11 +12,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use stream::opening::Opening;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::authn::x509::PeerIdentity;
 use crate::authn::x509::Verifier;
 use crate::interfaces::ExtraRoutes;
-use crate::listen::connection_limiter::{ConnectionGuard, ConnectionLimiter};
+use crate::listen::connection_limiter::{ConnectionGuard, ConnectionLimiter, RequestGuard};
 use crate::metrics::requests as metrics;
 use crate::request::body::{Body, keeping};
 use crate::state::ApiServer;
@@ -55,8 +56,8 @@ struct Security {
 }
 
 impl ApiServer {
-    /// Serves a listener until shutdown. `verifier` examines client certificates; `aside` answers
-    /// its paths instead of the API.
+    /// Serves a listener until shutdown. `verifier` identifies clients by their certificates;
+    /// `extra_routes` handles its paths instead of the API.
     pub async fn serve(
         &self,
         listener: TcpListener,
@@ -93,13 +94,7 @@ impl ApiServer {
         guard: Arc<ConnectionGuard>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let mut stream = tokio::select! {
-            stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)) => match stream {
-                Ok(Ok(stream)) => stream,
-                failed => {
-                    metrics::HANDSHAKES.inc(&[]);
-                    failed??
-                }
-            },
+            stream = handshake(&acceptor, stream) => stream?,
             () = guard.evicted() => return Ok(()),
         };
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_MAX));
@@ -108,63 +103,14 @@ impl ApiServer {
             .zip(verifier)
             .and_then(|(chain, v)| v.peer(chain))
             .map(|peer| PeerIdentity(Arc::new(peer)));
-        let server = self.clone();
+        let client = Arc::new(Client { server: self.clone(), from, identity, extra_routes });
         let request_guard = Arc::clone(&guard);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let server = server.clone();
-            let identity = identity.clone();
-            let extra_routes =
-                extra_routes.clone().filter(|routes| routes.matches(request.uri().path()));
-            let request_guard = request_guard.request();
-            let answer = async move {
-                if let Some((code, why)) = reject_head(request.version(), request.headers()) {
-                    let mut response = crate::response::status::text(code, why);
-                    let close = HeaderValue::from_static("close");
-                    response.headers_mut().insert(header::CONNECTION, close);
-                    return Ok(response);
-                }
-                let keep =
-                    |response: Response<Body>| response.map(|body| keeping(body, request_guard));
-                let mut request =
-                    request.map(|body| -> Body { body.map_err(Into::into).boxed_unsync() });
-                if let Some(extra_routes) = extra_routes {
-                    let peer = identity.as_ref().map(|i| &*i.0);
-                    let (headers, path) = (request.headers(), request.uri().path());
-                    let user = server.inner.parts.authenticator.authenticate(headers, peer, path);
-                    let user = user.await.ok().flatten();
-                    return Ok(keep(extra_routes.handle(from, user, request).await));
-                }
-                if let Some(identity) = identity {
-                    request.extensions_mut().insert(identity);
-                }
-                if server.inner.audit.get().is_some() || server.inner.tracer.get().is_some() {
-                    request.extensions_mut().insert(crate::request::remote::Remote(from));
-                }
-                Ok::<_, std::convert::Infallible>(keep(server.call(None, request).await))
-            };
             // Boxed because the future of a request is large and an HTTP/2 stream holds the space
             // of its largest state until it ends, which for a watch may be hours.
-            Box::pin(answer)
+            Box::pin(Arc::clone(&client).respond(request, request_guard.request()))
         });
-        let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .max_headers(HEADER_FIELDS_MAX)
-            .max_buf_size(SEND_BUFFER_MAX)
-            // Pipelined flushing stays off: it defers flushes while input is pending, so the
-            // response to a head that cannot be parsed would never be sent.
-            .header_read_timeout(HEADER_TIMEOUT);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(STREAMS_MAX)
-            .max_header_list_size(HEADER_BYTES_MAX)
-            .max_send_buf_size(STREAM_SEND_BUFFER_MAX)
-            .initial_stream_window_size(256 * 1024)
-            .initial_connection_window_size(1024 * 1024)
-            .keep_alive_interval(Some(Duration::from_secs(30)))
-            .keep_alive_timeout(Duration::from_secs(20));
+        let builder = http_builder();
         let stream = Opening::new(stream, HEADER_TIMEOUT);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         tokio::pin!(connection);
@@ -177,6 +123,92 @@ impl ApiServer {
         // Watches do not end on their own, so their connections are closed after the grace period.
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
         Ok(())
+    }
+}
+
+/// The TLS handshake of a new connection.
+///
+/// # Errors
+/// The error of TLS, or that the time is over.
+async fn handshake(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+) -> Result<TlsStream<TcpStream>, Box<dyn std::error::Error + Send + Sync>> {
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        failed => {
+            metrics::HANDSHAKES.inc(&[]);
+            Ok(failed??)
+        }
+    }
+}
+
+/// The limits and deadlines of HTTP/1.1 and HTTP/2 connections.
+fn http_builder() -> hyper_util::server::conn::auto::Builder<TokioExecutor> {
+    let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .max_headers(HEADER_FIELDS_MAX)
+        .max_buf_size(SEND_BUFFER_MAX)
+        // Pipelined flushing stays off: it defers flushes while input is pending, so the
+        // response to a head that cannot be parsed would never be sent.
+        .header_read_timeout(HEADER_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .max_send_buf_size(STREAM_SEND_BUFFER_MAX)
+        .initial_stream_window_size(256 * 1024)
+        .initial_connection_window_size(1024 * 1024)
+        .keep_alive_interval(Some(Duration::from_secs(30)))
+        .keep_alive_timeout(Duration::from_secs(20));
+    builder
+}
+
+/// The client end of a connection.
+struct Client {
+    server: ApiServer,
+    from: SocketAddr,
+    /// The identity of its client certificate.
+    identity: Option<PeerIdentity>,
+    extra_routes: Option<Arc<dyn ExtraRoutes>>,
+}
+
+impl Client {
+    /// Responds to one request of the connection; `guard` is held until the response is sent.
+    async fn respond(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        guard: RequestGuard,
+    ) -> Result<Response<Body>, std::convert::Infallible> {
+        if let Some((code, why)) = reject_head(request.version(), request.headers()) {
+            let mut response = crate::response::status::text(code, why);
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+            return Ok(response);
+        }
+        let mut request = request.map(|body| -> Body { body.map_err(Into::into).boxed_unsync() });
+        let inner = &self.server.inner;
+        let extra_routes =
+            self.extra_routes.as_ref().filter(|routes| routes.matches(request.uri().path()));
+        let response = if let Some(extra_routes) = extra_routes {
+            let peer = self.identity.as_ref().map(|identity| &*identity.0);
+            let (headers, path) = (request.headers(), request.uri().path());
+            let user = inner.parts.authenticator.authenticate(headers, peer, path);
+            let user = user.await.ok().flatten();
+            extra_routes.handle(self.from, user, request).await
+        } else {
+            if let Some(identity) = &self.identity {
+                request.extensions_mut().insert(identity.clone());
+            }
+            if inner.audit.get().is_some() || inner.tracer.get().is_some() {
+                request.extensions_mut().insert(crate::request::remote::Remote(self.from));
+            }
+            self.server.call(None, request).await
+        };
+        Ok(response.map(|body| keeping(body, guard)))
     }
 }
 

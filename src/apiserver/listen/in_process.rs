@@ -145,31 +145,6 @@ impl ApiServer {
         outcome
     }
 
-    /// The selected objects and the revision of the list.
-    ///
-    /// # Errors
-    /// 403, 400 for an invalid selector, or the store's error.
-    pub async fn list_objects(
-        &self,
-        user: &User,
-        gvr: &Gvr,
-        select: &Select,
-    ) -> Result<(Vec<Arc<Object>>, i64), Status> {
-        let read = self.read(user, gvr, "", select, false).await?;
-        let listed = async {
-            let name = Self::selected_name(&select.fields);
-            let _seat = self.seat(user, "list", gvr, name, select, &Query::default()).await?;
-            let row = self.allowed(user, "list", gvr, name, select).await?;
-            let filter = Self::filter(&row, select)?;
-            let page = self.inner.objects.fresh_cache(&row).await?.list(&filter, None, 0);
-            let items = page.items.iter().map(|object| convert::object(&row, object)).collect();
-            Ok((items, page.revision))
-        };
-        let outcome = audit::scope(read.trail(), listed).await;
-        read.answered(&outcome).await;
-        outcome
-    }
-
     /// Watches the selected objects; events share the objects of the cache. The watch ends with an
     /// error event when the caller lags; the caller then restarts it, with [`WatchStart::List`]
     /// after 410.

@@ -13,30 +13,35 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::registry::Resource;
+pub(crate) use foreign::ForeignError;
 
-/// A stored value as JSON bytes: our own form as it is; what another API server has stored is read
-/// as that one reads it ([`foreign`]), with what upstream fills in ([`on_read`]). `primary` is the
-/// family of the cluster's first service range.
+/// A stored value as JSON bytes. Values of another API server are decoded ([`foreign`]); fields
+/// that upstream sets on read are added ([`on_read`]). `primary` is the family of the cluster's
+/// first service range.
 ///
 /// # Errors
-/// A sentence when the bytes are neither.
-pub(crate) fn stored_json(row: &Resource, value: Bytes, primary: &str) -> Result<Bytes, String> {
+/// When protobuf cannot be decoded.
+pub(crate) fn stored_json(
+    row: &Resource,
+    value: Bytes,
+    primary: &str,
+) -> Result<Bytes, ForeignError> {
     if !codec::protobuf::is_enveloped(&value) {
         return Ok(filled(row, value, primary));
     }
     Ok(filled(row, undecorated(row, &value)?, primary))
 }
 
-/// What another API server has stored in protobuf, as JSON with the defaults of its kind.
+/// Protobuf that another API server has stored, as JSON with the defaults of its kind.
 ///
 /// # Errors
 /// As [`stored_json`].
-pub(crate) fn undecorated(row: &Resource, value: &[u8]) -> Result<Bytes, String> {
+pub(crate) fn undecorated(row: &Resource, value: &[u8]) -> Result<Bytes, ForeignError> {
     let read = foreign::read(&row.spec.storage, value)?;
     Ok(crate::registry::storage::encode(row, &read).into())
 }
 
-/// An object in our own form, with what upstream fills in.
+/// Stored JSON with the fields that upstream sets on read.
 pub(crate) fn filled(row: &Resource, json: Bytes, primary: &str) -> Bytes {
     on_read::decorate(row, &json, primary).unwrap_or(json)
 }
@@ -65,8 +70,8 @@ pub(crate) fn from_storage(row: &Resource, value: Value) -> Value {
     }
 }
 
-/// The object of a converted value. A trial shows the version that was sent with it, which need not
-/// be a number.
+/// The object of a converted value. That of a dry run has the resource version that the client
+/// sent, which need not be a number.
 fn rebuilt(value: Value, revision: i64) -> Option<Object> {
     let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
     if version.is_none_or(|text| text.is_empty() || text.parse::<i64>().is_ok()) {

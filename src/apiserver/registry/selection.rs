@@ -5,7 +5,7 @@ use api::selector::{FieldSelector, FieldTerm, LabelSelector, SelectorError};
 use serde_json::Value;
 
 use crate::registry::Resource;
-use crate::registry::watch_cache::Entry;
+use crate::registry::watch_cache::CachedObject;
 
 /// Which objects a caller wants.
 #[derive(Debug, Clone, Default)]
@@ -125,7 +125,7 @@ impl Selection {
     }
 
     /// The object is selected.
-    pub fn matches(&self, row: &Resource, entry: &Entry) -> bool {
+    pub fn matches(&self, row: &Resource, entry: &CachedObject) -> bool {
         if !self.labels.is_empty() && !self.labels.matches(entry.object.as_ref()) {
             return false;
         }

@@ -48,6 +48,15 @@ pub enum Written {
     Changed(Option<Object>),
 }
 
+/// The outcome of a deletion: done, or its precondition did not hold.
+#[derive(Debug)]
+pub enum Deletion {
+    /// Deleted, at this revision.
+    Done(i64),
+    /// The stored object has another revision; `None` when it does not exist or cannot be told.
+    Changed(Option<Object>),
+}
+
 /// An object in its stored form, ready to be written.
 #[derive(Debug)]
 pub(crate) struct Prepared {
@@ -243,7 +252,8 @@ impl Storage {
     fn open(&self, row: &Resource, kv: &KeyValue) -> Result<Bytes, Unreadable> {
         let opened = self.opened(row, kv);
         let value = opened.map_err(|why| Unreadable::new(kv, Step::Transform, why))?.plain;
-        convert::stored_json(row, value, self.primary_family()).map_err(|why| undecodable(kv, why))
+        convert::stored_json(row, value, self.primary_family())
+            .map_err(|error| undecodable(kv, error.to_string()))
     }
 
     fn opened(&self, row: &Resource, kv: &KeyValue) -> Result<Opened, String> {

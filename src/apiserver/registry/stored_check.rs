@@ -1,5 +1,5 @@
-//! How values that another API server has stored will be read, for a report before a server runs on
-//! them.
+//! Reports how values that another API server has stored will be read, before a server uses its
+//! datastore.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use bytes::Bytes;
 use super::{Registry, Resource};
 use crate::registry::convert;
 
-/// What a read of a value gives.
+/// The result of reading a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
     /// The object as it is stored.
     Complete,
-    /// The object with fields that its writer did not know; the resource.
+    /// The object with fields that its writer did not set; the resource.
     Filled(String),
-    /// No object: every list of the resource fails.
+    /// The value is not an object, so that every list of the resource fails; the reason.
     Unreadable(String),
 }
 
@@ -51,13 +51,13 @@ impl StoredCheck {
         second.and_then(of).or_else(|| of(first))
     }
 
-    /// Reads the value of a key; `None` when it is of no built-in kind.
+    /// Reads the value of a key; `None` when the key is not that of a built-in kind.
     pub fn read(&self, key: &[u8], value: &Bytes) -> Option<Reading> {
         let row = self.row(std::str::from_utf8(key).ok()?)?;
         let enveloped = api::codec::protobuf::is_enveloped(value);
         let json = match convert::stored_json(row, value.clone(), "IPv4") {
             Ok(json) => json,
-            Err(why) => return Some(Reading::Unreadable(why)),
+            Err(error) => return Some(Reading::Unreadable(error.to_string())),
         };
         if let Err(error) = Object::from_stored(json.clone(), 0) {
             return Some(Reading::Unreadable(error.to_string()));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn old_objects_and_unreadable_ones_are_told() {
+    fn values_are_complete_filled_or_unreadable() {
         let service = json!({"kind": "Service", "apiVersion": "v1",
             "metadata": {"name": "s", "namespace": "n"},
             "spec": {"clusterIP": "10.43.0.9", "ports": [{"port": 80}]}});

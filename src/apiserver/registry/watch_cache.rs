@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use interest::{Interest, Interests, Slot};
 pub use position::{Lagged, Position};
 use state::State;
-pub use state::{Entry, Event, EventType, Filter, Initial, Page};
+pub use state::{CachedObject, Event, EventType, Filter, Initial, Page};
 
 use crate::metrics::storage as metrics;
 use crate::registry::Resource;
@@ -258,7 +258,7 @@ impl Cache {
         let read = self.storage.read_all(&self.row, &kvs).await;
         let mut objects = BTreeMap::new();
         for (kv, object) in kvs.iter().zip(self.readable(read)?) {
-            objects.insert(self.suffix(&kv.key), Entry::new(Arc::new(object)));
+            objects.insert(self.suffix(&kv.key), CachedObject::new(Arc::new(object)));
         }
         self.fault.send_replace(None);
         let mut state = self.state.write();
@@ -318,7 +318,7 @@ impl Cache {
             .collect();
         let read = self.storage.read_all(&self.row, &kvs).await;
         let entries = self.readable(read)?.into_iter();
-        let mut entries = entries.map(|object| Entry::new(Arc::new(object)));
+        let mut entries = entries.map(|object| CachedObject::new(Arc::new(object)));
         let mut made = Vec::with_capacity(events.len());
         for event in events {
             let revision = event.kv.mod_revision.0;

@@ -60,9 +60,9 @@ pub(crate) fn decode(
     validation: FieldValidation,
 ) -> Result<Value, Status> {
     let decoded = read(context, media, bytes, kind)?;
-    let refuse = |cause: String| {
+    let refuse = |error: StrictDecodingError| {
         let (name, version) = (&kind.kind, &kind.version);
-        Status::bad_request(api::codec::cannot_handle(name, version, name, &cause))
+        Status::bad_request(api::codec::cannot_handle(name, version, name, &error.to_string()))
     };
     strict(context, &decoded.strict_errors, validation).map_err(refuse)?;
     Ok(decoded.value)
@@ -88,7 +88,7 @@ pub(crate) fn read(
     if &*kind.kind == "PodCertificateRequest" {
         let sent = match media {
             Media::Json => serde_json::from_slice(bytes).ok(),
-            Media::Yaml => serialization::any_yaml(bytes).ok(),
+            Media::Yaml => api::codec::yaml::parse(bytes).ok(),
             Media::Protobuf => None,
         };
         exact_times(&sent.unwrap_or_default(), &mut decoded.value);
@@ -148,15 +148,20 @@ fn template_generation(kind: &api::Gvk, value: &Value) -> Result<(), Status> {
     }
 }
 
+/// The strict decoding errors of an object: fields that are unknown or repeated.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", api::codec::strict_message(.0))]
+pub(crate) struct StrictDecodingError(Vec<String>);
+
 /// Handles strict decoding errors according to `fieldValidation`: ignore, warn or reject.
 ///
 /// # Errors
-/// Upstream's strict decoding message, under `Strict`.
+/// The errors, under `Strict`.
 pub(crate) fn strict(
     context: &Context,
     errors: &[String],
     validation: FieldValidation,
-) -> Result<(), String> {
+) -> Result<(), StrictDecodingError> {
     match validation {
         _ if errors.is_empty() => {}
         FieldValidation::Ignore => {}
@@ -164,7 +169,7 @@ pub(crate) fn strict(
             let warnings = errors.iter().flat_map(|error| warnings(error));
             warnings.for_each(|warning| context.warn(warning.to_owned()));
         }
-        FieldValidation::Strict => return Err(api::codec::strict_message(errors)),
+        FieldValidation::Strict => return Err(StrictDecodingError(errors.to_vec())),
     }
     Ok(())
 }

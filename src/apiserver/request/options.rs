@@ -321,7 +321,7 @@ impl ListOptions {
     /// 400 with upstream's text.
     pub(crate) fn revision(&self) -> Result<i64, Status> {
         parse_revision(&self.resource_version)
-            .map_err(|why| Status::bad_request(format!("invalid resource version: {why}")))
+            .map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))
     }
 
     /// A watch of new changes only: no initial events and no resource version.
@@ -330,35 +330,42 @@ impl ListOptions {
             && matches!(self.resource_version.as_str(), "" | "0")
     }
 
-    /// The same for a watch, where upstream answers 500 without reason.
+    /// The resource version of a watch as a number; 0 when unset.
     ///
     /// # Errors
-    /// As said.
+    /// 500 without a reason, as upstream's `Store.WatchPredicate` causes.
     pub(crate) fn watch_revision(&self) -> Result<i64, Status> {
-        parse_revision(&self.resource_version).map_err(|why| status::unmapped(500, why))
+        parse_revision(&self.resource_version)
+            .map_err(|error| status::unmapped(500, error.to_string()))
     }
 }
 
-/// Go's `strconv.ParseUint`, with the field error that wraps it. Versions beyond the store's range
-/// are clamped, since no revision reaches them.
+/// The field error of a resource version that Go's `strconv.ParseUint` rejects.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: {reason}")]
+pub(crate) struct RevisionError {
+    /// The text in Go's quotes.
+    quoted: String,
+    reason: &'static str,
+}
+
+/// Parses a resource version; 0 when the text is empty. Versions beyond the range of the store are
+/// clamped, because no revision reaches them.
 ///
 /// # Errors
-/// The text of that field error.
-pub(crate) fn parse_revision(text: &str) -> Result<i64, String> {
+/// When the text is not an unsigned number of 64 bits.
+pub(crate) fn parse_revision(text: &str) -> Result<i64, RevisionError> {
     if text.is_empty() {
         return Ok(0);
     }
-    let why = match text.parse::<u64>() {
+    let reason = match text.parse::<u64>() {
         Ok(revision) if !text.starts_with('+') => {
             return Ok(i64::try_from(revision).unwrap_or(i64::MAX));
         }
         Err(e) if *e.kind() == std::num::IntErrorKind::PosOverflow => "value out of range",
         _ => "invalid syntax",
     };
-    let quoted = api::field::go_quote(text);
-    Err(format!(
-        "resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: {why}"
-    ))
+    Err(RevisionError { quoted: api::field::go_quote(text), reason })
 }
 
 const WITH_TOKEN: &str = "resourceVersionMatch is forbidden when continue is provided";

@@ -127,7 +127,8 @@ pub(crate) fn scale(context: &Context, scale: &Value) -> Result<Response<Body>, 
     let revision = scale.pointer("/metadata/resourceVersion").and_then(Value::as_str);
     let metadata = revision_only(revision.and_then(|text| text.parse().ok()).unwrap_or_default());
     let options = table::Options {
-        include: table::IncludeObject::parse(include(context)).map_err(Status::bad_request)?,
+        include: table::IncludeObject::parse(include(context))
+            .map_err(|error| Status::bad_request(error.to_string()))?,
         no_headers: false,
         list: false,
         custom: None,
@@ -192,26 +193,14 @@ pub(crate) async fn list(
 ) -> Result<Response<Body>, Status> {
     let accepted = context.accept()?;
     let row = &context.row;
-    let headers = &context.headers;
-    // What is recorded is made as a whole.
+    // A response that is recorded is made as a whole.
     let large = list_bytes(&items) > chunked::CHUNKED_FROM_BYTES && !audit::records_response();
     if accepted.media == Media::Json
         && accepted.transform == Transform::None
         && !accepted.pretty
         && !row.converts
     {
-        let json = Media::Json.name();
-        if large {
-            let (before, row) = (list_begin(row, head), Arc::clone(row));
-            let each = Box::new(move |object: &Object, out: &mut Vec<u8>| {
-                item_json(&row, object, out);
-            });
-            let source = chunked::of_items(before, items, each, LIST_END);
-            return Ok(chunked::chunked_response(headers, json, source));
-        }
-        let bytes = list_json(row, head, &items);
-        audit::response_json(|| bytes.clone());
-        return Ok(negotiate::respond(headers, StatusCode::OK, json, bytes));
+        return Ok(stored_list(context, head, items, large));
     }
     let form = match accepted.media {
         Media::Json if accepted.pretty => Some(Form::Pretty),
@@ -223,31 +212,81 @@ pub(crate) async fn list(
         && let Some((whole, field, values)) = chunked_list(context, &accepted, head)?
     {
         let source = chunked::of_values(&whole, field, form, items, values);
-        return Ok(chunked::chunked_response(headers, accepted.media.name(), source));
+        let media = accepted.media.name();
+        return Ok(chunked::chunked_response(&context.headers, media, source));
     }
     if accepted.media == Media::Protobuf
         && accepted.transform == Transform::None
         && row.spec.custom.is_none()
     {
-        let metadata = Value::Object(head.metadata());
-        let schema = Arc::clone(&context.server.objects.registry().schema);
-        let list = protobuf_list::List::new(schema, Arc::clone(row), &metadata)?;
-        let media = accepted.media.name();
-        if large && list_bytes(&items) > protobuf_list::TWICE_FROM {
-            return Ok(chunked::chunked_response(headers, media, list.source(items).await?));
-        }
-        let bytes = list.whole(&items)?;
-        audit::response_json(|| {
-            let items: Vec<_> = items.iter().map(|object| convert::object(row, object)).collect();
-            list_json(row, head, &items)
-        });
-        return Ok(negotiate::respond(headers, StatusCode::OK, media, bytes));
+        return protobuf_list(context, head, items, large).await;
     }
+    let value = whole_list(context, &accepted, head, &items)?;
+    encode(context, StatusCode::OK, &accepted, &value)
+}
+
+/// A list of stored JSON, chunked when it is large.
+fn stored_list(
+    context: &Context,
+    head: &ListHead,
+    items: Vec<Arc<Object>>,
+    large: bool,
+) -> Response<Body> {
+    let (row, headers, json) = (&context.row, &context.headers, Media::Json.name());
+    if large {
+        let (before, row) = (list_begin(row, head), Arc::clone(row));
+        let each = Box::new(move |object: &Object, out: &mut Vec<u8>| {
+            item_json(&row, object, out);
+        });
+        let source = chunked::of_items(before, items, each, LIST_END);
+        return chunked::chunked_response(headers, json, source);
+    }
+    let bytes = list_json(row, head, &items);
+    audit::response_json(|| bytes.clone());
+    negotiate::respond(headers, StatusCode::OK, json, bytes)
+}
+
+/// A list in protobuf, chunked when it is large.
+///
+/// # Errors
+/// 406 when an object has no protobuf form.
+async fn protobuf_list(
+    context: &Context,
+    head: &ListHead,
+    items: Vec<Arc<Object>>,
+    large: bool,
+) -> Result<Response<Body>, Status> {
+    let (row, headers, media) = (&context.row, &context.headers, Media::Protobuf.name());
+    let metadata = Value::Object(head.metadata());
+    let schema = Arc::clone(&context.server.objects.registry().schema);
+    let list = protobuf_list::List::new(schema, Arc::clone(row), &metadata)?;
+    if large && list_bytes(&items) > protobuf_list::TWICE_FROM {
+        return Ok(chunked::chunked_response(headers, media, list.source(items).await?));
+    }
+    let bytes = list.whole(&items)?;
+    audit::response_json(|| {
+        let items: Vec<_> = items.iter().map(|object| convert::object(row, object)).collect();
+        list_json(row, head, &items)
+    });
+    Ok(negotiate::respond(headers, StatusCode::OK, media, bytes))
+}
+
+/// A list as one value, transformed as the client asks.
+///
+/// # Errors
+/// 400 for an unknown `includeObject`, 406 for partial metadata of the list itself.
+fn whole_list(
+    context: &Context,
+    accepted: &Accepted,
+    head: &ListHead,
+    items: &[Arc<Object>],
+) -> Result<Value, Status> {
+    let row = &context.row;
     let items: Vec<Arc<Object>> = items.iter().map(|object| convert::object(row, object)).collect();
     let mut value = match accepted.transform {
         Transform::None => list_value(row, &items)?,
         Transform::Table => {
-            table(row, &accepted, include(context), &items, head.metadata(), true, true)?
+            table(row, accepted, include(context), &items, head.metadata(), true, true)?
         }
         Transform::Partial => {
             let go = crate::serialization::go_type(&row.spec.gvk, "");
@@ -259,13 +298,13 @@ pub(crate) async fn list(
         Transform::PartialList => {
             let partials: Result<Vec<Value>, Status> =
                 items.iter().map(|o| partial(o, &accepted.transform_version)).collect();
-            // Upstream's list of nothing is null here.
+            // Upstream's empty list is null here.
             let items = Some(partials?).filter(|items| !items.is_empty());
             partial_list(&accepted.transform_version, items)
         }
     };
     set_metadata(&mut value, head);
-    encode(context, StatusCode::OK, &accepted, &value)
+    Ok(value)
 }
 
 /// A list without its items, the name of the items' field, and the function that encodes an item;
@@ -445,7 +484,8 @@ pub(crate) fn table(
     list: bool,
     headers: bool,
 ) -> Result<Value, Status> {
-    let include = table::IncludeObject::parse(include).map_err(Status::bad_request)?;
+    let include = table::IncludeObject::parse(include)
+        .map_err(|error| Status::bad_request(error.to_string()))?;
     let objects: Result<Vec<Value>, Status> =
         items.iter().map(|o| o.value().map_err(|e| Status::internal(&e.to_string()))).collect();
     let options = table::Options {

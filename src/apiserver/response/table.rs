@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 pub use cells::human_duration;
-pub use custom::CustomColumns;
+pub use custom::{CustomColumns, UnsupportedColumn};
 pub use printer::Column;
 use printer::*;
 
@@ -74,23 +74,26 @@ pub enum IncludeObject {
 }
 
 impl IncludeObject {
-    /// From the query parameter `includeObject`; empty is the default.
+    /// Parses the query parameter `includeObject`; empty is the default.
     ///
     /// # Errors
-    /// Upstream's error for an unknown value.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    /// For an unknown value.
+    pub fn parse(text: &str) -> Result<Self, UnknownIncludeObject> {
         match text {
             "None" => Ok(Self::None),
             "" | "Metadata" => Ok(Self::Metadata),
             "Object" => Ok(Self::Object),
-            other => {
-                Err(format!("unrecognized includeObject value: {}", api::field::go_quote(other)))
-            }
+            other => Err(UnknownIncludeObject(other.to_owned())),
         }
     }
 }
 
-/// What a table is made of.
+/// A value of `includeObject` that is unknown; the text is upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unrecognized includeObject value: {}", api::field::go_quote(.0))]
+pub struct UnknownIncludeObject(String);
+
+/// How a table is rendered.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
     /// What the rows include of their objects.

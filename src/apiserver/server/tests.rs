@@ -7,7 +7,7 @@ use crate::registry::ResourceSpec;
 use crate::registry::strategy::Plain;
 use crate::request::body::{self, Body};
 use crate::request::user::User;
-use api::WatchEvent;
+use api::{Gvk, Gvr, WatchEvent};
 use futures::StreamExt;
 use http::Request;
 use serde_json::{Value, json};
@@ -104,10 +104,11 @@ async fn a_kind_registered_at_run_time_is_served_like_any_other() {
     ];
     let ty = schema.add_type(api::schema::Type::new("io.x.v1.Thing".into(), fields));
     schema.add_kind(Gvk::new("x.io", "v1", "Thing"), ty);
-    server.register(
-        vec![ResourceSpec::custom(gvr.clone(), "Thing", true, Arc::new(Plain))],
-        Arc::new(schema),
-    );
+    let schema = Arc::new(schema);
+    server.objects().update_registry(|registry| {
+        registry.schema = Arc::clone(&schema);
+        registry.add(ResourceSpec::custom(gvr.clone(), "Thing", true, Arc::new(Plain)));
+    });
 
     let things = "/apis/x.io/v1/namespaces/n/things";
     let (code, made) =

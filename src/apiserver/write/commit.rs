@@ -5,13 +5,13 @@ use std::sync::Arc;
 use api::{Object, Status};
 use serde_json::Value;
 
-use super::{Write, service_allocation};
+use super::{UpdateAttempt, Write, service_allocation};
 use crate::admission::quota::Reservation;
 use crate::registry::Resource;
 use crate::registry::convert;
 use crate::registry::lookup;
 use crate::registry::metadata;
-use crate::registry::storage::{self, LinkedWrite, Prepared, Written};
+use crate::registry::storage::{self, Deletion, LinkedWrite, Prepared, Written};
 
 /// How often a generated name is replaced when it is taken (upstream's
 /// `maxNameGenerationCreateAttempts`).
@@ -41,37 +41,35 @@ impl Write<'_> {
     }
 
     /// Stores a changed object; writes nothing when it equals the stored one.
-    ///
-    /// The inner error is the current object after a concurrent write; `None` when it was deleted.
     pub(super) async fn store_changed(
         &self,
         found: &Object,
         old: Value,
         value: Value,
         reservation: Option<Reservation>,
-    ) -> Result<Result<Arc<Object>, Option<Object>>, Status> {
+    ) -> Result<UpdateAttempt, Status> {
         let value = convert::to_storage(self.row, value);
         if self.is_stored(found, &value).await? {
-            return Ok(Ok(Arc::new(found.clone())));
+            return Ok(UpdateAttempt::Done(Arc::new(found.clone())));
         }
         if self.options.dry_run {
-            return self.dry(&value, found.resource_version).map(Ok);
+            return self.dry(&value, found.resource_version).map(UpdateAttempt::Done);
         }
         let storage = self.context.server.objects.storage();
         if is_finalized(self.row, &value) {
             return match storage.delete(self.row, found).await? {
-                Ok(_) => {
+                Deletion::Done(_) => {
                     service_allocation::deleted(self.context, self.row, &value).await;
-                    self.dry(&value, found.resource_version).map(Ok)
+                    self.dry(&value, found.resource_version).map(UpdateAttempt::Done)
                 }
-                Err(changed) => Ok(Err(changed)),
+                Deletion::Changed(changed) => Ok(UpdateAttempt::Changed(changed)),
             };
         }
         let expected = found.resource_version;
         let prepared = storage.prepare_replace(self.row, old, value, expected).await?;
         match self.put(&prepared, reservation).await?.0 {
-            Written::Done(object) => Ok(Ok(Arc::new(object))),
-            Written::Changed(changed) => Ok(Err(changed)),
+            Written::Done(object) => Ok(UpdateAttempt::Done(Arc::new(object))),
+            Written::Changed(changed) => Ok(UpdateAttempt::Changed(changed)),
         }
     }
 

@@ -12,7 +12,6 @@ use super::Write;
 use crate::handlers::{FieldValidation, WriteOptions};
 use crate::registry::{Resource, metadata, reset_fields};
 use crate::request::context::Context;
-use crate::serialization;
 
 impl Write<'_> {
     /// Records the manager of each field that the write sets. A server-side apply has already done
@@ -153,7 +152,7 @@ impl ApplyConfiguration {
         bytes: &Bytes,
         options: &WriteOptions,
     ) -> Result<Self, Status> {
-        let (config, doubled) = serialization::any_yaml_doubled(bytes)
+        let (config, doubled) = api::codec::yaml::parse_doubled(bytes)
             .map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))?;
         let doubled = doubled.map(|text| format!("error converting YAML to JSON: {text}"));
         match (doubled, options.validation) {

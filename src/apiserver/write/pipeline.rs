@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::{Object, Status};
 use serde_json::Value;
 
-use super::{BINDING, Create, Updated, Write, service_allocation};
+use super::{BINDING, Create, UpdateAttempt, Updated, Write, service_allocation};
 use crate::admission::Operation;
 use crate::registry::{convert, metadata};
 use crate::request::input;
@@ -102,27 +102,27 @@ impl Write<'_> {
             self.context.size.checkpoint().await;
             let named_version = !matches!(metadata::text(&new, "resourceVersion"), "" | "0");
             match self.update_once(name, &found, old, new).await? {
-                Ok(object) => return Ok(Updated { object, created: false }),
-                Err(changed)
+                UpdateAttempt::Done(object) => return Ok(Updated { object, created: false }),
+                UpdateAttempt::Changed(changed)
                     if attempt < RETRY_MAX
                         && (!named_version || self.context.info.verb == "patch") =>
                 {
                     current = changed
                 }
-                Err(_) => return Err(self.conflict(name)),
+                UpdateAttempt::Changed(_) => return Err(self.conflict(name)),
             }
         }
         Err(self.conflict(name))
     }
 
-    /// One attempt of an update. The inner error is the current object after a concurrent write.
+    /// One attempt of an update.
     async fn update_once(
         &self,
         name: &str,
         found: &Object,
         old: Value,
         mut value: Value,
-    ) -> Result<Result<Arc<Object>, Option<Object>>, Status> {
+    ) -> Result<UpdateAttempt, Status> {
         input::name_kind(&mut value, &self.row.spec.gvk);
         self.check_identity(name, found, &mut value)?;
         self.default(&mut value);
@@ -148,7 +148,7 @@ impl Write<'_> {
         )
         .await?;
         let updated = self.update_allocated(name, found, old, value).await;
-        held.settle(matches!(updated, Ok(Ok(_)))).await;
+        held.settle(matches!(updated, Ok(UpdateAttempt::Done(_)))).await;
         updated
     }
 
@@ -158,7 +158,7 @@ impl Write<'_> {
         found: &Object,
         old: Value,
         mut value: Value,
-    ) -> Result<Result<Arc<Object>, Option<Object>>, Status> {
+    ) -> Result<UpdateAttempt, Status> {
         if self.subresource != BINDING {
             self.validate_update(name, &old, &mut value).await?;
         }

@@ -19,7 +19,7 @@ use api::validation::core::service;
 use serde_json::{Value, json};
 
 use crate::metrics::storage as metrics;
-use crate::registry::service_pools::{RANDOM_TRIES, Range, Services};
+use crate::registry::service_pools::{RANDOM_TRIES, Range, ServicePools};
 use crate::registry::{Resource, metadata};
 use crate::request::context::Context;
 use address::{address_object, release, take};
@@ -237,54 +237,100 @@ fn other(family: &str) -> &'static str {
     if family == "IPv4" { "IPv6" } else { "IPv4" }
 }
 
+/// Whether a Service has neither an address nor a selector.
+fn is_headless_without_selector(service: &Value) -> bool {
+    let selector = service.pointer("/spec/selector").and_then(Value::as_object);
+    text(service, "clusterIP") == "None" && selector.is_none_or(serde_json::Map::is_empty)
+}
+
 /// Policy and families (`initIPFamilyFields` of `pkg/registry/core/service/storage/alloc.go`).
-fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Result<(), Status> {
-    let spec = Path::new("spec");
-    let headless = text(value, "clusterIP") == "None";
-    let selectorless = value
-        .pointer("/spec/selector")
-        .and_then(Value::as_object)
-        .is_none_or(serde_json::Map::is_empty);
-    if value.pointer("/spec/ipFamilyPolicy").is_none_or(Value::is_null) {
-        let policy = match old.map(|o| text(o, "ipFamilyPolicy")).filter(|p| !p.is_empty()) {
-            Some(policy) => policy,
-            None if headless && selectorless => "RequireDualStack",
-            None => "SingleStack",
-        };
-        set(value, "ipFamilyPolicy", policy.into());
-    }
+fn families(services: &ServicePools, value: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+    default_policy(value, old);
     let errors = service::validate_addresses(value, old.unwrap_or(&Value::Null));
-    if !errors.is_empty() {
-        return Err(Status::invalid("", "Service", metadata::text(value, "name"), &errors));
-    }
-    let policy = text(value, "ipFamilyPolicy").to_owned();
-    let single = policy == "SingleStack";
-    let mut errors = Vec::new();
-    let refuse = |value: &Value, errors: &[Error]| {
-        Status::invalid("", "Service", metadata::text(value, "name"), errors)
+    reject(value, &errors)?;
+    let is_single = text(value, "ipFamilyPolicy") == "SingleStack";
+    let mut errors = match old {
+        Some(old) => release_secondary(value, old, is_single),
+        None => Vec::new(),
     };
-    let bad_policy =
-        |detail: String| Error::invalid(&spec.child("ipFamilyPolicy"), policy.as_str(), detail);
-    if let Some(old) = old {
-        for field in ["clusterIPs", "ipFamilies"] {
-            let (new, had) = (list(value, field), list(old, field));
-            if single && new == had && new.len() > 1 {
-                set(value, field, json!(new.into_iter().take(1).collect::<Vec<_>>()));
-            } else if !single && !new.is_empty() && new.len() < had.len() {
-                let what = if field == "clusterIPs" { "cluster IP" } else { "IP family" };
-                let detail = format!("must be 'SingleStack' to release the secondary {what}");
-                errors.push(bad_policy(detail));
-            }
+    let mut families = list(value, "ipFamilies");
+    errors.extend(add_families_of_addresses(services, value, is_single, &mut families));
+    reject(value, &errors)?;
+    let primary = services.ranges.first().map_or("IPv4", Range::family);
+    let is_any_family = is_headless_without_selector(value);
+    if !is_any_family {
+        reject(value, &unavailable_families(services, value, &families))?;
+    }
+    if families.is_empty() {
+        families.push(primary.to_owned());
+    }
+    // Without address and selector both families are possible, whatever the cluster has.
+    let has_secondary = is_any_family || services.ranges.len() == 2;
+    if !is_single && families.len() == 1 && has_secondary {
+        families.extend(families.first().map(|f| other(f).to_owned()));
+    }
+    set(value, "ipFamilies", json!(families));
+    Ok(())
+}
+
+/// 422 of the Service with these errors, if there are any.
+fn reject(service: &Value, errors: &[Error]) -> Result<(), Status> {
+    match errors {
+        [] => Ok(()),
+        errors => Err(Status::invalid("", "Service", metadata::text(service, "name"), errors)),
+    }
+}
+
+fn policy_error(service: &Value, detail: String) -> Error {
+    let path = Path::new("spec").child("ipFamilyPolicy");
+    Error::invalid(&path, text(service, "ipFamilyPolicy"), detail)
+}
+
+/// Sets a missing policy: that of the old Service, or by its kind.
+fn default_policy(value: &mut Value, old: Option<&Value>) {
+    if value.pointer("/spec/ipFamilyPolicy").is_some_and(|policy| !policy.is_null()) {
+        return;
+    }
+    let policy = match old.map(|o| text(o, "ipFamilyPolicy")).filter(|p| !p.is_empty()) {
+        Some(policy) => policy,
+        None if is_headless_without_selector(value) => "RequireDualStack",
+        None => "SingleStack",
+    };
+    set(value, "ipFamilyPolicy", policy.into());
+}
+
+/// Drops the secondary address and family of a Service that becomes `SingleStack`; the errors of
+/// one that drops them under another policy.
+fn release_secondary(value: &mut Value, old: &Value, is_single: bool) -> Vec<Error> {
+    let mut errors = Vec::new();
+    for (field, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {
+        let (new, had) = (list(value, field), list(old, field));
+        if is_single && new == had && new.len() > 1 {
+            set(value, field, json!(new.into_iter().take(1).collect::<Vec<_>>()));
+        } else if !is_single && !new.is_empty() && new.len() < had.len() {
+            let detail = format!("must be 'SingleStack' to release the secondary {what}");
+            errors.push(policy_error(value, detail));
         }
     }
-    let mut families = list(value, "ipFamilies");
+    errors
+}
+
+/// Adds the families of the addresses that have no family in the list yet; the errors of a
+/// `SingleStack` Service with two of either and of addresses whose family the cluster lacks.
+fn add_families_of_addresses(
+    services: &ServicePools,
+    value: &Value,
+    is_single: bool,
+    families: &mut Vec<String>,
+) -> Vec<Error> {
+    let mut errors = Vec::new();
     let addresses = list(value, "clusterIPs");
-    for (what, many) in [("cluster IPs", &addresses), ("IP families", &families)] {
-        if single && many.len() == 2 {
+    for (what, many) in [("cluster IPs", &addresses), ("IP families", &*families)] {
+        if is_single && many.len() == 2 {
             let detail = format!(
                 "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"
             );
-            errors.push(bad_policy(detail));
+            errors.push(policy_error(value, detail));
         }
     }
     for (index, address) in
@@ -293,51 +339,34 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
         let family = match address.parse::<IpAddr>() {
             Ok(IpAddr::V4(_)) => "IPv4",
             Ok(IpAddr::V6(_)) => "IPv6",
-            // What is no address is refused by validation, with its own text.
+            // Validation rejects what is not an address, with a text that differs.
             Err(_) => continue,
         };
         if services.range(family).is_none() {
-            let path = spec.child("clusterIPs").index(index);
+            let path = Path::new("spec").child("clusterIPs").index(index);
             let detail = format!("{family} is not configured on this cluster");
             errors.push(Error::invalid(&path, json!(addresses), detail));
             continue;
         }
         families.push(family.to_owned());
     }
-    if !errors.is_empty() {
-        return Err(refuse(value, &errors));
-    }
-    let primary = services.ranges.first().map_or("IPv4", Range::family);
-    if headless && selectorless {
-        if families.is_empty() {
-            families.push(primary.to_owned());
-        }
-        if families.len() < 2 && !single {
-            families.extend(families.first().map(|f| other(f).to_owned()));
-        }
-        set(value, "ipFamilies", json!(families));
-        return Ok(());
-    }
-    if policy == "RequireDualStack" && services.ranges.len() < 2 {
-        errors.push(bad_policy("this cluster is not configured for dual-stack services".into()));
+    errors
+}
+
+/// The errors of a policy and of families that the cluster does not have.
+fn unavailable_families(services: &ServicePools, value: &Value, families: &[String]) -> Vec<Error> {
+    let mut errors = Vec::new();
+    if text(value, "ipFamilyPolicy") == "RequireDualStack" && services.ranges.len() < 2 {
+        let detail = "this cluster is not configured for dual-stack services";
+        errors.push(policy_error(value, detail.to_owned()));
     }
     for (index, family) in families.iter().enumerate() {
         if services.range(family).is_none() {
-            let path = spec.child("ipFamilies").index(index);
+            let path = Path::new("spec").child("ipFamilies").index(index);
             errors.push(Error::invalid(&path, family.as_str(), "not configured on this cluster"));
         }
     }
-    if !errors.is_empty() {
-        return Err(refuse(value, &errors));
-    }
-    if families.is_empty() {
-        families.push(primary.to_owned());
-    }
-    if !single && families.len() == 1 && services.ranges.len() == 2 {
-        families.extend(families.first().map(|f| other(f).to_owned()));
-    }
-    set(value, "ipFamilies", json!(families));
-    Ok(())
+    errors
 }
 
 async fn addresses(
@@ -358,7 +387,7 @@ async fn addresses(
             // Validation rejects the change of an allocated address.
             Some(_) if index < before.len() => {}
             Some(given) => {
-                let refuse = |why: &str| {
+                let refuse = |why: &dyn std::fmt::Display| {
                     invalid(
                         value,
                         Error::invalid(
@@ -371,8 +400,8 @@ async fn addresses(
                 let Ok(address) = given.parse::<IpAddr>() else { continue };
                 match range.check(address) {
                     Err(_) if added::has(context, address).await? => {}
-                    Err(_) if dry_run => return Err(refuse(&range.outside(address))),
-                    checked => checked.map_err(|why| refuse(&why))?,
+                    Err(_) if dry_run => return Err(refuse(&range.out_of_range(address))),
+                    checked => checked.map_err(|error| refuse(&error))?,
                 }
                 let begun = base::clock::now();
                 let is_free = take(context, value, &address, dry_run).await?;
@@ -380,7 +409,7 @@ async fn addresses(
                     metrics::address(range.text(), true, is_free, begun.elapsed());
                 }
                 if !is_free {
-                    return Err(refuse("provided IP is already allocated"));
+                    return Err(refuse(&"provided IP is already allocated"));
                 }
                 allocation.taken.push(address.to_string());
             }
@@ -469,7 +498,7 @@ mod tests {
     /// Answers of kube-apiserver 1.37.1 on a cluster with one family.
     #[test]
     fn a_headless_service_that_gets_a_selector_has_to_choose_a_family() {
-        let services = Services::new(&["10.96.0.0/16".to_owned()], (30000, 32767)).unwrap();
+        let services = ServicePools::new(&["10.96.0.0/16".to_owned()], (30000, 32767)).unwrap();
         let mut service = json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]}});
         families(&services, &mut service, None).unwrap();
         assert_eq!(service["spec"]["ipFamilies"], json!(["IPv4", "IPv6"]));

@@ -1,5 +1,7 @@
-//! Values that another API server has written, as one finds them in the datastore of a k3s:
-//! protobuf, perhaps of an older version, and without what that server fills in whenever it reads.
+//! Reads values that another API server has written, such as those in a k3s datastore: protobuf,
+//! perhaps of an older version, and without the fields that upstream sets whenever it reads.
+
+use std::sync::Arc;
 
 use api::schema::Schema;
 use api::{Gvk, codec, defaults};
@@ -8,10 +10,10 @@ use serde_json::Value;
 use super::autoscaling;
 use crate::serialization;
 
-/// Kinds whose bytes in an older version mean something else than in the newest one: by group (`*`
-/// is any kind), version and kind. All others of `k8s.io/api` 0.37.1 have the same fields under the
+/// Kinds whose bytes in an older version have another meaning than in the newest one: group,
+/// version and kind (`*` is any kind). All others of `k8s.io/api` 0.37.1 have the same fields under the
 /// same numbers in all their versions.
-const OTHERWISE: [(&str, &str, &str); 15] = [
+const CHANGED_VERSIONS: [(&str, &str, &str); 15] = [
     ("apps", "v1beta1", "Deployment"),
     ("discovery.k8s.io", "v1beta1", "EndpointSlice"),
     ("flowcontrol.apiserver.k8s.io", "v1beta1", "PriorityLevelConfiguration"),
@@ -30,31 +32,46 @@ const OTHERWISE: [(&str, &str, &str); 15] = [
     ("storagemigration.k8s.io", "v1alpha1", "*"),
 ];
 
-/// The object that these enveloped bytes hold, in the version that it is stored in here, with its
-/// defaults: upstream applies them as it reads, so what it has stored lacks those of the status,
-/// and those of fields that came later.
+/// Why bytes that another API server has stored cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ForeignError {
+    /// The bytes are malformed.
+    #[error(transparent)]
+    Malformed(#[from] codec::DecodeError),
+    /// The bytes are of another kind, or of a version with another form.
+    #[error(
+        "it is stored as {api_version} {kind}, which cannot be read as {stored_version} {stored_kind}: have the API server that wrote it write it again in that version (kubectl get … -o json | kubectl replace -f -)",
+        stored_version = stored.api_version(),
+        stored_kind = stored.kind
+    )]
+    OtherKind { api_version: String, kind: String, stored: Gvk },
+    /// The schema lacks the kind.
+    #[error("{0} is unknown")]
+    UnknownKind(Arc<str>),
+}
+
+/// Decodes enveloped protobuf into the version that the kind is stored in here and applies the
+/// defaults. Upstream applies defaults when it reads, so the stored bytes lack those of the status
+/// and of fields that were added later.
 ///
 /// # Errors
-/// A sentence: the bytes are malformed, or of a kind or version that cannot be read as `stored`.
-pub(super) fn read(stored: &Gvk, bytes: &[u8]) -> Result<Value, String> {
+/// When the bytes are malformed, or of a kind or version that cannot be read as `stored`.
+pub(super) fn read(stored: &Gvk, bytes: &[u8]) -> Result<Value, ForeignError> {
     let schema = Schema::builtin();
-    let envelope = codec::protobuf::open(bytes).map_err(|e| e.to_string())?;
+    let envelope = codec::protobuf::open(bytes)?;
     let given = Gvk::from_api_version(&envelope.api_version, &envelope.kind);
     let own = given.group == stored.group && given.kind == stored.kind;
     let known = own && schema.kind(&given).is_some();
-    if !own || !known && differs(&given) {
-        return Err(format!(
-            "it is stored as {} {}, which cannot be read as {} {}: have the API server that wrote it write it anew in that version (kubectl get … -o json | kubectl replace -f -)",
-            envelope.api_version,
-            envelope.kind,
-            stored.api_version(),
-            stored.kind
-        ));
+    if !own || !known && has_changed(&given) {
+        return Err(ForeignError::OtherKind {
+            api_version: envelope.api_version.to_string(),
+            kind: envelope.kind.to_string(),
+            stored: stored.clone(),
+        });
     }
     let kind = if known { &given } else { stored };
-    let ty = schema.kind(kind).ok_or_else(|| format!("{} is unknown", kind.kind))?;
-    let mut value = codec::protobuf::decode_message(&schema, ty, envelope.raw)
-        .map_err(|error| error.to_string())?;
+    let ty = schema.kind(kind).ok_or_else(|| ForeignError::UnknownKind(kind.kind.clone()))?;
+    let mut value = codec::protobuf::decode_message(&schema, ty, envelope.raw)?;
     serialization::default(&schema, kind, &mut value);
     defaults::defaulter(&kind.group, &kind.version, &kind.kind)(&mut value);
     serialization::normalize(&schema, kind, &mut value);
@@ -64,8 +81,8 @@ pub(super) fn read(stored: &Gvk, bytes: &[u8]) -> Result<Value, String> {
     Ok(value)
 }
 
-fn differs(given: &Gvk) -> bool {
-    OTHERWISE.iter().any(|(group, version, kind)| {
+fn has_changed(given: &Gvk) -> bool {
+    CHANGED_VERSIONS.iter().any(|(group, version, kind)| {
         *group == &*given.group
             && *version == &*given.version
             && (*kind == "*" || *kind == &*given.kind)
@@ -77,7 +94,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What upstream stores: the bytes of the newest version in an envelope that says another one.
+    /// Bytes of the newest version in an envelope that names another version, as upstream stores
+    /// them.
     fn stored(api_version: &str, object: &Value) -> Vec<u8> {
         let newest = codec::protobuf::encode_object(&Schema::builtin(), object).unwrap();
         let raw = codec::protobuf::open(&newest).unwrap().raw;
@@ -102,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_upstream_fills_in_as_it_reads_is_there() {
+    fn defaults_that_upstream_applies_on_read_are_set() {
         let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
             "metadata": {"name": "c", "namespace": "n"}, "spec": {"resources": {}}, "status": {}});
         let read = read(&gvk("v1", "PersistentVolumeClaim"), &stored("v1", &claim)).unwrap();
@@ -112,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_version_of_the_same_form_is_read() {
+    fn an_older_version_with_the_same_fields_is_read() {
         let address = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
             "metadata": {"name": "10.43.0.7"},
             "spec": {"parentRef": {"resource": "services", "namespace": "n", "name": "s"}}});
@@ -123,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_autoscaler_of_version_1_becomes_one_of_version_2() {
+    fn autoscaling_v1_is_read_as_v2() {
         let scaler = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
             "metadata": {"name": "h"},
             "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 70, "scaleTargetRef": {"kind": "Deployment", "name": "d"}}});
@@ -135,12 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn what_means_something_else_is_refused_by_name() {
+    fn other_kinds_and_changed_versions_are_rejected_by_name() {
         let ingress = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
             "metadata": {"name": "i"}, "spec": {}});
         let wanted = gvk("networking.k8s.io/v1", "Ingress");
         for version in ["networking.k8s.io/v1beta1", "extensions/v1beta1"] {
-            let refused = read(&wanted, &stored(version, &ingress)).unwrap_err();
+            let refused = read(&wanted, &stored(version, &ingress)).unwrap_err().to_string();
             let named = format!(
                 "stored as {version} Ingress, which cannot be read as networking.k8s.io/v1 Ingress"
             );

@@ -5,6 +5,34 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Addresses that are tried at random before the range is walked through.
 pub(crate) const RANDOM_TRIES: u32 = 256;
 
+/// Why a text is not a range of Service addresses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// It is not in CIDR notation.
+    #[error("service range {0:?} is no network such as 10.43.0.0/16")]
+    Malformed(String),
+    /// It has fewer addresses than a cluster needs.
+    #[error("service range {0:?} is too small: it needs at least 8 addresses")]
+    TooSmall(String),
+    /// It has no address besides its edges.
+    #[error("service range {0:?} holds no address to give")]
+    Empty(String),
+}
+
+/// Why an address cannot be allocated from a range; the texts are those of upstream's
+/// `ipallocator`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AddressError {
+    /// It is an address of another network.
+    #[error("the provided network does not match the current range")]
+    OtherNetwork,
+    /// It is at an edge of the range.
+    #[error(
+        "the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}"
+    )]
+    OutOfRange { address: IpAddr, range: String },
+}
+
 /// One range, without its first address and, for IPv4, its last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Range {
@@ -15,12 +43,13 @@ pub(crate) struct Range {
     text: String,
 }
 
-/// Largest block that is drawn from; of a larger IPv6 range the rest is only given when asked for.
+/// Addresses of a range that are allocated without a request; the rest of a larger IPv6 range is
+/// allocated only on request.
 const DRAWN_MAX: u128 = 1 << 64;
 
 impl Range {
-    /// How many addresses can be given: those that are drawn from, without its edges.
-    pub(crate) fn room(&self) -> u128 {
+    /// How many addresses can be allocated without a request.
+    pub(crate) fn capacity(&self) -> u128 {
         self.size.min(DRAWN_MAX) - if self.v4 { 2 } else { 1 }
     }
 
@@ -29,27 +58,25 @@ impl Range {
         &self.text
     }
 
-    /// From CIDR notation.
+    /// Parses CIDR notation.
     ///
     /// # Errors
-    /// A sentence that names the range.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    /// When the text is not a network of at least 8 addresses.
+    pub(crate) fn parse(text: &str) -> Result<Self, RangeError> {
         let range = Self::of_any_size(text)?;
-        if range.size < 8 {
-            return Err(format!(
-                "service range {text:?} is too small: it needs at least 8 addresses"
-            ));
+        match range.size {
+            0..8 => Err(RangeError::TooSmall(text.to_owned())),
+            _ => Ok(range),
         }
-        Ok(range)
     }
 
-    /// From the CIDR notation of a `ServiceCIDR`, which may be as small as one that holds a single
-    /// address to give.
+    /// Parses the CIDR notation of a `ServiceCIDR`, which may hold as little as one allocatable
+    /// address.
     ///
     /// # Errors
-    /// A sentence that names the range.
-    pub(crate) fn of_any_size(text: &str) -> Result<Self, String> {
-        let bad = || format!("service range {text:?} is no network such as 10.43.0.0/16");
+    /// When the text is not a network with an allocatable address.
+    pub(crate) fn of_any_size(text: &str) -> Result<Self, RangeError> {
+        let bad = || RangeError::Malformed(text.to_owned());
         let (address, bits) = text.split_once('/').ok_or_else(bad)?;
         let address: IpAddr = address.parse().map_err(|_| bad())?;
         let bits: u32 = bits.parse().map_err(|_| bad())?;
@@ -62,7 +89,7 @@ impl Range {
         }
         let size = 1_u128.checked_shl(width - bits).ok_or_else(bad)?;
         if size < 3 {
-            return Err(format!("service range {text:?} holds no address to give"));
+            return Err(RangeError::Empty(text.to_owned()));
         }
         Ok(Self { v4, base: number & !(size - 1), size, text: text.to_owned() })
     }
@@ -72,8 +99,8 @@ impl Range {
         if self.v4 { "IPv4" } else { "IPv6" }
     }
 
-    /// Whether an address lies in the block, be it one that is handed out or not.
-    pub(crate) fn holds(&self, address: IpAddr) -> bool {
+    /// Whether an address lies in the block, allocatable or not.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let number = Self::number(address);
         address.is_ipv4() == self.v4 && number >= self.base && number - self.base < self.size
     }
@@ -85,34 +112,31 @@ impl Range {
         }
     }
 
-    /// Whether an address may be handed out.
+    /// Checks that an address is allocatable.
     ///
     /// # Errors
-    /// Upstream's text.
-    pub(crate) fn check(&self, address: IpAddr) -> Result<(), String> {
-        if !self.holds(address) {
-            return Err("the provided network does not match the current range".into());
+    /// When the address is outside the block or at its edge.
+    pub(crate) fn check(&self, address: IpAddr) -> Result<(), AddressError> {
+        if !self.contains(address) {
+            return Err(AddressError::OtherNetwork);
         }
         let offset = Self::number(address) - self.base;
         if offset == 0 || (self.v4 && offset == self.size - 1) {
-            return Err(self.outside(address));
+            return Err(self.out_of_range(address));
         }
         Ok(())
     }
 
-    /// Upstream's text for an address that is not handed out; in a trial also for one of another
-    /// block.
-    pub(crate) fn outside(&self, address: IpAddr) -> String {
-        let range = &self.text;
-        format!(
-            "the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}"
-        )
+    /// The error of an address that is not allocatable; in a dry run also that of an address of
+    /// another network.
+    pub(crate) fn out_of_range(&self, address: IpAddr) -> AddressError {
+        AddressError::OutOfRange { address, range: self.text.clone() }
     }
 
-    /// An address to try: at random from the upper part first, since people pick from the lower
+    /// An address to try: at random from the upper part first, because users choose from the lower
     /// (`calculateRangeOffset` of `pkg/registry/core/service/ipallocator`).
     pub(crate) fn candidate(&self, attempt: u32, random: u64) -> IpAddr {
-        let usable = self.room();
+        let usable = self.capacity();
         let reserved = (self.size / 16).clamp(16, 256).min(usable / 2);
         let random = u128::from(random);
         let offset = if attempt < RANDOM_TRIES {
@@ -135,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn candidates_are_inside_and_edges_are_not_given() {
+    fn candidates_are_inside_the_range_and_never_its_edges() {
         let range = Range::parse("10.96.0.0/16").unwrap();
         for attempt in [0, 300] {
             for random in [0, 1, 65_533, u64::MAX] {
@@ -147,10 +171,10 @@ mod tests {
         assert!(range.check("10.96.255.255".parse().unwrap()).is_err());
         assert_eq!(
             range.check("1.2.3.4".parse().unwrap()).unwrap_err(),
-            "the provided network does not match the current range"
+            AddressError::OtherNetwork
         );
         assert_eq!(
-            range.outside("10.0.0.1".parse().unwrap()),
+            range.out_of_range("10.0.0.1".parse().unwrap()).to_string(),
             "the provided IP (10.0.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16"
         );
         assert!(Range::parse("10.96.0.0/33").is_err());

@@ -5,7 +5,7 @@ use store::{
     Compare, Durability, KeyRange, Op, OpResponse, Ordering, RangeRequest, Target, Txn, TxnResponse,
 };
 
-use super::{LinkedWrite, Storage, encode};
+use super::{Deletion, LinkedWrite, Storage, encode};
 use crate::metrics::storage as metrics;
 use crate::registry::Resource;
 use crate::request_tracing;
@@ -50,24 +50,20 @@ fn unchanged(key: &str, expected: i64) -> Compare {
 }
 
 impl Storage {
-    /// Deletes the version `expected`; the revision of the deletion.
+    /// Deletes the object if the stored one still has its resource version.
     ///
     /// # Errors
-    /// As the store; the inner error is the version that is there instead.
-    pub async fn delete(
-        &self,
-        row: &Resource,
-        object: &Object,
-    ) -> Result<Result<i64, Option<Object>>, Status> {
+    /// The error of the store.
+    pub async fn delete(&self, row: &Resource, object: &Object) -> Result<Deletion, Status> {
         let key = row.key(&object.key.namespace, &object.key.name);
         let delete = Op::Delete { range: KeyRange::key(key.clone()), prev_kv: false };
         let durability = row.spec.durability(false);
         let expected = object.resource_version;
         let change = Change { row, key: &key, expected, op: delete, durability };
         Ok(match self.guarded(change, &[]).await? {
-            Outcome::Done(revision) => Ok(revision),
-            Outcome::Changed(current) => Err(current),
-            Outcome::LinkedChanged => Err(None),
+            Outcome::Done(revision) => Deletion::Done(revision),
+            Outcome::Changed(current) => Deletion::Changed(current),
+            Outcome::LinkedChanged => Deletion::Changed(None),
         })
     }
 

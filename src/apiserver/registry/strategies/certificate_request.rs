@@ -1,5 +1,5 @@
-//! What a certificate signing request must be: a signed request, known usages, a signer's name, and
-//! decisions that stay.
+//! Validates a CertificateSigningRequest (`pkg/apis/certificates/validation`): a signed request,
+//! known usages, the name of a signer, and conditions that are not removed.
 
 use std::collections::HashSet;
 
@@ -13,11 +13,10 @@ use serde_json::Value;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{FromDer, X509CertificationRequest};
 
-/// Shortest validity that may be asked for, in seconds (`pkg/apis/certificates/validation`).
+/// Shortest validity that a request may have, in seconds.
 const EXPIRATION_MIN: i64 = 600;
 /// Signer of requests made before signers had names.
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
-const NOT_A_REQUEST: &str = "PEM block type must be CERTIFICATE REQUEST";
 
 /// Sorted, as errors list them.
 const USAGES: [&str; 23] = [
@@ -99,12 +98,13 @@ fn of_kind<'a>(object: &'a Value, kind: &str) -> Vec<&'a Value> {
     conditions.filter(|c| str_at(c, "type") == kind).collect()
 }
 
-/// Everything but the change; what the old object had wrong already is let be.
+/// Validates everything except the change itself; tolerates errors that the old object already has.
 fn request(object: &Value, old: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
-    if let Err(why) = signed(str_at(spec, "request")) {
-        errors.push(Error::invalid(&path.child("request"), get(spec, "request").clone(), why));
+    if let Err(error) = check_request(str_at(spec, "request")) {
+        let request = get(spec, "request").clone();
+        errors.push(Error::invalid(&path.child("request"), request, error.to_string()));
     }
     errors.extend(usages(spec, get(old, "spec"), &path.child("usages")));
     let (signer, field) = (str_at(spec, "signerName"), path.child("signerName"));
@@ -120,11 +120,12 @@ fn request(object: &Value, old: &Value) -> ErrorList {
     }
     errors.extend(conditions(object, old));
     let issued = certificate(object);
-    if issued != certificate(old) && issued_chain(certificate(old)).is_ok() {
-        if let Err(why) = issued_chain(issued) {
-            let field = Path::new("status").child("certificate");
-            errors.push(Error::invalid(&field, "<certificate data>", why));
-        }
+    if issued != certificate(old)
+        && check_issued_chain(certificate(old)).is_ok()
+        && let Err(error) = check_issued_chain(issued)
+    {
+        let field = Path::new("status").child("certificate");
+        errors.push(Error::invalid(&field, "<certificate data>", error.to_string()));
     }
     errors
 }
@@ -158,7 +159,7 @@ fn conditions(object: &Value, old: &Value) -> ErrorList {
     let had_both = was.contains(&"Approved") && was.contains(&"Denied");
     let had_unnamed = was.contains(&"");
     let had_twice = repeated(was.iter()).any();
-    // Lists may be as long as bodies: each is looked at once.
+    // Conditions are read once, because a list may be as long as a request body allows.
     let mut before = HashSet::new();
     let mut errors = ErrorList::new();
     let all = items(get(object, "status"), "conditions");
@@ -193,60 +194,81 @@ fn conditions(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// The PEM blocks of base64 text; what is no base64 or PEM has none.
+/// The PEM blocks of base64 text; invalid base64 or PEM has none.
 fn blocks(encoded: &str) -> Vec<Pem> {
     let bytes = STANDARD.decode(encoded).unwrap_or_default();
     Pem::iter_from_buffer(&bytes).map_while(Result::ok).collect()
 }
 
-/// A certificate request whose signature is its own key's.
-fn signed(encoded: &str) -> Result<(), String> {
+/// Why PEM of a request or of an issued certificate is invalid; the texts are Go's.
+#[derive(Debug, thiserror::Error)]
+enum PemError {
+    /// The block is not a certificate request.
+    #[error("PEM block type must be CERTIFICATE REQUEST")]
+    NotARequest,
+    /// The DER ends too early.
+    #[error("asn1: syntax error: data truncated")]
+    Truncated,
+    /// The DER has another structure.
+    #[error("asn1: structure error: {0}")]
+    Structure(x509_parser::nom::Err<x509_parser::error::X509Error>),
+    /// The signature is not that of the key in the request.
+    #[error("x509: ECDSA verification failure")]
+    EcdsaSignature,
+    #[error("x509: Ed25519 verification failure")]
+    Ed25519Signature,
+    #[error("crypto/rsa: verification error")]
+    RsaSignature,
+    /// An issued chain has a block of this label.
+    #[error("only CERTIFICATE PEM blocks are allowed, found {}", go_quote(.0))]
+    OtherBlock(String),
+    /// An issued chain has no block.
+    #[error("must contain at least one CERTIFICATE PEM block")]
+    NoCertificate,
+}
+
+impl From<x509_parser::nom::Err<x509_parser::error::X509Error>> for PemError {
+    fn from(error: x509_parser::nom::Err<x509_parser::error::X509Error>) -> Self {
+        use x509_parser::error::X509Error::NomError;
+        use x509_parser::nom::Err::{Error, Failure, Incomplete};
+        use x509_parser::nom::error::ErrorKind::Eof;
+        match error {
+            Incomplete(_) | Error(NomError(Eof)) | Failure(NomError(Eof)) => Self::Truncated,
+            other => Self::Structure(other),
+        }
+    }
+}
+
+/// Checks that the text is a certificate request signed with the key that it contains.
+fn check_request(encoded: &str) -> Result<(), PemError> {
     let blocks = blocks(encoded);
     let block = blocks.first().filter(|b| b.label == "CERTIFICATE REQUEST");
-    let block = block.ok_or_else(|| NOT_A_REQUEST.to_owned())?;
-    let (_, request) =
-        X509CertificationRequest::from_der(&block.contents).map_err(|error| go_text(&error))?;
+    let block = block.ok_or(PemError::NotARequest)?;
+    let (_, request) = X509CertificationRequest::from_der(&block.contents)?;
     let algorithm = request.signature_algorithm.algorithm.to_id_string();
     match request.verify_signature() {
-        // What this server cannot check, the signer does.
+        // The signer checks algorithms that this server cannot.
         Ok(()) | Err(x509_parser::error::X509Error::SignatureUnsupportedAlgorithm) => Ok(()),
-        Err(_) if algorithm.starts_with("1.2.840.10045.") => {
-            Err("x509: ECDSA verification failure".into())
-        }
-        Err(_) if algorithm.starts_with("1.3.101.") => {
-            Err("x509: Ed25519 verification failure".into())
-        }
-        Err(_) => Err("crypto/rsa: verification error".into()),
+        Err(_) if algorithm.starts_with("1.2.840.10045.") => Err(PemError::EcdsaSignature),
+        Err(_) if algorithm.starts_with("1.3.101.") => Err(PemError::Ed25519Signature),
+        Err(_) => Err(PemError::RsaSignature),
     }
 }
 
-fn go_text(error: &x509_parser::nom::Err<x509_parser::error::X509Error>) -> String {
-    use x509_parser::error::X509Error::NomError;
-    use x509_parser::nom::Err::{Error, Failure, Incomplete};
-    use x509_parser::nom::error::ErrorKind::Eof;
-    match error {
-        Incomplete(_) | Error(NomError(Eof)) | Failure(NomError(Eof)) => {
-            "asn1: syntax error: data truncated".into()
-        }
-        other => format!("asn1: structure error: {other}"),
-    }
-}
-
-/// What a signer issued: nothing, or certificates alone.
-fn issued_chain(encoded: &str) -> Result<(), String> {
+/// Checks that the text of an issued chain is empty or contains certificates only.
+fn check_issued_chain(encoded: &str) -> Result<(), PemError> {
     if encoded.is_empty() {
         return Ok(());
     }
     let blocks = blocks(encoded);
     for block in &blocks {
         if block.label != "CERTIFICATE" {
-            let found = go_quote(&block.label);
-            return Err(format!("only CERTIFICATE PEM blocks are allowed, found {found}"));
+            return Err(PemError::OtherBlock(block.label.clone()));
         }
-        block.parse_x509().map_err(|error| go_text(&error))?;
+        block.parse_x509()?;
     }
     if blocks.is_empty() {
-        return Err("must contain at least one CERTIFICATE PEM block".into());
+        return Err(PemError::NoCertificate);
     }
     Ok(())
 }
@@ -268,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_request_is_good_and_a_broken_one_is_not() {
+    fn requests_must_be_signed_pem() {
         assert_eq!(validate(&good()), []);
         assert_eq!(
             texts(&validate(&json!({"spec": {}}))),

@@ -1,4 +1,4 @@
-//! What is said of a TLS secret whose certificate and key do not work, in the words of Go's
+//! Warns of a TLS Secret whose certificate and key are not a pair, with the texts of Go's
 //! `tls.X509KeyPair`.
 
 use std::sync::Arc;
@@ -20,10 +20,44 @@ pub(super) fn warnings(object: &Value, _: Option<&Value>) -> Vec<String> {
         let text = str_at(get(object, "data"), key);
         base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default()
     };
-    check(&part("tls.crt"), &part("tls.key")).err().into_iter().collect()
+    let checked = check(&part("tls.crt"), &part("tls.key"));
+    checked.err().iter().map(ToString::to_string).collect()
 }
 
-fn check(certificate: &[u8], key: &[u8]) -> Result<(), String> {
+/// Why a certificate and a key are not a pair (Go's `crypto/tls`).
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum KeyPairError {
+    #[error("tls: failed to find any PEM data in certificate input")]
+    NoCertificateInput,
+    #[error(
+        "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"
+    )]
+    KeyAsCertificate,
+    #[error(
+        "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: [{}]",
+        .0.join(" ")
+    )]
+    NoCertificate(Vec<String>),
+    #[error("x509: malformed certificate")]
+    MalformedCertificate,
+    #[error("tls: failed to find any PEM data in key input")]
+    NoKeyInput,
+    #[error("tls: found a certificate rather than a key in the PEM for the private key")]
+    CertificateAsKey,
+    #[error(
+        "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [{}]",
+        .0.join(" ")
+    )]
+    NoKey(Vec<String>),
+    #[error("tls: failed to parse private key")]
+    MalformedKey,
+    #[error("tls: private key type does not match public key type")]
+    OtherKeyType,
+    #[error("tls: private key does not match public key")]
+    OtherKey,
+}
+
+fn check(certificate: &[u8], key: &[u8]) -> Result<(), KeyPairError> {
     let blocks = blocks(certificate);
     let chain: Vec<CertificateDer<'static>> = blocks
         .iter()
@@ -33,65 +67,56 @@ fn check(certificate: &[u8], key: &[u8]) -> Result<(), String> {
     let Some(first) = chain.first() else { return Err(no_certificate(&blocks)) };
     let der = private_key(key)?;
     let (_, leaf) =
-        X509Certificate::from_der(first).map_err(|_| "x509: malformed certificate".to_owned())?;
+        X509Certificate::from_der(first).map_err(|_| KeyPairError::MalformedCertificate)?;
     let signer = rustls::crypto::ring::sign::any_supported_type(&der)
-        .map_err(|_| "tls: failed to parse private key".to_owned())?;
-    if !same_kind(&leaf, &*signer) {
-        return Err("tls: private key type does not match public key type".to_owned());
+        .map_err(|_| KeyPairError::MalformedKey)?;
+    if !has_key_type(&leaf, &*signer) {
+        return Err(KeyPairError::OtherKeyType);
     }
     match CertifiedKey::new(chain, Arc::clone(&signer)).keys_match() {
         Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => {
-            Err("tls: private key does not match public key".to_owned())
+            Err(KeyPairError::OtherKey)
         }
         _ => Ok(()),
     }
 }
 
-fn same_kind(leaf: &X509Certificate<'_>, signer: &dyn SigningKey) -> bool {
-    let wanted = match leaf.public_key().algorithm.algorithm.to_id_string().as_str() {
+/// Whether the public key of a certificate has the type of a private key.
+fn has_key_type(leaf: &X509Certificate<'_>, signer: &dyn SigningKey) -> bool {
+    let algorithm = match leaf.public_key().algorithm.algorithm.to_id_string().as_str() {
         "1.2.840.113549.1.1.1" => SignatureAlgorithm::RSA,
         "1.2.840.10045.2.1" => SignatureAlgorithm::ECDSA,
         "1.3.101.112" => SignatureAlgorithm::ED25519,
         _ => return true,
     };
-    signer.algorithm() == wanted
+    signer.algorithm() == algorithm
 }
 
-fn kinds(blocks: &[Block]) -> String {
-    blocks.iter().map(|block| block.kind.as_str()).collect::<Vec<_>>().join(" ")
+/// The types of PEM blocks.
+fn kinds(blocks: &[Block]) -> Vec<String> {
+    blocks.iter().map(|block| block.kind.clone()).collect()
 }
 
-fn no_certificate(blocks: &[Block]) -> String {
+fn no_certificate(blocks: &[Block]) -> KeyPairError {
     match blocks {
-        [] => "tls: failed to find any PEM data in certificate input".to_owned(),
-        [one] if one.kind.ends_with("PRIVATE KEY") => {
-            "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"
-                .to_owned()
-        }
-        _ => format!(
-            "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: [{}]",
-            kinds(blocks)
-        ),
+        [] => KeyPairError::NoCertificateInput,
+        [one] if one.kind.ends_with("PRIVATE KEY") => KeyPairError::KeyAsCertificate,
+        _ => KeyPairError::NoCertificate(kinds(blocks)),
     }
 }
 
-fn private_key(input: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+fn private_key(input: &[u8]) -> Result<PrivateKeyDer<'static>, KeyPairError> {
     let blocks = blocks(input);
     let found = blocks
         .iter()
         .find(|block| block.kind == "PRIVATE KEY" || block.kind.ends_with(" PRIVATE KEY"));
     match (found, blocks.as_slice()) {
-        (Some(block), _) => PrivateKeyDer::try_from(block.bytes.clone())
-            .map_err(|_| "tls: failed to parse private key".to_owned()),
-        (None, []) => Err("tls: failed to find any PEM data in key input".to_owned()),
-        (None, [one]) if one.kind == "CERTIFICATE" => {
-            Err("tls: found a certificate rather than a key in the PEM for the private key"
-                .to_owned())
+        (Some(block), _) => {
+            PrivateKeyDer::try_from(block.bytes.clone()).map_err(|_| KeyPairError::MalformedKey)
         }
-        (None, _) => Err(format!(
-            "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [{}]",
-            kinds(&blocks)
-        )),
+        (None, []) => Err(KeyPairError::NoKeyInput),
+        (None, [one]) if one.kind == "CERTIFICATE" => Err(KeyPairError::CertificateAsKey),
+        (None, _) => Err(KeyPairError::NoKey(kinds(&blocks))),
     }
 }
 
@@ -100,7 +125,7 @@ struct Block {
     bytes: Vec<u8>,
 }
 
-/// The PEM blocks that can be read; whatever stands around them is skipped.
+/// The PEM blocks of a text; other text and invalid blocks are skipped.
 fn blocks(input: &[u8]) -> Vec<Block> {
     let text = String::from_utf8_lossy(input);
     let (mut found, mut rest) = (Vec::new(), text.as_ref());
@@ -134,30 +159,27 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_work_are_passed_over() {
+    fn only_keys_of_other_certificates_are_reported() {
         let (certificate, key) = pair();
         assert_eq!(check(certificate.as_bytes(), key.as_bytes()), Ok(()));
         let (_, other) = pair();
-        assert_eq!(
-            check(certificate.as_bytes(), other.as_bytes()),
-            Err("tls: private key does not match public key".to_owned())
-        );
+        assert_eq!(check(certificate.as_bytes(), other.as_bytes()), Err(KeyPairError::OtherKey));
     }
 
     #[test]
-    fn faults_are_told_in_the_words_of_go() {
+    fn unusable_input_is_reported_as_go_does() {
         let (certificate, key) = pair();
-        let fault = |certificate: &str, key: &str| {
-            check(certificate.as_bytes(), key.as_bytes()).unwrap_err()
+        let error = |certificate: &str, key: &str| {
+            check(certificate.as_bytes(), key.as_bytes()).unwrap_err().to_string()
         };
-        assert_eq!(fault("x", "y"), "tls: failed to find any PEM data in certificate input");
-        assert_eq!(fault(&certificate, "y"), "tls: failed to find any PEM data in key input");
+        assert_eq!(error("x", "y"), "tls: failed to find any PEM data in certificate input");
+        assert_eq!(error(&certificate, "y"), "tls: failed to find any PEM data in key input");
         assert_eq!(
-            fault(&certificate, &certificate),
+            error(&certificate, &certificate),
             "tls: found a certificate rather than a key in the PEM for the private key"
         );
         assert_eq!(
-            fault(&key, &key),
+            error(&key, &key),
             "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"
         );
     }

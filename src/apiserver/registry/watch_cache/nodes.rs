@@ -8,7 +8,7 @@ use std::sync::Arc;
 use api::Object;
 use serde::Deserialize;
 
-use super::state::Entry;
+use super::state::CachedObject;
 use crate::registry::Resource;
 
 /// The one field besides the name by whose value watches are woken and lists are found, as
@@ -58,7 +58,7 @@ impl Nodes {
     }
 
     /// A pod that was not there.
-    pub(super) fn add(&mut self, key: &str, pod: &Entry) {
+    pub(super) fn add(&mut self, key: &str, pod: &CachedObject) {
         if pod.node().is_empty() {
             return;
         }
@@ -70,7 +70,7 @@ impl Nodes {
     }
 
     /// A pod that is there no more.
-    pub(super) fn remove(&mut self, key: &str, pod: &Entry) {
+    pub(super) fn remove(&mut self, key: &str, pod: &CachedObject) {
         if let Some(keys) = self.0.get_mut(pod.node()) {
             keys.remove(key);
             if keys.is_empty() {
@@ -80,7 +80,12 @@ impl Nodes {
     }
 
     /// A pod that is there now, and what it was before.
-    pub(super) fn change(&mut self, key: &str, before: Option<&Arc<Entry>>, now: &Entry) {
+    pub(super) fn change(
+        &mut self,
+        key: &str,
+        before: Option<&Arc<CachedObject>>,
+        now: &CachedObject,
+    ) {
         match before {
             Some(before) if before.node() == now.node() => return,
             Some(before) => self.remove(key, before),
@@ -124,10 +129,10 @@ mod tests {
         let registry = Registry::builtin(Arc::new(Schema::new()));
         let row = Arc::clone(registry.row(&Gvr::new("", "v1", "pods")).unwrap());
         let mut state = State::of(&row);
-        let loaded: BTreeMap<Box<str>, Arc<Entry>> = ["p-1", "p-2", "p-3"]
+        let loaded: BTreeMap<Box<str>, Arc<CachedObject>> = ["p-1", "p-2", "p-3"]
             .map(|name| {
                 let pod = pod(name, json!({"nodeName": if name == "p-3" { "b" } else { "a" }}));
-                (format!("n/{name}").into(), Entry::new(Arc::new(pod)))
+                (format!("n/{name}").into(), CachedObject::new(Arc::new(pod)))
             })
             .into();
         state.load(loaded, 1);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use api::Object;
 
-use super::state::{Entry, Filter};
+use super::state::{CachedObject, Filter};
 use crate::registry::Resource;
 
 /// Objects of a leaf at most; a larger one is split.
@@ -15,7 +15,7 @@ const LEAF_MAX: usize = 256;
 /// Objects of a leaf when many are loaded: most changes then fit in.
 const LEAF_LOADED: usize = LEAF_MAX / 4 * 3;
 
-type Leaf = Vec<(Arc<str>, Arc<Entry>)>;
+type Leaf = Vec<(Arc<str>, Arc<CachedObject>)>;
 
 /// A map by key suffix: `namespace/name` or `name`.
 #[derive(Debug, Default)]
@@ -25,8 +25,8 @@ pub(super) struct Map {
     len: usize,
 }
 
-impl From<BTreeMap<Box<str>, Arc<Entry>>> for Map {
-    fn from(all: BTreeMap<Box<str>, Arc<Entry>>) -> Self {
+impl From<BTreeMap<Box<str>, Arc<CachedObject>>> for Map {
+    fn from(all: BTreeMap<Box<str>, Arc<CachedObject>>) -> Self {
         let len = all.len();
         let mut leaves = Vec::with_capacity(len.div_ceil(LEAF_LOADED));
         let mut all = all.into_iter().map(|(key, entry)| (Arc::from(key), entry));
@@ -58,22 +58,25 @@ impl Map {
         self.leaves.partition_point(|leaf| is_before(leaf, key))
     }
 
-    pub(super) fn get_key_value(&self, key: &str) -> Option<(&str, &Arc<Entry>)> {
+    pub(super) fn get_key_value(&self, key: &str) -> Option<(&str, &Arc<CachedObject>)> {
         let leaf = self.leaves.get(self.leaf_of(key))?;
         let (key, entry) = leaf.get(place(leaf, key).ok()?)?;
         Some((key, entry))
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&Arc<Entry>> {
+    pub(super) fn get(&self, key: &str) -> Option<&Arc<CachedObject>> {
         self.get_key_value(key).map(|(_, entry)| entry)
     }
 
-    pub(super) fn values(&self) -> impl Iterator<Item = &Arc<Entry>> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &Arc<CachedObject>> {
         self.leaves.iter().flat_map(|leaf| leaf.iter()).map(|(_, entry)| entry)
     }
 
     /// The objects from this key on.
-    pub(super) fn range(&self, from: &str) -> impl Iterator<Item = (&str, &Arc<Entry>)> + use<'_> {
+    pub(super) fn range(
+        &self,
+        from: &str,
+    ) -> impl Iterator<Item = (&str, &Arc<CachedObject>)> + use<'_> {
         let leaves = self.leaves.get(self.leaf_of(from)..).unwrap_or_default();
         let skipped =
             leaves.first().map_or(0, |leaf| place(leaf, from).unwrap_or_else(|behind| behind));
@@ -82,7 +85,11 @@ impl Map {
     }
 
     /// Adds or replaces an object; the one that was there.
-    pub(super) fn insert(&mut self, key: Box<str>, entry: Arc<Entry>) -> Option<Arc<Entry>> {
+    pub(super) fn insert(
+        &mut self,
+        key: Box<str>,
+        entry: Arc<CachedObject>,
+    ) -> Option<Arc<CachedObject>> {
         // What follows everything goes into the last leaf.
         let last = self.leaves.len().saturating_sub(1);
         let at = self.leaf_of(&key).min(last);
@@ -109,7 +116,7 @@ impl Map {
         None
     }
 
-    pub(super) fn remove(&mut self, key: &str) -> Option<Arc<Entry>> {
+    pub(super) fn remove(&mut self, key: &str) -> Option<Arc<CachedObject>> {
         let at = self.leaf_of(key);
         let leaf = self.leaves.get_mut(at)?;
         let index = place(leaf, key).ok()?;
@@ -178,10 +185,10 @@ mod tests {
 
     use super::*;
 
-    fn entry(key: &str, revision: i64) -> Arc<Entry> {
+    fn entry(key: &str, revision: i64) -> Arc<CachedObject> {
         let (namespace, name) = key.split_once('/').unwrap();
         let value = json!({"metadata": {"namespace": namespace, "name": name, "resourceVersion": revision.to_string()}});
-        Entry::new(Arc::new(Object::from_value(value).unwrap()))
+        CachedObject::new(Arc::new(Object::from_value(value).unwrap()))
     }
 
     fn keys(map: &Map, from: &str) -> Vec<String> {
@@ -202,7 +209,7 @@ mod tests {
     /// A few thousand changes in an order of their own, against the standard library's map.
     #[test]
     fn it_is_a_map_in_key_order() {
-        let mut wanted: BTreeMap<Box<str>, Arc<Entry>> = BTreeMap::new();
+        let mut wanted: BTreeMap<Box<str>, Arc<CachedObject>> = BTreeMap::new();
         let mut map = Map::default();
         let mut seed = 1_u64;
         for step in 0..6000 {
@@ -216,7 +223,7 @@ mod tests {
                 let entry = entry(&key, step);
                 (wanted.insert(key.clone(), Arc::clone(&entry)), map.insert(key, entry))
             };
-            let revision = |e: Option<Arc<Entry>>| e.map(|e| e.object.resource_version);
+            let revision = |e: Option<Arc<CachedObject>>| e.map(|e| e.object.resource_version);
             assert_eq!(revision(old), revision(new));
             assert_eq!(map.len(), wanted.len());
             assert!(map.leaves.iter().all(|leaf| !leaf.is_empty() && leaf.len() <= LEAF_MAX));

@@ -40,14 +40,14 @@ type Fields = Box<[(Cow<'static, str>, Box<str>)]>;
 
 /// An object in the cache, with its selectable fields once somebody asked for them.
 #[derive(Debug)]
-pub struct Entry {
+pub struct CachedObject {
     /// The object.
     pub object: Arc<Object>,
     node: OnceLock<Box<str>>,
     fields: OnceLock<Fields>,
 }
 
-impl Entry {
+impl CachedObject {
     pub(crate) fn new(object: Arc<Object>) -> Arc<Self> {
         Arc::new(Self { object, node: OnceLock::new(), fields: OnceLock::new() })
     }
@@ -87,9 +87,9 @@ pub enum EventType {
 #[derive(Debug)]
 pub struct Event {
     /// The new state; for a deletion the last state at the revision of the deletion.
-    pub entry: Arc<Entry>,
+    pub entry: Arc<CachedObject>,
     /// The state before.
-    pub previous: Option<Arc<Entry>>,
+    pub previous: Option<Arc<CachedObject>>,
     /// The object was deleted.
     pub deleted: bool,
     /// Revision of the change.
@@ -103,8 +103,8 @@ pub struct Event {
 impl Event {
     /// What came here now.
     pub(super) fn new(
-        entry: Arc<Entry>,
-        previous: Option<Arc<Entry>>,
+        entry: Arc<CachedObject>,
+        previous: Option<Arc<CachedObject>>,
         deleted: bool,
         revision: i64,
     ) -> Self {
@@ -113,10 +113,10 @@ impl Event {
     }
 
     /// The deletion of what was there before.
-    pub(super) fn deletion(previous: Arc<Entry>, revision: i64) -> Self {
+    pub(super) fn deletion(previous: Arc<CachedObject>, revision: i64) -> Self {
         let mut last = Object::clone(&previous.object);
         last.resource_version = revision;
-        Self::new(Entry::new(Arc::new(last)), Some(previous), true, revision)
+        Self::new(CachedObject::new(Arc::new(last)), Some(previous), true, revision)
     }
 
     /// The JSON line for watchers to whom the change looks as it is, made once for all that keep
@@ -167,7 +167,7 @@ pub struct Filter {
 
 impl Filter {
     /// Whether the filter selects the object.
-    pub fn matches(&self, row: &Resource, entry: &Entry) -> bool {
+    pub fn matches(&self, row: &Resource, entry: &CachedObject) -> bool {
         let key = &entry.object.key;
         (self.namespace.is_empty() || *key.namespace == self.namespace)
             && (self.name.is_empty() || *key.name == self.name)
@@ -264,12 +264,12 @@ impl State {
         self.objects.values().map(|entry| entry.object.raw().len()).sum()
     }
 
-    pub(super) fn get(&self, suffix: &str) -> Option<&Arc<Entry>> {
+    pub(super) fn get(&self, suffix: &str) -> Option<&Arc<CachedObject>> {
         self.objects.get(suffix)
     }
 
     /// Starts over from a snapshot; all positions become invalid.
-    pub(super) fn load(&mut self, objects: BTreeMap<Box<str>, Arc<Entry>>, revision: i64) {
+    pub(super) fn load(&mut self, objects: BTreeMap<Box<str>, Arc<CachedObject>>, revision: i64) {
         if let Some(nodes) = &mut self.nodes {
             *nodes = Nodes::default();
             objects.iter().for_each(|(suffix, entry)| nodes.add(suffix, entry));
@@ -293,7 +293,7 @@ impl State {
         for (suffix, object, at) in changes {
             let event = match object {
                 Some(object) => {
-                    let entry = Entry::new(Arc::new(object));
+                    let entry = CachedObject::new(Arc::new(object));
                     if let Some(nodes) = &mut self.nodes {
                         nodes.change(&suffix, self.objects.get(&suffix), &entry);
                     }
@@ -357,7 +357,8 @@ impl State {
         };
         let bounds = (std::ops::Bound::Included(from), std::ops::Bound::Unbounded);
         // The pods of one node are found without looking at all others.
-        let range: Box<dyn Iterator<Item = (&str, &Arc<Entry>)>> = match self.of_node(filter) {
+        let range: Box<dyn Iterator<Item = (&str, &Arc<CachedObject>)>> = match self.of_node(filter)
+        {
             Some((nodes, node)) => {
                 let keys = nodes.of(node).into_iter();
                 let keys = keys.flat_map(move |keys| keys.range::<str, _>(bounds));

@@ -32,12 +32,17 @@ enum Step {
     Filter(Vec<Step>, Value),
 }
 
+/// A column whose JSON path is not supported; the text is upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unrecognized column definition {}", api::field::go_quote(.0))]
+pub struct UnsupportedColumn(String);
+
 impl CustomColumns {
     /// Compiles `additionalPrinterColumns`; without any the table has the age besides the name.
     ///
     /// # Errors
-    /// Upstream's error for an unsupported JSON path.
-    pub fn new(definitions: Option<&Value>) -> Result<Self, String> {
+    /// For a JSON path that is not supported.
+    pub fn new(definitions: Option<&Value>) -> Result<Self, UnsupportedColumn> {
         let definitions =
             definitions.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let default = [
@@ -47,9 +52,7 @@ impl CustomColumns {
         let mut columns = Vec::with_capacity(definitions.len());
         for definition in definitions {
             let path = text(definition, &["jsonPath"]);
-            let steps = parse(path).ok_or_else(|| {
-                format!("unrecognized column definition {}", api::field::go_quote(path))
-            })?;
+            let steps = parse(path).ok_or_else(|| UnsupportedColumn(path.to_owned()))?;
             let described = match text(definition, &["description"]) {
                 "" => format!("Custom resource definition column (in JSONPath format): {path}"),
                 own => own.to_owned(),
@@ -240,7 +243,7 @@ mod tests {
     fn unsupported_paths_are_rejected() {
         let columns = json!([{"name":"X","type":"string","jsonPath":".a[?(@.b>1)]"}]);
         assert_eq!(
-            CustomColumns::new(Some(&columns)).unwrap_err(),
+            CustomColumns::new(Some(&columns)).unwrap_err().to_string(),
             "unrecognized column definition \".a[?(@.b>1)]\""
         );
     }

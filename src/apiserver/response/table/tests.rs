@@ -263,7 +263,7 @@ fn state(pod: &Value) -> String {
 }
 
 #[test]
-fn pod_status_matches_upstream_printers() {
+fn pod_status_shows_phase_and_containers() {
     let two = json!({"containers":[{},{}]});
     let running = json!({"ready":true,"restartCount":3,"state":{"running":{}}});
     let done = json!({"restartCount":0,"state":{"terminated":{"reason":"Completed","exitCode":0}}});
@@ -311,6 +311,16 @@ fn pod_status_matches_upstream_printers() {
             json!({"phase":"Running","containerStatuses":[{"ready":true,"restartCount":2,"state":{"running":{}},"lastState":{"terminated":{"finishedAt":"2026-01-01T00:55:00Z"}}}]}),
             "1/2 Running 2 (5m ago)",
         ),
+    ];
+    for (spec, status, expected) in rows {
+        assert_eq!(state(&pod(spec, status.clone())), expected, "{status}");
+    }
+}
+
+#[test]
+fn pod_status_shows_init_containers_until_they_are_done() {
+    let running = json!({"ready":true,"restartCount":3,"state":{"running":{}}});
+    let rows = [
         (
             json!({"containers":[{}],"initContainers":[{"name":"a"},{"name":"b"}]}),
             json!({"phase":"Pending","initContainerStatuses":[{"name":"a","state":{"terminated":{"exitCode":0}}},{"name":"b","state":{"running":{}}}]}),
@@ -336,7 +346,11 @@ fn pod_status_matches_upstream_printers() {
     for (spec, status, expected) in rows {
         assert_eq!(state(&pod(spec, status.clone())), expected, "{status}");
     }
-    let mut leaving = pod(two, json!({"phase":"Running"}));
+}
+
+#[test]
+fn pod_status_of_a_deleted_pod_is_terminating_or_unknown() {
+    let mut leaving = pod(json!({"containers":[{},{}]}), json!({"phase":"Running"}));
     leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:30:00Z");
     assert_eq!(state(&leaving), "0/2 Terminating 0");
     leaving["status"]["reason"] = json!("NodeLost");
@@ -394,7 +408,10 @@ fn lists_render_with_partial_objects() {
         (&table["columnDefinitions"], &table["rows"][0]["object"]),
         (&Value::Null, &Value::Null)
     );
-    assert_eq!(IncludeObject::parse("x").unwrap_err(), "unrecognized includeObject value: \"x\"");
+    assert_eq!(
+        IncludeObject::parse("x").unwrap_err().to_string(),
+        "unrecognized includeObject value: \"x\""
+    );
 }
 
 #[test]

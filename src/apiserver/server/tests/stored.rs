@@ -111,7 +111,7 @@ async fn a_list_that_covers_an_unreadable_object_fails_and_others_do_not() {
         assert_eq!(code, 200, "{url}: {list}");
         assert_eq!(list["items"].as_array().unwrap().len(), 1, "{url}");
     }
-    assert!(server.list_objects(&user, &gvr, &select).await.is_err());
+    assert!(server.watch_objects(&user, &gvr, &select, WatchStart::List).await.is_err());
     let unsafely = "ignoreStoreReadErrorWithClusterBreakingPotential=true";
     let remove = async |url: String| ask(&server, "DELETE", &url, "", "").await;
     assert_eq!(remove(format!("{bad}/damaged")).await.0, 500);

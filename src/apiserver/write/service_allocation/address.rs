@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::{Gvr, Status};
 use serde_json::{Value, json};
 
-use crate::registry::storage::Written;
+use crate::registry::storage::{Deletion, Written};
 use crate::registry::{Resource, metadata};
 use crate::request::context::Context;
 
@@ -59,8 +59,8 @@ pub(super) async fn release(context: &Context, address: &str) {
     for _ in 0..3 {
         match storage.get(&row, "", address).await {
             Ok(Some(object)) => match storage.delete(&row, &object).await {
-                Ok(Err(_)) => {}
-                Ok(Ok(_)) => return,
+                Ok(Deletion::Changed(_)) => {}
+                Ok(Deletion::Done(_)) => return,
                 Err(error) => {
                     return tracing::warn!(address, %error, "service address was not released");
                 }

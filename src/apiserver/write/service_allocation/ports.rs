@@ -112,58 +112,51 @@ pub(super) async fn allocate(
     }
     let own = old.map(all_ports).unwrap_or_default();
     let used = used(context).await?;
-    let asked = all_ports(value);
-    let mut book = Book { context, used, own, asked, dry_run, taken };
-    let count = entries(value).len();
+    let requested = all_ports(value);
+    let mut allocator = PortAllocator { context, used, own, requested, dry_run, taken };
+    allocate_node_ports(&mut allocator, value)?;
+    if wants_health_port(value) {
+        allocate_health_port(&mut allocator, value)?;
+    }
+    Ok(())
+}
+
+/// Allocates a node port for each port that has none. Ports of the same number, which differ in
+/// their protocol, share one (`updateNodePorts` of `pkg/registry/core/service/storage/alloc.go`).
+fn allocate_node_ports(allocator: &mut PortAllocator<'_>, value: &mut Value) -> Result<(), Status> {
     // The first node port of each port, and all of them.
     let mut by_port: HashMap<i64, u16> = HashMap::new();
     let mut node_ports: HashSet<u16> = HashSet::new();
-    // The node port that an entry of the same port asks for.
-    let mut wanted: HashMap<i64, u16> = HashMap::new();
-    for entry in entries(value) {
-        let node_port = port_of(entry, "nodePort");
-        if let Some(port) = entry.get("port").and_then(Value::as_i64)
-            && node_port != 0
-        {
-            wanted.entry(port).or_insert(node_port);
-        }
-    }
-    for index in 0..count {
+    let requested_later = first_requests(value);
+    for index in 0..entries(value).len() {
         let Some(entry) = entries(value).get(index) else { continue };
-        let asked = port_of(entry, "nodePort");
+        let requested = port_of(entry, "nodePort");
         let port = entry.get("port").and_then(Value::as_i64).unwrap_or(0);
-        if asked == 0 && !wants_ports(value) {
+        if requested == 0 && !wants_ports(value) {
             continue;
         }
         let path = Path::new("spec").child("ports").index(index).child("nodePort");
-        if let Some(outside) = no_port(entry, "nodePort") {
-            if dry_run {
+        if let Some(number) = no_port(entry, "nodePort") {
+            if allocator.dry_run {
                 continue;
             }
-            return Err(invalid(value, Error::invalid(&path, outside, book.outside())));
+            let error = Error::invalid(&path, number, allocator.out_of_range().to_string());
+            return Err(invalid(value, error));
         }
         let shared = by_port.get(&port).copied();
-        let given = match (asked, shared) {
+        let given = match (requested, shared) {
             (0, Some(shared)) => shared,
             // The same port for another protocol, requested explicitly later in the list.
-            (0, None) => match wanted.get(&port).copied() {
+            (0, None) => match requested_later.get(&port).copied() {
                 Some(later) => later,
-                None => {
-                    let found = book.next();
-                    if !dry_run {
-                        metrics::port(false, found.is_ok());
-                    }
-                    found.map_err(Status::internal)?
-                }
+                None => allocator.next_counted().map_err(|e| Status::internal(&e.to_string()))?,
             },
-            (asked, shared) if shared == Some(asked) || node_ports.contains(&asked) => asked,
-            (asked, _) => {
-                let taken = book.take(asked);
-                if !dry_run {
-                    metrics::port(true, taken.is_ok());
-                }
-                taken.map_err(|why| invalid(value, Error::invalid(&path, asked, why)))?;
-                asked
+            (number, shared) if shared == Some(number) || node_ports.contains(&number) => number,
+            (number, _) => {
+                allocator.take_counted(number).map_err(|why| {
+                    invalid(value, Error::invalid(&path, number, why.to_string()))
+                })?;
+                number
             }
         };
         by_port.entry(port).or_insert(given);
@@ -176,25 +169,48 @@ pub(super) async fn allocate(
             map.insert("nodePort".into(), given.into());
         }
     }
-    if wants_health_port(value) {
-        let refuse = |asked: i64, why: String| {
-            Status::internal(&format!(
-                "failed to allocate requested HealthCheck NodePort {asked}: {why}"
-            ))
-        };
-        let spec = value.get("spec").unwrap_or(&Value::Null);
-        if let Some(asked) = no_port(spec, "healthCheckNodePort") {
-            return if dry_run { Ok(()) } else { Err(refuse(asked, book.outside())) };
+    Ok(())
+}
+
+/// The first node port that the entries of each port request.
+fn first_requests(service: &Value) -> HashMap<i64, u16> {
+    let mut requests = HashMap::new();
+    for entry in entries(service) {
+        let node_port = port_of(entry, "nodePort");
+        if let Some(port) = entry.get("port").and_then(Value::as_i64)
+            && node_port != 0
+        {
+            requests.entry(port).or_insert(node_port);
         }
-        let asked = port_of(spec, "healthCheckNodePort");
-        let port = if asked == 0 {
-            book.next().map_err(Status::internal)?
-        } else {
-            book.take(asked).map_err(|why| refuse(asked.into(), why))?;
-            asked
-        };
-        set(value, "healthCheckNodePort", port.into());
     }
+    requests
+}
+
+/// Allocates the health-check node port of a load balancer.
+fn allocate_health_port(
+    allocator: &mut PortAllocator<'_>,
+    value: &mut Value,
+) -> Result<(), Status> {
+    let refuse = |requested: i64, why: PortError| {
+        Status::internal(&format!(
+            "failed to allocate requested HealthCheck NodePort {requested}: {why}"
+        ))
+    };
+    let spec = value.get("spec").unwrap_or(&Value::Null);
+    if let Some(number) = no_port(spec, "healthCheckNodePort") {
+        return match allocator.dry_run {
+            true => Ok(()),
+            false => Err(refuse(number, allocator.out_of_range())),
+        };
+    }
+    let requested = port_of(spec, "healthCheckNodePort");
+    let port = if requested == 0 {
+        allocator.next().map_err(|e| Status::internal(&e.to_string()))?
+    } else {
+        allocator.take(requested).map_err(|why| refuse(requested.into(), why))?;
+        requested
+    };
+    set(value, "healthCheckNodePort", port.into());
     Ok(())
 }
 
@@ -218,23 +234,59 @@ fn contains(bytes: &[u8], needle: &[u8]) -> bool {
     bytes.windows(needle.len()).any(|window| window == needle)
 }
 
-struct Book<'a> {
+/// Why a node port cannot be allocated; the texts are those of upstream's `portallocator`.
+#[derive(Debug, thiserror::Error)]
+enum PortError {
+    /// The port is outside the range of node ports.
+    #[error("provided port is not in the valid range. The range of valid ports is {first}-{last}")]
+    OutOfRange { first: u16, last: u16 },
+    /// Another Service has the port.
+    #[error("provided port is already allocated")]
+    Allocated,
+    /// No port is left.
+    #[error("failed to allocate a nodePort: range is full")]
+    Full,
+}
+
+/// Allocates the node ports of one write.
+struct PortAllocator<'a> {
     context: &'a Context,
+    /// Ports of all Services.
     used: HashSet<u16>,
+    /// Ports that the Service already has.
     own: HashSet<u16>,
     /// Ports that the Service requests explicitly; they are not chosen for its other ports.
-    asked: HashSet<u16>,
+    requested: HashSet<u16>,
     dry_run: bool,
     taken: &'a mut Vec<u16>,
 }
 
-impl Book<'_> {
-    fn outside(&self) -> String {
-        let (low, high) = self.context.server.services.ports;
-        format!("provided port is not in the valid range. The range of valid ports is {low}-{high}")
+impl PortAllocator<'_> {
+    fn out_of_range(&self) -> PortError {
+        let (first, last) = self.context.server.services.ports;
+        PortError::OutOfRange { first, last }
     }
 
-    fn take(&mut self, port: u16) -> Result<(), String> {
+    /// As [`PortAllocator::take`], counted in the metrics.
+    fn take_counted(&mut self, port: u16) -> Result<(), PortError> {
+        let taken = self.take(port);
+        if !self.dry_run {
+            metrics::port(true, taken.is_ok());
+        }
+        taken
+    }
+
+    /// As [`PortAllocator::next`], counted in the metrics.
+    fn next_counted(&mut self) -> Result<u16, PortError> {
+        let found = self.next();
+        if !self.dry_run {
+            metrics::port(false, found.is_ok());
+        }
+        found
+    }
+
+    /// Allocates a requested port.
+    fn take(&mut self, port: u16) -> Result<(), PortError> {
         let services = &self.context.server.services;
         let (low, high) = services.ports;
         if self.own.contains(&port) {
@@ -242,11 +294,11 @@ impl Book<'_> {
         }
         // A dry run only checks the allocated ports, as upstream's `portallocator` dry run does.
         if !self.dry_run && (port < low || port > high) {
-            return Err(self.outside());
+            return Err(self.out_of_range());
         }
         let mut held = services.held.lock();
         if self.used.contains(&port) || self.taken.contains(&port) || held.contains_key(&port) {
-            return Err("provided port is already allocated".into());
+            return Err(PortError::Allocated);
         }
         // A dry run must not block a write.
         if !self.dry_run {
@@ -256,7 +308,8 @@ impl Book<'_> {
         Ok(())
     }
 
-    fn next(&mut self) -> Result<u16, &'static str> {
+    /// Allocates any free port.
+    fn next(&mut self) -> Result<u16, PortError> {
         let (low, high) = self.context.server.services.ports;
         let size = u64::from(high - low) + 1;
         // Users choose ports from the lower end, so it is allocated last.
@@ -265,10 +318,11 @@ impl Book<'_> {
         let upper = (0..size - reserved).map(|step| reserved + (start + step) % (size - reserved));
         for offset in upper.chain(0..reserved) {
             let port = u16::try_from(u64::from(low) + offset).unwrap_or(high);
-            if !self.own.contains(&port) && !self.asked.contains(&port) && self.take(port).is_ok() {
+            let is_free = !self.own.contains(&port) && !self.requested.contains(&port);
+            if is_free && self.take(port).is_ok() {
                 return Ok(port);
             }
         }
-        Err("failed to allocate a nodePort: range is full")
+        Err(PortError::Full)
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::registry::objects::Objects;
 use crate::registry::selection::Selection;
-use crate::registry::storage::Written;
+use crate::registry::storage::{Deletion, Written};
 use crate::registry::watch_cache::{EventType, Filter};
 use api::schema::Schema;
 use api::{Gvr, Object};
@@ -95,7 +95,9 @@ async fn selectors_see_what_was_before_a_change_in_history_too() {
     let back = world.write("a", "x", left).await;
     let storage = world.objects.storage();
     let there = storage.get(&world.row, "n", "a").await.unwrap().unwrap();
-    let gone = storage.delete(&world.row, &there).await.unwrap().unwrap();
+    let Deletion::Done(gone) = storage.delete(&world.row, &there).await.unwrap() else {
+        panic!("the object changed");
+    };
     let cache = world.objects.cache(&world.row);
     cache.wait_for(0).await.unwrap();
     let selection = Selection::parse(&world.row, "l=x", "").unwrap();

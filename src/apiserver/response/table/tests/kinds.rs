@@ -5,9 +5,21 @@ use serde_json::json;
 use super::super::*;
 use super::{cells, meta};
 
+/// Checks the cells of objects of the core group: kind, object, cells.
+fn check_core<const N: usize>(rows: [(&str, Value, Value); N]) {
+    check(rows.map(|(kind, object, expected)| ("", kind, object, expected)));
+}
+
+/// Checks the cells of objects: group, kind, object, cells.
+fn check<const N: usize>(rows: [(&str, &str, Value, Value); N]) {
+    for (group, kind, object, expected) in rows {
+        assert_eq!(cells(group, kind, &object), expected, "{object}");
+    }
+}
+
 #[test]
-fn prints_core_kinds() {
-    let rows = [
+fn prints_configuration_and_namespaces() {
+    check_core([
         (
             "ConfigMap",
             json!({"metadata":meta("c"),"data":{"a":"1"},"binaryData":{"b":""}}),
@@ -23,6 +35,12 @@ fn prints_core_kinds() {
             json!({"metadata":{"name":"n"},"status":{"phase":"Active"}}),
             json!(["n", "Active", "<unknown>"]),
         ),
+    ]);
+}
+
+#[test]
+fn prints_services_and_endpoints() {
+    check_core([
         (
             "Service",
             json!({"metadata":meta("a"),"spec":{"type":"ClusterIP","clusterIPs":["10.43.0.9"],"ports":[{"port":80,"protocol":"TCP"}],"selector":{"a":"b"}}}),
@@ -52,6 +70,12 @@ fn prints_core_kinds() {
             json!({"metadata":meta("e"),"subsets":[{"addresses":[{"ip":"1.1.1.1"},{"ip":"1.1.1.2"}],"ports":[{"port":1},{"port":2}]}]}),
             json!(["e", "1.1.1.1:1,1.1.1.2:1,1.1.1.1:2 + 1 more...", "60m"]),
         ),
+    ]);
+}
+
+#[test]
+fn prints_volumes_and_quotas() {
+    check_core([
         (
             "PersistentVolumeClaim",
             json!({"metadata":meta("c"),"spec":{"volumeName":"v","storageClassName":"s","volumeMode":"Filesystem"},
@@ -71,6 +95,12 @@ fn prints_core_kinds() {
             json!({"metadata":meta("q"),"status":{"hard":{"limits.cpu":"2","pods":"10","requests.cpu":"1"},"used":{"pods":"3","limits.cpu":"500m"}}}),
             json!(["q", "pods: 3/10, requests.cpu: 0/1", "limits.cpu: 500m/2", "60m"]),
         ),
+    ]);
+}
+
+#[test]
+fn prints_events_and_nodes() {
+    check_core([
         (
             "Event",
             json!({"metadata":meta("e"),"type":"Normal","reason":"Pulled","message":" done \n","count":4,"firstTimestamp":"2026-01-01T00:00:00Z","lastTimestamp":"2026-01-01T00:59:00Z",
@@ -106,10 +136,7 @@ fn prints_core_kinds() {
                 "containerd://2"
             ]),
         ),
-    ];
-    for (kind, object, expected) in rows {
-        assert_eq!(cells("", kind, &object), expected, "{object}");
-    }
+    ]);
 }
 
 #[test]
@@ -182,8 +209,8 @@ fn prints_autoscalers() {
 }
 
 #[test]
-fn prints_the_other_groups() {
-    let rows = [
+fn prints_network_kinds() {
+    check([
         (
             "networking.k8s.io",
             "Ingress",
@@ -210,6 +237,12 @@ fn prints_the_other_groups() {
             json!({"metadata":meta("s"),"addressType":"IPv4","ports":[{"port":80},{"name":"x"}],"endpoints":[{"addresses":["1.1.1.1"]},{"addresses":["1.1.1.2"]},{"addresses":["1.1.1.3"]},{"addresses":["1.1.1.4"]}]}),
             json!(["s", "IPv4", "80,x", "1.1.1.1,1.1.1.2,1.1.1.3 + 1 more...", "60m"]),
         ),
+    ]);
+}
+
+#[test]
+fn prints_policies_roles_and_certificates() {
+    check([
         (
             "policy",
             "PodDisruptionBudget",
@@ -229,6 +262,12 @@ fn prints_the_other_groups() {
             "status":{"conditions":[{"type":"Approved"}],"certificate":"eA=="}}),
             json!(["c", "60m", "s/n", "u", "60m", "Approved,Issued"]),
         ),
+    ]);
+}
+
+#[test]
+fn prints_scheduling_storage_and_flow_control() {
+    check([
         (
             "scheduling.k8s.io",
             "PriorityClass",
@@ -247,6 +286,12 @@ fn prints_the_other_groups() {
             json!({"metadata":meta("d"),"spec":{"attachRequired":false,"tokenRequests":[{"audience":"a"}]}}),
             json!(["d", false, false, false, "a", false, "<none>", "60m"]),
         ),
+    ]);
+}
+
+#[test]
+fn prints_extension_kinds() {
+    check([
         (
             "admissionregistration.k8s.io",
             "ValidatingAdmissionPolicyBinding",
@@ -292,8 +337,5 @@ fn prints_the_other_groups() {
             json!({"metadata":meta("r")}),
             json!(["r", "2026-01-01T00:00:00Z"]),
         ),
-    ];
-    for (group, kind, object, expected) in rows {
-        assert_eq!(cells(group, kind, &object), expected, "{object}");
-    }
+    ]);
 }
