@@ -493,3 +493,6 @@ pub(super) async fn delete_collection(
     }
     encode::list(context, &head, items).await
 }
+
+#[cfg(test)]
+mod tests;

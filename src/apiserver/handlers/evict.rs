@@ -55,20 +55,22 @@ pub(super) async fn evict(
     for _ in 0..RETRY_MAX {
         let pod = get::current(context).await?;
         let value = pod.value().map_err(|e| Status::internal(&e.to_string()))?;
-        let ground = match is_exempt(&value) {
-            true => Ground::Exempt,
+        let reason = match is_exempt(&value) {
+            true => EvictionReason::Exempt,
             false => reserve(context, &pod, &value, delete_options.dry_run).await?,
         };
         let mut wanted = delete_options.clone();
-        if !given_version && ground.holds_for_this_state(&value) {
+        if !given_version && reason.requires_unchanged(&value) {
             wanted.resource_version = Some(pod.resource_version.to_string());
         }
-        match (go(context, name, &options, &pod, wanted).await, ground) {
+        match (evict_pod(context, name, &options, &pod, wanted).await, reason) {
             // It may be ready by now, and guarded.
-            (Err(refusal), Ground::Exempt) if refusal.code == 409 && !given_version => {
+            (Err(refusal), EvictionReason::Exempt) if refusal.code == 409 && !given_version => {
                 refused = refusal;
             }
-            (Err(refusal), Ground::Unready(budget)) if refusal.code == 409 && !given_version => {
+            (Err(refusal), EvictionReason::Unready(budget))
+                if refusal.code == 409 && !given_version =>
+            {
                 return Err(still_processed(&budget));
             }
             (outcome, _) => {
@@ -80,32 +82,33 @@ pub(super) async fn evict(
     Err(refused)
 }
 
-/// Why a pod may go.
-enum Ground {
-    /// No budget is checked.
+/// Why a pod may be evicted.
+enum EvictionReason {
+    /// Budgets do not apply to the pod.
     Exempt,
-    /// It is not ready, and this budget lets such go.
+    /// The pod is not ready, and the budget of this name allows the eviction of unready pods.
     Unready(String),
-    /// A budget was reduced, or there is none.
-    Taken,
+    /// The budget was decremented, or no budget selects the pod.
+    Allowed,
 }
 
-impl Ground {
-    /// Whether it is one only as long as the pod does not change: it could become ready.
-    fn holds_for_this_state(&self, pod: &Value) -> bool {
+impl EvictionReason {
+    /// Whether the reason is valid only while the pod does not change, because it could become
+    /// ready (upstream's `shouldEnforceResourceVersion`).
+    fn requires_unchanged(&self, pod: &Value) -> bool {
         match self {
             Self::Exempt => {
                 let phase = pod.pointer("/status/phase").and_then(Value::as_str);
                 phase == Some("Pending") && metadata::text(pod, "deletionTimestamp").is_empty()
             }
             Self::Unready(_) => true,
-            Self::Taken => false,
+            Self::Allowed => false,
         }
     }
 }
 
 /// Marks the pod and deletes it.
-async fn go(
+async fn evict_pod(
     context: &Context,
     name: &str,
     options: &WriteOptions,
@@ -145,23 +148,25 @@ async fn reserve(
     pod: &Object,
     value: &Value,
     dry_run: bool,
-) -> Result<Ground, Status> {
+) -> Result<EvictionReason, Status> {
     let row = budgets_row(context)?;
     let storage = context.server.objects.storage();
     for _ in 0..RETRY_MAX {
-        let Some(budget) = budget_of(context, &row, pod).await? else { return Ok(Ground::Taken) };
+        let Some(budget) = budget_of(context, &row, pod).await? else {
+            return Ok(EvictionReason::Allowed);
+        };
         let mut budget_value = budget.value().map_err(|e| Status::internal(&e.to_string()))?;
-        if !is_ready(value) && unhealthy_may_go(&budget_value) {
-            return Ok(Ground::Unready(budget.key.name.to_string()));
+        if !is_ready(value) && allows_unready(&budget_value) {
+            return Ok(EvictionReason::Unready(budget.key.name.to_string()));
         }
         decrement(&mut budget_value, &pod.key.name)?;
         if dry_run {
-            return Ok(Ground::Taken);
+            return Ok(EvictionReason::Allowed);
         }
         if let Written::Done(_) =
             storage.write(&row, &budget_value, budget.resource_version).await?
         {
-            return Ok(Ground::Taken);
+            return Ok(EvictionReason::Allowed);
         }
     }
     let message = "couldn't update PodDisruptionBudget due to conflicts";
@@ -205,7 +210,7 @@ fn is_ready(pod: &Value) -> bool {
 }
 
 /// An unready pod may go without counting: always, or while the others are healthy enough.
-fn unhealthy_may_go(budget: &Value) -> bool {
+fn allows_unready(budget: &Value) -> bool {
     let number = |field: &str| {
         budget.pointer(&format!("/status/{field}")).and_then(Value::as_i64).unwrap_or(0)
     };
@@ -313,4 +318,115 @@ async fn mark_disrupted(
         })
         .await
         .map(|updated| updated.object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `canIgnorePDB` and `shouldEnforceResourceVersion` of
+    /// `pkg/registry/core/pod/storage/eviction.go`.
+    #[test]
+    fn finished_pending_and_terminating_pods_ignore_budgets() {
+        let pod = |phase: &str, is_terminating: bool| {
+            let mut pod = json!({"metadata": {}, "status": {"phase": phase}});
+            if is_terminating {
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            }
+            pod
+        };
+        // Phase, terminating; exempt, the resource version is enforced.
+        let rows = [
+            ("Running", false, false, true),
+            ("Running", true, true, false),
+            ("Pending", false, true, true),
+            ("Pending", true, true, false),
+            ("Succeeded", false, true, false),
+            ("Failed", false, true, false),
+        ];
+        for (phase, is_terminating, exempt, enforced) in rows {
+            let pod = pod(phase, is_terminating);
+            assert_eq!(is_exempt(&pod), exempt, "{pod}");
+            let reason =
+                if exempt { EvictionReason::Exempt } else { EvictionReason::Unready("b".into()) };
+            assert_eq!(reason.requires_unchanged(&pod), enforced, "{pod}");
+        }
+    }
+
+    /// The policies `IfHealthyBudget` (also the default) and `AlwaysAllow`.
+    #[test]
+    fn unready_pods_are_evicted_always_or_while_the_budget_is_healthy() {
+        let rows = [
+            (Some("AlwaysAllow"), 0, 2, true),
+            (Some("IfHealthyBudget"), 2, 2, true),
+            (Some("IfHealthyBudget"), 1, 2, false),
+            (None, 3, 2, true),
+            (None, 1, 2, false),
+            (None, 0, 0, false),
+        ];
+        for (policy, current, desired, expected) in rows {
+            let budget = json!({"spec": {"unhealthyPodEvictionPolicy": policy},
+                "status": {"currentHealthy": current, "desiredHealthy": desired}});
+            assert_eq!(allows_unready(&budget), expected, "{budget}");
+        }
+    }
+
+    /// `checkAndDecrement` and `createTooManyRequestsError`.
+    #[test]
+    fn a_budget_is_decremented_while_it_allows_disruptions() {
+        let budget =
+            |status: Value| json!({"metadata": {"name": "b", "generation": 2}, "status": status});
+        let full: serde_json::Map<String, Value> =
+            (0..=DISRUPTED_MAX).map(|n| (n.to_string(), json!(""))).collect();
+        let guarded = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let rows = [
+            (
+                json!({"observedGeneration": 1, "disruptionsAllowed": 1}),
+                (
+                    429,
+                    guarded,
+                    "The disruption budget b is still being processed by the server.",
+                    10,
+                ),
+            ),
+            (
+                json!({"observedGeneration": 2, "disruptionsAllowed": 0, "desiredHealthy": 3, "currentHealthy": 2}),
+                (
+                    429,
+                    guarded,
+                    "The disruption budget b needs 3 healthy pods and has 2 currently",
+                    0,
+                ),
+            ),
+            (
+                json!({"observedGeneration": 2, "disruptionsAllowed": -1}),
+                (
+                    403,
+                    "poddisruptionbudget.policy \"b\" is forbidden: pdb disruptions allowed is negative",
+                    "",
+                    0,
+                ),
+            ),
+            (
+                json!({"observedGeneration": 2, "disruptionsAllowed": 1, "disruptedPods": full}),
+                (
+                    403,
+                    "poddisruptionbudget.policy \"b\" is forbidden: DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+                    "",
+                    0,
+                ),
+            ),
+        ];
+        for (status, (code, message, cause, retry)) in rows {
+            let refused = decrement(&mut budget(status), "p").unwrap_err();
+            assert_eq!((refused.code, refused.message.as_str()), (code, message));
+            let details = refused.details.unwrap_or_default();
+            let causes: String = details.causes.into_iter().map(|cause| cause.message).collect();
+            assert_eq!((causes.as_str(), details.retry_after_seconds), (cause, retry));
+        }
+        let mut allowing = budget(json!({"observedGeneration": 2, "disruptionsAllowed": 2}));
+        decrement(&mut allowing, "p").unwrap();
+        assert_eq!(allowing["status"]["disruptionsAllowed"], 1);
+        assert!(allowing["status"]["disruptedPods"]["p"].is_string());
+    }
 }

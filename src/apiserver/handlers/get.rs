@@ -42,3 +42,36 @@ pub(super) async fn current(context: &Context) -> Result<Object, Status> {
     let found = storage.get(&context.row, context.namespace(), name).await?;
     found.ok_or_else(|| context.not_found(name))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::server::tests::{answer, post, server};
+    use serde_json::json;
+
+    /// `ParseResourceVersion` of `APIObjectVersioner`: the cacher returns its error as it is, the
+    /// store that serves Events makes it a bad request (`storage/etcd3/store.go`).
+    #[tokio::test]
+    async fn a_get_needs_an_existing_object_and_a_numeric_resource_version() {
+        let server = server();
+        let url = "/api/v1/namespaces/n/configmaps";
+        assert_eq!(post(&server, url, json!({"metadata": {"name": "a"}})).await.0, 201);
+        let invalid = "resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax";
+        let rows = [
+            ("configmaps/a", "200 ".to_owned()),
+            ("configmaps/a?resourceVersion=0", "200 ".to_owned()),
+            ("configmaps/a?resourceVersion=x", format!("500 {invalid}")),
+            (
+                "configmaps/a?resourceVersion=18446744073709551616",
+                format!("500 {invalid}")
+                    .replace("\"x\"", "\"18446744073709551616\"")
+                    .replace("invalid syntax", "value out of range"),
+            ),
+            ("events/a?resourceVersion=x", format!("400 invalid resource version: {invalid}")),
+            ("configmaps/b", "404 configmaps \"b\" not found".to_owned()),
+        ];
+        for (path, expected) in rows {
+            let url = format!("/api/v1/namespaces/n/{path}");
+            assert_eq!(answer(&server, "GET", &url, "", "").await, expected, "{path}");
+        }
+    }
+}

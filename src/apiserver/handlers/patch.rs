@@ -345,3 +345,96 @@ async fn apply(
     let code = if updated.created { StatusCode::CREATED } else { StatusCode::OK };
     encode::object(context, code, &updated.object)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::tests::{answer, post, server};
+    use serde_json::json;
+
+    const JSON: &str = "application/json-patch+json";
+    const MERGE: &str = "application/merge-patch+json";
+    const STRATEGIC: &str = "application/strategic-merge-patch+json";
+    const APPLY: &str = "application/apply-patch+yaml";
+
+    /// Texts of `PatchResource`, `jsonPatcher` and `smpPatcher` in `endpoints/handlers/patch.go`,
+    /// `checkName`, `ValidatePatchOptions` and `evanphx/json-patch`.
+    #[tokio::test]
+    async fn patches_are_decoded_by_their_content_type() {
+        let server = server();
+        let url = "/api/v1/namespaces/n/configmaps";
+        let map = json!({"metadata": {"name": "a"}, "data": {"k": "v"}});
+        assert_eq!(post(&server, url, map).await.0, 201);
+        let rows = [
+            ("a", "text/plain", "{}", "415 415: Unsupported Media Type"),
+            ("a", "application/json", "{}", "415 415: Unsupported Media Type"),
+            ("a", "application/merge-patch+json; charset=utf-8", "{}", "200 "),
+            ("a", STRATEGIC, r#"{"data": {"k": "w"}}"#, "200 "),
+            ("a", JSON, r#"[{"op": "replace", "path": "/data/k", "value": "x"}]"#, "200 "),
+            ("a", MERGE, r#"{"data": {"k": null}}"#, "200 "),
+            (
+                "a",
+                MERGE,
+                r#"{"metadata": {"name": "b"}}"#,
+                "400 the name of the object (b) does not match the name on the URL (a)",
+            ),
+            ("absent", MERGE, "{}", "404 configmaps \"absent\" not found"),
+            (
+                "a?force=true",
+                MERGE,
+                "{}",
+                "422 PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch",
+            ),
+            (
+                "a",
+                APPLY,
+                "{}",
+                "422 PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+            ),
+            (
+                "new?fieldManager=m",
+                APPLY,
+                "{apiVersion: v1, kind: ConfigMap, metadata: {name: new}}",
+                "201 ",
+            ),
+            (
+                "new?fieldManager=m",
+                APPLY,
+                "{apiVersion: v1, kind: ConfigMap, metadata: {name: new}, data: {k: v}}",
+                "200 ",
+            ),
+        ];
+        for (name, kind, body, expected) in rows {
+            let answered = answer(&server, "PATCH", &format!("{url}/{name}"), kind, body).await;
+            assert_eq!(answered, expected, "{name} {kind} {body}");
+        }
+    }
+
+    /// `DecodeInto` of the internal type finds no version; `strategicPatchObject` does not decode.
+    #[test]
+    fn a_patch_may_remove_the_version_only_by_strategic_merge() {
+        let rows = [
+            (PatchType::Json, json!({"kind": "Pod"}), true),
+            (PatchType::Merge, json!({"apiVersion": null}), true),
+            (PatchType::Merge, json!({"apiVersion": ""}), true),
+            (PatchType::Merge, json!({"apiVersion": "/"}), true),
+            (PatchType::Merge, json!({"apiVersion": "v1"}), false),
+            (PatchType::Json, json!([]), false),
+            (PatchType::Strategic, json!({"kind": "Pod"}), false),
+        ];
+        for (kind, patched, expected) in rows {
+            assert_eq!(is_unversioned(kind, &patched), expected, "{kind:?} {patched}");
+        }
+    }
+
+    #[test]
+    fn errors_do_not_quote_secrets() {
+        let patch = Patch::decode(PatchType::Merge, &Bytes::from_static(b"{}")).unwrap();
+        let schema = Schema::builtin();
+        for (kind, expected) in [("Secret", "(not shown)"), ("ConfigMap", r#"{"data":"x"}"#)] {
+            let kind = Gvk::new("", "v1", kind);
+            let shown = patch.shown(&schema, &kind, &json!({}), b"{}", br#"{"data":"x"}"#);
+            assert_eq!(shown, expected);
+        }
+    }
+}

@@ -229,3 +229,71 @@ fn options_object(context: &Context) -> Value {
     }
     Value::Object(map)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::server::tests::{answer, post, server};
+    use serde_json::json;
+
+    /// `validateContainer`, `LogLocation` and `streamLocation` of `pkg/registry/core/pod/strategy.go`
+    /// and `ValidatePodLogOptions`. Without a connection to nodes, a request that passes all checks
+    /// is answered with 501.
+    #[tokio::test]
+    async fn streams_need_a_container_a_node_and_valid_options() {
+        let server = server();
+        let pods = "/api/v1/namespaces/n/pods";
+        for (name, containers) in [("one", &["a"] as &[&str]), ("two", &["a", "b"])] {
+            let containers: Vec<_> = containers
+                .iter()
+                .map(|name| json!({"name": name, "image": "i", "terminationMessagePolicy": "File", "imagePullPolicy": "Always"}))
+                .collect();
+            let pod = json!({"metadata": {"name": name}, "spec": {"containers": containers}});
+            assert_eq!(post(&server, pods, pod).await.0, 201);
+        }
+        let rows = [
+            ("GET", "one/log", "204 "),
+            ("GET", "absent/log", "404 pods \"absent\" not found"),
+            ("GET", "one/log?container=x", "400 container x is not valid for pod one"),
+            (
+                "GET",
+                "two/log",
+                "400 a container name must be specified for pod two, choose one of: [a b]",
+            ),
+            ("GET", "two/log?container=b", "204 "),
+            (
+                "GET",
+                "one/log?tailLines=-1",
+                "422 PodLogOptions \"one\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0",
+            ),
+            (
+                "GET",
+                "one/log?limitBytes=0",
+                "422 PodLogOptions \"one\" is invalid: limitBytes: Invalid value: 0: must be greater than 0",
+            ),
+            (
+                "GET",
+                "one/log?sinceSeconds=0",
+                "422 PodLogOptions \"one\" is invalid: sinceSeconds: Invalid value: 0: must be greater than 0",
+            ),
+            ("POST", "one/exec?command=ls", "400 pod one does not have a host assigned"),
+            ("POST", "one/exec?container=x", "400 container x is not valid for pod one"),
+            ("POST", "one/portforward", "400 pod one does not have a host assigned"),
+            (
+                "POST",
+                "one/log",
+                "405 the server does not allow this method on the requested resource",
+            ),
+            (
+                "PUT",
+                "one/attach",
+                "405 the server does not allow this method on the requested resource",
+            ),
+            ("GET", "a:b:c:d/proxy", "400 invalid request \"a:b:c:d\""),
+            ("GET", "absent:80/proxy/x", "404 pods \"absent\" not found"),
+        ];
+        for (method, path, expected) in rows {
+            let answered = answer(&server, method, &format!("{pods}/{path}"), "", "").await;
+            assert_eq!(answered, expected, "{method} {path}");
+        }
+    }
+}

@@ -107,3 +107,40 @@ pub(super) async fn token(
     let answer = issuer.issue(&context.user, &account, request).await?;
     encode::value(context, StatusCode::CREATED, &answer)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::server::tests::{answer, post, server};
+    use serde_json::json;
+
+    /// `EnsureObjectNamespaceMatchesRequestNamespace`, `ValidatePodBinding` and `TokenREST.Create`,
+    /// which reads the service account before it issues a token.
+    #[tokio::test]
+    async fn bindings_and_token_requests_are_for_objects_of_the_url() {
+        let server = server();
+        let namespace = "/api/v1/namespaces/n";
+        let account = json!({"metadata": {"name": "a"}});
+        assert_eq!(post(&server, &format!("{namespace}/serviceaccounts"), account).await.0, 201);
+        let other_namespace = "400 the namespace of the provided object does not match the namespace sent on the request";
+        let rows = [
+            ("serviceaccounts/a/token", r#"{"metadata": {"namespace": "m"}}"#, other_namespace),
+            ("serviceaccounts/b/token", "{}", "404 serviceaccounts \"b\" not found"),
+            ("bindings", r#"{"metadata": {"name": "p", "namespace": "m"}}"#, other_namespace),
+            (
+                "bindings",
+                r#"{"metadata": {"name": "p"}, "target": {"kind": "Node"}}"#,
+                "500 target.name: Required value",
+            ),
+            (
+                "bindings",
+                r#"{"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "m"}}"#,
+                "404 pods \"p\" not found",
+            ),
+        ];
+        for (path, body, expected) in rows {
+            let url = format!("{namespace}/{path}");
+            let answered = answer(&server, "POST", &url, "application/json", body).await;
+            assert_eq!(answered, expected, "{path} {body}");
+        }
+    }
+}

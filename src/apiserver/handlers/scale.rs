@@ -238,3 +238,81 @@ fn with_scale(
     }
     Ok(new)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::server::tests::{answer, ask, post, server};
+    use serde_json::json;
+
+    /// `ScaleREST` and `scaleUpdatedObjectInfo` of `pkg/registry/apps/deployment/storage`, and
+    /// `ValidateScale` of `pkg/apis/autoscaling/validation`.
+    #[tokio::test]
+    async fn a_scale_sets_the_replicas_of_the_object_that_it_names() {
+        let server = server();
+        let url = "/apis/apps/v1/namespaces/n/deployments";
+        let deployment = json!({"metadata": {"name": "d"}, "spec": {"replicas": 2,
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+        assert_eq!(post(&server, url, deployment).await.0, 201);
+        let merge = "application/merge-patch+json";
+        let json = "application/json";
+        let rows = [
+            (
+                "PUT",
+                "d",
+                json,
+                r#"{"metadata": {"name": "d"}, "spec": {"replicas": 3}}"#,
+                "200 ",
+                3,
+            ),
+            ("PATCH", "d", merge, r#"{"spec": {"replicas": 4}}"#, "200 ", 4),
+            (
+                "PUT",
+                "d",
+                json,
+                r#"{"metadata": {"name": "d"}, "spec": {"replicas": -1}}"#,
+                "422 Scale.autoscaling \"d\" is invalid: spec.replicas: Invalid value: -1: must be greater than or equal to 0",
+                4,
+            ),
+            (
+                "PUT",
+                "d",
+                json,
+                r#"{"metadata": {"name": "x"}, "spec": {"replicas": 5}}"#,
+                "400 the name of the object (x) does not match the name on the URL (d)",
+                4,
+            ),
+            (
+                "PUT",
+                "d",
+                json,
+                r#"{"metadata": {"name": "d", "namespace": "m"}, "spec": {"replicas": 5}}"#,
+                "400 the namespace of the provided object does not match the namespace sent on the request",
+                4,
+            ),
+            (
+                "PUT",
+                "d",
+                json,
+                r#"{"metadata": {"name": "d", "resourceVersion": "1"}, "spec": {"replicas": 5}}"#,
+                "409 Operation cannot be fulfilled on deployments.apps \"d\": the object has been modified; please apply your changes to the latest version and try again",
+                4,
+            ),
+            (
+                "PUT",
+                "absent",
+                json,
+                r#"{"metadata": {"name": "absent"}}"#,
+                "404 deployments.apps \"absent\" not found",
+                4,
+            ),
+        ];
+        for (method, name, kind, body, expected, replicas) in rows {
+            let scale = format!("{url}/{name}/scale");
+            assert_eq!(answer(&server, method, &scale, kind, body).await, expected, "{body}");
+            let (_, scale) = ask(&server, "GET", &format!("{url}/d/scale"), "", "").await;
+            assert_eq!(scale["spec"]["replicas"], replicas, "{body}");
+            assert_eq!(scale["status"]["selector"], "a=b");
+        }
+    }
+}

@@ -36,7 +36,6 @@ pub(super) async fn delete(
 
 async fn authorize(context: &Context, name: &str) -> Result<(), Status> {
     let gvr = &context.row.spec.gvr;
-    let refuse = |why: String| Err(Status::forbidden(&gvr.group, &gvr.resource, name, &why));
     let attributes = Attributes {
         verb: VERB,
         group: &gvr.group,
@@ -46,13 +45,39 @@ async fn authorize(context: &Context, name: &str) -> Result<(), Status> {
         name,
         ..Attributes::default()
     };
-    match context.server.parts.authorizer.authorize(&context.user, &attributes).await {
-        Decision::Allow(_) => Ok(()),
+    let decision = context.server.parts.authorizer.authorize(&context.user, &attributes).await;
+    denial(decision)
+        .map_or(Ok(()), |why| Err(Status::forbidden(&gvr.group, &gvr.resource, name, &why)))
+}
+
+/// Why a decision does not permit the deletion; `None` when it does.
+fn denial(decision: Decision) -> Option<String> {
+    match decision {
+        Decision::Allow(_) => None,
         Decision::Deny(reason) | Decision::NoOpinion(reason) => {
-            refuse(format!("not permitted to do \"{VERB}\", reason: {reason}"))
+            Some(format!("not permitted to do \"{VERB}\", reason: {reason}"))
         }
         Decision::Failed(failure) => {
-            refuse(format!("error while checking permission for \"{VERB}\", {}", failure.error))
+            Some(format!("error while checking permission for \"{VERB}\", {}", failure.error))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `authorizeUnsafeDelete` of `endpoints/handlers/delete.go`.
+    #[test]
+    fn an_unsafe_deletion_needs_an_allowing_decision() {
+        let refused = "not permitted to do \"unsafe-delete-ignore-read-errors\", reason: no rule";
+        let rows = [
+            (Decision::Allow("a rule".into()), None),
+            (Decision::Deny("no rule".into()), Some(refused)),
+            (Decision::NoOpinion("no rule".into()), Some(refused)),
+        ];
+        for (decision, expected) in rows {
+            assert_eq!(denial(decision).as_deref(), expected);
         }
     }
 }

@@ -48,11 +48,12 @@ pub(crate) enum Item {
 /// How a watch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// Behind this revision.
+    /// With the changes after this revision.
     After(i64),
-    /// With the present objects, then changes; `marked` ends them with the bookmark of a streaming
-    /// list.
-    Initial { at_least: i64, consistent: bool, marked: bool },
+    /// With the current objects, then changes. `at_least`: the revision that the objects have
+    /// reached; `consistent`: the objects include every acknowledged write; `has_bookmark`: the
+    /// bookmark of a streaming list follows the objects.
+    Initial { at_least: i64, consistent: bool, has_bookmark: bool },
 }
 
 /// A running watch of one cache.
@@ -101,7 +102,7 @@ pub(crate) async fn open(
                 }
             }
         }
-        Start::Initial { at_least, consistent, marked } => {
+        Start::Initial { at_least, consistent, has_bookmark } => {
             cache = if consistent {
                 objects.fresh_cache(row).await?
             } else {
@@ -111,7 +112,7 @@ pub(crate) async fn open(
             };
             let (objects, position, revision) = cache.initial_and_watch(&filter);
             initial = Some((objects, 0));
-            if marked {
+            if has_bookmark {
                 pending.push_back(Item::Bookmark { revision, initial: true });
             }
             position
@@ -137,7 +138,7 @@ pub(crate) async fn open(
 
 /// The requested timeout of a watch: `None` for 0, zero for negative values; values that overflow
 /// nanoseconds wrap around like upstream's multiplication.
-fn wished(seconds: i64) -> Option<Duration> {
+fn timeout_of(seconds: i64) -> Option<Duration> {
     let nanos = seconds.wrapping_mul(1_000_000_000);
     (nanos != 0).then(|| Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
 }
@@ -227,11 +228,13 @@ fn start_of(options: &ListOptions) -> Result<Start, Status> {
     Ok(match (options.send_initial_events, options.resource_version.as_str()) {
         // Without a version upstream sets `sendInitialEvents` itself (`SetListOptionsDefaults`).
         (Some(true) | None, "") => {
-            Start::Initial { at_least: 0, consistent: true, marked: options.bookmarks }
+            Start::Initial { at_least: 0, consistent: true, has_bookmark: options.bookmarks }
         }
-        (Some(true), _) | (None, "0") => {
-            Start::Initial { at_least: revision, consistent: false, marked: options.bookmarks }
-        }
+        (Some(true), _) | (None, "0") => Start::Initial {
+            at_least: revision,
+            consistent: false,
+            has_bookmark: options.bookmarks,
+        },
         _ => Start::After(revision),
     })
 }
@@ -256,7 +259,7 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
             objects.storage().backend().read_index().await.map_err(|e| status::of_store(&e))?;
         start = Start::After(revision.0);
     }
-    let timeout = options.timeout.and_then(wished);
+    let timeout = options.timeout.and_then(timeout_of);
     let mut watch = open(objects, &context.row, filter, start, options.bookmarks, timeout).await?;
     watch.held = context.watching.lock().take();
     let encoder = Encoder {
@@ -472,4 +475,72 @@ fn line(kind: EventType, object: &Object) -> Bytes {
     object.write_json(&mut out);
     out.extend_from_slice(b"}\n");
     out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Query;
+
+    /// `SetListOptionsDefaults` and `ValidateListOptions` of
+    /// `k8s.io/apimachinery/pkg/apis/meta/internalversion`.
+    #[test]
+    fn a_watch_begins_with_the_initial_objects_unless_a_resource_version_is_given() {
+        let initial = |at_least, consistent, has_bookmark| Start::Initial {
+            at_least,
+            consistent,
+            has_bookmark,
+        };
+        let match_rule = "resourceVersionMatch=NotOlderThan";
+        let rows = [
+            (String::new(), initial(0, true, false)),
+            ("allowWatchBookmarks=true".to_owned(), initial(0, true, true)),
+            ("resourceVersion=0".to_owned(), initial(0, false, false)),
+            ("resourceVersion=7".to_owned(), Start::After(7)),
+            (
+                format!("sendInitialEvents=true&allowWatchBookmarks=true&{match_rule}"),
+                initial(0, true, true),
+            ),
+            (
+                format!(
+                    "sendInitialEvents=true&allowWatchBookmarks=true&resourceVersion=7&{match_rule}"
+                ),
+                initial(7, false, true),
+            ),
+            (format!("sendInitialEvents=false&resourceVersion=7&{match_rule}"), Start::After(7)),
+        ];
+        for (query, expected) in rows {
+            let options = ListOptions::read(&Query::parse(&query), true).unwrap();
+            assert_eq!(start_of(&options).unwrap(), expected, "{query}");
+        }
+    }
+
+    /// `ListResource` of `endpoints/handlers/get.go` multiplies `timeoutSeconds` by a second and
+    /// chooses a random timeout only for 0.
+    #[test]
+    fn a_timeout_of_zero_is_none_and_a_negative_one_ends_the_watch_at_once() {
+        let rows = [
+            (0, None),
+            (1, Some(Duration::from_secs(1))),
+            (-1, Some(Duration::ZERO)),
+            (i64::MAX, Some(Duration::ZERO)),
+        ];
+        for (seconds, expected) in rows {
+            assert_eq!(timeout_of(seconds), expected, "{seconds}");
+        }
+    }
+
+    /// `cacheWatcher.nextBookmarkTime`: every minute, and 2 s before the deadline.
+    #[test]
+    fn bookmarks_come_every_minute_and_before_the_deadline() {
+        let now = tokio::time::Instant::now();
+        // Seconds to the deadline; seconds to the next bookmark, `None` for none before it.
+        let rows = [(600, Some(60)), (62, Some(60)), (61, Some(59)), (3, Some(1)), (1, None)];
+        for (deadline, expected) in rows {
+            let deadline = now + Duration::from_secs(deadline);
+            let next = bookmark_after(now, deadline);
+            let expected = expected.map(|seconds| now + Duration::from_secs(seconds));
+            assert_eq!((next < deadline).then_some(next), expected);
+        }
+    }
 }

@@ -170,7 +170,9 @@ impl ApiServer {
             let filter = Self::filter(&row, select)?;
             let start = match start {
                 WatchStart::After(revision) => Start::After(revision),
-                WatchStart::List => Start::Initial { at_least: 0, consistent: true, marked: true },
+                WatchStart::List => {
+                    Start::Initial { at_least: 0, consistent: true, has_bookmark: true }
+                }
             };
             // In-process watches need no time limit.
             let forever = Some(FOREVER);

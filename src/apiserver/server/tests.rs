@@ -68,7 +68,14 @@ fn server_over(
     build(config, parts, tasks).unwrap()
 }
 
-async fn ask(server: &ApiServer, method: &str, url: &str, kind: &str, body: &str) -> (u16, Value) {
+/// Code and body of the response to a request; `kind` is the media type of the request body.
+pub(crate) async fn ask(
+    server: &ApiServer,
+    method: &str,
+    url: &str,
+    kind: &str,
+    body: &str,
+) -> (u16, Value) {
     let mut request = Request::builder().method(method).uri(url);
     if !kind.is_empty() {
         request = request.header("content-type", kind);
@@ -80,8 +87,21 @@ async fn ask(server: &ApiServer, method: &str, url: &str, kind: &str, body: &str
     (code, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
-async fn post(server: &ApiServer, url: &str, body: Value) -> (u16, Value) {
+/// Code and body of the response to a POST of JSON.
+pub(crate) async fn post(server: &ApiServer, url: &str, body: Value) -> (u16, Value) {
     ask(server, "POST", url, "application/json", &body.to_string()).await
+}
+
+/// Code and message of the response to a request, as `409 the message`.
+pub(crate) async fn answer(
+    server: &ApiServer,
+    method: &str,
+    url: &str,
+    kind: &str,
+    body: &str,
+) -> String {
+    let (code, answer) = ask(server, method, url, kind, body).await;
+    format!("{code} {}", answer["message"].as_str().unwrap_or_default())
 }
 
 #[tokio::test]

@@ -41,11 +41,6 @@ fn server_that_adds() -> ApiServer {
     build(Config::default(), parts, tasks).unwrap()
 }
 
-async fn said(server: &ApiServer, method: &str, url: &str, kind: &str, body: &str) -> String {
-    let (code, answer) = ask(server, method, url, kind, body).await;
-    format!("{code} {}", answer["message"].as_str().unwrap_or_default())
-}
-
 #[tokio::test]
 async fn what_admission_and_the_server_add_has_no_owner() {
     let server = server_that_adds();
@@ -113,7 +108,7 @@ async fn options_of_a_deletion_are_read_by_a_decoder_of_their_own() {
     let delete = |body: &'static str| {
         let server = &server;
         async move {
-            said(server, "DELETE", "/api/v1/namespaces/n/configmaps/x", "application/json", body)
+            answer(server, "DELETE", "/api/v1/namespaces/n/configmaps/x", "application/json", body)
                 .await
         }
     };
@@ -181,22 +176,34 @@ async fn writes_by_other_verbs_than_post_create_as_upstream() {
         format!(r#"{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {metadata}}}"#)
     };
     assert_eq!(
-        said(&server, "PATCH", url, apply, &object("{}")).await,
+        answer(&server, "PATCH", url, apply, &object("{}")).await,
         "400 the name of the object (a based on URL) was undeterminable: name must be provided"
     );
     assert_eq!(
-        said(&server, "PATCH", url, apply, &object(r#"{"name": "a", "resourceVersion": "::1"}"#))
+        answer(&server, "PATCH", url, apply, &object(r#"{"name": "a", "resourceVersion": "::1"}"#))
             .await,
         "500 strconv.ParseUint: parsing \"::1\": invalid syntax"
     );
     assert_eq!(
-        said(&server, "PATCH", url, apply, &object(r#"{"name": "a", "deletionTimestamp": "a:b"}"#))
-            .await,
+        answer(
+            &server,
+            "PATCH",
+            url,
+            apply,
+            &object(r#"{"name": "a", "deletionTimestamp": "a:b"}"#)
+        )
+        .await,
         "500 failed to convert new object (/a; /v1, Kind=ConfigMap) to proper version: unable to convert unstructured object to /v1, Kind=ConfigMap: parsing time \"a:b\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"a:b\" as \"2006\""
     );
     assert_eq!(
-        said(&server, "PATCH", "/apis/authorization.k8s.io/v1/subjectaccessreviews/x", apply, "{}")
-            .await,
+        answer(
+            &server,
+            "PATCH",
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews/x",
+            apply,
+            "{}"
+        )
+        .await,
         "404 the server could not find the requested resource"
     );
     // A trial does not reach the store, which alone looks at the version of what is created.
@@ -220,7 +227,7 @@ async fn writes_by_other_verbs_than_post_create_as_upstream() {
         async move {
             let url = format!("{maps}/a?fieldValidation={validation}");
             let body = r#"{"apiVersion": ""}"#;
-            said(server, "PATCH", &url, "application/merge-patch+json", body).await
+            answer(server, "PATCH", &url, "application/merge-patch+json", body).await
         }
     };
     assert_eq!(
