@@ -138,30 +138,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let run = format!("{:x}", std::process::id());
     let span = Duration::from_secs_f64(args.seconds);
     match args.kind {
-        Kind::Ready => {
-            let begin = Instant::now();
-            while target.ready().await.is_err() {
-                if begin.elapsed() > REQUEST_TIMEOUT {
-                    bail!("no 200 on /readyz in {REQUEST_TIMEOUT:?}");
-                }
-                // A server that starts announces nothing: asking again is all a client can do.
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-            print(&format!("{{\"ready_ms\":{:.1}}}", begin.elapsed().as_secs_f64() * 1e3));
-            Ok(())
-        }
-        Kind::Fill => {
-            let mut sender = target.connect().await?;
-            for n in 0..OBJECTS {
-                let (status, _) = target
-                    .send(&mut sender, Method::POST, PATH, config_map(&format!("bench-{n}")))
-                    .await?;
-                if status != 201 && status != 409 {
-                    bail!("creating bench-{n}: status {status}");
-                }
-            }
-            Ok(())
-        }
+        Kind::Ready => wait_until_ready(&target).await,
+        Kind::Fill => create_config_maps(&target).await,
         Kind::Watch => watch(&target, args.connections, span, &run, None).await,
         Kind::Seen => watch(&target, args.connections, span, &run, Some(PACE)).await,
         Kind::FillPods => fill_pods(&target, args.connections, args.count).await,
@@ -172,75 +150,94 @@ async fn run(args: Args) -> anyhow::Result<()> {
         | Kind::Patch
         | Kind::List
         | Kind::ListPods
-        | Kind::SelectPods => {
-            let mut workers = Vec::new();
-            let counter = Arc::new(AtomicU64::new(0));
-            let mut senders = Vec::new();
-            for _ in 0..args.connections {
-                senders.push(target.connect().await?);
-            }
-            let begin = Instant::now();
-            for mut sender in senders {
-                let (target, counter, run) = (target.clone(), Arc::clone(&counter), run.clone());
-                workers.push(async move {
-                    let mut times = Vec::new();
-                    while begin.elapsed() < span {
-                        let n = counter.fetch_add(1, Ordering::Relaxed);
-                        let (method, path, body, want) = match args.kind {
-                            Kind::Create => (
-                                Method::POST,
-                                PATH.to_owned(),
-                                config_map(&format!("c{run}-{n}")),
-                                201,
-                            ),
-                            Kind::Update | Kind::Patch => {
-                                let name = format!("bench-{}", n * 7919 % OBJECTS);
-                                let path = format!("{PATH}/{name}");
-                                if args.kind == Kind::Update {
-                                    (Method::PUT, path, changed(&name, n), 200)
-                                } else {
-                                    let patch = format!(r#"{{"data":{{"changed":"{n}"}}}}"#);
-                                    (Method::PATCH, path, patch.into(), 200)
-                                }
-                            }
-                            Kind::ListPods => (Method::GET, POD_PATH.to_owned(), Bytes::new(), 200),
-                            Kind::SelectPods => (
-                                Method::GET,
-                                format!("{POD_PATH}?fieldSelector=spec.nodeName%3Dnobody"),
-                                Bytes::new(),
-                                200,
-                            ),
-                            Kind::List => (
-                                Method::GET,
-                                format!("{PATH}?labelSelector=bench%3Dfill"),
-                                Bytes::new(),
-                                200,
-                            ),
-                            _ => (
-                                Method::GET,
-                                format!("{PATH}/bench-{}", n * 7919 % OBJECTS),
-                                Bytes::new(),
-                                200,
-                            ),
-                        };
-                        let sent = Instant::now();
-                        let (status, _) = target.send(&mut sender, method, &path, body).await?;
-                        if status != want {
-                            bail!("{path}: status {status}, not {want}");
-                        }
-                        times.push(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX));
-                    }
-                    Ok::<_, anyhow::Error>(times)
-                });
-            }
-            let all = join(workers).await;
-            let took = begin.elapsed();
-            let mut times = Vec::new();
-            for outcome in all {
-                times.extend(outcome?);
-            }
-            report(&mut times, took)
+        | Kind::SelectPods => send_requests(&target, args.kind, args.connections, span, &run).await,
+    }
+}
+
+/// Measures the time until `/readyz` answers with 200.
+async fn wait_until_ready(target: &Target) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    while target.ready().await.is_err() {
+        if begin.elapsed() > REQUEST_TIMEOUT {
+            bail!("no 200 on /readyz in {REQUEST_TIMEOUT:?}");
         }
+        // A server that starts announces nothing, so the client has to poll.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    print(&format!("{{\"ready_ms\":{:.1}}}", begin.elapsed().as_secs_f64() * 1e3));
+    Ok(())
+}
+
+/// Creates the ConfigMaps that the other kinds of requests read and change.
+async fn create_config_maps(target: &Target) -> anyhow::Result<()> {
+    let mut sender = target.connect().await?;
+    for n in 0..OBJECTS {
+        let body = config_map(&format!("bench-{n}"));
+        let (status, _) = target.send(&mut sender, Method::POST, PATH, body).await?;
+        if status != 201 && status != 409 {
+            bail!("creating bench-{n}: status {status}");
+        }
+    }
+    Ok(())
+}
+
+/// Sends requests of one kind on all connections for the time `span` and reports their latencies.
+async fn send_requests(
+    target: &Target,
+    kind: Kind,
+    connections: usize,
+    span: Duration,
+    run: &str,
+) -> anyhow::Result<()> {
+    let mut workers = Vec::new();
+    let counter = Arc::new(AtomicU64::new(0));
+    let mut senders = Vec::new();
+    for _ in 0..connections {
+        senders.push(target.connect().await?);
+    }
+    let begin = Instant::now();
+    for mut sender in senders {
+        let (target, counter, run) = (target.clone(), Arc::clone(&counter), run.to_owned());
+        workers.push(async move {
+            let mut times = Vec::new();
+            while begin.elapsed() < span {
+                let n = counter.fetch_add(1, Ordering::Relaxed);
+                let (method, path, body, expected) = request(kind, n, &run);
+                let sent = Instant::now();
+                let (status, _) = target.send(&mut sender, method, &path, body).await?;
+                if status != expected {
+                    bail!("{path}: status {status}, not {expected}");
+                }
+                times.push(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX));
+            }
+            Ok::<_, anyhow::Error>(times)
+        });
+    }
+    let all = join(workers).await;
+    let took = begin.elapsed();
+    let mut times = Vec::new();
+    for outcome in all {
+        times.extend(outcome?);
+    }
+    report(&mut times, took)
+}
+
+/// Returns request number `n` of a kind: method, path, body and expected status.
+fn request(kind: Kind, n: u64, run: &str) -> (Method, String, Bytes, u16) {
+    // A prime, so that consecutive requests do not hit neighbouring objects.
+    let name = format!("bench-{}", n * 7919 % OBJECTS);
+    let get = |path: String| (Method::GET, path, Bytes::new(), 200);
+    match kind {
+        Kind::Create => (Method::POST, PATH.to_owned(), config_map(&format!("c{run}-{n}")), 201),
+        Kind::Update => (Method::PUT, format!("{PATH}/{name}"), changed(&name, n), 200),
+        Kind::Patch => {
+            let patch = format!(r#"{{"data":{{"changed":"{n}"}}}}"#);
+            (Method::PATCH, format!("{PATH}/{name}"), patch.into(), 200)
+        }
+        Kind::ListPods => get(POD_PATH.to_owned()),
+        Kind::SelectPods => get(format!("{POD_PATH}?fieldSelector=spec.nodeName%3Dnobody")),
+        Kind::List => get(format!("{PATH}?labelSelector=bench%3Dfill")),
+        _ => get(format!("{PATH}/{name}")),
     }
 }
 

@@ -208,7 +208,7 @@ fn sign_token(plane: &ControlPlane) -> Result<controllers::SignToken, Refusal> {
     let signer = apiserver::authn::secret_token::Signer::from_pem(&plane.certs.service_account_key)
         .map_err(|e| DATA_DIR.refuse(e))?;
     Ok(controllers::SignToken::new(move |namespace, account, uid, secret| {
-        signer.sign(namespace, account, uid, secret).map_err(|e| e.to_string())
+        signer.sign(namespace, account, uid, secret).map_err(controllers::SigningError::new)
     }))
 }
 
@@ -220,7 +220,7 @@ fn sign_request(plane: &ControlPlane) -> controllers::SignRequest {
             controllers::Signer::KubeletServing => certs.server_ca(),
             controllers::Signer::Client | controllers::Signer::KubeletClient => certs.client_ca(),
         };
-        ca.grant(asked, usages, valid, base::pki::now())
+        ca.grant(asked, usages, valid, base::pki::now()).map_err(controllers::SigningError::new)
     })
 }
 

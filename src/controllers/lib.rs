@@ -15,5 +15,5 @@ mod workloads;
 
 pub use all::start;
 pub use framework::context::{ClientFor, Config, Context, FastLoss, QuotaUsage, Tunnel, Tunnels};
-pub use framework::signing::{SignRequest, SignToken, Signer};
+pub use framework::signing::{SignRequest, SignToken, Signer, SigningError};
 pub use objects::autoregister;

@@ -1,13 +1,15 @@
 //! Wires the node agent together and starts its tasks.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::Quantity;
 use api::k8s::api::core::v1 as core;
 use base::{Backoff, Kind, Tasks};
 use client::events::EventType;
-use client::{Client, Informers};
+use client::{Client, Informer, Informers};
 use tokio::sync::{mpsc, watch};
 
 use crate::cgroups::Cgroups;
@@ -22,6 +24,7 @@ use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::manager::PodManager;
 use crate::pods::shutdown;
+use crate::pods::table::PodTable;
 use crate::runtime::containerd::config::registries_dir;
 use crate::runtime::containerd::events::{EVENTS_MAX, RuntimeSignal, listen};
 use crate::runtime::containerd::import;
@@ -31,7 +34,7 @@ use crate::runtime::cri::CriRuntime;
 use crate::runtime::registries;
 use crate::runtime::{Runtime, RuntimeFeatures, RuntimeVersion};
 use crate::static_pods::manifests;
-use crate::static_pods::manifests::ManifestReader;
+use crate::static_pods::manifests::{ManifestReader, StaticPodList};
 use crate::static_pods::mirror;
 use crate::status;
 
@@ -57,14 +60,7 @@ pub enum NodeError {
 ///
 /// No usable container runtime, or directories and cgroups that cannot be written.
 pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), NodeError> {
-    for (dir, mode) in [
-        (&config.root_dir, 0o750),
-        (&config.root_dir.join("pods"), 0o750),
-        (&config.pod_logs_dir, 0o755),
-        (&config.container_logs_dir, 0o755),
-    ] {
-        base::fs::create_dir(dir, mode)?;
-    }
+    create_directories(&config)?;
     let (socket, containerd, oci_runtime) = start_runtime(&config, &tasks).await?;
     let runtime = CriRuntime::new(&socket).with_problems(tasks.problems());
     let version = wait_for(&runtime, &tasks).await?;
@@ -75,13 +71,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
     let features = NodeFeatures::new(RuntimeFeatures::of(&version, &status));
     let machine = Machine::read();
-    let mut cgroups = Cgroups::new(&config.cgroup_root);
     let (_, allocatable) = status::node::capacity_and_allocatable(&config, &machine);
-    let of = |name: &str| allocatable.get(name).copied();
-    // The limit of all pods together lies above the eviction threshold: pods are then evicted by
-    // rank before the kernel's OOM killer picks a process.
-    let memory = of("memory").map_or(0, |q| q.value()).saturating_add(pressure::MEMORY_MIN);
-    cgroups.setup(of("cpu").map_or(0, |q| q.milli_value()), memory)?;
+    let cgroups = set_up_cgroups(&config, &allocatable)?;
     if containerd.is_some() {
         import_images(&config, &socket, &runtime, &tasks).await?;
     }
@@ -101,56 +92,21 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         identity: NodeIdentity { config, machine, features },
     });
     announce(&node);
-    let shutdown = tasks.shutdown().clone();
     let (sender, signals) = mpsc::channel::<RuntimeSignal>(EVENTS_MAX);
-    tasks.spawn(Kind::Critical, "runtime-events", listen(socket, sender, shutdown.clone()));
-    tasks.spawn(
-        Kind::Critical,
-        "pod-status",
-        node.api.status.clone().run(client.clone(), shutdown.clone()),
-    );
-    tasks.spawn(
-        Kind::Critical,
-        "node-status",
-        status::node::run(Arc::clone(&node), shutdown.clone()),
-    );
+    let events = listen(socket, sender, tasks.shutdown().clone());
+    tasks.spawn(Kind::Critical, "runtime-events", events);
+    spawn_status(&node, client.clone());
     let http = match &node.identity.config.kubelet_api {
         Some(http) => Some((http.clone(), kubelet_api::listener(http)?)),
         None => None,
     };
-    let (publisher, statics) = watch::channel(None);
     if containerd.is_some() {
-        let dir = registries_dir(&node.identity.config.runtime);
-        let follow = registries::watch_file(
-            Arc::clone(&node.runtime.registries),
-            node.identity.config.runtime.registries_file.clone(),
-            dir,
-            tasks.problems().clone(),
-            shutdown.clone(),
-        );
-        tasks.spawn(Kind::Critical, "registries", follow);
+        spawn_registries(&node);
     }
-    let folders = ManifestReader::new(
-        node.identity.config.manifest_dirs.clone(),
-        node.identity.config.node_name.clone(),
-    );
-    let read = manifests::run(folders, publisher, tasks.problems().clone(), shutdown.clone());
-    tasks.spawn(Kind::Critical, "static-pods", read);
-    let mirrors = mirror::run(
-        client.clone(),
-        node.identity.config.node_name.clone(),
-        pods.clone(),
-        statics.clone(),
-        shutdown.clone(),
-    );
-    tasks.spawn(Kind::Critical, "mirror-pods", mirrors);
+    let statics = spawn_static_pods(&node, client, &pods);
     let pods = PodManager::new(Arc::clone(&node), pods, statics);
-    let tidy = housekeeping::run(Arc::clone(&node), pods.table(), shutdown.clone());
-    tasks.spawn(Kind::Critical, "housekeeping", tidy);
-    let pressed = eviction::monitor::run(Arc::clone(&node), pods.table(), shutdown.clone());
-    tasks.spawn(Kind::Critical, "node-pressure", pressed);
-    let end = shutdown::run(Arc::clone(&node), pods.table(), shutdown.clone());
-    tasks.spawn(Kind::Critical, "node-power", end);
+    spawn_pod_observers(&node, &pods.table());
+    let shutdown = tasks.shutdown().clone();
     if let Some((config, listener)) = http {
         let serve = kubelet_api::run(node, pods.table(), config, listener, shutdown.clone());
         tasks.spawn(Kind::Critical, "kubelet-api", serve);
@@ -162,6 +118,84 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     };
     tasks.spawn(Kind::Critical, "pods", pods.run(signals, lost, shutdown));
     Ok(())
+}
+
+/// Creates the directories of pods and of their logs.
+fn create_directories(config: &Config) -> std::io::Result<()> {
+    for (dir, mode) in [
+        (&config.root_dir, 0o750),
+        (&config.root_dir.join("pods"), 0o750),
+        (&config.pod_logs_dir, 0o755),
+        (&config.container_logs_dir, 0o755),
+    ] {
+        base::fs::create_dir(dir, mode)?;
+    }
+    Ok(())
+}
+
+/// Creates the cgroup of all pods with the limits that follow from `allocatable`.
+fn set_up_cgroups(
+    config: &Config,
+    allocatable: &BTreeMap<String, Quantity>,
+) -> std::io::Result<Cgroups> {
+    let mut cgroups = Cgroups::new(&config.cgroup_root);
+    let of = |name: &str| allocatable.get(name).copied();
+    // The limit of all pods together lies above the eviction threshold: pods are then evicted by
+    // rank before the kernel's OOM killer picks a process.
+    let memory = of("memory").map_or(0, |q| q.value()).saturating_add(pressure::MEMORY_MIN);
+    cgroups.setup(of("cpu").map_or(0, |q| q.milli_value()), memory)?;
+    Ok(cgroups)
+}
+
+/// Starts the tasks that report the statuses of pods and of the node.
+fn spawn_status(node: &Arc<Node>, client: Client) {
+    let shutdown = node.tasks.shutdown();
+    let pods = node.api.status.clone().run(client, shutdown.clone());
+    node.tasks.spawn(Kind::Critical, "pod-status", pods);
+    let own = status::node::run(Arc::clone(node), shutdown.clone());
+    node.tasks.spawn(Kind::Critical, "node-status", own);
+}
+
+/// Starts the task that follows the registries file of the supervised containerd.
+fn spawn_registries(node: &Arc<Node>) {
+    let config = &node.identity.config.runtime;
+    let follow = registries::watch_file(
+        Arc::clone(&node.runtime.registries),
+        config.registries_file.clone(),
+        registries_dir(config),
+        node.tasks.problems().clone(),
+        node.tasks.shutdown().clone(),
+    );
+    node.tasks.spawn(Kind::Critical, "registries", follow);
+}
+
+/// Starts the tasks that read static pods and keep their mirror pods, and returns the static pods.
+fn spawn_static_pods(
+    node: &Arc<Node>,
+    client: Client,
+    pods: &Informer<core::Pod>,
+) -> watch::Receiver<StaticPodList> {
+    let (config, shutdown) = (&node.identity.config, node.tasks.shutdown());
+    let (publisher, statics) = watch::channel(None);
+    let folders = ManifestReader::new(config.manifest_dirs.clone(), config.node_name.clone());
+    let problems = node.tasks.problems().clone();
+    let read = manifests::run(folders, publisher, problems, shutdown.clone());
+    node.tasks.spawn(Kind::Critical, "static-pods", read);
+    let node_name = config.node_name.clone();
+    let mirrors = mirror::run(client, node_name, pods.clone(), statics.clone(), shutdown.clone());
+    node.tasks.spawn(Kind::Critical, "mirror-pods", mirrors);
+    statics
+}
+
+/// Starts the tasks that act on the pods of the node as a whole: clean-up, eviction and shutdown.
+fn spawn_pod_observers(node: &Arc<Node>, pods: &PodTable) {
+    let shutdown = node.tasks.shutdown();
+    let tidy = housekeeping::run(Arc::clone(node), pods.clone(), shutdown.clone());
+    node.tasks.spawn(Kind::Critical, "housekeeping", tidy);
+    let pressure = eviction::monitor::run(Arc::clone(node), pods.clone(), shutdown.clone());
+    node.tasks.spawn(Kind::Critical, "node-pressure", pressure);
+    let power = shutdown::run(Arc::clone(node), pods.clone(), shutdown.clone());
+    node.tasks.spawn(Kind::Critical, "node-power", power);
 }
 
 /// Upstream's text (`CgroupV1DeprecatedWarning`).

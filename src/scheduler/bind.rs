@@ -18,6 +18,17 @@ use crate::state::SCHEDULER_NAME;
 /// Volumes must be bound within this time (`VolumeBindingTimeoutSeconds`).
 const VOLUME_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Why a pod was not bound to its node.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BindError {
+    /// A claim of the pod was not bound within [`VOLUME_TIMEOUT`].
+    #[error("the pod's volumes were not bound within 10 minutes")]
+    VolumesNotBound,
+    /// A request to the API server failed.
+    #[error(transparent)]
+    Client(#[from] Error),
+}
+
 /// Writes to the API server; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
@@ -47,7 +58,7 @@ impl Writer {
         pod: &PodInfo,
         node: &str,
         writes: &[PreBind],
-    ) -> Result<(), Error> {
+    ) -> Result<(), BindError> {
         for write in writes {
             self.pre_bind(pod, node, write).await?;
         }
@@ -100,7 +111,7 @@ impl Writer {
     }
 
     /// Resolves once every claim of the pod is bound.
-    async fn volumes_bound(&self, pod: &PodInfo) -> Result<(), Error> {
+    async fn volumes_bound(&self, pod: &PodInfo) -> Result<(), BindError> {
         let mut changed = self.claims_changed.clone();
         let all_bound = || {
             pod.claims.iter().all(|name| {
@@ -117,9 +128,7 @@ impl Writer {
         };
         match tokio::time::timeout(VOLUME_TIMEOUT, wait).await {
             Ok(()) => Ok(()),
-            Err(_) => {
-                Err(Error::Transport("the pod's volumes were not bound within 10 minutes".into()))
-            }
+            Err(_) => Err(BindError::VolumesNotBound),
         }
     }
 

@@ -13,7 +13,7 @@ use client::{Change, Client, EventRecorder, Informer, Informers};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 
-use crate::bind::Writer;
+use crate::bind::{BindError, Writer};
 use crate::event::Event;
 use crate::listers::Listers;
 use crate::pod_info::PodInfo;
@@ -257,7 +257,7 @@ fn pick(n: usize) -> usize {
     usize::try_from(clock::random_u64() % n.max(1) as u64).unwrap_or(0)
 }
 
-async fn write(shared: &Shared, writer: &Writer, result: CycleResult) -> Result<(), client::Error> {
+async fn write(shared: &Shared, writer: &Writer, result: CycleResult) -> Result<(), BindError> {
     match result {
         CycleResult::Bind(pod, node, writes) => {
             let bound = writer.bind(&pod, &node, &writes).await;
@@ -267,12 +267,14 @@ async fn write(shared: &Shared, writer: &Writer, result: CycleResult) -> Result<
                 shared.update(|s| s.forget(&pod, clock::now()));
             }
             match bound {
-                Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+                Err(BindError::Client(error)) if error.is_not_found() || error.is_conflict() => {
+                    Ok(())
+                }
                 other => other,
             }
         }
         CycleResult::Unschedulable(pod, message, nomination) => {
-            writer.unschedulable(&pod, &message, nomination.as_ref()).await
+            Ok(writer.unschedulable(&pod, &message, nomination.as_ref()).await?)
         }
         CycleResult::Idle(_) => Ok(()),
     }

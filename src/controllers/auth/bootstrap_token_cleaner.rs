@@ -32,7 +32,7 @@ pub(crate) fn start(context: &Context) {
         async move {
             let secret = secrets.get(&namespace, &name);
             let Some(secret) = secret.filter(|s| s.type_.as_deref() == Some(TYPE)) else {
-                return Ok(Action::Done);
+                return Ok::<_, client::Error>(Action::Done);
             };
             match lifetime(&secret, Timestamp::now()) {
                 TokenLifetime::Endless => Ok(Action::Done),

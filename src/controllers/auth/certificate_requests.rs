@@ -1,6 +1,6 @@
-//! CertificateSigningRequests of the signers that Kubernetes itself defines: kubelets' are approved
-//! where their users may have such, what is approved is signed by the cluster's CAs, and old ones
-//! are deleted.
+//! CertificateSigningRequests of the signers that Kubernetes itself defines: requests of kubelets
+//! are approved if the requesting user is authorized, approved requests are signed by the CAs of the
+//! cluster, and old requests are deleted.
 
 pub(crate) mod approve;
 pub(crate) mod clean;
@@ -18,7 +18,7 @@ use base::pki::csr_signing::Asked;
 
 use crate::framework::signing::Signer;
 
-/// Service account of all three, as upstream.
+/// Service account of all three controllers, as upstream.
 const ACCOUNT: &str = "certificate-controller";
 /// Upstream's `ConcurrentCSRSigningSyncs`.
 const WORKERS: usize = 5;
@@ -33,62 +33,95 @@ impl Signer {
         })
     }
 
-    /// Why this signer does not sign such a request, in upstream's words
-    /// (`apis/certificates/helpers.go`, `signer.go`).
-    fn refuses(self, asked: &Asked, usages: &[String]) -> Option<String> {
-        let (needed, whom) = match self {
-            Self::Client => return refused_usage(usages),
-            Self::KubeletClient => ("client auth", "client"),
-            Self::KubeletServing => ("server auth", "serving"),
+    /// Checks a request against the rules of this signer (upstream's `apis/certificates/helpers.go`
+    /// and `signer.go`).
+    ///
+    /// # Errors
+    ///
+    /// The first rule that the request violates.
+    fn check(self, asked: &Asked, usages: &[String]) -> Result<(), InvalidRequest> {
+        let is_serving = match self {
+            Self::Client => return check_client_usages(usages),
+            Self::KubeletClient => false,
+            Self::KubeletServing => true,
         };
-        let text = if asked.organizations != ["system:nodes"] {
-            "subject organization is not system:nodes".to_owned()
-        } else if whom == "serving" && asked.dns.is_empty() && asked.ips.is_empty() {
-            "DNS or IP subjectAltName is required".to_owned()
-        } else if whom == "client" && !asked.dns.is_empty() {
-            "DNS subjectAltNames are not allowed".to_owned()
+        if asked.organizations != ["system:nodes"] {
+            Err(InvalidRequest::OrganizationNotNodes)
+        } else if is_serving && asked.dns.is_empty() && asked.ips.is_empty() {
+            Err(InvalidRequest::DnsOrIpRequired)
+        } else if !is_serving && !asked.dns.is_empty() {
+            Err(InvalidRequest::SanNotAllowed("DNS"))
         } else if !asked.emails.is_empty() {
-            "Email subjectAltNames are not allowed".to_owned()
-        } else if whom == "client" && !asked.ips.is_empty() {
-            "IP subjectAltNames are not allowed".to_owned()
+            Err(InvalidRequest::SanNotAllowed("Email"))
+        } else if !is_serving && !asked.ips.is_empty() {
+            Err(InvalidRequest::SanNotAllowed("IP"))
         } else if !asked.uris.is_empty() {
-            "URI subjectAltNames are not allowed".to_owned()
+            Err(InvalidRequest::SanNotAllowed("URI"))
         } else {
-            let named = asked.common_name.starts_with("system:node:");
-            let mut given: Vec<&str> = usages.iter().map(String::as_str).collect();
-            given.sort_unstable();
-            given.dedup();
-            let mut all = vec!["digital signature", "key encipherment", needed];
-            all.sort_unstable();
-            let mut fewer = vec!["digital signature", needed];
-            fewer.sort_unstable();
-            // Upstream looks at a kubelet's usages before it looks at its name.
-            if given != all && given != fewer {
-                format!("usages did not match [{}]", all.join(" "))
-            } else if !named {
-                "subject common name does not begin with system:node:".to_owned()
-            } else {
-                return None;
+            // Upstream checks a kubelet's usages before its name.
+            check_kubelet_usages(if is_serving { "server auth" } else { "client auth" }, usages)?;
+            if !asked.common_name.starts_with("system:node:") {
+                return Err(InvalidRequest::CommonNameNotSystemNode);
             }
-        };
-        Some(text)
+            Ok(())
+        }
     }
 }
 
-fn refused_usage(usages: &[String]) -> Option<String> {
-    let known = ["digital signature", "key encipherment", "client auth"];
-    if let Some(other) = usages.iter().find(|usage| !known.contains(&usage.as_str())) {
-        return Some(format!("invalid usage for client certificate: {other}"));
+/// A rule of a signer that a request violates; the texts are upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum InvalidRequest {
+    #[error("subject organization is not system:nodes")]
+    OrganizationNotNodes,
+    #[error("subject common name does not begin with system:node:")]
+    CommonNameNotSystemNode,
+    #[error("DNS or IP subjectAltName is required")]
+    DnsOrIpRequired,
+    /// A kind of subject alternative name that the signer does not sign.
+    #[error("{0} subjectAltNames are not allowed")]
+    SanNotAllowed(&'static str),
+    /// The usages that a kubelet's request must have, sorted.
+    #[error("usages did not match [{}]", .0.join(" "))]
+    UsagesDoNotMatch(Vec<&'static str>),
+    #[error("invalid usage for client certificate: {0}")]
+    InvalidClientUsage(String),
+    #[error("missing required usage for client certificate: client auth")]
+    MissingClientAuth,
+}
+
+/// Checks the usages of a kubelet's request; `key encipherment` is optional.
+fn check_kubelet_usages(needed: &'static str, usages: &[String]) -> Result<(), InvalidRequest> {
+    let mut requested: Vec<&str> = usages.iter().map(String::as_str).collect();
+    requested.sort_unstable();
+    requested.dedup();
+    let mut all = vec!["digital signature", "key encipherment", needed];
+    all.sort_unstable();
+    let mut required = vec!["digital signature", needed];
+    required.sort_unstable();
+    if requested == all || requested == required {
+        Ok(())
+    } else {
+        Err(InvalidRequest::UsagesDoNotMatch(all))
     }
-    let has = usages.iter().any(|usage| usage == "client auth");
-    (!has).then(|| "missing required usage for client certificate: client auth".to_owned())
+}
+
+fn check_client_usages(usages: &[String]) -> Result<(), InvalidRequest> {
+    let allowed = ["digital signature", "key encipherment", "client auth"];
+    if let Some(other) = usages.iter().find(|usage| !allowed.contains(&usage.as_str())) {
+        return Err(InvalidRequest::InvalidClientUsage(other.clone()));
+    }
+    if usages.iter().any(|usage| usage == "client auth") {
+        Ok(())
+    } else {
+        Err(InvalidRequest::MissingClientAuth)
+    }
 }
 
 fn usages(request: &CertificateSigningRequest) -> &[String] {
     request.spec.usages.as_deref().unwrap_or_default()
 }
 
-/// The condition of a type, where it holds.
+/// The condition of a type, if present.
 fn condition<'a>(
     request: &'a CertificateSigningRequest,
     kind: &str,
@@ -97,8 +130,8 @@ fn condition<'a>(
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// Adds a condition that holds from now on.
-fn conclude(request: &mut CertificateSigningRequest, kind: &str, reason: &str, message: &str) {
+/// Adds a condition with the status `True`.
+fn add_condition(request: &mut CertificateSigningRequest, kind: &str, reason: &str, message: &str) {
     let status = request.status.get_or_insert_default();
     status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
         type_: kind.into(),
@@ -110,7 +143,7 @@ fn conclude(request: &mut CertificateSigningRequest, kind: &str, reason: &str, m
     });
 }
 
-/// The certificate, PEM; `None` as long as there is none.
+/// The issued certificate (PEM), if any.
 fn certificate(request: &CertificateSigningRequest) -> Option<&[u8]> {
     let certificate = request.status.as_ref()?.certificate.as_ref()?;
     (!certificate.0.is_empty()).then_some(certificate.0.as_slice())
@@ -130,49 +163,51 @@ pub(crate) mod tests {
         .unwrap()
     }
 
-    /// Upstream's own words.
+    /// The texts are those of upstream's `helpers.go`.
     #[test]
-    fn kubelets_ask_for_themselves_alone() {
+    fn kubelets_request_certificates_for_their_own_name_only() {
         let node = || Asked {
             common_name: "system:node:a".into(),
             organizations: vec!["system:nodes".into()],
             ..Asked::default()
         };
-        let said = |signer: Signer, asked: Asked, words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            signer.refuses(&asked, &words).unwrap_or_default()
+        let check = |signer: Signer, asked: Asked, usages: &[&str], expected: &str| {
+            let usages: Vec<String> = usages.iter().map(|usage| (*usage).to_owned()).collect();
+            let outcome = signer.check(&asked, &usages);
+            assert_eq!(outcome.map_or_else(|e| e.to_string(), |()| String::new()), expected);
         };
         let client = ["key encipherment", "digital signature", "client auth"];
         let kubelet = Signer::KubeletClient;
-        assert_eq!(said(kubelet, node(), &client), "");
-        assert_eq!(said(kubelet, node(), &client[1..]), "");
-        assert_eq!(
-            said(kubelet, node(), &client[..2]),
-            "usages did not match [client auth digital signature key encipherment]"
+        check(kubelet, node(), &client, "");
+        check(kubelet, node(), &client[1..], "");
+        check(
+            kubelet,
+            node(),
+            &client[..2],
+            "usages did not match [client auth digital signature key encipherment]",
         );
         let master = Asked { organizations: vec!["system:masters".into()], ..node() };
-        assert_eq!(said(kubelet, master, &client), "subject organization is not system:nodes");
+        check(kubelet, master, &client, "subject organization is not system:nodes");
         let named = Asked { dns: vec!["a".into()], ..node() };
-        assert_eq!(said(kubelet, named.clone(), &client), "DNS subjectAltNames are not allowed");
+        check(kubelet, named.clone(), &client, "DNS subjectAltNames are not allowed");
         let serving = ["digital signature", "server auth"];
-        assert_eq!(said(Signer::KubeletServing, named, &serving), "");
-        assert_eq!(
-            said(Signer::KubeletServing, node(), &serving),
-            "DNS or IP subjectAltName is required"
-        );
+        check(Signer::KubeletServing, named, &serving, "");
+        check(Signer::KubeletServing, node(), &serving, "DNS or IP subjectAltName is required");
         let other = Asked { common_name: "a".into(), ..node() };
-        assert_eq!(
-            said(kubelet, other.clone(), &client),
-            "subject common name does not begin with system:node:"
+        let wrong_name = "subject common name does not begin with system:node:";
+        check(kubelet, other.clone(), &client, wrong_name);
+        check(Signer::Client, other.clone(), &client, "");
+        check(
+            Signer::Client,
+            other.clone(),
+            &["server auth"],
+            "invalid usage for client certificate: server auth",
         );
-        assert_eq!(said(Signer::Client, other.clone(), &client), "");
-        assert_eq!(
-            said(Signer::Client, other.clone(), &["server auth"]),
-            "invalid usage for client certificate: server auth"
-        );
-        assert_eq!(
-            said(Signer::Client, other, &["digital signature"]),
-            "missing required usage for client certificate: client auth"
+        check(
+            Signer::Client,
+            other,
+            &["digital signature"],
+            "missing required usage for client certificate: client auth",
         );
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn start(context: &Context) {
                     .get("", &namespace)
                     .is_none_or(|n| n.metadata.deletion_timestamp.is_some())
                 {
-                    return Ok(Action::Done);
+                    return Ok::<_, client::Error>(Action::Done);
                 }
                 let data = [("ca.crt".to_owned(), bundle)].into();
                 let annotations = [(DESCRIPTION.0.to_owned(), DESCRIPTION.1.to_owned())].into();

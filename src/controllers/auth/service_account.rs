@@ -30,7 +30,7 @@ pub(crate) fn start(context: &Context) {
                 .get("", &namespace)
                 .is_some_and(|n| n.metadata.deletion_timestamp.is_none());
             if !active || accounts.cache().get(&namespace, NAME).is_some() {
-                return Ok(Action::Done);
+                return Ok::<_, client::Error>(Action::Done);
             }
             let account = ServiceAccount {
                 metadata: ObjectMeta {

@@ -9,7 +9,7 @@ use client::{Action, Change, Client, DeleteOptions, Error, Informer};
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
-use crate::framework::signing::SignToken;
+use crate::framework::signing::{SignToken, SigningError};
 
 const TYPE: &str = "kubernetes.io/service-account-token";
 const NAME: &str = "kubernetes.io/service-account.name";
@@ -98,7 +98,7 @@ impl Tokens {
                     Ok(Some(secret)) => settled(self.client.update(&secret).await)?,
                     Ok(None) => {}
                     Err(error) => {
-                        tracing::error!(namespace, name, error, "no token could be signed");
+                        tracing::error!(namespace, name, %error, "no token could be signed");
                     }
                 }
             }
@@ -159,8 +159,8 @@ fn fill(
     secret: &Secret,
     account: &ServiceAccount,
     root_ca: &[u8],
-    sign: impl Fn(&str, &str) -> Result<String, String>,
-) -> Result<Option<Secret>, String> {
+    sign: impl Fn(&str, &str) -> Result<String, SigningError>,
+) -> Result<Option<Secret>, SigningError> {
     let has = |key: &str| secret.data.as_ref().and_then(|d| d.get(key)).map(|b| b.0.as_slice());
     let ca = !root_ca.is_empty() && has("ca.crt") != Some(root_ca);
     let namespace = has("namespace").is_none_or(<[u8]>::is_empty);
@@ -216,7 +216,8 @@ mod tests {
         assert_eq!(value["metadata"]["annotations"], json!({NAME: "bot", UID: "u1"}));
         assert_eq!(fill(&filled, &account, b"CA", sign).unwrap(), None);
         // Another CA is published, the token stays.
-        let other = fill(&filled, &account, b"CB", |_, _| Err("not asked".into())).unwrap();
+        let other =
+            fill(&filled, &account, b"CB", |_, _| Err(SigningError::new("not called"))).unwrap();
         assert_eq!(other.unwrap().data.unwrap()["ca.crt"].0, b"CB");
         let plain = Secret { type_: Some("Opaque".into()), ..filled };
         assert_eq!(account_of(&plain), None);

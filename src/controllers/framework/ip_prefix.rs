@@ -68,11 +68,16 @@ impl Prefix {
     }
 }
 
-impl FromStr for Prefix {
-    type Err = String;
+/// A text is not an IP network in CIDR notation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no network in CIDR notation")]
+pub(crate) struct InvalidPrefix(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is no network in CIDR notation");
+impl FromStr for Prefix {
+    type Err = InvalidPrefix;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPrefix> {
+        let bad = || InvalidPrefix(text.to_owned());
         let (address, length) = text.split_once('/').ok_or_else(bad)?;
         let (bits, v4) = number(address.parse().map_err(|_| bad())?);
         let length: u8 = length.parse().map_err(|_| bad())?;

@@ -1,6 +1,7 @@
 //! The shape most controllers share: informers wake keys, workers reconcile them once the caches
 //! are complete.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -58,10 +59,16 @@ impl Keyed {
     }
 
     /// Starts the workers.
-    pub(crate) fn run<F, R>(self, tasks: &Tasks, name: &'static str, workers: usize, reconcile: F)
-    where
+    pub(crate) fn run<F, R, E>(
+        self,
+        tasks: &Tasks,
+        name: &'static str,
+        workers: usize,
+        reconcile: F,
+    ) where
         F: Fn(Key) -> R + Send + Sync + 'static,
-        R: Future<Output = Result<Action, Error>> + Send + 'static,
+        R: Future<Output = Result<Action, E>> + Send + 'static,
+        E: fmt::Display + Send + 'static,
     {
         let (synced, reconcile) = (Arc::new(self.synced), Arc::new(reconcile));
         run_workers(tasks, name, workers, &self.queue, move |key: Key| {

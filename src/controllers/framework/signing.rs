@@ -6,8 +6,20 @@ use std::time::Duration;
 
 use base::pki::csr_signing::Asked;
 
+/// The error of a signing function, which comes from the program that starts the controllers.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct SigningError(Box<dyn std::error::Error + Send + Sync>);
+
+impl SigningError {
+    /// Wraps the error of a signing function.
+    pub fn new(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(source.into())
+    }
+}
+
 /// Namespace, account, uid of the account and name of the Secret to the token.
-type TokenSigner = dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync;
+type TokenSigner = dyn Fn(&str, &str, &str, &str) -> Result<String, SigningError> + Send + Sync;
 
 /// Signs a token for namespace, account, its uid and the Secret.
 #[derive(Clone)]
@@ -16,7 +28,7 @@ pub struct SignToken(Arc<TokenSigner>);
 impl SignToken {
     /// Signs with this function.
     pub fn new(
-        sign: impl Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync + 'static,
+        sign: impl Fn(&str, &str, &str, &str) -> Result<String, SigningError> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(sign))
     }
@@ -28,7 +40,7 @@ impl SignToken {
         account: &str,
         uid: &str,
         secret: &str,
-    ) -> Result<String, String> {
+    ) -> Result<String, SigningError> {
         (self.0)(namespace, account, uid, secret)
     }
 }
@@ -51,7 +63,7 @@ pub enum Signer {
 }
 
 type RequestSigner =
-    dyn Fn(Signer, &Asked, &[String], Duration) -> Result<String, String> + Send + Sync;
+    dyn Fn(Signer, &Asked, &[String], Duration) -> Result<String, SigningError> + Send + Sync;
 
 /// Signs a request by the CA of a signer: usages and time as the API says them.
 #[derive(Clone)]
@@ -60,7 +72,7 @@ pub struct SignRequest(Arc<RequestSigner>);
 impl SignRequest {
     /// Signs with this function.
     pub fn new(
-        sign: impl Fn(Signer, &Asked, &[String], Duration) -> Result<String, String>
+        sign: impl Fn(Signer, &Asked, &[String], Duration) -> Result<String, SigningError>
         + Send
         + Sync
         + 'static,
@@ -75,7 +87,7 @@ impl SignRequest {
         asked: &Asked,
         usages: &[String],
         validity: Duration,
-    ) -> Result<String, String> {
+    ) -> Result<String, SigningError> {
         (self.0)(signer, asked, usages, validity)
     }
 }

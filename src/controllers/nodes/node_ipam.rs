@@ -10,11 +10,22 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::framework::context::Context;
-use crate::framework::ip_prefix::Prefix;
+use crate::framework::ip_prefix::{InvalidPrefix, Prefix};
 use crate::framework::keyed::{Keyed, settled};
 
 /// `--node-cidr-mask-size-ipv4`, `--node-cidr-mask-size-ipv6`.
 const MASKS: (u8, u8) = (24, 64);
+
+/// Why a node gets no pod CIDRs.
+#[derive(Debug, thiserror::Error)]
+enum AllocationError {
+    /// Every CIDR of `--cluster-cidr` is allocated.
+    #[error("no piece of the pod networks is left for node {node}; enlarge --cluster-cidr")]
+    ClusterCidrUsedUp { node: String },
+    /// The node could not be patched.
+    #[error(transparent)]
+    Client(#[from] Error),
+}
 
 struct Controller {
     client: Client,
@@ -38,7 +49,7 @@ struct State {
 
 /// Starts the controller. One worker: two nodes must never get the same CIDR.
 pub(crate) fn start(context: &Context) {
-    let parse = |texts: &[String]| -> Result<Vec<Prefix>, String> {
+    let parse = |texts: &[String]| -> Result<Vec<Prefix>, InvalidPrefix> {
         texts.iter().map(|t| t.parse()).collect()
     };
     let config = &context.config;
@@ -115,7 +126,7 @@ impl State {
 }
 
 impl Controller {
-    async fn reconcile(&self, name: &str) -> Result<Action, Error> {
+    async fn reconcile(&self, name: &str) -> Result<Action, AllocationError> {
         let Some(node) = self.nodes.get("", name) else {
             self.state.lock().given.remove(name);
             return Ok(Action::Done);
@@ -131,9 +142,7 @@ impl Controller {
             let reference = client::events::reference(&node);
             let text = format!("Node {name} status is now: CIDRNotAvailable");
             self.recorder.event_for(reference, EventType::Normal, "CIDRNotAvailable", text);
-            return Err(Error::Decode(format!(
-                "no piece of the pod networks is left for node {name}; enlarge --cluster-cidr"
-            )));
+            return Err(AllocationError::ClusterCidrUsedUp { node: name.to_owned() });
         };
         let texts: Vec<String> = pieces.iter().map(ToString::to_string).collect();
         let patch = json!({

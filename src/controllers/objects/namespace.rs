@@ -14,10 +14,10 @@ use crate::framework::keyed::{Keyed, settled};
 use crate::framework::served_resources;
 use crate::framework::served_resources::{Discovery, Served};
 
-/// The finalizer of `spec.finalizers` that this controller takes away.
+/// The finalizer of `spec.finalizers` that this controller removes.
 const FINALIZER: &str = "kubernetes";
-/// A namespace that is not empty yet is looked at again after this time, or half of the longest
-/// grace period left.
+/// A namespace that is not empty yet is retried after this time, or after half of the longest grace
+/// period left.
 const RETRY: Duration = Duration::from_secs(1);
 /// A namespace whose content is deleted as far as discovery lists it is retried after this time.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
-/// What was left after one round.
+/// What remains in a namespace after one round of deletions.
 #[derive(Debug, Default)]
 struct RemainingContent {
     /// Objects per resource.
@@ -67,14 +67,43 @@ impl RemainingContent {
         self.is_nothing() && self.discovery_failure.is_none()
     }
 
-    /// When to look again.
-    fn retry(&self) -> Duration {
+    /// Delay until the next attempt.
+    fn retry_delay(&self) -> Duration {
         if self.is_nothing() {
             return DISCOVERY_RETRY;
         }
         let half = u64::try_from(self.grace / 2).unwrap_or(0).min(30);
         RETRY.max(Duration::from_secs(half))
     }
+
+    /// Message of the condition `NamespaceDeletionContentFailure`.
+    fn deletion_failure(&self) -> Option<String> {
+        let (count, errors) = (self.errors.len(), self.errors.join(", "));
+        (count > 0)
+            .then(|| format!("Failed to delete all resource types, {count} remaining: {errors}"))
+    }
+
+    /// Message of the condition `NamespaceContentRemaining`.
+    fn remaining_resources(&self) -> Option<String> {
+        let counts =
+            self.counts.iter().map(|(what, n)| format!("{what} has {n} resource instances"));
+        let list = sorted_list(counts.collect());
+        (!list.is_empty()).then(|| format!("Some resources are remaining: {list}"))
+    }
+
+    /// Message of the condition `NamespaceFinalizersRemaining`.
+    fn remaining_finalizers(&self) -> Option<String> {
+        let counts = self.finalizers.iter().map(|(f, n)| format!("{f} in {n} resource instances"));
+        let list = sorted_list(counts.collect());
+        (!list.is_empty())
+            .then(|| format!("Some content in the namespace has finalizers remaining: {list}"))
+    }
+}
+
+/// Joins the parts in alphabetical order.
+fn sorted_list(mut parts: Vec<String>) -> String {
+    parts.sort();
+    parts.join(", ")
 }
 
 /// The message of the condition `NamespaceDeletionDiscoveryFailure` after a partial discovery.
@@ -110,28 +139,30 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Action, Error> 
         }
     }
     if remains.is_complete() {
-        let rest: Vec<&String> = finalizers.iter().filter(|f| *f != FINALIZER).collect();
-        let mut body = namespace.to_value()?;
-        body["spec"]["finalizers"] = json!(rest);
-        let path =
-            format!("{}/finalize", Client::path(&Gvr::new("", "v1", "namespaces"), "", name, ""));
-        settled(
-            client
-                .request(
-                    http::Method::PUT,
-                    &path,
-                    "application/json",
-                    serde_json::to_vec(&body)?.into(),
-                )
-                .await,
-        )?;
+        let others: Vec<&String> = finalizers.iter().filter(|f| *f != FINALIZER).collect();
+        finalize(client, namespace, &others).await?;
         return Ok(Action::Done);
     }
-    tell(client, namespace, &remains).await?;
-    Ok(Action::After(remains.retry()))
+    update_conditions(client, namespace, &remains).await?;
+    Ok(Action::After(remains.retry_delay()))
 }
 
-/// Deletes all objects of one resource and counts what stays.
+/// Sets the finalizers of a namespace; without any, the API server removes it.
+async fn finalize(
+    client: &Client,
+    namespace: &Namespace,
+    finalizers: &[&String],
+) -> Result<(), Error> {
+    let name = namespace.metadata.name.as_deref().unwrap_or_default();
+    let mut body = namespace.to_value()?;
+    body["spec"]["finalizers"] = json!(finalizers);
+    let namespaces = Gvr::new("", "v1", "namespaces");
+    let path = format!("{}/finalize", Client::path(&namespaces, "", name, ""));
+    let body = serde_json::to_vec(&body)?.into();
+    settled(client.request(http::Method::PUT, &path, "application/json", body).await)
+}
+
+/// Deletes all objects of one resource and counts the remaining ones.
 async fn clear(client: &Client, namespace: &str, served: &Served, remains: &mut RemainingContent) {
     let gvr = &served.gvr;
     match delete_all(client, namespace, served).await {
@@ -188,87 +219,56 @@ async fn delete_all(
     client.list_values(&served.gvr, namespace, &ListOptions::default()).await
 }
 
-/// The conditions upstream shows while a namespace cannot go.
+/// The conditions of a namespace that is being deleted (upstream's
+/// `namespaceConditionUpdater.Update`).
 fn conditions(remains: &RemainingContent, now: Timestamp) -> Vec<NamespaceCondition> {
-    let condition =
-        |kind: &str, bad: bool, reasons: (&str, &str), message: String| NamespaceCondition {
+    let condition = |kind: &str, reasons: (&str, &str), failure: Option<String>, success: &str| {
+        let (status, reason) =
+            if failure.is_some() { ("True", reasons.0) } else { ("False", reasons.1) };
+        NamespaceCondition {
             type_: kind.into(),
-            status: if bad { "True" } else { "False" }.into(),
-            reason: Some(if bad { reasons.0 } else { reasons.1 }.into()),
-            message: Some(message),
+            status: status.into(),
+            reason: Some(reason.into()),
+            message: Some(failure.unwrap_or_else(|| success.to_owned())),
             last_transition_time: Some(Time(now)),
-        };
-    let failed = !remains.errors.is_empty();
-    let list = |mut parts: Vec<String>| {
-        parts.sort();
-        parts.join(", ")
+        }
     };
-    let counts = list(
-        remains
-            .counts
-            .iter()
-            .map(|(what, n)| format!("{what} has {n} resource instances"))
-            .collect(),
-    );
-    let held = list(
-        remains.finalizers.iter().map(|(f, n)| format!("{f} in {n} resource instances")).collect(),
-    );
-    let or = |bad: bool, text: String, fine: &str| if bad { text } else { fine.to_owned() };
     vec![
         condition(
             "NamespaceDeletionDiscoveryFailure",
-            remains.discovery_failure.is_some(),
             ("DiscoveryFailed", "ResourcesDiscovered"),
-            remains
-                .discovery_failure
-                .clone()
-                .unwrap_or_else(|| "All resources successfully discovered".into()),
+            remains.discovery_failure.clone(),
+            "All resources successfully discovered",
         ),
         condition(
             "NamespaceDeletionGroupVersionParsingFailure",
-            false,
             ("GroupVersionParsingFailed", "ParsedGroupVersions"),
-            "All legacy kube types successfully parsed".into(),
+            None,
+            "All legacy kube types successfully parsed",
         ),
         condition(
             "NamespaceDeletionContentFailure",
-            failed,
             ("ContentDeletionFailed", "ContentDeleted"),
-            or(
-                failed,
-                format!(
-                    "Failed to delete all resource types, {} remaining: {}",
-                    remains.errors.len(),
-                    remains.errors.join(", ")
-                ),
-                "All content successfully deleted, may be waiting on finalization",
-            ),
+            remains.deletion_failure(),
+            "All content successfully deleted, may be waiting on finalization",
         ),
         condition(
             "NamespaceContentRemaining",
-            !remains.counts.is_empty(),
             ("SomeResourcesRemain", "ContentRemoved"),
-            or(
-                !remains.counts.is_empty(),
-                format!("Some resources are remaining: {counts}"),
-                "All content successfully removed",
-            ),
+            remains.remaining_resources(),
+            "All content successfully removed",
         ),
         condition(
             "NamespaceFinalizersRemaining",
-            !remains.finalizers.is_empty(),
             ("SomeFinalizersRemain", "ContentHasNoFinalizers"),
-            or(
-                !remains.finalizers.is_empty(),
-                format!("Some content in the namespace has finalizers remaining: {held}"),
-                "All content-preserving finalizers finished",
-            ),
+            remains.remaining_finalizers(),
+            "All content-preserving finalizers finished",
         ),
     ]
 }
 
-/// Writes the conditions, when one of them changed.
-async fn tell(
+/// Writes the conditions if one of them changed.
+async fn update_conditions(
     client: &Client,
     namespace: &Namespace,
     remains: &RemainingContent,
@@ -306,7 +306,7 @@ mod tests {
 
     /// CVE-2024-7598.
     #[test]
-    fn policies_stay_until_no_pod_is_left() {
+    fn policies_are_deleted_after_the_last_pod() {
         let some =
             RemainingContent { counts: vec![("pods.".into(), 1)], ..RemainingContent::default() };
         let unsure = RemainingContent {
@@ -323,7 +323,7 @@ mod tests {
         let remains =
             RemainingContent { discovery_failure: Some("x".into()), ..RemainingContent::default() };
         assert!(remains.is_nothing() && !remains.is_complete());
-        assert_eq!(remains.retry(), DISCOVERY_RETRY);
+        assert_eq!(remains.retry_delay(), DISCOVERY_RETRY);
         let condition = conditions(&remains, Timestamp::UNIX_EPOCH).remove(0);
         let [reason, message] = [condition.reason, condition.message].map(Option::unwrap);
         assert_eq!(
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remains_is_told_in_upstreams_words() {
+    fn conditions_report_what_remains_with_upstreams_texts() {
         let remains = RemainingContent {
             counts: vec![("pods.".into(), 2)],
             finalizers: [("a/b".to_owned(), 1)].into(),

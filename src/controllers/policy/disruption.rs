@@ -111,17 +111,26 @@ fn target_since(pod: &Pod) -> Option<Timestamp> {
     marked.last_transition_time.as_ref().map(|Time(t)| *t)
 }
 
-/// What a budget demands: expected and healthy pods. `scale` is the sum over the pods' owners, or
-/// why it is unknown.
+/// Why the number of expected pods is unknown.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+enum DemandError {
+    /// `minAvailable` or `maxUnavailable` is not a percentage.
+    #[error("invalid value for IntOrString: {0:?}")]
+    InvalidValue(IntOrString),
+    /// The owner of a pod is not one with a scale.
+    #[error("found no controllers for pod {pod:?}")]
+    NoController { pod: String },
+}
+
+/// What a budget demands: expected and healthy pods. `scale` is the sum over the pods' owners.
 fn demand(
     budget: &PodDisruptionBudget,
     pods: i32,
-    scale: impl FnOnce() -> Result<i32, String>,
-) -> Result<(i32, i32), String> {
+    scale: impl FnOnce() -> Result<i32, DemandError>,
+) -> Result<(i32, i32), DemandError> {
     let spec = budget.spec.as_ref();
     let share = |value: &IntOrString, total| {
-        scaled(value, total, true)
-            .ok_or_else(|| format!("invalid value for IntOrString: {value:?}"))
+        scaled(value, total, true).ok_or_else(|| DemandError::InvalidValue(value.clone()))
     };
     if let Some(value) = spec.and_then(|s| s.max_unavailable.as_ref()) {
         let expected = scale()?;
@@ -218,9 +227,9 @@ impl Controller {
         let count = i32::try_from(pods.len()).unwrap_or(i32::MAX);
         let new = match demand(&budget, count, || self.scale(namespace, &pods)) {
             Ok(demand) => status(&budget, &pods, demand, now),
-            Err(why) => PodDisruptionBudgetStatus {
+            Err(error) => PodDisruptionBudgetStatus {
                 disruptions_allowed: Some(0),
-                conditions: conditions(&budget, "False", "SyncFailed", &why, now),
+                conditions: conditions(&budget, "False", "SyncFailed", &error.to_string(), now),
                 ..before.clone()
             },
         };
@@ -269,13 +278,12 @@ impl Controller {
     }
 
     /// The wanted replicas of all owners of these pods; pods without an owner count nothing.
-    fn scale(&self, namespace: &str, pods: &[Pod]) -> Result<i32, String> {
+    fn scale(&self, namespace: &str, pods: &[Pod]) -> Result<i32, DemandError> {
         let mut scales: BTreeMap<String, i32> = BTreeMap::new();
         for pod in pods {
             let Some(owner) = controller_of(&pod.metadata) else { continue };
             let (uid, replicas) = self.replicas(namespace, owner).ok_or_else(|| {
-                let name = pod.metadata.name.as_deref().unwrap_or_default();
-                format!("found no controllers for pod {name:?}")
+                DemandError::NoController { pod: pod.metadata.name.clone().unwrap_or_default() }
             })?;
             scales.insert(uid, replicas);
         }
@@ -362,9 +370,10 @@ mod tests {
         ] {
             assert_eq!(demand(&budget(spec.clone(), json!({})), 3, || Ok(5)), Ok(want), "{spec}");
         }
+        let no_controller = || DemandError::NoController { pod: "p".into() };
         let unknown =
-            demand(&budget(json!({"maxUnavailable": 1}), json!({})), 3, || Err("no".into()));
-        assert_eq!(unknown, Err("no".into()));
+            demand(&budget(json!({"maxUnavailable": 1}), json!({})), 3, || Err(no_controller()));
+        assert_eq!(unknown, Err(no_controller()));
     }
 
     #[test]

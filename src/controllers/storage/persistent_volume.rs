@@ -95,7 +95,7 @@ pub(crate) fn start(context: &Context) {
                 "" => binder.sync_volume(&name).await?,
                 _ => binder.sync_claim(&namespace, &name).await?,
             }
-            Ok(Action::Done)
+            Ok::<_, Error>(Action::Done)
         }
     });
 }

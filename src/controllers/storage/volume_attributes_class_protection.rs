@@ -41,7 +41,9 @@ pub(crate) fn start(context: &Context) {
         move |(_, name)| {
             let (client, classes) = (client.clone(), classes.clone());
             async move {
-                let Some(object) = classes.cache().get("", &name) else { return Ok(Action::Done) };
+                let Some(object) = classes.cache().get("", &name) else {
+                    return Ok::<_, Error>(Action::Done);
+                };
                 let mut value = edit::value(&object)?;
                 let deleting =
                     value.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string);

@@ -64,7 +64,9 @@ pub(crate) fn start_volumes(context: &Context) {
     keyed.run(&context.tasks, "persistentvolume-protection-controller", 1, move |(_, name)| {
         let (client, volumes) = (client.clone(), volumes.clone());
         async move {
-            let Some(object) = volumes.cache().get("", &name) else { return Ok(Action::Done) };
+            let Some(object) = volumes.cache().get("", &name) else {
+                return Ok::<_, Error>(Action::Done);
+            };
             let mut value = edit::value(&object)?;
             let changed = if deleting(&value) {
                 let bound = value.pointer("/status/phase").and_then(Value::as_str) == Some("Bound");

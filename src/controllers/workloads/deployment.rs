@@ -19,7 +19,7 @@ use crate::framework::adoption::{BY_CONTROLLER, controller_uid};
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed};
 use crate::workloads::revision_history;
-use rollout::Rollout;
+use rollout::{Rollout, RolloutError};
 
 /// Service account and event source.
 const CONTROLLER: &str = "deployment-controller";
@@ -89,13 +89,13 @@ fn by_age(a: &ReplicaSet, b: &ReplicaSet) -> Ordering {
 }
 
 impl Controller {
-    async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, Error> {
+    async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, RolloutError> {
         let Some(deployment) = self.deployments.get(namespace, name) else {
             return Ok(Action::Done);
         };
         let spec = &deployment.spec;
         if client::labels::is_empty(&spec.selector) {
-            return self.refuse_empty_selector(deployment).await;
+            return Ok(self.refuse_empty_selector(deployment).await?);
         }
         let mut sets = adoption::claim_all(
             &self.client,

@@ -10,6 +10,7 @@ mod proposals;
 mod replicas;
 mod target;
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,22 +30,22 @@ use parking_lot::Mutex;
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use limits::{Decision, History};
-use metrics::Source;
+use metrics::MetricsClient;
 use proposals::Recommendation;
-use target::Scale;
+use target::{DiscoveryError, Scale};
 
 /// Service account.
 const CONTROLLER: &str = "horizontal-pod-autoscaler";
 /// Workers (`--concurrent-horizontal-pod-autoscaler-syncs`).
 const WORKERS: usize = 5;
-/// Between two looks (`--horizontal-pod-autoscaler-sync-period`).
+/// Interval of reconciles (`--horizontal-pod-autoscaler-sync-period`).
 const PERIOD: Duration = Duration::from_secs(15);
 
-/// What is remembered of an autoscaler between two looks.
+/// The state of an autoscaler between two reconciles.
 #[derive(Debug, Default)]
 struct AutoscalerState {
     history: History,
-    /// Which pods it is about, to find two that are about the same.
+    /// Selector of its pods, to detect two autoscalers with the same pods.
     selector: Option<LabelSelector>,
 }
 
@@ -53,7 +54,7 @@ struct Controller {
     recorder: EventRecorder,
     autoscalers: Informer<HorizontalPodAutoscaler>,
     pods: Informer<Pod>,
-    known: Mutex<BTreeMap<Key, AutoscalerState>>,
+    states: Mutex<BTreeMap<Key, AutoscalerState>>,
 }
 
 /// Starts the controller.
@@ -64,7 +65,7 @@ pub(crate) fn start(context: &Context) {
         client,
         autoscalers: context.informers.of(),
         pods: context.informers.of(),
-        known: Mutex::new(BTreeMap::new()),
+        states: Mutex::new(BTreeMap::new()),
     });
     let mut keyed = Keyed::new();
     keyed.watches(&controller.autoscalers, concerns);
@@ -87,8 +88,41 @@ fn concerns(change: &Change) -> Vec<Key> {
     vec![(key.namespace.to_string(), key.name.to_string())]
 }
 
-/// Why a reconcile ends early, for the log. Status and events are written already.
+/// Why a reconcile ends early, for the log. Status and events already report it.
 struct Failed(String);
+
+/// Reason of a rescale up to `spec.minReplicas`.
+const BELOW_MIN: &str = "Current number of replicas below Spec.MinReplicas";
+
+/// The number of replicas to scale to.
+#[derive(Debug, Default)]
+struct DesiredReplicas {
+    replicas: i32,
+    /// Reason of a rescale, for events.
+    reason: String,
+    metrics: Vec<MetricStatus>,
+}
+
+impl DesiredReplicas {
+    fn new(replicas: i32, reason: &str) -> Self {
+        Self { replicas, reason: reason.to_owned(), metrics: Vec::new() }
+    }
+}
+
+/// Why the pods of a target cannot be selected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum SelectorError {
+    #[error("selector is required")]
+    Missing,
+    /// The text of the parser's error.
+    #[error("couldn't convert selector into a corresponding internal selector object: {0}")]
+    Invalid(String),
+    #[error(
+        "pods by selector {selector} are controlled by more than one HPA (e.g. [{}])",
+        .autoscalers.join(" ")
+    )]
+    Ambiguous { selector: String, autoscalers: Vec<String> },
+}
 
 /// The reconcile of one autoscaler.
 struct Reconcile<'a> {
@@ -103,7 +137,7 @@ struct Reconcile<'a> {
 impl Controller {
     async fn reconcile(&self, key: Key) -> Result<Action, Error> {
         let Some(autoscaler) = self.autoscalers.get(&key.0, &key.1) else {
-            self.known.lock().remove(&key);
+            self.states.lock().remove(&key);
             return Ok(Action::Done);
         };
         let spec = autoscaler.spec.clone();
@@ -137,17 +171,17 @@ impl Reconcile<'_> {
         set_condition(&mut self.status, kind, holds, reason, message, self.now);
     }
 
-    fn had(&self, kind: &str) -> bool {
+    fn is_condition_true(&self, kind: &str) -> bool {
         self.status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == "True")
     }
 
-    /// What the status says beside conditions. `desired` absent: what it said before.
-    fn note(
+    /// Sets the status except for the conditions. Without `desired`, the desired replicas stay.
+    fn set_status(
         &mut self,
         current: i32,
         desired: Option<i32>,
         metrics: Vec<MetricStatus>,
-        scaled: bool,
+        is_rescaled: bool,
     ) {
         let metrics = (!metrics.is_empty()).then_some(metrics);
         let before = std::mem::take(&mut self.status);
@@ -156,113 +190,116 @@ impl Reconcile<'_> {
             current_metrics: metrics,
             current_replicas: Some(current),
             desired_replicas: desired.unwrap_or(before.desired_replicas),
-            last_scale_time: if scaled { Some(Time(self.now)) } else { before.last_scale_time },
+            last_scale_time: if is_rescaled {
+                Some(Time(self.now))
+            } else {
+                before.last_scale_time
+            },
             observed_generation: self.autoscaler.metadata.generation,
         };
     }
 
     async fn scale(&mut self) -> Result<Scale, Failed> {
-        let wanted = self.spec.scale_target_ref.clone();
-        let version = wanted.api_version.as_deref().unwrap_or_default();
+        let target = self.spec.scale_target_ref.clone();
+        let version = target.api_version.as_deref().unwrap_or_default();
         let client = &self.controller.client;
-        let found = match target::find(client, version, &wanted.kind).await {
-            Ok(found) => Scale::read(client, &found, &self.key.0, &wanted.name)
-                .await
-                .map_err(|e| e.to_string()),
-            Err(error) => Err(error),
+        let scale = async {
+            let resource = target::find(client, version, &target.kind).await?;
+            Ok::<_, DiscoveryError>(
+                Scale::read(client, &resource, &self.key.0, &target.name).await?,
+            )
         };
-        match found {
+        match scale.await {
             Ok(scale) => {
                 let message = "the HPA controller was able to get the target's current scale";
                 self.condition("AbleToScale", true, "SucceededGetScale", message.to_owned());
                 Ok(scale)
             }
             Err(error) => {
-                self.warn("FailedGetScale", error.clone());
+                self.warn("FailedGetScale", error.to_string());
                 let message = format!(
                     "the HPA controller was unable to get the target's current scale: {error}"
                 );
                 self.condition("AbleToScale", false, "FailedGetScale", message);
-                Err(Failed(error))
+                Err(Failed(error.to_string()))
             }
         }
     }
 
     async fn run(&mut self) -> Result<(), Failed> {
         let mut scale = self.scale().await?;
-        let current = scale.wanted();
-        self.with_state(|known, now| known.history.begin(current, now));
-        let least = self.spec.min_replicas.unwrap_or(1);
-        let asks_beside_pods = self
+        let current = scale.desired_replicas();
+        self.with_state(|state, now| state.history.begin(current, now));
+        let min = self.spec.min_replicas.unwrap_or(1);
+        // Such metrics can scale a workload up from zero, as they need no pods.
+        let has_metrics_without_pods = self
             .spec
             .metrics
             .iter()
             .flatten()
             .any(|m| m.type_ == "Object" || m.type_ == "External");
-        let was_scaled_to_zero = self.had("ScaledToZero");
-        let mut reason = String::new();
-        let mut metrics = Vec::new();
-        let desired;
-        if current == 0 && !(was_scaled_to_zero && (least != 0 || asks_beside_pods)) {
-            desired = 0;
-            let message = "scaling is disabled since the replica count of the target is zero";
-            self.condition("ScalingActive", false, "ScalingDisabled", message.to_owned());
-        } else if current > self.spec.max_replicas {
-            "Current number of replicas above Spec.MaxReplicas".clone_into(&mut reason);
-            desired = self.spec.max_replicas;
-        } else if current != 0 && current < least {
-            "Current number of replicas below Spec.MinReplicas".clone_into(&mut reason);
-            desired = least;
-        } else {
-            let recommendation = self.recommend(&scale).await;
-            let Recommendation { statuses, best, error } = recommendation;
-            metrics = statuses;
-            let Some((wanted, metric)) = best else {
-                let error = error.unwrap_or_default();
-                self.note(current, None, metrics, false);
-                self.warn("FailedComputeMetricsReplicas", error.clone());
-                return Err(Failed(error));
-            };
-            if wanted > current {
-                reason = format!("{metric} above target");
-            } else if wanted < current {
-                "All metrics below target".clone_into(&mut reason);
-            }
-            let spec = self.spec.clone();
-            let decision = self
-                .with_state(|known, now| known.history.decide(&spec, current, wanted, least, now));
-            let Decision { mut replicas, able, limited } = decision;
-            self.condition("AbleToScale", able.0, able.1, able.2.to_owned());
-            self.condition("ScalingLimited", limited.0, limited.1, limited.2.to_owned());
-            if current == 0 && least != 0 && replicas < least {
-                replicas = least;
-                if reason.is_empty() {
-                    "Current number of replicas below Spec.MinReplicas".clone_into(&mut reason);
-                }
-            }
-            desired = replicas;
-        }
-        let rescale = desired != current;
-        if rescale {
-            self.rescale(&mut scale, (current, desired), &reason, &metrics).await?;
-            if current > 0 && desired == 0 && least == 0 && asks_beside_pods {
-                self.condition(
-                    "ScaledToZero",
-                    true,
-                    "ScaledToZero",
-                    "the HPA controller scaled the workload to zero".to_owned(),
-                );
+        let was_scaled_to_zero = self.is_condition_true("ScaledToZero");
+        let target =
+            if current == 0 && !(was_scaled_to_zero && (min != 0 || has_metrics_without_pods)) {
+                let message = "scaling is disabled since the replica count of the target is zero";
+                self.condition("ScalingActive", false, "ScalingDisabled", message.to_owned());
+                DesiredReplicas::default()
+            } else if current > self.spec.max_replicas {
+                let reason = "Current number of replicas above Spec.MaxReplicas";
+                DesiredReplicas::new(self.spec.max_replicas, reason)
+            } else if current != 0 && current < min {
+                DesiredReplicas::new(min, BELOW_MIN)
             } else {
-                self.condition(
-                    "ScaledToZero",
-                    false,
-                    "NotScaledToZero",
-                    "the HPA controller did not scale the workload to zero".to_owned(),
-                );
+                self.replicas_of_metrics(&scale, min).await?
+            };
+        let DesiredReplicas { replicas: desired, reason, metrics } = target;
+        let is_rescale = desired != current;
+        if is_rescale {
+            self.rescale(&mut scale, (current, desired), &reason, &metrics).await?;
+            let to_zero = current > 0 && desired == 0 && min == 0 && has_metrics_without_pods;
+            let (reason, message) = if to_zero {
+                ("ScaledToZero", "the HPA controller scaled the workload to zero")
+            } else {
+                ("NotScaledToZero", "the HPA controller did not scale the workload to zero")
+            };
+            self.condition("ScaledToZero", to_zero, reason, message.to_owned());
+        }
+        self.set_status(current, Some(desired), metrics, is_rescale);
+        Ok(())
+    }
+
+    /// Computes the number of replicas from the metrics, within the limits of the specification.
+    async fn replicas_of_metrics(
+        &mut self,
+        scale: &Scale,
+        min: i32,
+    ) -> Result<DesiredReplicas, Failed> {
+        let current = scale.desired_replicas();
+        let Recommendation { statuses, best, error } = self.recommend(scale).await;
+        let Some((recommended, metric)) = best else {
+            let error = error.unwrap_or_default();
+            self.set_status(current, None, statuses, false);
+            self.warn("FailedComputeMetricsReplicas", error.clone());
+            return Err(Failed(error));
+        };
+        let mut reason = match recommended.cmp(&current) {
+            Ordering::Greater => format!("{metric} above target"),
+            Ordering::Less => "All metrics below target".to_owned(),
+            Ordering::Equal => String::new(),
+        };
+        let spec = self.spec.clone();
+        let decision = self
+            .with_state(|state, now| state.history.decide(&spec, current, recommended, min, now));
+        let Decision { mut replicas, able, limited } = decision;
+        self.condition("AbleToScale", able.0, able.1, able.2.to_owned());
+        self.condition("ScalingLimited", limited.0, limited.1, limited.2.to_owned());
+        if current == 0 && min != 0 && replicas < min {
+            replicas = min;
+            if reason.is_empty() {
+                BELOW_MIN.clone_into(&mut reason);
             }
         }
-        self.note(current, Some(desired), metrics, rescale);
-        Ok(())
+        Ok(DesiredReplicas { replicas, reason, metrics: statuses })
     }
 
     async fn rescale(
@@ -280,71 +317,59 @@ impl Reconcile<'_> {
             let message =
                 format!("the HPA controller was unable to update the target scale: {error}");
             self.condition("AbleToScale", false, "FailedUpdateScale", message);
-            self.note(current, None, metrics.to_vec(), false);
+            self.set_status(current, None, metrics.to_vec(), false);
             return Err(Failed(error.to_string()));
         }
         let message =
             format!("the HPA controller was able to update the target scale to {desired}");
         self.condition("AbleToScale", true, "SucceededRescale", message);
-        let told = format!("New size: {desired}; reason: {reason}");
+        let text = format!("New size: {desired}; reason: {reason}");
         self.controller.recorder.event(
             &self.autoscaler,
             EventType::Normal,
             "SuccessfulRescale",
-            told,
+            text,
         );
         let spec = self.spec.clone();
-        self.with_state(|known, now| known.history.scaled(&spec, current, desired, now));
+        self.with_state(|state, now| state.history.scaled(&spec, current, desired, now));
         Ok(())
     }
 
     fn with_state<T>(&self, with: impl FnOnce(&mut AutoscalerState, Timestamp) -> T) -> T {
-        with(self.controller.known.lock().entry(self.key.clone()).or_default(), self.now)
+        with(self.controller.states.lock().entry(self.key.clone()).or_default(), self.now)
     }
 
-    /// What all metrics ask for; conditions and events say what went wrong.
+    /// Returns the recommendation of all metrics; reports errors in conditions and events.
     async fn recommend(&mut self, scale: &Scale) -> Recommendation {
         let pods = match self.pods(scale.selector()) {
             Ok(pods) => pods,
             Err(error) => {
-                return Recommendation { statuses: Vec::new(), best: None, error: Some(error) };
+                self.report_selector_error(&error);
+                let error = Some(error.to_string());
+                return Recommendation { statuses: Vec::new(), best: None, error };
             }
         };
-        let source = Source { client: &self.controller.client, namespace: &self.key.0 };
-        let mut recommendation = proposals::all(&self.spec, &source, scale, &pods, self.now).await;
-        for (reason, error) in recommendation.failed.drain(..) {
+        let source = MetricsClient { client: &self.controller.client, namespace: &self.key.0 };
+        let mut outcome = proposals::recommend(&self.spec, &source, scale, &pods, self.now).await;
+        for (reason, error) in outcome.failed.drain(..) {
             self.warn(reason, error);
         }
-        let (holds, reason, message) = recommendation.active;
+        let (holds, reason, message) = outcome.active;
         self.condition("ScalingActive", holds, reason, message);
-        recommendation.recommendation
+        outcome.recommendation
     }
 
-    /// The pods of the target, unless another autoscaler has them, too.
-    fn pods(&mut self, selector: &str) -> Result<Vec<Pod>, String> {
-        let mut refuse = |event: &str, reason: &str, told: &str, message: &str| {
-            self.warn(event, told.to_owned());
-            self.condition("ScalingActive", false, reason, message.to_owned());
-            Err(told.to_owned())
-        };
+    /// Returns the pods of the target.
+    ///
+    /// # Errors
+    ///
+    /// A selector that is missing or invalid, or that selects pods of another autoscaler.
+    fn pods(&mut self, selector: &str) -> Result<Vec<Pod>, SelectorError> {
         if selector.is_empty() {
-            return refuse(
-                "SelectorRequired",
-                "InvalidSelector",
-                "selector is required",
-                "the HPA target's scale is missing a selector",
-            );
+            return Err(SelectorError::Missing);
         }
-        let parsed = match LabelSelector::parse(selector) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                let text = format!(
-                    "couldn't convert selector into a corresponding internal selector object: \
-                        {error}"
-                );
-                return refuse("InvalidSelector", "InvalidSelector", &text, &text);
-            }
-        };
+        let parsed = LabelSelector::parse(selector)
+            .map_err(|error| SelectorError::Invalid(error.to_string()))?;
         let namespace = self.key.0.clone();
         let selects = |selector: &LabelSelector, pod: &Pod| match &pod.metadata.labels {
             Some(labels) => selector.matches(labels),
@@ -352,29 +377,41 @@ impl Reconcile<'_> {
         };
         let mut pods = self.controller.pods.list(&namespace);
         pods.retain(|pod| selects(&parsed, pod));
-        let others: Vec<String> = {
-            let mut known = self.controller.known.lock();
-            known.entry(self.key.clone()).or_default().selector = Some(parsed);
-            let other = |(key, known): (&Key, &AutoscalerState)| {
-                let same = key.0 == namespace
-                    && known
+        let autoscalers: Vec<String> = {
+            let mut states = self.controller.states.lock();
+            states.entry(self.key.clone()).or_default().selector = Some(parsed);
+            let shares_pods = |(key, state): (&Key, &AutoscalerState)| {
+                let shares = key.0 == namespace
+                    && state
                         .selector
                         .as_ref()
                         .is_some_and(|s| pods.iter().any(|pod| selects(s, pod)));
-                same.then(|| format!("{}/{}", key.0, key.1))
+                shares.then(|| format!("{}/{}", key.0, key.1))
             };
-            known.iter().filter_map(other).take(2).collect()
+            states.iter().filter_map(shares_pods).take(2).collect()
         };
-        if others.len() > 1 {
-            let text = format!(
-                "pods by selector {selector} are controlled by more than one HPA (e.g. [{}])",
-                others.join(" ")
-            );
-            self.warn("AmbiguousSelector", text.clone());
-            self.condition("ScalingActive", false, "AmbiguousSelector", text.clone());
-            return Err(text);
+        if autoscalers.len() > 1 {
+            let selector = selector.to_owned();
+            return Err(SelectorError::Ambiguous { selector, autoscalers });
         }
         Ok(pods)
+    }
+
+    fn report_selector_error(&mut self, error: &SelectorError) {
+        let text = error.to_string();
+        let (event, reason, message) = match error {
+            SelectorError::Missing => (
+                "SelectorRequired",
+                "InvalidSelector",
+                "the HPA target's scale is missing a selector".to_owned(),
+            ),
+            SelectorError::Invalid(_) => ("InvalidSelector", "InvalidSelector", text.clone()),
+            SelectorError::Ambiguous { .. } => {
+                ("AmbiguousSelector", "AmbiguousSelector", text.clone())
+            }
+        };
+        self.warn(event, text);
+        self.condition("ScalingActive", false, reason, message);
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::config::addresses_changed;
 use crate::context::Node;
 use crate::pods::admission;
-use crate::pods::handle::DesiredPod;
+use crate::pods::handle::{DesiredPod, WorkerHandle};
 use crate::pods::observed::label;
 use crate::pods::pod::{Pod, PodOrigin};
 use crate::pods::resize;
@@ -29,6 +29,7 @@ use crate::pods::worker::Worker;
 use crate::runtime::containerd::events::RuntimeSignal;
 use crate::static_pods::manifests::StaticPodList;
 use crate::static_pods::mirror::MirrorPod;
+use crate::status::pod::PodFailure;
 use crate::volumes;
 
 /// Interval of the full check of runtime and disk, in case an event was lost (the kubelet checks
@@ -208,32 +209,9 @@ impl PodManager {
     /// Updates the workers of one key to the state in the API.
     fn reconcile(&mut self, key: &ObjectKey) {
         let object = self.informer.cache().get(&key.namespace, &key.name);
-        let current = object.as_ref().map(|o| Arc::clone(&o.uid));
-        let mut removed = false;
-        for handle in self.table.0.read().values() {
-            let other = {
-                let desired = handle.desired.borrow();
-                desired.pod.key == *key
-                    && desired.pod.origin == PodOrigin::Api
-                    && Some(&desired.pod.uid) != current.as_ref()
-            };
-            if other {
-                removed |=
-                    handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
-            }
-        }
-        if removed {
-            self.resume_waiting();
-        }
+        self.remove_replaced(key, object.as_ref().map(|o| &o.uid));
         self.update_mirror_uid(key, object.as_deref().and_then(MirrorPod::from_object).as_ref());
-        let Some(object) = object else {
-            let cached = self.informer.cache();
-            let still: HashSet<Arc<str>> =
-                cached.list("").iter().map(|o| Arc::clone(&o.uid)).collect();
-            self.finished.retain(|uid| still.contains(uid));
-            self.labels_reread.retain(|uid| still.contains(uid));
-            return;
-        };
+        let Some(object) = object else { return self.forget_deleted() };
         if self.finished.contains(&object.uid) {
             return;
         }
@@ -242,27 +220,63 @@ impl PodManager {
             return;
         }
         let pod = Arc::new(pod);
-        if let Some(handle) = self.table.get(&pod.uid) {
-            let current = Arc::clone(&handle.desired.borrow().pod);
-            if let Some(status) = pod.api_status() {
-                self.node.api.status.on_api_status(&pod.uid, object.resource_version, status);
-            }
-            let (pod, resize) = self.allocate(&current, pod);
-            self.report_resize(&handle, &current, &pod, resize.as_ref());
-            let frees = pod.is_api_terminal() && !current.is_api_terminal()
-                || resize::resources_differ(&current, &pod);
-            handle.desired.send_if_modified(|d| {
-                // An update that only returns the node's own status is stored without waking the
-                // worker.
-                let is_relevant = !pod.is_equivalent(&d.pod) || d.resize != resize;
-                (d.pod, d.resize) = (pod, resize);
-                is_relevant
-            });
-            if frees {
-                self.resume_waiting();
-            }
-            return;
+        let Some(handle) = self.table.get(&pod.uid) else { return self.admit_and_start(pod) };
+        if let Some(status) = pod.api_status() {
+            self.node.api.status.on_api_status(&pod.uid, object.resource_version, status);
         }
+        self.update_worker(&handle, pod);
+    }
+
+    /// Marks the workers of API pods with this key and another uid than `current` as removed.
+    fn remove_replaced(&mut self, key: &ObjectKey, current: Option<&Arc<str>>) {
+        let mut removed = false;
+        for handle in self.table.0.read().values() {
+            let is_other = {
+                let desired = handle.desired.borrow();
+                desired.pod.key == *key
+                    && desired.pod.origin == PodOrigin::Api
+                    && Some(&desired.pod.uid) != current
+            };
+            if is_other {
+                removed |=
+                    handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
+            }
+        }
+        if removed {
+            self.resume_waiting();
+        }
+    }
+
+    /// Drops the records of pods that no longer exist in the API.
+    fn forget_deleted(&mut self) {
+        let cached = self.informer.cache();
+        let existing: HashSet<Arc<str>> =
+            cached.list("").iter().map(|o| Arc::clone(&o.uid)).collect();
+        self.finished.retain(|uid| existing.contains(uid));
+        self.labels_reread.retain(|uid| existing.contains(uid));
+    }
+
+    /// Gives a changed pod to its worker.
+    fn update_worker(&mut self, handle: &WorkerHandle, pod: Arc<Pod>) {
+        let current = Arc::clone(&handle.desired.borrow().pod);
+        let (pod, resize) = self.allocate(&current, pod);
+        self.report_resize(handle, &current, &pod, resize.as_ref());
+        let frees_resources = pod.is_api_terminal() && !current.is_api_terminal()
+            || resize::resources_differ(&current, &pod);
+        handle.desired.send_if_modified(|d| {
+            // An update that only returns the node's own status is stored without waking the
+            // worker.
+            let is_relevant = !pod.is_equivalent(&d.pod) || d.resize != resize;
+            (d.pod, d.resize) = (pod, resize);
+            is_relevant
+        });
+        if frees_resources {
+            self.resume_waiting();
+        }
+    }
+
+    /// Starts the worker of a new pod, which reports the rejection of a pod that is not admitted.
+    fn admit_and_start(&mut self, pod: Arc<Pod>) {
         if self.waits_for_host_ports(&pod) {
             return;
         }
@@ -270,12 +284,9 @@ impl PodManager {
         let by_labels = rejection.as_ref().is_some_and(|r| r.reason == admission::NODE_AFFINITY);
         if by_labels && self.labels_reread.insert(Arc::clone(&pod.uid)) {
             // The cached labels may be outdated, and the pod may be here because of the new ones.
-            return self.read_labels(key.clone());
+            return self.read_labels(pod.key.clone());
         }
-        if let Some(rejection) = &rejection {
-            let message = rejection.message.clone();
-            self.node.api.events.pod_event(&pod, EventType::Warning, &rejection.reason, message);
-        }
+        self.report_rejection(&pod, rejection.as_ref());
         let (pod, resize) = self.allocate(&resize::with_allocated_resources(&pod), pod);
         self.update_burstable_cpu_weight(&pod);
         let api_uid = Some(pod.uid.to_string());
@@ -287,6 +298,12 @@ impl PodManager {
             resize,
             halt_seconds: None,
         });
+    }
+
+    fn report_rejection(&self, pod: &Pod, rejection: Option<&PodFailure>) {
+        let Some(rejection) = rejection else { return };
+        let message = rejection.message.clone();
+        self.node.api.events.pod_event(pod, EventType::Warning, &rejection.reason, message);
     }
 
     /// Updates the workers of static pods to the manifests. A changed pod waits for the end of its
@@ -315,15 +332,7 @@ impl PodManager {
             let mirror =
                 mirror.as_deref().and_then(MirrorPod::from_object).filter(|m| m.mirrors(&pod));
             let rejection = self.admit(&pod);
-            if let Some(rejection) = &rejection {
-                let message = rejection.message.clone();
-                self.node.api.events.pod_event(
-                    &pod,
-                    EventType::Warning,
-                    &rejection.reason,
-                    message,
-                );
-            }
+            self.report_rejection(&pod, rejection.as_ref());
             self.update_burstable_cpu_weight(&pod);
             let api_uid = mirror.map(|m| m.uid.to_string());
             let (removed, resize, halt_seconds) = (false, None, None);

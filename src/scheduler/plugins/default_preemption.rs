@@ -16,7 +16,7 @@ impl Plugin for DefaultPreemption {
     const NAME: &'static str = "DefaultPreemption";
 
     fn post_filter(state: &CycleState<'_>, fit: &FitError) -> Option<PostFilterResult> {
-        let result = not_eligible(state).map_or_else(|| find(state, fit), |why| Err(why.into()));
+        let result = check_eligible(state).and_then(|()| find(state, fit));
         Some(match result {
             Ok(nomination) => PostFilterResult::Nominated(nomination),
             Err(why) => PostFilterResult::Unschedulable(format!("preemption: {why}")),
@@ -24,19 +24,30 @@ impl Plugin for DefaultPreemption {
     }
 }
 
-/// Why the pod may not preempt others.
-fn not_eligible(state: &CycleState<'_>) -> Option<&'static str> {
+/// Why preemption does not help a pod; the texts are upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum PreemptionError {
+    #[error("not eligible due to preemptionPolicy=Never.")]
+    PolicyNever,
+    #[error("not eligible due to a terminating pod on the nominated node.")]
+    TerminatingVictim,
+    /// No node fits, even after evictions; the text counts the reasons over the nodes.
+    #[error("{reasons}")]
+    NoCandidate { reasons: String },
+}
+
+/// Checks that the pod may preempt others (upstream's `PodEligibleToPreemptOthers`).
+fn check_eligible(state: &CycleState<'_>) -> Result<(), PreemptionError> {
     let pod = state.snapshot.pod;
     if pod.never_preempts {
-        return Some("not eligible due to preemptionPolicy=Never.");
+        return Err(PreemptionError::PolicyNever);
     }
-    let nominated = state.snapshot.nodes.iter().find(|node| node.name == pod.nominated)?;
-    let terminating = |other: &Arc<PodInfo>| other.deleting && other.priority < pod.priority;
-    nominated
-        .pods
-        .iter()
-        .any(terminating)
-        .then_some("not eligible due to a terminating pod on the nominated node.")
+    let nominated = state.snapshot.nodes.iter().find(|node| node.name == pod.nominated);
+    let is_victim = |other: &Arc<PodInfo>| other.deleting && other.priority < pod.priority;
+    if nominated.is_some_and(|node| node.pods.iter().any(is_victim)) {
+        return Err(PreemptionError::TerminatingVictim);
+    }
+    Ok(())
 }
 
 /// A node, the pods that must leave it, and how many budgets that violates.
@@ -66,8 +77,12 @@ impl Budget {
     }
 }
 
-/// Finds the node that loses least, or says why there is none.
-fn find(state: &CycleState<'_>, fit: &FitError) -> Result<Nomination, String> {
+/// Finds the node that loses least.
+///
+/// # Errors
+///
+/// No node fits, even after evictions.
+fn find(state: &CycleState<'_>, fit: &FitError) -> Result<Nomination, PreemptionError> {
     let budgets = state.snapshot.listers.pod_disruption_budgets();
     let budgets: Vec<Budget> = budgets.into_iter().map(Budget::new).collect();
     let mut candidates = Vec::new();
@@ -84,7 +99,9 @@ fn find(state: &CycleState<'_>, fit: &FitError) -> Result<Nomination, String> {
         }
     }
     let best = best(candidates).map(|candidate| candidate.nomination);
-    best.ok_or_else(|| available_nodes(fit.nodes, reasons.into_iter()))
+    best.ok_or_else(|| PreemptionError::NoCandidate {
+        reasons: available_nodes(fit.nodes, reasons.into_iter()),
+    })
 }
 
 /// Removes all pods of lower priority, then puts back as many as possible, important ones first.
@@ -223,7 +240,7 @@ mod tests {
     }
 
     /// What preemption finds for the pod after all nodes rejected it.
-    fn preempt(pod: &Arc<PodInfo>, nodes: &[NodeInfo]) -> Result<Nomination, String> {
+    fn preempt(pod: &Arc<PodInfo>, nodes: &[NodeInfo]) -> Result<Nomination, PreemptionError> {
         let state = CycleState::new(Snapshot { pod, nodes, listers: &NoObjects }, PLUGINS);
         let rejections = nodes.iter().map(|node| state.filter(node).unwrap_err()).enumerate();
         find(&state, &FitError { rejections: rejections.collect(), nodes: nodes.len() })
@@ -244,7 +261,7 @@ mod tests {
     fn pods_of_equal_priority_are_no_victims() {
         let nodes = [node("a", vec![pod("same", 100, 900)])];
         assert_eq!(
-            preempt(&pod("in", 100, 500), &nodes).unwrap_err(),
+            preempt(&pod("in", 100, 500), &nodes).unwrap_err().to_string(),
             "0/1 nodes are available: 1 No preemption victims found for incoming pod."
         );
     }

@@ -33,7 +33,7 @@ fn rights(request: &CertificateSigningRequest) -> Vec<(&'static str, &'static st
         return Vec::new();
     }
     let Ok(asked) = Asked::of(&request.spec.request.0) else { return Vec::new() };
-    if Signer::KubeletClient.refuses(&asked, usages(request)).is_some() {
+    if Signer::KubeletClient.check(&asked, usages(request)).is_err() {
         return Vec::new();
     }
     let own = (
@@ -68,7 +68,7 @@ async fn reconcile(
         if answer.pointer("/status/allowed").and_then(Value::as_bool) != Some(true) {
             continue;
         }
-        conclude(&mut request, "Approved", "AutoApproved", message);
+        add_condition(&mut request, "Approved", "AutoApproved", message);
         let gvr = gvr_of::<CertificateSigningRequest>();
         settled(edit::put(client, &gvr, "approval", &request.to_value()?).await)?;
         break;

@@ -1,4 +1,4 @@
-//! Signs what is approved.
+//! Signs approved requests.
 
 use super::*;
 use api::k8s::ByteString;
@@ -6,7 +6,7 @@ use client::{Action, Client, Error, Informer};
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
-use crate::framework::signing::SignRequest;
+use crate::framework::signing::{SignRequest, SigningError};
 
 /// Default and maximum validity of a certificate (`--cluster-signing-duration`), and the minimum.
 const VALID_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -25,29 +25,46 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
-/// The time that a certificate is good.
-fn valid(request: &CertificateSigningRequest) -> Duration {
+/// How long the certificate is valid.
+fn validity(request: &CertificateSigningRequest) -> Duration {
     let seconds = request.spec.expiration_seconds.map(|s| u64::try_from(s).unwrap_or(0));
     seconds.map_or(VALID_MAX, |s| Duration::from_secs(s).clamp(VALID_MIN, VALID_MAX))
 }
 
-/// The certificate, or why there will be none; `None` where nothing is to be done.
+/// Why an approved request gets no certificate.
+#[derive(Debug, thiserror::Error)]
+enum SignError {
+    /// The request is not a valid PKCS #10 request.
+    #[error("{0}")]
+    Malformed(String),
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
+    #[error(transparent)]
+    Signing(#[from] SigningError),
+}
+
+/// Signs a request that is approved and has neither a certificate nor failed; `None` for other
+/// requests and signers.
 fn outcome(
     request: &CertificateSigningRequest,
     sign: &SignRequest,
-) -> Option<Result<String, String>> {
-    let due = certificate(request).is_none()
+) -> Option<Result<String, SignError>> {
+    let is_due = certificate(request).is_none()
         && condition(request, "Approved").is_some()
         && condition(request, "Failed").is_none();
-    let signer = Signer::of(request).filter(|_| due)?;
-    let asked = match Asked::of(&request.spec.request.0) {
-        Ok(asked) => asked,
-        Err(why) => return Some(Err(why)),
-    };
-    if let Some(why) = signer.refuses(&asked, usages(request)) {
-        return Some(Err(why));
-    }
-    Some(sign.sign(signer, &asked, usages(request), valid(request)))
+    let signer = Signer::of(request).filter(|_| is_due)?;
+    Some(issue(signer, request, sign))
+}
+
+fn issue(
+    signer: Signer,
+    request: &CertificateSigningRequest,
+    sign: &SignRequest,
+) -> Result<String, SignError> {
+    let asked = Asked::of(&request.spec.request.0)
+        .map_err(|error| SignError::Malformed(error.to_string()))?;
+    signer.check(&asked, usages(request))?;
+    Ok(sign.sign(signer, &asked, usages(request), validity(request))?)
 }
 
 async fn reconcile(
@@ -64,7 +81,10 @@ async fn reconcile(
             let status = request.status.get_or_insert_default();
             status.certificate = Some(ByteString(certificate.into_bytes()));
         }
-        Err(why) => conclude(&mut request, "Failed", "SignerValidationFailure", &why),
+        Err(error) => {
+            let message = error.to_string();
+            add_condition(&mut request, "Failed", "SignerValidationFailure", &message);
+        }
     }
     settled(client.update_status(&request).await)?;
     Ok(Action::Done)
@@ -78,7 +98,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_approved_is_signed_once() {
+    fn an_approved_request_is_signed_once() {
         let sign = SignRequest::new(|signer, asked, usages, valid| {
             Ok(format!("{signer:?} {} {usages:?} {}", asked.common_name, valid.as_secs()))
         });
@@ -89,23 +109,23 @@ mod tests {
         };
         let mut of = request("kube-apiserver-client", json!({}));
         of.spec.request = pem("jane");
-        assert_eq!(outcome(&of, &sign), None);
+        assert!(outcome(&of, &sign).is_none());
         of.status = request("", approved.clone()).status;
         let signed = "Client jane [\"client auth\"] 31536000".to_owned();
-        assert_eq!(outcome(&of, &sign), Some(Ok(signed)));
+        assert_eq!(outcome(&of, &sign).unwrap().unwrap(), signed);
         of.spec.expiration_seconds = Some(600);
-        assert_eq!(valid(&of).as_secs(), 600);
+        assert_eq!(validity(&of).as_secs(), 600);
         of.spec.expiration_seconds = Some(i32::MAX);
-        assert_eq!(valid(&of).as_secs(), 31_536_000);
+        assert_eq!(validity(&of).as_secs(), 31_536_000);
         of.spec.signer_name = "kubernetes.io/kubelet-serving".into();
-        let refused = "subject organization is not system:nodes".to_owned();
-        assert_eq!(outcome(&of, &sign), Some(Err(refused)));
+        let error = outcome(&of, &sign).unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "subject organization is not system:nodes");
         of.spec.signer_name = "example.com/own".into();
-        assert_eq!(outcome(&of, &sign), None);
+        assert!(outcome(&of, &sign).is_none());
         let failed = json!({"conditions": [{"type": "Approved", "status": "True"},
             {"type": "Failed", "status": "True"}]});
-        assert_eq!(outcome(&request("kube-apiserver-client", failed), &sign), None);
+        assert!(outcome(&request("kube-apiserver-client", failed), &sign).is_none());
         let done = json!({"certificate": "eA==", "conditions": approved["conditions"]});
-        assert_eq!(outcome(&request("kube-apiserver-client", done), &sign), None);
+        assert!(outcome(&request("kube-apiserver-client", done), &sign).is_none());
     }
 }

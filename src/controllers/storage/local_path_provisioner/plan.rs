@@ -69,55 +69,78 @@ pub(super) struct VolumeRequest {
     class: String,
 }
 
+/// Why no volume can be provisioned for a claim; an event shows the text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnsupportedClaim {
+    #[error("claim.Spec.Selector is not supported")]
+    Selector,
+    #[error("claim.Spec.DataSource is not supported")]
+    DataSource,
+    #[error("raw block volumes are not supported")]
+    Block,
+    #[error("NodePath only supports ReadWriteOnce and ReadWriteOncePod (1.22+) access modes")]
+    AccessModes,
+    #[error("mount options of the StorageClass are not supported")]
+    MountOptions,
+    #[error("parameter {name}={value} of the StorageClass is not supported")]
+    Parameter { name: String, value: String },
+    #[error("configuration error, no node was specified")]
+    NoNode,
+    #[error("{0:?} is not a recognised volume type")]
+    VolumeType(String),
+    /// The namespace or name of the claim contains a slash.
+    #[error("{0:?} is not the name of a directory")]
+    DirectoryName(String),
+}
+
 /// The request of a claim, once its node is selected.
 ///
 /// # Errors
+///
 /// Why no volume can be provisioned, for the user.
 pub(super) fn request(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
-) -> Result<VolumeRequest, String> {
+) -> Result<VolumeRequest, UnsupportedClaim> {
     let spec = claim.spec.clone().unwrap_or_default();
     if spec.selector.is_some() {
-        return Err("claim.Spec.Selector is not supported".into());
+        return Err(UnsupportedClaim::Selector);
     }
     if spec.data_source.is_some() || spec.data_source_ref.is_some() {
-        return Err("claim.Spec.DataSource is not supported".into());
+        return Err(UnsupportedClaim::DataSource);
     }
     if spec.volume_mode.as_deref() == Some("Block") {
-        return Err("raw block volumes are not supported".into());
+        return Err(UnsupportedClaim::Block);
     }
     let modes = spec.access_modes.unwrap_or_default();
     if modes.iter().any(|m| m != "ReadWriteOnce" && m != "ReadWriteOncePod") {
-        return Err(
-            "NodePath only supports ReadWriteOnce and ReadWriteOncePod (1.22+) access modes".into(),
-        );
+        return Err(UnsupportedClaim::AccessModes);
     }
     if class.mount_options.as_ref().is_some_and(|m| !m.is_empty()) {
-        return Err("mount options of the StorageClass are not supported".into());
+        return Err(UnsupportedClaim::MountOptions);
     }
     let mut storage = None;
     for (name, value) in class.parameters.iter().flatten() {
         if name != "nodePath" {
-            return Err(format!("parameter {name}={value} of the StorageClass is not supported"));
+            return Err(UnsupportedClaim::Parameter { name: name.clone(), value: value.clone() });
         }
         storage = Some(value.clone());
     }
-    let node = selected_node(claim).ok_or("configuration error, no node was specified")?;
+    let node = selected_node(claim).ok_or(UnsupportedClaim::NoNode)?;
     let kind = annotation(&claim.metadata.annotations, "volumeType")
         .or_else(|| annotation(&class.metadata.annotations, "defaultVolumeType"))
         .unwrap_or("hostPath");
     let local = match kind.to_ascii_lowercase().as_str() {
         "local" => true,
         "hostpath" => false,
-        _ => return Err(format!("{kind:?} is not a recognised volume type")),
+        _ => return Err(UnsupportedClaim::VolumeType(kind.to_owned())),
     };
     let meta = &claim.metadata;
     let part = |p: &Option<String>| p.clone().unwrap_or_default();
     let name = format!("pvc-{}", part(&meta.uid));
     let directory = format!("{name}_{}_{}", part(&meta.namespace), part(&meta.name));
     if directory.contains('/') {
-        return Err(format!("{directory:?} is not the name of a directory"));
+        return Err(UnsupportedClaim::DirectoryName(directory));
     }
     Ok(VolumeRequest {
         node: node.to_owned(),
@@ -283,7 +306,7 @@ mod tests {
     #[test]
     fn unsupported_requests_are_refused_by_name() {
         let fails = |claim: &PersistentVolumeClaim, class: &StorageClass| {
-            request(claim, class).unwrap_err()
+            request(claim, class).unwrap_err().to_string()
         };
         assert!(fails(&claim(&["ReadWriteMany"]), &class()).contains("ReadWriteOnce"));
         let mut other = class();

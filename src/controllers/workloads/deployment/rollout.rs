@@ -21,6 +21,17 @@ use crate::workloads::template_hash;
 /// Longest name of a ReplicaSet (a DNS subdomain).
 const NAME_MAX: usize = 253;
 
+/// Why a rollout cannot be advanced.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RolloutError {
+    /// `spec.strategy.type` is neither `RollingUpdate` nor `Recreate`.
+    #[error("unexpected deployment strategy type: {0}")]
+    UnexpectedStrategy(String),
+    /// A request to the API server failed.
+    #[error(transparent)]
+    Client(#[from] Error),
+}
+
 /// What a sync works on. `deployment.status` and the revision annotation change in memory and are
 /// written once.
 pub(super) struct Rollout<'a> {
@@ -47,9 +58,9 @@ impl<'a> Rollout<'a> {
     }
 
     /// Brings the Deployment one step on.
-    pub(super) async fn run(mut self) -> Result<Action, Error> {
+    pub(super) async fn run(mut self) -> Result<Action, RolloutError> {
         if self.deployment.metadata.deletion_timestamp.is_some() {
-            return self.write_plain_status().await;
+            return Ok(self.write_plain_status().await?);
         }
         let mut current = self.deployment.status.take().unwrap_or_default();
         status::note_pause(&self.deployment, &mut current, self.now);
@@ -61,14 +72,14 @@ impl<'a> Rollout<'a> {
             if paused {
                 self.clean_up().await?;
             }
-            return self.write_plain_status().await;
+            return Ok(self.write_plain_status().await?);
         }
         let kind = self.deployment.spec.strategy.as_ref();
         let kind = kind.and_then(|s| s.type_.clone()).unwrap_or_else(|| "RollingUpdate".into());
         match kind.as_str() {
-            "RollingUpdate" => self.roll().await,
-            "Recreate" => self.recreate().await,
-            other => Err(Error::Decode(format!("unexpected deployment strategy type: {other}"))),
+            "RollingUpdate" => Ok(self.roll().await?),
+            "Recreate" => Ok(self.recreate().await?),
+            _ => Err(RolloutError::UnexpectedStrategy(kind)),
         }
     }
 

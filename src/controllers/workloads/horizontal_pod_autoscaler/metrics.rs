@@ -1,5 +1,5 @@
-//! The three APIs that figures come from: `metrics.k8s.io`, `custom.metrics.k8s.io` and
-//! `external.metrics.k8s.io`, served by others behind the aggregator.
+//! Clients of the three metrics APIs: `metrics.k8s.io`, `custom.metrics.k8s.io` and
+//! `external.metrics.k8s.io`, which other servers serve through the aggregation layer.
 
 use std::time::Duration;
 
@@ -15,38 +15,69 @@ use http::Method;
 use serde_json::Value;
 
 use super::replicas::{Sample, Samples};
-use super::target::{self, ResourcePath};
+use super::target::{self, DiscoveryError, ResourcePath};
 
-/// A metric that does not say over which time it was measured counts as one of a minute.
+/// Window, in seconds, of a metric without `windowSeconds`.
 const DEFAULT_WINDOW: i64 = 60;
-/// How long is waited for figures: two looks, so that no worker is lost to a server that hangs.
+/// Time limit of a request for metrics: two sync periods, so that a server that hangs does not block
+/// a worker forever.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// Reads figures as the autoscaler.
-pub(super) struct Source<'a> {
+/// Reads metrics under the autoscaler's account.
+pub(super) struct MetricsClient<'a> {
     pub(super) client: &'a Client,
     pub(super) namespace: &'a str,
 }
 
-async fn read(client: &Client, path: &str, what: &str) -> Result<Value, String> {
-    let asked = client.request(Method::GET, path, "application/json", Bytes::new());
-    // Another server answers, or does not.
-    let answer = tokio::time::timeout(ANSWER_MAX, asked).await.unwrap_or_else(|_| {
-        Err(Error::Transport(format!("no answer within {} s", ANSWER_MAX.as_secs())))
-    });
-    let value = answer.and_then(|body| Ok(serde_json::from_slice(&body)?));
-    value
-        .map_err(|error: Error| format!("unable to fetch metrics from {what} metrics API: {error}"))
+/// Why a metrics API returned no value; the texts are upstream's.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum MetricsError {
+    /// The request failed, or the server did not answer in time.
+    #[error("unable to fetch metrics from {api} metrics API: {source}")]
+    Fetch { api: &'static str, source: Error },
+    #[error("no metrics returned from {api} metrics API")]
+    Empty { api: &'static str },
+    /// No server is registered for `custom.metrics.k8s.io`.
+    #[error(
+        "unable to fetch metrics from custom metrics API: no custom metrics API \
+         (custom.metrics.k8s.io) registered: {0}"
+    )]
+    NotRegistered(#[source] DiscoveryError),
+    /// The resource of the described object is unknown.
+    #[error("unable to fetch metrics from custom metrics API: {0}")]
+    DescribedObject(#[source] DiscoveryError),
+    /// `metric` is namespace, name and selector.
+    #[error("unable to get external metric {metric}: {source}")]
+    External { metric: String, source: Box<MetricsError> },
+    /// The selector of the metric is invalid.
+    #[error(transparent)]
+    Selector(#[from] SelectorError),
 }
 
-/// A selector as clients send it.
-fn text(
+/// A selector of a metric that cannot be converted to text.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct SelectorError(String);
+
+async fn read(client: &Client, path: &str, api: &'static str) -> Result<Value, MetricsError> {
+    let request = client.request(Method::GET, path, "application/json", Bytes::new());
+    let response = tokio::time::timeout(ANSWER_MAX, request).await.unwrap_or_else(|_| {
+        Err(Error::Transport(format!("no answer within {} s", ANSWER_MAX.as_secs())))
+    });
+    let value = response.and_then(|body| Ok(serde_json::from_slice(&body)?));
+    value.map_err(|source| MetricsError::Fetch { api, source })
+}
+
+/// Formats a selector for a query.
+fn selector_text(
     selector: Option<&api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector>,
-) -> Result<String, String> {
-    // Absent it is upstream's "nothing", which its clients send as an empty text: everything.
+) -> Result<String, SelectorError> {
+    // A missing selector is upstream's "nothing", which its clients send as an empty text, which
+    // selects everything.
     let Some(selector) = selector else { return Ok(String::new()) };
-    let value = serde_json::to_value(selector).map_err(|e| e.to_string())?;
-    LabelSelector::from_value(Some(&value)).map(|s| s.to_string()).map_err(|e| e.to_string())
+    let value = serde_json::to_value(selector).map_err(|e| SelectorError(e.to_string()))?;
+    let parsed = LabelSelector::from_value(Some(&value));
+    parsed.map(|s| s.to_string()).map_err(|e| SelectorError(e.to_string()))
 }
 
 fn items(list: &Value) -> &[Value] {
@@ -61,8 +92,8 @@ fn milli(value: &Value) -> i64 {
     Quantity::from_value(value).map_or(0, |q| q.milli_value())
 }
 
-/// What pods use of a resource, as a list of `PodMetrics` says it; a pod of which a container is
-/// missing is left out.
+/// Converts a list of `PodMetrics` to the usage of a resource; omits a pod without the usage of one
+/// of its containers.
 fn of_resource(list: &Value, resource: &str, container: Option<&str>) -> Samples {
     let samples = items(list).iter().filter_map(|pod| {
         let containers = pod["containers"].as_array().filter(|all| !all.is_empty())?;
@@ -80,7 +111,7 @@ fn of_resource(list: &Value, resource: &str, container: Option<&str>) -> Samples
     samples.collect()
 }
 
-/// What a list of `MetricValue` says of the objects it describes.
+/// Converts a list of `MetricValue` to the values of the described objects.
 fn of_objects(list: &Value) -> Samples {
     let samples = items(list).iter().filter_map(|item| {
         let sample = Sample {
@@ -93,14 +124,14 @@ fn of_objects(list: &Value) -> Samples {
     samples.collect()
 }
 
-impl Source<'_> {
-    /// What the selected pods use of a resource, all their containers or one.
+impl MetricsClient<'_> {
+    /// Returns how much of a resource the selected pods use: all their containers, or one.
     pub(super) async fn resource(
         &self,
         resource: &str,
         container: Option<&str>,
         selector: &str,
-    ) -> Result<Samples, String> {
+    ) -> Result<Samples, MetricsError> {
         let path = format!(
             "/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods?labelSelector={}",
             self.namespace,
@@ -108,7 +139,7 @@ impl Source<'_> {
         );
         let list = read(self.client, &path, "resource").await?;
         if items(&list).is_empty() {
-            return Err("no metrics returned from resource metrics API".to_owned());
+            return Err(MetricsError::Empty { api: "resource" });
         }
         Ok(of_resource(&list, resource, container))
     }
@@ -118,26 +149,22 @@ impl Source<'_> {
         path: &str,
         metric: &MetricIdentifier,
         pods: &str,
-    ) -> Result<Value, String> {
-        let version =
-            target::version(self.client, "custom.metrics.k8s.io").await.map_err(|error| {
-                format!(
-                    "unable to fetch metrics from custom metrics API: no custom metrics API \
-                (custom.metrics.k8s.io) registered: {error}"
-                )
-            })?;
+    ) -> Result<Value, MetricsError> {
+        let version = target::version(self.client, "custom.metrics.k8s.io")
+            .await
+            .map_err(MetricsError::NotRegistered)?;
         let mut path = format!(
             "/apis/custom.metrics.k8s.io/{version}/namespaces/{}/{path}/{}?metricLabelSelector={}",
             self.namespace,
             escaped(&metric.name),
-            escaped(&text(metric.selector.as_ref())?)
+            escaped(&selector_text(metric.selector.as_ref())?)
         );
         if !pods.is_empty() {
             path.push_str(&format!("&labelSelector={}", escaped(pods)));
         }
         let list = read(self.client, &path, "custom").await?;
         if items(&list).is_empty() {
-            return Err("no metrics returned from custom metrics API".to_owned());
+            return Err(MetricsError::Empty { api: "custom" });
         }
         Ok(list)
     }
@@ -147,7 +174,7 @@ impl Source<'_> {
         &self,
         metric: &MetricIdentifier,
         selector: &str,
-    ) -> Result<Samples, String> {
+    ) -> Result<Samples, MetricsError> {
         Ok(of_objects(&self.custom("pods/*", metric, selector).await?))
     }
 
@@ -156,7 +183,7 @@ impl Source<'_> {
         &self,
         metric: &MetricIdentifier,
         object: &CrossVersionObjectReference,
-    ) -> Result<i64, String> {
+    ) -> Result<i64, MetricsError> {
         let group =
             object.api_version.as_deref().and_then(|v| v.split_once('/')).map_or("", |(g, _)| g);
         let path = if group.is_empty() && object.kind == "Namespace" {
@@ -167,9 +194,8 @@ impl Source<'_> {
                 object.api_version.as_deref().unwrap_or("v1"),
                 &object.kind,
             );
-            let ResourcePath { resource, .. } = found
-                .await
-                .map_err(|e| format!("unable to fetch metrics from custom metrics API: {e}"))?;
+            let ResourcePath { resource, .. } =
+                found.await.map_err(MetricsError::DescribedObject)?;
             let dot = if group.is_empty() { "" } else { "." };
             format!("{resource}{dot}{group}/{}", object.name)
         };
@@ -178,31 +204,27 @@ impl Source<'_> {
     }
 
     /// The sum of an external metric, in thousandths.
-    pub(super) async fn external(&self, metric: &MetricIdentifier) -> Result<i64, String> {
-        let unable = |error: String| {
-            format!(
-                "unable to get external metric {}/{}/{}: {error}",
-                self.namespace,
-                metric.name,
-                shown(metric)
-            )
+    pub(super) async fn external(&self, metric: &MetricIdentifier) -> Result<i64, MetricsError> {
+        let unable = |error: MetricsError| MetricsError::External {
+            metric: format!("{}/{}/{}", self.namespace, metric.name, go_selector(metric)),
+            source: Box::new(error),
         };
         let path = format!(
             "/apis/external.metrics.k8s.io/v1beta1/namespaces/{}/{}?labelSelector={}",
             self.namespace,
             escaped(&metric.name),
-            escaped(&text(metric.selector.as_ref())?)
+            escaped(&selector_text(metric.selector.as_ref())?)
         );
         let list = read(self.client, &path, "external").await.map_err(unable)?;
         if items(&list).is_empty() {
-            return Err(unable("no metrics returned from external metrics API".to_owned()));
+            return Err(unable(MetricsError::Empty { api: "external" }));
         }
         Ok(items(&list).iter().fold(0_i64, |sum, item| sum.saturating_add(milli(&item["value"]))))
     }
 }
 
-/// A metric's selector as Go writes it in upstream's messages.
-pub(super) fn shown(metric: &MetricIdentifier) -> String {
+/// Formats a metric's selector as Go does in upstream's messages.
+pub(super) fn go_selector(metric: &MetricIdentifier) -> String {
     let Some(selector) = &metric.selector else { return "nil".to_owned() };
     let labels: Vec<String> =
         selector.match_labels.iter().flatten().map(|(k, v)| format!("{k}: {v},")).collect();
@@ -229,7 +251,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn pods_use_what_their_containers_use_together() {
+    fn usage_of_a_pod_is_the_sum_of_its_containers() {
         let list = json!({"items": [
             {"metadata": {"name": "a"}, "timestamp": "2026-01-01T00:00:10Z", "window": "20.5s",
              "containers": [{"name": "x", "usage": {"cpu": "150m"}},
@@ -238,27 +260,27 @@ mod tests {
                 "containers": []},
         ]});
         let all = of_resource(&list, "cpu", None);
-        assert_eq!(all.len(), 1, "a pod without containers says nothing");
+        assert_eq!(all.len(), 1, "a pod without containers has no usage");
         assert_eq!(
             (all["a"].value, all["a"].window, all["a"].at.as_second()),
             (200, 20, 1_767_225_610)
         );
         assert_eq!(of_resource(&list, "cpu", Some("y"))["a"].value, 50);
-        assert!(of_resource(&list, "memory", None).is_empty(), "one container of two does not say");
+        assert!(of_resource(&list, "memory", None).is_empty(), "one container of two has no value");
     }
 
     #[test]
-    fn selectors_are_sent_and_shown_as_upstream_does() {
+    fn selectors_are_formatted_for_queries_and_messages() {
         let metric: MetricIdentifier = serde_json::from_value(
             json!({"name": "s0", "selector": {"matchLabels": {"a/b": "c"}}}),
         )
         .unwrap();
-        assert_eq!(escaped(&text(metric.selector.as_ref()).unwrap()), "a%2Fb%3Dc");
+        assert_eq!(escaped(&selector_text(metric.selector.as_ref()).unwrap()), "a%2Fb%3Dc");
         assert_eq!(
-            shown(&metric),
+            go_selector(&metric),
             "&LabelSelector{MatchLabels:map[string]string{a/b: \
                 c,},MatchExpressions:[]LabelSelectorRequirement{},}"
         );
-        assert_eq!(text(None).unwrap(), "");
+        assert_eq!(selector_text(None).unwrap(), "");
     }
 }

@@ -3,29 +3,31 @@
 
 use api::Quantity;
 use api::k8s::api::autoscaling::v2::{
-    ContainerResourceMetricStatus, ExternalMetricStatus, HorizontalPodAutoscalerSpec, MetricSpec,
-    MetricStatus, MetricTarget, MetricValueStatus, ObjectMetricStatus, PodsMetricStatus,
-    ResourceMetricStatus,
+    ContainerResourceMetricSource, ContainerResourceMetricStatus, ExternalMetricSource,
+    ExternalMetricStatus, HorizontalPodAutoscalerSpec, MetricSpec, MetricStatus, MetricTarget,
+    MetricValueStatus, ObjectMetricSource, ObjectMetricStatus, PodsMetricSource, PodsMetricStatus,
+    ResourceMetricSource, ResourceMetricStatus,
 };
 use api::k8s::api::core::v1::Pod;
 use api::k8s::apimachinery::pkg::api::resource::Quantity as Text;
 use api::k8s::jiff::Timestamp;
 
-use super::metrics::{Source, shown};
-use super::replicas::{self, Proposal, TargetUse, Tolerances};
+use super::metrics::{MetricsClient, MetricsError, go_selector};
+use super::replicas::{self, Proposal, ReplicaError, Samples, TargetUse, Tolerances};
 use super::target::Scale;
 
-/// How far from the aim is near enough (`--horizontal-pod-autoscaler-tolerance`).
+/// Default tolerance around the target (`--horizontal-pod-autoscaler-tolerance`).
 const TOLERANCE: f64 = 0.1;
 
-/// What the metrics ask for.
+/// The recommendation of all metrics.
 #[derive(Debug)]
 pub(super) struct Recommendation {
-    /// What is shown of each, the ones that failed with their type empty as upstream has them.
+    /// Status of each metric; a metric that failed has an empty type, as in upstream's
+    /// `computeReplicasForMetrics`.
     pub(super) statuses: Vec<MetricStatus>,
     /// The highest proposal and its metric; `None` when too many metrics are unavailable.
     pub(super) best: Option<(i32, String)>,
-    /// What went wrong first.
+    /// Text of the first error.
     pub(super) error: Option<String>,
 }
 
@@ -42,8 +44,7 @@ pub(super) struct MetricsOutcome {
 /// The proposal of one metric: replicas, name of the metric, its status.
 type MetricProposal = (i32, String, MetricStatus);
 
-/// A metric that cannot be used: the reason of event and condition, what happened, and what that
-/// was for.
+/// A metric without a proposal: the reason of event and condition, the error, and its context.
 struct UnavailableMetric {
     reason: &'static str,
     error: String,
@@ -69,41 +70,42 @@ fn decimal(value: i64) -> Text {
     Text(Quantity::millis(value).to_string())
 }
 
-/// As `buildQuantity`: memory in binary units where that is exact.
-fn shown_usage(resource: &str, value: i64) -> Text {
+/// Formats a usage as upstream's `buildQuantity`: memory in binary units if that is exact.
+fn usage_quantity(resource: &str, value: i64) -> Text {
     if resource == "memory" && value % 1000 == 0 {
         return Text(Quantity::bytes(value / 1000).to_string());
     }
     decimal(value)
 }
 
-/// The proposals of all metrics.
-pub(super) async fn all(
+/// Computes the proposals of all metrics and their combination.
+pub(super) async fn recommend(
     spec: &HorizontalPodAutoscalerSpec,
-    source: &Source<'_>,
+    source: &MetricsClient<'_>,
     scale: &Scale,
     pods: &[Pod],
     now: Timestamp,
 ) -> MetricsOutcome {
     let metrics = spec.metrics.as_deref().unwrap_or_default();
-    let look = MetricReader { source, scale, pods, tolerances: tolerances(spec), now };
-    let mut answers = Vec::with_capacity(metrics.len());
+    let reader = MetricReader { source, scale, pods, tolerances: tolerances(spec), now };
+    let mut proposals = Vec::with_capacity(metrics.len());
     for metric in metrics {
-        answers.push(look.one(metric).await);
+        proposals.push(reader.propose(metric).await);
     }
-    together(answers, scale.wanted())
+    combine(proposals, scale.desired_replicas())
 }
 
-fn together(
-    answers: Vec<Result<MetricProposal, UnavailableMetric>>,
-    wanted: i32,
+/// Combines the proposals of all metrics; `desired` is the desired number of replicas so far.
+fn combine(
+    proposals: Vec<Result<MetricProposal, UnavailableMetric>>,
+    desired: i32,
 ) -> MetricsOutcome {
-    let count = answers.len();
+    let count = proposals.len();
     let (mut statuses, mut failed) = (Vec::with_capacity(count), Vec::new());
     let mut best: Option<(i32, String)> = None;
     let mut first = None;
-    for answer in answers {
-        match answer {
+    for proposal in proposals {
+        match proposal {
             Ok((replicas, name, status)) => {
                 statuses.push(status);
                 if best.as_ref().is_none_or(|(most, _)| replicas > *most) {
@@ -122,8 +124,8 @@ fn together(
     let error = first.as_ref().map(|(.., full)| {
         format!("invalid metrics ({} invalid out of {count}), first error is: {full}", failed.len())
     });
-    // What is unknown could ask for more: nothing is scaled down then.
-    if failed.is_empty() || best.as_ref().is_some_and(|(most, _)| *most >= wanted) {
+    // A metric that is not available might require more replicas, so nothing is scaled down.
+    if failed.is_empty() || best.as_ref().is_some_and(|(most, _)| *most >= desired) {
         if let Some((_, name)) = &best {
             let message =
                 format!("the HPA was able to successfully calculate a replica count from {name}");
@@ -145,8 +147,41 @@ fn together(
     }
 }
 
+/// Why a metric proposes no number of replicas; the texts are upstream's.
+#[derive(Debug, Clone, thiserror::Error)]
+enum ProposalError {
+    #[error("unknown metric source type {0:?}")]
+    UnknownType(String),
+    #[error(
+        "invalid resource metric source: neither an average utilization target nor an average \
+         value (usage) target was set"
+    )]
+    NoResourceTarget,
+    /// `kind` is `object` or `external`.
+    #[error(
+        "invalid {kind} metric source: neither a value target nor an average value target was set"
+    )]
+    NoValueTarget { kind: &'static str },
+    /// `what` is `usage` or `utilization`.
+    #[error(
+        "failed to get {resource} {what}: unable to get metrics for resource {resource}: {source}"
+    )]
+    ResourceMetrics { resource: String, what: &'static str, source: MetricsError },
+    #[error("failed to get {resource} {what}: {source}")]
+    ResourceReplicas { resource: String, what: &'static str, source: ReplicaError },
+    #[error("unable to get metric {metric}: {source}")]
+    PodsMetrics { metric: String, source: MetricsError },
+    /// `object` is kind, namespace and name.
+    #[error("unable to get metric {metric} on {object}: {source}")]
+    ObjectMetrics { metric: String, object: String, source: MetricsError },
+    #[error(transparent)]
+    ExternalMetrics(MetricsError),
+    #[error(transparent)]
+    Replicas(#[from] ReplicaError),
+}
+
 struct MetricReader<'a> {
-    source: &'a Source<'a>,
+    source: &'a MetricsClient<'a>,
     scale: &'a Scale,
     pods: &'a [Pod],
     tolerances: Tolerances,
@@ -154,180 +189,210 @@ struct MetricReader<'a> {
 }
 
 impl MetricReader<'_> {
-    async fn one(&self, metric: &MetricSpec) -> Result<MetricProposal, UnavailableMetric> {
+    /// Computes the proposal of one metric.
+    async fn propose(&self, metric: &MetricSpec) -> Result<MetricProposal, UnavailableMetric> {
         let status = MetricStatus { type_: metric.type_.clone(), ..MetricStatus::default() };
-        if let Some(about) = metric.resource.as_ref().filter(|_| metric.type_ == "Resource") {
-            let found = self.resource(&about.name, None, &about.target).await;
-            let (proposal, name) = found.map_err(|error| UnavailableMetric {
-                reason: "FailedGetResourceMetric",
-                error,
-                context: format!("failed to get {} resource metric value", about.name),
-            })?;
-            let current = used(&about.name, &proposal);
-            let shown = ResourceMetricStatus { current, name: about.name.clone() };
-            return Ok((proposal.replicas, name, MetricStatus { resource: Some(shown), ..status }));
+        match metric {
+            MetricSpec { type_, resource: Some(source), .. } if type_ == "Resource" => {
+                self.of_resource(source, status).await
+            }
+            MetricSpec { type_, container_resource: Some(source), .. }
+                if type_ == "ContainerResource" =>
+            {
+                self.of_container_resource(source, status).await
+            }
+            MetricSpec { type_, pods: Some(source), .. } if type_ == "Pods" => {
+                self.of_pods(source, status).await
+            }
+            MetricSpec { type_, object: Some(source), .. } if type_ == "Object" => {
+                self.of_object(source, status).await
+            }
+            MetricSpec { type_, external: Some(source), .. } if type_ == "External" => {
+                self.of_external(source, status).await
+            }
+            _ => {
+                let error = ProposalError::UnknownType(metric.type_.clone()).to_string();
+                let (reason, context) = ("InvalidMetricSourceType", error.clone());
+                Err(UnavailableMetric { reason, context, error })
+            }
         }
-        if let Some(about) =
-            metric.container_resource.as_ref().filter(|_| metric.type_ == "ContainerResource")
-        {
-            let found = self.resource(&about.name, Some(&about.container), &about.target).await;
-            let (proposal, name) = found.map_err(|error| UnavailableMetric {
-                reason: "FailedGetContainerResourceMetric",
-                error,
-                context: format!("failed to get {} container metric value", about.container),
-            })?;
-            let shown = ContainerResourceMetricStatus {
-                container: about.container.clone(),
-                current: used(&about.name, &proposal),
-                name: about.name.clone(),
-            };
-            return Ok((
-                proposal.replicas,
-                name,
-                MetricStatus { container_resource: Some(shown), ..status },
-            ));
-        }
-        if let Some(about) = metric.pods.as_ref().filter(|_| metric.type_ == "Pods") {
-            let unusable = |error: String| UnavailableMetric {
-                reason: "FailedGetPodsMetric",
-                error,
-                context: "failed to get pods metric value".to_owned(),
-            };
-            let aim = TargetUse::Value(milli(about.target.average_value.as_ref()).unwrap_or(0));
-            let samples = self.source.pods(&about.metric, self.scale.selector()).await;
-            let samples = samples.map_err(|e| {
-                unusable(format!("unable to get metric {}: {e}", about.metric.name))
-            })?;
-            let found = replicas::of_pods(
-                samples,
-                self.pods,
-                false,
-                &aim,
-                self.scale.wanted(),
-                self.tolerances,
-                self.now,
-            );
-            let proposal = found.map_err(unusable)?;
-            let current = MetricValueStatus {
-                average_value: Some(decimal(proposal.usage)),
-                ..MetricValueStatus::default()
-            };
-            let shown = PodsMetricStatus { current, metric: about.metric.clone() };
-            let name = format!("pods metric {}", about.metric.name);
-            return Ok((proposal.replicas, name, MetricStatus { pods: Some(shown), ..status }));
-        }
-        if let Some(about) = metric.object.as_ref().filter(|_| metric.type_ == "Object") {
-            let object = &about.described_object;
-            let usage = self.source.object(&about.metric, object).await.map_err(|e| {
-                format!(
-                    "unable to get metric {} on {} {}/{}: {e}",
-                    about.metric.name, object.kind, self.source.namespace, object.name
-                )
-            });
-            let name = if about.target.type_ == "Value" {
-                format!("{} metric {}", object.kind, about.metric.name)
-            } else {
-                format!("external metric {}({})", about.metric.name, shown(&about.metric))
-            };
-            let (proposal, current) =
-                self.value(usage, &about.target, "object").map_err(|error| UnavailableMetric {
-                    reason: "FailedGetObjectMetric",
-                    error,
-                    context: "failed to get object metric value".to_owned(),
-                })?;
-            let shown = ObjectMetricStatus {
-                current,
-                described_object: object.clone(),
-                metric: about.metric.clone(),
-            };
-            return Ok((proposal.replicas, name, MetricStatus { object: Some(shown), ..status }));
-        }
-        if let Some(about) = metric.external.as_ref().filter(|_| metric.type_ == "External") {
-            let usage = self.source.external(&about.metric).await;
-            let (proposal, current) =
-                self.value(usage, &about.target, "external").map_err(|error| {
-                    UnavailableMetric {
-                        reason: "FailedGetExternalMetric",
-                        error,
-                        context: format!(
-                            "failed to get {0} external metric value: failed to get {0} \
-                    external metric",
-                            about.metric.name
-                        ),
-                    }
-                })?;
-            let name = format!("external metric {}({})", about.metric.name, shown(&about.metric));
-            let shown = ExternalMetricStatus { current, metric: about.metric.clone() };
-            return Ok((proposal.replicas, name, MetricStatus { external: Some(shown), ..status }));
-        }
-        let error = format!("unknown metric source type {:?}", metric.type_);
-        Err(UnavailableMetric { reason: "InvalidMetricSourceType", context: error.clone(), error })
     }
 
-    /// A value of an object or from outside: for all pods together, or a part for each.
+    async fn of_resource(
+        &self,
+        source: &ResourceMetricSource,
+        status: MetricStatus,
+    ) -> Result<MetricProposal, UnavailableMetric> {
+        let found = self.resource(&source.name, None, &source.target).await;
+        let (proposal, name) = found.map_err(|error| UnavailableMetric {
+            reason: "FailedGetResourceMetric",
+            error: error.to_string(),
+            context: format!("failed to get {} resource metric value", source.name),
+        })?;
+        let current = resource_status(&source.name, &proposal);
+        let resource = ResourceMetricStatus { current, name: source.name.clone() };
+        Ok((proposal.replicas, name, MetricStatus { resource: Some(resource), ..status }))
+    }
+
+    async fn of_container_resource(
+        &self,
+        source: &ContainerResourceMetricSource,
+        status: MetricStatus,
+    ) -> Result<MetricProposal, UnavailableMetric> {
+        let found = self.resource(&source.name, Some(&source.container), &source.target).await;
+        let (proposal, name) = found.map_err(|error| UnavailableMetric {
+            reason: "FailedGetContainerResourceMetric",
+            error: error.to_string(),
+            context: format!("failed to get {} container metric value", source.container),
+        })?;
+        let container_resource = Some(ContainerResourceMetricStatus {
+            container: source.container.clone(),
+            current: resource_status(&source.name, &proposal),
+            name: source.name.clone(),
+        });
+        Ok((proposal.replicas, name, MetricStatus { container_resource, ..status }))
+    }
+
+    async fn of_pods(
+        &self,
+        source: &PodsMetricSource,
+        status: MetricStatus,
+    ) -> Result<MetricProposal, UnavailableMetric> {
+        let proposal = self.pods_metric(source).await.map_err(|error| UnavailableMetric {
+            reason: "FailedGetPodsMetric",
+            error: error.to_string(),
+            context: "failed to get pods metric value".to_owned(),
+        })?;
+        let current = MetricValueStatus {
+            average_value: Some(decimal(proposal.usage)),
+            ..MetricValueStatus::default()
+        };
+        let pods = PodsMetricStatus { current, metric: source.metric.clone() };
+        let name = format!("pods metric {}", source.metric.name);
+        Ok((proposal.replicas, name, MetricStatus { pods: Some(pods), ..status }))
+    }
+
+    async fn pods_metric(&self, source: &PodsMetricSource) -> Result<Proposal, ProposalError> {
+        let target = TargetUse::Value(milli(source.target.average_value.as_ref()).unwrap_or(0));
+        let samples = self.source.pods(&source.metric, self.scale.selector()).await;
+        let samples = samples.map_err(|error| ProposalError::PodsMetrics {
+            metric: source.metric.name.clone(),
+            source: error,
+        })?;
+        Ok(self.replicas_of_pods(samples, false, &target)?)
+    }
+
+    fn replicas_of_pods(
+        &self,
+        samples: Samples,
+        is_cpu: bool,
+        target: &TargetUse,
+    ) -> Result<Proposal, ReplicaError> {
+        let (desired, tolerances) = (self.scale.desired_replicas(), self.tolerances);
+        replicas::of_pods(samples, self.pods, is_cpu, target, desired, tolerances, self.now)
+    }
+
+    async fn of_object(
+        &self,
+        source: &ObjectMetricSource,
+        status: MetricStatus,
+    ) -> Result<MetricProposal, UnavailableMetric> {
+        let (object, metric) = (&source.described_object, &source.metric);
+        let usage = self.source.object(metric, object).await;
+        let usage = usage.map_err(|error| ProposalError::ObjectMetrics {
+            metric: metric.name.clone(),
+            object: format!("{} {}/{}", object.kind, self.source.namespace, object.name),
+            source: error,
+        });
+        let name = if source.target.type_ == "Value" {
+            format!("{} metric {}", object.kind, metric.name)
+        } else {
+            format!("external metric {}({})", metric.name, go_selector(metric))
+        };
+        let (proposal, current) =
+            self.value(usage, &source.target, "object").map_err(|error| UnavailableMetric {
+                reason: "FailedGetObjectMetric",
+                error: error.to_string(),
+                context: "failed to get object metric value".to_owned(),
+            })?;
+        let (described_object, metric) = (object.clone(), metric.clone());
+        let object = Some(ObjectMetricStatus { current, described_object, metric });
+        Ok((proposal.replicas, name, MetricStatus { object, ..status }))
+    }
+
+    async fn of_external(
+        &self,
+        source: &ExternalMetricSource,
+        status: MetricStatus,
+    ) -> Result<MetricProposal, UnavailableMetric> {
+        let metric = &source.metric;
+        let usage = self.source.external(metric).await.map_err(ProposalError::ExternalMetrics);
+        let (proposal, current) =
+            self.value(usage, &source.target, "external").map_err(|error| UnavailableMetric {
+                reason: "FailedGetExternalMetric",
+                error: error.to_string(),
+                context: format!(
+                    "failed to get {0} external metric value: failed to get {0} external metric",
+                    metric.name
+                ),
+            })?;
+        let name = format!("external metric {}({})", metric.name, go_selector(metric));
+        let external = Some(ExternalMetricStatus { current, metric: metric.clone() });
+        Ok((proposal.replicas, name, MetricStatus { external, ..status }))
+    }
+
+    /// Proposes replicas for a value of an object or of an external metric: compared as a whole, or
+    /// divided by the pods.
     fn value(
         &self,
-        usage: Result<i64, String>,
+        usage: Result<i64, ProposalError>,
         target: &MetricTarget,
-        kind: &str,
-    ) -> Result<(Proposal, MetricValueStatus), String> {
-        let (whole, part) = (milli(target.value.as_ref()), milli(target.average_value.as_ref()));
-        if let Some(aim) = part.filter(|_| target.type_ != "Value") {
-            let proposal =
-                replicas::of_value_per_pod(usage?, aim, self.scale.there(), self.tolerances);
-            return Ok((
-                proposal,
-                MetricValueStatus {
-                    average_value: Some(decimal(proposal.usage)),
-                    ..MetricValueStatus::default()
-                },
-            ));
+        kind: &'static str,
+    ) -> Result<(Proposal, MetricValueStatus), ProposalError> {
+        let (value, average) = (milli(target.value.as_ref()), milli(target.average_value.as_ref()));
+        if let Some(average) = average.filter(|_| target.type_ != "Value") {
+            let current = self.scale.current_replicas();
+            let proposal = replicas::of_value_per_pod(usage?, average, current, self.tolerances);
+            let average_value = Some(decimal(proposal.usage));
+            return Ok((proposal, MetricValueStatus { average_value, ..Default::default() }));
         }
-        let Some(aim) = whole else {
-            return Err(format!(
-                "invalid {kind} metric source: neither a value target nor an average value target \
-                    was set"
-            ));
-        };
-        let proposal =
-            replicas::of_value(usage?, aim, self.scale.wanted(), self.pods, self.tolerances)?;
-        Ok((
-            proposal,
-            MetricValueStatus {
-                value: Some(decimal(proposal.usage)),
-                ..MetricValueStatus::default()
-            },
-        ))
+        let value = value.ok_or(ProposalError::NoValueTarget { kind })?;
+        let desired = self.scale.desired_replicas();
+        let proposal = replicas::of_value(usage?, value, desired, self.pods, self.tolerances)?;
+        let value = Some(decimal(proposal.usage));
+        Ok((proposal, MetricValueStatus { value, ..Default::default() }))
     }
 
-    /// CPU or memory of pods or of one of their containers; what the metric is called besides.
+    /// Proposes replicas for CPU or memory of pods or of one of their containers; returns the
+    /// metric's name for messages, too.
     async fn resource(
         &self,
         resource: &str,
         container: Option<&str>,
         target: &MetricTarget,
-    ) -> Result<(Proposal, String), String> {
+    ) -> Result<(Proposal, String), ProposalError> {
         let average = milli(target.average_value.as_ref());
         let what = if average.is_some() { "usage" } else { "utilization" };
-        let unable = |error: String| format!("failed to get {resource} {what}: {error}");
+        let failed = |source: ReplicaError| ProposalError::ResourceReplicas {
+            resource: resource.to_owned(),
+            what,
+            source,
+        };
         let percent = match (average, target.average_utilization) {
-            (None, None) => {
-                return Err(
-                    "invalid resource metric source: neither an average utilization target \
-                    nor an average value (usage) target was set"
-                        .to_owned(),
-                );
-            }
+            (None, None) => return Err(ProposalError::NoResourceTarget),
             (_, percent) => percent.unwrap_or(0),
         };
         let samples = self.source.resource(resource, container, self.scale.selector()).await;
-        let samples = samples
-            .map_err(|e| unable(format!("unable to get metrics for resource {resource}: {e}")))?;
-        let (aim, name) = match average {
+        let samples = samples.map_err(|source| ProposalError::ResourceMetrics {
+            resource: resource.to_owned(),
+            what,
+            source,
+        })?;
+        let (target, name) = match average {
             Some(value) => (TargetUse::Value(value), format!("{resource} resource")),
             None => {
                 let requests =
-                    replicas::requests(self.pods, container, resource).map_err(unable)?;
+                    replicas::requests(self.pods, container, resource).map_err(failed)?;
                 let of = if container.is_some() { "container resource" } else { "resource" };
                 (
                     TargetUse::Utilization(percent, requests),
@@ -335,23 +400,15 @@ impl MetricReader<'_> {
                 )
             }
         };
-        let found = replicas::of_pods(
-            samples,
-            self.pods,
-            resource == "cpu",
-            &aim,
-            self.scale.wanted(),
-            self.tolerances,
-            self.now,
-        );
-        Ok((found.map_err(unable)?, name))
+        let proposal = self.replicas_of_pods(samples, resource == "cpu", &target);
+        Ok((proposal.map_err(failed)?, name))
     }
 }
 
-fn used(resource: &str, proposal: &Proposal) -> MetricValueStatus {
+fn resource_status(resource: &str, proposal: &Proposal) -> MetricValueStatus {
     MetricValueStatus {
         average_utilization: proposal.utilization,
-        average_value: Some(shown_usage(resource, proposal.usage)),
+        average_value: Some(usage_quantity(resource, proposal.usage)),
         value: None,
     }
 }
@@ -360,11 +417,11 @@ fn used(resource: &str, proposal: &Proposal) -> MetricValueStatus {
 mod tests {
     use super::*;
 
-    fn one(replicas: i32) -> Result<MetricProposal, UnavailableMetric> {
+    fn proposal(replicas: i32) -> Result<MetricProposal, UnavailableMetric> {
         Ok((replicas, format!("metric {replicas}"), MetricStatus::default()))
     }
 
-    fn bad() -> Result<MetricProposal, UnavailableMetric> {
+    fn unavailable() -> Result<MetricProposal, UnavailableMetric> {
         Err(UnavailableMetric {
             reason: "FailedGetResourceMetric",
             error: "gone".into(),
@@ -373,30 +430,30 @@ mod tests {
     }
 
     #[test]
-    fn the_metric_that_asks_for_most_decides() {
-        let told = together(vec![one(2), one(5), one(3)], 4);
-        assert_eq!(told.recommendation.best, Some((5, "metric 5".into())));
+    fn the_highest_proposal_is_recommended() {
+        let outcome = combine(vec![proposal(2), proposal(5), proposal(3)], 4);
+        assert_eq!(outcome.recommendation.best, Some((5, "metric 5".into())));
         assert_eq!(
-            told.active,
+            outcome.active,
             (
                 true,
                 "ValidMetricFound",
                 "the HPA was able to successfully calculate a replica count from metric 5".into()
             )
         );
-        assert_eq!(together(vec![one(0)], 4).recommendation.best, Some((0, "metric 0".into())));
+        assert_eq!(combine(vec![proposal(0)], 4).recommendation.best, Some((0, "metric 0".into())));
     }
 
     #[test]
-    fn what_is_unknown_lets_nothing_be_scaled_down() {
+    fn an_unavailable_metric_prevents_scaling_down() {
         assert_eq!(
-            together(vec![bad(), one(5)], 4).recommendation.best,
+            combine(vec![unavailable(), proposal(5)], 4).recommendation.best,
             Some((5, "metric 5".into()))
         );
-        let told = together(vec![one(3), bad()], 4);
-        assert_eq!(told.recommendation.best, None);
+        let outcome = combine(vec![proposal(3), unavailable()], 4);
+        assert_eq!(outcome.recommendation.best, None);
         assert_eq!(
-            told.active,
+            outcome.active,
             (
                 false,
                 "FailedGetResourceMetric",
@@ -404,18 +461,18 @@ mod tests {
             )
         );
         assert_eq!(
-            told.recommendation.error.as_deref(),
+            outcome.recommendation.error.as_deref(),
             Some(
                 "invalid metrics (1 invalid out of 2), first error is: failed to get cpu resource \
                     metric value: gone"
             )
         );
-        assert_eq!(told.failed, [("FailedGetResourceMetric", "gone".to_owned())]);
+        assert_eq!(outcome.failed, [("FailedGetResourceMetric", "gone".to_owned())]);
     }
 
     #[test]
     fn memory_is_shown_in_binary_units() {
-        assert_eq!(shown_usage("memory", 4_194_304_000).0, "4Mi");
-        assert_eq!(shown_usage("cpu", 1500).0, "1500m");
+        assert_eq!(usage_quantity("memory", 4_194_304_000).0, "4Mi");
+        assert_eq!(usage_quantity("cpu", 1500).0, "1500m");
     }
 }

@@ -1,4 +1,4 @@
-//! The number of replicas for a measured use, pure: upstream's `podautoscaler.ReplicaCalculator`
+//! The number of replicas for a measured usage, without I/O: upstream's `podautoscaler.ReplicaCalculator`
 //! and `metrics.utilization`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,31 @@ const CPU_INITIALIZATION: i64 = 300;
 /// A pod that turned unready within this many seconds of its start has never been ready.
 const INITIAL_READINESS: i64 = 30;
 
-/// How far from its aim the use may be before replicas change, as shares of one.
+/// Why a metric proposes no number of replicas; the texts are those of upstream's
+/// `ReplicaCalculator`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ReplicaError {
+    #[error("no pods returned by selector while calculating replica count")]
+    NoPods,
+    #[error(
+        "unable to calculate ready pods: no pods returned by selector while calculating replica \
+         count"
+    )]
+    NoReadyPods,
+    #[error("did not receive metrics for targeted pods (pods might be unready)")]
+    NoSamples,
+    /// No sample belongs to a pod with a request.
+    #[error("no metrics returned matched known pods")]
+    NoMatchingMetrics,
+    #[error("missing request for {resource} in container {container} of Pod {pod}")]
+    MissingRequest { resource: String, container: String, pod: String },
+    #[error("missing pod-level request for {resource} in Pod {pod}")]
+    MissingPodRequest { resource: String, pod: String },
+    #[error("container {container} not found in Pod {pod}")]
+    NoContainer { container: String, pod: String },
+}
+
+/// How far the usage may be from its target before replicas change, as shares of one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tolerances {
     pub(super) down: f64,
@@ -23,17 +47,17 @@ pub(super) struct Tolerances {
 }
 
 impl Tolerances {
-    fn hold(self, ratio: f64) -> bool {
+    fn contain(self, ratio: f64) -> bool {
         (1.0 - self.down..=1.0 + self.up).contains(&ratio)
     }
 }
 
-/// What one pod uses.
+/// The measured usage of one pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sample {
-    /// When it was measured.
+    /// Time of the measurement.
     pub(super) at: Timestamp,
-    /// Over how many seconds.
+    /// Length of the measurement, in seconds.
     pub(super) window: i64,
     /// In thousandths.
     pub(super) value: i64,
@@ -42,7 +66,7 @@ pub(super) struct Sample {
 /// Samples by the pod's name.
 pub(super) type Samples = BTreeMap<String, Sample>;
 
-/// What pods are meant to use on average.
+/// The target of the average usage of pods.
 #[derive(Debug, Clone)]
 pub(super) enum TargetUse {
     /// Percent of the pods' requests (by name, in thousandths).
@@ -51,11 +75,11 @@ pub(super) enum TargetUse {
     Value(i64),
 }
 
-/// What a metric comes to.
+/// The replicas that a metric proposes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Proposal {
     pub(super) replicas: i32,
-    /// Percent of the requests, where that is what is aimed at.
+    /// Percent of the requests, if the target is a utilization.
     pub(super) utilization: Option<i32>,
     /// Average or sum in thousandths, as the metric's status shows it.
     pub(super) usage: i64,
@@ -80,7 +104,7 @@ fn count(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
-/// Pods by what is known of their use.
+/// Pods by what is known about their usage.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Groups {
     ready: i64,
@@ -98,7 +122,7 @@ fn group(pods: &[Pod], samples: &Samples, cpu: bool, now: Timestamp) -> Groups {
         } else if pods::phase(pod) == "Pending" {
             groups.unready.insert(name);
         } else if let Some(sample) = samples.get(&name) {
-            if cpu && unready(pod, sample, now) {
+            if cpu && is_unready(pod, sample, now) {
                 groups.unready.insert(name);
             } else {
                 groups.ready += 1;
@@ -110,8 +134,8 @@ fn group(pods: &[Pod], samples: &Samples, cpu: bool, now: Timestamp) -> Groups {
     groups
 }
 
-/// Whether a pod's CPU says nothing yet: it is starting, or has never been ready.
-fn unready(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
+/// Whether a pod's CPU does not count yet: it is starting, or has never been ready.
+fn is_unready(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
     let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
     let (Some(condition), Some(started)) = (pods::condition(pod, "Ready"), started) else {
         return true;
@@ -125,8 +149,8 @@ fn unready(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
     }
 }
 
-/// Ratio to the aim, percent of the requests, average.
-fn ratio(samples: &Samples, aim: &TargetUse) -> Result<(f64, Option<i32>, i64), String> {
+/// Returns the ratio to the target, the percentage of the requests, and the average.
+fn ratio(samples: &Samples, aim: &TargetUse) -> Result<(f64, Option<i32>, i64), ReplicaError> {
     match aim {
         TargetUse::Utilization(percent, requests) => {
             let both: Vec<(i64, i64)> = samples
@@ -136,7 +160,7 @@ fn ratio(samples: &Samples, aim: &TargetUse) -> Result<(f64, Option<i32>, i64), 
             let used: i128 = both.iter().map(|(used, _)| i128::from(*used)).sum();
             let asked: i128 = both.iter().map(|(_, asked)| i128::from(*asked)).sum();
             if asked == 0 {
-                return Err("no metrics returned matched known pods".to_owned());
+                return Err(ReplicaError::NoMatchingMetrics);
             }
             let now = i32::try_from(used * 100 / asked).unwrap_or(i32::MAX);
             let average = used / i128::from(count(both.len()).max(1));
@@ -156,7 +180,8 @@ fn ratio(samples: &Samples, aim: &TargetUse) -> Result<(f64, Option<i32>, i64), 
 /// only once they have started.
 ///
 /// # Errors
-/// In upstream's words, when there is nothing to count.
+///
+/// No pods, no samples of them, or samples that match no pod.
 pub(super) fn of_pods(
     mut samples: Samples,
     pods: &[Pod],
@@ -165,25 +190,25 @@ pub(super) fn of_pods(
     current: i32,
     tolerances: Tolerances,
     now: Timestamp,
-) -> Result<Proposal, String> {
+) -> Result<Proposal, ReplicaError> {
     if pods.is_empty() {
-        return Err("no pods returned by selector while calculating replica count".to_owned());
+        return Err(ReplicaError::NoPods);
     }
     let groups = group(pods, &samples, cpu, now);
     samples.retain(|name, _| !groups.ignored.contains(name) && !groups.unready.contains(name));
     if samples.is_empty() {
-        return Err("did not receive metrics for targeted pods (pods might be unready)".to_owned());
+        return Err(ReplicaError::NoSamples);
     }
     let (first, utilization, usage) = ratio(&samples, aim)?;
     let proposal = |replicas| Ok(Proposal { replicas, utilization, usage });
     let up_with_unready = !groups.unready.is_empty() && first > 1.0;
     if !up_with_unready && groups.missing.is_empty() {
-        if tolerances.hold(first) {
+        if tolerances.contain(first) {
             return proposal(current);
         }
         return proposal(ceil(first * float(groups.ready)));
     }
-    // What is not known is taken to be what changes least.
+    // Unknown usage is assumed to be what changes the number of replicas least.
     let assumed = |value| Sample { at: now, window: 0, value };
     for name in &groups.missing {
         let value = match aim {
@@ -203,7 +228,7 @@ pub(super) fn of_pods(
     }
     let (second, ..) = ratio(&samples, aim)?;
     let turned = (first < 1.0 && second > 1.0) || (first > 1.0 && second < 1.0);
-    if tolerances.hold(second) || turned {
+    if tolerances.contain(second) || turned {
         return proposal(current);
     }
     let replicas = ceil(second * float(count(samples.len())));
@@ -219,16 +244,14 @@ pub(super) fn of_value(
     current: i32,
     pods: &[Pod],
     tolerances: Tolerances,
-) -> Result<Proposal, String> {
+) -> Result<Proposal, ReplicaError> {
     let ratio = float(usage) / float(aim);
     let replicas = if current == 0 {
         ceil(ratio)
-    } else if tolerances.hold(ratio) {
+    } else if tolerances.contain(ratio) {
         current
     } else if pods.is_empty() {
-        return Err("unable to calculate ready pods: no pods returned by selector while \
-            calculating replica count"
-            .to_owned());
+        return Err(ReplicaError::NoReadyPods);
     } else {
         let ready = pods.iter().filter(|p| pods::phase(p) == "Running" && pods::is_ready(p));
         ceil(ratio * float(count(ready.count())))
@@ -245,8 +268,9 @@ pub(super) fn of_value_per_pod(
     tolerances: Tolerances,
 ) -> Proposal {
     let ratio = float(usage) / (float(aim) * f64::from(current));
-    let replicas = if tolerances.hold(ratio) { current } else { ceil(float(usage) / float(aim)) };
-    // Without replicas there is no part of one; the cast of infinity saturates.
+    let replicas =
+        if tolerances.contain(ratio) { current } else { ceil(float(usage) / float(aim)) };
+    // Zero replicas have no share; the cast of infinity saturates.
     let part = if usage == 0 { 0 } else { ceil_wide(float(usage) / f64::from(current)) };
     Proposal { replicas, utilization: None, usage: part }
 }
@@ -255,12 +279,13 @@ pub(super) fn of_value_per_pod(
 /// pod-level requests, or of all its containers.
 ///
 /// # Errors
-/// In upstream's words, when one has no request.
+///
+/// A pod without the request or the container.
 pub(super) fn requests(
     pods: &[Pod],
     container: Option<&str>,
     resource: &str,
-) -> Result<BTreeMap<String, i64>, String> {
+) -> Result<BTreeMap<String, i64>, ReplicaError> {
     pods.iter()
         .map(|pod| {
             let name = pod.metadata.name.clone().unwrap_or_default();
@@ -269,7 +294,7 @@ pub(super) fn requests(
         .collect()
 }
 
-fn request(pod: &Pod, container: Option<&str>, resource: &str) -> Result<i64, String> {
+fn request(pod: &Pod, container: Option<&str>, resource: &str) -> Result<i64, ReplicaError> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let Some(spec) = pod.spec.as_ref() else { return Ok(0) };
     let milli = |text: &str| Quantity::parse(text).map_or(0, |q| q.milli_value());
@@ -292,22 +317,26 @@ fn request(pod: &Pod, container: Option<&str>, resource: &str) -> Result<i64, St
         let requests = each.resources.as_ref().and_then(|r| r.requests.as_ref());
         match requests.and_then(|all| all.get(resource)) {
             Some(value) => sum = sum.saturating_add(milli(&value.0)),
-            // Of a pod that has requests as such, containers need not have any.
+            // The containers of a pod with pod-level requests need no requests.
             None if own.is_some() => continue,
             None => {
-                return Err(format!(
-                    "missing request for {resource} in container {} of Pod {name}",
-                    each.name
-                ));
+                return Err(ReplicaError::MissingRequest {
+                    resource: resource.to_owned(),
+                    container: each.name.clone(),
+                    pod: name.to_owned(),
+                });
             }
         }
         found = true;
     }
     match container {
-        Some(container) if !found => Err(format!("container {container} not found in Pod {name}")),
-        None if own.is_some() && !found => {
-            Err(format!("missing pod-level request for {resource} in Pod {name}"))
+        Some(container) if !found => {
+            Err(ReplicaError::NoContainer { container: container.to_owned(), pod: name.to_owned() })
         }
+        None if own.is_some() && !found => Err(ReplicaError::MissingPodRequest {
+            resource: resource.to_owned(),
+            pod: name.to_owned(),
+        }),
         _ => Ok(sum),
     }
 }

@@ -1,4 +1,4 @@
-//! What is scaled: its resource by discovery, its scale.
+//! The target of an autoscaler: its resource, found by discovery, and its scale subresource.
 
 use bytes::Bytes;
 use client::{Client, Error};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Attempts to write a scale after conflicts (client-go's `retry.DefaultRetry`).
 const ATTEMPTS: usize = 5;
 
-/// Where objects of a kind are.
+/// Path of the objects of a kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ResourcePath {
     /// `/apis/apps/v1`.
@@ -17,11 +17,26 @@ pub(super) struct ResourcePath {
     pub(super) resource: String,
 }
 
-/// The scale of a target, and where it is written.
+/// The scale of a target, and its path.
 #[derive(Debug, Clone)]
 pub(super) struct Scale {
     path: String,
     object: Value,
+}
+
+/// Why the resource of a kind cannot be determined.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum DiscoveryError {
+    /// Discovery failed.
+    #[error(transparent)]
+    Client(#[from] Error),
+    #[error("the group {0} names no version")]
+    NoVersion(String),
+    #[error("unexpected GroupVersion string: {0}")]
+    InvalidGroupVersion(String),
+    /// Neither the requested nor the preferred version serves the kind.
+    #[error("no matches for kind \"{kind}\" in group \"{group}\"")]
+    NoMatch { kind: String, group: String },
 }
 
 async fn get(client: &Client, path: &str) -> Result<Value, Error> {
@@ -29,20 +44,20 @@ async fn get(client: &Client, path: &str) -> Result<Value, Error> {
     Ok(serde_json::from_slice(&body)?)
 }
 
-/// Nothing is served there. Where a whole group or version is missing, the answer is a text and no
-/// Status, and has no reason.
-pub(super) fn not_served(error: &Error) -> bool {
+/// Whether the path is not served. The response about a missing group or version is a text instead
+/// of a Status and has no reason.
+pub(super) fn is_not_served(error: &Error) -> bool {
     error.status().is_some_and(|status| status.code == 404)
 }
 
 /// The version that a group's server prefers.
-pub(super) async fn version(client: &Client, group: &str) -> Result<String, String> {
-    let about = get(client, &format!("/apis/{group}")).await.map_err(|e| e.to_string())?;
+pub(super) async fn version(client: &Client, group: &str) -> Result<String, DiscoveryError> {
+    let about = get(client, &format!("/apis/{group}")).await?;
     let version = about["preferredVersion"]["version"].as_str().map(str::to_owned);
-    version.ok_or_else(|| format!("the group {group} names no version"))
+    version.ok_or_else(|| DiscoveryError::NoVersion(group.to_owned()))
 }
 
-fn named(resources: &Value, kind: &str) -> Option<String> {
+fn resource_of_kind(resources: &Value, kind: &str) -> Option<String> {
     let all = resources["resources"].as_array()?;
     let found = all
         .iter()
@@ -50,36 +65,37 @@ fn named(resources: &Value, kind: &str) -> Option<String> {
     found?["name"].as_str().map(str::to_owned)
 }
 
-/// Where objects of a kind are: in the version that is named, or, when that is not served, in the
-/// one that the group's server prefers.
+/// Returns the resource of a kind: in the given version or, if that is not served, in the version
+/// that the group's server prefers.
 ///
 /// # Errors
-/// In upstream's words.
+///
+/// Discovery failed, or no version serves the kind.
 pub(super) async fn find(
     client: &Client,
-    version_named: &str,
+    group_version: &str,
     kind: &str,
-) -> Result<ResourcePath, String> {
-    if version_named.matches('/').count() > 1 {
-        return Err(format!("unexpected GroupVersion string: {version_named}"));
+) -> Result<ResourcePath, DiscoveryError> {
+    if group_version.matches('/').count() > 1 {
+        return Err(DiscoveryError::InvalidGroupVersion(group_version.to_owned()));
     }
-    let group = version_named.split_once('/').map_or("", |(group, _)| group);
-    let mut root = match version_named {
+    let group = group_version.split_once('/').map_or("", |(group, _)| group);
+    let mut root = match group_version {
         "" => "/api/v1".to_owned(),
         core if !core.contains('/') => format!("/api/{core}"),
         other => format!("/apis/{other}"),
     };
-    for again in [true, false] {
+    for is_first in [true, false] {
         match get(client, &root).await {
             Ok(all) => {
-                if let Some(resource) = named(&all, kind) {
+                if let Some(resource) = resource_of_kind(&all, kind) {
                     return Ok(ResourcePath { root, resource });
                 }
             }
-            Err(error) if not_served(&error) => {}
-            Err(error) => return Err(error.to_string()),
+            Err(error) if is_not_served(&error) => {}
+            Err(error) => return Err(error.into()),
         }
-        if !again || group.is_empty() {
+        if !is_first || group.is_empty() {
             break;
         }
         match version(client, group).await {
@@ -87,7 +103,7 @@ pub(super) async fn find(
             Err(_) => break,
         }
     }
-    Err(format!("no matches for kind \"{kind}\" in group \"{group}\""))
+    Err(DiscoveryError::NoMatch { kind: kind.to_owned(), group: group.to_owned() })
 }
 
 impl Scale {
@@ -107,22 +123,22 @@ impl Scale {
         i32::try_from(number).unwrap_or(i32::MAX)
     }
 
-    /// Replicas that are wanted.
-    pub(super) fn wanted(&self) -> i32 {
+    /// The desired number of replicas.
+    pub(super) fn desired_replicas(&self) -> i32 {
         self.number("/spec/replicas")
     }
 
-    /// Replicas that there are.
-    pub(super) fn there(&self) -> i32 {
+    /// The current number of replicas.
+    pub(super) fn current_replicas(&self) -> i32 {
         self.number("/status/replicas")
     }
 
-    /// Selects the pods, in its text form.
+    /// The selector of the pods, as text.
     pub(super) fn selector(&self) -> &str {
         self.object.pointer("/status/selector").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Writes another number of replicas; read again and written again when somebody was faster.
+    /// Writes the desired number of replicas; after a conflict, reads the scale and tries again.
     pub(super) async fn write(&mut self, client: &Client, replicas: i32) -> Result<(), Error> {
         let mut last = Ok(());
         for _ in 0..ATTEMPTS {
@@ -147,23 +163,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_that_is_missing_is_told_by_a_text() {
+    fn a_404_without_reason_is_not_served() {
         let failed = |code, reason: &str| -> Error {
             api::Status::failure(code, reason, "404 page not found".to_owned()).into()
         };
-        assert!(not_served(&failed(404, "")), "as the router answers");
-        assert!(not_served(&failed(404, "NotFound")));
-        assert!(!not_served(&failed(503, "")));
-        assert!(!not_served(&Error::Transport("refused".to_owned())));
+        assert!(is_not_served(&failed(404, "")), "as the router answers");
+        assert!(is_not_served(&failed(404, "NotFound")));
+        assert!(!is_not_served(&failed(503, "")));
+        assert!(!is_not_served(&Error::Transport("refused".to_owned())));
     }
 
     #[test]
-    fn a_kind_is_a_resource_and_not_one_of_its_parts() {
+    fn the_resource_of_a_kind_is_not_a_subresource() {
         let all = json!({"resources": [
             {"name": "deployments/scale", "kind": "Scale"},
             {"name": "deployments/status", "kind": "Deployment"},
             {"name": "deployments", "kind": "Deployment"}]});
-        assert_eq!(named(&all, "Deployment").as_deref(), Some("deployments"));
-        assert_eq!(named(&all, "Scale"), None);
+        assert_eq!(resource_of_kind(&all, "Deployment").as_deref(), Some("deployments"));
+        assert_eq!(resource_of_kind(&all, "Scale"), None);
     }
 }

@@ -115,7 +115,7 @@ async fn look(api: Api) -> (Option<i64>, Value) {
         client,
         autoscalers: informers.of(),
         pods: informers.of(),
-        known: Mutex::default(),
+        states: Mutex::default(),
     };
     controller.autoscalers.synced().await;
     controller.pods.synced().await;

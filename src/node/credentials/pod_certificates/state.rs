@@ -154,76 +154,72 @@ impl CertificateState {
         jitter: i64,
     ) -> (NextAction, Vec<Event>) {
         let mut events = Vec::new();
-        if let Some(pending) = self.pending.take() {
-            let waits = match decision {
-                None => now <= pending.abandon_at,
-                Some(Decision::Pending) => true,
-                Some(Decision::Issued { chain, refresh_at, ends_at }) => {
-                    let credentials =
-                        Credentials { key: Arc::clone(&pending.key), chain: chain.into() };
-                    let refresh_at = refresh_at.saturating_add(jitter);
-                    self.current = Some(CurrentCertificate::new(credentials, refresh_at, ends_at));
-                    false
-                }
-                Some(Decision::Denied { reason, message }) => {
-                    let (reason, message) = (go_quote(&reason), go_quote(&message));
-                    events.push((
-                        "Denied",
-                        format!(
-                            "PodCertificateRequest {namespace}/{} was denied, reason={reason}, \
-                             message={message}",
-                            pending.name
-                        ),
-                    ));
-                    self.failure = Some(format!(
-                        "PodCertificateRequest was permanently denied: reason={reason} \
-                         message={message}"
-                    ));
-                    false
-                }
-                Some(Decision::Failed { reason, message }) => {
-                    let (reason, message) = (go_quote(&reason), go_quote(&message));
-                    events.push((
-                        "Failed",
-                        format!(
-                            "PodCertificateRequest {namespace}/{} failed, reason={reason}, \
-                             message={message}",
-                            pending.name
-                        ),
-                    ));
-                    self.failure = Some(format!(
-                        "PodCertificateRequest was permanently failed: reason={reason} \
-                         message={message}"
-                    ));
-                    false
-                }
-            };
-            if waits {
-                self.pending = Some(pending);
-            }
-        }
+        self.apply_decision(decision, namespace, now, jitter, &mut events);
         if let Some(why) = &self.failure {
             return (NextAction::Fail(why.clone()), events);
         }
-        if let Some(current) = &mut self.current {
-            if now > current.refresh_at.saturating_add(OVERDUE_AFTER) && !current.reported_overdue {
-                current.reported_overdue = true;
-                events.push((
-                    "CertificateOverdueForRefresh",
-                    "PodCertificate refresh overdue".to_owned(),
-                ));
-            }
-            if now > current.ends_at && !current.reported_expired {
-                current.reported_expired = true;
-                events.push(("CertificateExpired", "PodCertificate expired".to_owned()));
-            }
-        }
+        self.report_age(now, &mut events);
         let next = match (&self.pending, &self.current) {
             (Some(_), _) => NextAction::Wait,
             (None, Some(current)) if now < current.refresh_at => NextAction::Keep,
             (None, _) => NextAction::Request,
         };
         (next, events)
+    }
+
+    /// Ends the pending request if the signer has decided or the request has to be abandoned.
+    fn apply_decision(
+        &mut self,
+        decision: Option<Decision>,
+        namespace: &str,
+        now: i64,
+        jitter: i64,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(pending) = self.pending.take() else { return };
+        let request = format!("PodCertificateRequest {namespace}/{}", pending.name);
+        match decision {
+            None if now > pending.abandon_at => {}
+            None | Some(Decision::Pending) => self.pending = Some(pending),
+            Some(Decision::Issued { chain, refresh_at, ends_at }) => {
+                let credentials =
+                    Credentials { key: Arc::clone(&pending.key), chain: chain.into() };
+                let refresh_at = refresh_at.saturating_add(jitter);
+                self.current = Some(CurrentCertificate::new(credentials, refresh_at, ends_at));
+            }
+            Some(Decision::Denied { reason, message }) => {
+                let (reason, message) = (go_quote(&reason), go_quote(&message));
+                let event = format!("{request} was denied, reason={reason}, message={message}");
+                events.push(("Denied", event));
+                self.failure = Some(format!(
+                    "PodCertificateRequest was permanently denied: reason={reason} \
+                     message={message}"
+                ));
+            }
+            Some(Decision::Failed { reason, message }) => {
+                let (reason, message) = (go_quote(&reason), go_quote(&message));
+                let event = format!("{request} failed, reason={reason}, message={message}");
+                events.push(("Failed", event));
+                self.failure = Some(format!(
+                    "PodCertificateRequest was permanently failed: reason={reason} \
+                     message={message}"
+                ));
+            }
+        }
+    }
+
+    /// Reports once that the current certificate is overdue for refresh, and once that it expired.
+    fn report_age(&mut self, now: i64, events: &mut Vec<Event>) {
+        let Some(current) = &mut self.current else { return };
+        if now > current.refresh_at.saturating_add(OVERDUE_AFTER) && !current.reported_overdue {
+            current.reported_overdue = true;
+            let message = "PodCertificate refresh overdue".to_owned();
+            events.push(("CertificateOverdueForRefresh", message));
+        }
+        if now > current.ends_at && !current.reported_expired {
+            current.reported_expired = true;
+            events.push(("CertificateExpired", "PodCertificate expired".to_owned()));
+        }
     }
 }
 

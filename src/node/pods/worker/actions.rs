@@ -151,6 +151,7 @@ impl PodActions {
         })
     }
 
+    /// Executes the steps of a plan after the volumes: stops, the sandbox, kills, starts.
     async fn execute(
         &mut self,
         pod: &Arc<Pod>,
@@ -159,20 +160,8 @@ impl PodActions {
         observed: &ObservedPod,
         volumes: &PodVolumes,
     ) -> Result<(), String> {
-        if next.kill_pod {
-            if next.create_sandbox.is_some() {
-                let message = "Pod sandbox changed, it will be killed and re-created.";
-                self.node.api.events.pod_event(
-                    pod,
-                    EventType::Normal,
-                    events::SANDBOX_CHANGED,
-                    message,
-                );
-            }
-            self.changes += 1;
-            if !self.unless_ending(self.stop_all(pod, observed, pod.grace_seconds())).await? {
-                return Ok(());
-            }
+        if next.kill_pod && !self.kill_pod(pod, next, observed).await? {
+            return Ok(());
         }
         let mut sandbox = observed.ready_sandbox().map(|s| s.id.clone());
         let mut newest = None;
@@ -182,20 +171,7 @@ impl PodActions {
                 None => self.create_sandbox(pod, attempt).await?,
             };
             self.changes += 1;
-            let fresh =
-                observed::sandbox(&*self.node.runtime.cri, &id).await.inspect_err(|error| {
-                    let message =
-                        format!("Unable to get pod sandbox status: {}", error.grpc_text());
-                    self.node.api.events.pod_event(
-                        pod,
-                        EventType::Warning,
-                        events::FAILED_POD_SANDBOX_STATUS,
-                        message,
-                    );
-                });
-            let mut newer = observed.clone();
-            newer.sandboxes.splice(0..0, fresh.map_err(|e| e.to_string())?);
-            newest = Some(newer);
+            newest = Some(self.observe_sandbox(pod, &id, observed).await?);
             sandbox = Some(id);
         }
         if !next.kill.is_empty() {
@@ -215,12 +191,59 @@ impl PodActions {
         }
         let observed = newest.as_ref().unwrap_or(observed);
         let Some(sandbox) = sandbox else { return Ok(()) };
+        self.start_containers(pod, &next.start, &sandbox, observed, volumes).await
+    }
+
+    /// Stops all containers and sandboxes. Returns whether the stop completed; otherwise the whole
+    /// pod has to end.
+    async fn kill_pod(
+        &mut self,
+        pod: &Arc<Pod>,
+        next: &Plan,
+        observed: &ObservedPod,
+    ) -> Result<bool, String> {
+        if next.create_sandbox.is_some() {
+            let message = "Pod sandbox changed, it will be killed and re-created.";
+            let reason = events::SANDBOX_CHANGED;
+            self.node.api.events.pod_event(pod, EventType::Normal, reason, message);
+        }
+        self.changes += 1;
+        self.unless_ending(self.stop_all(pod, observed, pod.grace_seconds())).await
+    }
+
+    /// Returns the observed pod with the sandbox `id` as its newest.
+    async fn observe_sandbox(
+        &self,
+        pod: &Pod,
+        id: &str,
+        observed: &ObservedPod,
+    ) -> Result<ObservedPod, String> {
+        let fresh = observed::sandbox(&*self.node.runtime.cri, id).await.inspect_err(|error| {
+            let message = format!("Unable to get pod sandbox status: {}", error.grpc_text());
+            let reason = events::FAILED_POD_SANDBOX_STATUS;
+            self.node.api.events.pod_event(pod, EventType::Warning, reason, message);
+        });
+        let mut newer = observed.clone();
+        newer.sandboxes.splice(0..0, fresh.map_err(|e| e.to_string())?);
+        Ok(newer)
+    }
+
+    /// Starts the containers at these positions of the pod; a failure of one does not stop the
+    /// others. The error is the last one that has no back-off.
+    async fn start_containers(
+        &mut self,
+        pod: &Arc<Pod>,
+        indices: &[usize],
+        sandbox: &str,
+        observed: &ObservedPod,
+        volumes: &PodVolumes,
+    ) -> Result<(), String> {
         let attempt = observed.sandboxes.first().map_or(0, |s| s.attempt);
         let mut failed = Ok(());
         let mut pull_failed = false;
-        for index in &next.start {
+        for index in indices {
             let Some(member) = pod.containers.get(*index) else { continue };
-            match self.start(pod, member, &sandbox, attempt, observed, volumes).await {
+            match self.start(pod, member, sandbox, attempt, observed, volumes).await {
                 Ok(()) => {
                     self.changes += 1;
                     self.progress.lock().waiting.remove(member.name());

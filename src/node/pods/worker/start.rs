@@ -62,6 +62,18 @@ impl Lookup for CachedObjects<'_> {
     }
 }
 
+/// The images that a container needs.
+struct ContainerImages {
+    own: cri::Image,
+    /// The images of volumes, by the names of the volumes.
+    volumes: HashMap<String, cri::ImageSpec>,
+}
+
+/// Returns the waiting state of a container whose configuration is invalid.
+fn config_error(error: InvalidPodSpec) -> WaitingReason {
+    WaitingReason { reason: "CreateContainerConfigError", message: error.0 }
+}
+
 /// Returns the restart count that follows the existing log files, if the runtime has no record of
 /// the containers.
 fn restart_count_of_logs(folder: &Path) -> i32 {
@@ -161,53 +173,13 @@ impl PodActions {
     ) -> Result<(), WaitingReason> {
         let newest = observed.container(member.name());
         self.back_off(pod, member, newest)?;
-        let bad_config = |e: InvalidPodSpec| WaitingReason {
-            reason: "CreateContainerConfigError",
-            message: e.0,
-        };
-        let sandbox_config = self.sandbox_config(pod, attempt).map_err(bad_config)?;
+        let sandbox_config = self.sandbox_config(pod, attempt).map_err(config_error)?;
+        let images = self.ensure_images(pod, member, &sandbox_config).await?;
         let node = Arc::clone(&self.node);
-        let mut desired = self.desired.clone();
-        let state = &mut self.pulls;
-        let pulled = async {
-            let image = image_pull::ensure(
-                &node.runtime,
-                &node.api,
-                RequiredImage::of_container(pod, member),
-                &sandbox_config,
-                state,
-            );
-            let image = image.await?;
-            let volume_images = image_pull::volume_images(
-                &node.runtime,
-                &node.api,
-                pod,
-                member,
-                &sandbox_config,
-                state,
-            )
-            .await?;
-            Ok::<_, WaitingReason>((image, volume_images))
-        };
-        let (image, volume_images) = tokio::select! {
-            biased;
-            pulled = pulled => pulled.inspect_err(|why| {
-                let message = format!("Error: {}", why.reason);
-                let (kind, reason) = (EventType::Warning, events::FAILED);
-                node.api.events.container_event(pod, member, kind, reason, message);
-            })?,
-            // A pod that has to end does not wait for a pull.
-            () = pod_must_end(&mut desired) => return Err(waiting_to_start(pod)),
-        };
         let fail = |why: WaitingReason| {
             let message = format!("Error: {}", why.message);
-            node.api.events.container_event(
-                pod,
-                member,
-                EventType::Warning,
-                events::FAILED,
-                message,
-            );
+            let (kind, reason) = (EventType::Warning, events::FAILED);
+            node.api.events.container_event(pod, member, kind, reason, message);
             why
         };
         let folder = node
@@ -218,29 +190,19 @@ impl PodActions {
         let restart_count = newest
             .map_or_else(|| restart_count_of_logs(&folder), |c| c.restart_count.saturating_add(1));
         let config = self
-            .container_config(
-                pod,
-                member,
-                (&image, &volume_images),
-                restart_count,
-                observed,
-                volumes,
-            )
-            .map_err(|e| fail(bad_config(e)))?;
+            .container_config(pod, member, &images, restart_count, observed, volumes)
+            .map_err(|e| fail(config_error(e)))?;
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
         std::fs::create_dir_all(&folder)
-            .map_err(|e| fail(bad_config(InvalidPodSpec(e.to_string()))))?;
+            .map_err(|e| fail(config_error(InvalidPodSpec(e.to_string()))))?;
         let id = node.runtime.cri.create_container(sandbox, config, sandbox_config).await.map_err(
             |e| fail(WaitingReason { reason: "CreateContainerError", message: e.message }),
         )?;
         node.caches.container_owners.insert(&id, &pod.uid);
-        node.api.events.container_event(
-            pod,
-            member,
-            EventType::Normal,
-            events::CREATED,
-            "Container created",
-        );
+        let report = |reason: &str, message: &str| {
+            node.api.events.container_event(pod, member, EventType::Normal, reason, message);
+        };
+        report(events::CREATED, "Container created");
         // A container with a postStart hook is shown as running once the hook has ended.
         let has_hook = member.container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
         let _hidden = has_hook.then(|| HiddenStart::new(&self.progress, &id));
@@ -249,15 +211,39 @@ impl PodActions {
             .start_container(&id)
             .await
             .map_err(|e| fail(WaitingReason { reason: "RunContainerError", message: e.message }))?;
-        node.api.events.container_event(
-            pod,
-            member,
-            EventType::Normal,
-            events::STARTED,
-            "Container started",
-        );
+        report(events::STARTED, "Container started");
         link_log(&node.identity.config, pod, member, &id, &log_path);
         self.post_start(pod, member, &id, observed).await
+    }
+
+    /// Returns the images of a container and of its volumes, pulled where necessary.
+    async fn ensure_images(
+        &mut self,
+        pod: &Arc<Pod>,
+        member: &PodContainer,
+        sandbox: &cri::PodSandboxConfig,
+    ) -> Result<ContainerImages, WaitingReason> {
+        let node = Arc::clone(&self.node);
+        let (runtime, api) = (&node.runtime, &node.api);
+        let mut desired = self.desired.clone();
+        let state = &mut self.pulls;
+        let pulled = async {
+            let required = RequiredImage::of_container(pod, member);
+            let own = image_pull::ensure(runtime, api, required, sandbox, state).await?;
+            let volumes =
+                image_pull::volume_images(runtime, api, pod, member, sandbox, state).await?;
+            Ok::<_, WaitingReason>(ContainerImages { own, volumes })
+        };
+        tokio::select! {
+            biased;
+            pulled = pulled => pulled.inspect_err(|why| {
+                let message = format!("Error: {}", why.reason);
+                let (kind, reason) = (EventType::Warning, events::FAILED);
+                api.events.container_event(pod, member, kind, reason, message);
+            }),
+            // A pod that has to end does not wait for a pull.
+            () = pod_must_end(&mut desired) => Err(waiting_to_start(pod)),
+        }
     }
 
     fn back_off(
@@ -297,7 +283,7 @@ impl PodActions {
         &self,
         pod: &Pod,
         member: &PodContainer,
-        (image, volume_images): (&cri::Image, &HashMap<String, cri::ImageSpec>),
+        images: &ContainerImages,
         restart_count: i32,
         observed: &ObservedPod,
         volumes: &PodVolumes,
@@ -320,11 +306,11 @@ impl PodActions {
             &node.identity,
             pod,
             member,
-            (volumes, volume_images),
+            (volumes, &images.volumes),
             &env,
             &ips,
         )?;
-        let image_user = image_user(image);
+        let image_user = image_user(&images.own);
         let target_id = match (&member.target, member.role) {
             (Some(target), ContainerRole::Ephemeral) => {
                 let container =
@@ -338,7 +324,7 @@ impl PodActions {
         };
         let seccomp_root = node.identity.config.root_dir.join("seccomp");
         let input = ContainerInput {
-            image_ref: &image.id,
+            image_ref: &images.own.id,
             restart_count,
             env,
             mounts,

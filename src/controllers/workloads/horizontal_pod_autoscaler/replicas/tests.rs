@@ -33,13 +33,13 @@ fn utilization(
     values: &[i64],
     percent: i32,
     current: i32,
-) -> Result<Proposal, String> {
+) -> Result<Proposal, ReplicaError> {
     let aim = TargetUse::Utilization(percent, requests(pods, None, "cpu").unwrap());
     of_pods(samples(values), pods, true, &aim, current, NEAR, now())
 }
 
 #[test]
-fn use_above_and_below_the_aim_changes_replicas() {
+fn usage_above_and_below_the_target_changes_replicas() {
     let pods: Vec<Pod> = (0..3).map(pod).collect();
     let up = utilization(&pods, &[300, 500, 700], 30, 3).unwrap();
     assert_eq!(up, Proposal { replicas: 5, utilization: Some(50), usage: 500 });
@@ -51,7 +51,7 @@ fn use_above_and_below_the_aim_changes_replicas() {
 }
 
 #[test]
-fn pods_that_start_hold_back_what_goes_up() {
+fn starting_pods_slow_a_scale_up() {
     let mut pods: Vec<Pod> = (0..3).map(pod).collect();
     pods[0].status.as_mut().unwrap().phase = Some("Pending".into());
     let up = utilization(&pods, &[300, 500, 700], 30, 3).unwrap();
@@ -63,7 +63,7 @@ fn pods_that_start_hold_back_what_goes_up() {
 }
 
 #[test]
-fn cpu_counts_from_a_whole_window_after_readiness_on() {
+fn cpu_counts_once_a_whole_window_lies_after_readiness() {
     let mut young = pod(0);
     let status = young.status.as_mut().unwrap();
     status.start_time = Some(serde_json::from_value(json!("1970-01-01T02:45:00Z")).unwrap());
@@ -72,16 +72,19 @@ fn cpu_counts_from_a_whole_window_after_readiness_on() {
         Some(serde_json::from_value(json!("1970-01-01T02:46:00Z")).unwrap());
     let sample =
         |second| Sample { at: Timestamp::from_second(second).unwrap(), window: 60, value: 1 };
-    assert!(unready(&young, &sample(10_000), now()), "ready since 9,960, measured from 9,940 on");
-    assert!(!unready(&young, &sample(10_020), now()));
+    assert!(
+        is_unready(&young, &sample(10_000), now()),
+        "ready since 9,960, measured from 9,940 on"
+    );
+    assert!(!is_unready(&young, &sample(10_020), now()));
     // It has been ready before: its use counts although it is not ready now.
     let mut old = pod(0);
     old.status.as_mut().unwrap().conditions.as_mut().unwrap()[0].status = "False".into();
-    assert!(unready(&old, &sample(10_000), now()), "turned unready within 30 s of its start");
+    assert!(is_unready(&old, &sample(10_000), now()), "turned unready within 30 s of its start");
     let turned = serde_json::from_value(json!("1970-01-01T00:10:00Z")).unwrap();
     old.status.as_mut().unwrap().conditions.as_mut().unwrap()[0].last_transition_time =
         Some(turned);
-    assert!(!unready(&old, &sample(10_000), now()));
+    assert!(!is_unready(&old, &sample(10_000), now()));
 }
 
 #[test]
@@ -94,21 +97,24 @@ fn pods_without_figures_are_taken_for_what_changes_least() {
 }
 
 #[test]
-fn nothing_to_count_is_said_in_upstreams_words() {
+fn errors_have_upstreams_texts() {
     let pods = [pod(0)];
     assert_eq!(
-        utilization(&[], &[], 50, 1).unwrap_err(),
+        utilization(&[], &[], 50, 1).unwrap_err().to_string(),
         "no pods returned by selector while calculating replica count"
     );
     assert_eq!(
-        utilization(&pods, &[], 50, 1).unwrap_err(),
+        utilization(&pods, &[], 50, 1).unwrap_err().to_string(),
         "did not receive metrics for targeted pods (pods might be unready)"
     );
     assert_eq!(
-        requests(&pods, None, "memory").unwrap_err(),
+        requests(&pods, None, "memory").unwrap_err().to_string(),
         "missing request for memory in container c1 of Pod p0"
     );
-    assert_eq!(requests(&pods, Some("c3"), "cpu").unwrap_err(), "container c3 not found in Pod p0");
+    assert_eq!(
+        requests(&pods, Some("c3"), "cpu").unwrap_err().to_string(),
+        "container c3 not found in Pod p0"
+    );
     assert_eq!(requests(&pods, Some("c2"), "cpu").unwrap()["p0"], 500);
     let mut whole = pod(0);
     whole.spec.as_mut().unwrap().resources =
