@@ -40,14 +40,14 @@ pub(crate) async fn run(
         if base::clock::now() >= images_at {
             images_at = base::clock::now() + IMAGES_EVERY;
             let collected = collect_images(&node, &table, &mut first_listed).await;
-            if let Err(why) = &collected {
-                tracing::warn!(error = why, "image garbage collection failed");
+            if let Err(error) = &collected {
+                tracing::warn!(%error, "image garbage collection failed");
                 // A single failure is not reported as an event.
                 if failed {
                     node.api.events.node_event(
                         EventType::Warning,
                         events::IMAGE_GC_FAILED,
-                        why.as_str(),
+                        error.to_string(),
                     );
                 }
             }

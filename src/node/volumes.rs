@@ -4,6 +4,7 @@ mod atomic;
 mod claims;
 mod content;
 mod directory;
+mod error;
 pub(crate) mod mounts;
 mod subpath;
 
@@ -24,14 +25,8 @@ use crate::pods::objects::{CachedObject, ReferencedObjects};
 use crate::pods::pod::{Pod, PodContainer};
 use crate::runtime::RuntimeFeatures;
 use directory::VolumePath;
-
-/// A volume cannot be set up (yet); the text is shown in a `FailedMount` event.
-#[derive(Debug, thiserror::Error)]
-#[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
-pub(crate) struct VolumeError {
-    pub(crate) volume: String,
-    pub(crate) why: String,
-}
+use error::SetUpError;
+pub(crate) use error::VolumeError;
 
 /// All volumes of a pod.
 #[derive(Debug, Default)]
@@ -66,7 +61,7 @@ pub(crate) async fn set_up(
     let certificates = node.api.pod_certificates.certificates(pod).await;
     // The runtime mounts image volumes itself.
     for volume in pod.spec().volumes.iter().flatten().filter(|v| v.image.is_none()) {
-        let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
+        let failed = |source| VolumeError { volume: volume.name.clone(), source };
         let volume_path = set_up_one(node, pod, volume, ips, &certificates, &mut out.refresh_at)
             .await
             .map_err(failed)?;
@@ -82,7 +77,7 @@ async fn set_up_one(
     ips: &[String],
     certificates: &IssuedCredentials,
     refresh_at: &mut Option<Instant>,
-) -> Result<VolumePath, String> {
+) -> Result<VolumePath, SetUpError> {
     let base = node.identity.config.pod_dir(&pod.uid).join("volumes");
     let folder = |plugin: &str| base.join(plugin).join(&volume.name);
     let fs_group = pod.spec().security_context.as_ref().and_then(|s| s.fs_group);
@@ -120,20 +115,15 @@ async fn set_up_one(
         .await;
     }
     let content = content::render(node, pod, volume, ips, certificates).await?;
-    let Some(content) = content else {
-        return Err("this kind of volume is not supported by this node".to_owned());
-    };
+    let content = content.ok_or(SetUpError::KindNotSupported)?;
     *refresh_at = [*refresh_at, content.refresh_at].into_iter().flatten().min();
     let path = folder(content.plugin);
     if content.in_memory {
-        mounts::tmpfs(&path, 0, "mode=0755").map_err(|e| e.to_string())?;
+        mounts::tmpfs(&path, 0, "mode=0755")?;
     }
     let group = fs_group.and_then(|g| u32::try_from(g).ok());
     let target = path.clone();
-    base::tasks::blocking(move || atomic::write(&target, &content.files, group))
-        .await
-        .map_err(|e| e.to_string())?
-        .map_err(|e| e.to_string())?;
+    base::tasks::blocking(move || atomic::write(&target, &content.files, group)).await??;
     Ok(VolumePath { path, read_only: true })
 }
 

@@ -38,14 +38,47 @@ const EXPIRATION: i32 = 24 * 3600;
 const JITTER: u64 = 5 * 60;
 /// How soon a failed refresh request is retried; until then the pod keeps the old certificate.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
-const NOT_ISSUED: &str = "credential bundle is not issued yet";
 
 /// Pod, volume, and index of the source in the volume.
 type CertificateKey = (Arc<str>, String, usize);
 
 /// Credentials with the time of the next check, or the error, by volume and index of the source.
 pub(crate) type IssuedCredentials =
-    HashMap<(String, usize), Result<(Credentials, Option<Instant>), String>>;
+    HashMap<(String, usize), Result<(Credentials, Option<Instant>), Arc<CertificateError>>>;
+
+/// Why a pod has no certificate.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CertificateError {
+    #[error("PodCertificateRequest informer has not yet synced")]
+    NotSynced,
+    /// The signer denied or failed the request.
+    #[error("{0}")]
+    Rejected(String),
+    #[error("credential bundle is not issued yet")]
+    NotIssued,
+    #[error("while creating initial PodCertificateRequest: {0}")]
+    Request(#[from] RequestError),
+    /// The sender of changes was dropped.
+    #[error(transparent)]
+    Stopped(#[from] watch::error::RecvError),
+}
+
+/// Why a request cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RequestError {
+    #[error("this node cannot make keys of type {0}: use ECDSAP256, ECDSAP384 or ED25519")]
+    KeyType(String),
+    #[error("while fetching service account: {0}")]
+    ServiceAccount(#[source] client::Error),
+    #[error("while getting node object from local cache: node {0:?} not found")]
+    NoNode(String),
+    #[error("while generating keypair: {0}")]
+    KeyPair(#[source] base::pki::Error),
+    #[error(transparent)]
+    Panicked(#[from] tokio::task::JoinError),
+    #[error("while creating on API: {0}")]
+    Create(#[source] client::Error),
+}
 
 /// The certificate requests of this node and their results.
 #[derive(Debug)]
@@ -154,9 +187,9 @@ impl PodCertificates {
             let outcome = if synced {
                 self.certificate(pod, &key, source, until).await
             } else {
-                Err("PodCertificateRequest informer has not yet synced".to_owned())
+                Err(CertificateError::NotSynced)
             };
-            ((volume.to_owned(), at), outcome)
+            ((volume.to_owned(), at), outcome.map_err(Arc::new))
         });
         futures::future::join_all(each).await.into_iter().collect()
     }
@@ -167,7 +200,7 @@ impl PodCertificates {
         key: &CertificateKey,
         source: &core::PodCertificateProjection,
         until: Instant,
-    ) -> Result<(Credentials, Option<Instant>), String> {
+    ) -> Result<(Credentials, Option<Instant>), CertificateError> {
         if !self.states.lock().contains_key(key) {
             let current = recover(&self.pods_dir, pod, &key.1, source).await;
             self.states
@@ -178,7 +211,7 @@ impl PodCertificates {
             let mut changes = self.changes.subscribe();
             let (next, had) = self.advance(pod, key);
             match (next, had) {
-                (NextAction::Fail(why), _) => return Err(why),
+                (NextAction::Fail(why), _) => return Err(CertificateError::Rejected(why)),
                 (NextAction::Keep, Some(current)) => {
                     let left = current.refresh_at.saturating_sub(now());
                     let left = Duration::from_secs(u64::try_from(left).unwrap_or_default());
@@ -188,7 +221,7 @@ impl PodCertificates {
                 (NextAction::Wait, Some(current)) => return Ok((current.credentials, None)),
                 (NextAction::Wait | NextAction::Keep, None) => {
                     let change = tokio::time::timeout_at(until, changes.changed()).await;
-                    change.map_err(|_| NOT_ISSUED.to_owned())?.map_err(|e| e.to_string())?;
+                    change.map_err(|_| CertificateError::NotIssued)??;
                 }
                 (NextAction::Request, had) => match (self.send_request(pod, source).await, had) {
                     (Ok(pending), _) => {
@@ -196,14 +229,12 @@ impl PodCertificates {
                             entry.pending = Some(pending);
                         }
                     }
-                    (Err(why), Some(current)) => {
-                        tracing::debug!(pod = %pod.key, why, "cannot renew a pod certificate, \
+                    (Err(error), Some(current)) => {
+                        tracing::debug!(pod = %pod.key, %error, "cannot renew a pod certificate, \
                             keeping the old one");
                         return Ok((current.credentials, Some(base::clock::now() + RETRY_AFTER)));
                     }
-                    (Err(why), None) => {
-                        return Err(format!("while creating initial PodCertificateRequest: {why}"));
-                    }
+                    (Err(error), None) => return Err(error.into()),
                 },
             }
         }
@@ -232,26 +263,19 @@ impl PodCertificates {
         &self,
         pod: &Pod,
         source: &core::PodCertificateProjection,
-    ) -> Result<PendingRequest, String> {
-        let kind = KeyKind::named(&source.key_type).ok_or_else(|| {
-            format!(
-                "this node cannot make keys of type {}: use ECDSAP256, ECDSAP384 or ED25519",
-                source.key_type
-            )
-        })?;
+    ) -> Result<PendingRequest, RequestError> {
+        let kind = KeyKind::named(&source.key_type)
+            .ok_or_else(|| RequestError::KeyType(source.key_type.clone()))?;
         let client = &self.client;
         let account = pod.spec().service_account_name.as_deref().unwrap_or("default");
         let fetched = client.get::<core::ServiceAccount>(pod.namespace(), account).await;
-        let fetched = fetched.map_err(|e| format!("while fetching service account: {e}"))?;
-        let own = self.own_node.get("", &self.node_name).ok_or_else(|| {
-            format!(
-                "while getting node object from local cache: node {:?} not found",
-                self.node_name
-            )
-        })?;
-        let made = base::tasks::blocking(move || keys::stub(kind)).await;
-        let made = made.map_err(|e| e.to_string())?;
-        let stub = made.map_err(|e| format!("while generating keypair: {e}"))?;
+        let fetched = fetched.map_err(RequestError::ServiceAccount)?;
+        let own = self
+            .own_node
+            .get("", &self.node_name)
+            .ok_or_else(|| RequestError::NoNode(self.node_name.clone()))?;
+        let made = base::tasks::blocking(move || keys::stub(kind)).await?;
+        let stub = made.map_err(RequestError::KeyPair)?;
         let request = PodCertificateRequest {
             metadata: ObjectMeta {
                 namespace: Some(pod.namespace().to_owned()),
@@ -280,7 +304,7 @@ impl PodCertificates {
             status: None,
         };
         let created = client.create(pod.namespace(), &request).await;
-        let created = created.map_err(|e| format!("while creating on API: {e}"))?;
+        let created = created.map_err(RequestError::Create)?;
         let name = created.metadata.name.unwrap_or_default();
         Ok(PendingRequest::new(stub.key_pem, name, now(), jitter()))
     }

@@ -18,6 +18,27 @@ use crate::pods::pod::Pod;
 /// Maximum length of a selector as text, as in the kubelet.
 const SELECTOR_MAX: usize = 100 * 1024;
 
+/// Why a source selects no anchors; the texts are upstream's (`pkg/kubelet/clustertrustbundle`).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TrustBundleError {
+    #[error("ClusterTrustBundle informer has not yet synced")]
+    NotSynced,
+    #[error(
+        "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {0:?} not found"
+    )]
+    NotFound(String),
+    /// The text of the parser's error.
+    #[error("while parsing label selector: {0}")]
+    Selector(String),
+    #[error("label selector length ({length}) is larger than {SELECTOR_MAX}")]
+    SelectorTooLong { length: usize },
+    #[error("combination of signerName and labelSelector matched zero ClusterTrustBundles")]
+    NoMatch,
+    /// A bundle contains text that is not a PEM certificate.
+    #[error("{0}")]
+    InvalidPem(String),
+}
+
 type WakeHandles = Arc<Mutex<HashMap<Arc<str>, Arc<Notify>>>>;
 
 /// The bundles and the pods that use them.
@@ -63,10 +84,10 @@ impl TrustBundles {
         &self,
         source: &core::ClusterTrustBundleProjection,
         limit: Duration,
-    ) -> Result<Vec<u8>, String> {
+    ) -> Result<Vec<u8>, TrustBundleError> {
         let informer = self.running();
         if tokio::time::timeout(limit, informer.synced()).await.is_err() {
-            return Err("ClusterTrustBundle informer has not yet synced".to_owned());
+            return Err(TrustBundleError::NotSynced);
         }
         select(&informer.cache().list(""), source)
     }
@@ -83,42 +104,38 @@ fn projects_bundles(pod: &Pod) -> bool {
 fn select(
     all: &[Arc<Object>],
     source: &core::ClusterTrustBundleProjection,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, TrustBundleError> {
     let optional = source.optional == Some(true);
     let chosen: Vec<&Arc<Object>> = if let Some(name) = &source.name {
         let found = all.iter().find(|o| *o.key.name == **name);
         if found.is_none() && !optional {
-            return Err(format!(
-                "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \
-                 {name:?} not found"
-            ));
+            return Err(TrustBundleError::NotFound(name.clone()));
         }
         found.into_iter().collect()
     } else {
         let signer = source.signer_name.as_deref().unwrap_or_default();
         let written = source.label_selector.as_ref().map(serde_json::to_value).transpose();
-        let written = written.map_err(|e| format!("while parsing label selector: {e}"))?;
+        let written = written.map_err(|e| TrustBundleError::Selector(e.to_string()))?;
         let selector = LabelSelector::from_value(written.as_ref())
-            .map_err(|e| format!("while parsing label selector: {e}"))?;
+            .map_err(|e| TrustBundleError::Selector(e.to_string()))?;
         let length = selector.to_string().len();
         if length > SELECTOR_MAX {
-            return Err(format!("label selector length ({length}) is larger than {SELECTOR_MAX}"));
+            return Err(TrustBundleError::SelectorTooLong { length });
         }
         let of_signer = |o: &&Arc<Object>| text(o, "/spec/signerName").as_deref() == Some(signer);
         let found: Vec<_> =
             all.iter().filter(|o| selector.matches(&***o)).filter(of_signer).collect();
         if found.is_empty() && !optional {
-            return Err(
-                "combination of signerName and labelSelector matched zero ClusterTrustBundles"
-                    .to_owned(),
-            );
+            return Err(TrustBundleError::NoMatch);
         }
         found
     };
     let mut anchors = BTreeSet::new();
     for bundle in chosen {
         let pem = text(bundle, "/spec/trustBundle").unwrap_or_default();
-        anchors.extend(base::pki::certificates(&pem)?.into_iter().map(|c| c.to_vec()));
+        let certificates = base::pki::certificates(&pem)
+            .map_err(|error| TrustBundleError::InvalidPem(error.to_string()))?;
+        anchors.extend(certificates.into_iter().map(|c| c.to_vec()));
     }
     Ok(anchors.iter().map(|anchor| pem(anchor)).collect::<String>().into_bytes())
 }
@@ -154,7 +171,7 @@ mod tests {
         Arc::new(Object::from_value(value).unwrap())
     }
 
-    fn of(source: serde_json::Value) -> Result<String, String> {
+    fn of(source: serde_json::Value) -> Result<String, TrustBundleError> {
         let all = [
             bundle("s:1:b", "s/1", "true", &["b", "a"]),
             bundle("s:1:c", "s/1", "true", &["b", "c"]),
@@ -182,11 +199,12 @@ mod tests {
     fn a_missing_bundle_is_an_error_unless_optional() {
         let missing = "while getting ClusterTrustBundle: \
             clustertrustbundle.certificates.k8s.io \"x\" not found";
-        assert_eq!(of(json!({"path": "p", "name": "x"})).unwrap_err(), missing);
+        assert_eq!(of(json!({"path": "p", "name": "x"})).unwrap_err().to_string(), missing);
         assert_eq!(of(json!({"path": "p", "name": "x", "optional": true})).unwrap(), "");
         // A missing selector matches nothing.
         let error = "combination of signerName and labelSelector matched zero ClusterTrustBundles";
-        assert_eq!(of(json!({"path": "p", "signerName": "s/1"})).unwrap_err(), error);
+        let unmatched = of(json!({"path": "p", "signerName": "s/1"}));
+        assert_eq!(unmatched.unwrap_err().to_string(), error);
         let source = json!({"path": "p", "signerName": "s/1", "optional": true});
         assert_eq!(of(source).unwrap(), "");
     }

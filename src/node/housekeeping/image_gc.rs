@@ -26,8 +26,8 @@ pub(super) async fn collect_images(
     node: &Node,
     table: &PodTable,
     first_listed: &mut HashMap<String, Instant>,
-) -> Result<(), String> {
-    let images = node.runtime.cri.images().await.map_err(|e| e.to_string())?;
+) -> Result<(), ImageGcError> {
+    let images = node.runtime.cri.images().await?;
     let now = base::clock::now();
     let ids: HashSet<&str> = images.iter().map(|i| i.id.as_str()).collect();
     first_listed.retain(|id, _| ids.contains(id.as_str()));
@@ -36,9 +36,10 @@ pub(super) async fn collect_images(
     }
     let Some(disk) = machine::disk(&node.identity.config.runtime.data_dir).filter(|d| d.size > 0)
     else {
-        let why = "invalid capacity 0 on image filesystem";
-        node.api.events.node_event(EventType::Warning, events::INVALID_DISK_CAPACITY, why);
-        return Err(why.to_owned());
+        let error = ImageGcError::InvalidCapacity;
+        let reason = events::INVALID_DISK_CAPACITY;
+        node.api.events.node_event(EventType::Warning, reason, error.to_string());
+        return Err(error);
     };
     let wanted =
         to_free(disk, node.identity.config.image_gc_high, node.identity.config.image_gc_low);
@@ -46,7 +47,7 @@ pub(super) async fn collect_images(
         return Ok(());
     }
     let unused = unused_images(&node.runtime, table, images).await;
-    let mut unused = unused.ok_or("the container runtime does not list its containers")?;
+    let mut unused = unused.ok_or(ImageGcError::NoContainerList)?;
     unused.retain(|i| first_listed.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN));
     unused.sort_by_key(|i| first_listed.get(&i.id).copied());
     let (mut freed, mut errors) = (0_u64, Vec::new());
@@ -56,22 +57,40 @@ pub(super) async fn collect_images(
         }
         match remove(&node.runtime, &image).await {
             Ok(()) => freed = freed.saturating_add(image.size),
-            Err(error) => errors.push(error.to_string()),
+            Err(error) => errors.push(error),
         }
     }
     if !errors.is_empty() {
-        return Err(format!(
-            "wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image \
-             deletion: {}",
-            errors.join(", ")
-        ));
+        return Err(ImageGcError::Remove { wanted, freed, errors });
     }
     if freed < wanted {
-        let why = still_full(disk, freed);
-        node.api.events.node_event(EventType::Warning, events::FREE_DISK_SPACE_FAILED, why.clone());
-        return Err(why);
+        let error = ImageGcError::StillFull { disk, freed };
+        let reason = events::FREE_DISK_SPACE_FAILED;
+        node.api.events.node_event(EventType::Warning, reason, error.to_string());
+        return Err(error);
     }
     Ok(())
+}
+
+/// Why the image file system stays full; the texts are those of upstream's `imageGCManager`.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ImageGcError {
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error("invalid capacity 0 on image filesystem")]
+    InvalidCapacity,
+    #[error("the container runtime does not list its containers")]
+    NoContainerList,
+    /// Some images were not removed; sizes in bytes.
+    #[error(
+        "wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image \
+         deletion: {}",
+        .errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Remove { wanted: u64, freed: u64, errors: Vec<RuntimeError> },
+    /// All unused images were removed, which freed too few bytes.
+    #[error("{}", still_full(*.disk, *.freed))]
+    StillFull { disk: machine::Disk, freed: u64 },
 }
 
 /// Used space of a file system in percent.

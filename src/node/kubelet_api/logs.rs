@@ -37,21 +37,33 @@ struct Options {
     stream: Option<&'static str>,
 }
 
+/// An invalid option of a query.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum OptionsError {
+    #[error("{0} must be a number")]
+    NotANumber(&'static str),
+    #[error("{0} must not be negative")]
+    Negative(&'static str),
+    #[error("sinceTime must be a time")]
+    SinceTime,
+    #[error("invalid stream type {0:?}")]
+    Stream(String),
+}
+
 /// Reads the options of a query.
-fn options(query: &Query) -> Result<Options, String> {
-    let number = |name: &str| -> Result<Option<i64>, String> {
-        query
-            .first(name)
-            .map(|v| v.parse().map_err(|_| format!("{name} must be a number")))
+fn options(query: &Query) -> Result<Options, OptionsError> {
+    let number = |name: &'static str| -> Result<Option<i64>, OptionsError> {
+        query.first(name)
+            .map(|v| v.parse().map_err(|_| OptionsError::NotANumber(name)))
             .transpose()
     };
-    let size = |name: &str| -> Result<Option<usize>, String> {
+    let size = |name: &'static str| -> Result<Option<usize>, OptionsError> {
         number(name)?
-            .map(|n| usize::try_from(n).map_err(|_| format!("{name} must not be negative")))
+            .map(|n| usize::try_from(n).map_err(|_| OptionsError::Negative(name)))
             .transpose()
     };
     let since = match (query.first("sinceTime"), number("sinceSeconds")?) {
-        (Some(time), _) => Some(time.parse().map_err(|_| "sinceTime must be a time".to_owned())?),
+        (Some(time), _) => Some(time.parse().map_err(|_| OptionsError::SinceTime)?),
         (None, Some(seconds)) => {
             let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default();
             Timestamp::from_second(now.saturating_sub(seconds)).ok()
@@ -62,7 +74,7 @@ fn options(query: &Query) -> Result<Options, String> {
         None | Some("All" | "") => None,
         Some("Stdout") => Some("stdout"),
         Some("Stderr") => Some("stderr"),
-        Some(other) => return Err(format!("invalid stream type {other:?}")),
+        Some(other) => return Err(OptionsError::Stream(other.to_owned())),
     };
     Ok(Options {
         follow: query.flag("follow"),
@@ -88,7 +100,7 @@ pub(super) async fn serve(
 ) -> Response<Body> {
     let options = match options(query) {
         Ok(options) => options,
-        Err(why) => return text_response(StatusCode::BAD_REQUEST, why),
+        Err(error) => return text_response(StatusCode::BAD_REQUEST, error.to_string()),
     };
     let Some((wanted, handle)) = api.table.find(namespace, pod) else {
         return text_response(StatusCode::NOT_FOUND, format!("pod {pod:?} does not exist"));

@@ -270,6 +270,7 @@ async fn pull(
             Ok(found)
         }
         Err(error) => {
+            let error = pull_text(&error);
             let message = format!("Failed to pull image {image:?}: {error}");
             wanted.event(api, EventType::Warning, events::FAILED, message);
             let why = pull_failure(image, error);
@@ -319,19 +320,16 @@ async fn pull_with(
     pod: &Pod,
     name: &str,
     sandbox: &cri::PodSandboxConfig,
-) -> Result<String, String> {
-    let mut last = String::new();
+) -> Result<String, RuntimeError> {
     let of_node = runtime.registries.load().credentials(name);
-    for auth in
-        credentials(&api.objects, pod, name).into_iter().chain(of_node).map(Some).chain([None])
-    {
-        let spec = cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() };
-        match runtime.cri.pull_image(spec, auth, sandbox.clone()).await {
-            Ok(reference) => return Ok(reference),
-            Err(error) => last = pull_text(&error),
+    let spec = cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() };
+    for auth in credentials(&api.objects, pod, name).into_iter().chain(of_node) {
+        let pulled = runtime.cri.pull_image(spec.clone(), Some(auth), sandbox.clone()).await;
+        if pulled.is_ok() {
+            return pulled;
         }
     }
-    Err(last)
+    runtime.cri.pull_image(spec, None, sandbox.clone()).await
 }
 
 /// Credentials of the pod's pull secrets for the image's registry, longest matching address first.

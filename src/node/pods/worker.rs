@@ -4,6 +4,7 @@
 mod actions;
 mod active;
 mod backoff;
+mod error;
 pub(crate) mod lifecycle_hook;
 mod message;
 mod reporter;
@@ -32,6 +33,7 @@ use crate::status::pod::PodFailure;
 
 use actions::{PlanOutcome, PodActions};
 use active::ActiveTime;
+use error::SyncError;
 use reporter::Reporter;
 
 /// Interval of the periodic relist, in case an event was lost.
@@ -248,7 +250,7 @@ impl Worker {
         &mut self,
         desired: &DesiredPod,
         observed: ObservedPod,
-    ) -> Result<Step, String> {
+    ) -> Result<Step, SyncError> {
         let pod = &desired.pod;
         self.node.api.objects.set_references(&pod.uid, &self.wake, &objects::references(pod));
         self.node.api.trust_bundles.follow(pod, &self.wake);
@@ -265,7 +267,7 @@ impl Worker {
         let applied = self.reporter.report_while(action).await?;
         let (mut observed, mut next, mut again) = (observed, next, false);
         if applied.changed || next != Plan::default() {
-            observed = self.reporter.observe(pod).await.map_err(|e| e.to_string())?;
+            observed = self.reporter.observe(pod).await?;
             self.reporter.update(desired, &observed);
             // A plan does not include its own effects: once a sidecar runs, the next container may
             // start.

@@ -36,21 +36,27 @@ pub(crate) struct HandlerTarget<'a> {
     pub(crate) user_agent: &'static str,
 }
 
+/// A port of a handler that is not a valid port of the container.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PortError {
+    #[error("port {0:?} not found")]
+    NotFound(String),
+    #[error("invalid port number: {0}")]
+    Invalid(i32),
+}
+
 /// Resolves a port: a number, or the name of a container port.
-fn port(container: &core::Container, port: &IntOrString) -> Result<u16, String> {
+fn port(container: &core::Container, port: &IntOrString) -> Result<u16, PortError> {
     let number = match port {
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => {
             match container.ports.iter().flatten().find(|p| p.name.as_ref() == Some(name)) {
                 Some(port) => port.container_port,
-                None => return Err(format!("port {name:?} not found")),
+                None => return Err(PortError::NotFound(name.clone())),
             }
         }
     };
-    u16::try_from(number)
-        .ok()
-        .filter(|p| *p > 0)
-        .ok_or_else(|| format!("invalid port number: {number}"))
+    u16::try_from(number).ok().filter(|p| *p > 0).ok_or(PortError::Invalid(number))
 }
 
 /// Formats `host:port`, with brackets around an IPv6 address.
@@ -101,21 +107,30 @@ pub(crate) async fn tcp(
 ) -> ProbeResult {
     let port = match port(target.container, &action.port) {
         Ok(port) => port,
-        Err(why) => return ProbeResult::Unknown(why),
+        Err(error) => return ProbeResult::Unknown(error.to_string()),
     };
     let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(target.pod_ip);
     match connect(host, port, limit).await {
         Ok(_) => ProbeResult::Success,
-        Err(why) => ProbeResult::Failure(why),
+        Err(error) => ProbeResult::Failure(error.to_string()),
     }
 }
 
-async fn connect(host: &str, port: u16, limit: Duration) -> Result<TcpStream, String> {
-    let shown = join(host, port);
+/// A TCP connection that was not established; the texts are those of Go's `net.Dial`.
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error("dial tcp {address}: connect: {}", os_text(.source))]
+    Failed { address: String, source: std::io::Error },
+    #[error("dial tcp {address}: i/o timeout")]
+    Timeout { address: String },
+}
+
+async fn connect(host: &str, port: u16, limit: Duration) -> Result<TcpStream, ConnectError> {
+    let address = join(host, port);
     match tokio::time::timeout(limit, TcpStream::connect((host, port))).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(format!("dial tcp {shown}: connect: {}", os_text(&error))),
-        Err(_) => Err(format!("dial tcp {shown}: i/o timeout")),
+        Ok(Err(source)) => Err(ConnectError::Failed { address, source }),
+        Err(_) => Err(ConnectError::Timeout { address }),
     }
 }
 
@@ -143,38 +158,50 @@ pub(crate) async fn grpc(
     let late = format!("timeout: health rpc did not complete within {}s", limit.as_secs());
     match tokio::time::timeout(limit, check_health(&address, service, limit)).await {
         Ok(Ok(())) => ProbeResult::Success,
-        Ok(Err(why)) => ProbeResult::Failure(why),
+        Ok(Err(error)) => ProbeResult::Failure(error.to_string()),
         Err(_) => ProbeResult::Failure(late),
     }
 }
 
-async fn check_health(address: &str, service: String, limit: Duration) -> Result<(), String> {
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|e| e.to_string())?;
-    let channel = endpoint.connect().await.map_err(|_| {
-        format!(
-            "timeout: failed to connect service {address:?} within {}s: context deadline exceeded",
-            limit.as_secs()
-        )
+/// A failed query of the gRPC health service; the texts are those of upstream's `pkg/probe/grpc`.
+#[derive(Debug, thiserror::Error)]
+enum HealthError {
+    #[error(transparent)]
+    InvalidAddress(#[from] tonic::transport::Error),
+    #[error(
+        "timeout: failed to connect service {address:?} within {seconds}s: context deadline exceeded"
+    )]
+    NotConnected { address: String, seconds: u64 },
+    #[error(
+        "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): \
+         {message}"
+    )]
+    Unimplemented { message: String },
+    #[error("error: health rpc probe failed: rpc error: code = {code:?} desc = {message}")]
+    Rpc { code: tonic::Code, message: String },
+    #[error("service unhealthy (responded with {status:?})")]
+    NotServing { status: &'static str },
+}
+
+async fn check_health(address: &str, service: String, limit: Duration) -> Result<(), HealthError> {
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))?;
+    let channel = endpoint.connect().await.map_err(|_| HealthError::NotConnected {
+        address: address.to_owned(),
+        seconds: limit.as_secs(),
     })?;
     let mut client = proto::grpc::health::v1::health_client::HealthClient::new(channel);
     let request = proto::grpc::health::v1::HealthCheckRequest { service };
-    let answer = client.check(request).await.map_err(|s| match s.code() {
-        tonic::Code::Unimplemented => format!(
-            "error: this server does not implement the grpc health protocol \
-             (grpc.health.v1.Health): {}",
-            s.message()
-        ),
-        code => format!(
-            "error: health rpc probe failed: rpc error: code = {code:?} desc = {}",
-            s.message()
-        ),
+    let response = client.check(request).await.map_err(|s| match (s.code(), s.message()) {
+        (tonic::Code::Unimplemented, message) => {
+            HealthError::Unimplemented { message: message.to_owned() }
+        }
+        (code, message) => HealthError::Rpc { code, message: message.to_owned() },
     })?;
-    let status = answer.into_inner().status();
+    let status = response.into_inner().status();
     if status == proto::grpc::health::v1::health_check_response::ServingStatus::Serving {
         return Ok(());
     }
-    Err(format!("service unhealthy (responded with {:?})", status.as_str_name()))
+    Err(HealthError::NotServing { status: status.as_str_name() })
 }
 
 #[cfg(test)]
@@ -194,7 +221,8 @@ mod tests {
         assert_eq!(static_command(&container, &action), ["x", "2", "$(B)", "$(A)"]);
         assert_eq!(port(&container, &IntOrString::String("web".to_owned())), Ok(80));
         let missing = port(&container, &IntOrString::String("db".to_owned()));
-        assert_eq!(missing.unwrap_err(), "port \"db\" not found");
-        assert_eq!(port(&container, &IntOrString::Int(0)).unwrap_err(), "invalid port number: 0");
+        assert_eq!(missing.unwrap_err().to_string(), "port \"db\" not found");
+        let zero = port(&container, &IntOrString::Int(0));
+        assert_eq!(zero.unwrap_err().to_string(), "invalid port number: 0");
     }
 }

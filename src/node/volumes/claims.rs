@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::directory::{self, VolumePath};
+use super::error::SetUpError;
 use crate::config::Config;
 use crate::pods::pod::Pod;
 use client::Client;
@@ -50,20 +51,19 @@ pub(super) async fn claim_path(
     name: &str,
     read_only: bool,
     fs_group: Option<i64>,
-) -> Result<VolumePath, String> {
-    let claim: core::PersistentVolumeClaim =
-        client.get(pod.namespace(), name).await.map_err(|e| e.to_string())?;
+) -> Result<VolumePath, SetUpError> {
+    let claim: core::PersistentVolumeClaim = client.get(pod.namespace(), name).await?;
     let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
     let volume_name =
         claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).filter(|v| !v.is_empty());
     let (Some(volume_name), true) = (volume_name, bound) else {
-        return Err(format!("PVC {}/{name} is not bound yet", pod.namespace()));
+        let namespace = pod.namespace().to_owned();
+        return Err(SetUpError::NotBound { namespace, name: name.to_owned() });
     };
-    let volume: core::PersistentVolume =
-        client.get("", volume_name).await.map_err(|e| e.to_string())?;
+    let volume: core::PersistentVolume = client.get("", volume_name).await?;
     let spec = volume.spec.unwrap_or_default();
     if spec.volume_mode.as_deref() == Some("Block") {
-        return Err("volumeMode Block is not supported by this node".to_owned());
+        return Err(SetUpError::BlockNotSupported);
     }
     let path = if let Some(source) = &spec.host_path {
         directory::host_path(source)?;
@@ -71,14 +71,11 @@ pub(super) async fn claim_path(
     } else if let Some(source) = &spec.local {
         let path = PathBuf::from(&source.path);
         if !path.exists() {
-            return Err(format!("path {:?} does not exist", source.path));
+            return Err(SetUpError::NoPath(source.path.clone()));
         }
         path
     } else {
-        return Err(format!(
-            "PersistentVolume {volume_name:?} is neither local nor hostPath: its driver is not \
-             supported by this node"
-        ));
+        return Err(SetUpError::DriverNotSupported(volume_name.to_owned()));
     };
     if spec.local.is_some() && !read_only {
         let (pods, own) = (config.root_dir.join("pods"), config.pod_dir(&pod.uid));
@@ -88,9 +85,8 @@ pub(super) async fn claim_path(
             security.and_then(|s| s.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
         let group = fs_group.and_then(|g| u32::try_from(g).ok()).map(|g| (g, on_mismatch));
         base::tasks::blocking(move || mark_first_use(&pods, &own, &volume, &root, group))
-            .await
-            .map_err(|e| e.to_string())?
-            .map_err(|e| format!("cannot change {:?} to fsGroup: {e}", path))?;
+            .await?
+            .map_err(|source| SetUpError::FsGroup { path: path.clone(), source })?;
     }
     Ok(VolumePath { path, read_only })
 }

@@ -7,6 +7,7 @@ use api::k8s::api::core::v1 as core;
 use tokio::time::Instant;
 
 use super::atomic::{VolumeFile, VolumeFiles};
+use super::error::SetUpError;
 use crate::context::Node;
 use crate::credentials::pod_certificates::{Credentials, IssuedCredentials};
 use crate::pods::cri_config::downward::{FieldContext, field, resource};
@@ -42,7 +43,7 @@ pub(super) async fn render(
     volume: &core::Volume,
     ips: &[String],
     certificates: &IssuedCredentials,
-) -> Result<Option<VolumeContent>, String> {
+) -> Result<Option<VolumeContent>, SetUpError> {
     let allocatable = node.caches.allocatable.load();
     let node_ips = node.identity.config.node_ips();
     let fields = FieldContext { pod_ips: ips, node_ips: &node_ips, allocatable: &allocatable };
@@ -102,17 +103,20 @@ fn keys(
     optional: bool,
     default_mode: Option<i32>,
     out: &mut VolumeContent,
-) -> Result<(), String> {
+) -> Result<(), SetUpError> {
     let kind = if source == ObjectKind::ConfigMap { "configmap" } else { "secret" };
     let reference = (source, pod.namespace().to_owned(), name.to_owned());
     let found = match objects.get(&reference) {
         CachedObject::Present(object) => data(source, &object),
         CachedObject::Missing if optional => BTreeMap::new(),
-        CachedObject::Missing => return Err(format!("{kind} {name:?} not found")),
-        CachedObject::Unknown(error) if error.is_empty() => {
-            return Err(format!("{kind} {}/{name} was not read yet", pod.namespace()));
+        CachedObject::Missing => {
+            return Err(SetUpError::NotFound { kind, name: name.to_owned() });
         }
-        CachedObject::Unknown(error) => return Err(error),
+        CachedObject::Unknown(error) if error.is_empty() => {
+            let namespace = pod.namespace().to_owned();
+            return Err(SetUpError::NotRead { kind, namespace, name: name.to_owned() });
+        }
+        CachedObject::Unknown(error) => return Err(SetUpError::Read(error)),
     };
     select(found, kind, items, optional, default_mode, &mut out.files)
 }
@@ -120,12 +124,12 @@ fn keys(
 /// Selects all keys, or those of `items` with their paths.
 fn select(
     mut found: BTreeMap<String, Vec<u8>>,
-    kind: &str,
+    kind: &'static str,
     items: Option<&[core::KeyToPath]>,
     optional: bool,
     default_mode: Option<i32>,
     files: &mut VolumeFiles,
-) -> Result<(), String> {
+) -> Result<(), SetUpError> {
     let Some(items) = items.filter(|i| !i.is_empty()) else {
         for (key, data) in found {
             files.insert(key, VolumeFile { data, mode: mode(None, default_mode), user: None });
@@ -143,7 +147,7 @@ fn select(
                 files.insert(item.path.clone(), file);
             }
             None if optional => {}
-            None => return Err(format!("{kind} references non-existent key: {}", item.key)),
+            None => return Err(SetUpError::NoKey { kind, key: item.key.clone() }),
         }
     }
     Ok(())
@@ -155,7 +159,7 @@ fn downward(
     default_mode: Option<i32>,
     fields: &FieldContext<'_>,
     out: &mut VolumeContent,
-) -> Result<(), String> {
+) -> Result<(), SetUpError> {
     for item in items.into_iter().flatten() {
         let text = if let Some(reference) = &item.field_ref {
             field(pod, &reference.field_path, fields)
@@ -164,7 +168,7 @@ fn downward(
         } else {
             continue;
         };
-        let data = text.map_err(|e| e.to_string())?.into_bytes();
+        let data = text?.into_bytes();
         out.files.insert(
             item.path.clone(),
             VolumeFile { data, mode: mode(item.mode, default_mode), user: None },
@@ -200,7 +204,7 @@ async fn projected(
     certificates: &IssuedCredentials,
     fields: &FieldContext<'_>,
     out: &mut VolumeContent,
-) -> Result<(), String> {
+) -> Result<(), SetUpError> {
     let sources = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
     let default = volume.projected.as_ref().and_then(|p| p.default_mode);
     let (user, own_mode) = access(pod, default);
@@ -234,12 +238,8 @@ async fn projected(
         } else if let Some(s) = &source.service_account_token {
             let seconds = s.expiration_seconds.unwrap_or(3600);
             let audience = s.audience.as_deref().unwrap_or_default();
-            let (token, due) = node
-                .api
-                .tokens
-                .get(pod, audience, seconds)
-                .await
-                .map_err(|e| format!("failed to fetch token: {e}"))?;
+            let (token, due) =
+                node.api.tokens.get(pod, audience, seconds).await.map_err(SetUpError::Token)?;
             out.refresh_by(due);
             let data = token.into_bytes();
             out.files.insert(s.path.clone(), VolumeFile { data, mode: own_mode, user });
@@ -248,8 +248,8 @@ async fn projected(
             out.files.insert(s.path.clone(), VolumeFile { data, mode: own_mode, user });
         } else if let Some(s) = &source.pod_certificate {
             let found = certificates.get(&(volume.name.clone(), at)).cloned();
-            let found = found.unwrap_or_else(|| Err("no credentials yet".to_owned()));
-            let (Credentials { key, chain }, due) = found?;
+            let found = found.ok_or(SetUpError::NoCredentials)?;
+            let (Credentials { key, chain }, due) = found.map_err(SetUpError::Certificate)?;
             due.into_iter().for_each(|at| out.refresh_by(at));
             for (path, data) in [
                 (&s.credential_bundle_path, format!("{key}{chain}")),
@@ -262,7 +262,7 @@ async fn projected(
                 }
             }
         } else {
-            return Err("a projected source of this kind is not supported by this node".to_owned());
+            return Err(SetUpError::ProjectedKindNotSupported);
         }
     }
     Ok(())

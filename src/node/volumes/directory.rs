@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
 
+use super::error::SetUpError;
 use super::mounts;
 
 /// The path of a volume on the host.
@@ -62,7 +63,7 @@ pub(super) fn empty_dir(
     path: &Path,
     fs_group: Option<i64>,
     memory: i64,
-) -> Result<(), String> {
+) -> Result<(), SetUpError> {
     let medium = source.medium.as_deref().unwrap_or_default();
     let fresh =
         !path.exists() || (medium == "Memory" && !mounts::below(path).iter().any(|p| p == path));
@@ -88,46 +89,42 @@ pub(super) fn empty_dir(
         Ok(())
     };
     if !matches!(medium, "" | "Memory") {
-        return Err(format!("emptyDir medium {medium:?} is not supported by this node"));
+        return Err(SetUpError::MediumNotSupported(medium.to_owned()));
     }
-    make().map_err(|e| e.to_string())
+    Ok(make()?)
 }
 
 /// Checks or creates the path of a hostPath volume.
-pub(super) fn host_path(source: &core::HostPathVolumeSource) -> Result<(), String> {
+pub(super) fn host_path(source: &core::HostPathVolumeSource) -> Result<(), SetUpError> {
     let path = Path::new(&source.path);
     if path.components().any(|c| c == std::path::Component::ParentDir) {
-        return Err(format!("path {:?} must not contain '..'", source.path));
+        return Err(SetUpError::ParentInPath(source.path.clone()));
     }
     let wanted = source.type_.as_deref().unwrap_or_default();
     match wanted {
         "DirectoryOrCreate" if !path.exists() => {
-            std::fs::create_dir_all(path)
-                .and_then(|()| chmod(path, 0o755))
-                .map_err(|e| e.to_string())?;
+            std::fs::create_dir_all(path).and_then(|()| chmod(path, 0o755))?;
         }
         "FileOrCreate" if !path.exists() => {
-            std::fs::File::create(path)
-                .and_then(|_| chmod(path, 0o644))
-                .map_err(|e| e.to_string())?;
+            std::fs::File::create(path).and_then(|_| chmod(path, 0o644))?;
         }
         _ => {}
     }
     let type_ = std::fs::metadata(path).map(|m| m.file_type());
     let is = |right: fn(&std::fs::FileType) -> bool| type_.as_ref().is_ok_and(right);
-    let (fine, name) = match wanted {
+    let (is_expected, expected) = match wanted {
         "" => (true, ""),
         "Directory" | "DirectoryOrCreate" => (is(std::fs::FileType::is_dir), "directory"),
         "File" | "FileOrCreate" => (is(std::fs::FileType::is_file), "file"),
         "Socket" => (is(FileTypeExt::is_socket), "socket file"),
         "CharDevice" => (is(FileTypeExt::is_char_device), "character device"),
         "BlockDevice" => (is(FileTypeExt::is_block_device), "block device"),
-        other => return Err(format!("hostPath type {other:?} is not supported")),
+        other => return Err(SetUpError::HostPathTypeNotSupported(other.to_owned())),
     };
-    if fine {
+    if is_expected {
         Ok(())
     } else {
-        Err(format!("hostPath type check failed: {} is not a {name}", source.path))
+        Err(SetUpError::HostPathType { path: source.path.clone(), expected })
     }
 }
 

@@ -8,38 +8,36 @@ use std::path::{Component, Path, PathBuf};
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, fchmod, fstatat, mkdirat};
 
+use super::error::SubPathError;
 use super::mounts;
 
 /// Bind-mounts `sub_path` of `volume` on `target`; creates missing directories with the volume's
 /// permission bits.
-pub(super) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<(), String> {
+pub(super) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<(), SubPathError> {
     let parts: Vec<&std::ffi::OsStr> = Path::new(sub_path)
         .components()
         .filter(|c| *c != Component::CurDir)
         .map(|c| match c {
             Component::Normal(part) => Ok(part),
             Component::RootDir | Component::Prefix(_) => {
-                Err(format!("error SubPath `{sub_path}` must not be an absolute path"))
+                Err(SubPathError::Absolute(sub_path.to_owned()))
             }
-            _ => Err(format!("unable to provision SubPath `{sub_path}`: must not contain '..'")),
+            _ => Err(SubPathError::Parent(sub_path.to_owned())),
         })
         .collect::<Result<_, _>>()?;
-    let text = |e: nix::Error| e.to_string();
     let fd = open(volume, &parts)?;
-    let stat = fstatat(&fd, "", AtFlags::AT_EMPTY_PATH).map_err(text)?;
+    let stat = fstatat(&fd, "", AtFlags::AT_EMPTY_PATH)?;
     let is_dir = stat.st_mode & 0o170_000 == 0o040_000;
-    mounts::unmount_below(target).map_err(|e| e.to_string())?;
-    create_target(target, is_dir).map_err(|e| e.to_string())?;
-    mounts::bind(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), target)
-        .map_err(|e| e.to_string())
+    mounts::unmount_below(target)?;
+    create_target(target, is_dir)?;
+    Ok(mounts::bind(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), target)?)
 }
 
 /// Opens a sub-path of a volume and creates missing directories. The kernel resolves the path
 /// beneath the volume, whatever other processes do to it meanwhile.
-fn open(volume: &Path, parts: &[&std::ffi::OsStr]) -> Result<OwnedFd, String> {
-    let text = |e: nix::Error| e.to_string();
-    let root = std::fs::File::open(volume).map_err(|e| e.to_string())?;
-    let mode = root.metadata().map_err(|e| e.to_string())?.permissions().mode() & 0o7777;
+fn open(volume: &Path, parts: &[&std::ffi::OsStr]) -> Result<OwnedFd, SubPathError> {
+    let root = std::fs::File::open(volume)?;
+    let mode = root.metadata()?.permissions().mode() & 0o7777;
     let mode = Mode::from_bits_truncate(mode);
     let beneath = |path: &Path, flags: OFlag| -> nix::Result<OwnedFd> {
         let how = OpenHow::new()
@@ -55,17 +53,17 @@ fn open(volume: &Path, parts: &[&std::ffi::OsStr]) -> Result<OwnedFd, String> {
             Ok(fd) => parent = Some(fd),
             Err(nix::Error::ENOENT) => {
                 match &parent {
-                    Some(fd) => mkdirat(fd, part, mode).map_err(text)?,
-                    None => mkdirat(&root, part, mode).map_err(text)?,
+                    Some(fd) => mkdirat(fd, part, mode)?,
+                    None => mkdirat(&root, part, mode)?,
                 }
-                let made = beneath(&path, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(text)?;
-                fchmod(&made, mode).map_err(text)?;
+                let made = beneath(&path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+                fchmod(&made, mode)?;
                 parent = Some(made);
             }
-            Err(error) => return Err(text(error)),
+            Err(error) => return Err(error.into()),
         }
     }
-    parent.ok_or_else(|| "the sub-path is empty".to_owned())
+    parent.ok_or(SubPathError::Empty)
 }
 
 /// Creates the empty file or directory on which the sub-path is mounted.

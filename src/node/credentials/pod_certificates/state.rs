@@ -94,7 +94,7 @@ impl Decision {
                         (Ok(chain), Some((refresh_at, ends_at))) => {
                             Self::Issued { chain, refresh_at, ends_at }
                         }
-                        (Err(why), _) => Self::unusable(why),
+                        (Err(error), _) => Self::unusable(error.to_string()),
                         (_, None) => {
                             Self::unusable("the status lacks beginRefreshAt or notAfter".to_owned())
                         }
@@ -112,9 +112,14 @@ impl Decision {
     }
 }
 
+/// A chain that contains text that is not a PEM certificate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+struct InvalidChain(String);
+
 /// Returns the certificates alone, without the text between them.
-fn normalize_chain(chain: &str) -> Result<String, String> {
-    let all = base::pki::certificates(chain)?;
+fn normalize_chain(chain: &str) -> Result<String, InvalidChain> {
+    let all = base::pki::certificates(chain).map_err(|error| InvalidChain(error.to_string()))?;
     Ok(all.iter().map(|der| crate::credentials::trust_bundles::pem(der)).collect())
 }
 

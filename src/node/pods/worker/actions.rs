@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::backoff::CrashBackoff;
+use super::error::{KillPodError, SyncError};
 use super::reporter::{SharedProgress, observe_pod};
 use crate::context::Node;
 use crate::events;
@@ -21,6 +22,7 @@ use crate::pods::observed::ObservedPod;
 use crate::pods::plan::Plan;
 use crate::pods::pod::Pod;
 use crate::pods::resources::AllocatedResources;
+use crate::runtime::RuntimeError;
 use crate::status;
 use crate::volumes::{self, PodVolumes};
 
@@ -50,7 +52,7 @@ pub(super) struct PlanOutcome {
     /// Something was created, started or stopped, so that the next plan may differ.
     pub(super) changed: bool,
     /// Error of a part that failed and is retried soon.
-    pub(super) failed: Option<String>,
+    pub(super) failed: Option<SyncError>,
 }
 
 impl PodActions {
@@ -80,7 +82,7 @@ impl PodActions {
         pod: &Arc<Pod>,
         next: &Plan,
         observed: &ObservedPod,
-    ) -> Result<PlanOutcome, String> {
+    ) -> Result<PlanOutcome, SyncError> {
         let before = self.changes;
         self.prepare(pod)?;
         let resized = self.resize(pod, observed).await;
@@ -106,7 +108,7 @@ impl PodActions {
                 events::FAILED_MOUNT,
                 error.to_string(),
             );
-            error.to_string()
+            error
         })?;
         let mut outcome = Ok(());
         if *next != Plan::default() {
@@ -116,12 +118,12 @@ impl PodActions {
         Ok(PlanOutcome {
             refresh_at: volumes.refresh_at,
             changed: self.changes != before,
-            failed: outcome.and(resized).err(),
+            failed: outcome.and(resized.map_err(SyncError::Resize)).err(),
         })
     }
 
     /// Creates the directories and the cgroup of a pod.
-    fn prepare(&self, pod: &Pod) -> Result<(), String> {
+    fn prepare(&self, pod: &Pod) -> Result<(), SyncError> {
         let dir = self.node.identity.config.pod_dir(&pod.uid);
         let logs = self.node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
         let make = || -> std::io::Result<()> {
@@ -132,23 +134,19 @@ impl PodActions {
             }
             Ok(())
         };
-        let failed = |reason: &str, message: String| {
-            self.node.api.events.pod_event(pod, EventType::Warning, reason, message.clone());
-            message
+        let report = |reason: &str, error: SyncError| {
+            self.node.api.events.pod_event(pod, EventType::Warning, reason, error.to_string());
+            error
         };
-        make().map_err(|error| {
-            failed(events::FAILED, format!("error making pod data directories: {error}"))
-        })?;
+        make().map_err(|error| report(events::FAILED, SyncError::Directories(error)))?;
         // The pod's limits are raised before those of the containers and lowered after them.
         let raised = self
             .node
             .runtime
             .cgroups
             .raise(pod, self.node.identity.config.hardened.then_some(PIDS_MAX));
-        raised.map_err(|error| {
-            let message = format!("unable to ensure pod container exists: {error}");
-            failed(events::FAILED_CREATE_POD_CONTAINER, message)
-        })
+        raised
+            .map_err(|error| report(events::FAILED_CREATE_POD_CONTAINER, SyncError::Cgroup(error)))
     }
 
     /// Executes the steps of a plan after the volumes: stops, the sandbox, kills, starts.
@@ -159,7 +157,7 @@ impl PodActions {
         created: Option<String>,
         observed: &ObservedPod,
         volumes: &PodVolumes,
-    ) -> Result<(), String> {
+    ) -> Result<(), SyncError> {
         if next.kill_pod && !self.kill_pod(pod, next, observed).await? {
             return Ok(());
         }
@@ -181,13 +179,13 @@ impl PodActions {
                 for kill in &next.kill {
                     self.kill_planned(pod, observed, kill).await?;
                 }
-                Ok(())
+                Ok::<_, RuntimeError>(())
             };
             if !self.unless_ending(kills).await? {
                 return Ok(());
             }
             // The killed containers have ended, which starts their back-off.
-            newest = Some(observe_pod(&self.node, pod).await.map_err(|e| e.to_string())?);
+            newest = Some(observe_pod(&self.node, pod).await?);
         }
         let observed = newest.as_ref().unwrap_or(observed);
         let Some(sandbox) = sandbox else { return Ok(()) };
@@ -201,7 +199,7 @@ impl PodActions {
         pod: &Arc<Pod>,
         next: &Plan,
         observed: &ObservedPod,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, KillPodError> {
         if next.create_sandbox.is_some() {
             let message = "Pod sandbox changed, it will be killed and re-created.";
             let reason = events::SANDBOX_CHANGED;
@@ -217,14 +215,14 @@ impl PodActions {
         pod: &Pod,
         id: &str,
         observed: &ObservedPod,
-    ) -> Result<ObservedPod, String> {
+    ) -> Result<ObservedPod, RuntimeError> {
         let fresh = observed::sandbox(&*self.node.runtime.cri, id).await.inspect_err(|error| {
             let message = format!("Unable to get pod sandbox status: {}", error.grpc_text());
             let reason = events::FAILED_POD_SANDBOX_STATUS;
             self.node.api.events.pod_event(pod, EventType::Warning, reason, message);
         });
         let mut newer = observed.clone();
-        newer.sandboxes.splice(0..0, fresh.map_err(|e| e.to_string())?);
+        newer.sandboxes.splice(0..0, fresh?);
         Ok(newer)
     }
 
@@ -237,7 +235,7 @@ impl PodActions {
         sandbox: &str,
         observed: &ObservedPod,
         volumes: &PodVolumes,
-    ) -> Result<(), String> {
+    ) -> Result<(), SyncError> {
         let attempt = observed.sandboxes.first().map_or(0, |s| s.attempt);
         let mut failed = Ok(());
         let mut pull_failed = false;
@@ -251,7 +249,7 @@ impl PodActions {
                 Err(why) => {
                     // Back-offs have their own deadline; other failures are retried soon.
                     if !image_pull::has_back_off(why.reason) {
-                        failed = Err(why.message.clone());
+                        failed = Err(SyncError::StartContainer(why.message.clone()));
                     }
                     pull_failed |= why.reason == "ErrImagePull";
                     self.progress.lock().waiting.insert(member.name().to_owned(), why);
@@ -266,10 +264,10 @@ impl PodActions {
 
     /// Waits for a stop until the whole pod has to end, as that has its own grace period. Returns
     /// whether the stop completed.
-    pub(super) async fn unless_ending(
+    pub(super) async fn unless_ending<E>(
         &self,
-        stop: impl Future<Output = Result<(), String>>,
-    ) -> Result<bool, String> {
+        stop: impl Future<Output = Result<(), E>>,
+    ) -> Result<bool, E> {
         let mut desired = self.desired.clone();
         tokio::select! {
             biased;

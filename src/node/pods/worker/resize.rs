@@ -5,6 +5,7 @@ use proto::runtime::v1 as cri;
 
 use super::actions::PIDS_MAX;
 use super::actions::PodActions;
+use super::error::ResizeError;
 use crate::events;
 use crate::pods::observed::{ObservedPod, ObservedState, label};
 use crate::pods::plan::{KillReason, PlannedKill};
@@ -96,8 +97,12 @@ impl PodActions {
     /// need a restart. The pod's cgroup already has room for the old and the new resources, and is
     /// lowered once all containers are done. The condition `PodResizeInProgress` reports failures,
     /// which are retried.
-    pub(super) async fn resize(&mut self, pod: &Pod, observed: &ObservedPod) -> Result<(), String> {
-        let mut failed = None;
+    pub(super) async fn resize(
+        &mut self,
+        pod: &Pod,
+        observed: &ObservedPod,
+    ) -> Result<(), ResizeError> {
+        let mut failed: Option<ResizeError> = None;
         let all = self.pending_resizes(pod, observed);
         let any = !all.is_empty();
         for pending in all {
@@ -108,7 +113,7 @@ impl PodActions {
                 let kill = PlannedKill { id, name, message, reason: KillReason::Other };
                 match self.unless_ending(self.kill_planned(pod, observed, &kill)).await {
                     Ok(false) => return Ok(()),
-                    outcome => outcome.map(drop),
+                    outcome => outcome.map(drop).map_err(ResizeError::Stop),
                 }
             } else {
                 let update = cri::LinuxContainerResources {
@@ -119,28 +124,29 @@ impl PodActions {
                     ..cri::LinuxContainerResources::default()
                 };
                 let updated = self.node.runtime.cri.update_container(&pending.id, update).await;
-                updated.map_err(|e| format!("container {name}: {}", e.message))
+                updated.map_err(|source| ResizeError::Update { container: name.to_owned(), source })
             };
             match outcome {
                 Ok(()) => {
                     self.changes += 1;
                     self.allocated.insert(pending.id, pending.to);
                 }
-                Err(why) => {
-                    let message = resize::event_message(pod, "Pod resize error", &why);
+                Err(error) => {
+                    let message =
+                        resize::event_message(pod, "Pod resize error", &error.to_string());
                     self.node.api.events.pod_event(
                         pod,
                         EventType::Warning,
                         events::RESIZE_ERROR,
                         message,
                     );
-                    failed = Some(why);
+                    failed = Some(error);
                 }
             }
         }
         if failed.is_none() {
             let pids_max = self.node.identity.config.hardened.then_some(PIDS_MAX);
-            failed = self.node.runtime.cgroups.apply(pod, pids_max).err().map(|e| e.to_string());
+            failed = self.node.runtime.cgroups.apply(pod, pids_max).err().map(ResizeError::Cgroup);
         }
         if any && failed.is_none() {
             let message = resize::event_message(pod, "Pod resize completed", "");
@@ -151,7 +157,7 @@ impl PodActions {
                 message,
             );
         }
-        self.progress.lock().resizing.clone_from(&failed);
+        self.progress.lock().resizing = failed.as_ref().map(ToString::to_string);
         failed.map_or(Ok(()), Err)
     }
 }

@@ -10,6 +10,7 @@ use client::events::EventType;
 use proto::runtime::v1 as cri;
 
 use super::actions::{PodActions, pod_must_end};
+use super::error::{SandboxError, SyncError};
 use super::reporter::SharedProgress;
 use super::stop::kill;
 use crate::config::Config;
@@ -86,40 +87,37 @@ fn restart_count_of_logs(folder: &Path) -> i32 {
 }
 
 impl PodActions {
-    pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> Result<String, String> {
+    /// Creates a sandbox and returns its id.
+    ///
+    /// # Errors
+    ///
+    /// The network is not ready, or the sandbox cannot be created; an event reports it.
+    pub(super) async fn create_sandbox(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> Result<String, SyncError> {
+        let report = |reason: &str, error: SyncError| {
+            self.node.api.events.pod_event(pod, EventType::Warning, reason, error.to_string());
+            error
+        };
         let network = self.node.caches.network_problem.lock().clone();
         if let Some(problem) = network.filter(|_| !pod.host_network()) {
-            let message = format!("network is not ready: {problem}");
-            self.node.api.events.pod_event(
-                pod,
-                EventType::Warning,
-                events::NETWORK_NOT_READY,
-                message.clone(),
-            );
-            return Err(message);
+            let error = SyncError::NetworkNotReady(problem);
+            return Err(report(events::NETWORK_NOT_READY, error));
         }
         self.report_dns(pod);
-        let outcome = async {
-            let config = self.sandbox_config(pod, attempt).map_err(|e| e.to_string())?;
-            let handler = runtime_handler(&self.node.api.client, pod).await?;
-            self.node.runtime.cri.run_sandbox(config, &handler).await.map_err(|e| e.grpc_text())
-        };
-        match outcome.await {
-            Ok(id) => {
-                self.node.caches.container_owners.insert(&id, &pod.uid);
-                Ok(id)
-            }
-            Err(why) => {
-                let message = format!("Failed to create pod sandbox: {why}");
-                self.node.api.events.pod_event(
-                    pod,
-                    EventType::Warning,
-                    events::FAILED_CREATE_POD_SANDBOX,
-                    message.clone(),
-                );
-                Err(message)
-            }
-        }
+        let id = self.run_sandbox(pod, attempt).await.map_err(|error| {
+            report(events::FAILED_CREATE_POD_SANDBOX, SyncError::CreateSandbox(error))
+        })?;
+        self.node.caches.container_owners.insert(&id, &pod.uid);
+        Ok(id)
+    }
+
+    async fn run_sandbox(&self, pod: &Pod, attempt: u32) -> Result<String, SandboxError> {
+        let config = self.sandbox_config(pod, attempt)?;
+        let handler = runtime_handler(&self.node.api.client, pod).await?;
+        self.node.runtime.cri.run_sandbox(config, &handler).await.map_err(SandboxError::Run)
     }
 
     /// Records events about differences of the pod's resolver configuration from its specification.
@@ -368,7 +366,7 @@ impl PodActions {
             outcome = hook => outcome,
             () = pod_must_end(&mut desired) => return Ok(()),
         };
-        let Err(why) = outcome else { return Ok(()) };
+        let Err(error) = outcome else { return Ok(()) };
         self.node.api.events.container_event(
             pod,
             member,
@@ -389,7 +387,7 @@ impl PodActions {
                     postStart hook");
             }
         }
-        Err(WaitingReason { reason: "PostStartHookError", message: why })
+        Err(WaitingReason { reason: "PostStartHookError", message: error.to_string() })
     }
 }
 
@@ -440,12 +438,12 @@ fn relevant_services(services: &Informer<core::Service>, pod: &Pod) -> Vec<core:
 }
 
 /// Returns the runtime handler of the pod's RuntimeClass.
-async fn runtime_handler(client: &Client, pod: &Pod) -> Result<String, String> {
+async fn runtime_handler(client: &Client, pod: &Pod) -> Result<String, SandboxError> {
     let Some(name) = pod.spec().runtime_class_name.as_deref().filter(|n| !n.is_empty()) else {
         return Ok(String::new());
     };
     let class: api::k8s::api::node::v1::RuntimeClass =
-        client.get("", name).await.map_err(|e| format!("failed to get sandbox runtime: {e}"))?;
+        client.get("", name).await.map_err(SandboxError::RuntimeClass)?;
     Ok(class.handler)
 }
 

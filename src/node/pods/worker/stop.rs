@@ -11,6 +11,7 @@ use futures::future::join_all;
 use tokio::sync::watch;
 
 use super::actions::PodActions;
+use super::error::{KillPodError, RemoveError};
 use super::{Step, Worker};
 use crate::context::Node;
 use crate::events;
@@ -131,13 +132,9 @@ impl KillFailures {
         }
     }
 
-    /// Returns the message of the event; `None` without failures.
-    fn message(&self) -> Option<String> {
-        match self.0.as_slice() {
-            [] => None,
-            [one] => Some(format!("error killing pod: {one}")),
-            all => Some(format!("error killing pod: [{}]", all.join(", "))),
-        }
+    /// Returns the failures as one error, if any.
+    fn error(self) -> Option<KillPodError> {
+        (!self.0.is_empty()).then(|| KillPodError(self.0))
     }
 }
 
@@ -148,7 +145,7 @@ impl PodActions {
         pod: &Pod,
         observed: &ObservedPod,
         wanted: &PlannedKill,
-    ) -> Result<(), String> {
+    ) -> Result<(), RuntimeError> {
         let Some(container) = observed.containers.iter().find(|c| c.id == wanted.id) else {
             return Ok(());
         };
@@ -164,8 +161,7 @@ impl PodActions {
         let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
         let ip = ips.first().map(String::as_str).unwrap_or_default();
         let message = wanted.message.as_str();
-        let outcome = kill(&self.node, pod, container, ip, seconds(grace), message, None).await;
-        outcome.map_err(|e| e.to_string())
+        kill(&self.node, pod, container, ip, seconds(grace), message, None).await
     }
 
     /// Stops all containers, sidecars after the others and in reverse order, then the sandboxes.
@@ -174,7 +170,7 @@ impl PodActions {
         pod: &Pod,
         observed: &ObservedPod,
         grace: i64,
-    ) -> Result<(), String> {
+    ) -> Result<(), KillPodError> {
         let grace = seconds(grace);
         let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
         let ip = ips.first().map(String::as_str).unwrap_or_default();
@@ -215,17 +211,13 @@ impl PodActions {
     }
 
     /// Reports the failures of a stop as an event of the pod and in the log.
-    fn report_kill(&self, pod: &Pod, failures: KillFailures) -> Result<(), String> {
-        let Some(message) = failures.message() else { return Ok(()) };
+    fn report_kill(&self, pod: &Pod, failures: KillFailures) -> Result<(), KillPodError> {
+        let Some(error) = failures.error() else { return Ok(()) };
         let (key, uid) = (&pod.key, &pod.uid);
-        tracing::warn!(pod = %key, %uid, error = message, "cannot stop pod, retrying");
-        self.node.api.events.pod_event(
-            pod,
-            EventType::Warning,
-            events::FAILED_KILL_POD,
-            message.clone(),
-        );
-        Err(message)
+        tracing::warn!(pod = %key, %uid, %error, "cannot stop pod, retrying");
+        let reason = events::FAILED_KILL_POD;
+        self.node.api.events.pod_event(pod, EventType::Warning, reason, error.to_string());
+        Err(error)
     }
 
     /// Stops the pod within `most` seconds; a deletion with a shorter grace period takes effect at
@@ -235,7 +227,7 @@ impl PodActions {
         desired: &DesiredPod,
         observed: &ObservedPod,
         most: Option<i64>,
-    ) -> Result<(), String> {
+    ) -> Result<(), KillPodError> {
         let mut receiver = self.desired.clone();
         let mut pod = Arc::clone(&desired.pod);
         let mut late = most.map(|most| base::clock::now() + kill_timeout(most));
@@ -277,7 +269,7 @@ impl PodActions {
     }
 
     /// Removes the remains of a stopped pod.
-    async fn remove_remains(&self, pod: &Pod, observed: &ObservedPod) -> Result<(), String> {
+    async fn remove_remains(&self, pod: &Pod, observed: &ObservedPod) -> Result<(), RemoveError> {
         let mut failures = KillFailures::default();
         for container in &observed.containers {
             let outcome = self.remove_container(pod, container).await;
@@ -289,10 +281,7 @@ impl PodActions {
         }
         self.report_kill(pod, failures)?;
         let dir = self.node.identity.config.pod_dir(&pod.uid);
-        base::tasks::blocking(move || volumes::tear_down(&dir))
-            .await
-            .map_err(|e| e.to_string())?
-            .map_err(|e| e.to_string())?;
+        base::tasks::blocking(move || volumes::tear_down(&dir)).await??;
         self.node.runtime.cgroups.remove(&pod.uid);
         let logs = self.node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
         let _ = std::fs::remove_dir_all(logs);
@@ -357,8 +346,8 @@ impl Worker {
         if running || observed.sandboxes.iter().any(|s| s.ready) || !self.reporter.stopped {
             let most = self.reporter.failure.as_ref().and_then(|v| v.grace);
             let stop = self.actions.stop_within_grace(desired, &observed, most);
-            if let Err(why) = self.reporter.report_while(stop).await {
-                tracing::debug!(pod = %pod.key, why, "cannot stop pod yet");
+            if let Err(error) = self.reporter.report_while(stop).await {
+                tracing::debug!(pod = %pod.key, %error, "cannot stop pod yet");
                 return self.retry_later();
             }
             self.actions.changes += 1;
@@ -380,8 +369,8 @@ impl Worker {
             self.actions.remove_dead_containers(pod, &observed).await;
             return Step::Idle;
         }
-        if let Err(why) = self.actions.remove_remains(pod, &observed).await {
-            tracing::debug!(pod = %pod.key, why, "cannot remove pod yet");
+        if let Err(error) = self.actions.remove_remains(pod, &observed).await {
+            tracing::debug!(pod = %pod.key, %error, "cannot remove pod yet");
             return self.retry_later();
         }
         match (&desired.api_uid, desired.removed) {
@@ -403,8 +392,8 @@ impl Worker {
         if observed.any_running() {
             self.actions.changes += 1;
             let stop = self.actions.stop_all(pod, &observed, grace);
-            if let Err(why) = self.reporter.report_while(stop).await {
-                tracing::debug!(pod = %pod.key, why, "cannot stop pod yet");
+            if let Err(error) = self.reporter.report_while(stop).await {
+                tracing::debug!(pod = %pod.key, %error, "cannot stop pod yet");
                 return self.retry_later();
             }
         }
@@ -427,7 +416,7 @@ mod tests {
     fn failures_of_a_stop_have_the_messages_of_the_kubelet() {
         let mut failures = KillFailures::default();
         failures.record("KillContainer", "a", Ok(()));
-        assert_eq!(failures.message(), None);
+        assert_eq!(failures.0, Vec::<String>::new());
         let error = RuntimeError {
             operation: "stop_pod_sandbox",
             code: tonic::Code::Unknown,
@@ -437,7 +426,8 @@ mod tests {
         let sandbox = "failed to \"KillPodSandbox\" for \"u1\" with KillPodSandboxError: \"rpc \
             error: code = Unknown desc = remove netns: unlinkat /run/netns/cni-1: device or \
             resource busy\"";
-        assert_eq!(failures.message().unwrap(), format!("error killing pod: {sandbox}"));
+        let one = KillPodError(failures.0.clone());
+        assert_eq!(one.to_string(), format!("error killing pod: {sandbox}"));
         failures.record(
             "KillContainer",
             "b",
@@ -446,7 +436,7 @@ mod tests {
         let container = "failed to \"KillContainer\" for \"b\" with KillContainerError: \"rpc \
             error: code = Unknown desc = x\"";
         assert_eq!(
-            failures.message().unwrap(),
+            failures.error().unwrap().to_string(),
             format!("error killing pod: [{sandbox}, {container}]")
         );
     }

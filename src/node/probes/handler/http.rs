@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use url::Url;
 
-use super::{BODY_MAX, HandlerTarget, ProbeResult, connect, join, port};
+use super::{BODY_MAX, HandlerTarget, PortError, ProbeResult, connect, join, port};
 
 /// A redirect after this many requests is an error (`RedirectChecker` of `pkg/probe/http`).
 const REQUESTS_MAX: usize = 10;
@@ -47,7 +47,7 @@ pub(crate) async fn probe(
 ) -> ProbeResult {
     let get = match HttpGet::new(target, action) {
         Ok(get) => get,
-        Err(why) => return ProbeResult::Unknown(why),
+        Err(error) => return ProbeResult::Unknown(error.to_string()),
     };
     match get.send(limit).await {
         Ok(answer) => probe_result(&answer),
@@ -80,6 +80,15 @@ pub(crate) struct HttpGet {
     host_header: Option<String>,
 }
 
+/// A redirect that cannot be followed; the texts are those of Go's `net/http`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum RedirectError {
+    #[error("failed to parse Location header {location:?}: {source}")]
+    Location { location: String, source: url::ParseError },
+    #[error("unsupported protocol scheme {0:?}")]
+    Scheme(String),
+}
+
 /// One request of a chain of redirects.
 #[derive(Debug)]
 struct Hop {
@@ -98,14 +107,15 @@ impl Hop {
     }
 
     /// Resolves `location` relative to this URL; `None` if the result has no host.
-    fn join(&self, location: &str) -> Result<Option<Self>, String> {
+    fn join(&self, location: &str) -> Result<Option<Self>, RedirectError> {
         let to = Url::parse(&self.url()).and_then(|url| url.join(location));
-        let to = to.map_err(|e| format!("failed to parse Location header {location:?}: {e}"))?;
+        let to =
+            to.map_err(|source| RedirectError::Location { location: location.to_owned(), source })?;
         let Some(shown) = to.host_str() else { return Ok(None) };
         let https = match to.scheme() {
             "http" => false,
             "https" => true,
-            other => return Err(format!("unsupported protocol scheme {other:?}")),
+            other => return Err(RedirectError::Scheme(other.to_owned())),
         };
         let query = to.query().map(|q| format!("?{q}")).unwrap_or_default();
         Ok(Some(Self {
@@ -130,7 +140,7 @@ impl HttpGet {
     pub(crate) fn new(
         target: HandlerTarget<'_>,
         action: &core::HTTPGetAction,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, PortError> {
         let path = action.path.as_deref().unwrap_or_default();
         let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(target.pod_ip);
         let specified = action.http_headers.as_deref().unwrap_or_default();
@@ -217,7 +227,7 @@ impl HttpGet {
         hop: &Hop,
         host: &str,
         referer: Option<&str>,
-    ) -> Result<http::Request<Empty<Bytes>>, String> {
+    ) -> Result<http::Request<Empty<Bytes>>, http::Error> {
         let mut request = http::Request::builder().uri(&hop.path).header("Host", host);
         for (name, value) in &self.headers {
             request = request.header(name, value);
@@ -225,7 +235,7 @@ impl HttpGet {
         if let Some(referer) = referer.filter(|_| self.headers.iter().all(|h| h.0 != "Referer")) {
             request = request.header("Referer", referer);
         }
-        request.header("Connection", "close").body(Empty::new()).map_err(|e| e.to_string())
+        request.header("Connection", "close").body(Empty::new())
     }
 }
 
@@ -235,22 +245,22 @@ async fn exchange(
     request: http::Request<Empty<Bytes>>,
     limit: Duration,
 ) -> Result<(HttpResponse, Option<String>), GetError> {
-    let failed = |why: String| GetError::new(&hop.url(), why);
-    let stream = connect(&hop.host, hop.port, limit).await.map_err(failed)?;
+    let failed = |why: &dyn std::fmt::Display| GetError::new(&hop.url(), why);
+    let stream = connect(&hop.host, hop.port, limit).await.map_err(|e| failed(&e))?;
     if !hop.https {
-        return transfer(TokioIo::new(stream), request).await.map_err(failed);
+        return transfer(TokioIo::new(stream), request).await.map_err(|e| failed(&e));
     }
     let connector = tokio_rustls::TlsConnector::from(Arc::new(no_verification()));
     let name = rustls::pki_types::ServerName::try_from(hop.host.clone());
-    let name = name.map_err(|e| failed(e.to_string()))?;
+    let name = name.map_err(|e| failed(&e))?;
     match connector.connect(name, stream).await {
-        Ok(stream) => transfer(TokioIo::new(stream), request).await.map_err(failed),
+        Ok(stream) => transfer(TokioIo::new(stream), request).await.map_err(|e| failed(&e)),
         Err(error) if is_plain(&error) => {
             let error =
                 GetError::new(&hop.url(), "http: server gave HTTP response to HTTPS client");
             Err(GetError { is_plain_http: true, ..error })
         }
-        Err(error) => Err(failed(error.to_string())),
+        Err(error) => Err(failed(&error)),
     }
 }
 
@@ -263,14 +273,13 @@ fn is_plain(error: &std::io::Error) -> bool {
 async fn transfer<S>(
     io: TokioIo<S>,
     request: http::Request<Empty<Bytes>>,
-) -> Result<(HttpResponse, Option<String>), String>
+) -> Result<(HttpResponse, Option<String>), hyper::Error>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send,
 {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(io).await.map_err(|e| e.to_string())?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
     let exchange = async {
-        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let response = sender.send_request(request).await?;
         let status = response.status().as_u16();
         let location = response.headers().get(http::header::LOCATION);
         let location = location.map(|l| String::from_utf8_lossy(l.as_bytes()).into_owned());
@@ -284,7 +293,7 @@ where
         answer = &mut exchange => answer,
         ended = &mut connection => match ended {
             Ok(()) => exchange.await,
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error),
         },
     }
 }

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::config::RuntimeConfig;
@@ -94,15 +94,16 @@ pub(crate) async fn find(config: &RuntimeConfig) -> Result<RuntimePrograms, Runt
     let containerd = required(config, "containerd")?;
     let output = run(&containerd, &["--version"]).await;
     let version = output.as_deref().ok().and_then(parse_version).ok_or_else(|| {
-        RuntimeNotFound::Version { path: containerd.clone(), why: output.unwrap_or_else(|e| e) }
+        let why = output.unwrap_or_else(|error| error.to_string());
+        RuntimeNotFound::Version { path: containerd.clone(), why }
     })?;
     groupable(config, &containerd, version)?;
     let oci_runtime = match search(config, "crun") {
         Some(crun) => match trial(&crun, config).await {
             Ok(()) => crun,
-            Err(why) => {
+            Err(error) => {
                 let oci_runtime = required(config, "runc")?;
-                tracing::info!(crun = %crun.display(), why, "crun cannot start a container, using \
+                tracing::info!(crun = %crun.display(), %error, "crun cannot start a container, using \
                     runc");
                 oci_runtime
             }
@@ -130,33 +131,43 @@ fn parse_version(output: &str) -> Option<Version> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Runs a program to completion; returns its output, or the error.
-async fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
+/// Why a program did not run to success.
+#[derive(Debug, thiserror::Error)]
+enum ProgramError {
+    #[error("did not exit within {TRIAL_TIMEOUT:?}")]
+    Timeout,
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error("{status}: {stderr}")]
+    Status { status: ExitStatus, stderr: String },
+}
+
+/// Runs a program to completion and returns its output.
+async fn run(program: &Path, arguments: &[&str]) -> Result<String, ProgramError> {
     let child = tokio::process::Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output = tokio::time::timeout(TRIAL_TIMEOUT, child)
-        .await
-        .map_err(|_| format!("did not exit within {TRIAL_TIMEOUT:?}"))?
-        .map_err(|e| e.to_string())?;
+    let output =
+        tokio::time::timeout(TRIAL_TIMEOUT, child).await.map_err(|_| ProgramError::Timeout)??;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(text);
     }
-    Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(ProgramError::Status { status: output.status, stderr })
 }
 
 /// Creates a container of the pause program with `oci_runtime` and deletes it.
-async fn trial(oci_runtime: &Path, config: &RuntimeConfig) -> Result<(), String> {
+async fn trial(oci_runtime: &Path, config: &RuntimeConfig) -> Result<(), ProgramError> {
     let bundle = config.run_dir.join("trial");
     let files = || -> std::io::Result<()> {
         base::fs::create_dir(&bundle.join("rootfs/proc"), 0o755)?;
         base::fs::write_atomic(&bundle.join("rootfs/pause"), &pause::program(), 0o755)?;
         base::fs::write_atomic(&bundle.join("config.json"), trial_spec().as_bytes(), 0o600)
     };
-    files().map_err(|e| e.to_string())?;
+    files()?;
     let id = format!("kube-lite-trial-{}", base::clock::random_suffix(8));
     let root = bundle.join("state");
     let (root, bundle_path) = (root.to_string_lossy(), bundle.to_string_lossy());
@@ -175,10 +186,10 @@ async fn trial(oci_runtime: &Path, config: &RuntimeConfig) -> Result<(), String>
         Ok(Ok(status)) if status.success() => Ok(()),
         Ok(Ok(status)) => {
             let stderr = std::fs::read_to_string(bundle.join("stderr")).unwrap_or_default();
-            Err(format!("{status}: {}", stderr.trim()))
+            Err(ProgramError::Status { status, stderr: stderr.trim().to_owned() })
         }
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("did not exit within {TRIAL_TIMEOUT:?}")),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(ProgramError::Timeout),
     };
     if let Err(error) = run(oci_runtime, &["--root", &root, "delete", "--force", &id]).await
         && created.is_ok()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::Shutdown;
 
 use super::config::Registries;
-use super::file::load;
+use super::file::{InvalidRegistries, load};
 use super::hosts::HEADER;
 use crate::file_watcher::FileWatcher;
 use arc_swap::ArcSwap;
@@ -43,6 +43,15 @@ pub(crate) fn write_hosts(registries: &Registries, dir: &Path) -> io::Result<()>
     Ok(())
 }
 
+/// Why a changed file does not take effect.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error(transparent)]
+    Load(#[from] InvalidRegistries),
+    #[error("{}: {source}", .dir.display())]
+    WriteHosts { dir: PathBuf, source: io::Error },
+}
+
 /// Watches the file until shutdown. If it becomes invalid, a problem is reported and the previous
 /// configuration stays in effect.
 pub(crate) async fn watch_file(
@@ -66,12 +75,12 @@ pub(crate) async fn watch_file(
         watcher.watch(&folders);
         let (file, dir, now) = (path.clone(), dir.clone(), current.load_full());
         let no_default = now.no_default;
-        let read = base::tasks::blocking(move || -> Result<Option<Registries>, String> {
-            let new = load(&file).map_err(|e| e.to_string())?.without_default(no_default);
+        let read = base::tasks::blocking(move || -> Result<Option<Registries>, ReloadError> {
+            let new = load(&file)?.without_default(no_default);
             if new == *now {
                 return Ok(None);
             }
-            write_hosts(&new, &dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+            write_hosts(&new, &dir).map_err(|source| ReloadError::WriteHosts { dir, source })?;
             Ok(Some(new))
         });
         match read.await {

@@ -1,0 +1,85 @@
+//! Why a pod cannot be advanced, stopped or removed.
+
+use std::io;
+
+use tokio::task::JoinError;
+
+use crate::pods::cri_config::InvalidPodSpec;
+use crate::runtime::RuntimeError;
+use crate::volumes::VolumeError;
+
+/// Why a pod cannot be advanced towards its desired state.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SyncError {
+    #[error("error making pod data directories: {0}")]
+    Directories(#[source] io::Error),
+    #[error("unable to ensure pod container exists: {0}")]
+    Cgroup(#[source] io::Error),
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The pod network does not work, for the given reason.
+    #[error("network is not ready: {0}")]
+    NetworkNotReady(String),
+    #[error("Failed to create pod sandbox: {0}")]
+    CreateSandbox(#[source] SandboxError),
+    /// A container that was not started; the text is the message of its waiting state.
+    #[error("{0}")]
+    StartContainer(String),
+    #[error(transparent)]
+    Kill(#[from] KillPodError),
+    #[error(transparent)]
+    Resize(#[from] ResizeError),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}
+
+/// Why a sandbox cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SandboxError {
+    #[error(transparent)]
+    Config(#[from] InvalidPodSpec),
+    /// The RuntimeClass cannot be read.
+    #[error("failed to get sandbox runtime: {0}")]
+    RuntimeClass(#[source] client::Error),
+    #[error("{}", .0.grpc_text())]
+    Run(#[source] RuntimeError),
+}
+
+/// Why a resize was not applied.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ResizeError {
+    /// A container that needs a restart was not stopped.
+    #[error(transparent)]
+    Stop(#[from] RuntimeError),
+    #[error("container {container}: {}", .source.message)]
+    Update { container: String, source: RuntimeError },
+    /// The limits of the pod's cgroup were not lowered.
+    #[error(transparent)]
+    Cgroup(#[from] io::Error),
+}
+
+/// The steps that failed while a pod was stopped, as the kubelet's `SyncResult` describes them; not
+/// empty.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("error killing pod: {}", list(.0))]
+pub(super) struct KillPodError(pub(super) Vec<String>);
+
+/// Formats one failure as it is, and several as a list.
+fn list(failures: &[String]) -> String {
+    match failures {
+        [one] => one.clone(),
+        all => format!("[{}]", all.join(", ")),
+    }
+}
+
+/// Why the remains of a stopped pod cannot be removed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RemoveError {
+    #[error(transparent)]
+    Kill(#[from] KillPodError),
+    /// A volume cannot be unmounted, or the pod's directory cannot be removed.
+    #[error(transparent)]
+    TearDown(#[from] io::Error),
+    #[error(transparent)]
+    Panicked(#[from] JoinError),
+}

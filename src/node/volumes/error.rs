@@ -1,0 +1,94 @@
+//! Why the volumes of a pod cannot be set up.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::task::JoinError;
+
+use crate::credentials::pod_certificates::CertificateError;
+use crate::credentials::trust_bundles::TrustBundleError;
+use crate::pods::cri_config::InvalidPodSpec;
+
+/// A volume cannot be set up (yet); the text is shown in a `FailedMount` event.
+#[derive(Debug, thiserror::Error)]
+#[error("MountVolume.SetUp failed for volume {volume:?} : {source}")]
+pub(crate) struct VolumeError {
+    /// Name of the volume.
+    pub(crate) volume: String,
+    pub(crate) source: SetUpError,
+}
+
+/// Why a volume cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SetUpError {
+    #[error("this kind of volume is not supported by this node")]
+    KindNotSupported,
+    #[error("a projected source of this kind is not supported by this node")]
+    ProjectedKindNotSupported,
+    #[error("emptyDir medium {0:?} is not supported by this node")]
+    MediumNotSupported(String),
+    #[error("path {0:?} must not contain '..'")]
+    ParentInPath(String),
+    #[error("hostPath type {0:?} is not supported")]
+    HostPathTypeNotSupported(String),
+    /// `expected` is the kind of file.
+    #[error("hostPath type check failed: {path} is not a {expected}")]
+    HostPathType { path: String, expected: &'static str },
+    /// `kind` is `configmap` or `secret`.
+    #[error("{kind} {name:?} not found")]
+    NotFound { kind: &'static str, name: String },
+    #[error("{kind} {namespace}/{name} was not read yet")]
+    NotRead { kind: &'static str, namespace: String, name: String },
+    /// A ConfigMap or Secret cannot be read; the text of the last error.
+    #[error("{0}")]
+    Read(String),
+    #[error("{kind} references non-existent key: {key}")]
+    NoKey { kind: &'static str, key: String },
+    /// A field of the downward API.
+    #[error(transparent)]
+    Field(#[from] InvalidPodSpec),
+    #[error("failed to fetch token: {0}")]
+    Token(#[source] client::Error),
+    #[error(transparent)]
+    TrustBundle(#[from] TrustBundleError),
+    #[error("no credentials yet")]
+    NoCredentials,
+    #[error(transparent)]
+    Certificate(Arc<CertificateError>),
+    #[error("PVC {namespace}/{name} is not bound yet")]
+    NotBound { namespace: String, name: String },
+    #[error("volumeMode Block is not supported by this node")]
+    BlockNotSupported,
+    #[error("path {0:?} does not exist")]
+    NoPath(String),
+    #[error(
+        "PersistentVolume {0:?} is neither local nor hostPath: its driver is not supported by \
+         this node"
+    )]
+    DriverNotSupported(String),
+    #[error("cannot change {path:?} to fsGroup: {source}")]
+    FsGroup { path: std::path::PathBuf, source: io::Error },
+    /// A claim or volume cannot be read.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Panicked(#[from] JoinError),
+}
+
+/// Why a sub-path of a volume cannot be mounted.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SubPathError {
+    #[error("error SubPath `{0}` must not be an absolute path")]
+    Absolute(String),
+    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
+    Parent(String),
+    #[error("the sub-path is empty")]
+    Empty,
+    /// A path below the volume cannot be opened or created.
+    #[error(transparent)]
+    Open(#[from] nix::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
