@@ -19,7 +19,7 @@ use crate::authn::jws::{BadKey, SigningKey};
 use crate::authn::secret_token::SecretTokens;
 use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
-use crate::authn::{self, Issuers, TokenWebhook, Union, impersonate};
+use crate::authn::{self, Issuers, TokenAuthenticator, TokenWebhook, Union, impersonate};
 use crate::authz::Authorizer;
 use crate::authz::config::Plan;
 use crate::authz::escalation::Escalation;
@@ -84,6 +84,21 @@ pub struct Security {
     webhooks: admission::webhooks::Sources,
 }
 
+/// Combines the authenticators of the cluster's own `tokens` with those of the configuration.
+fn authenticator(
+    tokens: Vec<Arc<dyn TokenAuthenticator>>,
+    plan: &authn::Plan,
+    audiences: &[String],
+    callout: &Callout,
+) -> Union {
+    let webhook = plan
+        .webhook
+        .clone()
+        .map(|webhook| TokenWebhook::new(webhook, audiences.to_vec(), &callout.tasks));
+    let issuers = Issuers::start(plan, audiences.to_vec(), callout);
+    Union::new(tokens, plan.anonymous.clone()).with_issuers(issuers).with_webhook(webhook)
+}
+
 impl Security {
     /// Creates the components over these objects.
     ///
@@ -102,27 +117,20 @@ impl Security {
             audiences.clone(),
             issuer.public_keys(),
         );
-        let plan = &settings.authentication;
-        let webhook = plan
-            .webhook
-            .clone()
-            .map(|webhook| TokenWebhook::new(webhook, audiences.clone(), &settings.callout.tasks));
-        let issuers = Issuers::start(plan, audiences.clone(), &settings.callout);
-        let union = Union::new(
-            vec![
-                Arc::new(StaticTokens::new(settings.tokens)),
-                Arc::new(accounts),
-                Arc::new(SecretTokens::new(
-                    Arc::clone(&lookup),
-                    audiences.clone(),
-                    issuer.public_keys(),
-                )),
-                Arc::new(BootstrapTokens::new(Arc::clone(&lookup))),
-            ],
-            plan.anonymous.clone(),
-        )
-        .with_masters_by_token(!settings.hardened);
-        let authenticator = Arc::new(union.with_issuers(issuers).with_webhook(webhook));
+        let tokens: Vec<Arc<dyn TokenAuthenticator>> = vec![
+            Arc::new(StaticTokens::new(settings.tokens)),
+            Arc::new(accounts),
+            Arc::new(SecretTokens::new(
+                Arc::clone(&lookup),
+                audiences.clone(),
+                issuer.public_keys(),
+            )),
+            Arc::new(BootstrapTokens::new(Arc::clone(&lookup))),
+        ];
+        let authenticator = Arc::new(
+            authenticator(tokens, &settings.authentication, &audiences, &settings.callout)
+                .with_masters_by_token(!settings.hardened),
+        );
         let rbac = Arc::new(Rbac::new());
         let node = Node::new(Arc::clone(&lookup), bootstrap::node_rules());
         let authorization = Authorization::new(

@@ -175,7 +175,7 @@ fn rules_of_claims_and_users() {
 }
 
 #[test]
-fn mappings_of_claims() {
+fn claim_mappings_need_either_a_claim_with_prefix_or_an_expression() {
     let both = Mapping { claim: "claim".into(), ..by("claims.a") };
     for (mapping, want) in [
         (both.clone(), r#": Invalid value: "": claim and expression can't both be set"#),
@@ -198,6 +198,10 @@ fn mappings_of_claims() {
         changed(|jwt| jwt.mappings.uid = both),
         r#"jwt[0].claimMappings.uid: Invalid value: "": claim and expression can't both be set"#
     );
+}
+
+#[test]
+fn extra_mappings_need_unique_unreserved_keys() {
     for (entries, want) in [
         (vec![extra("", "claims.a")], "[0].key: Required value"),
         (vec![extra("example.org/foo", "")], "[0].valueExpression: Required value"),
@@ -227,6 +231,10 @@ fn mappings_of_claims() {
             format!("jwt[0].claimMappings.extra{want}")
         );
     }
+}
+
+#[test]
+fn username_from_email_requires_email_verified() {
     for text in [
         "claims.email",
         "['yay', string(claims.email), 'panda'].join(' ')",
@@ -252,7 +260,7 @@ fn mappings_of_claims() {
 }
 
 #[test]
-fn files_are_read_strictly() {
+fn unknown_fields_and_wrong_types_are_rejected() {
     let text = br#"
 apiVersion: apiserver.config.k8s.io/v1
 kind: AuthenticationConfiguration

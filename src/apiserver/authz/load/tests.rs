@@ -125,12 +125,21 @@ fn faults_of_authorizers_are_told_in_upstreams_words() {
     );
 }
 
-#[test]
-fn faults_of_webhooks_are_told_in_upstreams_words() {
+/// Checks (field to leave out, fields to add, expected error below `authorizers[0].`); the messages
+/// are those of upstream's `validation_test.go`.
+fn assert_webhook_errors(cases: &[(&str, &str, &str)]) {
     let kubeconfig = file();
     let path = kubeconfig.path().to_str().unwrap();
     assert!(read(&hook(path, &[], "")).is_ok());
-    for (without, more, want) in [
+    for (without, more, want) in cases {
+        let want = format!("authorizers[0].{want}");
+        assert_eq!(read(&hook(path, &[without], more)).unwrap_err(), want, "{more}");
+    }
+}
+
+#[test]
+fn webhook_fields_are_validated() {
+    assert_webhook_errors(&[
         ("timeout", "", "timeout: Required value"),
         ("timeout", "timeout: 31s", r#"timeout: Invalid value: "31s": must be > 0s and <= 30s"#),
         ("timeout", "timeout: -1s", r#"timeout: Invalid value: "-1s": must be > 0s and <= 30s"#),
@@ -166,6 +175,12 @@ fn faults_of_webhooks_are_told_in_upstreams_words() {
             "failurePolicy: AlwaysAllow",
             r#"failurePolicy: Unsupported value: "AlwaysAllow": supported values: "NoOpinion", "Deny""#,
         ),
+    ]);
+}
+
+#[test]
+fn webhook_connection_info_is_validated() {
+    assert_webhook_errors(&[
         ("connectionInfo", "", "connectionInfo.type: Required value"),
         (
             "connectionInfo",
@@ -197,6 +212,12 @@ fn faults_of_webhooks_are_told_in_upstreams_words() {
             "connectionInfo: {type: KubeConfigFile, kubeConfigFile: /proc}",
             r#"connectionInfo.kubeConfigFile: Invalid value: "/proc": must be a regular file"#,
         ),
+    ]);
+}
+
+#[test]
+fn webhook_match_conditions_are_validated() {
+    assert_webhook_errors(&[
         (
             "",
             "matchConditions: [{expression: ' '}]",
@@ -212,10 +233,9 @@ fn faults_of_webhooks_are_told_in_upstreams_words() {
             "matchConditions: [{expression: request.user}]",
             r#"matchConditions[0].expression: Invalid value: "request.user": must evaluate to bool but got string"#,
         ),
-    ] {
-        let want = format!("authorizers[0].{want}");
-        assert_eq!(read(&hook(path, &[without], more)).unwrap_err(), want, "{more}");
-    }
+    ]);
+    let kubeconfig = file();
+    let path = kubeconfig.path().to_str().unwrap();
     let many = format!("matchConditions: [{}]", vec!["{expression: 'true'}"; 65].join(","));
     assert_eq!(
         read(&hook(path, &[], &many)).unwrap_err(),
@@ -229,7 +249,7 @@ fn faults_of_webhooks_are_told_in_upstreams_words() {
 }
 
 #[test]
-fn kind_and_version_are_looked_at() {
+fn kind_and_version_are_required() {
     let load = "failed to load AuthorizationConfiguration from file: ";
     let refused = |text: &str| configuration(text.as_bytes()).unwrap_err();
     assert_eq!(

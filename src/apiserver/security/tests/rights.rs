@@ -178,8 +178,79 @@ async fn subresources_are_rights_of_their_own() {
     world.end().await;
 }
 
-/// C1.8: nobody grants permissions beyond their own, by any verb; only `escalate` and `bind` allow
-/// it.
+/// A request: method, path, headers and object.
+type RoleWrite = (&'static str, String, Vec<(&'static str, &'static str)>, Value);
+
+fn role(name: &str, rules: Value) -> Value {
+    json!({"metadata": {"name": name}, "rules": rules})
+}
+
+/// A binding of `rita` to a cluster role of the same name.
+fn binding(role: &str) -> Value {
+    json!({
+        "metadata": {"name": role},
+        "subjects": [{"kind": "User", "name": "rita", "apiGroup": "rbac.authorization.k8s.io"}],
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+    })
+}
+
+/// Writes of roles and bindings, by every verb, that grant more than the permission `own`.
+fn role_escalations(own: &Value, secrets: &Value) -> Vec<RoleWrite> {
+    let roles = format!("{RBAC}/namespaces/default/roles");
+    let here = format!("{RBAC}/namespaces/default/rolebindings");
+    let one = format!("{roles}/r");
+    let grown = role("r", json!([own, secrets]));
+    let apply = ("content-type", "application/apply-patch+yaml");
+    let mut applied = grown.clone();
+    applied["apiVersion"] = "rbac.authorization.k8s.io/v1".into();
+    applied["kind"] = "Role".into();
+    let (clusterroles, everywhere) =
+        (format!("{RBAC}/clusterroles"), format!("{RBAC}/clusterrolebindings"));
+    let mut aggregated = role("agg", json!([]));
+    aggregated["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"x": "y"}}]});
+    let (forced, own_role) =
+        (format!("{one}?fieldManager=x&force=true"), format!("{clusterroles}/rita"));
+    vec![
+        ("POST", roles.clone(), vec![], role("s", json!([secrets]))),
+        ("POST", roles.clone(), vec![], role("s", json!([rule("*", &["*"], &["*"])]))),
+        (
+            "POST",
+            roles.clone(),
+            vec![],
+            role("s", json!([rule("", &["configmaps"], &["get", "list"])])),
+        ),
+        (
+            "POST",
+            roles.clone(),
+            vec![],
+            role("s", json!([rule("", &["configmaps/status"], &["get"])])),
+        ),
+        ("PUT", one.clone(), vec![], grown),
+        ("PATCH", one.clone(), vec![MERGE], json!({"rules": [own, secrets]})),
+        (
+            "PATCH",
+            one.clone(),
+            vec![JSON_PATCH],
+            json!([{"op": "add", "path": "/rules/-", "value": secrets}]),
+        ),
+        ("PATCH", forced, vec![apply], applied),
+        (
+            "POST",
+            clusterroles.clone(),
+            vec![],
+            role("u", json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}])),
+        ),
+        ("POST", clusterroles.clone(), vec![], aggregated),
+        ("PATCH", own_role, vec![MERGE], json!({"rules": [rule("*", &["*"], &["*"])]})),
+        ("POST", here.clone(), vec![], binding("cluster-admin")),
+        ("POST", everywhere.clone(), vec![], binding("cluster-admin")),
+        ("POST", everywhere.clone(), vec![], binding("system:kube-scheduler")),
+    ]
+}
+
+/// C1.8: a user cannot grant permissions beyond the user's own, by any verb; only `escalate` and
+/// `bind` allow it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_do_not_grow() {
     let world = world().await;
@@ -204,69 +275,17 @@ async fn rights_do_not_grow() {
         )
         .await;
     let roles = format!("{RBAC}/namespaces/default/roles");
-    let role = |name: &str, rules: Value| json!({"metadata": {"name": name}, "rules": rules});
     let secrets = rule("", &["secrets"], &["get"]);
     assert_eq!(world.until_allowed("rita", "POST", &roles, role("r", json!([own]))).await, 201);
     assert_eq!(
         world.until_allowed("esther", "POST", &roles, role("e", json!([secrets]))).await,
         201
     );
-    let one = format!("{roles}/r");
-    let grown = role("r", json!([own, secrets]));
-    let apply = ("content-type", "application/apply-patch+yaml");
-    let mut applied = grown.clone();
-    applied["apiVersion"] = "rbac.authorization.k8s.io/v1".into();
-    applied["kind"] = "Role".into();
-    let binding = |role: &str| {
-        json!({"metadata": {"name": role}, "subjects": [{"kind": "User", "name": "rita", "apiGroup": "rbac.authorization.k8s.io"}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}})
-    };
-    let (clusterroles, everywhere) =
-        (format!("{RBAC}/clusterroles"), format!("{RBAC}/clusterrolebindings"));
-    let here = format!("{RBAC}/namespaces/default/rolebindings");
-    let mut aggregated = role("agg", json!([]));
-    aggregated["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"x": "y"}}]});
-    let (forced, own_role) =
-        (format!("{one}?fieldManager=x&force=true"), format!("{clusterroles}/rita"));
-    for (method, path, headers, object) in [
-        ("POST", roles.as_str(), vec![], role("s", json!([secrets]))),
-        ("POST", roles.as_str(), vec![], role("s", json!([rule("*", &["*"], &["*"])]))),
-        (
-            "POST",
-            roles.as_str(),
-            vec![],
-            role("s", json!([rule("", &["configmaps"], &["get", "list"])])),
-        ),
-        (
-            "POST",
-            roles.as_str(),
-            vec![],
-            role("s", json!([rule("", &["configmaps/status"], &["get"])])),
-        ),
-        ("PUT", one.as_str(), vec![], grown),
-        ("PATCH", one.as_str(), vec![MERGE], json!({"rules": [own, secrets]})),
-        (
-            "PATCH",
-            one.as_str(),
-            vec![JSON_PATCH],
-            json!([{"op": "add", "path": "/rules/-", "value": secrets}]),
-        ),
-        ("PATCH", forced.as_str(), vec![apply], applied),
-        (
-            "POST",
-            clusterroles.as_str(),
-            vec![],
-            role("u", json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}])),
-        ),
-        ("POST", clusterroles.as_str(), vec![], aggregated),
-        ("PATCH", own_role.as_str(), vec![MERGE], json!({"rules": [rule("*", &["*"], &["*"])]})),
-        ("POST", here.as_str(), vec![], binding("cluster-admin")),
-        ("POST", everywhere.as_str(), vec![], binding("cluster-admin")),
-        ("POST", everywhere.as_str(), vec![], binding("system:kube-scheduler")),
-    ] {
-        let code = world.of("rita", method, path, &headers, object.clone()).await;
+    for (method, path, headers, object) in role_escalations(&own, &secrets) {
+        let code = world.of("rita", method, &path, &headers, object.clone()).await;
         assert_eq!(code, 403, "{method} {path} {object}");
     }
+    let here = format!("{RBAC}/namespaces/default/rolebindings");
     assert_eq!(
         world.until_allowed("bine", "POST", &here, binding("system:kube-scheduler")).await,
         201
