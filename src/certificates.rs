@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::pki;
-use cluster::peers::Calls;
-use cluster::rotation::{self, Files, Wish};
+use cluster::peers::PeerClient;
+use cluster::rotation::{self, Files, RotationSource};
 use serde::{Deserialize, Serialize};
 use store::Members;
 
@@ -21,7 +21,7 @@ pub(crate) use socket::serve;
 /// A change of CAs as it is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Question {
-    pub(crate) wish: Wish,
+    pub(crate) wish: RotationSource,
     pub(crate) force: bool,
 }
 
@@ -32,13 +32,17 @@ type Answer = Result<Vec<String>, Vec<String>>;
 pub(crate) struct Rotation {
     data_dir: PathBuf,
     members: Arc<Members>,
-    calls: Arc<Calls>,
+    calls: Arc<PeerClient>,
     one: tokio::sync::Mutex<()>,
 }
 
 impl Rotation {
     /// Of the server whose data are here, among its members.
-    pub(crate) fn new(data_dir: PathBuf, members: &Arc<Members>, calls: &Arc<Calls>) -> Arc<Self> {
+    pub(crate) fn new(
+        data_dir: PathBuf,
+        members: &Arc<Members>,
+        calls: &Arc<PeerClient>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             data_dir,
             members: Arc::clone(members),
@@ -61,7 +65,7 @@ impl Rotation {
             let own = own.map_err(|e| vec![e.to_string()])?.map_err(|why| vec![why])?;
             let waiting = others.waiting(&own).await.map_err(|why| vec![why])?;
             let files = match (waiting, &question.wish) {
-                (Some(files), Wish::Made) => files,
+                (Some(files), RotationSource::Made) => files,
                 _ => self.judge(question).await?.cas_alone(),
             };
             let put = others.put_by(&own.in_use, &files).await;
@@ -69,7 +73,7 @@ impl Rotation {
             files
         };
         let (data_dir, names) = (self.data_dir.clone(), files.names().map(str::to_owned).collect());
-        let put = base::tasks::blocking(move || rotation::put_by(&data_dir, &files)).await;
+        let put = base::tasks::blocking(move || rotation::store_pending(&data_dir, &files)).await;
         put.map_err(|e| vec![e.to_string()])?.map_err(|e| vec![e.to_string()])?;
         let names: Vec<String> = names;
         tracing::info!(files = names.join(" "), "CAs and keys wait for the next start");
@@ -82,6 +86,7 @@ impl Rotation {
             let in_use = Files::read(&data_dir.join("server/tls"));
             let in_use = in_use.map_err(|e| vec![e.to_string()])?;
             rotation::plan(&in_use, &question.wish, question.force, pki::now())
+                .map_err(|errors| errors.iter().map(ToString::to_string).collect())
         });
         judged.await.map_err(|e| vec![e.to_string()])?
     }
@@ -95,7 +100,7 @@ fn may_be_several(question: &Question) -> Result<(), Vec<String>> {
         ]);
     }
     match &question.wish {
-        Wish::Given(files) if files.get("service.key").is_some() => Err(vec![
+        RotationSource::Given(files) if files.get("service.key").is_some() => Err(vec![
             "service.key: this key is changed in a cluster of one server alone: of several the others would refuse the tokens of the first one that starts anew".to_owned(),
         ]),
         _ => Ok(()),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::pki::rotation;
 use base::{Backoff, Shutdown, clock};
-use cluster::join::{Error, ServerAddress, ShownCa, reason};
+use cluster::join::{Error, FetchedCa, ServerAddress, reason};
 use cluster::token::Token;
 
 use crate::error_catalogue::{
@@ -60,7 +60,7 @@ pub(crate) fn refusal(error: Error) -> Refusal {
             reason::VERSION_SKEW => VERSION_SKEW,
             _ => JOIN_REFUSED,
         },
-        Error::Own(_) => JOIN_REFUSED,
+        Error::Local(_) => JOIN_REFUSED,
     };
     entry.refuse(error)
 }
@@ -73,15 +73,15 @@ pub(crate) fn refusal(error: Error) -> Refusal {
 pub(crate) fn check_ca(
     token: &Token,
     server: &ServerAddress,
-    shown: &ShownCa,
+    shown: &FetchedCa,
 ) -> Result<String, Error> {
     let at = server.to_string();
     let hash = base::pki::ca_hash(&shown.pem);
-    let hash = hash.map_err(|why| Error::NotAServer { server: at.clone(), why })?;
+    let hash = hash.map_err(|e| Error::NotAServer { server: at.clone(), why: e.to_string() })?;
     let named = token.ca_hash.as_ref().map(|wanted| rotation::named(&shown.pem, wanted));
     let named = named
         .transpose()
-        .map_err(|why| Error::NotAServer { server: at.clone(), why })?
+        .map_err(|e| Error::NotAServer { server: at.clone(), why: e.to_string() })?
         .unwrap_or_default();
     match &token.ca_hash {
         Some(_) if !named.is_empty() => Ok(named.iter().map(rotation::pem).collect()),
@@ -102,7 +102,7 @@ pub(crate) fn check_ca(
 ///
 /// # Errors
 /// [`Error::Clock`].
-pub(crate) fn check_clock(shown: &ShownCa, server: &ServerAddress) -> Result<(), Error> {
+pub(crate) fn check_clock(shown: &FetchedCa, server: &ServerAddress) -> Result<(), Error> {
     let Some(theirs) = shown.date else { return Ok(()) };
     let ours = i64::try_from(clock::unix_time().as_secs()).unwrap_or(i64::MAX);
     let off = ours.abs_diff(theirs);
@@ -140,7 +140,7 @@ mod tests {
         let server: ServerAddress = "https://a".parse().unwrap();
         let ours = i64::try_from(clock::unix_time().as_secs()).unwrap();
         let check = |date| {
-            let shown = ShownCa { pem: String::new(), date };
+            let shown = FetchedCa { pem: String::new(), date };
             check_clock(&shown, &server).map_err(|e| e.to_string())
         };
         assert_eq!(check(None), Ok(()));

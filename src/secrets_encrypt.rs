@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use apiserver::encryption::{Keys, rewrite};
 use base::Problems;
-use cluster::peers::Calls;
+use cluster::peers::PeerClient;
 use serde::{Deserialize, Serialize};
 use store::{Backend, Members};
 
@@ -20,7 +20,7 @@ pub(crate) struct Sealing {
     place: Arc<Place>,
     store: Arc<dyn Backend>,
     members: Arc<Members>,
-    calls: Arc<Calls>,
+    calls: Arc<PeerClient>,
     /// The file that says what is sealed instead of the server's own keys.
     file: Option<std::path::PathBuf>,
     one: tokio::sync::Mutex<()>,
@@ -51,7 +51,7 @@ impl Sealing {
         place: &Arc<Place>,
         store: &Arc<dyn Backend>,
         members: &Arc<Members>,
-        calls: &Arc<Calls>,
+        calls: &Arc<PeerClient>,
         file: Option<std::path::PathBuf>,
         problems: &Problems,
     ) -> Arc<Self> {

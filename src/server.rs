@@ -220,7 +220,7 @@ fn sign_request(plane: &ControlPlane) -> controllers::SignRequest {
             controllers::Signer::KubeletServing => certs.server_ca(),
             controllers::Signer::Client | controllers::Signer::KubeletClient => certs.client_ca(),
         };
-        ca.grant(asked, usages, valid, base::pki::now()).map_err(controllers::SigningError::new)
+        ca.sign_csr(asked, usages, valid, base::pki::now()).map_err(controllers::SigningError::new)
     })
 }
 

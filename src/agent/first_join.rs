@@ -2,7 +2,7 @@
 
 use base::Shutdown;
 use cluster::join::files::{self, Joined};
-use cluster::join::{self, Error, Keys, Machine, Party, ServerAddress};
+use cluster::join::{self, Error, JoinClient, Keys, Machine, ServerAddress};
 use cluster::token::Token;
 
 use crate::agent::config::Config;
@@ -83,23 +83,23 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     async fn run(&self) -> Result<Joined, Error> {
         let (server, dial) = (self.server, To(self.server.clone()));
-        let shown = join::shown_ca(&dial, server).await?;
+        let shown = join::fetch_ca(&dial, server).await?;
         let trusted = check_ca(self.token, server, &shown)?;
         check_clock(&shown, server)?;
-        let own = |e: &dyn std::fmt::Display| Error::Own(e.to_string());
+        let own = |e: &dyn std::fmt::Display| Error::Local(e.to_string());
         let directory = self.config.machine.directory();
         // Kept before it is shown: an answer that is lost must not leave the name to nobody.
         files::store_node_password(&directory, &self.machine.password).map_err(|e| own(&e))?;
-        let ask = self.machine.ask(&self.keys).map_err(|e| own(&e))?;
+        let ask = self.machine.join_request(&self.keys).map_err(|e| own(&e))?;
         let authorization = self.token.authorization();
-        let party = Party {
+        let party = JoinClient {
             dial: &dial,
             server,
             server_ca: &trusted,
             authorization: Some(&authorization),
             cert: None,
         };
-        let answer = join::ask(party, &ask).await?;
+        let answer = join::send_join_request(party, &ask).await?;
         if answer.server_ca != shown.pem {
             let why = "it says another CA than it shows".into();
             return Err(Error::WrongCa { server: server.to_string(), why });

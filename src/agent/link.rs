@@ -13,7 +13,7 @@ use cluster::join::{SERVER_NAME, ServerAddress};
 use cluster::servers::{self, ServerState, Servers};
 use cluster::tunnel;
 use cluster::tunnel::agent::NodePods;
-use cluster::tunnel::allow::Own;
+use cluster::tunnel::allow::LocalMachine;
 use rustls::ClientConfig;
 use tokio::sync::watch;
 
@@ -55,7 +55,7 @@ impl Link {
             .map_err(|e| DATA_DIR.refuse(e))?;
         if servers.addresses().borrow().len() == 1 {
             // Nothing is remembered yet but what was told at the join.
-            servers.told(&joined.settings.servers);
+            servers.set_addresses(&joined.settings.servers);
         }
         Ok(Self { servers, server, settings: watch::Sender::default() })
     }
@@ -78,14 +78,14 @@ impl Link {
         tasks: &Tasks,
     ) -> Result<(), Refusal> {
         let machine = &config.machine;
-        let remember = self.servers.clone().remember(tasks.shutdown().clone());
+        let remember = self.servers.clone().persist(tasks.shutdown().clone());
         tasks.spawn(Kind::Critical, "servers", remember);
         let informers = Informers::new(clients.network.clone(), tasks.clone());
         servers::follow(&self.servers, &informers, tasks);
         let agent = tunnel::Agent {
             servers: self.servers.clone(),
             tls: client_tls(&lives.servers, &lives.kubelet_client)?,
-            own: Own {
+            own: LocalMachine {
                 node: machine.node_name.clone(),
                 addresses,
                 kubelet_port: machine.args.kubelet_port,

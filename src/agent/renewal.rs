@@ -9,7 +9,7 @@ use base::io::Dial;
 use base::pki::reloadable_cert::LiveCert;
 use base::{Backoff, Kind, Problems, Shutdown, Tasks};
 use cluster::join::files::Joined;
-use cluster::join::{self, Error, Machine, Party, ServerAddress, reason};
+use cluster::join::{self, Error, JoinClient, Machine, ServerAddress, reason};
 use cluster::token::Token;
 use parking_lot::Mutex;
 use settings::ClusterSettings;
@@ -154,16 +154,19 @@ impl Certificates {
 
     /// Asks for certificates of the same keys; they are kept when there is something new in the answer.
     async fn refresh(&self) -> Result<(), Error> {
-        let own = |e: &dyn std::fmt::Display| Error::Own(e.to_string());
+        let own = |e: &dyn std::fmt::Display| Error::Local(e.to_string());
         let old = self.joined.lock().clone();
         let keys = old.keys();
         let addresses = self.addresses.borrow().clone();
         let machine = Machine { addresses, ..self.machine.clone() };
-        let ask = machine.ask(&keys).map_err(|e| own(&e))?;
+        let ask = machine.join_request(&keys).map_err(|e| own(&e))?;
         let as_node = Some(Arc::clone(&self.lives.kubelet_client));
         let ask_with = |authorization, cert: Option<Arc<LiveCert>>| {
             let (dial, server, server_ca) = (&*self.dial, &self.server, &*old.server_ca);
-            join::ask(Party { dial, server, server_ca, authorization, cert }, &ask)
+            join::send_join_request(
+                JoinClient { dial, server, server_ca, authorization, cert },
+                &ask,
+            )
         };
         let answer = match (ask_with(None, as_node).await, &self.token) {
             // The certificate ended while the machine was away.
@@ -261,7 +264,7 @@ mod tests {
             servers: Vec::new(),
         };
         let keys = Keys::generate().unwrap();
-        let ask = machine.ask(&keys).unwrap();
+        let ask = machine.join_request(&keys).unwrap();
         let now = pki::now();
         let sign = |settings: &ClusterSettings, at| {
             join::sign(&certs, &ask, settings.clone(), at).unwrap()

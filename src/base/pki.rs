@@ -5,6 +5,7 @@
 
 pub mod csr_signing;
 mod describe;
+mod error;
 pub mod external_roots;
 pub mod pod;
 pub mod reloadable_cert;
@@ -30,6 +31,11 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use crate::{SecretValue, clock, fs};
 
 pub use describe::{CertificateInfo, describe};
+use error::ProfileError;
+pub use error::{
+    CaError, CertificateError, ChainError, CsrError, DerError, KeyError, RootsError, RotationError,
+    SigningError,
+};
 
 const DAY: u64 = 24 * 60 * 60;
 
@@ -136,7 +142,7 @@ impl Profile {
         }
     }
 
-    fn params(&self) -> Result<CertificateParams, String> {
+    fn params(&self) -> Result<CertificateParams, ProfileError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         if let Some(organization) = &self.organization {
@@ -144,12 +150,13 @@ impl Profile {
         }
         params.distinguished_name.push(DnType::CommonName, self.common_name.as_str());
         for name in &self.dns {
-            let name = name.as_str().try_into().map_err(|_| format!("{name:?} is no DNS name"))?;
-            params.subject_alt_names.push(SanType::DnsName(name));
+            let dns = name.as_str().try_into();
+            let dns = dns.map_err(|_| ProfileError::DnsName(name.clone()))?;
+            params.subject_alt_names.push(SanType::DnsName(dns));
         }
         params.subject_alt_names.extend(self.ips.iter().map(|ip| SanType::IpAddress(*ip)));
         for uri in &self.uris {
-            let uri = uri.as_str().try_into().map_err(|_| format!("{uri:?} is no URI"))?;
+            let uri = uri.as_str().try_into().map_err(|_| ProfileError::Uri(uri.clone()))?;
             params.subject_alt_names.push(SanType::URI(uri));
         }
         params.key_usages =
@@ -205,20 +212,6 @@ fn ca_params(common_name: &str, now: u64) -> CertificateParams {
     params
 }
 
-/// Which half of a CA cannot be used, and why.
-#[derive(Debug)]
-pub(crate) enum Half {
-    Cert(String),
-    Key(String),
-}
-
-impl Half {
-    fn why(&self) -> &str {
-        let (Self::Cert(why) | Self::Key(why)) = self;
-        why
-    }
-}
-
 impl Ca {
     /// The CA in these two files; made when neither is there. `name` is the start of a new one's
     /// common name.
@@ -236,23 +229,21 @@ impl Ca {
 
     fn load(cert: &Path, key: &Path) -> Result<Self, Error> {
         let key_pem = SecretValue::from(fs::read_to_string(key)?);
-        Self::parse(fs::read_to_string(cert)?, &key_pem).map_err(|bad| match bad {
-            Half::Key(why) => content(key, why),
-            Half::Cert(why) => content(cert, why),
-        })
+        Self::parse(fs::read_to_string(cert)?, &key_pem)
+            .map_err(|error| content(if error.is_key() { key } else { cert }, error))
     }
 
     /// The CA of these texts: the first certificate and the first key.
-    pub(crate) fn parse(cert_pem: String, key_pem: &str) -> Result<Self, Half> {
-        let pair = rotation::keys(key_pem).map_err(Half::Key)?.swap_remove(0);
-        let der = certificates(&cert_pem).map_err(Half::Cert)?.into_iter().next();
-        let der = der.ok_or_else(|| Half::Cert("holds no certificate".into()))?;
-        let issuer = Issuer::from_ca_cert_der(&der, pair).map_err(|e| Half::Cert(e.to_string()))?;
+    pub(crate) fn parse(cert_pem: String, key_pem: &str) -> Result<Self, CaError> {
+        let pair = rotation::keys(key_pem)?.swap_remove(0);
+        let der = certificates(&cert_pem)?.into_iter().next();
+        let der = der.ok_or(CertificateError::Missing)?;
+        let issuer = Issuer::from_ca_cert_der(&der, pair).map_err(CaError::Issuer)?;
         let own = rcgen::PublicKeyData::subject_public_key_info(issuer.key());
         let same = X509Certificate::from_der(&der)
             .is_ok_and(|(_, c)| c.public_key().raw == own.as_slice());
         if !same {
-            return Err(Half::Key("is not the key of the CA's certificate".into()));
+            return Err(CaError::KeyMismatch);
         }
         Ok(Self { cert_pem, der, issuer })
     }
@@ -299,7 +290,7 @@ impl Ca {
     fn issue_at(&self, profile: &Profile, now: u64) -> Result<Leaf, Error> {
         let sign = |why: String| Error::Sign { name: profile.common_name.clone(), why };
         let pair = KeyPair::generate().map_err(|e| sign(e.to_string()))?;
-        let mut params = profile.params().map_err(sign)?;
+        let mut params = profile.params().map_err(|e| sign(e.to_string()))?;
         set_validity(&mut params, now, LEAF_VALIDITY);
         let cert = params.signed_by(&pair, &self.issuer).map_err(|e| sign(e.to_string()))?;
         let not_after = params.not_after.unix_timestamp();
@@ -413,9 +404,9 @@ pub fn end_of(pem: &str) -> Option<i64> {
 ///
 /// # Errors
 /// What is wrong with the text.
-pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
-        .map(|c| c.map_err(|e| format!("no PEM certificate: {e}")))
+        .map(|c| c.map_err(CertificateError::Pem))
         .collect()
 }
 
@@ -425,12 +416,12 @@ pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 ///
 /// # Errors
 /// What is wrong with the text.
-pub fn ca_hash(pem: &str) -> Result<String, String> {
+pub fn ca_hash(pem: &str) -> Result<String, CertificateError> {
     let all: Vec<Vec<u8>> = certificates(pem)?.into_iter().map(|der| der.to_vec()).collect();
     let hashed = match all.as_slice() {
-        [] => return Err("holds no certificate".into()),
+        [] => return Err(CertificateError::Missing),
         [_] => pem.as_bytes().to_vec(),
-        several => request::root_of(several).ok_or("holds a damaged certificate")?,
+        several => request::root_of(several).ok_or(CertificateError::Damaged)?,
     };
     Ok(hex_sha256(&hashed))
 }
@@ -451,9 +442,9 @@ fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str) -> Result<
 ///
 /// # Errors
 /// When the file cannot be read or written, or `make` fails.
-pub fn ensure_secret(
+pub fn ensure_secret<E: std::fmt::Display>(
     path: &Path,
-    make: impl FnOnce() -> Result<String, String>,
+    make: impl FnOnce() -> Result<String, E>,
 ) -> Result<SecretValue<String>, Error> {
     if path.exists() {
         return Ok(fs::read_to_string(path)?.into());

@@ -33,7 +33,7 @@ pub(crate) fn run(data_dir: &Path, output: CheckOutput) -> Result<String, Refusa
                 |why: String| CERTIFICATE_COMMAND.refuse(format!("{}: {why}", path.display()));
             let text =
                 base::fs::read_to_string(&path).map_err(|e| CERTIFICATE_COMMAND.refuse(e))?;
-            for shown in pki::describe(&text).map_err(failed)? {
+            for shown in pki::describe(&text).map_err(|e| failed(e.to_string()))? {
                 lines.push(Line { path: path.clone(), shown });
             }
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cluster::peers::Calls;
+use cluster::peers::PeerClient;
 use cluster::rotation::{self, Files};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ pub(crate) async fn answer(data_dir: &Path, message: &[u8]) -> Option<Vec<u8>> {
 /// What this server has.
 pub(crate) fn state(data_dir: &Path) -> Told<State> {
     let in_use = Files::read(&data_dir.join("server/tls")).map_err(|e| e.to_string())?;
-    let waiting = rotation::waiting(data_dir).map_err(|e| e.to_string())?;
+    let waiting = rotation::pending(data_dir).map_err(|e| e.to_string())?;
     Ok(State { in_use: in_use.hash(), waiting })
 }
 
@@ -63,7 +63,7 @@ fn put(data_dir: &Path, in_use: &str, files: &Files) -> Told<()> {
     if state(data_dir)?.in_use != in_use {
         return Err("it has other CAs in use".to_owned());
     }
-    rotation::put_by(data_dir, files).map_err(|e| e.to_string())?;
+    rotation::store_pending(data_dir, files).map_err(|e| e.to_string())?;
     tracing::info!("CAs of another server wait for the next start");
     Ok(())
 }
@@ -71,7 +71,7 @@ fn put(data_dir: &Path, in_use: &str, files: &Files) -> Told<()> {
 /// The other servers, and the way to them.
 pub(crate) struct Others<'a> {
     pub(crate) members: &'a Members,
-    pub(crate) calls: &'a Calls,
+    pub(crate) calls: &'a PeerClient,
 }
 
 impl Others<'_> {
@@ -90,7 +90,7 @@ impl Others<'_> {
 
     async fn ask<T: DeserializeOwned>(&self, member: &Member, cas: Ask) -> Told<T> {
         let message = serde_json::to_vec(&Envelope { cas }).map_err(|e| e.to_string())?;
-        let call = self.calls.tell(&member.address, Bytes::from(message));
+        let call = self.calls.call_control(&member.address, Bytes::from(message));
         let answer = tokio::time::timeout(ANSWER_MAX, call).await;
         let answer = answer.map_err(|_| format!("no answer within {ANSWER_MAX:?}"));
         let answer = answer.and_then(|told| told.map_err(|e| e.to_string()));
@@ -137,7 +137,7 @@ impl Others<'_> {
 mod tests {
     use super::*;
     use cluster::certs::{self, Names};
-    use cluster::rotation::{Wish, plan};
+    use cluster::rotation::{RotationSource, plan};
 
     #[tokio::test]
     async fn a_change_is_put_by_where_the_same_cas_are_in_use_alone() {
@@ -145,14 +145,14 @@ mod tests {
         certs::ensure(one.path(), &Names::default()).unwrap();
         certs::ensure(two.path(), &Names::default()).unwrap();
         let in_use = Files::read(&one.path().join("server/tls")).unwrap();
-        let files = plan(&in_use, &Wish::Made, false, base::pki::now()).unwrap();
+        let files = plan(&in_use, &RotationSource::Made, false, base::pki::now()).unwrap();
         let told = async |dir: &Path, cas: Ask| {
             let message = serde_json::to_vec(&Envelope { cas }).unwrap();
             String::from_utf8(answer(dir, &message).await.unwrap()).unwrap()
         };
         let put = || Ask::Put(in_use.hash(), files.clone());
         assert_eq!(told(two.path(), put()).await, r#"{"Err":"it has other CAs in use"}"#);
-        assert!(!rotation::is_waiting(two.path()));
+        assert!(!rotation::is_pending(two.path()));
         assert_eq!(told(one.path(), put()).await, r#"{"Ok":null}"#);
         let state = told(one.path(), Ask::State).await;
         let state: Told<State> = serde_json::from_str(&state).unwrap();

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::peers::PEER_NAME;
 
-/// Under which names and addresses the server is reached. Fixed at start: nothing a client sends
+/// Names and addresses in the server's certificates. They are fixed at start: no client request
 /// ever adds a name.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
@@ -24,11 +24,11 @@ pub struct Names {
     pub service_ips: Vec<IpAddr>,
     /// Domain of the cluster, such as `cluster.local`.
     pub cluster_domain: String,
-    /// The store of this server, where it is known.
+    /// Identity of this server's store, if known.
     pub store: Option<StoreId>,
 }
 
-/// One certificate that this server keeps.
+/// The CA that signs a certificate of the server.
 #[derive(Debug, Clone, Copy)]
 enum Signer {
     Server,
@@ -47,37 +47,37 @@ pub struct ServerCerts {
     request_header_ca: Ca,
     etcd_server_ca: Ca,
     etcd_peer_ca: Ca,
-    /// Of the listener on 6443.
+    /// Serving certificate of the listener on port 6443.
     pub serving: Arc<LiveCert>,
     /// Group `system:masters`, for the administrator's kubeconfig.
     admin: Mutex<Leaf>,
-    /// Of the API server towards kubelets.
+    /// Client certificate of the API server for kubelets.
     pub kubelet_client: Arc<LiveCert>,
-    /// Of the API server towards extension API servers (front proxy).
+    /// Client certificate of the API server for extension API servers (front proxy).
     pub proxy_client: Arc<LiveCert>,
-    /// Of the etcd-compatible listener.
+    /// Serving certificate of the etcd-compatible listener.
     pub etcd_serving: Arc<LiveCert>,
-    /// Towards other servers of the cluster, both as who calls and as who answers.
+    /// Certificate for other servers of the cluster, as client and as server.
     pub peer: Arc<LiveCert>,
     /// PEM key that signs service-account tokens.
     pub service_account_key: SecretValue<String>,
-    /// When the first of them must be renewed, in seconds since the epoch.
+    /// The earliest expiry of all certificates, in seconds since the epoch.
     earliest: Mutex<i64>,
 }
 
-/// Files of a kept certificate, who signs it, and whom it names.
-struct Kept {
+/// A certificate on disk: its file name, its CA and its content.
+struct CertSpec {
     file: &'static str,
     signer: Signer,
     profile: Profile,
 }
 
-/// Who the API server is towards kubelets; a bootstrap binding gives it `system:kubelet-api-admin`,
-/// as k3s does.
+/// User name of the API server at kubelets; a bootstrap binding grants it
+/// `system:kubelet-api-admin`, as k3s does.
 const KUBELET_CLIENT: &str = "kube-apiserver";
 
-fn kept(names: &Names) -> Vec<Kept> {
-    let client = |file, user: &str, group: Option<&str>| Kept {
+fn cert_specs(names: &Names) -> Vec<CertSpec> {
+    let client = |file, user: &str, group: Option<&str>| CertSpec {
         file,
         signer: Signer::Client,
         profile: Profile::client(user, group),
@@ -92,30 +92,30 @@ fn kept(names: &Names) -> Vec<Kept> {
         )
     };
     vec![
-        Kept {
+        CertSpec {
             file: "serving-kube-apiserver",
             signer: Signer::Server,
             profile: serving(names, &local),
         },
         client("client-admin", "system:admin", Some("system:masters")),
-        // Not of system:masters: whoever has the server ask a wrong place for a kubelet (a node
-        // says itself where it is) would have it ask in the name of the whole cluster.
+        // Not in system:masters: a node declares the address of its own kubelet. If it declares a
+        // foreign address, the server's request there must not carry cluster-admin rights.
         client("client-kube-apiserver", KUBELET_CLIENT, None),
         client("client-controller", "system:kube-controller-manager", None),
         client("client-scheduler", "system:kube-scheduler", None),
         client("client-kube-proxy", "system:kube-proxy", None),
-        Kept {
+        CertSpec {
             file: "client-auth-proxy",
             signer: Signer::RequestHeader,
             profile: Profile::client("system:auth-proxy", None),
         },
-        Kept { file: "etcd/server-client", signer: Signer::EtcdServer, profile: etcd.clone() },
-        Kept {
+        CertSpec { file: "etcd/server-client", signer: Signer::EtcdServer, profile: etcd.clone() },
+        CertSpec {
             file: "etcd/client",
             signer: Signer::EtcdServer,
             profile: Profile::client("etcd-client", None),
         },
-        Kept {
+        CertSpec {
             file: "etcd/peer-server-client",
             signer: Signer::EtcdPeer,
             profile: Profile {
@@ -158,7 +158,7 @@ fn serving(names: &Names, local: &[IpAddr]) -> Profile {
     }
 }
 
-/// Loads or makes everything under `<data_dir>/server/tls`; what is close to its end is renewed.
+/// Loads or creates all files under `<data_dir>/server/tls` and renews certificates close to expiry.
 ///
 /// # Errors
 /// When a file cannot be read or written, or a CA is damaged.
@@ -183,10 +183,10 @@ pub fn ensure(data_dir: &Path, names: &Names) -> Result<ServerCerts, Error> {
     ];
     let [server_ca, client_ca, request_header_ca, etcd_server_ca, etcd_peer_ca] = cas;
     let service_account_key = ensure_secret(&directory.join("service.key"), || {
-        rcgen::KeyPair::generate().map(|key| key.serialize_pem()).map_err(|e| e.to_string())
+        rcgen::KeyPair::generate().map(|key| key.serialize_pem())
     })?;
     let unset = Leaf { cert_pem: String::new(), key_pem: SecretValue::default(), not_after: 0 };
-    let issued = Issued {
+    let issuers = Issuers {
         directory: &directory,
         server: &server_ca,
         client: &client_ca,
@@ -194,9 +194,9 @@ pub fn ensure(data_dir: &Path, names: &Names) -> Result<ServerCerts, Error> {
         etcd_server: &etcd_server_ca,
         etcd_peer: &etcd_peer_ca,
     };
-    let leaves = issued.all(names, pki::now())?;
+    let leaves = issuers.issue_all(names, pki::now())?;
     let leaf =
-        |file: &str| leaves.iter().find(|(kept, _)| *kept == file).map_or(&unset, |(_, leaf)| leaf);
+        |file: &str| leaves.iter().find(|(name, _)| *name == file).map_or(&unset, |(_, leaf)| leaf);
     let live = |file: &str| {
         LiveCert::new(leaf(file)).map_err(|e| Error::Content {
             path: directory.join(file).display().to_string(),
@@ -224,8 +224,8 @@ pub fn ensure(data_dir: &Path, names: &Names) -> Result<ServerCerts, Error> {
     })
 }
 
-/// The CAs, by reference, while the leaves are made.
-struct Issued<'a> {
+/// Borrowed CAs, for issuing the leaf certificates.
+struct Issuers<'a> {
     directory: &'a Path,
     server: &'a Ca,
     client: &'a Ca,
@@ -234,10 +234,10 @@ struct Issued<'a> {
     etcd_peer: &'a Ca,
 }
 
-impl Issued<'_> {
-    fn all(&self, names: &Names, now: u64) -> Result<Vec<(&'static str, Leaf)>, Error> {
+impl Issuers<'_> {
+    fn issue_all(&self, names: &Names, now: u64) -> Result<Vec<(&'static str, Leaf)>, Error> {
         let mut out = Vec::new();
-        for Kept { file, signer, profile } in kept(names) {
+        for CertSpec { file, signer, profile } in cert_specs(names) {
             let ca = match signer {
                 Signer::Server => self.server,
                 Signer::Client => self.client,
@@ -255,17 +255,17 @@ impl Issued<'_> {
     }
 }
 
-/// Who a node is towards the API.
+/// Client certificate of a node for the API.
 pub(crate) fn node_client(name: &str) -> Profile {
     Profile::client(&format!("system:node:{name}"), Some("system:nodes"))
 }
 
-/// Who its service proxy is.
+/// Client certificate of a node's service proxy.
 pub(crate) fn proxy_client() -> Profile {
     Profile::client("system:kube-proxy", None)
 }
 
-/// What its kubelet API is reached under.
+/// Serving certificate of a node's kubelet API.
 pub(crate) fn node_serving(name: &str, ips: &[IpAddr]) -> Profile {
     let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     Profile::server(name, &with(&[name, "localhost"], &[]), &with_ips(&local, ips))
@@ -275,7 +275,7 @@ pub(crate) fn node_serving(name: &str, ips: &[IpAddr]) -> Profile {
 pub struct NodeCerts {
     /// User `system:node:<name>`, group `system:nodes`.
     pub client: Leaf,
-    /// Of the kubelet API on 10250.
+    /// Serving certificate of the kubelet API on port 10250.
     pub serving: Leaf,
 }
 
@@ -300,47 +300,48 @@ impl ServerCerts {
         &self.etcd_server_ca
     }
 
-    /// CA of servers towards each other.
+    /// CA of the servers' certificates for each other.
     pub fn peer_ca(&self) -> &Ca {
         &self.etcd_peer_ca
     }
 
-    /// Whether servers are known under this host name: a node of this name could pass for one.
+    /// Whether the servers' certificates contain this host name. A node of this name could
+    /// impersonate a server.
     pub fn is_server_name(&self, name: &str) -> bool {
         serving(&self.names, &[]).dns.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
-    /// Whether servers are reached under this address.
+    /// Whether the servers' certificates contain this address.
     pub fn is_server_address(&self, ip: IpAddr) -> bool {
         serving(&self.names, &[]).ips.contains(&ip)
     }
 
-    /// Common names allowed to front proxies.
+    /// Common names that front proxies may have.
     pub fn proxy_names() -> [&'static str; 1] {
         ["system:auth-proxy"]
     }
 
-    /// Of the administrator, for the kubeconfig.
+    /// The administrator's client certificate, for the kubeconfig.
     pub fn admin(&self) -> Leaf {
         self.admin.lock().clone()
     }
 
-    /// Whether [`ServerCerts::renew`] would do something at `now`, in seconds since the epoch.
-    /// Costs nothing.
+    /// Whether [`ServerCerts::renew`] would renew a certificate at `now`, in seconds since the
+    /// epoch. Reads no file.
     pub fn is_due(&self, now: u64) -> bool {
         due_at(*self.earliest.lock(), now)
     }
 
-    /// Renews what is due at `now` (see [`pki::now`]); `true` when something was. Listeners and
-    /// clients that hold a [`LiveCert`] use the new one for their next connection.
+    /// Renews the certificates that are due at `now` (see [`pki::now`]); returns whether any was.
+    /// Listeners and clients that hold a [`LiveCert`] use the new one for their next connection.
     ///
     /// # Errors
-    /// When a certificate cannot be made or written; the old ones go on serving.
+    /// When a certificate cannot be issued or written; the old ones stay in use.
     pub fn renew(&self, now: u64) -> Result<bool, Error> {
         if !self.is_due(now) {
             return Ok(false);
         }
-        let issued = Issued {
+        let issuers = Issuers {
             directory: &self.directory,
             server: &self.server_ca,
             client: &self.client_ca,
@@ -348,7 +349,7 @@ impl ServerCerts {
             etcd_server: &self.etcd_server_ca,
             etcd_peer: &self.etcd_peer_ca,
         };
-        let leaves = issued.all(&self.names, now)?;
+        let leaves = issuers.issue_all(&self.names, now)?;
         for (file, leaf) in &leaves {
             let live = match *file {
                 "serving-kube-apiserver" => &self.serving,
@@ -372,11 +373,11 @@ impl ServerCerts {
         Ok(true)
     }
 
-    /// Certificates for the node `name` at `now`, kept in `<agent_dir>` as `client-kubelet` and
-    /// `serving-kubelet`.
+    /// Issues or loads the certificates of the node `name`, stored in `agent_dir` as
+    /// `client-kubelet` and `serving-kubelet`. `now` is in seconds since the epoch.
     ///
     /// # Errors
-    /// When they cannot be made or written.
+    /// When a certificate cannot be issued or written.
     pub fn ensure_node(
         &self,
         agent_dir: &Path,
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_k3ss_and_no_key_is_readable_by_others() {
+    fn files_have_the_layout_of_k3s_and_keys_have_mode_0600() {
         let dir = tempfile::tempdir().unwrap();
         let certs = ensure(dir.path(), &names()).unwrap();
         certs.ensure_node(&dir.path().join("agent"), "edge1", &[], pki::now()).unwrap();
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_start_changes_no_file_and_a_new_name_only_the_serving_ones() {
+    fn a_second_start_changes_no_file_and_a_new_address_only_serving_certificates() {
         let dir = tempfile::tempdir().unwrap();
         let first = ensure(dir.path(), &names()).unwrap();
         let read = |file: &str| std::fs::read(dir.path().join("server/tls").join(file)).unwrap();
@@ -474,8 +475,8 @@ mod tests {
         assert_eq!(read("client-admin.crt"), admin);
     }
 
-    /// The certificate that a new connection to a listener of this configuration is shown.
-    fn shown(config: &Arc<rustls::ServerConfig>, ca: &Ca) -> Vec<u8> {
+    /// The server certificate of a new connection to a listener with this configuration.
+    fn served_certificate(config: &Arc<rustls::ServerConfig>, ca: &Ca) -> Vec<u8> {
         let client = base::pki::tls::client(&[ca.der().clone()], None, &[]).unwrap();
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
@@ -493,18 +494,19 @@ mod tests {
     }
 
     #[test]
-    fn a_running_listener_shows_the_renewed_certificate() {
+    fn a_running_listener_serves_the_renewed_certificate() {
         let dir = tempfile::tempdir().unwrap();
         let certs = ensure(dir.path(), &names()).unwrap();
         let config = base::pki::tls::server(Arc::clone(&certs.serving), &[], &[]).unwrap();
         let config = Arc::new(config);
-        let (before, admin) = (shown(&config, certs.server_ca()), certs.admin().cert_pem);
+        let (before, admin) =
+            (served_certificate(&config, certs.server_ca()), certs.admin().cert_pem);
         let day = 24 * 60 * 60;
-        // A year, renewed 90 days before its end.
+        // Valid for a year, renewed 90 days before expiry.
         assert!(!certs.renew(pki::now() + 274 * day).unwrap());
-        assert_eq!(shown(&config, certs.server_ca()), before);
+        assert_eq!(served_certificate(&config, certs.server_ca()), before);
         assert!(certs.renew(pki::now() + 276 * day).unwrap());
-        assert_ne!(shown(&config, certs.server_ca()), before);
+        assert_ne!(served_certificate(&config, certs.server_ca()), before);
         assert_ne!(certs.admin().cert_pem, admin);
         assert!(!certs.renew(pki::now() + 276 * day).unwrap());
         let again = ensure(dir.path(), &names()).unwrap();

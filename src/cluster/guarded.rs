@@ -1,4 +1,4 @@
-//! A connection that ends when the other end is known to be lost.
+//! A stream that fails as soon as its peer is known to be lost.
 
 use std::future::Future as _;
 use std::io;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// A stream, and the event that ends it. Whoever waits for bytes is woken by it.
+/// A stream and the token that cuts it. Cancelling the token wakes a pending read.
 pub(crate) struct Guarded<T> {
     stream: T,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,

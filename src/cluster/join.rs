@@ -1,4 +1,5 @@
-//! How a machine joins: what it asks of a server, what it is told, and what a refusal means.
+//! The join protocol of nodes: the request with its certificate requests, the response, and the
+//! meaning of refusals.
 
 pub mod files;
 mod https;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use api::Status;
 use base::SecretValue;
 use base::io::Dial;
-use base::pki::reloadable_cert::LiveCert;
+use base::pki::reloadable_cert::{LiveCert, ReloadError};
 use base::pki::request::{new_key, request};
 use base::pki::{self, Leaf, tls};
 use bytes::Bytes;
@@ -23,56 +24,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::certs::{ServerCerts, node_client, node_serving, proxy_client};
 use crate::token::Secret;
-use https::{Answered, Exchange, Fault};
+use https::{Exchange, ExchangeError, HttpResponse};
 
-/// Where a machine asks; with a token, or for renewal with its own client certificate.
+/// Path of join requests, authenticated by a token, or for renewal by the node's client certificate.
 pub const JOIN_PATH: &str = "/v1-kube-lite/join";
-/// Where the CA of servers is read, as with k3s.
+/// Path of the CA of servers, the same as in k3s.
 pub const CA_PATH: &str = "/cacerts";
-/// The name that the certificate of every server has.
+/// DNS name in the certificate of every server.
 pub const SERVER_NAME: &str = "kubernetes";
-/// Port of servers when the address names none.
+/// Default port of servers.
 const PORT: u16 = 6443;
 
-/// Reasons of refusals, for programs: `reason` of the answered Status.
+/// Machine-readable reasons of refusals: `reason` of the Status in the response.
 pub mod reason {
-    /// Nobody is proved.
+    /// The token is not valid.
     pub const WRONG_TOKEN: &str = "WrongToken";
-    /// It was right once.
+    /// The token has expired.
     pub const TOKEN_EXPIRED: &str = "TokenExpired";
-    /// Another machine has the name.
+    /// The node name belongs to another machine.
     pub const NAME_TAKEN: &str = "NameTaken";
-    /// Versions too far apart.
+    /// The version skew between machine and server is not supported.
     pub const VERSION_SKEW: &str = "VersionSkew";
-    /// Too many failures from one address.
+    /// Too many failed attempts from one address.
     pub const TOO_MANY_ATTEMPTS: &str = "TooManyAttempts";
-    /// The request itself is wrong.
+    /// The request is malformed.
     pub const BAD_REQUEST: &str = "BadRequest";
 }
 
-/// What a machine asks for. Keys stay on the machine.
+/// The body of a join request. It contains certificate requests; keys stay on the machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ask {
+pub struct JoinRequest {
     /// Name of its Node.
     pub node_name: String,
-    /// What makes the name its own.
+    /// The password that reserves the name for this machine.
     pub node_password: String,
     /// Addresses of the node.
     pub addresses: Vec<IpAddr>,
     /// Its version, such as `v1.37.1+kubelite.0.1.0`.
     pub version: String,
-    /// PEM request of `system:node:<name>`.
+    /// PEM certificate request for `system:node:<name>`.
     pub kubelet_client: String,
-    /// PEM request of its kubelet API.
+    /// PEM certificate request for the kubelet API.
     pub kubelet_serving: String,
-    /// PEM request of `system:kube-proxy`.
+    /// PEM certificate request for `system:kube-proxy`.
     pub proxy_client: String,
 }
 
-/// A digest of what a node has from its cluster besides its certificates: settings, except the
-/// servers, which a node follows, and CAs. Tunnels carry it, so that nodes ask again when it is new
-/// to them.
+/// A digest of the cluster's settings and CAs, without the list of servers, which a node watches
+/// separately. Tunnels carry it, so that nodes send a new join request when it changes.
 pub fn digest(settings: &ClusterSettings, server_ca: &str, client_ca: &str) -> String {
     let settings = ClusterSettings { servers: Vec::new(), ..settings.clone() };
     let text = serde_json::to_vec(&settings).unwrap_or_default();
@@ -88,41 +88,41 @@ fn short_digest(text: &[u8]) -> String {
     digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a machine is answered.
+/// The body of the response to a [`JoinRequest`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Answer {
-    /// PEM chain for [`Ask::kubelet_client`].
+pub struct JoinResponse {
+    /// PEM chain for [`JoinRequest::kubelet_client`].
     pub kubelet_client: String,
-    /// PEM chain for [`Ask::kubelet_serving`].
+    /// PEM chain for [`JoinRequest::kubelet_serving`].
     pub kubelet_serving: String,
-    /// PEM chain for [`Ask::proxy_client`].
+    /// PEM chain for [`JoinRequest::proxy_client`].
     pub proxy_client: String,
     /// PEM of the CA of servers.
     pub server_ca: String,
     /// PEM of the CA of clients.
     pub client_ca: String,
-    /// The cluster.
+    /// The settings of the cluster.
     #[serde(rename = "facts")]
     pub settings: ClusterSettings,
 }
 
-/// The keys of a machine, PEM.
+/// The private keys of a machine, PEM.
 #[derive(Clone)]
 pub struct Keys {
-    /// Of `system:node:<name>`.
+    /// Key of `system:node:<name>`.
     pub kubelet_client: SecretValue<String>,
-    /// Of its kubelet API.
+    /// Key of the kubelet API.
     pub kubelet_serving: SecretValue<String>,
-    /// Of `system:kube-proxy`.
+    /// Key of `system:kube-proxy`.
     pub proxy_client: SecretValue<String>,
 }
 
 impl Keys {
-    /// New ones.
+    /// Generates new keys.
     ///
     /// # Errors
-    /// When the generator fails.
+    /// When key generation fails.
     pub fn generate() -> Result<Self, pki::Error> {
         Ok(Self {
             kubelet_client: new_key()?,
@@ -132,12 +132,12 @@ impl Keys {
     }
 }
 
-/// Who a machine is.
+/// Identity of a machine that joins.
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// Name of its Node.
     pub name: String,
-    /// What makes the name its own.
+    /// The password that reserves the name for this machine.
     pub password: Secret,
     /// Addresses of the node.
     pub addresses: Vec<IpAddr>,
@@ -146,13 +146,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// What it asks for with these keys.
+    /// Builds a join request with certificate requests for these keys.
     ///
     /// # Errors
     /// When a key cannot be read.
-    pub fn ask(&self, keys: &Keys) -> Result<Ask, pki::Error> {
+    pub fn join_request(&self, keys: &Keys) -> Result<JoinRequest, pki::Error> {
         let serving = node_serving(&self.name, &[]);
-        Ok(Ask {
+        Ok(JoinRequest {
             node_name: self.name.clone(),
             node_password: self.password.reveal().to_owned(),
             addresses: self.addresses.clone(),
@@ -164,30 +164,30 @@ impl Machine {
     }
 }
 
-/// Signs what a machine asks for. Whether it may have it was decided before.
+/// Signs the certificate requests of a join request. The caller has authorized the request.
 ///
 /// # Errors
-/// A request that is damaged or for somebody else.
+/// When a certificate request is damaged or names another identity.
 pub fn sign(
     certs: &ServerCerts,
-    ask: &Ask,
+    request: &JoinRequest,
     settings: ClusterSettings,
     now: u64,
-) -> Result<Answer, pki::Error> {
+) -> Result<JoinResponse, pki::Error> {
     let (client_ca, server_ca) = (certs.client_ca(), certs.server_ca());
-    let serving = node_serving(&ask.node_name, &ask.addresses);
+    let serving = node_serving(&request.node_name, &request.addresses);
     let client = |csr: &str, profile| client_ca.sign_request(csr, &profile, now);
-    Ok(Answer {
-        kubelet_client: client(&ask.kubelet_client, node_client(&ask.node_name))?.cert_pem,
-        kubelet_serving: server_ca.sign_request(&ask.kubelet_serving, &serving, now)?.cert_pem,
-        proxy_client: client(&ask.proxy_client, proxy_client())?.cert_pem,
+    Ok(JoinResponse {
+        kubelet_client: client(&request.kubelet_client, node_client(&request.node_name))?.cert_pem,
+        kubelet_serving: server_ca.sign_request(&request.kubelet_serving, &serving, now)?.cert_pem,
+        proxy_client: client(&request.proxy_client, proxy_client())?.cert_pem,
         server_ca: server_ca.cert_pem().to_owned(),
         client_ca: client_ca.cert_pem().to_owned(),
         settings,
     })
 }
 
-/// Where a server is: `https://host:port`.
+/// The address of a server: `https://host:port`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerAddress {
     /// Name or address, without brackets.
@@ -222,52 +222,52 @@ impl FromStr for ServerAddress {
     }
 }
 
-/// Why a machine did not join.
+/// Errors of joining.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// Nobody answers, or not now: try again.
+    /// The server does not answer, or is not ready yet; transient.
     #[error("{server} does not answer: {why}")]
     Unreachable {
-        /// Who.
+        /// Address of the server.
         server: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// Somebody else answers there.
+    /// The address does not belong to a kube-lite server.
     #[error("{server} is no kube-lite server: {why}")]
     NotAServer {
-        /// Who.
+        /// Address of the server.
         server: String,
-        /// How that shows.
+        /// What the server answered.
         why: String,
     },
-    /// Another CA than the token names, or a server that has no certificate of it; no secret was
-    /// sent.
+    /// The server's CA is not the one in the token, or its certificate is not signed by it. No
+    /// secret was sent.
     #[error("{server}: {why}")]
     WrongCa {
-        /// Who.
+        /// Address of the server.
         server: String,
         /// What is wrong.
         why: String,
     },
-    /// The clocks differ; no secret was sent.
+    /// The clocks of the two machines differ. No secret was sent.
     #[error("{0}")]
     Clock(String),
-    /// The server says no: its reason and its sentence.
+    /// The server refused the request.
     #[error("{message}")]
     Refused {
-        /// One of [`reason`], or what another version says.
+        /// One of [`reason`], or a reason of another version.
         reason: String,
-        /// The server's sentence.
+        /// The server's message.
         message: String,
     },
-    /// Something of this machine's own.
+    /// A failure on this machine, such as an unreadable key.
     #[error("{0}")]
-    Own(String),
+    Local(String),
 }
 
 impl Error {
-    /// Trying the same again may succeed.
+    /// Whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -277,32 +277,32 @@ impl Error {
     }
 }
 
-/// The CA of servers, as somebody at that address shows it, and when that was by their clock.
+/// The CA that an unverified server presents, and the time of its clock.
 #[derive(Debug, Clone)]
-pub struct ShownCa {
+pub struct FetchedCa {
     /// PEM.
     pub pem: String,
-    /// Seconds since the epoch; `None` when the answer does not say.
+    /// Seconds since the epoch; `None` without a `Date` header.
     pub date: Option<i64>,
 }
 
-/// Reads the CA from whoever answers. Nothing secret is sent, nothing is believed yet.
+/// Fetches the CA over an unverified connection. No secret is sent; the caller verifies the result.
 ///
 /// # Errors
-/// When nobody answers, or not as a server does.
-pub async fn shown_ca(dial: &dyn Dial, server: &ServerAddress) -> Result<ShownCa, Error> {
-    let tls = tls::unverified_client(&["http/1.1"]).map_err(|e| Error::Own(e.to_string()))?;
+/// When the server does not answer, or not with a certificate.
+pub async fn fetch_ca(dial: &dyn Dial, server: &ServerAddress) -> Result<FetchedCa, Error> {
+    let tls = tls::unverified_client(&["http/1.1"]).map_err(|e| Error::Local(e.to_string()))?;
     let request = Request::get(CA_PATH).body(Bytes::new());
-    let answered = exchange(dial, server, tls, request).await?;
+    let response = exchange(dial, server, tls, request).await?;
     let not = |why: String| Error::NotAServer { server: server.to_string(), why };
-    if answered.status != StatusCode::OK {
-        return Err(not(format!("it answers {CA_PATH} with {}", answered.status)));
+    if response.status != StatusCode::OK {
+        return Err(not(format!("it answers {CA_PATH} with {}", response.status)));
     }
-    let pem = String::from_utf8(answered.body.to_vec())
+    let pem = String::from_utf8(response.body.to_vec())
         .ok()
         .filter(|pem| pki::certificates(pem).is_ok_and(|all| !all.is_empty()))
         .ok_or_else(|| not(format!("what it has at {CA_PATH} holds no certificate")))?;
-    Ok(ShownCa { pem, date: answered.date })
+    Ok(FetchedCa { pem, date: response.date })
 }
 
 async fn exchange(
@@ -310,95 +310,109 @@ async fn exchange(
     server: &ServerAddress,
     tls: rustls::ClientConfig,
     request: http::Result<Request<Bytes>>,
-) -> Result<Answered, Error> {
-    let request = request.map_err(|e| Error::Own(e.to_string()))?;
+) -> Result<HttpResponse, Error> {
+    let request = request.map_err(|e| Error::Local(e.to_string()))?;
     let at = server.to_string();
-    let fault = match (Exchange { dial, server, tls }).run(request).await {
-        Ok(answered) => match answered.status.as_u16() {
-            // A load balancer before a server that is starting.
-            502..=504 => Fault::Unreachable(format!("it answers {}", answered.status)),
-            _ => return Ok(answered),
+    let error = match (Exchange { dial, server, tls }).run(request).await {
+        Ok(response) => match response.status.as_u16() {
+            // A load balancer in front of a server that is starting.
+            502..=504 => ExchangeError::Unreachable(format!("it answers {}", response.status)),
+            _ => return Ok(response),
         },
-        Err(fault) => fault,
+        Err(error) => error,
     };
-    Err(match fault {
-        Fault::Unreachable(why) => Error::Unreachable { server: at, why },
-        Fault::NotTls(why) => Error::NotAServer { server: at, why },
-        Fault::Certificate(why) => Error::WrongCa { server: at, why },
-        Fault::Expired(why) => Error::Clock(format!("{at}: {why}")),
+    Err(match error {
+        ExchangeError::Unreachable(why) => Error::Unreachable { server: at, why },
+        ExchangeError::NotTls(why) => Error::NotAServer { server: at, why },
+        ExchangeError::Certificate(why) => Error::WrongCa { server: at, why },
+        ExchangeError::Expired(why) => Error::Clock(format!("{at}: {why}")),
     })
 }
 
-/// A server that a CA vouches for, and who asks it.
+/// A client for one server whose certificate must be signed by a given CA.
 #[derive(Clone)]
-pub struct Party<'a> {
-    /// The way there.
+pub struct JoinClient<'a> {
+    /// Opens the connection.
     pub dial: &'a dyn Dial,
-    /// Where it is.
+    /// Address of the server.
     pub server: &'a ServerAddress,
-    /// PEM of its CA.
+    /// PEM of the server's CA.
     pub server_ca: &'a str,
-    /// What proves the right to ask; sent only to a server of this CA. Without one, `cert` says who
-    /// asks.
+    /// Value of the header `Authorization`, sent only to a server of this CA. Without it, `cert`
+    /// authenticates the client.
     pub authorization: Option<&'a Secret>,
-    /// Who asks.
+    /// Client certificate.
     pub cert: Option<Arc<LiveCert>>,
 }
 
-/// Asks to join as a node.
+/// Sends a request to join as a node.
 ///
 /// # Errors
-/// When nobody answers, the server is not of this CA, or it says no.
-pub async fn ask(party: Party<'_>, ask: &Ask) -> Result<Answer, Error> {
-    party.post(JOIN_PATH, ask).await
+/// When the server does not answer, is not signed by this CA, or refuses the request.
+pub async fn send_join_request(
+    party: JoinClient<'_>,
+    request: &JoinRequest,
+) -> Result<JoinResponse, Error> {
+    party.post(JOIN_PATH, request).await
 }
 
-impl Party<'_> {
+impl JoinClient<'_> {
     async fn post<A: Serialize, R: DeserializeOwned>(
         self,
         path: &str,
-        ask: &A,
+        request: &A,
     ) -> Result<R, Error> {
-        let own = |e: &dyn fmt::Display| Error::Own(e.to_string());
+        let own = |e: &dyn fmt::Display| Error::Local(e.to_string());
         let ca = pki::certificates(self.server_ca).map_err(|e| own(&e))?;
         let tls = tls::client(&ca, self.cert, &["http/1.1"]).map_err(|e| own(&e))?;
-        let body = serde_json::to_vec(ask).map_err(|e| own(&e))?;
+        let body = serde_json::to_vec(request).map_err(|e| own(&e))?;
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(path)
             .header(header::CONTENT_TYPE, "application/json");
         if let Some(authorization) = self.authorization {
             let mut value = header::HeaderValue::from_str(authorization.reveal())
-                .map_err(|_| Error::Own("the token cannot stand in a header".into()))?;
+                .map_err(|_| Error::Local("the token cannot stand in a header".into()))?;
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }
-        let answered = exchange(self.dial, self.server, tls, request.body(body.into())).await?;
+        let response = exchange(self.dial, self.server, tls, request.body(body.into())).await?;
         let not = |why: String| Error::NotAServer { server: self.server.to_string(), why };
-        if answered.status == StatusCode::OK {
-            return serde_json::from_slice(&answered.body)
+        if response.status == StatusCode::OK {
+            return serde_json::from_slice(&response.body)
                 .map_err(|e| not(format!("its answer cannot be read: {e}")));
         }
-        match serde_json::from_slice::<Status>(&answered.body) {
+        match serde_json::from_slice::<Status>(&response.body) {
             Ok(status) if status.kind == "Status" && status.code != 404 => {
                 Err(Error::Refused { reason: status.reason, message: status.message })
             }
-            _ => Err(not(format!("it answers {path} with {}", answered.status))),
+            _ => Err(not(format!("it answers {path} with {}", response.status))),
         }
     }
 }
 
-/// What a machine keeps of an answer to its keys.
+/// Why a signed certificate cannot be used with its key.
+#[derive(Debug, thiserror::Error)]
+pub enum LeafError {
+    /// The certificate cannot be parsed.
+    #[error(transparent)]
+    Certificate(#[from] pki::CertificateError),
+    /// The certificate does not match the key.
+    #[error(transparent)]
+    Pair(#[from] ReloadError),
+}
+
+/// Combines a signed certificate chain with its key.
 ///
 /// # Errors
-/// When a certificate is none, or is not for the key.
-pub fn leaf(cert_pem: &str, key_pem: &str) -> Result<Leaf, String> {
+/// When the certificate cannot be parsed or does not match the key.
+pub fn leaf(cert_pem: &str, key_pem: &str) -> Result<Leaf, LeafError> {
     let leaf = Leaf {
         cert_pem: cert_pem.to_owned(),
         key_pem: key_pem.to_owned().into(),
         not_after: pki::request::not_after(cert_pem)?,
     };
-    LiveCert::new(&leaf).map_err(|e| e.to_string())?;
+    LiveCert::new(&leaf)?;
     Ok(leaf)
 }
 

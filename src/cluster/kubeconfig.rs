@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_data_stand_where_kubectl_reads_them() {
+    fn rendered_kubeconfig_has_the_fields_that_kubectl_reads() {
         let user = Leaf { cert_pem: "C".into(), key_pem: "K".to_owned().into(), not_after: 0 };
         let text = render("https://127.0.0.1:6443", "A", &user);
         for line in [

@@ -1,5 +1,5 @@
-//! Certificates of servers and nodes, joining, the servers of an agent and the tunnels to them,
-//! files that clients read.
+//! How machines form a cluster: certificates and CAs, tokens, joining, calls between servers, an
+//! agent's list of servers and the tunnels to them, and kubeconfig files.
 
 pub mod certs;
 mod guarded;

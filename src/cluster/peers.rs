@@ -1,27 +1,26 @@
-//! Messages between servers: bytes there and an answer back, over HTTP/2 and TLS with a certificate
-//! of the cluster's peers on both sides. What the bytes say is not known here.
+//! Calls between servers: opaque request and response messages over HTTP/2 and mutual TLS with peer
+//! certificates of the cluster.
 
 mod calls;
 mod listen;
 
 use std::time::Duration;
 
-pub use calls::{CallError, Calls};
-pub use listen::{Answer, Answers, serve};
+pub use calls::{CallError, PeerClient};
+pub use listen::{PeerHandler, PeerService, serve};
 
-/// Where messages are posted.
+/// Path of messages of the store.
 const PATH: &str = "/v1-kube-lite/member";
-/// Where what is none of the store's is posted.
-const TOLD_PATH: &str = "/v1-kube-lite/tell";
-/// Its connection: beside those of the store, which it must not hold up.
-const TOLD_LANE: u8 = u8::MAX;
-/// The name that every server's certificate for its peers has: members are known by their keys,
-/// addresses may change.
+/// Path of control messages, which do not belong to the store.
+const CONTROL_PATH: &str = "/v1-kube-lite/tell";
+/// Lane of control messages: a separate connection, so that they do not delay the store's.
+const CONTROL_LANE: u8 = u8::MAX;
+/// DNS name in every peer certificate. Members are identified by their keys; addresses may change.
 pub(crate) const PEER_NAME: &str = "kube-lite-peer";
-/// Bytes of one stream that may be on their way, and of all streams of one connection.
+/// HTTP/2 flow-control windows in bytes: of one stream, and of a connection.
 const WINDOWS: (u32, u32) = (1024 * 1024, 4 * 1024 * 1024);
-/// A connection with requests under way is asked after the first, and is lost without an answer
-/// within the second: elections take as long.
+/// Interval and timeout of HTTP/2 keepalive on connections with requests in flight. Elections take
+/// about as long.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! The change of the cluster's CAs and of the key of service accounts: what is given is judged
-//! whole, put by in one file, and taken over at the next start, as k3s does it (`certificate
-//! rotate-ca`). A start that is interrupted takes it over again.
+//! Rotation of the cluster's CAs and service account key, as k3s' `certificate rotate-ca`: the new
+//! files are validated as a whole, stored in one pending file, and applied at the next start. An
+//! interrupted start applies them again.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use base::fs;
-use base::pki::Usage;
 use base::pki::rotation::{self, Texts};
+use base::pki::{RotationError, Usage};
 use serde::{Deserialize, Serialize};
 
-/// Files of the CAs below `server/tls`, without their ends, and what certificates of each are for.
+/// Files of the CAs below `server/tls`, without extension, and the usage of their certificates.
 const CAS: [(&str, Usage); 5] = [
     ("server-ca", Usage::Server),
     ("client-ca", Usage::Client),
@@ -19,9 +19,9 @@ const CAS: [(&str, Usage); 5] = [
     ("etcd/server-ca", Usage::Peer),
     ("etcd/peer-ca", Usage::Peer),
 ];
-/// The keys of service accounts.
+/// File of the keys of service accounts.
 const SERVICE_KEY: &str = "service.key";
-/// Bytes of one given file at most.
+/// Maximum size of a file in bytes.
 const FILE_MAX: u64 = 256 * 1024;
 
 /// Content of files by their path below `server/tls`.
@@ -36,10 +36,10 @@ impl std::fmt::Debug for Files {
 }
 
 impl Files {
-    /// Those that a change can be about, as far as they are in this directory.
+    /// Reads the files that can be rotated from this directory; missing ones are left out.
     ///
     /// # Errors
-    /// A file that cannot be read, or is too large for what it should be.
+    /// When a file cannot be read or is too large.
     pub fn read(tls: &Path) -> io::Result<Self> {
         let mut files = BTreeMap::new();
         for name in names() {
@@ -49,7 +49,7 @@ impl Files {
                     let why = format!("{} is larger than {FILE_MAX} bytes", path.display());
                     return Err(io::Error::new(io::ErrorKind::InvalidData, why));
                 }
-                // An empty file is one that is not given, as in k3s.
+                // An empty file counts as missing, as in k3s.
                 Ok(meta) if meta.len() == 0 => {}
                 Ok(_) => {
                     files.insert(name, fs::read_to_string(&path)?);
@@ -64,24 +64,24 @@ impl Files {
         Ok(Self(files))
     }
 
-    /// Their names, sorted.
+    /// The names of the files, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// Content of one.
+    /// The content of a file.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// SHA-256 of names and contents, in hex: the same on all servers of a cluster.
+    /// SHA-256 of names and contents, in hex; equal on all servers of a cluster.
     pub fn hash(&self) -> String {
         let text = serde_json::to_vec(self).unwrap_or_default();
         let digest = ring::digest::digest(&ring::digest::SHA256, &text);
         digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Without the keys of service accounts.
+    /// Removes the keys of service accounts.
     #[must_use]
     pub fn cas_alone(mut self) -> Self {
         self.0.remove(SERVICE_KEY);
@@ -104,39 +104,79 @@ fn names() -> impl Iterator<Item = String> {
     pairs.chain([SERVICE_KEY.to_owned()])
 }
 
-/// What is to be in the place of what is in use.
+/// Where the new CAs and keys come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Wish {
-    /// All CAs and the key of service accounts made anew, linked to the present ones.
+pub enum RotationSource {
+    /// Generate all CAs and the service account key, cross-signed by the current ones.
     Made,
-    /// These files; what is not among them stays.
+    /// Use these files; others stay unchanged.
     Given(Files),
 }
 
-/// The files that change. With `force` they need not be linked to those in use.
+/// A problem of one of the files of a rotation.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The server lacks a CA of this name.
+    #[error("{0}: this server has no such CA")]
+    MissingCa(&'static str),
+    /// A CA certificate has no key.
+    #[error("{cert}: its key, {key}, is missing")]
+    MissingKey {
+        /// File of the certificate.
+        cert: String,
+        /// File of the key.
+        key: String,
+    },
+    /// A CA key has no certificate.
+    #[error("{key}: its certificate, {cert}, is missing")]
+    MissingCertificate {
+        /// File of the key.
+        key: String,
+        /// File of the certificate.
+        cert: String,
+    },
+    /// A CA or key cannot replace the one in use.
+    #[error("{file}: {source}")]
+    Rotation {
+        /// File of the key, or files of the CA without extension.
+        file: &'static str,
+        /// The reason.
+        source: RotationError,
+    },
+    /// All given files equal those in use.
+    #[error("all that is given is in use already")]
+    Unchanged,
+}
+
+/// Returns the files that change. With `force` the new CAs need not be linked to those in use.
 ///
 /// # Errors
-/// Everything that is wrong with what is given, each by the name of its file; nothing is to be
-/// changed then.
-pub fn plan(in_use: &Files, wish: &Wish, force: bool, now: u64) -> Result<Files, Vec<String>> {
+/// All problems of the given files, each with the name of its file. The caller must not change
+/// anything then.
+pub fn plan(
+    in_use: &Files,
+    source: &RotationSource,
+    force: bool,
+    now: u64,
+) -> Result<Files, Vec<PlanError>> {
     let mut out = Files::default();
     let mut wrong = Vec::new();
     for (ca, usage) in CAS {
         let Some(old) = in_use.texts(ca) else {
-            wrong.push(format!("{ca}: this server has no such CA"));
+            wrong.push(PlanError::MissingCa(ca));
             continue;
         };
-        match new_ca(&old, wish, ca, usage, force, now) {
+        match new_ca(&old, source, ca, usage, force, now) {
             Ok(Some(new)) if new != old => out.put(ca, new),
             Ok(_) => {}
             Err(why) => wrong.push(why),
         }
     }
     let old = in_use.get(SERVICE_KEY).unwrap_or_default();
-    let new = match wish {
-        Wish::Made => rotation::signing_successor(old).map(Some),
-        Wish::Given(files) => {
+    let new = match source {
+        RotationSource::Made => rotation::signing_successor(old).map(Some),
+        RotationSource::Given(files) => {
             files.get(SERVICE_KEY).map(|new| rotation::admit_signing(old, new, force)).transpose()
         }
     };
@@ -145,36 +185,34 @@ pub fn plan(in_use: &Files, wish: &Wish, force: bool, now: u64) -> Result<Files,
             out.0.insert(SERVICE_KEY.to_owned(), new);
         }
         Ok(_) => {}
-        Err(why) => wrong.push(format!("{SERVICE_KEY}: {why}")),
+        Err(source) => wrong.push(PlanError::Rotation { file: SERVICE_KEY, source }),
     }
     match (wrong.is_empty(), out.0.is_empty()) {
         (true, false) => Ok(out),
-        (true, true) => Err(vec!["all that is given is in use already".to_owned()]),
+        (true, true) => Err(vec![PlanError::Unchanged]),
         (false, _) => Err(wrong),
     }
 }
 
 fn new_ca(
     old: &Texts,
-    wish: &Wish,
-    ca: &str,
+    source: &RotationSource,
+    ca: &'static str,
     usage: Usage,
     force: bool,
     now: u64,
-) -> Result<Option<Texts>, String> {
-    let new = match wish {
-        Wish::Made => {
+) -> Result<Option<Texts>, PlanError> {
+    let new = match source {
+        RotationSource::Made => {
             let made = rotation::successor(old, now);
-            made.map_err(|why| format!("{ca}: {why}"))?
+            made.map_err(|source| PlanError::Rotation { file: ca, source })?
         }
-        Wish::Given(files) => {
+        RotationSource::Given(files) => {
             let (cert, key) = (format!("{ca}.crt"), format!("{ca}.key"));
             match (files.get(&cert), files.get(&key)) {
                 (None, None) => return Ok(None),
-                (Some(_), None) => return Err(format!("{cert}: its key, {key}, is missing")),
-                (None, Some(_)) => {
-                    return Err(format!("{key}: its certificate, {cert}, is missing"));
-                }
+                (Some(_), None) => return Err(PlanError::MissingKey { cert, key }),
+                (None, Some(_)) => return Err(PlanError::MissingCertificate { key, cert }),
                 (Some(cert), Some(key)) => {
                     Texts { cert: cert.to_owned(), key: key.to_owned().into() }
                 }
@@ -184,34 +222,36 @@ fn new_ca(
     if new == *old {
         return Ok(None);
     }
-    rotation::admit(old, &new, usage, force, now).map(Some).map_err(|why| format!("{ca}: {why}"))
+    rotation::admit(old, &new, usage, force, now)
+        .map(Some)
+        .map_err(|source| PlanError::Rotation { file: ca, source })
 }
 
-/// Where a change waits for the next start.
-fn place(data_dir: &Path) -> PathBuf {
+/// Path of the pending file.
+fn pending_path(data_dir: &Path) -> PathBuf {
     data_dir.join("server/rotate-ca.json")
 }
 
-/// Puts a change by for the next start, in the place of one that waits there.
+/// Stores a rotation for the next start, replacing a pending one.
 ///
 /// # Errors
-/// When the file cannot be written; what was there still is.
-pub fn put_by(data_dir: &Path, files: &Files) -> io::Result<()> {
+/// When the file cannot be written; an earlier pending rotation is unchanged.
+pub fn store_pending(data_dir: &Path, files: &Files) -> io::Result<()> {
     let text = serde_json::to_vec(files).map_err(io::Error::other)?;
-    fs::write_atomic(&place(data_dir), &text, 0o600)
+    fs::write_atomic(&pending_path(data_dir), &text, 0o600)
 }
 
-/// Whether a change waits for the next start.
-pub fn is_waiting(data_dir: &Path) -> bool {
-    place(data_dir).exists()
+/// Whether a rotation is pending until the next start.
+pub fn is_pending(data_dir: &Path) -> bool {
+    pending_path(data_dir).exists()
 }
 
-/// The change that waits for the next start.
+/// The pending rotation.
 ///
 /// # Errors
-/// When its file is damaged.
-pub fn waiting(data_dir: &Path) -> io::Result<Option<Files>> {
-    let path = place(data_dir);
+/// When the pending file is damaged.
+pub fn pending(data_dir: &Path) -> io::Result<Option<Files>> {
+    let path = pending_path(data_dir);
     if !path.exists() {
         return Ok(None);
     }
@@ -232,19 +272,19 @@ pub fn waiting(data_dir: &Path) -> io::Result<Option<Files>> {
     Ok(Some(files))
 }
 
-/// Takes over what waits, before any of it is used; the names of what changed. Done again whole
-/// when it was interrupted.
+/// Applies the pending rotation before any certificate is loaded; returns the names of the changed
+/// files. Idempotent: an interrupted call is repeated at the next start.
 ///
 /// # Errors
 /// When a file cannot be read or written.
-pub fn take_over(data_dir: &Path) -> io::Result<Vec<String>> {
-    let Some(files) = waiting(data_dir)? else { return Ok(Vec::new()) };
+pub fn apply_pending(data_dir: &Path) -> io::Result<Vec<String>> {
+    let Some(files) = pending(data_dir)? else { return Ok(Vec::new()) };
     let tls = data_dir.join("server/tls");
     for (name, content) in &files.0 {
         let mode = if name.ends_with(".key") { 0o600 } else { 0o644 };
         fs::write_atomic(&tls.join(name), content.as_bytes(), mode)?;
     }
-    let path = place(data_dir);
+    let path = pending_path(data_dir);
     std::fs::remove_file(&path)
         .map_err(|e| io::Error::new(e.kind(), format!("cannot remove {}: {e}", path.display())))?;
     Ok(files.0.into_keys().collect())
@@ -263,49 +303,51 @@ mod tests {
         (dir, files)
     }
 
-    fn only(files: &Files, wanted: &[&str]) -> Wish {
+    fn only(files: &Files, wanted: &[&str]) -> RotationSource {
         let mut files = files.clone();
         files.0.retain(|name, _| wanted.contains(&name.as_str()));
-        Wish::Given(files)
+        RotationSource::Given(files)
     }
 
     #[test]
-    fn what_is_made_is_taken_over_at_the_next_start_however_often_that_is_interrupted() {
+    fn an_interrupted_rotation_is_applied_completely_at_the_next_start() {
         let (dir, old) = cluster();
         assert_eq!(old.names().count(), 11);
-        let new = plan(&old, &Wish::Made, false, pki::now()).unwrap();
+        let new = plan(&old, &RotationSource::Made, false, pki::now()).unwrap();
         assert_eq!(new.names().count(), 11);
-        put_by(dir.path(), &new).unwrap();
+        store_pending(dir.path(), &new).unwrap();
         assert_eq!(Files::read(&dir.path().join("server/tls")).unwrap(), old);
-        assert_eq!(waiting(dir.path()).unwrap().as_ref(), Some(&new));
-        assert!(is_waiting(dir.path()));
-        // Interrupted behind the third file: the rest and the beginning come at the next start.
+        assert_eq!(pending(dir.path()).unwrap().as_ref(), Some(&new));
+        assert!(is_pending(dir.path()));
+        // Interrupted after the third file: the next start writes all files.
         let tls = dir.path().join("server/tls");
         for name in ["client-ca.crt", "client-ca.key", "etcd/peer-ca.crt"] {
             std::fs::write(tls.join(name), new.get(name).unwrap()).unwrap();
         }
-        assert_eq!(take_over(dir.path()).unwrap().len(), 11);
+        assert_eq!(apply_pending(dir.path()).unwrap().len(), 11);
         assert_eq!(Files::read(&tls).unwrap(), new);
-        assert_eq!(take_over(dir.path()).unwrap(), Vec::<String>::new());
-        assert!(!is_waiting(dir.path()));
+        assert_eq!(apply_pending(dir.path()).unwrap(), Vec::<String>::new());
+        assert!(!is_pending(dir.path()));
         use std::os::unix::fs::PermissionsExt as _;
         let mode = |name: &str| tls.join(name).metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!(["server-ca.key", "etcd/peer-ca.key", "service.key"].map(mode), [0o600; 3]);
-        // Certificates of the new CAs are made, with the way to the old ones.
+        // New certificates are issued with the chain to the old CAs.
         let serving = std::fs::read_to_string(tls.join("serving-kube-apiserver.crt")).unwrap();
         certs::ensure(dir.path(), &Names::default()).unwrap();
         let renewed = std::fs::read_to_string(tls.join("serving-kube-apiserver.crt")).unwrap();
         assert_ne!(serving, renewed);
         assert!(renewed.ends_with(new.get("server-ca.crt").unwrap()));
-        // And again.
-        let third = plan(&new, &Wish::Made, false, pki::now()).unwrap();
+        // A second rotation.
+        let third = plan(&new, &RotationSource::Made, false, pki::now()).unwrap();
         assert_eq!(third.names().count(), 11);
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_file_all_at_once() {
+    fn all_problems_are_reported_at_once_with_their_files() {
         let ((_a, old), (_b, other)) = (cluster(), cluster());
-        let told = plan(&old, &Wish::Given(other.clone()), false, pki::now()).unwrap_err();
+        let told =
+            plan(&old, &RotationSource::Given(other.clone()), false, pki::now()).unwrap_err();
+        let told: Vec<String> = told.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 6, "{told:?}");
         for (line, file) in told.iter().zip([
             "server-ca: who believes",
@@ -317,25 +359,34 @@ mod tests {
         ]) {
             assert!(line.starts_with(file), "{line}");
         }
-        assert_eq!(plan(&old, &Wish::Given(other.clone()), true, pki::now()).unwrap(), other);
-        let told = |wish: Wish| plan(&old, &wish, true, pki::now()).unwrap_err().join("; ");
+        assert_eq!(
+            plan(&old, &RotationSource::Given(other.clone()), true, pki::now()).unwrap(),
+            other
+        );
+        let told = |source: RotationSource| {
+            let errors = plan(&old, &source, true, pki::now()).unwrap_err();
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
         assert_eq!(
             told(only(&other, &["server-ca.crt", "client-ca.key"])),
             "server-ca.crt: its key, server-ca.key, is missing; client-ca.key: its certificate, client-ca.crt, is missing"
         );
-        assert_eq!(told(Wish::Given(old.clone())), "all that is given is in use already");
-        assert_eq!(told(Wish::Given(Files::default())), "all that is given is in use already");
+        assert_eq!(told(RotationSource::Given(old.clone())), "all that is given is in use already");
+        assert_eq!(
+            told(RotationSource::Given(Files::default())),
+            "all that is given is in use already"
+        );
         let one = only(&other, &["client-ca.crt", "client-ca.key"]);
         let changed = plan(&old, &one, true, pki::now()).unwrap();
         assert_eq!(changed.names().collect::<Vec<_>>(), ["client-ca.crt", "client-ca.key"]);
     }
 
     #[test]
-    fn a_damaged_or_foreign_change_is_not_taken_over() {
+    fn a_damaged_or_foreign_pending_file_is_not_applied() {
         let (dir, old) = cluster();
         for text in ["{", r#"{"../../etc/passwd": "x"}"#] {
-            std::fs::write(place(dir.path()), text).unwrap();
-            let told = take_over(dir.path()).unwrap_err().to_string();
+            std::fs::write(pending_path(dir.path()), text).unwrap();
+            let told = apply_pending(dir.path()).unwrap_err().to_string();
             assert!(told.contains("rotate-ca.json") && told.contains("again"), "{told}");
         }
         assert_eq!(Files::read(&dir.path().join("server/tls")).unwrap(), old);

@@ -1,9 +1,9 @@
-//! The servers that an agent may use: where they are, which of them answer, and connections to one
-//! that does.
+//! The servers of an agent: their addresses, their health, and a dialer that connects to a reachable
+//! one.
 //!
-//! Addresses come from `--server`, from what servers tell, and from a file that outlives both.
-//! While tunnels run (see [`crate::tunnel`]) they are the evidence of who answers; a dial that
-//! fails is evidence as well.
+//! Addresses come from `--server`, from servers, and from a file that survives restarts. While
+//! tunnels run (see [`crate::tunnel`]), their state determines the health of servers; so do failed
+//! dials.
 
 mod file;
 mod follow;
@@ -26,15 +26,15 @@ pub use follow::follow;
 
 use crate::guarded::Guarded;
 
-/// Where servers listen when an address names no port.
+/// Default port of servers.
 pub const DEFAULT_PORT: u16 = 6443;
-/// Time to reach one server before the next is tried. A lost SYN is sent again after 1 s, the limit
-/// leaves room for that.
+/// Timeout of a dial before the next server is tried. It allows for one retransmitted SYN, which the
+/// kernel sends after 1 s.
 const DIAL_MAX: Duration = Duration::from_secs(3);
-/// Addresses kept; further ones are not taken. A cluster has three to seven servers.
+/// Maximum number of addresses; further ones are ignored. A cluster has three to seven servers.
 const SERVERS_MAX: usize = 32;
 
-/// Why an address or the file of addresses is not taken.
+/// Errors of addresses and of their file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not `https://HOST:PORT`, `HOST:PORT` or `HOST`.
@@ -43,26 +43,26 @@ pub enum Error {
     /// No server is known.
     #[error("no server is known: give --server=https://HOST:PORT")]
     None,
-    /// The file.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// What is known of a server.
+/// Health of a server as the agent observes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// Its tunnel is up.
     Connected,
-    /// It took a connection.
+    /// It accepted a connection.
     Reached,
-    /// Nobody has asked yet.
+    /// No connection was tried yet.
     Untried,
     /// It does not answer.
     Unreachable,
 }
 
 impl Health {
-    /// In one word.
+    /// The name of the state in `kube-lite status`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connected => "connected",
@@ -78,16 +78,16 @@ impl Health {
 pub struct ServerState {
     /// `host:port`.
     pub address: String,
-    /// What is known of it.
+    /// Its health.
     pub state: Health,
-    /// Seconds since that is so.
+    /// Seconds since the last change of `state`.
     pub since_seconds: u64,
-    /// Why it is not reached; empty when it is.
+    /// The last error; empty when the server is reached.
     pub error: String,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ServerEntry {
     address: String,
     health: Health,
     since: Instant,
@@ -96,7 +96,7 @@ struct Entry {
     cut: CancellationToken,
 }
 
-impl Entry {
+impl ServerEntry {
     fn new(address: String) -> Self {
         let (since, cut) = (base::clock::now(), CancellationToken::new());
         Self { address, health: Health::Untried, since, error: String::new(), cut }
@@ -113,10 +113,10 @@ impl Entry {
 
 #[derive(Debug, Default)]
 struct State {
-    entries: Vec<Entry>,
+    entries: Vec<ServerEntry>,
     /// The server of the last connection.
     current: Option<String>,
-    /// Whether tunnels say who answers.
+    /// Whether tunnels run and determine the health of servers.
     tunnels: bool,
 }
 
@@ -126,22 +126,22 @@ struct Inner {
     flag: Option<String>,
     path: PathBuf,
     addresses: watch::Sender<Vec<String>>,
-    /// How often some server answered after none did.
+    /// Counts changes from no reachable server to at least one.
     returns: watch::Sender<u64>,
-    /// Whether some server answers.
+    /// Whether at least one server is reachable.
     answering: watch::Sender<bool>,
 }
 
-/// The list, cheap to clone.
+/// The list of servers, cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Servers(Arc<Inner>);
 
 impl Servers {
-    /// The servers remembered in `directory`, and the one that the flag names.
+    /// Loads the servers from the file in `directory` and adds the one in the flag.
     ///
     /// # Errors
-    /// A flag that is no address, no server at all, or a file that cannot be read. One that cannot
-    /// be understood counts as absent.
+    /// When the flag is not an address, no server is known, or the file cannot be read. A file that
+    /// cannot be parsed counts as absent.
     pub fn open(directory: &Path, flag: Option<&str>) -> Result<Self, Error> {
         let flag = flag.map(parse).transpose()?;
         let path = directory.join("servers.json");
@@ -151,7 +151,7 @@ impl Servers {
         if addresses.is_empty() {
             return Err(Error::None);
         }
-        let entries = addresses.iter().cloned().map(Entry::new).collect();
+        let entries = addresses.iter().cloned().map(ServerEntry::new).collect();
         Ok(Self(Arc::new(Inner {
             state: Mutex::new(State { entries, ..State::default() }),
             flag,
@@ -162,10 +162,10 @@ impl Servers {
         })))
     }
 
-    /// These are all servers, says one of them; that of the flag is kept as the last resort. What
-    /// cannot be understood is left out, and nothing happens when nothing is left. The file is
-    /// written by [`Servers::remember`].
-    pub fn told(&self, addresses: &[String]) {
+    /// Replaces the list by these addresses; the one in the flag stays as the last resort. Invalid
+    /// addresses are skipped; a list without valid ones is ignored. [`Servers::persist`] writes the
+    /// file.
+    pub fn set_addresses(&self, addresses: &[String]) {
         let mut all: Vec<String> = Vec::new();
         for address in addresses.iter().filter_map(|a| parse(a).ok()) {
             if !all.contains(&address) && all.len() < SERVERS_MAX {
@@ -182,10 +182,10 @@ impl Servers {
             for address in &all {
                 let known = before.iter().position(|e| e.address == *address);
                 let entry = known.map(|at| before.swap_remove(at));
-                state.entries.push(entry.unwrap_or_else(|| Entry::new(address.clone())));
+                state.entries.push(entry.unwrap_or_else(|| ServerEntry::new(address.clone())));
             }
             before.iter().for_each(|gone| gone.cut.cancel());
-            self.tell(&state);
+            self.publish_answering(&state);
         }
         self.0.addresses.send_if_modified(|known| {
             let changed = *known != all;
@@ -194,18 +194,18 @@ impl Servers {
         });
     }
 
-    /// Keeps the file equal to the list, until shutdown.
+    /// Writes the file after each change of the list, until shutdown.
     ///
     /// # Errors
-    /// Never: a file that cannot be written is logged, and tried again with the next change.
-    pub async fn remember(self, shutdown: base::Shutdown) -> Result<(), std::convert::Infallible> {
+    /// Never: a failed write is logged and repeated with the next change.
+    pub async fn persist(self, shutdown: base::Shutdown) -> Result<(), std::convert::Infallible> {
         let mut addresses = self.0.addresses.subscribe();
         loop {
             let now = addresses.borrow_and_update().clone();
             let path = self.0.path.clone();
             let written = base::tasks::blocking(move || file::write_changed(&path, &now)).await;
             if let Ok(Err(error)) = written {
-                tracing::warn!(%error, "the addresses of servers are not remembered");
+                tracing::warn!(%error, "cannot write the file of server addresses");
             }
             tokio::select! {
                 changed = addresses.changed() => if changed.is_err() { return Ok(()) },
@@ -214,39 +214,39 @@ impl Servers {
         }
     }
 
-    /// The addresses, `host:port`, told anew with each change.
+    /// The addresses, `host:port`; notifies of each change.
     pub fn addresses(&self) -> watch::Receiver<Vec<String>> {
         self.0.addresses.subscribe()
     }
 
-    /// What is known of each.
+    /// The state of each server.
     pub fn states(&self) -> Vec<ServerState> {
         let state = self.0.state.lock();
-        let line = |e: &Entry| ServerState {
+        let to_state = |e: &ServerEntry| ServerState {
             address: e.address.clone(),
             state: e.health,
             since_seconds: e.since.elapsed().as_secs(),
             error: e.error.clone(),
         };
-        state.entries.iter().map(line).collect()
+        state.entries.iter().map(to_state).collect()
     }
 
-    /// Whether some server answers, as far as is known; told anew with each change.
+    /// Whether at least one server is reachable; notifies of each change.
     pub fn answering(&self) -> watch::Receiver<bool> {
         self.0.answering.subscribe()
     }
 
-    /// From now on tunnels say who answers.
+    /// From now on tunnels determine the health of servers.
     pub(crate) fn tunnels_run(&self) {
         self.0.state.lock().tunnels = true;
     }
 
-    /// The tunnel to a server is up.
+    /// Records that the tunnel to a server is up.
     pub(crate) fn connected(&self, address: &str) {
         self.change(address, |entry| entry.set(Health::Connected, ""));
     }
 
-    /// A server is lost or was not reached: connections made to it end now.
+    /// Records that a server is unreachable and cuts all connections to it.
     pub(crate) fn lost(&self, address: &str, error: &str) {
         self.change(address, |entry| {
             entry.set(Health::Unreachable, error);
@@ -254,8 +254,7 @@ impl Servers {
         });
     }
 
-    /// How a dial ended. A success says less than a tunnel that is down, a failure less than one
-    /// that is up.
+    /// Records the result of a dial. The state of a tunnel takes precedence.
     fn dialled(&self, address: &str, error: Option<&io::Error>) {
         let tunnels = self.0.state.lock().tunnels;
         self.change(address, |entry| match (error, entry.health) {
@@ -269,14 +268,14 @@ impl Servers {
         }
     }
 
-    fn change(&self, address: &str, change: impl FnOnce(&mut Entry)) {
+    fn change(&self, address: &str, change: impl FnOnce(&mut ServerEntry)) {
         let returned = {
             let mut state = self.0.state.lock();
             let before = state.answers();
             if let Some(entry) = state.entries.iter_mut().find(|e| e.address == address) {
                 change(entry);
             }
-            self.tell(&state);
+            self.publish_answering(&state);
             !before && state.answers()
         };
         if returned {
@@ -284,13 +283,14 @@ impl Servers {
         }
     }
 
-    /// Tells whether some server answers, under the lock: what is told last is so.
-    fn tell(&self, state: &State) {
+    /// Publishes whether a server is reachable. Called under the lock, so that the last published
+    /// value is the current one.
+    fn publish_answering(&self, state: &State) {
         let answers = state.answers();
         self.0.answering.send_if_modified(|known| std::mem::replace(known, answers) != answers);
     }
 
-    /// Whom to ask, in this order, each with the token that ends its connections.
+    /// The servers in the order of dialling, each with the token that cuts its connections.
     fn candidates(&self) -> Vec<(String, CancellationToken)> {
         let state = self.0.state.lock();
         let entries: Vec<(&str, Health)> =
@@ -307,7 +307,7 @@ impl State {
     }
 }
 
-/// TCP to `host:port` with a limit, without delay of small writes.
+/// Opens a TCP connection to `host:port` with a timeout and `TCP_NODELAY`.
 pub(crate) async fn connect(address: &str, limit: Duration) -> io::Result<TcpStream> {
     let stream = tokio::time::timeout(limit, TcpStream::connect(address)).await;
     let stream =
@@ -318,7 +318,7 @@ pub(crate) async fn connect(address: &str, limit: Duration) -> io::Result<TcpStr
 
 #[async_trait]
 impl Dial for Servers {
-    /// A connection to a server that answers; whatever host is asked for, it is one of the servers.
+    /// Connects to a reachable server; ignores host and port of the caller.
     async fn dial(&self, _: &str, _: u16) -> io::Result<BoxIo> {
         let mut failures = Vec::new();
         for (address, cut) in self.candidates() {
@@ -344,10 +344,10 @@ impl Dial for Servers {
     }
 }
 
-/// `https://HOST:PORT`, `HOST:PORT` or `HOST` as `host:port`, IPv6 in brackets.
+/// Parses `https://HOST:PORT`, `HOST:PORT` or `HOST`; returns `host:port`, IPv6 in brackets.
 ///
 /// # Errors
-/// When it is none of these.
+/// When the text has another form.
 pub fn parse(text: &str) -> Result<String, Error> {
     let wrong = || Error::Address(text.to_owned());
     let rest = text.trim();

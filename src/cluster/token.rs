@@ -1,5 +1,4 @@
-//! Tokens by which machines join, in k3s's forms: a hash of the CA that they pin, and what proves
-//! the right to join.
+//! Join tokens in the formats of k3s: a hash that pins the CA, and credentials.
 
 pub mod files;
 
@@ -11,20 +10,20 @@ use base::{SecretValue, clock};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// Start of a token that names its CA.
+/// Prefix of a token with a CA hash.
 const PREFIX: &str = "K10";
-/// Hex characters of a SHA-256.
+/// Length of a SHA-256 in hexadecimal characters.
 const HASH_CHARACTERS: usize = 64;
-/// Fewer characters than these can be guessed.
+/// Minimum length of a secret; shorter ones can be guessed.
 pub const SECRET_CHARACTERS_MIN: usize = 16;
-/// Characters of a token and of a secret that are read at all.
+/// Maximum length of a token.
 const CHARACTERS_MAX: usize = 1024;
-/// Characters of the id of a bootstrap token (upstream's `BootstrapTokenIDPattern`).
+/// Length of the id of a bootstrap token (upstream's `BootstrapTokenIDPattern`).
 const ID_CHARACTERS: usize = 6;
-/// Characters of its secret.
+/// Length of the secret of a bootstrap token.
 const BOOTSTRAP_SECRET_CHARACTERS: usize = 16;
 
-/// Text that no log may show, and that is overwritten when it is dropped.
+/// Confidential text: `Debug` does not show it, and its memory is overwritten on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(SecretValue<String>);
 
@@ -34,9 +33,9 @@ impl Secret {
         &self.0
     }
 
-    /// Equality whose time does not depend on the content.
-    pub fn is(&self, other: &str) -> bool {
-        same(&self.0, other)
+    /// Compares in constant time.
+    pub fn matches(&self, other: &str) -> bool {
+        constant_time_eq(&self.0, other)
     }
 }
 
@@ -60,59 +59,59 @@ impl FromStr for Secret {
     }
 }
 
-/// Equality whose time does not depend on where the texts differ: of their digests.
-pub fn same(a: &str, b: &str) -> bool {
+/// Compares two texts by their digests, in a time that does not depend on where they differ.
+pub fn constant_time_eq(a: &str, b: &str) -> bool {
     let digest = |text: &str| ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     let (a, b) = (digest(a), digest(b));
     a.as_ref().iter().zip(b.as_ref()).fold(0_u8, |differ, (x, y)| differ | (x ^ y)) == 0
 }
 
-/// What a token proves.
+/// The credentials of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credentials {
-    /// The secret that all machines of the cluster have.
+    /// The secret that all machines of the cluster share.
     Shared {
         /// `server` or `node`.
         user: String,
         /// Its secret.
         secret: Secret,
     },
-    /// `id.secret`, with an end of its own.
+    /// A bootstrap token `id.secret`, which expires.
     Bootstrap(Secret),
 }
 
-/// A token that was read.
+/// A parsed token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The CA that it names, 64 hex characters; `None` for a short token.
+    /// SHA-256 of the CA, 64 hex characters; `None` for a short token.
     pub ca_hash: Option<String>,
-    /// What it proves.
+    /// Its credentials.
     pub credentials: Credentials,
 }
 
-/// A text that is no token; the text is not repeated, as it may be a secret with a slip of the pen.
+/// Why a text is not a token. The messages do not contain the text, as it may be a mistyped secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadToken {
-    /// Nothing.
+    /// The text is empty.
     #[error("it is empty")]
     Empty,
-    /// Too long.
+    /// The text is too long.
     #[error("it is longer than {CHARACTERS_MAX} characters")]
     Long,
-    /// A space, a line break or the like inside.
+    /// The text contains a space or a control character.
     #[error("it holds a space or a control character")]
     Space,
-    /// `K10` and something else than a hash.
+    /// `K10` is not followed by a hash.
     #[error(
         "after K10 there must be 64 hexadecimal characters and \"::\"; was it cut when it was copied?"
     )]
     Hash,
-    /// Nothing or nobody behind the hash.
+    /// The hash is not followed by valid credentials.
     #[error("after \"::\" there must be server:SECRET, node:SECRET or a bootstrap token ID.SECRET")]
     Credentials,
 }
 
-/// Id and secret, when it has the form of a bootstrap token (`[a-z0-9]{6}.[a-z0-9]{16}`).
+/// Splits a bootstrap token (`[a-z0-9]{6}.[a-z0-9]{16}`) into id and secret.
 pub fn bootstrap_parts(text: &str) -> Option<(&str, &str)> {
     let (id, secret) = text.split_once('.')?;
     let plain = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -123,10 +122,10 @@ pub fn bootstrap_parts(text: &str) -> Option<(&str, &str)> {
     .then_some((id, secret))
 }
 
-/// Reads a token as it was typed or stands in a file.
+/// Parses a token from a flag or a file.
 ///
 /// # Errors
-/// What is wrong with its form.
+/// When the text has none of the formats.
 pub fn parse(text: &str) -> Result<Token, BadToken> {
     let text = text.trim();
     if text.is_empty() {
@@ -139,7 +138,7 @@ pub fn parse(text: &str) -> Result<Token, BadToken> {
         return Err(BadToken::Space);
     }
     let Some(rest) = text.strip_prefix(PREFIX) else {
-        return Ok(Token { ca_hash: None, credentials: short(text) });
+        return Ok(Token { ca_hash: None, credentials: short_credentials(text) });
     };
     let (hash, rest) = rest.split_once("::").ok_or(BadToken::Hash)?;
     let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -159,8 +158,8 @@ pub fn parse(text: &str) -> Result<Token, BadToken> {
     Ok(Token { ca_hash: (!hash.is_empty()).then_some(hash), credentials })
 }
 
-/// A token without a hash: a bootstrap token, or a secret alone, which is that of a node here.
-fn short(text: &str) -> Credentials {
+/// Credentials of a token without a hash: a bootstrap token, or a secret of user `node`.
+fn short_credentials(text: &str) -> Credentials {
     if bootstrap_parts(text).is_some() {
         return Credentials::Bootstrap(Secret::from(text.to_owned()));
     }
@@ -168,7 +167,7 @@ fn short(text: &str) -> Credentials {
 }
 
 impl Token {
-    /// The value of the header `Authorization` that shows it.
+    /// The value of the header `Authorization` for this token.
     pub fn authorization(&self) -> Secret {
         Secret::from(match &self.credentials {
             Credentials::Shared { user, secret } => {
@@ -178,11 +177,11 @@ impl Token {
         })
     }
 
-    /// The whole token of this CA.
+    /// Renders the token with the hash of this CA.
     ///
     /// # Errors
     /// When `ca_pem` holds no certificate.
-    pub fn render(&self, ca_pem: &str) -> Result<String, String> {
+    pub fn render(&self, ca_pem: &str) -> Result<String, base::pki::CertificateError> {
         let hash = base::pki::ca_hash(ca_pem)?;
         Ok(match &self.credentials {
             Credentials::Shared { user, secret } => {
@@ -193,7 +192,7 @@ impl Token {
     }
 }
 
-/// User and secret of a header `Authorization: Basic …`.
+/// Parses user and secret of a header `Authorization: Basic …`.
 pub fn basic(header: &str) -> Option<(String, Secret)> {
     let (scheme, rest) = header.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") {
@@ -204,14 +203,14 @@ pub fn basic(header: &str) -> Option<(String, Secret)> {
     Some((user.to_owned(), Secret::from(secret.to_owned())))
 }
 
-/// A new secret of 128 random bits, in hex.
+/// Generates a secret of 128 random bits, in hex.
 pub fn new_secret() -> Secret {
     let mut bytes = [0; 16];
     clock::random_bytes(&mut bytes);
     Secret::from(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
-/// A new bootstrap token, `id.secret`.
+/// Generates a bootstrap token, `id.secret`.
 pub fn new_bootstrap() -> String {
     let mut text = random_plain(ID_CHARACTERS);
     text.push('.');
@@ -219,14 +218,14 @@ pub fn new_bootstrap() -> String {
     text
 }
 
-/// Random characters of `[a-z0-9]`, each as likely as the others.
+/// Uniformly random characters of `[a-z0-9]`.
 fn random_plain(length: usize) -> String {
     const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut text = String::with_capacity(length);
     while text.len() < length {
         let mut byte = [0];
         clock::random_bytes(&mut byte);
-        // 252 is the last multiple of 36 that a byte holds.
+        // Bytes from 252 on are rejected: 252 is the largest multiple of 36 in a byte.
         if let Some(c) = ALPHABET.get(usize::from(byte[0] % 36)).filter(|_| byte[0] < 252) {
             text.push(char::from(*c));
         }
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_k3s_is_read() {
+    fn all_token_formats_of_k3s_are_parsed() {
         let hash = Some(HASH.to_owned());
         for (text, ca_hash, credentials) in [
             (format!("K10{HASH}::server:abc"), hash.clone(), shared("server", "abc")),
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_token_is_refused_without_being_repeated() {
+    fn a_malformed_token_is_refused_and_not_shown() {
         for (text, want) in [
             ("", BadToken::Empty),
             (" \n", BadToken::Empty),
@@ -290,18 +289,18 @@ mod tests {
     }
 
     #[test]
-    fn headers_carry_what_the_token_proves() {
+    fn authorization_headers_contain_the_credentials() {
         let token = parse(&format!("K10{HASH}::node:s:t")).unwrap();
         assert_eq!(token.authorization().reveal(), "Basic bm9kZTpzOnQ=");
         let (user, secret) = basic("basic bm9kZTpzOnQ=").unwrap();
-        assert!(user == "node" && secret.is("s:t") && !secret.is("s:"));
+        assert!(user == "node" && secret.matches("s:t") && !secret.matches("s:"));
         assert!(basic("Bearer x").is_none() && basic("Basic !").is_none());
         let token = parse("abcdef.0123456789abcdef").unwrap();
         assert_eq!(token.authorization().reveal(), "Bearer abcdef.0123456789abcdef");
     }
 
     #[test]
-    fn new_bootstrap_tokens_have_upstreams_form() {
+    fn generated_bootstrap_tokens_match_the_upstream_pattern() {
         let (a, b) = (new_bootstrap(), new_bootstrap());
         assert!(bootstrap_parts(&a).is_some() && a != b, "{a} {b}");
         assert_eq!(new_secret().reveal().len(), 32);

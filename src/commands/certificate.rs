@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cluster::rotation::{Files, Wish};
+use cluster::rotation::{Files, RotationSource};
 
 use super::{Command, Environment, Output, block_on};
 use crate::certificates::socket::ask;
@@ -38,8 +38,8 @@ async fn run(command: &CertificateCommand, data_dir: &Path) -> Result<String, Re
 
 async fn rotate_ca(args: &RotateCaArgs, data_dir: &Path) -> Result<String, Refusal> {
     let wish = match &args.path {
-        Some(path) => Wish::Given(given(path, data_dir)?),
-        None => Wish::Made,
+        Some(path) => RotationSource::Given(given(path, data_dir)?),
+        None => RotationSource::Made,
     };
     let question = Question { wish, force: args.force };
     let answer = ask(data_dir, &question).await.map_err(|e| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use apiserver::encryption::{Keys, Ring, Wish};
 use base::{Backoff, Shutdown};
 use bytes::Bytes;
-use cluster::peers::Calls;
+use cluster::peers::PeerClient;
 use serde::{Deserialize, Serialize};
 use store::{Member, Members, Role};
 
@@ -74,9 +74,9 @@ impl Place {
     }
 }
 
-async fn asked(calls: &Calls, address: &str, ask: &Ask, within: Option<Duration>) -> Told {
+async fn asked(calls: &PeerClient, address: &str, ask: &Ask, within: Option<Duration>) -> Told {
     let message = serde_json::to_vec(ask).map_err(|e| e.to_string())?;
-    let call = calls.tell(address, Bytes::from(message));
+    let call = calls.call_control(address, Bytes::from(message));
     let answer = match within {
         Some(within) => tokio::time::timeout(within, call)
             .await
@@ -170,7 +170,7 @@ impl Sealing {
 pub(crate) async fn catch_up(
     keys: &Keys,
     members: &Members,
-    calls: &Calls,
+    calls: &PeerClient,
     joined: bool,
     shutdown: &Shutdown,
 ) {

@@ -303,7 +303,7 @@ fn secret(
     file: Option<&Path>,
 ) -> Result<Option<Secret>, Refusal> {
     let given = read_token(flag, token, file)?;
-    let chosen = given.as_ref().map(cluster::token::files::chosen).transpose();
+    let chosen = given.as_ref().map(cluster::token::files::validate_secret).transpose();
     chosen.map_err(|e| BAD_VALUE.refuse_usage(format!("--{flag}: {e}")))
 }
 

@@ -20,9 +20,9 @@ use base::{Kind, Tasks};
 use cluster::certs::{Names, ServerCerts};
 use cluster::join;
 use cluster::join::files::{node_password, store_node_password};
-use cluster::peers::Calls;
+use cluster::peers::PeerClient;
 use cluster::token::files::{Error, TokenFiles};
-use cluster::tunnel::{Pace, Tunnels};
+use cluster::tunnel::{HeartbeatConfig, Tunnels};
 use store::{Backend, Members};
 use tokio::net::TcpListener;
 
@@ -106,13 +106,13 @@ pub(crate) async fn start(
     let identity = StoreIdentity::open(config, &db)?;
     // Before anything reads a CA.
     match &identity {
-        Some(own) if cluster::rotation::is_waiting(&config.machine.data_dir) => {
+        Some(own) if cluster::rotation::is_pending(&config.machine.data_dir) => {
             own.forget_files()?
         }
         Some(own) => own.check_files()?,
         None => {}
     }
-    let changed = cluster::rotation::take_over(&config.machine.data_dir);
+    let changed = cluster::rotation::apply_pending(&config.machine.data_dir);
     let changed = changed.map_err(|e| DATA_DIR.refuse(e))?;
     if !changed.is_empty() {
         tracing::info!(files = changed.join(" "), "CAs and keys were changed");
@@ -166,7 +166,7 @@ pub(crate) async fn start(
     };
     check_keys(config, &place.keys, &store, &*transformer).await?;
     let objects = Objects::new(Arc::clone(&store), Some(transformer), schema, tasks);
-    let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
+    let pace = if config.fast_node_loss { HeartbeatConfig::FAST } else { HeartbeatConfig::CALM };
     let tunnels = Tunnels::new(
         pace,
         join::digest(&told, certs.server_ca().cert_pem(), certs.client_ca().cert_pem()),
@@ -316,7 +316,7 @@ async fn open(
     entered: Option<Entered<'_>>,
     place: &Arc<Place>,
     [tasks, store_tasks, peer_tasks]: [&Tasks; 3],
-) -> Result<(Arc<dyn Backend>, Arc<Members>, Arc<members::Listener>, Arc<Calls>), Refusal> {
+) -> Result<(Arc<dyn Backend>, Arc<Members>, Arc<members::Listener>, Arc<PeerClient>), Refusal> {
     let mut settings = store::Config::new(db);
     settings.cluster = identity.map(StoreIdentity::store);
     settings.record = identity.map(StoreIdentity::file);

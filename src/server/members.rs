@@ -14,7 +14,7 @@ use base::pki::tls;
 use base::{Backoff, Kind, Problems, Shutdown, Tasks};
 use bytes::Bytes;
 use cluster::certs::ServerCerts;
-use cluster::peers::{self, Answer, Answers, Calls};
+use cluster::peers::{self, PeerClient, PeerHandler, PeerService};
 use store::{
     Backend, CallError, Lane, MAX_MESSAGE_BYTES, MemberOptions, Members, Peer, PeerConnection,
     Transport,
@@ -36,7 +36,7 @@ const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_s
 
 /// The store's messages over connections of peers.
 #[derive(Debug)]
-struct Way(Arc<Calls>);
+struct Way(Arc<PeerClient>);
 
 #[async_trait]
 impl Transport for Way {
@@ -54,8 +54,8 @@ impl Transport for Way {
 
 struct Here(Arc<Members>, Arc<Place>, PathBuf);
 
-impl Answers for Here {
-    fn connected(&self) -> Arc<dyn Answer> {
+impl PeerService for Here {
+    fn handler(&self) -> Arc<dyn PeerHandler> {
         Arc::new(Peering(self.0.accept_connection(), Arc::clone(&self.1), self.2.clone()))
     }
 }
@@ -63,12 +63,12 @@ impl Answers for Here {
 struct Peering(PeerConnection, Arc<Place>, PathBuf);
 
 #[async_trait]
-impl Answer for Peering {
+impl PeerHandler for Peering {
     async fn answer(&self, message: &[u8]) -> Vec<u8> {
         self.0.answer(message).await
     }
 
-    async fn told(&self, message: &[u8]) -> Vec<u8> {
+    async fn answer_control(&self, message: &[u8]) -> Vec<u8> {
         match crate::certificates::peers::answer(&self.2, message).await {
             Some(told) => told,
             None => self.1.answer(message).await,
@@ -85,11 +85,11 @@ pub(crate) fn seat(
     certs: &ServerCerts,
     joins: bool,
     tasks: &Tasks,
-) -> Result<(MemberOptions, Arc<Calls>), Refusal> {
+) -> Result<(MemberOptions, Arc<PeerClient>), Refusal> {
     let ca = certs.peer_ca().bundle();
     let tls =
         tls::client(&ca, Some(Arc::clone(&certs.peer)), &["h2"]).map_err(|e| DATA_DIR.refuse(e))?;
-    let calls = Arc::new(Calls::new(tls, MAX_MESSAGE_BYTES, tasks.clone()));
+    let calls = Arc::new(PeerClient::new(tls, MAX_MESSAGE_BYTES, tasks.clone()));
     let address = SocketAddr::new(config.advertise, config.peer_port).to_string();
     let transport = Arc::new(Way(Arc::clone(&calls)));
     Ok((MemberOptions { address, transport, join: joins }, calls))

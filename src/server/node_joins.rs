@@ -20,7 +20,7 @@ use base::pki;
 use client::{Client, Informers};
 use cluster::certs::ServerCerts;
 use cluster::join::servers::{MEMBER_PATH, SHARED_PATH};
-use cluster::join::{self, Ask, CA_PATH, JOIN_PATH, reason};
+use cluster::join::{self, CA_PATH, JOIN_PATH, JoinRequest, reason};
 use cluster::token::files::TokenFiles;
 use cluster::token::{self, Secret};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -174,7 +174,7 @@ impl Joining {
         &self,
         from: IpAddr,
         proved: &Proved,
-        ask: Ask,
+        ask: JoinRequest,
     ) -> Result<Response<Body>, Status> {
         self.check(from, proved, &ask)?;
         let password: Secret = ask.node_password.parse().unwrap_or_else(|never| match never {});
@@ -253,7 +253,7 @@ impl Joining {
             Status::internal("the server cannot read its tokens, its log says why")
         })?;
         let (server, agent) =
-            (secret.is(secrets.server.reveal()), secret.is(secrets.agent.reveal()));
+            (secret.matches(secrets.server.reveal()), secret.matches(secrets.agent.reveal()));
         Ok(match user {
             "server" if server => Some(Proved::Server),
             "node" if server | agent => Some(Proved::Token),
@@ -262,7 +262,7 @@ impl Joining {
     }
 
     /// Name, addresses and version.
-    fn check(&self, from: IpAddr, proved: &Proved, ask: &Ask) -> Result<(), Status> {
+    fn check(&self, from: IpAddr, proved: &Proved, ask: &JoinRequest) -> Result<(), Status> {
         let bad = |why: String| Err(refuse(400, reason::BAD_REQUEST, why));
         let (certs, name) = (&self.settings.certs, &ask.node_name);
         skew::check(VERSION, &ask.version).map_err(|why| refuse(403, reason::VERSION_SKEW, why))?;

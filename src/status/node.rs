@@ -66,7 +66,7 @@ pub(crate) fn rotated(data_dir: &Path, started: u64) -> Option<Problem> {
     };
     let server = std::fs::read_dir(data_dir.join("server"));
     let leaves = server.into_iter().flatten().flatten().any(|e| rotated(e.path()).is_some());
-    if !leaves && !cluster::rotation::is_waiting(data_dir) {
+    if !leaves && !cluster::rotation::is_pending(data_dir) {
         return None;
     }
     Some(Problem::new(

@@ -81,7 +81,8 @@ impl SigningKey {
     /// # Errors
     /// If one of the keys is unusable.
     pub fn all(pem: &str) -> Result<(Self, Vec<PublicKey>), BadKey> {
-        let mut keys = base::pki::rotation::keys(pem).map_err(BadKey)?.into_iter();
+        let mut keys =
+            base::pki::rotation::keys(pem).map_err(|e| BadKey(e.to_string()))?.into_iter();
         let signs = keys.next().ok_or_else(|| BadKey("the file holds no key".into()))?;
         let former = keys.map(|pair| Self::of(&pair).map(|key| key.public));
         Ok((Self::of(&signs)?, former.collect::<Result<_, _>>()?))

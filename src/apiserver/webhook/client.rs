@@ -85,7 +85,7 @@ impl Client {
             .tls
             .get_or_try_init(|| external_roots::client(&self.config.ca_bundle, false, None))
             .await
-            .map_err(CallError::Config)?;
+            .map_err(|e| CallError::Config(e.to_string()))?;
         let exchange = async {
             let (response, sender, address) =
                 self.send(request, tls).await.map_err(|e| failed(&e))?;

@@ -200,7 +200,7 @@ impl Poster {
         let tls = self.tls.get_or_try_init(|| {
             external_roots::client(&trust.bundle, trust.unverified, trust.certificate.clone())
         });
-        let tls = Arc::clone(tls.await?);
+        let tls = Arc::clone(tls.await.map_err(|e| e.to_string())?);
         let name = ServerName::try_from(trust.name.clone()).map_err(|e| e.to_string())?;
         let io = TlsConnector::from(tls).connect(name, io).await;
         io.map(|io| Box::new(io) as BoxIo).map_err(|e| errors::handshake(&trust.name, &e))

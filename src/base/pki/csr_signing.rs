@@ -12,7 +12,7 @@ use rcgen::{
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 
-use super::Ca;
+use super::{Ca, CsrError, SigningError};
 
 /// Certificates start this long before now, which shortens their lifetime unless it is below
 /// [`SHORT`] (`signer.go`).
@@ -23,7 +23,7 @@ const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 
 /// The subject of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct CsrSubject {
     /// Common name: the user.
     pub common_name: String,
     /// Organisations: the groups.
@@ -47,67 +47,61 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     four.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))
 }
 
-impl Asked {
+impl CsrSubject {
     /// Reads a request, PEM, whose signature must be that of its key.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn of(pem: &[u8]) -> Result<Self, String> {
-        let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(|e| e.to_string())?;
+    pub fn parse(pem: &[u8]) -> Result<Self, CsrError> {
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(CsrError::Pem)?;
         let (_, request) =
-            X509CertificationRequest::from_der(&block.contents).map_err(|e| e.to_string())?;
+            X509CertificationRequest::from_der(&block.contents).map_err(CsrError::Der)?;
         let signed = request.verify_signature();
-        signed.map_err(|e| format!("its signature cannot be verified: {e}"))?;
+        signed.map_err(CsrError::Signature)?;
         let info = &request.certification_request_info;
         let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| {
-            attribute.as_str().map(str::to_owned).map_err(|e| e.to_string())
+            attribute.as_str().map(str::to_owned).map_err(CsrError::Subject)
         };
         let organizations = info.subject.iter_organization().map(text).collect::<Result<_, _>>()?;
         let names = info.subject.iter_common_name().map(text).collect::<Result<Vec<_>, _>>()?;
-        let mut asked = Self {
+        let mut subject = Self {
             organizations,
             key: info.subject_pki.raw.to_vec(),
             common_name: names.last().cloned().unwrap_or_default(),
             ..Self::default()
         };
-        let known = asked.organizations.len() + names.len().min(1);
-        asked.other = info.subject.iter_attributes().count() != known;
+        let known = subject.organizations.len() + names.len().min(1);
+        subject.other = info.subject.iter_attributes().count() != known;
         for extension in request.requested_extensions().into_iter().flatten() {
             let ParsedExtension::SubjectAlternativeName(names) = extension else { continue };
             for name in &names.general_names {
                 match name {
-                    GeneralName::DNSName(name) => asked.dns.push((*name).to_owned()),
-                    GeneralName::RFC822Name(name) => asked.emails.push((*name).to_owned()),
-                    GeneralName::URI(name) => asked.uris.push((*name).to_owned()),
-                    GeneralName::IPAddress(bytes) => asked
-                        .ips
-                        .push(address(bytes).ok_or("an address of it has neither 4 nor 16 bytes")?),
-                    _ => {
-                        return Err("a name of it is of a kind that no certificate has here".into());
+                    GeneralName::DNSName(name) => subject.dns.push((*name).to_owned()),
+                    GeneralName::RFC822Name(name) => subject.emails.push((*name).to_owned()),
+                    GeneralName::URI(name) => subject.uris.push((*name).to_owned()),
+                    GeneralName::IPAddress(bytes) => {
+                        subject.ips.push(address(bytes).ok_or(CsrError::AddressLength)?)
                     }
+                    _ => return Err(CsrError::NameKind),
                 }
             }
         }
-        Ok(asked)
+        Ok(subject)
     }
 
-    fn params(&self, usages: &[String]) -> Result<CertificateParams, String> {
+    fn params(&self, usages: &[String]) -> Result<CertificateParams, SigningError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
         if self.other || self.organizations.len() > kinds.len() {
-            return Err(
-                "subjects of a common name and at most two organizations are signed here, \
-                 no others"
-                    .into(),
-            );
+            return Err(SigningError::Subject);
         }
         for (kind, organization) in kinds.into_iter().zip(&self.organizations) {
             params.distinguished_name.push(kind, organization.as_str());
         }
         params.distinguished_name.push(DnType::CommonName, self.common_name.as_str());
         let text = |name: &String| {
-            name.as_str().try_into().map_err(|_| format!("{name:?} is no text of ASCII"))
+            name.as_str().try_into().map_err(|_| SigningError::NotAscii(name.clone()))
         };
         let names = &mut params.subject_alt_names;
         for name in &self.dns {
@@ -132,7 +126,7 @@ impl Asked {
                 "server auth" => {
                     params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth)
                 }
-                other => return Err(format!("no certificate is signed here for usage {other:?}")),
+                other => return Err(SigningError::Usage(other.to_owned())),
             }
         }
         params.is_ca = IsCa::ExplicitNoCa;
@@ -147,27 +141,26 @@ impl Ca {
     ///
     /// # Errors
     /// A key, subject or usage that is not signed here; a CA that has ended.
-    pub fn grant(
+    pub fn sign_csr(
         &self,
-        asked: &Asked,
+        subject: &CsrSubject,
         usages: &[String],
         valid: Duration,
         now: u64,
-    ) -> Result<String, String> {
-        let (_, own) = X509Certificate::from_der(&self.der).map_err(|e| e.to_string())?;
+    ) -> Result<String, SigningError> {
+        let (_, own) = X509Certificate::from_der(&self.der).map_err(SigningError::Ca)?;
         let end = u64::try_from(own.validity().not_after.timestamp()).unwrap_or(0);
         if now >= end {
-            return Err(format!("the signer has expired: NotAfter={}", own.validity().not_after));
+            return Err(SigningError::Expired(own.validity().not_after));
         }
-        let mut params = asked.params(usages)?;
+        let mut params = subject.params(usages)?;
         let epoch = rcgen::date_time_ymd(1970, 1, 1);
         let now = Duration::from_secs(now);
         let valid = if valid < SHORT { valid } else { valid.saturating_sub(BACKDATE) };
         params.not_before = epoch + now.saturating_sub(BACKDATE);
         params.not_after = epoch + now.saturating_add(valid).min(Duration::from_secs(end));
-        let key = SubjectPublicKeyInfo::from_der(&asked.key)
-            .map_err(|e| format!("its key is of a kind that is not signed here: {e}"))?;
-        params.signed_by(&key, &self.issuer).map(|cert| cert.pem()).map_err(|e| e.to_string())
+        let key = SubjectPublicKeyInfo::from_der(&subject.key).map_err(SigningError::KeyKind)?;
+        params.signed_by(&key, &self.issuer).map(|cert| cert.pem()).map_err(SigningError::Sign)
     }
 }
 
@@ -199,15 +192,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::load_or_create(&dir.path().join("c"), &dir.path().join("k"), "ca").unwrap();
         let now = super::super::now();
-        let asked = Asked::of(request(&["dev", "ops"], &["a.b", "192.0.2.7"]).as_bytes()).unwrap();
+        let subject =
+            CsrSubject::parse(request(&["dev", "ops"], &["a.b", "192.0.2.7"]).as_bytes()).unwrap();
         assert_eq!(
-            (asked.common_name.as_str(), &*asked.organizations),
+            (subject.common_name.as_str(), &*subject.organizations),
             ("jane", &words(&["dev", "ops"])[..])
         );
-        assert_eq!((asked.dns.len(), asked.ips.len()), (1, 1));
+        assert_eq!((subject.dns.len(), subject.ips.len()), (1, 1));
         let usages = words(&["digital signature", "client auth"]);
         let signed = |valid| {
-            let pem = ca.grant(&asked, &usages, Duration::from_secs(valid), now).unwrap();
+            let pem = ca.sign_csr(&subject, &usages, Duration::from_secs(valid), now).unwrap();
             super::super::certificates(&pem).unwrap().remove(0)
         };
         let der = signed(3600);
@@ -240,18 +234,19 @@ mod tests {
     fn what_cannot_be_signed_is_told_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::load_or_create(&dir.path().join("c"), &dir.path().join("k"), "ca").unwrap();
-        let asked = Asked::of(request(&["dev"], &[]).as_bytes()).unwrap();
-        let said = |asked: &Asked, usage: &str, now| {
-            ca.grant(asked, &words(&[usage]), SHORT, now).unwrap_err()
+        let subject = CsrSubject::parse(request(&["dev"], &[]).as_bytes()).unwrap();
+        let refusal = |subject: &CsrSubject, usage: &str, now| {
+            ca.sign_csr(subject, &words(&[usage]), SHORT, now).unwrap_err().to_string()
         };
         let now = super::super::now();
-        assert!(said(&asked, "cert sign", now).contains("usage \"cert sign\""));
+        assert!(refusal(&subject, "cert sign", now).contains("usage \"cert sign\""));
         assert!(
-            said(&asked, "client auth", now + 4000 * 86_400).contains("the signer has expired")
+            refusal(&subject, "client auth", now + 4000 * 86_400)
+                .contains("the signer has expired")
         );
-        let many = Asked { organizations: words(&["a", "b", "c"]), ..asked };
-        assert!(said(&many, "client auth", now).contains("at most two organizations"));
-        assert!(Asked::of(b"").is_err());
+        let many = CsrSubject { organizations: words(&["a", "b", "c"]), ..subject };
+        assert!(refusal(&many, "client auth", now).contains("at most two organizations"));
+        assert!(CsrSubject::parse(b"").is_err());
         // Another key than that of the signature.
         let pem = request(&["dev"], &[]);
         let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();
@@ -260,6 +255,8 @@ mod tests {
         forged[at..at + 4].copy_from_slice(b"root");
         let forged = super::super::rotation::pem(&forged.into())
             .replace("CERTIFICATE", "CERTIFICATE REQUEST");
-        assert!(Asked::of(forged.as_bytes()).unwrap_err().contains("signature"));
+        assert!(
+            CsrSubject::parse(forged.as_bytes()).unwrap_err().to_string().contains("signature")
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::certificates;
+use super::{CertificateError, certificates};
 
 /// One certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,16 +23,16 @@ pub struct CertificateInfo {
 ///
 /// # Errors
 /// Why the text cannot be parsed.
-pub fn describe(pem: &str) -> Result<Vec<CertificateInfo>, String> {
+pub fn describe(pem: &str) -> Result<Vec<CertificateInfo>, CertificateError> {
     let all = certificates(pem)?;
     if all.is_empty() {
-        return Err("holds no certificate".into());
+        return Err(CertificateError::Missing);
     }
-    all.iter().map(|der| one(der)).collect()
+    all.iter().map(|der| describe_one(der)).collect()
 }
 
-fn one(der: &[u8]) -> Result<CertificateInfo, String> {
-    let (_, cert) = X509Certificate::from_der(der).map_err(|e| e.to_string())?;
+fn describe_one(der: &[u8]) -> Result<CertificateInfo, CertificateError> {
+    let (_, cert) = X509Certificate::from_der(der).map_err(CertificateError::Der)?;
     let extended = cert.extended_key_usage().ok().flatten().map(|usage| usage.value);
     let signs = cert.key_usage().ok().flatten().is_some_and(|usage| usage.value.key_cert_sign());
     let usages = [

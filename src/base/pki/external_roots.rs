@@ -11,7 +11,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::tls::AnyServer;
-use super::{system, tls};
+use super::{RootsError, system, tls};
 use crate::pki::reloadable_cert::LiveCert;
 
 /// A client for HTTP/1.1 only: a single HTTP/2 connection would keep one endpoint busy (Kubernetes
@@ -25,10 +25,9 @@ pub async fn client(
     bundle: &[u8],
     unverified: bool,
     certificate: Option<Arc<LiveCert>>,
-) -> Result<Arc<ClientConfig>, String> {
-    let bad = |why: String| format!("unable to load root certificates: {why}");
+) -> Result<Arc<ClientConfig>, RootsError> {
     let made = tls::client(&[], certificate, &["http/1.1"]);
-    let mut config = made.map_err(|e| bad(e.to_string()))?;
+    let mut config = made.map_err(RootsError::Config)?;
     let provider = Arc::clone(config.crypto_provider());
     if unverified {
         config.dangerous().set_certificate_verifier(Arc::new(AnyServer::new(provider)));
@@ -39,9 +38,10 @@ pub async fn client(
     } else {
         String::from_utf8_lossy(bundle).into_owned()
     };
-    let roots: Vec<CertificateDer<'static>> = super::certificates(&pem).map_err(bad)?;
+    let roots: Vec<CertificateDer<'static>> =
+        super::certificates(&pem).map_err(RootsError::Parse)?;
     if roots.is_empty() {
-        return Err(bad("the bundle holds no certificate".to_owned()));
+        return Err(RootsError::Empty);
     }
     let mut store = rustls::RootCertStore::empty();
     // What webpki cannot use as an anchor may still be pinned: Go takes any certificate of the
@@ -52,7 +52,7 @@ pub async fn client(
     } else {
         let verifier =
             WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider.clone());
-        Some(verifier.build().map_err(|e| bad(e.to_string()))?)
+        Some(verifier.build().map_err(RootsError::Verifier)?)
     };
     let supported = provider.signature_verification_algorithms;
     let verifier = Pinning { chains, pinned: roots, supported };

@@ -9,6 +9,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::error::KeyGenerationError;
 use super::{Error, certificates};
 
 /// What comes before the 32 bytes of an Ed25519 key in PKCS#8 (RFC 8410). The form with the public
@@ -39,7 +40,7 @@ impl KeyKind {
         }
     }
 
-    fn generate(self) -> Result<KeyPair, String> {
+    fn generate(self) -> Result<KeyPair, KeyGenerationError> {
         let algorithm: &'static SignatureAlgorithm = match self {
             Self::EcdsaP256 => &rcgen::PKCS_ECDSA_P256_SHA256,
             Self::EcdsaP384 => &rcgen::PKCS_ECDSA_P384_SHA384,
@@ -47,14 +48,14 @@ impl KeyKind {
                 let mut der = ED25519_PREFIX.to_vec();
                 let mut seed = [0; 32];
                 let random = ring::rand::SystemRandom::new();
-                random.fill(&mut seed).map_err(|_| "the system gives no randomness".to_owned())?;
+                random.fill(&mut seed).map_err(|_| KeyGenerationError::Random)?;
                 der.extend(seed);
                 let der = PrivatePkcs8KeyDer::from(der);
                 let made = KeyPair::from_pkcs8_der_and_sign_algo(&der, &rcgen::PKCS_ED25519);
-                return made.map_err(|e| e.to_string());
+                return made.map_err(KeyGenerationError::Key);
             }
         };
-        KeyPair::generate_for(algorithm).map_err(|e| e.to_string())
+        KeyPair::generate_for(algorithm).map_err(KeyGenerationError::Key)
     }
 }
 
@@ -78,7 +79,7 @@ impl std::fmt::Debug for Stub {
 /// When the generator fails.
 pub fn stub(kind: KeyKind) -> Result<Stub, Error> {
     let failed = |why: String| Error::Sign { name: "a pod's request".into(), why };
-    let key = kind.generate().map_err(failed)?;
+    let key = kind.generate().map_err(|e| failed(e.to_string()))?;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let request = params.serialize_request(&key).map_err(|e| failed(e.to_string()))?;

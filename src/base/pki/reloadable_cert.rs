@@ -6,12 +6,12 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{SignatureScheme, crypto};
 
-use super::{Leaf, certificates};
+use super::{CertificateError, Leaf, certificates};
 
 /// The certificate of new connections; replaced on renewal. Established connections are not
 /// affected.
@@ -19,33 +19,40 @@ pub struct LiveCert(RwLock<Arc<CertifiedKey>>);
 
 /// A certificate and key that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("certificate cannot be used: {0}")]
-pub struct Unusable(String);
+pub enum ReloadError {
+    /// The certificate cannot be parsed.
+    #[error("certificate cannot be used: {0}")]
+    Certificate(#[source] CertificateError),
+    /// The key cannot be parsed.
+    #[error("certificate cannot be used: no PEM key: {0}")]
+    Key(#[source] pem::Error),
+    /// The key has an unsupported algorithm or belongs to another certificate.
+    #[error("certificate cannot be used: {0}")]
+    Pair(#[source] rustls::Error),
+}
 
-fn certified(leaf: &Leaf) -> Result<Arc<CertifiedKey>, Unusable> {
-    let chain = certificates(&leaf.cert_pem).map_err(Unusable)?;
-    let key = PrivateKeyDer::from_pem_slice(leaf.key_pem.as_bytes())
-        .map_err(|e| Unusable(format!("no PEM key: {e}")))?;
+fn certified(leaf: &Leaf) -> Result<Arc<CertifiedKey>, ReloadError> {
+    let chain = certificates(&leaf.cert_pem).map_err(ReloadError::Certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(leaf.key_pem.as_bytes()).map_err(ReloadError::Key)?;
     let provider = crypto::ring::default_provider();
-    let made =
-        CertifiedKey::from_der(chain, key, &provider).map_err(|e| Unusable(e.to_string()))?;
-    Ok(Arc::new(made))
+    let certified = CertifiedKey::from_der(chain, key, &provider).map_err(ReloadError::Pair)?;
+    Ok(Arc::new(certified))
 }
 
 impl LiveCert {
-    /// Serves with this certificate.
+    /// Creates it with this certificate and key.
     ///
     /// # Errors
-    /// When the PEM is bad, or key and certificate do not belong together.
-    pub fn new(leaf: &Leaf) -> Result<Arc<Self>, Unusable> {
+    /// When the PEM is invalid, or key and certificate do not match.
+    pub fn new(leaf: &Leaf) -> Result<Arc<Self>, ReloadError> {
         Ok(Arc::new(Self(RwLock::new(certified(leaf)?))))
     }
 
-    /// Serves new connections with this one.
+    /// Replaces the certificate for new connections.
     ///
     /// # Errors
-    /// As [`LiveCert::new`]; the old one then goes on.
-    pub fn set(&self, leaf: &Leaf) -> Result<(), Unusable> {
+    /// As [`LiveCert::new`]; the old certificate then stays in use.
+    pub fn set(&self, leaf: &Leaf) -> Result<(), ReloadError> {
         let fresh = certified(leaf)?;
         *self.0.write() = fresh;
         Ok(())

@@ -9,7 +9,10 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest, X
 
 use crate::SecretValue;
 
-use super::{Ca, Error, LEAF_VALIDITY, Leaf, Profile, certificates, set_validity};
+use super::error::RequestMismatch;
+use super::{
+    Ca, CertificateError, Error, LEAF_VALIDITY, Leaf, Profile, certificates, set_validity,
+};
 
 /// A new key, as PEM (PKCS#8, ECDSA P-256).
 ///
@@ -43,9 +46,9 @@ pub fn request(profile: &Profile, key_pem: &str) -> Result<String, Error> {
 ///
 /// # Errors
 /// What is wrong with the text.
-pub fn not_after(cert_pem: &str) -> Result<i64, String> {
-    let der = certificates(cert_pem)?.into_iter().next().ok_or("holds no certificate")?;
-    let (_, cert) = X509Certificate::from_der(&der).map_err(|e| e.to_string())?;
+pub fn not_after(cert_pem: &str) -> Result<i64, CertificateError> {
+    let der = certificates(cert_pem)?.into_iter().next().ok_or(CertificateError::Missing)?;
+    let (_, cert) = X509Certificate::from_der(&der).map_err(CertificateError::Der)?;
     Ok(cert.validity().not_after.timestamp())
 }
 
@@ -80,10 +83,10 @@ impl Ca {
         let bad = |why: String| Error::Sign { name: profile.common_name.clone(), why };
         let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes())
             .map_err(|e| bad(format!("no PEM request: {e}")))?;
-        check(&der, profile).map_err(bad)?;
+        check(&der, profile).map_err(|e| bad(e.to_string()))?;
         let request = CertificateSigningRequestParams::from_der(&der)
             .map_err(|e| bad(format!("no request: {e}")))?;
-        let mut params = profile.params().map_err(bad)?;
+        let mut params = profile.params().map_err(|e| bad(e.to_string()))?;
         set_validity(&mut params, now, LEAF_VALIDITY);
         let cert =
             params.signed_by(&request.public_key, &self.issuer).map_err(|e| bad(e.to_string()))?;
@@ -99,14 +102,13 @@ impl Ca {
 }
 
 /// The request names exactly the profile's user and group, and nothing else.
-fn check(der: &[u8], profile: &Profile) -> Result<(), String> {
-    let (rest, request) =
-        X509CertificationRequest::from_der(der).map_err(|e| format!("no request: {e}"))?;
+fn check(der: &[u8], profile: &Profile) -> Result<(), RequestMismatch> {
+    let (rest, request) = X509CertificationRequest::from_der(der).map_err(RequestMismatch::Der)?;
     if !rest.is_empty() {
-        return Err("the request has bytes behind its end".into());
+        return Err(RequestMismatch::TrailingBytes);
     }
     if request.certification_request_info.iter_attributes().next().is_some() {
-        return Err("the request asks for names or usages, which are the server's to decide".into());
+        return Err(RequestMismatch::Extensions);
     }
     let subject = &request.certification_request_info.subject;
     let wanted: Vec<&str> = profile
@@ -116,7 +118,7 @@ fn check(der: &[u8], profile: &Profile) -> Result<(), String> {
         .chain([profile.common_name.as_str()])
         .collect();
     if names(subject) != Some(wanted) {
-        return Err(format!("the request is for {subject}"));
+        return Err(RequestMismatch::Subject(subject.to_string()));
     }
     Ok(())
 }

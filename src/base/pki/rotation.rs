@@ -19,7 +19,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::SecretValue;
 
-use super::{Ca, Error, Profile, Usage, certificates, tls};
+use super::{
+    Ca, CertificateError, ChainError, Error, KeyError, Profile, RotationError, Usage, certificates,
+    tls,
+};
 
 /// Certificates in a bundle, and keys in a file, at most: every handshake carries the bundle.
 const MANY: usize = 16;
@@ -81,17 +84,16 @@ fn pair(key: &PrivateKeyDer<'_>) -> Option<KeyPair> {
 ///
 /// # Errors
 /// What is wrong with the text.
-pub fn keys(pem: &str) -> Result<Vec<KeyPair>, String> {
+pub fn keys(pem: &str) -> Result<Vec<KeyPair>, KeyError> {
     let mut found = Vec::new();
     for key in PrivateKeyDer::pem_slice_iter(pem.as_bytes()) {
-        let key = key.map_err(|e| format!("no PEM key: {e}"))?;
-        let known = "is of a kind that is not known; use P-256, P-384, Ed25519 or RSA of at least 2048 bits";
-        found.push(pair(&key).ok_or_else(|| format!("key {} in it {known}", found.len() + 1))?);
+        let key = key.map_err(KeyError::Pem)?;
+        found.push(pair(&key).ok_or(KeyError::Unsupported(found.len() + 1))?);
     }
     match found.len() {
-        0 => Err("holds no private key that can be read (encrypted ones cannot)".into()),
+        0 => Err(KeyError::Missing),
         1..=MANY => Ok(found),
-        _ => Err(format!("holds more than {MANY} keys")),
+        _ => Err(KeyError::TooMany(MANY)),
     }
 }
 
@@ -101,8 +103,8 @@ fn believed(
     anchors: RootCertStore,
     usage: Usage,
     now: u64,
-) -> Result<(), String> {
-    let (end, rest) = leaf.split_first().ok_or("there is no certificate")?;
+) -> Result<(), ChainError> {
+    let (end, rest) = leaf.split_first().ok_or(ChainError::Empty)?;
     let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(now));
     let (anchors, provider) = (Arc::new(anchors), Arc::new(default_provider()));
     if usage != Usage::Server {
@@ -110,14 +112,14 @@ fn believed(
             Arc::clone(&anchors),
             Arc::clone(&provider),
         );
-        let verifier = verifier.build().map_err(|e| e.to_string())?;
-        verifier.verify_client_cert(end, rest, at).map_err(|e| e.to_string())?;
+        let verifier = verifier.build().map_err(ChainError::ClientVerifier)?;
+        verifier.verify_client_cert(end, rest, at).map_err(ChainError::Verify)?;
     }
     if usage != Usage::Client {
         let verifier = WebPkiServerVerifier::builder_with_provider(anchors, provider);
-        let verifier = verifier.build().map_err(|e| e.to_string())?;
-        let name = ServerName::try_from(PROBE).map_err(|e| e.to_string())?;
-        verifier.verify_server_cert(end, rest, &name, &[], at).map_err(|e| e.to_string())?;
+        let verifier = verifier.build().map_err(ChainError::ServerVerifier)?;
+        let name = ServerName::try_from(PROBE).map_err(ChainError::Name)?;
+        verifier.verify_server_cert(end, rest, &name, &[], at).map_err(ChainError::Verify)?;
     }
     Ok(())
 }
@@ -125,10 +127,10 @@ fn believed(
 /// Whom a certificate names that only answers the question whether such ones are believed.
 const PROBE: &str = "probe";
 
-fn probe(ca: &Ca, usage: Usage, now: u64) -> Result<Vec<CertificateDer<'static>>, String> {
+fn probe(ca: &Ca, usage: Usage, now: u64) -> Result<Vec<CertificateDer<'static>>, RotationError> {
     let profile = Profile { usage, ..Profile::server(PROBE, &[PROBE.to_owned()], &[]) };
-    let leaf = ca.issue_at(&profile, now).map_err(|e| e.to_string())?;
-    certificates(&leaf.cert_pem)
+    let leaf = ca.issue_at(&profile, now).map_err(RotationError::Issue)?;
+    certificates(&leaf.cert_pem).map_err(RotationError::Bundle)
 }
 
 /// A new CA in the place of `old`, in the form in which it is kept; `usage` is what its
@@ -144,54 +146,48 @@ pub fn admit(
     usage: Usage,
     force: bool,
     now: u64,
-) -> Result<Texts, String> {
-    let chain = certificates(&new.cert).map_err(|why| format!("the certificate: {why}"))?;
-    let first = chain.first().ok_or("the certificate: the file holds none")?;
-    if chain.len() > MANY {
-        return Err(format!("the certificate: the file holds more than {MANY}"));
+) -> Result<Texts, RotationError> {
+    check_ca_certificate(&new.cert, now)?;
+    let key = keys(&new.key).map_err(RotationError::Key)?.swap_remove(0);
+    let kept = Texts { cert: new.cert.clone(), key: key.serialize_pem().into() };
+    let new = Ca::parse(kept.cert.clone(), &kept.key).map_err(RotationError::Pair)?;
+    let leaf = probe(&new, usage, now)?;
+    believed(&leaf, tls::roots(&new.bundle())?, usage, now).map_err(RotationError::Untrusted)?;
+    // A machine that joins knows only the end of the chain, by the hash in its token.
+    let end = super::ca_hash(&kept.cert).and_then(|hash| named(&kept.cert, &hash));
+    let end = end.map_err(RotationError::Bundle)?;
+    believed(&leaf, tls::roots(&end)?, usage, now).map_err(RotationError::ChainEnd)?;
+    if force {
+        return Ok(kept);
     }
-    let (_, parsed) =
-        X509Certificate::from_der(first).map_err(|e| format!("the certificate: {e}"))?;
+    let old = Ca::parse(old.cert.clone(), &old.key).map_err(RotationError::CaInUse)?;
+    believed(&leaf, tls::roots(&old.bundle())?, usage, now).map_err(RotationError::NewUntrusted)?;
+    let leaf = probe(&old, usage, now)?;
+    believed(&leaf, tls::roots(&new.bundle())?, usage, now).map_err(RotationError::OldUntrusted)?;
+    Ok(kept)
+}
+
+/// Checks that the first certificate of a file is a CA certificate that is valid at `now`, in
+/// seconds since the epoch.
+fn check_ca_certificate(pem: &str, now: u64) -> Result<(), RotationError> {
+    let chain = certificates(pem).map_err(RotationError::Certificate)?;
+    let first = chain.first().ok_or(RotationError::NoCertificate)?;
+    if chain.len() > MANY {
+        return Err(RotationError::TooManyCertificates(MANY));
+    }
+    let (_, parsed) = X509Certificate::from_der(first)
+        .map_err(|e| RotationError::Certificate(CertificateError::Der(e)))?;
     let authority = parsed.basic_constraints().ok().flatten().is_some_and(|b| b.value.ca);
     let signs = parsed.key_usage().ok().flatten().is_none_or(|usage| usage.value.key_cert_sign());
     if !authority || !signs {
-        return Err("the first certificate is not one of a CA (basicConstraints CA:TRUE, keyUsage keyCertSign)".into());
+        return Err(RotationError::NotCa);
     }
     let (from, to) = (parsed.validity().not_before, parsed.validity().not_after);
     let now_signed = i64::try_from(now).unwrap_or(i64::MAX);
     if to.timestamp() <= now_signed || from.timestamp() > now_signed {
-        return Err(format!(
-            "the first certificate is valid from {from} to {to}, which is not now"
-        ));
+        return Err(RotationError::NotValidNow { from, to });
     }
-    let key = keys(&new.key).map_err(|why| format!("the key: {why}"))?.swap_remove(0);
-    let kept = Texts { cert: new.cert.clone(), key: key.serialize_pem().into() };
-    let new = Ca::parse(kept.cert.clone(), &kept.key).map_err(|bad| match bad {
-        super::Half::Key(why) => format!("the key: {why}"),
-        super::Half::Cert(why) => format!("the certificate: {why}"),
-    })?;
-    let anchors = |ca: &Ca| tls::roots(&ca.bundle()).map_err(|e| e.to_string());
-    let leaf = probe(&new, usage, now)?;
-    believed(&leaf, anchors(&new)?, usage, now)
-        .map_err(|why| format!("certificates of it would be believed by nobody: {why}"))?;
-    // Who joins knows the end of its chain, by the hash in the token, and nothing else.
-    let end = super::ca_hash(&kept.cert).and_then(|hash| named(&kept.cert, &hash))?;
-    believed(&leaf, tls::roots(&end).map_err(|e| e.to_string())?, usage, now).map_err(|why| {
-        format!("its chain does not lead to the certificate that ends it by name: {why}")
-    })?;
-    if force {
-        return Ok(kept);
-    }
-    let old = Ca::parse(old.cert.clone(), &old.key)
-        .map_err(|bad| format!("the CA in use: {}", bad.why()))?;
-    believed(&leaf, anchors(&old)?, usage, now).map_err(|why| {
-        format!("who believes the CA in use would not believe certificates of the new one ({why}); have its certificate, or one above it, signed by the CA in use and put that one into the file, too, or use --force")
-    })?;
-    let leaf = probe(&old, usage, now)?;
-    believed(&leaf, anchors(&new)?, usage, now).map_err(|why| {
-        format!("certificates that the CA in use has signed would not be believed any more ({why}); append the certificate of the CA in use to the file, or use --force")
-    })?;
-    Ok(kept)
+    Ok(())
 }
 
 impl Ca {
@@ -232,10 +228,9 @@ impl Ca {
 ///
 /// # Errors
 /// When the CA cannot be used, or signing fails.
-pub fn successor(old: &Texts, now: u64) -> Result<Texts, String> {
-    let old = Ca::parse(old.cert.clone(), &old.key)
-        .map_err(|bad| format!("the CA in use: {}", bad.why()))?;
-    old.successor(now).map_err(|e| e.to_string())
+pub fn successor(old: &Texts, now: u64) -> Result<Texts, RotationError> {
+    let old = Ca::parse(old.cert.clone(), &old.key).map_err(RotationError::CaInUse)?;
+    old.successor(now).map_err(RotationError::Issue)
 }
 
 /// A certificate as PEM, in the form in which we and openssl write it.
@@ -255,25 +250,22 @@ pub fn pem(der: &CertificateDer<'_>) -> String {
 ///
 /// # Errors
 /// Keys that cannot be used; without `force`, when the one that signs now is not among them.
-pub fn admit_signing(old: &str, new: &str, force: bool) -> Result<String, String> {
+pub fn admit_signing(old: &str, new: &str, force: bool) -> Result<String, RotationError> {
     if new.contains("PUBLIC KEY-----") {
-        return Err(
-            "holds a public key; only private keys are known here, append the former file as it is"
-                .into(),
-        );
+        return Err(RotationError::PublicKey);
     }
-    let new = keys(new)?;
+    let new = keys(new).map_err(RotationError::SigningKeys)?;
     let known = |key: &KeyPair| {
         key.is_compatible(&rcgen::PKCS_ECDSA_P256_SHA256)
             || key.is_compatible(&rcgen::PKCS_RSA_SHA256)
     };
     if let Some(at) = new.iter().position(|key| !known(key)) {
-        return Err(format!("key {} in it is neither P-256 nor RSA", at + 1));
+        return Err(RotationError::SigningKeyKind(at + 1));
     }
-    let old = keys(old).map_err(|why| format!("the file in use {why}"))?;
+    let old = keys(old).map_err(RotationError::KeysInUse)?;
     let signs = old.first().map(spki);
     if !force && !new.iter().any(|key| Some(spki(key)) == signs) {
-        return Err("lacks the key that signs tokens now, so that all tokens would end; append the file in use to it, or use --force".into());
+        return Err(RotationError::LacksSigningKey);
     }
     Ok(new.iter().map(KeyPair::serialize_pem).collect())
 }
@@ -282,9 +274,9 @@ pub fn admit_signing(old: &str, new: &str, force: bool) -> Result<String, String
 ///
 /// # Errors
 /// When the keys in use cannot be read.
-pub fn signing_successor(old: &str) -> Result<String, String> {
-    let new = KeyPair::generate().map_err(|e| e.to_string())?;
-    let former = keys(old).map_err(|why| format!("the file in use {why}"))?;
+pub fn signing_successor(old: &str) -> Result<String, RotationError> {
+    let new = KeyPair::generate().map_err(RotationError::Generate)?;
+    let former = keys(old).map_err(RotationError::KeysInUse)?;
     let all = [new].into_iter().chain(former).take(MANY);
     Ok(all.map(|key| key.serialize_pem()).collect())
 }
@@ -299,7 +291,7 @@ fn spki(key: &KeyPair) -> Vec<u8> {
 ///
 /// # Errors
 /// What is wrong with the text.
-pub fn named(bundle: &str, hash: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+pub fn named(bundle: &str, hash: &str) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let all = certificates(bundle)?;
     if all.len() == 1 && super::ca_hash(bundle)? == hash {
         return Ok(all);

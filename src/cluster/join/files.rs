@@ -1,4 +1,4 @@
-//! What a machine keeps of having joined, in `<data>/agent`: written once everything was answered,
+//! The files of a joined machine in `<data>/agent`. They are written after a complete response,
 //! `join.json` last.
 
 use std::net::IpAddr;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use settings::ClusterSettings;
 
-use super::{Answer, Keys, Machine, ServerAddress, leaf};
+use super::{JoinResponse, Keys, LeafError, Machine, ServerAddress, leaf};
 use crate::password;
 use crate::token::Secret;
 
-/// Says that everything else is there.
+/// Written last: its presence means that all other files are complete.
 const RECORD: &str = "join.json";
-/// The node's password.
+/// File of the node's password.
 const PASSWORD: &str = "node-password";
 
 /// A machine that has joined.
@@ -26,7 +26,7 @@ pub struct Joined {
     pub node_name: String,
     /// The server that it joined, `https://host:port`.
     pub server: String,
-    /// The addresses that its certificate names.
+    /// The addresses in its serving certificate.
     pub addresses: Vec<IpAddr>,
     /// The settings of the cluster.
     pub settings: ClusterSettings,
@@ -36,7 +36,7 @@ pub struct Joined {
     pub client_ca: String,
     /// User `system:node:<name>`.
     pub kubelet_client: Leaf,
-    /// Of the kubelet API.
+    /// Serving certificate of the kubelet API.
     pub kubelet_serving: Leaf,
     /// User `system:kube-proxy`.
     pub proxy_client: Leaf,
@@ -52,13 +52,13 @@ struct Record {
     settings: ClusterSettings,
 }
 
-/// Why the files cannot be used.
+/// Errors of the files of a joined machine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file.
+    /// A file cannot be read or written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// A file with something else in it.
+    /// A file has invalid content.
     #[error("{path}: {why}")]
     Content {
         /// The file.
@@ -73,16 +73,16 @@ fn content(path: &Path, why: impl ToString) -> Error {
 }
 
 impl Joined {
-    /// Puts an answer together with the keys it is for.
+    /// Combines a response with the keys of its request.
     ///
     /// # Errors
-    /// When a certificate is not for its key.
+    /// When a certificate does not match its key.
     pub fn new(
         machine: &Machine,
         server: &ServerAddress,
         keys: &Keys,
-        answer: Answer,
-    ) -> Result<Self, String> {
+        answer: JoinResponse,
+    ) -> Result<Self, LeafError> {
         Ok(Self {
             node_name: machine.name.clone(),
             server: server.to_string(),
@@ -96,10 +96,10 @@ impl Joined {
         })
     }
 
-    /// Reads what is kept; `None` for a machine that has not joined.
+    /// Reads the files; `None` for a machine that has not joined.
     ///
     /// # Errors
-    /// Files that are unreadable, damaged or do not belong together.
+    /// When files are unreadable, damaged or do not match each other.
     pub fn load(directory: &Path) -> Result<Option<Self>, Error> {
         let at = |file: &str| directory.join(file);
         if !at(RECORD).exists() {
@@ -133,8 +133,8 @@ impl Joined {
         }))
     }
 
-    /// Writes everything that differs from what is there. A renewal keeps the keys, so that the
-    /// machine can start whenever it is interrupted.
+    /// Writes all files whose content differs. A renewal keeps the keys, so an interrupted one
+    /// leaves a usable state.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -169,12 +169,12 @@ impl Joined {
         write(RECORD.into(), &text)
     }
 
-    /// What it has of the cluster, as [`super::digest`] sums it up.
+    /// The digest of the cluster's settings and CAs, as [`super::digest`] computes it.
     pub fn digest(&self) -> String {
         super::digest(&self.settings, &self.server_ca, &self.client_ca)
     }
 
-    /// Its keys.
+    /// The private keys.
     pub fn keys(&self) -> Keys {
         Keys {
             kubelet_client: self.kubelet_client.key_pem.clone(),
@@ -183,19 +183,19 @@ impl Joined {
         }
     }
 
-    /// When the first of its certificates ends, in seconds since the epoch.
+    /// The earliest expiry of its certificates, in seconds since the epoch.
     pub fn not_after(&self) -> i64 {
         let ends = [&self.kubelet_client, &self.kubelet_serving, &self.proxy_client];
         ends.into_iter().map(|leaf| leaf.not_after).min().unwrap_or_default()
     }
 
-    /// Whether it is time to renew them at `now`, in seconds since the epoch.
+    /// Whether the certificates must be renewed at `now`, in seconds since the epoch.
     pub fn is_due(&self, now: u64) -> bool {
         due_at(self.not_after(), now)
     }
 }
 
-/// The password in `<data>/agent/node-password`, or a new one that is not written yet.
+/// The password in `<data>/agent/node-password`, or a new one that has not been written.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -207,12 +207,12 @@ pub fn node_password(directory: &Path) -> Result<Secret, Error> {
     let text = fs::read_to_string(&path)?;
     let text = text.trim();
     if text.len() < password::CHARACTERS_MIN {
-        return Err(content(&path, "holds no password; remove the file to join anew"));
+        return Err(content(&path, "holds no password; remove the file to join again"));
     }
     Ok(text.parse().unwrap_or_else(|never: std::convert::Infallible| match never {}))
 }
 
-/// Keeps it.
+/// Writes the node's password.
 ///
 /// # Errors
 /// When the file cannot be written.

@@ -1,4 +1,5 @@
-//! One request over one HTTPS connection, whose failures tell a dead server from a wrong one.
+//! One request over one HTTPS connection. Its errors distinguish an unreachable server from a wrong
+//! one.
 
 use std::io;
 use std::time::Duration;
@@ -15,32 +16,32 @@ use tokio_rustls::client::TlsStream;
 
 use super::{SERVER_NAME, ServerAddress};
 
-/// From connecting to the last byte (k3s's).
+/// Timeout of the whole exchange (the value of k3s).
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of an answer: certificates, CAs and the cluster's facts.
+/// Maximum size of a response in bytes: certificates, CAs and the cluster's settings.
 const ANSWER_MAX: usize = 256 * 1024;
 
-/// What came back.
-pub(super) struct Answered {
+/// A response, read to its end.
+pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
     /// The server's clock, seconds since the epoch.
     pub(super) date: Option<i64>,
 }
 
-/// Why nothing came back.
-pub(super) enum Fault {
-    /// Try again.
+/// Why an exchange failed.
+pub(super) enum ExchangeError {
+    /// The server does not answer; transient.
     Unreachable(String),
-    /// Something else than TLS is spoken.
+    /// The server does not speak TLS.
     NotTls(String),
-    /// The certificate is not of the CA.
+    /// The certificate is not signed by the CA.
     Certificate(String),
-    /// It is, and one of the clocks is wrong.
+    /// The certificate is signed by the CA, but not valid at this machine's time.
     Expired(String),
 }
 
-/// Where to.
+/// An exchange with one server.
 pub(super) struct Exchange<'a> {
     pub(super) dial: &'a dyn Dial,
     pub(super) server: &'a ServerAddress,
@@ -49,7 +50,10 @@ pub(super) struct Exchange<'a> {
 
 impl Exchange<'_> {
     /// Sends the request and reads the whole answer.
-    pub(super) async fn run(self, mut request: Request<Bytes>) -> Result<Answered, Fault> {
+    pub(super) async fn run(
+        self,
+        mut request: Request<Bytes>,
+    ) -> Result<HttpResponse, ExchangeError> {
         let name = ServerName::try_from(SERVER_NAME).map_err(|e| unreachable_by(&e))?;
         let host = header::HeaderValue::from_static(SERVER_NAME);
         request.headers_mut().insert(header::HOST, host);
@@ -64,35 +68,39 @@ impl Exchange<'_> {
             talk(stream, request.map(Full::new)).await
         };
         tokio::time::timeout(TIMEOUT, all).await.unwrap_or_else(|_| {
-            Err(Fault::Unreachable(format!("no answer within {} s", TIMEOUT.as_secs())))
+            Err(ExchangeError::Unreachable(format!("no answer within {} s", TIMEOUT.as_secs())))
         })
     }
 }
 
-fn unreachable_by(error: &dyn std::fmt::Display) -> Fault {
-    Fault::Unreachable(error.to_string())
+fn unreachable_by(error: &dyn std::fmt::Display) -> ExchangeError {
+    ExchangeError::Unreachable(error.to_string())
 }
 
-fn handshake(error: &io::Error) -> Fault {
+fn handshake(error: &io::Error) -> ExchangeError {
     let tls = error.get_ref().and_then(|e| e.downcast_ref::<TlsError>());
     match tls {
-        Some(TlsError::InvalidMessage(_)) => Fault::NotTls("it does not speak TLS".into()),
+        Some(TlsError::InvalidMessage(_)) => ExchangeError::NotTls("it does not speak TLS".into()),
         Some(TlsError::InvalidCertificate(
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. },
-        )) => {
-            Fault::Expired(format!("its certificate is not valid at this machine's time: {error}"))
-        }
-        Some(TlsError::InvalidCertificate(why)) => Fault::Certificate(format!(
-            "its own certificate is not one of the CA that it shows ({why}); somebody between may pass for the server"
+        )) => ExchangeError::Expired(format!(
+            "its certificate is not valid at this machine's time: {error}"
         )),
-        _ => Fault::Unreachable(error.to_string()),
+        Some(TlsError::InvalidCertificate(why)) => ExchangeError::Certificate(format!(
+            "its own certificate is not one of the CA that it shows ({why}); a machine in between may \
+             impersonate the server"
+        )),
+        _ => ExchangeError::Unreachable(error.to_string()),
     }
 }
 
-async fn talk(stream: TlsStream<BoxIo>, request: Request<Full<Bytes>>) -> Result<Answered, Fault> {
+async fn talk(
+    stream: TlsStream<BoxIo>,
+    request: Request<Full<Bytes>>,
+) -> Result<HttpResponse, ExchangeError> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|e| unreachable_by(&e))?;
@@ -101,16 +109,16 @@ async fn talk(stream: TlsStream<BoxIo>, request: Request<Full<Bytes>>) -> Result
         let (parts, body) = response.into_parts();
         let body =
             Limited::new(body, ANSWER_MAX).collect().await.map_err(|e| unreachable_by(&e))?;
-        Ok(Answered { status: parts.status, body: body.to_bytes(), date: date(&parts.headers) })
+        Ok(HttpResponse { status: parts.status, body: body.to_bytes(), date: date(&parts.headers) })
     };
-    // The connection's own end shows in the answer.
+    // An error of the connection also fails `send_request`.
     let drive = async {
         let _ = connection.await;
         std::future::pending::<()>().await;
     };
     tokio::select! {
         answer = answer => answer,
-        () = drive => Err(Fault::Unreachable("the connection ended".into())),
+        () = drive => Err(ExchangeError::Unreachable("the connection ended".into())),
     }
 }
 
@@ -126,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_date_of_an_answer_is_read() {
+    fn date_header_is_parsed_to_seconds_since_the_epoch() {
         let read = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::DATE, header::HeaderValue::from_static(text));

@@ -1,4 +1,4 @@
-//! How a server joins others: it is given what all servers of a cluster share, and then becomes a
+//! The join protocol of servers: a server fetches the files that all servers share, then becomes a
 //! member of the store.
 
 use std::collections::BTreeMap;
@@ -7,44 +7,43 @@ use serde::{Deserialize, Serialize};
 
 use settings::ClusterSettings;
 
-use super::{Error, Party};
+use super::{Error, JoinClient};
 
-/// Where it asks for what servers share; with the token of servers.
+/// Path of requests for the shared files, authenticated by the server token.
 pub const SHARED_PATH: &str = "/v1-kube-lite/server";
-/// Where it asks to be a member of the store.
+/// Path of requests to become a member of the store.
 pub const MEMBER_PATH: &str = "/v1-kube-lite/server/member";
 
-/// What a server says of itself before it is told anything.
+/// The body of a request for the shared files.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Enter {
+pub struct ServerJoinRequest {
     /// Name of its machine.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// The settings of the cluster as this server has them; they must be those of every other
-    /// server.
+    /// The cluster settings of this server; they must equal those of all other servers.
     #[serde(rename = "facts")]
     pub settings: ClusterSettings,
-    /// Port of its API: clients find all servers at the same.
+    /// Port of its API; all servers of a cluster use the same port.
     pub port: u16,
 }
 
-/// What all servers of a cluster have.
+/// The files that all servers of a cluster share.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Shared {
-    /// Whose data the store is, 32 hex characters.
+pub struct SharedFiles {
+    /// Identity of the store, 32 hex characters.
     pub store: String,
-    /// When an administrator put that store in the place of another one; 0 when it replaces none.
+    /// When an administrator replaced an earlier store by this one, in seconds since the epoch; 0
+    /// if it replaces none.
     #[serde(default)]
     pub replaced_at: u64,
-    /// Keys, certificates of CAs and tokens: path below `server` in the data directory, and
-    /// content.
+    /// Keys, CA certificates and tokens, by path below `server` in the data directory.
     pub files: BTreeMap<String, Content>,
 }
 
-/// Content of a file that nobody else may see.
+/// Content of a confidential file; `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Content(pub String);
@@ -55,42 +54,45 @@ impl std::fmt::Debug for Content {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for SharedFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let files: Vec<&String> = self.files.keys().collect();
         f.debug_struct("Shared").field("store", &self.store).field("files", &files).finish()
     }
 }
 
-/// A member that wants to be added.
+/// The body of a request to add a member to the store.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MemberAsk {
-    /// Its id, 16 hex characters.
+pub struct AddMemberRequest {
+    /// Id of the member, 16 hex characters.
     pub id: String,
-    /// Where members reach it, `host:port`.
+    /// Its address for other members, `host:port`.
     pub address: String,
-    /// Whose member it is, as [`Shared::store`].
+    /// Identity of the store, as [`SharedFiles::store`].
     pub store: String,
 }
 
-/// It was added.
+/// The body of the response when a member was added.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Added {}
+pub struct AddMemberResponse {}
 
-/// Asks for what servers share.
+/// Fetches the files that all servers share.
 ///
 /// # Errors
-/// As [`super::ask`].
-pub async fn shared(party: Party<'_>, enter: &Enter) -> Result<Shared, Error> {
+/// As [`super::send_join_request`].
+pub async fn fetch_shared_files(
+    party: JoinClient<'_>,
+    enter: &ServerJoinRequest,
+) -> Result<SharedFiles, Error> {
     party.post(SHARED_PATH, enter).await
 }
 
-/// Asks to become a member.
+/// Requests to become a member of the store.
 ///
 /// # Errors
-/// As [`super::ask`].
-pub async fn add(party: Party<'_>, member: &MemberAsk) -> Result<(), Error> {
-    let _: Added = party.post(MEMBER_PATH, member).await?;
+/// As [`super::send_join_request`].
+pub async fn add_member(party: JoinClient<'_>, member: &AddMemberRequest) -> Result<(), Error> {
+    let _: AddMemberResponse = party.post(MEMBER_PATH, member).await?;
     Ok(())
 }

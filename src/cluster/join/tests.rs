@@ -37,7 +37,7 @@ fn server_certs(dir: &tempfile::TempDir) -> ServerCerts {
 }
 
 #[test]
-fn addresses_of_servers_are_read_and_shown() {
+fn server_addresses_parse_and_display() {
     let shown = |text: &str| text.parse::<ServerAddress>().map(|a| a.to_string());
     assert_eq!(shown("https://edge1"), Ok("https://edge1:6443".into()));
     assert_eq!(shown("https://192.0.2.2:443/"), Ok("https://192.0.2.2:443".into()));
@@ -50,13 +50,13 @@ fn addresses_of_servers_are_read_and_shown() {
 }
 
 #[test]
-fn what_was_answered_is_kept_and_read_again() {
+fn joined_machine_is_stored_and_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let certs = server_certs(&dir);
     let keys = Keys::generate().unwrap();
     let (machine, server) = (machine(), "https://s".parse().unwrap());
-    let ask = machine.ask(&keys).unwrap();
-    let answer = sign(&certs, &ask, settings(), pki::now()).unwrap();
+    let request = machine.join_request(&keys).unwrap();
+    let answer = sign(&certs, &request, settings(), pki::now()).unwrap();
     let agent = dir.path().join("agent");
     assert!(Joined::load(&agent).unwrap().is_none());
     let joined = Joined::new(&machine, &server, &keys, answer.clone()).unwrap();
@@ -71,21 +71,21 @@ fn what_was_answered_is_kept_and_read_again() {
     assert!(Joined::load(&agent).is_err());
 }
 
-/// A dialer to a server that shows this CA and certificate, and notes the requests that reach it.
-struct Stand {
+/// A dialer to a server with this CA and certificate that records the requests it receives.
+struct FakeServer {
     tls: Arc<rustls::ServerConfig>,
     answer: String,
     heard: Arc<Mutex<Vec<u8>>>,
 }
 
 #[async_trait]
-impl Dial for Stand {
+impl Dial for FakeServer {
     async fn dial(&self, _: &str, _: u16) -> std::io::Result<BoxIo> {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let (tls, answer, heard) =
             (Arc::clone(&self.tls), self.answer.clone(), Arc::clone(&self.heard));
         let tasks = base::Tasks::new(base::Shutdown::new());
-        tasks.spawn(base::Kind::Request, "stand", async move {
+        tasks.spawn(base::Kind::Request, "fake server", async move {
             let mut stream = tokio_rustls::TlsAcceptor::from(tls).accept(theirs).await?;
             let mut bytes = vec![0; 16 * 1024];
             let n = stream.read(&mut bytes).await?;
@@ -98,12 +98,12 @@ impl Dial for Stand {
     }
 }
 
-fn stand(certs: &ServerCerts, body: &str) -> Stand {
+fn fake_server(certs: &ServerCerts, body: &str) -> FakeServer {
     let text = format!(
         "HTTP/1.1 200 OK\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    Stand {
+    FakeServer {
         tls: Arc::new(tls::server(Arc::clone(&certs.serving), &[], &["http/1.1"]).unwrap()),
         answer: text,
         heard: Arc::default(),
@@ -111,56 +111,60 @@ fn stand(certs: &ServerCerts, body: &str) -> Stand {
 }
 
 #[tokio::test]
-async fn no_secret_reaches_a_server_that_the_ca_does_not_vouch_for() {
+async fn no_secret_is_sent_to_a_server_whose_certificate_the_ca_did_not_sign() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (real, false_one) = (server_certs(&dir), server_certs(&other));
+    let (real, impostor) = (server_certs(&dir), server_certs(&other));
     let address: ServerAddress = "https://192.0.2.2:6443".parse().unwrap();
-    // It shows the CA that the token names, and has no certificate of it.
-    let stand = stand(&false_one, real.server_ca().cert_pem());
-    let shown = shown_ca(&stand, &address).await.unwrap();
+    // The server presents the CA in the token, but its certificate is signed by another one.
+    let server = fake_server(&impostor, real.server_ca().cert_pem());
+    let shown = fetch_ca(&server, &address).await.unwrap();
     assert_eq!((shown.pem.as_str(), shown.date), (real.server_ca().cert_pem(), Some(784_111_777)));
     let authorization: Secret = "Basic aHVzaA==".parse().unwrap();
     let keys = Keys::generate().unwrap();
-    let asked = machine().ask(&keys).unwrap();
-    let party = Party {
-        dial: &stand,
+    let asked = machine().join_request(&keys).unwrap();
+    let party = JoinClient {
+        dial: &server,
         server: &address,
         server_ca: &shown.pem,
         authorization: Some(&authorization),
         cert: None,
     };
-    let refused = super::ask(party, &asked).await.unwrap_err();
+    let refused = super::send_join_request(party, &asked).await.unwrap_err();
     assert!(matches!(&refused, Error::WrongCa { .. }) && !refused.is_transient(), "{refused}");
-    let heard = String::from_utf8_lossy(&stand.heard.lock()).into_owned();
+    let heard = String::from_utf8_lossy(&server.heard.lock()).into_owned();
     assert!(heard.starts_with("GET /cacerts") && !heard.contains("aHVzaA"), "{heard}");
 }
 
 #[tokio::test]
-async fn an_answer_and_a_refusal_are_told_apart() {
+async fn responses_are_distinguished_from_refusals() {
     let dir = tempfile::tempdir().unwrap();
     let certs = server_certs(&dir);
     let address: ServerAddress = "https://192.0.2.2:6443".parse().unwrap();
     let keys = Keys::generate().unwrap();
-    let asked = machine().ask(&keys).unwrap();
+    let asked = machine().join_request(&keys).unwrap();
     let answer = sign(&certs, &asked, settings(), pki::now()).unwrap();
     let ca = certs.server_ca().cert_pem();
-    let party =
-        |dial| Party { dial, server: &address, server_ca: ca, authorization: None, cert: None };
-    let good = stand(&certs, &serde_json::to_string(&answer).unwrap());
-    let told = super::ask(party(&good), &asked).await.unwrap();
-    assert_eq!(told.settings, settings());
+    let party = |dial| JoinClient {
+        dial,
+        server: &address,
+        server_ca: ca,
+        authorization: None,
+        cert: None,
+    };
+    let good = fake_server(&certs, &serde_json::to_string(&answer).unwrap());
+    let result = super::send_join_request(party(&good), &asked).await.unwrap();
+    assert_eq!(result.settings, settings());
     let mut no =
-        stand(&certs, r#"{"kind":"Status","code":403,"reason":"NameTaken","message":"no"}"#);
+        fake_server(&certs, r#"{"kind":"Status","code":403,"reason":"NameTaken","message":"no"}"#);
     no.answer = no.answer.replacen("200 OK", "403 Forbidden", 1);
-    let told = super::ask(party(&no), &asked).await.unwrap_err();
-    assert!(
-        matches!(told, Error::Refused { reason, message } if reason == reason::NAME_TAKEN && message == "no")
-    );
-    let mut web = stand(&certs, "<html>");
+    let result = super::send_join_request(party(&no), &asked).await.unwrap_err();
+    assert!(matches!(result, Error::Refused { reason, message }
+            if reason == reason::NAME_TAKEN && message == "no"));
+    let mut web = fake_server(&certs, "<html>");
     web.answer = web.answer.replacen("200 OK", "404 Not Found", 1);
-    let told = shown_ca(&web, &address).await.unwrap_err().to_string();
+    let result = fetch_ca(&web, &address).await.unwrap_err().to_string();
     assert_eq!(
-        told,
+        result,
         "https://192.0.2.2:6443 is no kube-lite server: it answers /cacerts with 404 Not Found"
     );
 }

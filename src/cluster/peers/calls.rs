@@ -1,4 +1,4 @@
-//! The calling side: one connection per peer and lane, made when it is needed.
+//! The client side: one connection per peer and lane, opened on demand.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,59 +20,61 @@ use rustls::pki_types::ServerName;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
-use super::{KEEPALIVE, PATH, PEER_NAME, TOLD_LANE, TOLD_PATH, WINDOWS};
+use super::{CONTROL_LANE, CONTROL_PATH, KEEPALIVE, PATH, PEER_NAME, WINDOWS};
 
-/// Time for a connection and its handshake; whoever waits less finds it made the next time.
+/// Time for a connection and its handshake. A caller with a shorter timeout finds the connection
+/// open at its next call.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 
-/// Why there is no answer.
+/// Why a call has no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The peer has not got the message and never will.
+    /// The peer did not receive the message and never will.
     #[error("{0}")]
     NotSent(String),
-    /// The peer may have got it.
+    /// The peer may have received the message.
     #[error("{0}")]
     Unanswered(String),
 }
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// How far a connection is.
+/// State of a connection.
 #[derive(Debug, Clone)]
-enum Line {
+enum ConnectionState {
     Connecting,
     Up(Sender),
     Failed(Arc<str>),
 }
 
-type Lines = HashMap<(String, u8), watch::Receiver<Line>>;
+type Connections = HashMap<(String, u8), watch::Receiver<ConnectionState>>;
 
-/// Calls peers.
-pub struct Calls {
+/// Calls other servers of the cluster.
+pub struct PeerClient {
     tls: TlsConnector,
     tasks: Tasks,
-    lines: Mutex<Lines>,
-    /// Bytes of an answer.
+    connections: Mutex<Connections>,
+    /// Maximum size of a response in bytes.
     answer_max: usize,
 }
 
-impl std::fmt::Debug for Calls {
+impl std::fmt::Debug for PeerClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Calls").field("lines", &self.lines).finish_non_exhaustive()
+        f.debug_struct("PeerClient").field("connections", &self.connections).finish_non_exhaustive()
     }
 }
 
-impl Calls {
-    /// Shows and demands what `tls` says; its connections end with `tasks`.
+impl PeerClient {
+    /// Creates a client with the certificate and CA in `tls`; connections end with `tasks`.
     pub fn new(mut tls: ClientConfig, answer_max: usize, tasks: Tasks) -> Self {
         tls.alpn_protocols = vec![b"h2".to_vec()];
-        Self { tls: Arc::new(tls).into(), tasks, lines: Mutex::default(), answer_max }
+        Self { tls: Arc::new(tls).into(), tasks, connections: Mutex::default(), answer_max }
     }
 
-    /// Sends `message` to `address`, `host:port`, on the connection of this lane; the answer. May
-    /// be dropped at any time. In a box: a future without one is compiled where it is polled, in
-    /// the program, which is made small instead of fast.
+    /// Sends `message` to `address` (`host:port`) on the connection of this lane and returns the
+    /// response. The future may be dropped at any time. It is boxed so that it is compiled in this
+    /// crate, which is optimized for speed, and not in the binary crate, which is optimized for
+    /// size.
     ///
     /// # Errors
     /// [`CallError`].
@@ -86,12 +88,12 @@ impl Calls {
         Box::pin(self.post(address, lane, PATH, message))
     }
 
-    /// Sends `message`, which is none of the store's, on a connection of its own; the answer.
+    /// Sends a control message on a separate connection and returns the response.
     ///
     /// # Errors
-    /// [`CallError`]; [`CallError::NotSent`] also where nobody knows such messages.
-    pub async fn tell(&self, address: &str, message: Bytes) -> Result<Bytes, CallError> {
-        self.post(address, TOLD_LANE, TOLD_PATH, message).await
+    /// [`CallError`]; [`CallError::NotSent`] also when the peer does not support such messages.
+    pub async fn call_control(&self, address: &str, message: Bytes) -> Result<Bytes, CallError> {
+        self.post(address, CONTROL_LANE, CONTROL_PATH, message).await
     }
 
     async fn post(
@@ -103,7 +105,7 @@ impl Calls {
     ) -> Result<Bytes, CallError> {
         let not_sent = |error: &dyn std::fmt::Display| CallError::NotSent(error.to_string());
         let mut sender =
-            self.line(address, lane).await.map_err(|e| CallError::NotSent(e.to_string()))?;
+            self.connection(address, lane).await.map_err(|e| CallError::NotSent(e.to_string()))?;
         sender.ready().await.map_err(|e| not_sent(&e))?;
         let request = Request::post(format!("https://{PEER_NAME}{path}"))
             .body(Full::new(message))
@@ -118,7 +120,7 @@ impl Calls {
         let unanswered = |error: &dyn std::fmt::Display| CallError::Unanswered(error.to_string());
         match response.status() {
             StatusCode::OK => {}
-            // Said before the message is looked at.
+            // The peer answers these before it reads the message.
             status @ (StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE) => {
                 return Err(CallError::NotSent(format!("it answers {status}")));
             }
@@ -128,44 +130,44 @@ impl Calls {
         Ok(body.map_err(|e| unanswered(&e))?.to_bytes())
     }
 
-    /// The connection, made if there is none that works.
-    async fn line(&self, address: &str, lane: u8) -> Result<Sender, Arc<str>> {
-        let mut line = self.begin(address, lane);
+    /// Returns an open connection; connects if there is none.
+    async fn connection(&self, address: &str, lane: u8) -> Result<Sender, Arc<str>> {
+        let mut connection = self.get_or_connect(address, lane);
         loop {
-            match &*line.borrow_and_update() {
-                Line::Up(sender) => return Ok(sender.clone()),
-                Line::Failed(why) => return Err(Arc::clone(why)),
-                Line::Connecting => {}
+            match &*connection.borrow_and_update() {
+                ConnectionState::Up(sender) => return Ok(sender.clone()),
+                ConnectionState::Failed(why) => return Err(Arc::clone(why)),
+                ConnectionState::Connecting => {}
             }
-            if line.changed().await.is_err() {
+            if connection.changed().await.is_err() {
                 return Err("stopping".into());
             }
         }
     }
 
-    fn begin(&self, address: &str, lane: u8) -> watch::Receiver<Line> {
+    fn get_or_connect(&self, address: &str, lane: u8) -> watch::Receiver<ConnectionState> {
         let key = (address.to_owned(), lane);
-        let mut lines = self.lines.lock();
-        let works = |line: &watch::Receiver<Line>| match &*line.borrow() {
-            Line::Up(sender) => !sender.is_closed(),
-            Line::Connecting => true,
-            Line::Failed(_) => false,
+        let mut connections = self.connections.lock();
+        let works = |connection: &watch::Receiver<ConnectionState>| match &*connection.borrow() {
+            ConnectionState::Up(sender) => !sender.is_closed(),
+            ConnectionState::Connecting => true,
+            ConnectionState::Failed(_) => false,
         };
-        if let Some(line) = lines.get(&key).filter(|line| works(line)) {
-            return line.clone();
+        if let Some(connection) = connections.get(&key).filter(|connection| works(connection)) {
+            return connection.clone();
         }
-        // Addresses of members that are gone.
-        lines.retain(|_, line| works(line));
-        let (sender, receiver) = watch::channel(Line::Connecting);
-        lines.insert(key, receiver.clone());
-        drop(lines);
+        // Drop connections to removed members.
+        connections.retain(|_, connection| works(connection));
+        let (sender, receiver) = watch::channel(ConnectionState::Connecting);
+        connections.insert(key, receiver.clone());
+        drop(connections);
         let (tls, address, shutdown) =
             (self.tls.clone(), address.to_owned(), self.tasks.shutdown().clone());
-        // A task of its own: a caller that waits for less than a handshake takes must not undo it
+        // In a separate task: a caller whose timeout is shorter than a handshake must not abort it
         // each time.
         self.tasks.spawn(Kind::Request, "peer connection", async move {
             tokio::select! {
-                () = carry(&tls, &address, &sender) => {}
+                () = drive(&tls, &address, &sender) => {}
                 () = shutdown.requested() => {}
             }
             Ok::<(), io::Error>(())
@@ -174,8 +176,8 @@ impl Calls {
     }
 }
 
-/// Makes a connection, tells of it, and drives it to its end.
-async fn carry(tls: &TlsConnector, address: &str, line: &watch::Sender<Line>) {
+/// Opens a connection, publishes its state and drives it to its end.
+async fn drive(tls: &TlsConnector, address: &str, state: &watch::Sender<ConnectionState>) {
     let made = tokio::time::timeout(CONNECT_MAX, connect(tls, address)).await;
     let made = made.unwrap_or_else(|_| {
         Err(io::Error::new(
@@ -185,13 +187,13 @@ async fn carry(tls: &TlsConnector, address: &str, line: &watch::Sender<Line>) {
     });
     match made {
         Ok((sender, connection)) => {
-            line.send_replace(Line::Up(sender));
+            state.send_replace(ConnectionState::Up(sender));
             if let Err(error) = connection.await {
                 tracing::debug!(address, %error, "the connection to a peer ended");
             }
         }
         Err(error) => {
-            line.send_replace(Line::Failed(error.to_string().into()));
+            state.send_replace(ConnectionState::Failed(error.to_string().into()));
         }
     }
 }
@@ -208,10 +210,10 @@ async fn connect(
     let port = port.parse().map_err(|_| invalid())?;
     let stream = Tcp.dial(host.trim_matches(['[', ']']), port).await?;
     let name = ServerName::try_from(PEER_NAME).map_err(io::Error::other)?;
-    // The head of a message and its body go together.
+    // Headers and body of a message share a packet.
     let cork = Cork::new(Box::new(tls.connect(name, stream).await?));
-    let nested = InlineExecutor::default();
-    let (sender, connection) = http2::Builder::new(nested.clone())
+    let executor = InlineExecutor::default();
+    let (sender, connection) = http2::Builder::new(executor.clone())
         .timer(TokioTimer::new())
         .initial_stream_window_size(WINDOWS.0)
         .initial_connection_window_size(WINDOWS.1)
@@ -220,5 +222,5 @@ async fn connect(
         .handshake(TokioIo::new(cork.clone()))
         .await
         .map_err(io::Error::other)?;
-    Ok((sender, async move { nested.drive_corked(connection, &cork).await }))
+    Ok((sender, async move { executor.drive_corked(connection, &cork).await }))
 }

@@ -1,4 +1,4 @@
-//! The answering side.
+//! The server side: accepts connections of peers and passes their messages to handlers.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,61 +19,61 @@ use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{KEEPALIVE, PATH, TOLD_PATH, WINDOWS};
+use super::{CONTROL_PATH, KEEPALIVE, PATH, WINDOWS};
 
-/// Connections at a time: two of each of some members, and as many that their other end has lost.
+/// Maximum number of connections: two of each member, and as many that a peer has lost.
 const CONNECTIONS_MAX: usize = 64;
-/// Messages of one connection that are answered at a time.
+/// Maximum number of concurrent messages of one connection.
 const STREAMS_MAX: u32 = 256;
-/// Time for the handshake.
+/// Timeout of the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Time for the whole of a message: one of the largest over a link of some 100 KB/s.
+/// Timeout of receiving a message: the largest one at about 100 KB/s.
 const MESSAGE_TIME: Duration = Duration::from_secs(120);
 
-/// Who answers.
-pub trait Answers: Send + Sync + 'static {
-    /// What answers on one connection; dropped at its end.
-    fn connected(&self) -> Arc<dyn Answer>;
+/// Creates a handler per connection.
+pub trait PeerService: Send + Sync + 'static {
+    /// The handler of a new connection; dropped at its end.
+    fn handler(&self) -> Arc<dyn PeerHandler>;
 }
 
-/// One connection of another server of the cluster.
+/// Handles the messages of one connection of another server.
 #[async_trait]
-pub trait Answer: Send + Sync {
-    /// The answer to what it sent.
+pub trait PeerHandler: Send + Sync {
+    /// The response to a message of the store.
     async fn answer(&self, message: &[u8]) -> Vec<u8>;
 
-    /// The answer to what is none of the store's.
-    async fn told(&self, message: &[u8]) -> Vec<u8>;
+    /// The response to a control message.
+    async fn answer_control(&self, message: &[u8]) -> Vec<u8>;
 }
 
-/// Answers messages of at most `message_max` bytes until `tasks` shut down. `tls` has to demand a
-/// certificate of a peer. In a box, as [`super::Calls::call`].
+/// Serves messages of at most `message_max` bytes until `tasks` shut down. `tls` must require a
+/// peer certificate. The future is boxed as that of [`super::PeerClient::call`].
 #[inline(never)]
 pub fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     message_max: usize,
-    answers: Arc<dyn Answers>,
+    service: Arc<dyn PeerService>,
     tasks: Tasks,
 ) -> BoxFuture<'static, ()> {
-    Box::pin(run(listener, tls, message_max, answers, tasks))
+    Box::pin(run(listener, tls, message_max, service, tasks))
 }
 
 async fn run(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     message_max: usize,
-    answers: Arc<dyn Answers>,
+    service: Arc<dyn PeerService>,
     tasks: Tasks,
 ) {
     let acceptor = TlsAcceptor::from(tls);
     accept(&listener, "peers", CONNECTIONS_MAX, tasks.shutdown(), |accepted| {
-        let (acceptor, answers) = (acceptor.clone(), Arc::clone(&answers));
+        let (acceptor, service) = (acceptor.clone(), Arc::clone(&service));
         let shutdown = tasks.shutdown().clone();
         tasks.spawn(Kind::Request, "peer", async move {
             let Accepted { stream, from, place: _place } = accepted;
             let ended = tokio::select! {
-                ended = carry(stream, acceptor, message_max, &*answers) => ended,
+                ended = drive(stream, acceptor, message_max, &*service) => ended,
                 () = shutdown.requested() => Ok(()),
             };
             if let Err(error) = ended {
@@ -85,21 +85,21 @@ async fn run(
     .await;
 }
 
-async fn carry(
+async fn drive(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     message_max: usize,
-    answers: &dyn Answers,
+    service: &dyn PeerService,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
     let cork = Cork::new(Box::new(stream));
-    let connected = answers.connected();
+    let handler = service.handler();
     let service = service_fn(move |request| {
-        let connected = Arc::clone(&connected);
-        async move { Ok::<_, Infallible>(answer(request, message_max, &*connected).await) }
+        let handler = Arc::clone(&handler);
+        async move { Ok::<_, Infallible>(answer(request, message_max, &*handler).await) }
     });
-    let nested = InlineExecutor::default();
-    let connection = hyper::server::conn::http2::Builder::new(nested.clone())
+    let executor = InlineExecutor::default();
+    let connection = hyper::server::conn::http2::Builder::new(executor.clone())
         .timer(TokioTimer::new())
         .auto_date_header(false)
         .max_concurrent_streams(STREAMS_MAX)
@@ -108,27 +108,29 @@ async fn carry(
         .keep_alive_interval(KEEPALIVE.0)
         .keep_alive_timeout(KEEPALIVE.1)
         .serve_connection(TokioIo::new(cork.clone()), service);
-    Ok(nested.drive_corked(connection, &cork).await?)
+    Ok(executor.drive_corked(connection, &cork).await?)
 }
 
 async fn answer(
     request: Request<Incoming>,
     message_max: usize,
-    answers: &dyn Answer,
+    handler: &dyn PeerHandler,
 ) -> Response<Full<Bytes>> {
     let with = |status, body| {
         let mut response = Response::new(Full::new(body));
         *response.status_mut() = status;
         response
     };
-    let told = request.uri().path() == TOLD_PATH;
-    if !told && request.uri().path() != PATH || request.method() != Method::POST {
+    let is_control = request.uri().path() == CONTROL_PATH;
+    if !is_control && request.uri().path() != PATH || request.method() != Method::POST {
         return with(StatusCode::NOT_FOUND, Bytes::new());
     }
     let body = Limited::new(request.into_body(), message_max).collect();
     match tokio::time::timeout(MESSAGE_TIME, body).await {
-        Ok(Ok(body)) if told => with(StatusCode::OK, answers.told(&body.to_bytes()).await.into()),
-        Ok(Ok(body)) => with(StatusCode::OK, answers.answer(&body.to_bytes()).await.into()),
+        Ok(Ok(body)) if is_control => {
+            with(StatusCode::OK, handler.answer_control(&body.to_bytes()).await.into())
+        }
+        Ok(Ok(body)) => with(StatusCode::OK, handler.answer(&body.to_bytes()).await.into()),
         Ok(Err(error)) => {
             tracing::debug!(%error, "the message of a peer cannot be read");
             with(StatusCode::BAD_REQUEST, Bytes::new())

@@ -1,4 +1,4 @@
-//! Servers that call each other over real connections, and strangers who try to.
+//! Calls between servers over real connections, and calls with foreign certificates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use base::pki::{Ca, Profile, Usage, tls};
 use bytes::Bytes;
 use tokio::net::TcpListener;
 
-use super::{Answer, Answers, CallError, Calls, PEER_NAME, serve};
+use super::{CallError, PEER_NAME, PeerClient, PeerHandler, PeerService, serve};
 
 const MESSAGE_MAX: usize = 1000;
 
 struct Echo;
 
-impl Answers for Echo {
-    fn connected(&self) -> Arc<dyn Answer> {
+impl PeerService for Echo {
+    fn handler(&self) -> Arc<dyn PeerHandler> {
         Arc::new(Self)
     }
 }
 
 #[async_trait]
-impl Answer for Echo {
+impl PeerHandler for Echo {
     async fn answer(&self, message: &[u8]) -> Vec<u8> {
         if message == b"wait" {
             std::future::pending::<()>().await;
@@ -31,8 +31,8 @@ impl Answer for Echo {
         [b"heard ", message].concat()
     }
 
-    async fn told(&self, message: &[u8]) -> Vec<u8> {
-        [b"told ", message].concat()
+    async fn answer_control(&self, message: &[u8]) -> Vec<u8> {
+        [b"control ", message].concat()
     }
 }
 
@@ -59,13 +59,13 @@ async fn listen(ca: &Ca, tasks: &Tasks) -> String {
     address
 }
 
-fn calls(ca: &Ca, own: &Ca, tasks: &Tasks) -> Calls {
+fn calls(ca: &Ca, own: &Ca, tasks: &Tasks) -> PeerClient {
     let tls = tls::client(&[ca.der().clone()], Some(cert(own)), &["h2"]).unwrap();
-    Calls::new(tls, MESSAGE_MAX, tasks.clone())
+    PeerClient::new(tls, MESSAGE_MAX, tasks.clone())
 }
 
 #[tokio::test]
-async fn peers_answer_each_other_over_one_connection_and_again_after_it_was_lost() {
+async fn calls_share_a_connection_and_reconnect_after_it_was_lost() {
     let (ca, tasks, first) = (ca(), Tasks::default(), Tasks::default());
     let address = listen(&ca, &first).await;
     let calls = calls(&ca, &ca, &tasks);
@@ -76,8 +76,8 @@ async fn peers_answer_each_other_over_one_connection_and_again_after_it_was_lost
         all.into_iter().map(|a| a.unwrap()).collect::<Vec<_>>(),
         ["heard b", "heard c", "heard d"]
     );
-    assert_eq!(calls.tell(&address, Bytes::from_static(b"x")).await.unwrap(), "told x");
-    // A call that nobody waits for holds up no other.
+    assert_eq!(calls.call_control(&address, Bytes::from_static(b"x")).await.unwrap(), "control x");
+    // A dropped call does not delay others.
     let waiting = tokio::time::timeout(Duration::from_millis(50), say("wait"));
     waiting.await.unwrap_err();
     assert_eq!(say("e").await.unwrap(), "heard e");
@@ -97,11 +97,11 @@ async fn peers_answer_each_other_over_one_connection_and_again_after_it_was_lost
 }
 
 #[tokio::test]
-async fn who_has_no_certificate_of_the_cluster_is_neither_heard_nor_told() {
+async fn peers_without_a_certificate_of_the_cluster_are_refused_in_both_directions() {
     let (ours, theirs, tasks) = (ca(), ca(), Tasks::default());
     let address = listen(&ours, &tasks).await;
     let message = Bytes::from_static(b"secret");
-    // A stranger's certificate; a stranger that is called.
+    // A client certificate of a foreign CA; a server certificate of a foreign CA.
     for calls in [calls(&ours, &theirs, &tasks), calls(&theirs, &ours, &tasks)] {
         let error = calls.call(&address, 0, message.clone()).await.unwrap_err();
         assert!(matches!(&error, CallError::NotSent(_) | CallError::Unanswered(_)), "{error}");
@@ -112,13 +112,13 @@ async fn who_has_no_certificate_of_the_cluster_is_neither_heard_nor_told() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_long_is_refused() {
+async fn messages_and_responses_above_the_size_limit_are_refused() {
     let (ca, tasks) = (ca(), Tasks::default());
     let address = listen(&ca, &tasks).await;
     let long = Bytes::from(vec![b'x'; MESSAGE_MAX + 1]);
     let calls = calls(&ca, &ca, &tasks);
     assert!(matches!(calls.call(&address, 0, long).await, Err(CallError::Unanswered(_))));
-    // So is an answer.
+    // The response exceeds the limit.
     let long = Bytes::from(vec![b'x'; MESSAGE_MAX]);
     assert!(matches!(calls.call(&address, 0, long).await, Err(CallError::Unanswered(_))));
     tasks.shutdown().request();

@@ -1,4 +1,4 @@
-//! Following where the servers are: the endpoints of the Service `kubernetes`.
+//! Updates the list of servers from the endpoints of the Service `kubernetes`.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use client::{Informer, Informers, Scope};
 
 use super::Servers;
 
-/// Tells `servers` of every change of the EndpointSlices of `default/kubernetes`. The identity must
-/// be allowed to watch them.
+/// Sets the addresses of `servers` at each change of the EndpointSlices of `default/kubernetes`. The
+/// client's identity must be allowed to watch them.
 pub fn follow(servers: &Servers, informers: &Informers, tasks: &Tasks) {
     let scope = Scope {
         gvr: Gvr::new("discovery.k8s.io", "v1", "endpointslices"),
@@ -19,22 +19,22 @@ pub fn follow(servers: &Servers, informers: &Informers, tasks: &Tasks) {
         field_selector: String::new(),
     };
     let informer: Informer<EndpointSlice> = informers.scoped(scope);
-    let (told, slices) = (servers.clone(), informer.clone());
+    let (target, slices) = (servers.clone(), informer.clone());
     informer.on_change(move |_| {
-        // While the first list comes in, what is missing yet is not gone.
+        // Until the cache has synced, a missing endpoint may still arrive.
         if slices.is_synced() {
-            told.told(&addresses(&slices.list("")));
+            target.set_addresses(&addresses(&slices.list("")));
         }
     });
     let servers = servers.clone();
     tasks.spawn(Kind::Request, "servers-listed", async move {
         informer.synced().await;
-        servers.told(&addresses(&informer.list("")));
+        servers.set_addresses(&addresses(&informer.list("")));
         Ok::<(), std::convert::Infallible>(())
     });
 }
 
-/// `host:port` of every endpoint that is not going away, each once.
+/// `host:port` of every ready endpoint, without duplicates.
 fn addresses(slices: &[EndpointSlice]) -> Vec<String> {
     let mut all = BTreeSet::new();
     for slice in slices {
@@ -61,7 +61,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn endpoints_of_both_families_become_addresses_and_those_not_ready_do_not() {
+    fn ready_endpoints_of_both_families_become_addresses() {
         let slice = |family: &str, address: &str, ready: bool| {
             serde_json::from_value::<EndpointSlice>(json!({
                 "metadata": {"name": address, "namespace": "default"},

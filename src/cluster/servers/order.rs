@@ -1,10 +1,10 @@
-//! In which order servers are asked for a connection.
+//! The order in which servers are dialled.
 
 use super::Health;
 
-/// Indices of `entries`: first the `current` one unless it is known not to answer, then those that
-/// answer, then those nobody has asked, last the others. Among equals `draw` decides, so that many
-/// agents spread over the servers.
+/// Returns indices of `entries`: the `current` server unless it is unreachable, then connected,
+/// reached, untried and unreachable ones. The random `draw` rotates equal ones, so that many agents
+/// spread over the servers.
 pub(super) fn order(entries: &[(&str, Health)], current: Option<&str>, draw: u64) -> Vec<usize> {
     let rank = |health: Health| match health {
         Health::Connected => 1,
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stays_with_the_current_one_and_asks_the_dead_last() {
+    fn the_current_server_is_first_and_unreachable_ones_are_last() {
         let entries = [
             ("dead:1", Health::Unreachable),
             ("new:1", Health::Untried),
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_are_drawn() {
+    fn servers_of_equal_health_are_rotated_by_the_draw() {
         let entries =
             [("a:1", Health::Untried), ("b:1", Health::Untried), ("c:1", Health::Untried)];
         let firsts: Vec<usize> = (0..3).map(|draw| order(&entries, None, draw)[0]).collect();

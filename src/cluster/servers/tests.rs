@@ -1,4 +1,4 @@
-//! The list of servers: what it takes, what it remembers, whom it dials.
+//! The list of servers: accepted addresses, the file, and the order of dialling.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use super::*;
 
 #[test]
-fn addresses_have_one_form() {
+fn addresses_are_normalized_to_host_and_port() {
     for (text, want) in [
         ("https://10.0.0.1:6443", "10.0.0.1:6443"),
         ("https://edge.example:443/", "edge.example:443"),
@@ -32,15 +32,15 @@ fn addresses(servers: &Servers) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_servers_tell_is_remembered_without_the_flag() {
+async fn addresses_of_servers_are_persisted_without_the_flag() {
     let directory = tempfile::tempdir().unwrap();
     assert!(matches!(Servers::open(directory.path(), None), Err(Error::None)));
     assert!(matches!(Servers::open(directory.path(), Some("ftp://x")), Err(Error::Address(_))));
     let servers = Servers::open(directory.path(), Some("lb.example")).unwrap();
     let shutdown = base::Shutdown::new();
-    let remembering = servers.clone().remember(shutdown.clone());
-    let telling = async {
-        servers.told(&[
+    let persisting = servers.clone().persist(shutdown.clone());
+    let changing = async {
+        servers.set_addresses(&[
             "10.0.0.1:6443".into(),
             "nonsense of all kinds".into(),
             "10.0.0.2:6443".into(),
@@ -51,9 +51,9 @@ async fn what_servers_tell_is_remembered_without_the_flag() {
         }
         shutdown.request();
     };
-    let (done, ()) = tokio::join!(remembering, telling);
+    let (done, ()) = tokio::join!(persisting, changing);
     done.unwrap();
-    servers.told(&["nonsense of all kinds".into()]);
+    servers.set_addresses(&["nonsense of all kinds".into()]);
     assert_eq!(addresses(&servers), ["10.0.0.1:6443", "10.0.0.2:6443", "lb.example:6443"]);
     let again = Servers::open(directory.path(), None).unwrap();
     assert_eq!(addresses(&again), ["10.0.0.1:6443", "10.0.0.2:6443", "lb.example:6443"]);
@@ -89,12 +89,12 @@ async fn the_next_server_is_dialled_and_kept_until_it_is_lost() {
     assert!(futures::poll!(back.as_mut()).is_pending());
     assert!(servers.dial("kubernetes", 443).await.is_err());
     assert_eq!(servers.states()[0].state, Health::Unreachable);
-    servers.told(&[gone.clone(), here.clone()]);
+    servers.set_addresses(&[gone.clone(), here.clone()]);
     let mut io = servers.dial("kubernetes", 443).await.unwrap();
     assert!(*servers.answering().borrow());
     tokio::time::timeout(Duration::from_secs(60), back).await.unwrap();
     let _accepted = live.accept().await.unwrap();
-    // A tunnel that is down says more than a connection that was taken.
+    // A lost tunnel takes precedence over an accepted connection.
     servers.tunnels_run();
     servers.lost(&here, "silence");
     let read = tokio::time::timeout(Duration::from_secs(60), io.read_u8()).await.unwrap();
@@ -104,9 +104,9 @@ async fn the_next_server_is_dialled_and_kept_until_it_is_lost() {
     assert!(!*servers.answering().borrow());
     servers.connected(&here);
     assert!(*servers.answering().borrow());
-    // A server that is not one any more loses its connections.
+    // Connections to a removed server are cut.
     let mut io = servers.dial("kubernetes", 443).await.unwrap();
-    servers.told(&[gone]);
+    servers.set_addresses(&[gone]);
     let read = tokio::time::timeout(Duration::from_secs(60), io.read_u8()).await.unwrap();
     assert!(read.is_err());
 }

@@ -1,5 +1,4 @@
-//! The token files of a server: `token`, and beside it `agent-token` and `node-token` as k3s has
-//! them.
+//! The token files of a server: `token`, `agent-token` and `node-token`, as in k3s.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,20 +7,20 @@ use base::fs;
 
 use super::{Credentials, SECRET_CHARACTERS_MIN, Secret, Token, new_secret, parse};
 
-/// The files in `<data>/server`. Nothing is kept in memory: whoever replaces a secret needs no
+/// The token files in `<data>/server`. Secrets are read on each use, so replacing one needs no
 /// restart.
 #[derive(Debug, Clone)]
 pub struct TokenFiles {
     directory: PathBuf,
 }
 
-/// Why the files cannot be used.
+/// Errors of token files.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file.
+    /// A file cannot be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A file that holds no token.
+    /// A file does not contain a token.
     #[error(
         "{path} holds no token: {why}; remove the file to have a new one made, machines that have joined stay"
     )]
@@ -31,32 +30,32 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
-    /// A secret that is too short or has a form that no token can carry.
+    /// A secret is too short or cannot be part of a token.
     #[error("{0}")]
     Weak(String),
-    /// A flag says another secret than the file.
+    /// The secret in a flag differs from the file's.
     #[error(
         "it is not the one in {0}, which joins machines to this cluster; leave it away, or set a new one with `kube-lite token rotate --new-token`"
     )]
     Differs(String),
 }
 
-/// What an administrator should know of the files that were found at a start.
+/// Changes of the files at a start that an administrator should know of.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Notice {
-    /// An earlier start made the file.
+    /// A file that an earlier start created was missing.
     #[error(
         "{0} was missing: a new token was made, and the earlier one joins no machine any more; machines that have joined stay"
     )]
     Missing(String),
-    /// As after a rotation of the CA, or of another cluster.
+    /// The file had the hash of another CA: the CA was rotated, or the file is of another cluster.
     #[error(
         "{0} named another CA than the server's: it names the server's now, and its secret joins machines; if the file was copied from another cluster, replace it with `kube-lite token rotate`"
     )]
     OtherCa(String),
 }
 
-/// What may be shown to join.
+/// The secrets that authorize joining.
 #[derive(Debug)]
 pub struct Secrets {
     /// For user `server`.
@@ -65,11 +64,12 @@ pub struct Secrets {
     pub agent: Secret,
 }
 
-/// A secret that a person chose, short or as a whole token.
+/// Validates a secret chosen by an administrator, given alone or as a whole token.
 ///
 /// # Errors
-/// When it is no token, a bootstrap token, or has fewer than [`SECRET_CHARACTERS_MIN`] characters.
-pub fn chosen(text: &Secret) -> Result<Secret, Error> {
+/// When it is not a token, is a bootstrap token, or has fewer than [`SECRET_CHARACTERS_MIN`]
+/// characters.
+pub fn validate_secret(text: &Secret) -> Result<Secret, Error> {
     let token = parse(text.reveal()).map_err(|e| Error::Weak(e.to_string()))?;
     match token.credentials {
         Credentials::Shared { secret, .. }
@@ -87,7 +87,7 @@ pub fn chosen(text: &Secret) -> Result<Secret, Error> {
 }
 
 impl TokenFiles {
-    /// Those of the server whose data is here.
+    /// The token files of the server with this data directory.
     pub fn new(data_dir: &Path) -> Self {
         Self { directory: data_dir.join("server") }
     }
@@ -101,16 +101,16 @@ impl TokenFiles {
         self.directory.join("agent-token")
     }
 
-    /// Every start makes this link.
+    /// The link `node-token`, which every start creates.
     fn node(&self) -> PathBuf {
         self.directory.join("node-token")
     }
 
-    /// Makes what is missing, and says what was not as an earlier start had left it. `server` and
-    /// `agent` are the secrets that flags give, if they do.
+    /// Creates missing files; returns what differs from the previous start. `server` and `agent`
+    /// are secrets from flags.
     ///
     /// # Errors
-    /// A file that cannot be written or read, a weak secret, or one that differs from the file's.
+    /// When a file cannot be written or read, a secret is weak, or it differs from the file's.
     pub fn ensure(
         &self,
         ca_pem: &str,
@@ -118,10 +118,10 @@ impl TokenFiles {
         agent: Option<&Secret>,
     ) -> Result<Vec<Notice>, Error> {
         let mut notices = Vec::new();
-        notices.extend(self.keep(&self.token(), "server", ca_pem, server)?);
+        notices.extend(self.ensure_file(&self.token(), "server", ca_pem, server)?);
         let own = self.agent().symlink_metadata().is_ok_and(|m| m.is_file());
         if agent.is_some() || own {
-            notices.extend(self.keep(&self.agent(), "node", ca_pem, agent)?);
+            notices.extend(self.ensure_file(&self.agent(), "node", ca_pem, agent)?);
         } else {
             link(&self.agent(), "token")?;
         }
@@ -129,31 +129,31 @@ impl TokenFiles {
         Ok(notices)
     }
 
-    /// One file: what is in it stays, with the hash of the CA as it is now.
-    fn keep(
+    /// Ensures one file. Its secret stays; its hash becomes that of the current CA.
+    fn ensure_file(
         &self,
         path: &Path,
         user: &str,
         ca_pem: &str,
         given: Option<&Secret>,
     ) -> Result<Option<Notice>, Error> {
-        let given = given.map(chosen).transpose()?;
-        let there = path.symlink_metadata().is_ok_and(|m| m.is_file());
-        let shown = || path.display().to_string();
-        let (secret, notice) = match (there, given) {
+        let given = given.map(validate_secret).transpose()?;
+        let exists = path.symlink_metadata().is_ok_and(|m| m.is_file());
+        let display = || path.display().to_string();
+        let (secret, notice) = match (exists, given) {
             (true, given) => {
                 let (kept, hash) = read_whole(path)?;
-                if given.is_some_and(|given| !kept.is(given.reveal())) {
-                    return Err(Error::Differs(shown()));
+                if given.is_some_and(|given| !kept.matches(given.reveal())) {
+                    return Err(Error::Differs(display()));
                 }
                 let own = base::pki::ca_hash(ca_pem).ok();
                 let other = hash.is_some() && hash != own;
-                (kept, other.then(|| Notice::OtherCa(shown())))
+                (kept, other.then(|| Notice::OtherCa(display())))
             }
             (false, Some(given)) => (given, None),
             (false, None) => {
                 let was_there = self.node().symlink_metadata().is_ok();
-                (new_secret(), was_there.then(|| Notice::Missing(shown())))
+                (new_secret(), was_there.then(|| Notice::Missing(display())))
             }
         };
         write(path, user, ca_pem, secret)?;
@@ -163,18 +163,18 @@ impl TokenFiles {
     /// Reads the secrets.
     ///
     /// # Errors
-    /// A file that is not there or holds no token.
+    /// When a file is missing or does not contain a token.
     pub fn secrets(&self) -> Result<Secrets, Error> {
         Ok(Secrets { server: read(&self.token())?, agent: read(&self.agent())? })
     }
 
-    /// Replaces the secret of the server's token; the whole new token.
+    /// Replaces the secret of the server token; returns the whole new token.
     ///
     /// # Errors
-    /// A file that cannot be read or written, or a weak secret.
+    /// When a file cannot be read or written, or the secret is weak.
     pub fn rotate(&self, ca_pem: &str, new: Option<&Secret>) -> Result<String, Error> {
         read(&self.token())?;
-        let secret = new.map_or_else(|| Ok(new_secret()), chosen)?;
+        let secret = new.map_or_else(|| Ok(new_secret()), validate_secret)?;
         write(&self.token(), "server", ca_pem, secret)?;
         Ok(fs::read_to_string(&self.token())?.trim().to_owned())
     }
@@ -188,7 +188,7 @@ fn read(path: &Path) -> Result<Secret, Error> {
     read_whole(path).map(|(secret, _)| secret)
 }
 
-/// The secret of a file, and the hash of the CA that it names.
+/// Reads the secret of a file and its CA hash.
 fn read_whole(path: &Path) -> Result<(Secret, Option<String>), Error> {
     let token = parse(&fs::read_to_string(path)?).map_err(|e| content(path, e))?;
     match token.credentials {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn one_secret_is_made_once_and_names_the_ca() {
+    fn first_start_creates_one_token_with_the_ca_hash() {
         let (dir, files, ca) = setup();
         files.ensure(&ca, None, None).unwrap();
         let text = std::fs::read_to_string(files.token()).unwrap();
@@ -253,11 +253,11 @@ mod tests {
             );
         }
         let rotated = files.rotate(&ca, None).unwrap();
-        assert!(rotated != text.trim() && files.secrets().unwrap().agent.is(&rotated[76..]));
+        assert!(rotated != text.trim() && files.secrets().unwrap().agent.matches(&rotated[76..]));
     }
 
     #[test]
-    fn a_token_that_is_missing_or_of_another_cluster_is_noticed() {
+    fn missing_and_foreign_token_files_are_reported() {
         let (_dir, files, ca) = setup();
         let (_other_dir, other, other_ca) = setup();
         let path = files.token().display().to_string();
@@ -270,21 +270,21 @@ mod tests {
         std::fs::copy(other.token(), files.token()).unwrap();
         assert_eq!(files.ensure(&ca, None, None).unwrap(), [Notice::OtherCa(path)]);
         assert_eq!(files.ensure(&ca, None, None).unwrap(), [], "it names the server's CA now");
-        // A secret that a flag gives is none that was lost.
+        // With a secret in a flag, a missing file is not reported.
         std::fs::remove_file(files.token()).unwrap();
         assert_eq!(files.ensure(&ca, Some(&secret("a-secret-of-20-chars")), None).unwrap(), []);
     }
 
     #[test]
-    fn a_secret_of_a_flag_stays_what_it_was_at_the_first_start() {
+    fn a_flag_cannot_change_the_secret_of_the_first_start() {
         let (_dir, files, ca) = setup();
         let (first, other) = (secret("a-secret-of-20-chars"), secret("b-secret-of-20-chars"));
         assert!(matches!(files.ensure(&ca, Some(&secret("short")), None), Err(Error::Weak(_))));
         files.ensure(&ca, Some(&first), Some(&other)).unwrap();
         let secrets = files.secrets().unwrap();
-        assert!(secrets.server.is(first.reveal()) && secrets.agent.is(other.reveal()));
+        assert!(secrets.server.matches(first.reveal()) && secrets.agent.matches(other.reveal()));
         files.ensure(&ca, None, None).unwrap();
-        assert!(files.secrets().unwrap().agent.is(other.reveal()));
+        assert!(files.secrets().unwrap().agent.matches(other.reveal()));
         assert!(matches!(files.ensure(&ca, Some(&other), None), Err(Error::Differs(_))));
         let whole = std::fs::read_to_string(files.token()).unwrap();
         files.ensure(&ca, Some(&secret(&whole)), None).unwrap();

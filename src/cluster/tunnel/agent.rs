@@ -1,4 +1,4 @@
-//! The agent's end: one tunnel to every server, kept up, and connections made for those servers.
+//! The agent's end: keeps a tunnel to every server and opens connections on behalf of the servers.
 
 mod answer;
 pub(super) mod connect;
@@ -18,54 +18,54 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::allow::{Own, Pods};
-use super::{AGENT_STREAM_WINDOW, GIVE_UP, SEND_BUFFER_MAX, STREAMS_MAX};
+use super::allow::{LocalMachine, Pods};
+use super::{AGENT_STREAM_WINDOW, SEND_BUFFER_MAX, SILENCE_MAX, STREAMS_MAX};
 use crate::guarded::Guarded;
 use crate::servers::Servers;
 use crate::tunnel::heartbeat;
 use crate::tunnel::liveness::{ActivityTracker, LastActivity};
-use connect::{Ask, Connected, Failure};
+use connect::{ConnectError, Connected, ConnectionKind};
 
 pub use pods::NodePods;
 
-/// The first pause between attempts.
+/// The first delay between attempts.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
-/// The longest: a server that is back is found within 2 s, and a thousand agents are a thousand
-/// handshakes in that time.
+/// The longest delay: a returning server is found within 2 s, at the cost of a thousand handshakes
+/// in that time for a thousand agents.
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// A server that stays away is mentioned so often.
+/// How often a lasting failure is logged.
 const COMPLAIN_INTERVAL: Duration = Duration::from_secs(60);
-/// Before the address of a server that has no tunnel, in the key of the problem that says so.
+/// Prefix of the problem key of a server without a tunnel; its address follows.
 pub const PROBLEMS: &str = "servers/";
-/// Bytes of the headers of one request.
+/// Maximum size of the headers of a request, in bytes.
 const HEADER_BYTES_MAX: u32 = 8 * 1024;
 
-/// What the agent's end needs.
+/// Configuration and dependencies of the agent's end.
 pub struct Agent {
-    /// To whom.
+    /// The servers to connect to.
     pub servers: Servers,
-    /// Trusts the cluster's servers and shows the client certificate of the node.
+    /// TLS configuration with the cluster's CA and the client certificate of the node.
     pub tls: ClientConfig,
     /// This machine.
-    pub own: Own,
+    pub own: LocalMachine,
     /// Its pods.
     pub pods: Arc<dyn Pods>,
-    /// Where it is told which settings the cluster has, as the newest tunnel says.
+    /// Receives the digest of the cluster's settings from the newest tunnel.
     pub settings: watch::Sender<String>,
-    /// Owns all that runs.
+    /// Owns all tasks.
     pub tasks: Tasks,
 }
 
-/// What all tunnels of a process share.
+/// State that all tunnels share.
 pub(super) struct Shared {
     servers: Servers,
     tls: Arc<ClientConfig>,
-    own: Arc<Own>,
+    own: Arc<LocalMachine>,
     pods: Arc<dyn Pods>,
     tasks: Tasks,
     settings: watch::Sender<String>,
-    /// Addresses with a tunnel to each server, by the server's own id. Several only when they asked
-    /// at once: the server keeps the newest.
+    /// Addresses with a tunnel to each server, by server id. More than one only while two connect
+    /// concurrently: the server keeps the newest.
     up: watch::Sender<HashMap<String, Vec<String>>>,
 }
 
@@ -95,7 +95,7 @@ impl Agent {
                     shared.tasks.clone().spawn(Kind::Request, "tunnel", {
                         let stop = stop.clone();
                         async move {
-                            shared.keep(&address, &stop).await;
+                            shared.keep_tunnel(&address, &stop).await;
                             Ok::<(), std::convert::Infallible>(())
                         }
                     });
@@ -113,7 +113,7 @@ impl Agent {
 impl Shared {
     pub(super) fn new(agent: Agent) -> Arc<Self> {
         let mut tls = agent.tls;
-        // The upgrade is one of HTTP/1.1.
+        // The upgrade requires HTTP/1.1.
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Arc::new(Self {
             servers: agent.servers,
@@ -127,34 +127,33 @@ impl Shared {
     }
 
     /// Keeps the tunnel to one address until `stop`.
-    async fn keep(&self, address: &str, stop: &Shutdown) {
+    async fn keep_tunnel(&self, address: &str, stop: &Shutdown) {
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
-        let mut complaints = Complaints::default();
+        let mut reports = FailureReports::default();
         let key = format!("{PROBLEMS}{address}");
         while !stop.is_requested() {
             let have: Vec<String> = self.up.borrow().keys().cloned().collect();
             let attempt = tokio::select! {
-                attempt = connect::connect(address, &self.tls, Ask::Tunnel(&have), &self.tasks) => attempt,
+                attempt = connect::connect(address, &self.tls, ConnectionKind::Tunnel(&have), &self.tasks) => attempt,
                 () = stop.requested() => break,
             };
             match attempt {
                 Ok(connected) => {
                     self.tasks.problems().clear(&key);
-                    (backoff, complaints) =
-                        (Backoff::new(RETRY_FIRST, RETRY_MAX), Complaints::default());
-                    self.carry(address, connected, stop).await;
+                    (backoff, reports) =
+                        (Backoff::new(RETRY_FIRST, RETRY_MAX), FailureReports::default());
+                    self.serve_tunnel(address, connected, stop).await;
                 }
-                Err(Failure::Same(id)) => {
+                Err(ConnectError::Same(id)) => {
                     self.tasks.problems().clear(&key);
-                    self.stand_by(address, &id, stop).await;
+                    self.wait_for_other_address(address, &id, stop).await;
                 }
                 Err(failure) => {
                     self.servers.lost(address, &failure.to_string());
-                    self.complain(&key, address, &failure, &mut complaints);
+                    self.report_failure(&key, address, &failure, &mut reports);
                 }
             }
-            // A draw below the delay: a thousand agents that lost a server together do not come
-            // back together.
+            // Jitter: many agents that lose a server together must not reconnect together.
             let delay = backoff
                 .next_delay()
                 .min(RETRY_MAX)
@@ -167,19 +166,25 @@ impl Shared {
         self.tasks.problems().clear(&key);
     }
 
-    fn complain(&self, key: &str, address: &str, failure: &Failure, complaints: &mut Complaints) {
-        let (what, fix) = failure.sentences(address);
-        match complaints.next(std::mem::discriminant(failure), base::clock::now()) {
-            Complaint::None => {}
-            Complaint::First => self.tasks.problems().put(key, what, fix),
-            Complaint::Again(since) => {
+    fn report_failure(
+        &self,
+        key: &str,
+        address: &str,
+        failure: &ConnectError,
+        reports: &mut FailureReports,
+    ) {
+        let (what, fix) = failure.describe(address);
+        match reports.next(std::mem::discriminant(failure), base::clock::now()) {
+            FailureReport::None => {}
+            FailureReport::First => self.tasks.problems().put(key, what, fix),
+            FailureReport::Again(since) => {
                 tracing::warn!(seconds = since.as_secs(), fix, "still: {what}");
             }
         }
     }
 
-    /// Another address has a tunnel to the same server: waits for that one's end.
-    async fn stand_by(&self, address: &str, id: &str, stop: &Shutdown) {
+    /// Another address has a tunnel to the same server: waits until that tunnel ends.
+    async fn wait_for_other_address(&self, address: &str, id: &str, stop: &Shutdown) {
         self.servers.connected(address);
         let mut up = self.up.subscribe();
         tokio::select! {
@@ -189,11 +194,11 @@ impl Shared {
         self.servers.lost(address, "its tunnel is down");
     }
 
-    /// Serves one tunnel from its beginning to its end.
-    pub(super) async fn carry(&self, address: &str, connected: Connected, stop: &Shutdown) {
-        let Connected { io, id, pace, settings, local } = connected;
-        // Also when it is no news: what was asked for at the last news may have come from a server
-        // that did not have it yet.
+    /// Serves an established tunnel until it ends.
+    pub(super) async fn serve_tunnel(&self, address: &str, connected: Connected, stop: &Shutdown) {
+        let Connected { io, id, config, settings, local } = connected;
+        // Also when unchanged: after the last change, the node may have fetched the settings from a
+        // server that did not have them yet.
         if !settings.is_empty() {
             self.settings.send_replace(settings);
         }
@@ -202,16 +207,16 @@ impl Shared {
             up.entry(id.clone()).or_default().push(address.to_owned());
         });
         tracing::info!(server = address, "tunnel up");
-        let (own_heard, all, cut) =
+        let (own_activity, all, cut) =
             (LastActivity::new(), LastActivity::new(), CancellationToken::new());
-        let io = ActivityTracker::new(io, own_heard.clone(), all.clone());
+        let io = ActivityTracker::new(io, own_activity.clone(), all.clone());
         let io = TokioIo::new(Guarded::new(io, cut.clone()));
         let (own, pods, tasks) =
             (Arc::clone(&self.own), Arc::clone(&self.pods), self.tasks.clone());
         let service = service_fn(move |request| {
             let (own, pods, tasks) = (Arc::clone(&own), Arc::clone(&pods), tasks.clone());
             async move {
-                let response = answer::answer(request, pace.beat, &own, &*pods, &tasks).await;
+                let response = answer::answer(request, config.interval, &own, &*pods, &tasks).await;
                 Ok::<_, std::convert::Infallible>(response)
             }
         });
@@ -223,9 +228,10 @@ impl Shared {
             .max_send_buf_size(SEND_BUFFER_MAX)
             .max_header_list_size(HEADER_BYTES_MAX)
             .serve_connection(io, service);
-        let besides = (0..pace.besides).map(|_| self.beside(address, pace.beat, &all));
-        let besides = async {
-            futures::future::join_all(besides).await;
+        let extra_connections = (0..config.extra_connections)
+            .map(|_| self.keep_extra_connection(address, config.interval, &all));
+        let extra_connections = async {
+            futures::future::join_all(extra_connections).await;
             std::future::pending::<()>().await;
         };
         let why = tokio::select! {
@@ -233,10 +239,10 @@ impl Shared {
                 Ok(()) => "closed by the server".to_owned(),
                 Err(error) => error.to_string(),
             },
-            () = all.silent(pace.patience()) => format!("nothing was heard for {:?}", pace.patience()),
-            () = own_heard.silent(GIVE_UP) => format!("nothing was heard for {GIVE_UP:?}"),
-            () = besides => "stopping".to_owned(),
-            gone = moved_from(&self.own, local) => format!("{gone} is no address of this machine any more"),
+            () = all.silent(config.server_silence()) => format!("nothing was heard for {:?}", config.server_silence()),
+            () = own_activity.silent(SILENCE_MAX) => format!("nothing was heard for {SILENCE_MAX:?}"),
+            () = extra_connections => "stopping".to_owned(),
+            gone = address_removed(&self.own, local) => format!("{gone} is no address of this machine any more"),
             () = stop.requested() => "stopping".to_owned(),
         };
         cut.cancel();
@@ -255,15 +261,14 @@ impl Shared {
             tracing::info!(server = address, why, "tunnel lost");
             self.servers.lost(address, &why);
         } else {
-            // The server answers: what is connected to it by this address goes on.
-            tracing::debug!(server = address, why, "another address has the tunnel");
+            // The server is reachable: connections by this address continue.
+            tracing::debug!(server = address, why, "tunnel continues by another address");
         }
     }
 }
 
-/// Resolves when the machine loses the address that a connection was made from; nothing comes that
-/// way any more.
-async fn moved_from(own: &Own, local: Option<IpAddr>) -> IpAddr {
+/// Resolves when the machine loses the local address of a connection, which no packet can reach then.
+async fn address_removed(own: &LocalMachine, local: Option<IpAddr>) -> IpAddr {
     let mut addresses = own.addresses.clone();
     match local.filter(|local| addresses.borrow().contains(local)) {
         Some(local) if addresses.wait_for(|now| !now.contains(&local)).await.is_ok() => local,
@@ -272,58 +277,62 @@ async fn moved_from(own: &Own, local: Option<IpAddr>) -> IpAddr {
 }
 
 impl Shared {
-    /// Keeps one connection of beats beside a tunnel, for as long as it is polled.
-    async fn beside(&self, address: &str, interval: Duration, all: &LastActivity) {
+    /// Keeps one heartbeat connection in addition to the tunnel, as long as it is polled.
+    async fn keep_extra_connection(&self, address: &str, interval: Duration, all: &LastActivity) {
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
         loop {
-            // Not at the moment of the others.
+            // Jitter, so that the connections are not opened at the same time.
             base::clock::sleep(backoff.next_delay().mul_f64(base::clock::random_f64())).await;
-            match connect::connect(address, &self.tls, Ask::Beside, &self.tasks).await {
+            match connect::connect(address, &self.tls, ConnectionKind::HeartbeatOnly, &self.tasks)
+                .await
+            {
                 Ok(connected) => {
                     backoff.reset();
                     let own = LastActivity::new();
                     let io = ActivityTracker::new(connected.io, own.clone(), all.clone());
                     tokio::select! {
                         () = heartbeat::send_heartbeats(io, interval) => {}
-                        () = own.silent(GIVE_UP) => {}
+                        () = own.silent(SILENCE_MAX) => {}
                     }
                 }
-                Err(failure) => tracing::debug!(server = address, %failure, "no beats beside"),
+                Err(failure) => {
+                    tracing::debug!(server = address, %failure, "no heartbeat connection")
+                }
             }
         }
     }
 }
 
-/// When a server that stays away is mentioned: at once, and then once a minute.
+/// Decides when a failure is reported: at once, and then once a minute.
 #[derive(Debug, Default)]
-struct Complaints {
+struct FailureReports {
     first: Option<Instant>,
     last: Option<Instant>,
-    kind: Option<Discriminant<Failure>>,
+    kind: Option<Discriminant<ConnectError>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Complaint {
+enum FailureReport {
     None,
     First,
-    /// It has been away for so long.
+    /// The failure has lasted for this long.
     Again(Duration),
 }
 
-impl Complaints {
-    /// Of a failure of this kind. Another kind than before is said at once: what was refused while
-    /// the server started may be distrusted when it runs.
-    fn next(&mut self, kind: Discriminant<Failure>, now: Instant) -> Complaint {
+impl FailureReports {
+    /// Decides about a failure of this kind. A change of the kind is reported at once: a server may
+    /// refuse connections while it starts and fail verification afterwards.
+    fn next(&mut self, kind: Discriminant<ConnectError>, now: Instant) -> FailureReport {
         let same = self.kind.replace(kind) == Some(kind);
         let Some((first, last)) = self.first.zip(self.last).filter(|_| same) else {
             (self.first, self.last) = (self.first.or(Some(now)), Some(now));
-            return Complaint::First;
+            return FailureReport::First;
         };
         if now.saturating_duration_since(last) < COMPLAIN_INTERVAL {
-            return Complaint::None;
+            return FailureReport::None;
         }
         self.last = Some(now);
-        Complaint::Again(now.saturating_duration_since(first))
+        FailureReport::Again(now.saturating_duration_since(first))
     }
 }
 
@@ -332,20 +341,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_stays_away_is_mentioned_at_once_and_once_a_minute() {
+    fn a_lasting_failure_is_reported_at_once_and_then_once_a_minute() {
         let start = base::clock::now();
-        let mut complaints = Complaints::default();
-        let mut next = |failure: &Failure, second| {
-            complaints.next(std::mem::discriminant(failure), start + Duration::from_secs(second))
+        let mut reports = FailureReports::default();
+        let mut next = |failure: &ConnectError, second| {
+            reports.next(std::mem::discriminant(failure), start + Duration::from_secs(second))
         };
-        let away = Failure::Unreachable(std::io::ErrorKind::ConnectionRefused.into());
-        let said = [0, 2, 59, 60, 61, 121].map(|second| next(&away, second));
-        let again = |s| Complaint::Again(Duration::from_secs(s));
-        let none = || Complaint::None;
-        assert_eq!(said, [Complaint::First, none(), none(), again(60), none(), again(121)]);
-        let other = Failure::Tls(std::io::ErrorKind::InvalidData.into());
-        let said =
+        let away = ConnectError::Unreachable(std::io::ErrorKind::ConnectionRefused.into());
+        let reported = [0, 2, 59, 60, 61, 121].map(|second| next(&away, second));
+        let resumed = |s| FailureReport::Again(Duration::from_secs(s));
+        let none = || FailureReport::None;
+        assert_eq!(
+            reported,
+            [FailureReport::First, none(), none(), resumed(60), none(), resumed(121)]
+        );
+        let other = ConnectError::Tls(std::io::ErrorKind::InvalidData.into());
+        let reported =
             [(&other, 130), (&other, 131), (&other, 190), (&away, 191)].map(|(f, s)| next(f, s));
-        assert_eq!(said, [Complaint::First, none(), again(190), Complaint::First]);
+        assert_eq!(reported, [FailureReport::First, none(), resumed(190), FailureReport::First]);
     }
 }

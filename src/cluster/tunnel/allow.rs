@@ -1,11 +1,11 @@
-//! Where an agent connects to on behalf of servers: its own machine and its own pods, nothing else.
+//! The destinations that servers may reach through an agent: its own machine and its own pods.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-/// A block of addresses, such as the pods of one node.
+/// A CIDR, such as that of the pods of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Block {
     first: IpAddr,
@@ -29,39 +29,40 @@ fn network(ip: IpAddr, prefix: u8) -> Option<IpAddr> {
 }
 
 impl Block {
-    /// Reads `address/prefix`; host bits are cleared.
+    /// Parses `address/prefix`; host bits are cleared.
     pub fn parse(text: &str) -> Option<Self> {
         let (ip, prefix) = text.split_once('/')?;
         let prefix = prefix.parse().ok()?;
         Some(Self { first: network(ip.parse().ok()?, prefix)?, prefix })
     }
 
-    /// The block of this length around an address; `None` when the address has fewer bits.
+    /// The CIDR of this prefix length that contains an address; `None` when the address has fewer
+    /// bits.
     pub fn around(ip: IpAddr, prefix: u8) -> Option<Self> {
         Some(Self { first: network(ip, prefix)?, prefix })
     }
 
-    /// Its length in bits.
+    /// The prefix length in bits.
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 
-    /// Whether an address lies in it.
+    /// Whether the CIDR contains an address.
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.first.is_ipv4() == ip.is_ipv4() && network(ip, self.prefix) == Some(self.first)
     }
 }
 
-/// Knows the pods of this node.
+/// Recognizes the pods of this node.
 #[async_trait]
 pub trait Pods: Send + Sync {
-    /// Whether an address lies in one of the node's blocks (`spec.podCIDRs`).
+    /// Whether an address is in one of the node's CIDRs (`spec.podCIDRs`).
     async fn is_pod(&self, ip: IpAddr) -> bool;
 }
 
-/// The machine as its flags and its node say.
+/// The agent's own machine.
 #[derive(Debug, Clone)]
-pub struct Own {
+pub struct LocalMachine {
     /// Name of the node.
     pub node: String,
     /// Its addresses, which may change while it runs.
@@ -70,35 +71,37 @@ pub struct Own {
     pub kubelet_port: u16,
 }
 
-/// What a destination is.
+/// Decision about a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Connect there.
+pub enum Destination {
+    /// Permitted.
     Allowed(SocketAddr),
-    /// Only when it is a pod of this node.
+    /// Permitted if it is a pod of this node.
     IfPod(SocketAddr),
-    /// Never.
+    /// Refused.
     Refused,
 }
 
-/// What may be connected to without asking for the pods: the kubelet, and ports of this machine's
-/// own addresses, where pods of the host's network listen.
-pub fn judge(host: &str, port: u16, own: &Own) -> Verdict {
+/// Classifies a destination. The kubelet is permitted, and so are all ports of this machine's
+/// addresses, where pods with host networking listen.
+pub fn classify(host: &str, port: u16, own: &LocalMachine) -> Destination {
     let addresses = own.addresses.borrow();
     let first = addresses.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     if port == 0 {
-        return Verdict::Refused;
+        return Destination::Refused;
     }
     if host == own.node && port == own.kubelet_port {
-        return Verdict::Allowed(SocketAddr::new(first, port));
+        return Destination::Allowed(SocketAddr::new(first, port));
     }
-    let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() else { return Verdict::Refused };
+    let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() else {
+        return Destination::Refused;
+    };
     let to = SocketAddr::new(ip.to_canonical(), port);
     match to.ip() {
-        ip if addresses.contains(&ip) => Verdict::Allowed(to),
-        ip if ip.is_loopback() && port == own.kubelet_port => Verdict::Allowed(to),
-        ip if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() => Verdict::Refused,
-        _ => Verdict::IfPod(to),
+        ip if addresses.contains(&ip) => Destination::Allowed(to),
+        ip if ip.is_loopback() && port == own.kubelet_port => Destination::Allowed(to),
+        ip if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() => Destination::Refused,
+        _ => Destination::IfPod(to),
     }
 }
 
@@ -107,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_know_their_addresses() {
+    fn cidrs_contain_their_addresses() {
         let block = Block::parse("10.42.7.0/24").unwrap();
         let has = |ip: &str| block.contains(ip.parse().unwrap());
         assert!(has("10.42.7.1") && has("10.42.7.255"));
@@ -123,12 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_and_perhaps_its_pods() {
+    fn only_this_machine_and_its_pods_are_permitted() {
         let (moves, addresses) =
             watch::channel(vec!["192.0.2.7".parse().unwrap(), "fd00::7".parse().unwrap()]);
-        let own = Own { node: "worker-1".into(), addresses, kubelet_port: 10250 };
-        let allowed = |to: &str| Verdict::Allowed(to.parse().unwrap());
-        let if_pod = |to: &str| Verdict::IfPod(to.parse().unwrap());
+        let own = LocalMachine { node: "worker-1".into(), addresses, kubelet_port: 10250 };
+        let allowed = |to: &str| Destination::Allowed(to.parse().unwrap());
+        let if_pod = |to: &str| Destination::IfPod(to.parse().unwrap());
         for (host, port, want) in [
             ("192.0.2.7", 10250, allowed("192.0.2.7:10250")),
             ("192.0.2.7", 9100, allowed("192.0.2.7:9100")),
@@ -136,20 +139,24 @@ mod tests {
             ("worker-1", 10250, allowed("192.0.2.7:10250")),
             ("127.0.0.1", 10250, allowed("127.0.0.1:10250")),
             ("::1", 10250, allowed("[::1]:10250")),
-            ("127.0.0.1", 10255, Verdict::Refused),
-            ("::ffff:127.0.0.1", 6379, Verdict::Refused),
-            ("0.0.0.0", 10250, Verdict::Refused),
-            ("worker-1", 22, Verdict::Refused),
-            ("example.com", 80, Verdict::Refused),
-            ("192.0.2.7", 0, Verdict::Refused),
+            ("127.0.0.1", 10255, Destination::Refused),
+            ("::ffff:127.0.0.1", 6379, Destination::Refused),
+            ("0.0.0.0", 10250, Destination::Refused),
+            ("worker-1", 22, Destination::Refused),
+            ("example.com", 80, Destination::Refused),
+            ("192.0.2.7", 0, Destination::Refused),
             ("10.42.7.9", 80, if_pod("10.42.7.9:80")),
             ("192.0.2.8", 10250, if_pod("192.0.2.8:10250")),
         ] {
-            assert_eq!(judge(host, port, &own), want, "{host}:{port}");
+            assert_eq!(classify(host, port, &own), want, "{host}:{port}");
         }
         moves.send_replace(vec!["192.0.2.9".parse().unwrap()]);
-        assert_eq!(judge("192.0.2.9", 9100, &own), allowed("192.0.2.9:9100"), "the machine moved");
-        assert_eq!(judge("worker-1", 10250, &own), allowed("192.0.2.9:10250"));
-        assert_eq!(judge("192.0.2.7", 9100, &own), if_pod("192.0.2.7:9100"));
+        assert_eq!(
+            classify("192.0.2.9", 9100, &own),
+            allowed("192.0.2.9:9100"),
+            "the machine moved"
+        );
+        assert_eq!(classify("worker-1", 10250, &own), allowed("192.0.2.9:10250"));
+        assert_eq!(classify("192.0.2.7", 9100, &own), if_pod("192.0.2.7:9100"));
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::MissedTickBehavior;
 /// Sends heartbeats until the stream ends.
 pub(super) async fn send_heartbeats(io: impl AsyncRead + AsyncWrite, interval: Duration) {
     let (mut reader, mut writer) = tokio::io::split(io);
-    let say = async {
+    let write = async {
         let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -18,12 +18,12 @@ pub(super) async fn send_heartbeats(io: impl AsyncRead + AsyncWrite, interval: D
             }
         }
     };
-    let hear = async {
+    let read = async {
         let mut bytes = [0; 64];
         while reader.read(&mut bytes).await.is_ok_and(|n| n > 0) {}
     };
     tokio::select! {
-        () = say => {}
-        () = hear => {}
+        () = write => {}
+        () = read => {}
     }
 }

@@ -22,39 +22,39 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub(super) struct LastActivity {
     start: Instant,
-    noted: Arc<Noted>,
+    state: Arc<ActivityState>,
 }
 
 #[derive(Debug, Default)]
-struct Noted {
+struct ActivityState {
     millis: AtomicU64,
-    heard: Notify,
+    activity: Notify,
 }
 
 impl LastActivity {
     pub(super) fn new() -> Self {
-        Self { start: base::clock::now(), noted: Arc::default() }
+        Self { start: base::clock::now(), state: Arc::default() }
     }
 
-    fn note(&self) {
+    fn record(&self) {
         let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.noted.millis.store(millis, Ordering::Relaxed);
-        self.noted.heard.notify_waiters();
+        self.state.millis.store(millis, Ordering::Relaxed);
+        self.state.activity.notify_waiters();
     }
 
     pub(super) fn at(&self) -> Instant {
-        self.start + Duration::from_millis(self.noted.millis.load(Ordering::Relaxed))
+        self.start + Duration::from_millis(self.state.millis.load(Ordering::Relaxed))
     }
 
     /// Resolves when a byte arrives after `seen`.
-    pub(super) async fn again(&self, seen: Instant) {
+    pub(super) async fn resumed(&self, seen: Instant) {
         while self.at() <= seen {
-            let heard = self.noted.heard.notified();
-            // What came before this line is seen here, what comes after it wakes.
+            let activity = self.state.activity.notified();
+            // A byte before `notified` is visible here; a later one wakes the future.
             if self.at() > seen {
                 return;
             }
-            heard.await;
+            activity.await;
         }
     }
 
@@ -63,7 +63,7 @@ impl LastActivity {
         let mut deadline = self.at() + silence;
         loop {
             tokio::time::sleep_until(deadline).await;
-            match judge(self.at(), silence, deadline, base::clock::now()) {
+            match next_check(self.at(), silence, deadline, base::clock::now()) {
                 Some(next) => deadline = next,
                 None => return,
             }
@@ -72,7 +72,12 @@ impl LastActivity {
 }
 
 /// At `now`, woken for `deadline`: when to check again, or `None` if the peer is lost.
-fn judge(last: Instant, silence: Duration, deadline: Instant, now: Instant) -> Option<Instant> {
+fn next_check(
+    last: Instant,
+    silence: Duration,
+    deadline: Instant,
+    now: Instant,
+) -> Option<Instant> {
     if last + silence > now {
         return Some(last + silence);
     }
@@ -100,7 +105,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for ActivityTracker<T> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.last.iter().for_each(LastActivity::note);
+            self.last.iter().for_each(LastActivity::record);
         }
         polled
     }
@@ -142,32 +147,32 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[test]
-    fn silence_is_a_loss_unless_this_end_was_asleep() {
+    fn silence_means_loss_unless_this_process_was_suspended() {
         let start = base::clock::now();
         let at = |millis: u64| start + Duration::from_millis(millis);
         let silence = Duration::from_millis(5500);
         // A byte arrived in the meantime.
-        assert_eq!(judge(at(3000), silence, at(5500), at(5500)), Some(at(8500)));
-        assert_eq!(judge(at(0), silence, at(5500), at(5510)), None);
+        assert_eq!(next_check(at(3000), silence, at(5500), at(5500)), Some(at(8500)));
+        assert_eq!(next_check(at(0), silence, at(5500), at(5510)), None);
         // The machine was suspended: the bytes are in the socket.
-        assert_eq!(judge(at(0), silence, at(5500), at(60_000)), Some(at(62_000)));
-        assert_eq!(judge(at(0), silence, at(62_000), at(62_001)), None);
+        assert_eq!(next_check(at(0), silence, at(5500), at(60_000)), Some(at(62_000)));
+        assert_eq!(next_check(at(0), silence, at(62_000), at(62_001)), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_machine_that_was_silent_is_heard_again() {
+    async fn activity_after_silence_resolves_resumed() {
         let last = LastActivity::new();
         last.silent(Duration::from_secs(5)).await;
         let seen = last.at();
-        let mut again = Box::pin(last.again(seen));
-        assert!(futures::poll!(again.as_mut()).is_pending());
-        last.note();
-        again.await;
-        last.again(seen).await;
+        let mut resumed = Box::pin(last.resumed(seen));
+        assert!(futures::poll!(resumed.as_mut()).is_pending());
+        last.record();
+        resumed.await;
+        last.resumed(seen).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn every_byte_puts_the_verdict_off() {
+    async fn every_byte_extends_the_deadline() {
         let (mut there, here) = tokio::io::duplex(64);
         let last = LastActivity::new();
         let mut here = ActivityTracker::new(here, LastActivity::new(), last.clone());
@@ -179,10 +184,10 @@ mod tests {
             }
             std::future::pending::<()>().await;
         };
-        let hear = async { while here.read_u8().await.is_ok() {} };
+        let read = async { while here.read_u8().await.is_ok() {} };
         tokio::select! {
             () = talk => {}
-            () = hear => {}
+            () = read => {}
             () = last.silent(Duration::from_secs(5)) => {}
         }
         let took = start.elapsed();

@@ -1,27 +1,27 @@
-//! Whose tunnel is up, and since when; whose was, and when it was heard last.
+//! The state of each node's tunnel at this server: up since when, or lost and last active when.
 
 use std::collections::BTreeMap;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Nodes remembered whose tunnel is gone; those lost longest ago are forgotten first.
+/// Maximum number of nodes without a tunnel that are remembered; the oldest are dropped first.
 const LOST_MAX: usize = 10_000;
 
-/// How a tunnel stands.
+/// State of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// The node has a tunnel.
     Up,
-    /// It had one, which its machine or a network on the way ended: the agent stops or starts anew,
-    /// or its connection was reset.
+    /// The tunnel was closed by the agent or reset by the network: the agent stops or restarts, or
+    /// its connection was reset.
     Closed,
-    /// It had one, and nothing came any more: no power, no network.
+    /// The tunnel became silent: no power, no network.
     Silent,
 }
 
 impl State {
-    /// In one word.
+    /// The name of the state in `kube-lite status`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -34,16 +34,16 @@ impl State {
 /// The tunnel of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Presence {
-    /// How it stands.
+    /// State of the tunnel.
     pub state: State,
-    /// Up: since it was opened. Otherwise: when the node was heard last.
+    /// For `Up`: when the tunnel was opened. Otherwise: the last activity of the node.
     pub since: Instant,
 }
 
-/// All nodes that have or had a tunnel to this server since it started, by name.
+/// Nodes that have had a tunnel to this server since its start, by name.
 pub type Presences = BTreeMap<String, Presence>;
 
-/// Notes a change.
+/// Records a change.
 pub(super) fn set(all: &watch::Sender<Presences>, node: &str, presence: Presence) {
     all.send_modify(|all| {
         all.insert(node.to_owned(), presence);

@@ -1,4 +1,4 @@
-//! The servers' end: one tunnel per node, connections through it, and whose tunnel is up.
+//! The server's end: one tunnel per node, connections through it, and the presence of nodes.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,39 +20,40 @@ use tokio_util::sync::CancellationToken;
 
 use super::presence::{self, Presence, Presences, State};
 use super::{
-    BEAT, BEAT_HEADER, BESIDE_HEADER, BESIDES_HEADER, BESIDES_MAX, FAULT_HEADER, GIVE_UP,
-    HAVE_HEADER, PROTOCOL, Pace, SEND_BUFFER_MAX, SERVER_HEADER, SERVER_STREAM_WINDOW,
-    SETTINGS_HEADER, SILENCE_HEADER, STREAMS_MAX,
+    EXTRA_CONNECTIONS_HEADER, EXTRA_CONNECTIONS_MAX, FAULT_HEADER, HAVE_HEADER,
+    HEARTBEAT_AUTHORITY, HEARTBEAT_ONLY_HEADER, HeartbeatConfig, INTERVAL_HEADER, PROTOCOL,
+    SEND_BUFFER_MAX, SERVER_HEADER, SERVER_STREAM_WINDOW, SETTINGS_HEADER, SILENCE_HEADER,
+    SILENCE_MAX, STREAMS_MAX,
 };
 use crate::guarded::Guarded;
 use crate::tunnel::heartbeat;
 use crate::tunnel::liveness::{ActivityTracker, LastActivity};
 
-/// From the answer 101 to the upgraded connection.
+/// Timeout from the 101 response to the upgraded connection.
 const UPGRADE_MAX: Duration = Duration::from_secs(10);
-/// Group of nodes.
+/// Group of all nodes.
 const NODES: &str = "system:nodes";
-/// Before the name of a node in the name of its user.
+/// Prefix of the user name of a node.
 const NODE_PREFIX: &str = "system:node:";
 
 type Sender = SendRequest<Empty<Bytes>>;
 
-struct Entry {
+struct NodeTunnel {
     generation: u64,
     sender: Sender,
     cut: CancellationToken,
-    /// When any connection of the node was heard.
-    heard: LastActivity,
-    /// Room for connections beside the tunnel.
-    besides: Arc<Semaphore>,
+    /// Last activity on any connection of the node.
+    activity: LastActivity,
+    /// Permits for heartbeat connections.
+    extra_connections: Arc<Semaphore>,
 }
 
 struct Inner {
     id: String,
-    pace: Pace,
+    config: HeartbeatConfig,
     settings: String,
     tasks: Tasks,
-    entries: Mutex<HashMap<String, Entry>>,
+    entries: Mutex<HashMap<String, NodeTunnel>>,
     presences: watch::Sender<Presences>,
     generations: std::sync::atomic::AtomicU64,
 }
@@ -67,19 +68,19 @@ impl std::fmt::Debug for Tunnels {
     }
 }
 
-/// The node that a user is: `system:node:NAME` of the group `system:nodes`.
+/// The node name of a user `system:node:NAME` in the group `system:nodes`.
 pub fn node_of<'a>(name: &'a str, groups: &[String]) -> Option<&'a str> {
     let node = name.strip_prefix(NODE_PREFIX).filter(|n| !n.is_empty())?;
     groups.iter().any(|g| g == NODES).then_some(node)
 }
 
 impl Tunnels {
-    /// No tunnels yet. `pace` is what agents are told, and so is `settings`: a digest of what nodes
-    /// take at their start.
-    pub fn new(pace: Pace, settings: String, tasks: Tasks) -> Self {
+    /// Creates a registry without tunnels. Agents receive `config` and `settings`, a digest of the
+    /// settings that nodes apply at their start.
+    pub fn new(config: HeartbeatConfig, settings: String, tasks: Tasks) -> Self {
         Self(Arc::new(Inner {
             id: base::clock::random_uuid(),
-            pace,
+            config,
             settings,
             tasks,
             entries: Mutex::default(),
@@ -88,7 +89,7 @@ impl Tunnels {
         }))
     }
 
-    /// Whose tunnel is up or lost, told anew with each change.
+    /// The presence of all nodes; notifies of each change.
     pub fn presences(&self) -> watch::Receiver<Presences> {
         self.0.presences.subscribe()
     }
@@ -98,15 +99,14 @@ impl Tunnels {
         self.0.entries.lock().contains_key(node)
     }
 
-    /// Connections of beats that a node has beside its tunnel.
-    pub fn besides(&self, node: &str) -> usize {
-        let free = self.0.entries.lock().get(node).map(|e| e.besides.available_permits());
-        free.map_or(0, |free| usize::from(BESIDES_MAX).saturating_sub(free))
+    /// The number of heartbeat connections of a node.
+    pub fn extra_connections(&self, node: &str) -> usize {
+        let free = self.0.entries.lock().get(node).map(|e| e.extra_connections.available_permits());
+        free.map_or(0, |free| usize::from(EXTRA_CONNECTIONS_MAX).saturating_sub(free))
     }
 
-    /// Answers [`super::PATH`]. `user` is the name and the groups of whom the client certificate
-    /// proves. The upgrade is in the request's extensions; the tunnel stands once the answer has
-    /// been sent.
+    /// Handles [`super::PATH`]. `user` has the name and groups of the client certificate. The upgrade
+    /// is in the request's extensions; the tunnel is established after the response has been sent.
     pub fn accept<B>(
         &self,
         user: Option<(&str, &[String])>,
@@ -125,37 +125,42 @@ impl Tunnels {
             let text = format!("ask over HTTP/1.1 for an upgrade to {PROTOCOL}");
             return refuse(StatusCode::UPGRADE_REQUIRED, &text);
         }
-        if lists(request.headers(), HAVE_HEADER, &self.0.id) && self.has(node) {
-            return self.named(refuse(StatusCode::CONFLICT, "there is a tunnel to this server"));
+        if header_contains(request.headers(), HAVE_HEADER, &self.0.id) && self.has(node) {
+            return self
+                .with_server_id(refuse(StatusCode::CONFLICT, "there is a tunnel to this server"));
         }
-        if request.headers().contains_key(BESIDE_HEADER) {
-            let response = self.accept_beside(node, request);
-            return self.named(response);
+        if request.headers().contains_key(HEARTBEAT_ONLY_HEADER) {
+            let response = self.accept_heartbeat_connection(node, request);
+            return self.with_server_id(response);
         }
         let upgrade = hyper::upgrade::on(request);
         let (this, node) = (self.clone(), node.to_owned());
         self.0.tasks.spawn(Kind::Request, "tunnel", async move {
-            if let Err(error) = this.carry(&node, upgrade).await {
-                tracing::debug!(node, %error, "a tunnel did not come about");
+            if let Err(error) = this.serve_tunnel(&node, upgrade).await {
+                tracing::debug!(node, %error, "cannot open a tunnel");
             }
             Ok::<(), std::convert::Infallible>(())
         });
-        self.named(self.switch())
+        self.with_server_id(self.switching_protocols())
     }
 
-    /// A connection of beats beside the node's tunnel, which it ends with.
-    fn accept_beside<B>(&self, node: &str, request: &mut Request<B>) -> Response<String> {
+    /// Accepts a heartbeat connection, which ends with the node's tunnel.
+    fn accept_heartbeat_connection<B>(
+        &self,
+        node: &str,
+        request: &mut Request<B>,
+    ) -> Response<String> {
         let found = self.0.entries.lock().get(node).and_then(|e| {
-            let place = Arc::clone(&e.besides).try_acquire_owned().ok()?;
-            Some((e.heard.clone(), e.cut.clone(), place))
+            let permit = Arc::clone(&e.extra_connections).try_acquire_owned().ok()?;
+            Some((e.activity.clone(), e.cut.clone(), permit))
         });
-        let Some((all, cut, place)) = found else {
+        let Some((all, cut, permit)) = found else {
             return refuse(StatusCode::CONFLICT, "the node has no tunnel, or enough beside it");
         };
-        let (upgrade, interval) = (hyper::upgrade::on(request), self.0.pace.beat);
+        let (upgrade, interval) = (hyper::upgrade::on(request), self.0.config.interval);
         let shutdown = self.0.tasks.shutdown().clone();
         self.0.tasks.spawn(Kind::Request, "tunnel-beside", async move {
-            let _place = place;
+            let _permit = permit;
             let Ok(Ok(upgraded)) = tokio::time::timeout(UPGRADE_MAX, upgrade).await else {
                 return Ok(());
             };
@@ -163,16 +168,16 @@ impl Tunnels {
             let io = ActivityTracker::new(TokioIo::new(upgraded), own.clone(), all);
             tokio::select! {
                 () = heartbeat::send_heartbeats(io, interval) => {}
-                () = own.silent(GIVE_UP) => {}
+                () = own.silent(SILENCE_MAX) => {}
                 () = cut.cancelled() => {}
                 () = shutdown.requested() => {}
             }
             Ok::<(), std::convert::Infallible>(())
         });
-        self.switch()
+        self.switching_protocols()
     }
 
-    fn switch(&self) -> Response<String> {
+    fn switching_protocols(&self) -> Response<String> {
         let mut response = Response::new(String::new());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
@@ -181,10 +186,13 @@ impl Tunnels {
         if let Ok(settings) = HeaderValue::from_str(&self.0.settings) {
             headers.insert(HeaderName::from_static(SETTINGS_HEADER), settings);
         }
-        let besides = HeaderName::from_static(BESIDES_HEADER);
-        headers.insert(besides, HeaderValue::from(u16::from(self.0.pace.besides)));
+        let extra_connections = HeaderName::from_static(EXTRA_CONNECTIONS_HEADER);
+        headers.insert(
+            extra_connections,
+            HeaderValue::from(u16::from(self.0.config.extra_connections)),
+        );
         for (name, duration) in
-            [(BEAT_HEADER, self.0.pace.beat), (SILENCE_HEADER, self.0.pace.silence)]
+            [(INTERVAL_HEADER, self.0.config.interval), (SILENCE_HEADER, self.0.config.silence)]
         {
             let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
             headers.insert(HeaderName::from_static(name), HeaderValue::from(millis));
@@ -192,17 +200,17 @@ impl Tunnels {
         response
     }
 
-    fn named(&self, mut response: Response<String>) -> Response<String> {
+    fn with_server_id(&self, mut response: Response<String>) -> Response<String> {
         if let Ok(id) = HeaderValue::from_str(&self.0.id) {
             response.headers_mut().insert(SERVER_HEADER, id);
         }
         response
     }
 
-    /// A connection from the node's machine to `host:port`.
+    /// Opens a connection from the node's machine to `host:port`.
     ///
     /// # Errors
-    /// `NotConnected` when the node has no tunnel, otherwise what happened there.
+    /// `NotConnected` when the node has no tunnel, otherwise the error of the agent's dial.
     pub async fn dial(&self, node: &str, host: &str, port: u16) -> io::Result<BoxIo> {
         let sender = self.0.entries.lock().get(node).map(|e| e.sender.clone());
         let sender = sender.ok_or_else(|| {
@@ -215,10 +223,10 @@ impl Tunnels {
         Ok(Box::new(TokioIo::new(open(sender, &authority).await?)))
     }
 
-    /// Holds one tunnel from its beginning to its end.
-    async fn carry(&self, node: &str, upgrade: OnUpgrade) -> Result<(), Broken> {
+    /// Serves one tunnel until it ends.
+    async fn serve_tunnel(&self, node: &str, upgrade: OnUpgrade) -> Result<(), TunnelError> {
         let upgraded =
-            tokio::time::timeout(UPGRADE_MAX, upgrade).await.map_err(|_| Broken::Late)??;
+            tokio::time::timeout(UPGRADE_MAX, upgrade).await.map_err(|_| TunnelError::Late)??;
         let (own, all, cut) = (LastActivity::new(), LastActivity::new(), CancellationToken::new());
         let io = ActivityTracker::new(TokioIo::new(upgraded), own.clone(), all.clone());
         let io = TokioIo::new(Guarded::new(io, cut.clone()));
@@ -230,10 +238,12 @@ impl Tunnels {
             .handshake(io)
             .await?;
         let generation = self.register(node, sender.clone(), cut.clone(), all.clone());
-        let beats = async {
-            match open(sender, BEAT).await {
-                Ok(io) => heartbeat::send_heartbeats(TokioIo::new(io), self.0.pace.beat).await,
-                Err(error) => tracing::debug!(node, %error, "no beats"),
+        let heartbeats = async {
+            match open(sender, HEARTBEAT_AUTHORITY).await {
+                Ok(io) => {
+                    heartbeat::send_heartbeats(TokioIo::new(io), self.0.config.interval).await
+                }
+                Err(error) => tracing::debug!(node, %error, "no heartbeats"),
             }
         };
         let state = tokio::select! {
@@ -241,36 +251,36 @@ impl Tunnels {
                 tracing::debug!(node, ?ended, "a tunnel ended");
                 State::Closed
             }
-            () = beats => State::Closed,
+            () = heartbeats => State::Closed,
             () = cut.cancelled() => State::Closed,
-            () = self.judge(node, generation, &all) => State::Silent,
-            () = own.silent(GIVE_UP) => State::Silent,
+            () = self.watch_silence(node, generation, &all) => State::Silent,
+            () = own.silent(SILENCE_MAX) => State::Silent,
             () = self.0.tasks.shutdown().requested() => State::Closed,
         };
-        // Also ends what goes through it.
+        // Also ends the connections through the tunnel.
         cut.cancel();
         self.forget(node, generation, Presence { state, since: all.at() });
         Ok(())
     }
 
-    /// Tells of the node's silence, and of its end. Resolves when the silence has lasted so long
-    /// that the tunnel is given up.
-    async fn judge(&self, node: &str, generation: u64, all: &LastActivity) {
+    /// Publishes when the node becomes silent or active again. Resolves when the silence has lasted
+    /// for [`SILENCE_MAX`].
+    async fn watch_silence(&self, node: &str, generation: u64, all: &LastActivity) {
         loop {
-            all.silent(self.0.pace.silence).await;
+            all.silent(self.0.config.silence).await;
             let since = all.at();
-            self.tell(node, generation, Presence { state: State::Silent, since });
-            let left = GIVE_UP.saturating_sub(self.0.pace.silence);
-            if tokio::time::timeout(left, all.again(since)).await.is_err() {
+            self.set_presence(node, generation, Presence { state: State::Silent, since });
+            let left = SILENCE_MAX.saturating_sub(self.0.config.silence);
+            if tokio::time::timeout(left, all.resumed(since)).await.is_err() {
                 return;
             }
             let since = base::clock::now();
-            self.tell(node, generation, Presence { state: State::Up, since });
+            self.set_presence(node, generation, Presence { state: State::Up, since });
         }
     }
 
-    /// Notes a change of the tunnel, as long as it is the node's newest.
-    fn tell(&self, node: &str, generation: u64, presence: Presence) {
+    /// Records a change of the tunnel unless the node has a newer one.
+    fn set_presence(&self, node: &str, generation: u64, presence: Presence) {
         let entries = self.0.entries.lock();
         if entries.get(node).is_some_and(|e| e.generation == generation) {
             presence::set(&self.0.presences, node, presence);
@@ -284,11 +294,11 @@ impl Tunnels {
         node: &str,
         sender: Sender,
         cut: CancellationToken,
-        heard: LastActivity,
+        activity: LastActivity,
     ) -> u64 {
         let generation = self.0.generations.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let besides = Arc::new(Semaphore::new(usize::from(BESIDES_MAX)));
-        let entry = Entry { generation, sender, cut, heard, besides };
+        let extra_connections = Arc::new(Semaphore::new(usize::from(EXTRA_CONNECTIONS_MAX)));
+        let entry = NodeTunnel { generation, sender, cut, activity, extra_connections };
         let mut entries = self.0.entries.lock();
         if let Some(older) = entries.insert(node.to_owned(), entry) {
             older.cut.cancel();
@@ -300,7 +310,7 @@ impl Tunnels {
         generation
     }
 
-    /// The tunnel ended, unless a newer one has taken its place.
+    /// Removes an ended tunnel unless a newer one has replaced it.
     fn forget(&self, node: &str, generation: u64, presence: Presence) {
         let mut entries = self.0.entries.lock();
         if entries.get(node).is_none_or(|e| e.generation != generation) {
@@ -314,7 +324,7 @@ impl Tunnels {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Broken {
+enum TunnelError {
     #[error("the connection was not handed over in time")]
     Late,
     #[error(transparent)]
@@ -327,13 +337,13 @@ fn refuse(code: StatusCode, text: &str) -> Response<String> {
     response
 }
 
-/// Whether a header names a value among others.
-fn lists(headers: &HeaderMap, name: &str, value: &str) -> bool {
+/// Whether a comma-separated header contains a value.
+fn header_contains(headers: &HeaderMap, name: &str, value: &str) -> bool {
     let texts = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
     texts.flat_map(|v| v.split(',')).any(|v| v.trim() == value)
 }
 
-/// Opens a stream.
+/// Opens a stream to an authority.
 async fn open(mut sender: Sender, authority: &str) -> io::Result<Upgraded> {
     let broken = |e: hyper::Error| io::Error::new(io::ErrorKind::ConnectionReset, e.to_string());
     sender.ready().await.map_err(broken)?;
@@ -345,11 +355,11 @@ async fn open(mut sender: Sender, authority: &str) -> io::Result<Upgraded> {
         return hyper::upgrade::on(response).await.map_err(broken);
     }
     let fault = response.headers().get(FAULT_HEADER).and_then(|v| v.to_str().ok());
-    Err(fault_of(response.status(), fault.unwrap_or_default()))
+    Err(dial_error(response.status(), fault.unwrap_or_default()))
 }
 
-/// The error that the agent met.
-fn fault_of(status: StatusCode, fault: &str) -> io::Error {
+/// The error of the agent's dial.
+fn dial_error(status: StatusCode, fault: &str) -> io::Error {
     let kind = match (status, fault) {
         (StatusCode::FORBIDDEN, _) => {
             let text = "the node refuses: neither its own address nor one of its pods";

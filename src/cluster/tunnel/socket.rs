@@ -1,4 +1,4 @@
-//! Options of the sockets that carry tunnels: little data, much loss.
+//! Socket options of tunnels, which carry little data over lossy links.
 
 use std::os::fd::AsFd;
 
@@ -6,8 +6,8 @@ use nix::sys::socket::{setsockopt, sockopt::TcpUserTimeout};
 use nix::{libc, setsockopt_impl, sockopt_impl};
 
 sockopt_impl!(
-    /// `TCP_THIN_LINEAR_TIMEOUTS`: the first six repetitions come at a constant interval when few
-    /// packets are on their way.
+    /// `TCP_THIN_LINEAR_TIMEOUTS`: the first six retransmissions use a constant interval when few
+    /// packets are in flight.
     ThinLinearTimeouts,
     SetOnly,
     libc::IPPROTO_TCP,
@@ -19,7 +19,7 @@ sockopt_impl!(
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
 sockopt_impl!(
-    /// The longest interval between repetitions, in milliseconds, 1000 at least.
+    /// The longest retransmission interval, in milliseconds, at least 1000.
     RtoMax,
     SetOnly,
     libc::IPPROTO_TCP,
@@ -27,14 +27,14 @@ sockopt_impl!(
     u32
 );
 
-/// The kernel gives up what nobody has acknowledged for so long, in milliseconds. Only a backstop:
-/// silence is noticed earlier.
+/// `TCP_USER_TIMEOUT` in milliseconds: the kernel closes a connection with data unacknowledged for
+/// this long. Only a backstop: silence is detected earlier.
 const USER_TIMEOUT_MS: u32 = 60_000;
-/// The least that the kernel takes.
+/// The minimum that the kernel accepts.
 const RTO_MAX_MS: u32 = 1000;
 
-/// Repeats lost packets soon and often. On a listener it holds for all connections that it accepts.
-/// A kernel that lacks an option does without.
+/// Makes the kernel retransmit lost packets early and often. Set on a listener, it applies to all
+/// accepted connections. An option that the kernel lacks is skipped.
 pub fn set_keepalive(socket: &impl AsFd) {
     if let Err(error) = setsockopt(socket, ThinLinearTimeouts, &true) {
         tracing::debug!(%error, "TCP_THIN_LINEAR_TIMEOUTS cannot be set");
@@ -44,8 +44,8 @@ pub fn set_keepalive(socket: &impl AsFd) {
     }
 }
 
-/// The agent's end of a tunnel.
-pub(crate) fn tunnel(socket: &impl AsFd) {
+/// Sets the options of the agent's end of a tunnel.
+pub(crate) fn set_tunnel_options(socket: &impl AsFd) {
     set_keepalive(socket);
     if let Err(error) = setsockopt(socket, TcpUserTimeout, &USER_TIMEOUT_MS) {
         tracing::debug!(%error, "TCP_USER_TIMEOUT cannot be set");

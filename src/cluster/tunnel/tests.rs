@@ -1,4 +1,4 @@
-//! Both ends of the tunnel against each other.
+//! Tests with both ends of the tunnel.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::agent::connect::{self, Ask, Connected};
+use super::agent::connect::{self, Connected, ConnectionKind};
 use super::agent::{Agent, Shared};
-use super::allow::{Own, Pods};
-use super::{Pace, State, Tunnels};
+use super::allow::{LocalMachine, Pods};
+use super::{HeartbeatConfig, State, Tunnels};
 use crate::servers::{Health, Servers};
 
-/// More than anything here takes.
+/// A timeout that no successful test reaches.
 const SOON: Duration = Duration::from_secs(60);
 const SETTINGS: &str = "settings of the cluster";
 const GROUPS: [&str; 2] = ["system:nodes", "system:authenticated"];
@@ -45,7 +45,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("in time")
 }
 
-/// Serves HTTP/1.1 as the API's port does, with nothing but the tunnel's path.
+/// Serves HTTP/1.1 as the API's port does, but only the tunnel's path.
 async fn serve(io: BoxIo, tunnels: Tunnels, user: &str) {
     let user = user.to_owned();
     let service = service_fn(move |mut request| {
@@ -58,7 +58,7 @@ async fn serve(io: BoxIo, tunnels: Tunnels, user: &str) {
     let _ = connection.await;
 }
 
-/// A directory, keys of a cluster, and what an agent has.
+/// A directory, the CAs of a cluster, and the dependencies of an agent.
 struct World {
     directory: tempfile::TempDir,
     server_ca: Ca,
@@ -87,7 +87,7 @@ impl World {
         Agent {
             servers: servers.clone(),
             tls: tls::client(&[self.server_ca.der().clone()], Some(cert), &[]).unwrap(),
-            own: Own {
+            own: LocalMachine {
                 node: "worker".into(),
                 addresses: self.addresses.subscribe(),
                 kubelet_port: 10250,
@@ -113,7 +113,7 @@ impl World {
 
     /// The agent's end of it.
     async fn upgraded(&self, near: DuplexStream) -> Connected {
-        let ask = Ask::Tunnel(&[]);
+        let ask = ConnectionKind::Tunnel(&[]);
         let upgraded = connect::upgrade(Box::new(near), "x", ask, &self.tasks).await;
         upgraded.unwrap_or_else(|e| panic!("{e}"))
     }
@@ -147,7 +147,7 @@ impl World {
                 let (acceptor, tunnels, stop) = (acceptor.clone(), tunnels.clone(), stop.clone());
                 tasks.spawn(Kind::Request, "serve", async move {
                     let serving = async {
-                        // A client that only connects says nothing.
+                        // A client may connect and send nothing.
                         let Ok(stream) = acceptor.accept(stream).await else { return };
                         assert!(stream.get_ref().1.peer_certificates().is_some());
                         serve(Box::new(stream), tunnels, "system:node:worker").await;
@@ -170,11 +170,11 @@ impl Drop for World {
     }
 }
 
-/// A world in which an agent has a tunnel to a server, and how many connections that server took.
-async fn connected(pace: Pace) -> (World, Tunnels, Arc<AtomicUsize>) {
+/// A world with an agent that has a tunnel to a server, and the count of the server's connections.
+async fn connected(config: HeartbeatConfig) -> (World, Tunnels, Arc<AtomicUsize>) {
     let (world, listener) = (World::new(), local().await);
     let servers = world.servers(&listener.local_addr().unwrap().to_string());
-    let tunnels = Tunnels::new(pace, SETTINGS.into(), world.tasks.clone());
+    let tunnels = Tunnels::new(config, SETTINGS.into(), world.tasks.clone());
     let connections = world.listen(listener, &tunnels, world.tasks.shutdown());
     world.run_agent(&servers);
     up(&tunnels, "worker").await;
@@ -195,7 +195,7 @@ async fn is(tunnels: &Tunnels, node: &str, state: State) {
     drop(within(seen).await.unwrap());
 }
 
-/// Takes connections on a port of 127.0.0.1 and gives back what it gets.
+/// Runs an echo server on a port of 127.0.0.1.
 async fn echo(tasks: &Tasks) -> u16 {
     let listener = local().await;
     let port = listener.local_addr().unwrap().port();
@@ -221,16 +221,16 @@ async fn echoes(io: &mut BoxIo, bytes: &[u8]) {
 }
 
 #[tokio::test]
-async fn the_server_reaches_what_the_agent_allows_and_nothing_else() {
-    let (world, tunnels, _) = connected(Pace::CALM).await;
+async fn the_server_reaches_only_permitted_destinations() {
+    let (world, tunnels, _) = connected(HeartbeatConfig::CALM).await;
 
     let mut settings = world.settings.subscribe();
-    drop(within(settings.wait_for(|told| told == SETTINGS)).await.unwrap());
+    drop(within(settings.wait_for(|settings_digest| settings_digest == SETTINGS)).await.unwrap());
 
     let port = echo(&world.tasks).await;
     let mut io = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
     echoes(&mut io, b"hello").await;
-    // Both ways at once, more than every window and buffer holds.
+    // Both directions at once, with more data than all windows and buffers hold.
     let (mut reader, mut writer) = tokio::io::split(io);
     let sent = vec![7_u8; 3 << 20];
     let send = async { writer.write_all(&sent).await.unwrap() };
@@ -255,13 +255,13 @@ async fn the_server_reaches_what_the_agent_allows_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn streams_that_nobody_reads_stop_no_other() {
-    let (world, tunnels, _) = connected(Pace::CALM).await;
+async fn stalled_streams_do_not_block_others() {
+    let (world, tunnels, _) = connected(HeartbeatConfig::CALM).await;
     let port = echo(&world.tasks).await;
     let mut stalled = Vec::new();
     for _ in 0..40 {
         let mut io = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
-        // Written until nothing moves any more: then all windows of this stream are full.
+        // Write until all windows of this stream are full.
         let block = vec![1_u8; 64 * 1024];
         while tokio::time::timeout(Duration::from_millis(20), io.write_all(&block)).await.is_ok() {}
         stalled.push(io);
@@ -280,8 +280,8 @@ async fn streams_that_nobody_reads_stop_no_other() {
 }
 
 #[tokio::test]
-async fn what_is_said_last_is_read_whatever_is_written_meanwhile() {
-    let (world, tunnels, _) = connected(Pace::CALM).await;
+async fn the_last_bytes_are_read_despite_concurrent_writes() {
+    let (world, tunnels, _) = connected(HeartbeatConfig::CALM).await;
     let brief = local().await;
     let (port, echo) = (brief.local_addr().unwrap().port(), echo(&world.tasks).await);
     for _ in 0..50 {
@@ -301,13 +301,13 @@ async fn what_is_said_last_is_read_whatever_is_written_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
+async fn a_lost_server_cuts_its_connections_and_its_return_is_signalled() {
     let world = World::new();
     let listener = local().await;
     let address = listener.local_addr().unwrap();
     let servers = world.servers(&address.to_string());
     let first = Tasks::new(world.tasks.shutdown().child());
-    let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), first.clone());
+    let tunnels = Tunnels::new(HeartbeatConfig::CALM, SETTINGS.into(), first.clone());
     world.listen(listener, &tunnels, first.shutdown());
     world.run_agent(&servers);
     up(&tunnels, "worker").await;
@@ -318,7 +318,7 @@ async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
     let mut carried = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
     echoes(&mut carried, b"x").await;
 
-    // Another tunnel of the node takes the place of the first, whose streams end.
+    // A newer tunnel of the node replaces the first, whose streams end.
     let (near, far) = tokio::io::duplex(64 * 1024);
     world.serve(far, &tunnels);
     let newer = world.upgraded(near).await;
@@ -331,7 +331,7 @@ async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
     assert!(futures::poll!(back.as_mut()).is_pending());
     first.shutdown().request();
     within(first.drain(SOON)).await;
-    let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
+    let tunnels = Tunnels::new(HeartbeatConfig::CALM, SETTINGS.into(), world.tasks.clone());
     let listener = TcpListener::bind(address).await.unwrap();
     world.listen(listener, &tunnels, world.tasks.shutdown());
     within(back).await;
@@ -339,10 +339,10 @@ async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
 }
 
 #[tokio::test]
-async fn connections_from_an_address_that_is_gone_are_made_anew() {
+async fn a_removed_local_address_reopens_connections() {
     let (world, listener) = (World::new(), local().await);
     let servers = world.servers(&listener.local_addr().unwrap().to_string());
-    let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
+    let tunnels = Tunnels::new(HeartbeatConfig::CALM, SETTINGS.into(), world.tasks.clone());
     world.listen(listener, &tunnels, world.tasks.shutdown());
     world.run_agent(&servers);
     up(&tunnels, "worker").await;
@@ -352,7 +352,7 @@ async fn connections_from_an_address_that_is_gone_are_made_anew() {
     let here = TcpListener::bind(("127.0.0.8", 0)).await.unwrap();
     let port = here.local_addr().unwrap().port();
 
-    // One more address changes nothing, another in its place does.
+    // An additional address changes nothing, a replaced one does.
     let (old, new): (IpAddr, IpAddr) = ([127, 0, 0, 1].into(), [127, 0, 0, 8].into());
     world.addresses.send_replace(vec![old, new]);
     drop(within(tunnels.dial("worker", "127.0.0.8", port)).await.unwrap());
@@ -376,12 +376,12 @@ async fn one_server_with_two_addresses_has_one_tunnel() {
     let listener = local().await;
     let port = listener.local_addr().unwrap().port();
     let servers = world.servers(&format!("127.0.0.1:{port}"));
-    servers.told(&[format!("127.0.0.1:{port}"), format!("localhost:{port}")]);
-    let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
+    servers.set_addresses(&[format!("127.0.0.1:{port}"), format!("localhost:{port}")]);
+    let tunnels = Tunnels::new(HeartbeatConfig::CALM, SETTINGS.into(), world.tasks.clone());
     let connections = world.listen(listener, &tunnels, world.tasks.shutdown());
     world.run_agent(&servers);
-    // Both may have asked at once. Then one has the tunnel, the other knows, and nothing moves any
-    // more.
+    // Both addresses may connect at once. In the end one has the tunnel, the other waits, and no
+    // further connection is opened.
     within(async {
         loop {
             let before = connections.load(Ordering::SeqCst);
@@ -396,28 +396,28 @@ async fn one_server_with_two_addresses_has_one_tunnel() {
     assert!(tunnels.has("worker"));
 }
 
-/// Two addresses of one server asked at once; the server keeps one, and what is connected by the
-/// other address goes on.
+/// Two addresses of one server connect at once. The server keeps one tunnel, and connections by the
+/// other address continue.
 #[tokio::test]
-async fn of_two_tunnels_to_one_server_one_ends_and_no_connection_does() {
+async fn ending_one_of_two_tunnels_to_a_server_keeps_all_connections() {
     for ends in [0, 1] {
         let (world, listener) = (World::new(), local().await);
         let addresses = [listener.local_addr().unwrap().to_string(), "127.0.0.1:9".to_owned()];
         let servers = world.servers(&addresses[ends]);
-        servers.told(&addresses);
+        servers.set_addresses(&addresses);
         let shared = Shared::new(world.agent(&servers));
         let stops = [Shutdown::new(), Shutdown::new()];
         let mut carried = Vec::new();
         for (address, stop) in addresses.iter().zip(stops.clone()) {
-            // Each is the first of its kind, so that the test decides which of them ends.
-            let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
+            // Separate registries, so that the test decides which tunnel ends.
+            let tunnels = Tunnels::new(HeartbeatConfig::CALM, SETTINGS.into(), world.tasks.clone());
             let (near, far) = tokio::io::duplex(64 * 1024);
             world.serve(far, &tunnels);
             let connected = Connected { id: "one".to_owned(), ..world.upgraded(near).await };
             let (shared, address, ended) = (Arc::clone(&shared), address.clone(), Shutdown::new());
             carried.push(ended.clone());
             world.tasks.spawn(Kind::Request, "tunnel", async move {
-                shared.carry(&address, connected, &stop).await;
+                shared.serve_tunnel(&address, connected, &stop).await;
                 ended.request();
                 Ok::<(), String>(())
             });
@@ -429,7 +429,7 @@ async fn of_two_tunnels_to_one_server_one_ends_and_no_connection_does() {
         assert!(servers.states().iter().all(|s| s.state == Health::Connected));
         assert!(futures::poll!(Box::pin(connection.read_u8())).is_pending(), "it was cut");
 
-        // The last one's end is the server's.
+        // The end of the last tunnel means that the server is lost.
         stops[1 - ends].request();
         within(carried[1 - ends].requested()).await;
         let lost = servers.states().into_iter().find(|s| s.address == addresses[1 - ends]);
@@ -437,7 +437,7 @@ async fn of_two_tunnels_to_one_server_one_ends_and_no_connection_does() {
     }
 }
 
-/// A pipe that can be made to swallow everything.
+/// A pipe that discards all data after a request.
 async fn swallowing(a: DuplexStream, b: DuplexStream, swallow: Shutdown) {
     let (mut a_in, mut a_out) = tokio::io::split(a);
     let (mut b_in, mut b_out) = tokio::io::split(b);
@@ -449,12 +449,12 @@ async fn swallowing(a: DuplexStream, b: DuplexStream, swallow: Shutdown) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
+async fn heartbeats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
     let world = World::new();
     let servers = world.servers("127.0.0.1:9");
     let shared = Shared::new(world.agent(&servers));
-    let pace = Pace { besides: 0, ..Pace::FAST };
-    let tunnels = Tunnels::new(pace, SETTINGS.into(), world.tasks.clone());
+    let config = HeartbeatConfig { extra_connections: 0, ..HeartbeatConfig::FAST };
+    let tunnels = Tunnels::new(config, SETTINGS.into(), world.tasks.clone());
     let ((near, a), (b, far)) = (tokio::io::duplex(64 * 1024), tokio::io::duplex(64 * 1024));
     let cable = Shutdown::new();
     world.tasks.spawn(Kind::Request, "cable", {
@@ -466,12 +466,12 @@ async fn beats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
     });
     world.serve(far, &tunnels);
     let connected = world.upgraded(near).await;
-    assert_eq!(connected.pace, pace);
+    assert_eq!(connected.config, config);
     let agent_lost = Shutdown::new();
     world.tasks.spawn(Kind::Request, "agent", {
         let lost = agent_lost.clone();
         async move {
-            shared.carry("127.0.0.1:9", connected, &Shutdown::new()).await;
+            shared.serve_tunnel("127.0.0.1:9", connected, &Shutdown::new()).await;
             lost.request();
             Ok::<(), String>(())
         }
@@ -484,20 +484,20 @@ async fn beats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
     is(&tunnels, "worker", State::Silent).await;
     let took = off.elapsed();
     assert!(took > Duration::from_millis(4400) && took <= Duration::from_secs(6), "{took:?}");
-    // An agent waits longer before it gives up all its connections to a server.
+    // An agent waits longer before it cuts all connections to a server.
     within(agent_lost.requested()).await;
     let took = off.elapsed();
     assert!(took > Duration::from_secs(15) && took <= Duration::from_secs(17), "{took:?}");
     assert_eq!(servers.states()[0].state, Health::Unreachable);
-    let heard = tunnels.presences().borrow()["worker"].since;
-    assert!(heard >= off - Duration::from_millis(1100) && heard <= off);
+    let since = tunnels.presences().borrow()["worker"].since;
+    assert!(since >= off - Duration::from_millis(1100) && since <= off);
 }
 
 #[tokio::test]
-async fn a_fast_pace_keeps_connections_beside_the_tunnel() {
-    let (_world, tunnels, connections) = connected(Pace::FAST).await;
+async fn fast_config_keeps_two_extra_connections() {
+    let (_world, tunnels, connections) = connected(HeartbeatConfig::FAST).await;
     within(async {
-        while tunnels.besides("worker") < 2 {
+        while tunnels.extra_connections("worker") < 2 {
             base::clock::sleep(Duration::from_millis(10)).await;
         }
     })
@@ -506,9 +506,9 @@ async fn a_fast_pace_keeps_connections_beside_the_tunnel() {
 }
 
 #[tokio::test]
-async fn only_nodes_have_tunnels_and_only_by_upgrade() {
+async fn only_nodes_may_open_tunnels_and_only_by_upgrade() {
     let world = World::new();
-    let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
+    let tunnels = Tunnels::new(HeartbeatConfig::CALM, SETTINGS.into(), world.tasks.clone());
     let ask = |user: Option<&str>, groups: &[String], upgrade: &str| {
         let request = http::Request::get(super::PATH).header("upgrade", upgrade);
         let mut request = request.body(()).unwrap();

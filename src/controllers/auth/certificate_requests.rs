@@ -14,7 +14,7 @@ use api::k8s::api::certificates::v1::{
 };
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
-use base::pki::csr_signing::Asked;
+use base::pki::csr_signing::CsrSubject;
 
 use crate::framework::signing::Signer;
 
@@ -39,7 +39,7 @@ impl Signer {
     /// # Errors
     ///
     /// The first rule that the request violates.
-    fn check(self, asked: &Asked, usages: &[String]) -> Result<(), InvalidRequest> {
+    fn check(self, asked: &CsrSubject, usages: &[String]) -> Result<(), InvalidRequest> {
         let is_serving = match self {
             Self::Client => return check_client_usages(usages),
             Self::KubeletClient => false,
@@ -166,12 +166,12 @@ pub(crate) mod tests {
     /// The texts are those of upstream's `helpers.go`.
     #[test]
     fn kubelets_request_certificates_for_their_own_name_only() {
-        let node = || Asked {
+        let node = || CsrSubject {
             common_name: "system:node:a".into(),
             organizations: vec!["system:nodes".into()],
-            ..Asked::default()
+            ..CsrSubject::default()
         };
-        let check = |signer: Signer, asked: Asked, usages: &[&str], expected: &str| {
+        let check = |signer: Signer, asked: CsrSubject, usages: &[&str], expected: &str| {
             let usages: Vec<String> = usages.iter().map(|usage| (*usage).to_owned()).collect();
             let outcome = signer.check(&asked, &usages);
             assert_eq!(outcome.map_or_else(|e| e.to_string(), |()| String::new()), expected);
@@ -186,14 +186,14 @@ pub(crate) mod tests {
             &client[..2],
             "usages did not match [client auth digital signature key encipherment]",
         );
-        let master = Asked { organizations: vec!["system:masters".into()], ..node() };
+        let master = CsrSubject { organizations: vec!["system:masters".into()], ..node() };
         check(kubelet, master, &client, "subject organization is not system:nodes");
-        let named = Asked { dns: vec!["a".into()], ..node() };
+        let named = CsrSubject { dns: vec!["a".into()], ..node() };
         check(kubelet, named.clone(), &client, "DNS subjectAltNames are not allowed");
         let serving = ["digital signature", "server auth"];
         check(Signer::KubeletServing, named, &serving, "");
         check(Signer::KubeletServing, node(), &serving, "DNS or IP subjectAltName is required");
-        let other = Asked { common_name: "a".into(), ..node() };
+        let other = CsrSubject { common_name: "a".into(), ..node() };
         let wrong_name = "subject common name does not begin with system:node:";
         check(kubelet, other.clone(), &client, wrong_name);
         check(Signer::Client, other.clone(), &client, "");

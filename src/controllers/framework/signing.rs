@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::pki::csr_signing::Asked;
+use base::pki::csr_signing::CsrSubject;
 
 /// The error of a signing function, which comes from the program that starts the controllers.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ pub enum Signer {
 }
 
 type RequestSigner =
-    dyn Fn(Signer, &Asked, &[String], Duration) -> Result<String, SigningError> + Send + Sync;
+    dyn Fn(Signer, &CsrSubject, &[String], Duration) -> Result<String, SigningError> + Send + Sync;
 
 /// Signs a request by the CA of a signer: usages and time as the API says them.
 #[derive(Clone)]
@@ -72,7 +72,7 @@ pub struct SignRequest(Arc<RequestSigner>);
 impl SignRequest {
     /// Signs with this function.
     pub fn new(
-        sign: impl Fn(Signer, &Asked, &[String], Duration) -> Result<String, SigningError>
+        sign: impl Fn(Signer, &CsrSubject, &[String], Duration) -> Result<String, SigningError>
         + Send
         + Sync
         + 'static,
@@ -84,7 +84,7 @@ impl SignRequest {
     pub(crate) fn sign(
         &self,
         signer: Signer,
-        asked: &Asked,
+        asked: &CsrSubject,
         usages: &[String],
         validity: Duration,
     ) -> Result<String, SigningError> {

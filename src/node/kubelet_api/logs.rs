@@ -53,9 +53,7 @@ enum OptionsError {
 /// Reads the options of a query.
 fn options(query: &Query) -> Result<Options, OptionsError> {
     let number = |name: &'static str| -> Result<Option<i64>, OptionsError> {
-        query.first(name)
-            .map(|v| v.parse().map_err(|_| OptionsError::NotANumber(name)))
-            .transpose()
+        query.first(name).map(|v| v.parse().map_err(|_| OptionsError::NotANumber(name))).transpose()
     };
     let size = |name: &'static str| -> Result<Option<usize>, OptionsError> {
         number(name)?

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use base::io::Tcp;
 use base::{Shutdown, fs};
-use cluster::join::servers::{self, Enter, MemberAsk, Shared};
-use cluster::join::{self, Error, Party, ServerAddress};
+use cluster::join::servers::{self, AddMemberRequest, ServerJoinRequest, SharedFiles};
+use cluster::join::{self, Error, JoinClient, ServerAddress};
 use cluster::token::Token;
 use serde::{Deserialize, Serialize};
 use settings::ClusterSettings;
@@ -73,7 +73,7 @@ pub(crate) async fn enter<'a>(
         let Some(store) = store else { return Ok(None) };
         return Ok(Some(Entered { target, server_ca, store, replaced_at: 0 }));
     }
-    let enter = Enter {
+    let enter = ServerJoinRequest {
         name: config.machine.node_name.clone(),
         version: VERSION.to_owned(),
         settings,
@@ -129,20 +129,20 @@ fn kept(data_dir: &Path, token: &Token) -> Result<Option<Option<ClusterId>>, Ref
 async fn ask(
     server: &ServerAddress,
     token: &Token,
-    enter: &Enter,
-) -> Result<(Shared, String), Error> {
-    let shown = join::shown_ca(&Tcp, server).await?;
+    enter: &ServerJoinRequest,
+) -> Result<(SharedFiles, String), Error> {
+    let shown = join::fetch_ca(&Tcp, server).await?;
     let trusted = check_ca(token, server, &shown)?;
     check_clock(&shown, server)?;
     let authorization = token.authorization();
-    let party = Party {
+    let party = JoinClient {
         dial: &Tcp,
         server,
         server_ca: &trusted,
         authorization: Some(&authorization),
         cert: None,
     };
-    let shared = servers::shared(party, enter).await?;
+    let shared = servers::fetch_shared_files(party, enter).await?;
     let whole = SHARED.iter().all(|file| shared.files.contains_key(*file));
     let why = if !whole {
         "what it shares is not all that a server needs"
@@ -155,7 +155,11 @@ async fn ask(
 }
 
 /// Writes everything, the record last: a start that is interrupted before begins anew.
-fn keep(data_dir: &Path, server: &ServerAddress, shared: &Shared) -> Result<ClusterId, Refusal> {
+fn keep(
+    data_dir: &Path,
+    server: &ServerAddress,
+    shared: &SharedFiles,
+) -> Result<ClusterId, Refusal> {
     let refuse = |e: &dyn std::fmt::Display| DATA_DIR.refuse(e);
     let store = ClusterId::parse(&shared.store)
         .ok_or_else(|| refuse(&format!("{server} names the store {:?}", shared.store)))?;
@@ -188,19 +192,19 @@ impl Entered<'_> {
         if members.list().iter().any(|member| member.id == members.id()) {
             return Ok(());
         }
-        let member = MemberAsk {
+        let member = AddMemberRequest {
             id: format!("{:016x}", members.id()),
             address: address.to_owned(),
             store: self.store.to_string(),
         };
         let authorization = self.target.token.authorization();
-        let party = Party {
+        let party = JoinClient {
             dial: &Tcp,
             server: &self.target.server,
             server_ca: &self.server_ca,
             authorization: Some(&authorization),
             cert: None,
         };
-        until_answered(shutdown, async || servers::add(party.clone(), &member).await).await
+        until_answered(shutdown, async || servers::add_member(party.clone(), &member).await).await
     }
 }

@@ -8,7 +8,7 @@ use api::k8s::api::core::v1::{Node, Secret as SecretObject};
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use base::{Kind, Tasks};
 use client::{Change, Client, DeleteOptions, Error, Informers};
-use cluster::password::{self, Claim, Known, secret_name};
+use cluster::password::{self, Claim, NameRecord, secret_name};
 use cluster::token::Secret;
 use tokio::sync::mpsc;
 
@@ -60,7 +60,8 @@ pub(crate) async fn claim(client: &Client, node: &str, password: &Secret) -> Res
         let there = absent(client.get::<SecretObject>(NAMESPACE, &name).await)?;
         let node_exists = absent(client.get::<Node>("", node).await)?.is_some();
         let hash = there.as_ref().map(|secret| stored(secret).unwrap_or_default());
-        let known = Known { stored: hash.as_deref().zip(there.as_ref().map(age)), node_exists };
+        let known =
+            NameRecord { stored: hash.as_deref().zip(there.as_ref().map(age)), node_exists };
         match password::claim(known, password) {
             Claim::Own => return Ok(()),
             Claim::Refuse => {

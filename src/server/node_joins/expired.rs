@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::Secret;
 use client::informer::decode;
 use client::{Change, Informers};
-use cluster::token::{bootstrap_parts, same};
+use cluster::token::{bootstrap_parts, constant_time_eq};
 use parking_lot::Mutex;
 
 /// Tokens remembered; the oldest make room.
@@ -62,7 +62,7 @@ impl Expired {
     /// Id and end of a token that ended. Who does not know the whole token is told nothing.
     pub(super) fn when(&self, token: &str) -> Option<(String, String)> {
         let known = self.0.lock();
-        let (whole, end) = known.iter().find(|(whole, _)| same(whole, token))?;
+        let (whole, end) = known.iter().find(|(whole, _)| constant_time_eq(whole, token))?;
         let (id, _) = bootstrap_parts(whole)?;
         Some((id.to_owned(), end.clone()))
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use api::Status;
 use cluster::join::reason;
-use cluster::join::servers::{Added, Content, Enter, MemberAsk, Shared};
+use cluster::join::servers::{
+    AddMemberRequest, AddMemberResponse, Content, ServerJoinRequest, SharedFiles,
+};
 use settings::ClusterSettings;
 use store::{Members, StoreError};
 
@@ -39,8 +41,8 @@ impl Store {
     pub(super) async fn shared(
         &self,
         settings: &ClusterSettings,
-        enter: &Enter,
-    ) -> Result<Shared, Status> {
+        enter: &ServerJoinRequest,
+    ) -> Result<SharedFiles, Status> {
         skew::check(VERSION, &enter.version)
             .map_err(|why| refuse(403, reason::VERSION_SKEW, why))?;
         if self.external {
@@ -60,7 +62,7 @@ impl Store {
             return Err(refuse(400, reason::BAD_REQUEST, why));
         }
         // It would be given CAs that this server has no more after its next start.
-        if cluster::rotation::is_waiting(&self.data_dir) {
+        if cluster::rotation::is_pending(&self.data_dir) {
             let why = "a change of the CAs waits for this server's next start; restart kube-lite on it first";
             return Err(refuse(400, reason::BAD_REQUEST, why));
         }
@@ -73,14 +75,14 @@ impl Store {
             Status::internal("the server cannot read what servers share, its log says why")
         })?;
         let store = self.members.cluster().to_string();
-        Ok(Shared { store, replaced_at: self.replaced_at, files })
+        Ok(SharedFiles { store, replaced_at: self.replaced_at, files })
     }
 
     /// Adds a member.
     ///
     /// # Errors
     /// 400 for one that cannot be, 503 without a leader.
-    pub(super) async fn add(&self, ask: &MemberAsk) -> Result<Added, Status> {
+    pub(super) async fn add(&self, ask: &AddMemberRequest) -> Result<AddMemberResponse, Status> {
         let bad = |why: String| refuse(400, reason::BAD_REQUEST, why);
         let own = self.members.cluster().to_string();
         if ask.store != own {
@@ -96,7 +98,7 @@ impl Store {
             error => refuse(503, "ServiceUnavailable", error.to_string()),
         })?;
         tracing::info!(member = ask.id, address = ask.address, "a server joined");
-        Ok(Added {})
+        Ok(AddMemberResponse {})
     }
 }
 

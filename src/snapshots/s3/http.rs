@@ -114,11 +114,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) async fn new(tls: bool, ca: &str, unverified: bool) -> Result<Self, String> {
-        let tls = match tls {
-            true => Some(pki::external_roots::client(ca.as_bytes(), unverified, None).await?),
-            false => None,
-        };
-        Ok(Self { tls })
+        if !tls {
+            return Ok(Self { tls: None });
+        }
+        let tls = pki::external_roots::client(ca.as_bytes(), unverified, None).await;
+        Ok(Self { tls: Some(tls.map_err(|e| e.to_string())?) })
     }
 
     async fn open(&self, url: &url::Url) -> Result<BoxIo, Fault> {

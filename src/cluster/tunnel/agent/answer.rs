@@ -1,4 +1,4 @@
-//! What a server asks of the agent: a connection to the kubelet or a pod, or the stream of beats.
+//! Handles the requests of a server: connections to the kubelet or a pod, and the heartbeat stream.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,19 +15,19 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use crate::servers;
-use crate::tunnel::allow::{Own, Pods, Verdict, judge};
-use crate::tunnel::{BEAT, FAULT_HEADER, heartbeat};
+use crate::tunnel::allow::{Destination, LocalMachine, Pods, classify};
+use crate::tunnel::{FAULT_HEADER, HEARTBEAT_AUTHORITY, heartbeat};
 
-/// Time to reach a pod or the kubelet, which are on this machine.
+/// Timeout of connecting to a pod or the kubelet, which run on this machine.
 const DIAL_MAX: Duration = Duration::from_secs(10);
-/// Time for the server to end a stream whose other side has ended.
+/// How long a stream stays open for the server to close it after the local side has ended.
 const LINGER_MAX: Duration = Duration::from_secs(10);
 
-/// Answers one request.
+/// Handles one request.
 pub(super) async fn answer(
     mut request: Request<Incoming>,
     interval: Duration,
-    own: &Own,
+    own: &LocalMachine,
     pods: &dyn Pods,
     tasks: &Tasks,
 ) -> Response<Empty<Bytes>> {
@@ -35,10 +35,10 @@ pub(super) async fn answer(
     let Some(authority) = authority.cloned() else {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "");
     };
-    if authority.as_str() == BEAT {
+    if authority.as_str() == HEARTBEAT_AUTHORITY {
         let upgrade = hyper::upgrade::on(&mut request);
         let shutdown = tasks.shutdown().clone();
-        tasks.spawn(Kind::Request, "tunnel-beat", async move {
+        tasks.spawn(Kind::Request, "tunnel-heartbeat", async move {
             let Ok(upgraded) = upgrade.await else { return Ok(()) };
             tokio::select! {
                 () = heartbeat::send_heartbeats(TokioIo::new(upgraded), interval) => {}
@@ -48,11 +48,11 @@ pub(super) async fn answer(
         });
         return Response::new(Empty::new());
     }
-    let to = match judge(authority.host(), authority.port_u16().unwrap_or(0), own) {
-        Verdict::Allowed(to) => to,
-        Verdict::IfPod(to) if pods.is_pod(to.ip()).await => to,
-        Verdict::IfPod(_) | Verdict::Refused => {
-            tracing::warn!(%authority, "a server asked for a connection that is none of this node's");
+    let to = match classify(authority.host(), authority.port_u16().unwrap_or(0), own) {
+        Destination::Allowed(to) => to,
+        Destination::IfPod(to) if pods.is_pod(to.ip()).await => to,
+        Destination::IfPod(_) | Destination::Refused => {
+            tracing::warn!(%authority, "refused a server's connection to a foreign destination");
             return refuse(StatusCode::FORBIDDEN, "");
         }
     };
@@ -62,7 +62,7 @@ pub(super) async fn answer(
             let shutdown = tasks.shutdown().clone();
             tasks.spawn(Kind::Request, "tunnel-stream", async move {
                 if let Ok(upgraded) = upgrade.await {
-                    carry(TokioIo::new(upgraded), stream, &shutdown).await;
+                    copy_stream(TokioIo::new(upgraded), stream, &shutdown).await;
                 }
                 Ok::<(), std::convert::Infallible>(())
             });
@@ -80,10 +80,10 @@ pub(super) async fn answer(
     }
 }
 
-/// Joins a stream of the tunnel to what was dialled, and lets the server end it: dropped first,
-/// HTTP/2 resets it, and a reset makes the server's writing fail while it has not yet read what was
-/// said last.
-async fn carry(mut tunnel: impl Io, stream: TcpStream, shutdown: &Shutdown) {
+/// Copies between a stream of the tunnel and a local connection, then waits for the server to close
+/// the stream. If the agent dropped it first, HTTP/2 would reset it, and the server's writes would
+/// fail before it has read the last bytes.
+async fn copy_stream(mut tunnel: impl Io, stream: TcpStream, shutdown: &Shutdown) {
     join(&mut tunnel, stream, shutdown).await;
     let mut nowhere = tokio::io::sink();
     tokio::select! {

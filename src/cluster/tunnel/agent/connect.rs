@@ -1,4 +1,4 @@
-//! Opening a tunnel: TCP, TLS, the upgrade.
+//! Opens a tunnel: TCP, TLS and the HTTP upgrade.
 
 use std::io;
 use std::net::IpAddr;
@@ -19,66 +19,66 @@ use tokio_rustls::TlsConnector;
 
 use crate::servers;
 use crate::tunnel::{
-    BEAT_HEADER, BESIDE_HEADER, BESIDES_HEADER, HAVE_HEADER, PATH, PROTOCOL, Pace, SERVER_HEADER,
-    SETTINGS_HEADER, SILENCE_HEADER, socket,
+    EXTRA_CONNECTIONS_HEADER, HAVE_HEADER, HEARTBEAT_ONLY_HEADER, HeartbeatConfig, INTERVAL_HEADER,
+    PATH, PROTOCOL, SERVER_HEADER, SETTINGS_HEADER, SILENCE_HEADER, socket,
 };
 
-/// Time to reach the machine. A lost SYN is sent again after 1 s and 3 s.
+/// Timeout of the TCP connection. The kernel retransmits a lost SYN after 1 s and 3 s.
 const REACH_MAX: Duration = Duration::from_secs(5);
-/// Time for TLS and the answer.
+/// Timeout of TLS and the upgrade.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Bytes read of a refusal.
+/// Maximum number of bytes read of a refusal's body.
 const REFUSAL_BYTES_MAX: usize = 1000;
-/// A name that every server's certificate has.
+/// DNS name in every server's certificate.
 const SERVER_NAME: &str = "kubernetes";
 
-/// What is asked for.
+/// The kind of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::tunnel) enum Ask<'a> {
-    /// A tunnel; these servers have one.
+pub(in crate::tunnel) enum ConnectionKind<'a> {
+    /// A tunnel. The agent already has tunnels to the servers with these ids.
     Tunnel(&'a [String]),
-    /// A connection of beats beside the tunnel.
-    Beside,
+    /// A connection that only carries heartbeats.
+    HeartbeatOnly,
 }
 
-/// A tunnel before HTTP/2.
+/// An upgraded connection, before HTTP/2.
 pub(in crate::tunnel) struct Connected {
     pub(in crate::tunnel) io: BoxIo,
-    /// Who the server is.
+    /// Id of the server.
     pub(in crate::tunnel) id: String,
-    pub(in crate::tunnel) pace: Pace,
-    /// What the settings of the cluster are; empty from a server that does not say.
+    pub(in crate::tunnel) config: HeartbeatConfig,
+    /// Digest of the cluster's settings; empty if the server does not send it.
     pub(in crate::tunnel) settings: String,
-    /// The address of this machine's end, where it is known.
+    /// Local address of the connection, if known.
     pub(in crate::tunnel) local: Option<IpAddr>,
 }
 
-/// Why there is no tunnel. All but `Same` are tried again.
+/// Why a tunnel could not be opened. All but `Same` are retried.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::tunnel) enum Failure {
-    /// There is one to that server, by another address.
+pub(in crate::tunnel) enum ConnectError {
+    /// The agent has a tunnel to this server by another address.
     #[error("another address has a tunnel to the server {0}")]
     Same(String),
-    /// Nobody answers.
+    /// The server does not answer.
     #[error("{0}")]
     Unreachable(io::Error),
-    /// Who answers is not trusted, or does not trust this node.
+    /// TLS verification failed at one of the ends.
     #[error("{0}")]
     Tls(io::Error),
-    /// The server has another store than this node's.
+    /// The server has another store than the node's cluster.
     #[error("{0}")]
     OtherStore(OtherStore),
-    /// The server refuses.
+    /// The server refused the request.
     #[error("the server answers {0}: {1}")]
     Refused(StatusCode, String),
-    /// The connection broke, or the answer makes no sense.
+    /// The connection failed, or the response is invalid.
     #[error("{0}")]
     Http(String),
 }
 
-impl Failure {
-    /// What is wrong and how to mend it.
-    pub(super) fn sentences(&self, address: &str) -> (String, String) {
+impl ConnectError {
+    /// The problem and the fix, as `kube-lite status` shows them.
+    pub(super) fn describe(&self, address: &str) -> (String, String) {
         let what = format!("no tunnel to the server {address}: {self}");
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let fix = match self {
@@ -86,14 +86,14 @@ impl Failure {
                 "pods go on; see why {address} lost its store and bring it back. If it was replaced on purpose, stop kube-lite here, remove store.json in the agent folder of the data directory and start again"
             ),
             Self::Tls(error) if is_unknown_ca(error) => format!(
-                "the CA of the cluster was replaced, or {address} is of another cluster. If it was replaced, this node has to join anew: stop kube-lite \
+                "the CA of the cluster was replaced, or {address} is of another cluster. If it was replaced, this node has to join again: stop kube-lite \
                  here, delete the node (kubectl delete node), remove the agent folder of the data directory, start with --server and the cluster's token"
             ),
             Self::Tls(_) => format!(
                 "check that {address} is a server of this cluster and that the clocks of both machines are right (date)"
             ),
             Self::Refused(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => {
-                "check the clock of this machine (date); if the cluster was made anew, remove the agent's data and join again".to_owned()
+                "check the clock of this machine (date); if the cluster was created again, remove the agent's data and join again".to_owned()
             }
             Self::Refused(..) | Self::Http(_) => {
                 "check that the server runs kube-lite of a version that this agent knows (kube-lite --version)".to_owned()
@@ -106,60 +106,60 @@ impl Failure {
     }
 }
 
-/// The certificate is good, but of a CA that this node does not know.
+/// Whether the certificate is valid, but signed by an unknown CA.
 fn is_unknown_ca(error: &io::Error) -> bool {
     use rustls::{CertificateError, Error as TlsError};
     let error = error.get_ref().and_then(|e| e.downcast_ref::<TlsError>());
-    // With the same name and another key the signature is what fails.
+    // For a CA with the same name and another key, signature verification fails.
     let unknown = [CertificateError::UnknownIssuer, CertificateError::BadSignature];
     matches!(error, Some(TlsError::InvalidCertificate(why)) if unknown.contains(why))
 }
 
-/// Why TLS failed: a good certificate of a server with another store than this node's is a failure
-/// of its own.
-fn tls_failure(error: io::Error) -> Failure {
+/// Classifies a TLS error: a valid certificate of a server with another store is reported separately.
+fn tls_failure(error: io::Error) -> ConnectError {
     use rustls::{CertificateError, Error as TlsError};
     match error.get_ref().and_then(|e| e.downcast_ref::<TlsError>()) {
         Some(TlsError::InvalidCertificate(CertificateError::Other(other))) => {
             match other.0.downcast_ref::<OtherStore>() {
-                Some(store) => Failure::OtherStore(store.clone()),
-                None => Failure::Tls(error),
+                Some(store) => ConnectError::OtherStore(store.clone()),
+                None => ConnectError::Tls(error),
             }
         }
-        _ => Failure::Tls(error),
+        _ => ConnectError::Tls(error),
     }
 }
 
-/// Opens a connection to `address`.
+/// Opens a connection of this kind to `address`.
 pub(super) async fn connect(
     address: &str,
     tls: &Arc<ClientConfig>,
-    ask: Ask<'_>,
+    ask: ConnectionKind<'_>,
     tasks: &Tasks,
-) -> Result<Connected, Failure> {
-    let stream = servers::connect(address, REACH_MAX).await.map_err(Failure::Unreachable)?;
-    socket::tunnel(&stream);
+) -> Result<Connected, ConnectError> {
+    let stream = servers::connect(address, REACH_MAX).await.map_err(ConnectError::Unreachable)?;
+    socket::set_tunnel_options(&stream);
     let local = stream.local_addr().ok().map(|at| at.ip().to_canonical());
     let rest = async {
-        let name = ServerName::try_from(SERVER_NAME).map_err(|e| Failure::Http(e.to_string()))?;
+        let name =
+            ServerName::try_from(SERVER_NAME).map_err(|e| ConnectError::Http(e.to_string()))?;
         let connector = TlsConnector::from(Arc::clone(tls));
         let stream = connector.connect(name, stream).await.map_err(tls_failure)?;
         upgrade(Box::new(stream), address, ask, tasks).await
     };
     let late =
-        || Failure::Unreachable(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+        || ConnectError::Unreachable(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
     let connected = tokio::time::timeout(ANSWER_MAX, rest).await.unwrap_or_else(|_| Err(late()))?;
     Ok(Connected { local, ..connected })
 }
 
-/// Asks for the tunnel over a connection to the server.
+/// Upgrades a connection to the server.
 pub(in crate::tunnel) async fn upgrade(
     io: BoxIo,
     address: &str,
-    ask: Ask<'_>,
+    ask: ConnectionKind<'_>,
     tasks: &Tasks,
-) -> Result<Connected, Failure> {
-    let broken = |e: &dyn std::fmt::Display| Failure::Http(e.to_string());
+) -> Result<Connected, ConnectError> {
+    let broken = |e: &dyn std::fmt::Display| ConnectError::Http(e.to_string());
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| broken(&e))?;
     let shutdown = tasks.shutdown().clone();
@@ -175,34 +175,34 @@ pub(in crate::tunnel) async fn upgrade(
         .header(CONNECTION, "upgrade")
         .header(UPGRADE, PROTOCOL);
     let (request, have) = match ask {
-        Ask::Tunnel(have) => (request.header(HAVE_HEADER, have.join(",")), have),
-        Ask::Beside => (request.header(BESIDE_HEADER, "1"), &[][..]),
+        ConnectionKind::Tunnel(have) => (request.header(HAVE_HEADER, have.join(",")), have),
+        ConnectionKind::HeartbeatOnly => (request.header(HEARTBEAT_ONLY_HEADER, "1"), &[][..]),
     };
     let request = request.body(Empty::<Bytes>::new()).map_err(|e| broken(&e))?;
     let response = sender.send_request(request).await.map_err(|e| broken(&e))?;
     let id = text(response.headers(), SERVER_HEADER);
     match response.status() {
         StatusCode::SWITCHING_PROTOCOLS => {}
-        StatusCode::CONFLICT if have.contains(&id) => return Err(Failure::Same(id)),
+        StatusCode::CONFLICT if have.contains(&id) => return Err(ConnectError::Same(id)),
         status => {
             let body = Limited::new(response.into_body(), REFUSAL_BYTES_MAX).collect().await;
             let body = body.map(|b| b.to_bytes()).unwrap_or_default();
             let text = String::from_utf8_lossy(&body).trim().to_owned();
-            return Err(Failure::Refused(status, text));
+            return Err(ConnectError::Refused(status, text));
         }
     }
     let millis = |name: &str, default: Duration| {
         let default = u64::try_from(default.as_millis()).unwrap_or_default();
         text(response.headers(), name).parse::<u64>().unwrap_or(default)
     };
-    let pace = Pace::within_reason(
-        millis(BEAT_HEADER, Pace::CALM.beat),
-        millis(SILENCE_HEADER, Pace::CALM.silence),
-        text(response.headers(), BESIDES_HEADER).parse().unwrap_or(0),
+    let config = HeartbeatConfig::within_reason(
+        millis(INTERVAL_HEADER, HeartbeatConfig::CALM.interval),
+        millis(SILENCE_HEADER, HeartbeatConfig::CALM.silence),
+        text(response.headers(), EXTRA_CONNECTIONS_HEADER).parse().unwrap_or(0),
     );
     let settings = text(response.headers(), SETTINGS_HEADER);
     let upgraded = hyper::upgrade::on(response).await.map_err(|e| broken(&e))?;
-    Ok(Connected { io: Box::new(TokioIo::new(upgraded)), id, pace, settings, local: None })
+    Ok(Connected { io: Box::new(TokioIo::new(upgraded)), id, config, settings, local: None })
 }
 
 fn text(headers: &HeaderMap, name: &str) -> String {

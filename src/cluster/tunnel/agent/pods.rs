@@ -1,4 +1,4 @@
-//! The pods of this node, by the blocks of addresses in its Node object.
+//! Recognizes pods of this node by the CIDRs in its Node object.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use tokio::time::Instant;
 
 use crate::tunnel::allow::{Block, Pods};
 
-/// The Node is read again for an unknown address, so often at most.
-const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time for the answer.
-const ASK_MAX: Duration = Duration::from_secs(5);
+/// Minimum interval between reads of the Node for unknown addresses.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of a read.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads the Node when an address is asked for that lies in no known block: blocks never change
-/// while a Node lives, so an idle node costs nothing.
+/// Reads the Node when an address is in no known CIDR. The CIDRs of a Node never change, so an idle
+/// node sends no requests.
 pub struct NodePods {
     client: Client,
     node: String,
-    known: Mutex<Known>,
+    node_blocks: Mutex<NodeBlocks>,
 }
 
 #[derive(Default)]
-struct Known {
+struct NodeBlocks {
     blocks: Vec<Block>,
-    asked: Option<Instant>,
+    last_read: Option<Instant>,
 }
 
 impl NodePods {
     /// `client` must be allowed to get the Node, as the node itself is.
     pub fn new(client: Client, node: &str) -> Self {
-        Self { client, node: node.to_owned(), known: Mutex::default() }
+        Self { client, node: node.to_owned(), node_blocks: Mutex::default() }
     }
 }
 
@@ -41,21 +41,22 @@ impl NodePods {
 impl Pods for NodePods {
     async fn is_pod(&self, ip: IpAddr) -> bool {
         {
-            let mut known = self.known.lock();
-            if known.blocks.iter().any(|b| b.contains(ip)) {
+            let mut node_blocks = self.node_blocks.lock();
+            if node_blocks.blocks.iter().any(|b| b.contains(ip)) {
                 return true;
             }
             let now = base::clock::now();
-            if known.asked.is_some_and(|at| now < at + ASK_INTERVAL) {
+            if node_blocks.last_read.is_some_and(|at| now < at + READ_INTERVAL) {
                 return false;
             }
-            known.asked = Some(now);
+            node_blocks.last_read = Some(now);
         }
-        let asked = tokio::time::timeout(ASK_MAX, self.client.get::<Node>("", &self.node)).await;
-        let Ok(Ok(node)) = asked else { return false };
+        let read =
+            tokio::time::timeout(READ_TIMEOUT, self.client.get::<Node>("", &self.node)).await;
+        let Ok(Ok(node)) = read else { return false };
         let blocks: Vec<Block> = blocks(&node);
         let found = blocks.iter().any(|b| b.contains(ip));
-        self.known.lock().blocks = blocks;
+        self.node_blocks.lock().blocks = blocks;
         found
     }
 }

@@ -32,7 +32,7 @@ fn rights(request: &CertificateSigningRequest) -> Vec<(&'static str, &'static st
     {
         return Vec::new();
     }
-    let Ok(asked) = Asked::of(&request.spec.request.0) else { return Vec::new() };
+    let Ok(asked) = CsrSubject::parse(&request.spec.request.0) else { return Vec::new() };
     if Signer::KubeletClient.check(&asked, usages(request)).is_err() {
         return Vec::new();
     }

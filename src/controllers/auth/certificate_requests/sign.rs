@@ -61,7 +61,7 @@ fn issue(
     request: &CertificateSigningRequest,
     sign: &SignRequest,
 ) -> Result<String, SignError> {
-    let asked = Asked::of(&request.spec.request.0)
+    let asked = CsrSubject::parse(&request.spec.request.0)
         .map_err(|error| SignError::Malformed(error.to_string()))?;
     signer.check(&asked, usages(request))?;
     Ok(sign.sign(signer, &asked, usages(request), validity(request))?)
