@@ -83,7 +83,7 @@ impl Aggregator {
         let (of, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
         tasks.spawn(Kind::Critical, "apiservices", async move {
             tokio::select! {
-                () = follower::keep(&of, &lookup::API_SERVICES, &mut services, position) => {}
+                () = follower::follow(&of, &lookup::API_SERVICES, &mut services, position) => {}
                 () = shutdown.requested() => {}
             }
             Ok::<(), std::convert::Infallible>(())
@@ -97,7 +97,7 @@ impl Aggregator {
             let (of, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
             tasks.spawn(Kind::Critical, name, async move {
                 tokio::select! {
-                    () = follower::keep(&of, gvr, &mut wakes, position) => {}
+                    () = follower::follow(&of, gvr, &mut wakes, position) => {}
                     () = shutdown.requested() => {}
                 }
                 Ok::<(), std::convert::Infallible>(())
@@ -190,7 +190,7 @@ impl Follower for Services {
         self.forget(&key.name);
     }
 
-    fn settled(&mut self) {
+    fn synced(&mut self) {
         self.aggregator.remotes.store(Arc::new(self.table.clone()));
     }
 }

@@ -250,7 +250,7 @@ mod tests {
         lookup.break_reads(&lookup::SECRETS);
         let found = tokens.authenticate_token(&token, &[]).await.unwrap_err();
         assert_eq!(found, "cannot read secret shop/bot-token: the store has no leader");
-        lookup.mend_reads();
+        lookup.restore_reads();
         lookup.put(&lookup::SECRETS, secret(&token, json!({INVALID_SINCE: "2026-01-01"})));
         assert!(tokens.authenticate_token(&token, &[]).await.is_err());
         lookup.put(&lookup::SECRETS, secret("another", json!({})));

@@ -122,7 +122,7 @@ pub(super) async fn select(
     let page = cache.list(filter, None, limit);
     drop(span);
     let (gvr, selects) = (&context.row.spec.gvr, !filter.is_unselective());
-    metrics::listed(gvr, metrics::CACHE, page.looked, page.items.len(), selects);
+    metrics::listed(gvr, metrics::CACHE, page.read, page.items.len(), selects);
     let token =
         page.last.as_deref().map(|last| encode(page.revision, last, filter)).unwrap_or_default();
     Ok((

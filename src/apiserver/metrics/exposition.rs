@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::Gvr;
 use base::metrics::head;
 
-use crate::registry::watch_cache::{Figures, Filter};
+use crate::registry::watch_cache::{CacheStats, Filter};
 use crate::state::ServerState;
 
 /// The text of `/metrics/slis`.
@@ -94,8 +94,8 @@ fn inflight(out: &mut String, inner: &ServerState) {
 }
 
 fn caches(out: &mut String, inner: &ServerState) {
-    let counts = inner.objects.caches().counts();
-    let mut family = |name: &str, help: &str, of: fn(&Figures) -> i64| {
+    let counts = inner.objects.caches().stats();
+    let mut family = |name: &str, help: &str, of: fn(&CacheStats) -> i64| {
         head(out, name, "gauge", help);
         for (row, figures) in &counts {
             let gvr = &row.spec.gvr;

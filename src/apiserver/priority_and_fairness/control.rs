@@ -275,7 +275,7 @@ impl Control {
         let row = self.objects.row(&Gvr::new(asked.group, asked.version, asked.resource)).ok()?;
         let cache = self.objects.caches().running(&row)?;
         let count =
-            self.objects.caches().counts().into_iter().find_map(|(of, figures)| {
+            self.objects.caches().stats().into_iter().find_map(|(of, figures)| {
                 (of.cache_key == row.cache_key).then_some(figures.objects)
             })?;
         let sample = cache.list(&Filter::default(), None, SAMPLE).items;

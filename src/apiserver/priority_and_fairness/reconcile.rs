@@ -43,7 +43,7 @@ impl Follower for Stored {
         self.table.lock().remove(key);
     }
 
-    fn settled(&mut self) {
+    fn synced(&mut self) {
         self.control.changed.notify_one();
     }
 }
@@ -64,7 +64,7 @@ pub(crate) async fn follow(server: &ApiServer, control: &Arc<Control>) -> Result
         let (of, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
         tasks.spawn(Kind::Critical, name, async move {
             tokio::select! {
-                () = follower::keep(&of, &gvr, &mut stored, position) => {}
+                () = follower::follow(&of, &gvr, &mut stored, position) => {}
                 () = shutdown.requested() => {}
             }
             Ok::<(), std::convert::Infallible>(())

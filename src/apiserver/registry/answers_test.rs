@@ -1,7 +1,6 @@
-//! Recorded answers of a live kube-apiserver 1.37.1, asked of defaults, preparation and validation
-//! alone.
+//! Compares defaults, preparation and validation with recorded answers of kube-apiserver 1.37.1.
 
-#![allow(clippy::print_stderr, reason = "the counts are for whoever reads the test's output")]
+#![allow(clippy::print_stderr, reason = "prints the counts of the answers")]
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -27,7 +26,7 @@ const FLOORS: [(&str, Counts); 2] = [
     ("update", Counts { accepted: 1239, refused: 1747, texts: 1494 }),
 ];
 
-/// Stands for what differs from run to run: the uid, the time, an address, the suffix of a volume.
+/// Replaces values that differ from run to run: uids, times, addresses, suffixes of volumes.
 const UID: &str = "00000000-0000-0000-0000-0000000000aa";
 const MARKS: [(&str, &str); 5] = [
     ("$uid", UID),
@@ -37,7 +36,7 @@ const MARKS: [(&str, &str); 5] = [
     ("$vol", "kube-api-access-abcde"),
 ];
 
-/// Kinds that are answered by code of their own, never stored.
+/// Kinds that are never stored.
 const REVIEWS: [&str; 6] = ["tokenreview", "sar", "ssar", "lsar", "ssrr", "ssr"];
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -64,7 +63,7 @@ fn folder() -> Option<PathBuf> {
     candidates.into_iter().find(|path| path.is_dir())
 }
 
-/// The body with usable values in place of the marks.
+/// Replaces the marks in a body with valid values.
 fn unmarked(body: &Value) -> Value {
     let mut text = body.to_string();
     for (mark, value) in MARKS {
@@ -119,8 +118,8 @@ fn bases(cases: &[Case]) -> BTreeMap<String, Base> {
     bases
 }
 
-/// Replaces the base objects by what the server held when it was asked to change them.
-fn settle(bases: &mut BTreeMap<String, Base>, updates: &[Case]) {
+/// Replaces the base objects with those that the recorded server had stored.
+fn apply_stored(bases: &mut BTreeMap<String, Base>, updates: &[Case]) {
     for base in bases.values_mut() {
         if let Some(meta) = object_mut(&mut base.object, "metadata") {
             for (field, value) in [
@@ -171,7 +170,7 @@ fn admin() -> User {
 static SCHEMA: std::sync::LazyLock<std::sync::Arc<Schema>> =
     std::sync::LazyLock::new(Schema::builtin);
 
-/// The body as the decoder and the table's defaults leave it.
+/// Decodes a body and applies the defaults of the table.
 fn decoded(base: &Base, body: &Value) -> Value {
     let Some(ty) = SCHEMA.kind(&base.gvk) else { return body.clone() };
     let mut value =
@@ -193,7 +192,7 @@ fn normalize(base: &Base, object: &mut Value) {
     }
 }
 
-/// What the pipeline does around the strategy on create; the object or the errors.
+/// Creates an object as the pipeline does; returns the object or the errors.
 fn create(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     let strategy = strategy_for(&base.gvk);
     let mut object = decoded(base, body);
@@ -258,7 +257,7 @@ fn update(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     if errors.is_empty() { Ok(object) } else { Err(errors) }
 }
 
-/// Stands in for admission of accounts and the allocators, which run before validation.
+/// Sets the fields of ServiceAccount admission and of the allocators, which run before validation.
 fn allocate(object: &mut Value) {
     if let ("Pod", Some(spec)) =
         (str_at(object, "kind").to_owned().as_str(), object_mut(object, "spec"))
@@ -284,7 +283,7 @@ fn allocate(object: &mut Value) {
     }
 }
 
-/// Takes out what admission and allocation put in, and what differs from run to run.
+/// Removes the fields of admission and allocation, and values that differ from run to run.
 fn comparable(mut object: Value) -> Value {
     if let Some(meta) = object_mut(&mut object, "metadata") {
         for key in ["uid", "creationTimestamp", "resourceVersion", "managedFields", "name"] {
@@ -354,7 +353,7 @@ fn admitted_pod(spec: &mut Value) {
     }
 }
 
-/// Times become a mark; zero scalars, which the decoder leaves out, go.
+/// Replaces times with a mark and removes zero scalars, which the decoder omits.
 fn walk(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -385,8 +384,7 @@ fn causes(errors: &ErrorList) -> Vec<(String, String)> {
     list
 }
 
-/// Differences that follow a first line count where the record has them; of some it has the first
-/// line alone.
+/// Removes the lines after the first from texts of which the record has only the first line.
 fn shortened(got: Vec<(String, String)>, want: &[(String, String)]) -> Vec<(String, String)> {
     let mut list: Vec<_> = got
         .into_iter()
@@ -439,8 +437,8 @@ fn difference(want: &Value, got: &Value, at: &str, out: &mut Vec<String>) {
     }
 }
 
-/// Looks at one case; adds what differs to `notes`.
-fn judge(
+/// Compares one case; adds its differences to `notes`.
+fn compare(
     case: &Case,
     outcome: Result<Value, ErrorList>,
     counts: &mut Counts,
@@ -477,11 +475,11 @@ fn judge(
 }
 
 #[test]
-fn recorded_answers_agree() {
+fn writes_agree_with_recorded_answers() {
     let Some(folder) = folder() else {
         assert!(
             std::env::var_os("CI").is_none(),
-            "shared/answers is missing beside the repository"
+            "shared/answers is missing next to the repository"
         );
         eprintln!("skipped: shared/answers is not here");
         return;
@@ -489,7 +487,7 @@ fn recorded_answers_agree() {
     let created = cases(&folder, "create");
     let updated = cases(&folder, "update");
     let mut bases = bases(&created);
-    settle(&mut bases, &updated);
+    apply_stored(&mut bases, &updated);
     let user = admin();
     let mut report = Vec::new();
     for ((name, floor), cases) in FLOORS.into_iter().zip([created, updated]) {
@@ -507,7 +505,7 @@ fn recorded_answers_agree() {
             } else {
                 update(base, &case.body, &user)
             };
-            judge(case, outcome, have, &mut report);
+            compare(case, outcome, have, &mut report);
         }
         let mut sum = Counts::default();
         for (group, (have, all)) in &totals {

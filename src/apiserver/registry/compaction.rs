@@ -11,7 +11,7 @@ use store::{
 /// the rounds, its value is the revision at which a round began.
 const KEY: &str = "compact_rev_key";
 
-/// What the last round knew: its number, and the newest revision then.
+/// The state of the last round: its number, and the newest revision at that time.
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
     number: i64,
@@ -19,11 +19,11 @@ pub(crate) struct Compaction {
 }
 
 impl Compaction {
-    /// One round: the first server to increment the counter compacts to the revision of the
+    /// Runs one round: the first server to increment the counter compacts to the revision of the
     /// previous round; the others record the current revision.
     ///
     /// # Errors
-    /// As the store.
+    /// The error of the store.
     pub(crate) async fn round(&mut self, store: &dyn Backend) -> Result<(), StoreError> {
         let (key, range) = (Bytes::from_static(KEY.as_bytes()), KeyRange::key(KEY));
         let compare = Compare {
@@ -63,7 +63,7 @@ mod tests {
     /// The rounds of upstream's `TestCompact`: each compacts to the revision of the previous round,
     /// on either server.
     #[tokio::test]
-    async fn of_two_servers_one_compacts_each_round() {
+    async fn one_of_two_servers_compacts_in_each_round() {
         let store = store::open_memory();
         let put = |value: &'static str| {
             let put = Op::Put { key: "k".into(), value: value.into(), lease: 0, prev_kv: false };
@@ -71,7 +71,7 @@ mod tests {
         };
         let (mut one, mut other) = (Compaction::default(), Compaction::default());
         put("1").await.unwrap();
-        // Revision 3 is the key's.
+        // Writing the key has created revision 3.
         one.round(&*store).await.unwrap();
         other.round(&*store).await.unwrap();
         assert_eq!((store.revision(), store.compacted()), (Revision(3), Revision(0)));

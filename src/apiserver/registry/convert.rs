@@ -1,5 +1,5 @@
-//! The only conversions between versions: HorizontalPodAutoscaler v1 ↔ v2 and `events.k8s.io` ↔
-//! core Event.
+//! Converts between served versions, HorizontalPodAutoscaler v1 ↔ v2 and `events.k8s.io` ↔ core
+//! Event, and reads values that another API server has stored.
 
 mod autoscaling;
 mod events;

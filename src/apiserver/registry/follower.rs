@@ -11,20 +11,20 @@ use crate::registry::watch_cache::{Filter, Position};
 
 /// Receives the objects and changes of a resource.
 pub(crate) trait Follower: Send {
-    /// These are all.
+    /// Replaces all objects after a list.
     fn replace(&mut self, all: &[Arc<Object>]);
 
     /// An object was added or changed.
     fn put(&mut self, object: &Arc<Object>);
 
-    /// One is gone.
+    /// An object was deleted.
     fn remove(&mut self, key: &ObjectKey);
 
     /// All changes received so far have been delivered.
-    fn settled(&mut self) {}
+    fn synced(&mut self) {}
 }
 
-/// Delivers all objects that are present and acknowledged.
+/// Lists the resource and passes all objects to the follower; returns the position after them.
 ///
 /// # Errors
 /// When the cache does not load.
@@ -37,12 +37,12 @@ pub(crate) async fn load(
     let cache = objects.fresh_cache(&row).await?;
     let (page, position) = cache.list_and_watch(&Filter::default());
     follower.replace(&page.items);
-    follower.settled();
+    follower.synced();
     Ok(position)
 }
 
-/// Delivers every change after `position`. A follower that lags relists.
-pub(crate) async fn keep(
+/// Passes every change after `position` to the follower. A follower that lags relists.
+pub(crate) async fn follow(
     objects: &Objects,
     gvr: &Gvr,
     follower: &mut impl Follower,
@@ -60,14 +60,14 @@ pub(crate) async fn keep(
                         follower.put(&event.entry.object);
                     }
                 }
-                follower.settled();
+                follower.synced();
             }
             Err(_) => {
                 base::clock::sleep(backoff.next_delay()).await;
                 match load(objects, gvr, follower).await {
                     Ok(fresh) => position = fresh,
                     Err(error) => {
-                        tracing::warn!(%gvr, %error, "what follows this resource stands still, the next round loads it anew");
+                        tracing::warn!(%gvr, %error, "cannot relist this resource, retrying");
                     }
                 }
             }

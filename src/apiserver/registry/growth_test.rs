@@ -1,7 +1,7 @@
-//! Clients decide how long a list is: the work on a list field grows with its length, not with the
-//! square of it.
+//! Measures that the work on a list field grows with the length of the list, which clients choose,
+//! and not with its square.
 //!
-//! `cargo test` looks at the lists that are used most; `tests/growth` at each list field of each
+//! `cargo test` measures the lists that are used most; `tests/growth` each list field of each
 //! built-in kind.
 
 #![allow(clippy::print_stderr, reason = "tests/growth prints the counts")]
@@ -26,21 +26,19 @@ use crate::request::user::User;
 const FIELDS_VARIABLE: &str = "KUBE_LITE_GROWTH_FIELDS";
 /// The longer list is this many times as long as the shorter one.
 const LONGER: usize = 16;
-/// Work that grows with n·log n takes about 22 times as long, quadratic work 256 times. What lies
-/// between is noise of the machine.
+/// Work that grows with n·log n takes about 22 times as long, quadratic work 256 times; the limit
+/// leaves room for noise.
 const GROWTH_MAX: f64 = 80.0;
-/// A longer list that takes less per item is not measured further: no square of its length is in it
-/// that matters.
+/// A longer list that takes less per item is not measured further.
 const CHEAP: Duration = Duration::from_micros(8);
 /// Items of the shorter list when each list field is measured.
 const ALL_ITEMS: usize = 1000;
-/// The shortest of so many measurements counts.
+/// Measurements of which the shortest is used.
 const ROUNDS: usize = 3;
-/// Lists within items of other lists and deeper structs, such as schemas within schemas, are
-/// followed so far.
+/// Depth to which lists within lists and nested structs, such as schemas within schemas, are found.
 const DEPTH_MAX: usize = 14;
 
-/// A way from the root of a kind to one of its lists.
+/// The path from the root of a kind to one of its lists.
 #[derive(Clone)]
 struct ListField {
     schema: Arc<Schema>,
@@ -55,14 +53,13 @@ struct ListField {
 #[derive(Clone)]
 enum Step {
     Field(Arc<str>),
-    /// Into the one item of a list, whose own fields are filled.
+    /// Into the only item of a list, whose fields are set.
     Item(Shape),
     /// Into a value of a map.
     Key,
 }
 
-/// Each list field of each type that a built-in kind reaches, by the first kind and the shortest
-/// way.
+/// Each list field of each type of the built-in kinds, at its shortest path.
 fn list_fields(schema: &Arc<Schema>) -> Vec<ListField> {
     let mut known: HashSet<(TypeId, Arc<str>)> = HashSet::new();
     let mut lists = Vec::new();
@@ -230,12 +227,12 @@ fn merge(into: &mut Value, value: Value) {
 
 const OPERATIONS: [&str; 5] = ["create", "update", "strategic", "apply", "track"];
 
-/// The processor time of this thread, which work beside it does not lengthen.
+/// The processor time of this thread, which does not include other threads.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }
 
-/// The time that an operation takes with this object, which a client sends.
+/// The time of an operation on an object that a client sends.
 fn measured(list: &ListField, operation: &str, object: &Value) -> Duration {
     let schema = &*list.schema;
     let strategy = strategy_for(&list.gvk);
@@ -304,12 +301,12 @@ fn measured(list: &ListField, operation: &str, object: &Value) -> Duration {
     processor_time() - begin
 }
 
-/// What is measured of a list field.
+/// A measurement of a list field.
 #[derive(Clone, Copy)]
 struct Measure<'a> {
     list: &'a ListField,
     operation: &'a str,
-    /// Items that repeat take other ways through the same work.
+    /// Whether items repeat, which takes other code paths.
     doubled: bool,
     /// Items of the shorter list.
     items: usize,
@@ -325,7 +322,7 @@ impl Measure<'_> {
     /// The times of the two lists, when the longer one takes too long.
     fn too_fast(&self) -> Option<String> {
         if self.items >= ALL_ITEMS && self.operation == OPERATIONS[0] && !self.doubled {
-            // Shows where a measurement that does not end is.
+            // Names the list of a measurement that does not end.
             eprintln!("{}", self.list.shown());
         }
         let longer = LONGER * self.items;
@@ -354,7 +351,7 @@ impl Measure<'_> {
     }
 }
 
-/// What of these grows too fast, on two threads.
+/// The measurements that grow too fast; two threads measure.
 fn growing(measures: &[Measure<'_>]) -> Vec<String> {
     const THREADS: usize = 2;
     std::thread::scope(|scope| {

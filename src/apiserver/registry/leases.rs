@@ -1,4 +1,4 @@
-//! Leases that objects with a time to live hang on; shared, so that they leave the store in
+//! Store leases of objects with a time to live, shared so that the store deletes such objects in
 //! batches.
 
 use std::time::Duration;
@@ -10,10 +10,11 @@ use tokio::time::Instant;
 /// How long new objects share one lease (`LeaseReuseDurationSeconds` of
 /// `k8s.io/apiserver/pkg/storage/etcd3`).
 const REUSE_MAX: Duration = Duration::from_secs(60);
-/// Share of the time to live that objects may live longer for the sake of sharing (upstream's
+/// Fraction of the time to live by which sharing may prolong it (upstream's
 /// `leaseReuseDurationPercent`).
 const REUSE_SHARE: f64 = 0.05;
-/// Objects on one lease (upstream's `LeaseMaxObjectCount`): expiry deletes them in one transaction.
+/// Most objects of one lease (upstream's `LeaseMaxObjectCount`): expiry deletes them in one
+/// transaction.
 const OBJECTS_MAX: usize = 1000;
 
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +33,7 @@ impl Leases {
     /// A lease under which a key lives at least `ttl`, and at most a minute (or 5 %) longer.
     ///
     /// # Errors
-    /// When the store grants none.
+    /// When the store does not grant a lease.
     pub(super) async fn for_ttl(
         &self,
         backend: &dyn Backend,
@@ -41,8 +42,8 @@ impl Leases {
         if let Some(id) = self.reuse(ttl) {
             return Ok(id);
         }
-        // Two concurrent writers may grant two leases: both are valid, and the later one is used
-        // from then on.
+        // Two concurrent writers may grant two leases: both are valid, and later objects use the
+        // second one.
         let longer = ttl + REUSE_MAX.min(ttl.mul_f64(REUSE_SHARE));
         let seconds = i64::try_from(longer.as_secs()).unwrap_or(i64::MAX);
         let asked = base::clock::now();
@@ -64,8 +65,8 @@ impl Leases {
         Some(current.id)
     }
 
-    /// The store knows this lease no more (its data was replaced): the next write asks for a new
-    /// one.
+    /// Forgets a lease that the store does not have any more, because its data was replaced, so that
+    /// the next write is granted a new one.
     pub(super) fn forget(&self, id: i64) {
         let mut slot = self.0.lock();
         if slot.is_some_and(|current| current.id == id) {
@@ -80,7 +81,7 @@ mod tests {
     use base::Tasks;
 
     #[tokio::test(start_paused = true)]
-    async fn objects_of_one_minute_share_a_lease() {
+    async fn objects_created_within_a_minute_share_a_lease() {
         let tasks = Tasks::default();
         let backend = store::open_memory_with(&tasks);
         let (leases, ttl) = (Leases::default(), Duration::from_secs(3600));

@@ -1,5 +1,5 @@
-//! What authentication, authorization and admission may ask of the cluster: a narrow view of the
-//! watch cache.
+//! The view of the cluster for authentication, authorization and admission: reads of the watch cache
+//! and of the store.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -15,8 +15,8 @@ pub trait Lookup: Send + Sync {
     /// object does not exist or the resource is not served.
     ///
     /// # Errors
-    /// When neither the cache nor the store can be read, or the object in the store cannot: it may
-    /// exist.
+    /// When neither the cache nor the store can be read, or the object in the store cannot be read:
+    /// it may exist.
     async fn get(
         &self,
         gvr: &Gvr,
@@ -36,8 +36,8 @@ pub trait Lookup: Send + Sync {
         name: &str,
     ) -> Result<Option<Arc<Object>>, Status>;
 
-    /// One object from the cache, and from the store where the cache does not have it: it may have
-    /// been made a moment ago.
+    /// One object from the cache, or from the store when the cache does not have it, because it may
+    /// have been created a moment ago.
     ///
     /// # Errors
     /// As [`Lookup::get`].
@@ -53,8 +53,8 @@ pub trait Lookup: Send + Sync {
         }
     }
 
-    /// As [`Lookup::get_live`], waiting up to `patience` for an object that a controller is about
-    /// to make.
+    /// As [`Lookup::get_live`], waiting up to `patience` for an object that a controller is about to
+    /// create.
     ///
     /// # Errors
     /// As [`Lookup::get`], at once.
@@ -93,7 +93,7 @@ pub trait Lookup: Send + Sync {
 /// The value of an object that was looked up.
 ///
 /// # Errors
-/// What the store has is no JSON.
+/// When the stored value is not JSON.
 pub(crate) fn value(found: Option<Arc<Object>>) -> Result<Option<Value>, Status> {
     let value = found.map(|object| object.value()).transpose();
     value.map_err(|error| Status::internal(&error.to_string()))
@@ -144,7 +144,7 @@ resources! {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! A `Lookup` over a map, for tests of its users.
+    //! A `Lookup` over a map, for tests.
 
     use super::*;
     use parking_lot::Mutex;
@@ -160,11 +160,11 @@ pub(crate) mod testing {
         broken: Mutex<Vec<Gvr>>,
     }
 
-    /// What a resource that cannot be read is answered with.
+    /// Message of the error for a resource that cannot be read.
     pub(crate) const UNREADABLE: &str = "the store has no leader";
 
     impl Fixed {
-        /// These objects, each with the resource it belongs to.
+        /// A lookup over these objects, each with its resource.
         pub(crate) fn new(objects: &[(&Gvr, Value)]) -> Arc<Self> {
             let fixed = Self::default();
             for (gvr, value) in objects {
@@ -173,13 +173,13 @@ pub(crate) mod testing {
             Arc::new(fixed)
         }
 
-        /// From now on, objects of this resource cannot be read.
+        /// Makes reads of this resource fail.
         pub(crate) fn break_reads(&self, gvr: &Gvr) {
             self.broken.lock().push(gvr.clone());
         }
 
-        /// From now on, all objects can be read.
-        pub(crate) fn mend_reads(&self) {
+        /// Makes all reads succeed again.
+        pub(crate) fn restore_reads(&self) {
             self.broken.lock().clear();
         }
 
@@ -190,7 +190,7 @@ pub(crate) mod testing {
             Ok(())
         }
 
-        /// Adds or replaces one.
+        /// Adds or replaces an object.
         pub(crate) fn put(&self, gvr: &Gvr, value: Value) -> Arc<Object> {
             let object = Arc::new(Object::from_value(value).unwrap());
             let key = (

@@ -15,12 +15,12 @@ const MANAGER_LENGTH_MAX: usize = 128;
 /// (`k8s.io/apiserver/pkg/storage/names`).
 const GENERATED_PREFIX_MAX: usize = 58;
 
-/// The metadata of an object, made when it is absent.
+/// The metadata of an object, created when it is absent.
 pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = json!({});
     }
-    // Both branches above and below leave an object in place, so the fallbacks are never taken.
+    // Both branches leave an object in place, so the fallbacks are never taken.
     let map = match object {
         Value::Object(map) => map,
         _ => unreachable!("made an object above"),
@@ -61,12 +61,12 @@ pub fn set_finalizers(object: &mut Value, finalizers: &[String]) {
     }
 }
 
-/// Now as `metav1.Time` prints it.
+/// The current time in the form of `metav1.Time`.
 pub fn now() -> String {
     rfc3339(i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX))
 }
 
-/// Seconds since the epoch as `metav1.Time` prints them.
+/// Seconds since the epoch in the form of `metav1.Time`.
 pub fn rfc3339(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds)
         .unwrap_or_default()
@@ -79,7 +79,7 @@ pub fn seconds(time: &str) -> Option<i64> {
     time.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_second)
 }
 
-/// What the server fills in on creation; `generateName` gets its suffix.
+/// Sets the fields that the server sets on creation; `generateName` gets its suffix.
 pub fn fill_on_create(object: &mut Value) {
     let metadata = metadata_mut(object);
     metadata.insert("uid".into(), base::clock::random_uuid().into());
@@ -87,7 +87,7 @@ pub fn fill_on_create(object: &mut Value) {
     generate_name(object);
 }
 
-/// What a client may not set on creation (upstream's `WipeObjectMetaSystemFields`).
+/// Removes the fields that a client cannot set on creation (upstream's `WipeObjectMetaSystemFields`).
 pub fn reset_system_fields(object: &mut Value) {
     let metadata = metadata_mut(object);
     for field in
@@ -97,7 +97,7 @@ pub fn reset_system_fields(object: &mut Value) {
     }
 }
 
-/// Appends a suffix to `generateName` when there is no name; whether it did.
+/// Sets a missing name to `generateName` with a suffix; returns whether it did.
 pub fn generate_name(object: &mut Value) -> bool {
     let metadata = metadata_mut(object);
     let given = |key: &str| metadata.get(key).and_then(Value::as_str).filter(|s| !s.is_empty());
@@ -116,7 +116,7 @@ pub fn generate_name(object: &mut Value) -> bool {
     true
 }
 
-/// Fields of `metadata` that an update always keeps from the stored object.
+/// Restores the fields of `metadata` that an update cannot change.
 pub fn keep_on_update(object: &mut Value, old: &Value) {
     let old = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
     let metadata = metadata_mut(object);
@@ -137,8 +137,7 @@ pub fn keep_on_update(object: &mut Value, old: &Value) {
     metadata.remove("selfLink");
 }
 
-/// An update never sets the generation: it is taken from the stored object before the strategy
-/// counts it up.
+/// Restores the generation of the stored object, before the strategy increments it.
 pub fn keep_generation(object: &mut Value, old: &Value) {
     let generation = number(old, "generation");
     let metadata = metadata_mut(object);
@@ -168,13 +167,13 @@ pub fn validate(object: &Value, namespaced: bool, strategy: &dyn Strategy) -> Er
             errors.extend(texts.into_iter().map(|m| Error::invalid(&path.child(field), name, m)));
         }
     }
-    // The form of the name was judged by its kind above.
+    // The strategy has validated the form of the name above.
     errors.extend(meta::validate_create(object, namespaced, |_, _| Vec::new()));
     errors
 }
 
-/// Errors of a change of metadata, in upstream's order: first those of any object, then of the
-/// change.
+/// Errors of changed metadata, in upstream's order: first those of the new metadata, then those of
+/// the change.
 pub fn validate_update(object: &Value, old: &Value, namespaced: bool) -> ErrorList {
     let mut errors = meta::validate_create(object, namespaced, path_segment);
     errors.extend(meta::validate_update(object, old));
@@ -200,7 +199,7 @@ pub fn dedup_owner_references(object: &mut Value) -> Vec<String> {
     gone
 }
 
-/// Errors of one segment of a URL path; every name must at least be one.
+/// Errors of a text as a segment of a URL path, which every name must be.
 pub fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     if !prefix && matches!(name, "." | "..") {
         return vec![format!("may not be '{name}'")];

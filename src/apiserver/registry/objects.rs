@@ -25,12 +25,12 @@ pub struct Objects {
     registry: ArcSwap<Registry>,
     storage: Arc<Storage>,
     caches: Caches,
-    /// One registration at a time.
+    /// Serializes changes of the registry.
     swap: parking_lot::Mutex<()>,
 }
 
 impl Objects {
-    /// The built-in resources over a store.
+    /// Serves the built-in resources from a store.
     pub fn new(
         store: Arc<dyn Backend>,
         transformer: Option<Arc<dyn Transformer>>,
@@ -51,7 +51,7 @@ impl Objects {
         self.registry.load_full()
     }
 
-    /// Replaces the table by a changed one.
+    /// Replaces the registry with a changed copy.
     pub(crate) fn update_registry(&self, change: impl Fn(&mut Registry)) {
         let _one = self.swap.lock();
         let mut registry = Registry::clone(&self.registry.load());
@@ -69,12 +69,12 @@ impl Objects {
         &self.caches
     }
 
-    /// The cache of a row, in whatever state.
+    /// The cache of a row, which may not be loaded.
     pub fn cache(&self, row: &Arc<Resource>) -> Arc<Cache> {
         self.caches.of(row)
     }
 
-    /// The cache of a row once it holds everything acknowledged before the call.
+    /// The cache of a row once it has every write that was acknowledged before the call.
     ///
     /// # Errors
     /// When the store has no leader, or the cache does not catch up.
@@ -151,7 +151,7 @@ impl Lookup for Objects {
         name: &str,
     ) -> Result<Option<Arc<Object>>, Status> {
         let Ok((row, cache)) = self.cached(gvr).await else {
-            // The unreadable object may be another one of the resource.
+            // The cache fails when any object of the resource is unreadable.
             return self.get_live(gvr, namespace, name).await;
         };
         Ok(cache.get(namespace, name).map(|object| convert::object(&row, &object)))
@@ -222,8 +222,7 @@ mod tests {
             assert_eq!(refused.code, 500);
             assert!(refused.message.contains("/minions/n"), "{}", refused.message);
         }
-        // The cache cannot hold a part of the objects; those that can be read are found all the
-        // same.
+        // The cache has all objects or none; readable objects are found in the store.
         for name in ["good", "none"] {
             let found = objects.find(nodes, "", name).await.unwrap();
             assert_eq!(found.is_some(), name == "good");

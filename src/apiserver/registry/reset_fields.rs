@@ -9,10 +9,10 @@ use super::Resource;
 
 /// Fields that a write of the object resets when it has a `status` subresource.
 static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
-/// What a write of `status` resets.
+/// Fields that a write of `status` resets.
 static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"]]));
 
-/// The same where the status is all that may be written.
+/// Fields that a write of `status` resets when it cannot change the metadata either.
 static METADATA_AND_SPEC: LazyLock<Set> =
     LazyLock::new(|| Set::of_fields(&[&["metadata"], &["spec"]]));
 static POD_STATUS: LazyLock<Set> = LazyLock::new(|| {
@@ -24,7 +24,7 @@ static POD_STATUS: LazyLock<Set> = LazyLock::new(|| {
 });
 static DEPLOYMENT_STATUS: LazyLock<Set> =
     LazyLock::new(|| Set::of_fields(&[&["spec"], &["metadata", "labels"]]));
-/// What a request for a certificate asks for is owned by no manager.
+/// Fields that a write of a certificate request resets: no manager owns spec and status.
 static REQUEST: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"], &["status"]]));
 static REQUEST_STATUS: LazyLock<Set> =
     LazyLock::new(|| Set::of_fields(&[&["spec"], &["status", "conditions"]]));
@@ -37,16 +37,16 @@ pub(crate) fn of(row: &Resource, subresource: &str) -> Option<&'static Set> {
         return custom.reset(subresource);
     }
     row.subresource("status")?;
-    // These define no reset fields, so other fields that a client sends are owned but not stored.
-    let says_none = matches!(subresource, "ephemeralcontainers" | "resize");
-    if says_none {
+    // Upstream defines no reset fields for these, so that a manager owns other fields that it sends,
+    // although they are not stored.
+    let has_none = matches!(subresource, "ephemeralcontainers" | "resize");
+    if has_none {
         return None;
     }
     Some(built_in(&row.spec.gvk, subresource))
 }
 
-/// What a write of a built-in kind that has a status resets (upstream's `GetResetFields` of each
-/// strategy).
+/// Fields that a write of a built-in kind with a status resets (`GetResetFields` of its strategy).
 pub(crate) fn built_in(kind: &Gvk, subresource: &str) -> &'static Set {
     match (&*kind.group, &*kind.kind, subresource) {
         ("certificates.k8s.io", "CertificateSigningRequest", "status") => &REQUEST_STATUS,

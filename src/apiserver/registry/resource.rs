@@ -1,5 +1,4 @@
-//! One row per served resource, and the table of rows as a value that is swapped when a kind is
-//! registered at run time.
+//! The rows of the served resources and the registry, the table of all rows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ pub const ALL_VERBS: [&str; 8] =
 pub struct Subresource {
     /// Name, such as `status`.
     pub name: Arc<str>,
-    /// Kind it reads and writes; group and version are empty when they are the parent's.
+    /// Kind that it reads and writes; group and version are empty when they are those of the parent.
     pub kind: Gvk,
     /// Verbs served.
     pub verbs: Vec<Arc<str>>,
@@ -42,7 +41,7 @@ impl Subresource {
     }
 }
 
-/// What is registered: everything that is particular to one group, version and resource.
+/// The definition of one resource in one group and version.
 #[derive(Clone)]
 pub struct ResourceSpec {
     /// Group, version, plural.
@@ -51,7 +50,7 @@ pub struct ResourceSpec {
     pub gvk: Gvk,
     /// Singular, lower case.
     pub singular: Arc<str>,
-    /// Objects live in namespaces.
+    /// Whether objects belong to namespaces.
     pub namespaced: bool,
     /// Verbs served.
     pub verbs: Vec<Arc<str>>,
@@ -61,18 +60,18 @@ pub struct ResourceSpec {
     pub categories: Vec<Arc<str>>,
     /// Subresources.
     pub subresources: Vec<Subresource>,
-    /// Where objects are stored below `/registry/`, without slash at the end.
+    /// Path of the objects under `/registry/`, without a trailing slash.
     pub prefix: Arc<str>,
-    /// Group, version and kind of the stored form; differs from `gvk` where another version is the
+    /// Group, version and kind of the stored form; differs from `gvk` when another version is the
     /// storage version.
     pub storage: Gvk,
-    /// Which writes may be lost when the machine or the process ends within half a minute of them.
+    /// Which writes a crash within half a minute may lose.
     pub durability: DurabilityRule,
-    /// Time after its last write at which an object is deleted; `None` keeps it.
+    /// Time after the last write at which an object is deleted; `None` keeps it.
     pub ttl: Option<Duration>,
     /// Rules of the kind.
     pub strategy: Arc<dyn Strategy>,
-    /// A custom resource: items of its lists keep kind and version.
+    /// Whether the resource is a custom resource, whose list items keep kind and version.
     pub unstructured: bool,
     /// Printer columns of a custom resource.
     pub columns: Option<Arc<CustomColumns>>,
@@ -83,16 +82,16 @@ pub struct ResourceSpec {
 /// Which writes of a resource may be acknowledged before they are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DurabilityRule {
-    /// None.
+    /// No write.
     AlwaysSynced,
-    /// Only Lease renewals by the same holder are asynchronous.
+    /// Renewals of a Lease by its holder.
     LeaseRenewalsAsync,
-    /// All.
+    /// Every write.
     AlwaysAsync,
 }
 
 impl ResourceSpec {
-    /// The durability of a write; `renewal`: it only renews a Lease.
+    /// The durability of a write; `renewal`: the write only renews a Lease.
     pub fn durability(&self, renewal: bool) -> Durability {
         match self.durability {
             DurabilityRule::AlwaysAsync => Durability::Lazy,
@@ -101,7 +100,7 @@ impl ResourceSpec {
         }
     }
 
-    /// An ordinary resource under upstream's key layout for custom resources:
+    /// A resource with all verbs under upstream's key layout for custom resources:
     /// `/registry/<group>/<resource>`.
     pub fn custom(gvr: Gvr, kind: &str, namespaced: bool, strategy: Arc<dyn Strategy>) -> Self {
         let gvk = Gvk {
@@ -150,14 +149,14 @@ impl std::fmt::Debug for ResourceSpec {
 /// One row of the registry.
 #[derive(Debug)]
 pub struct Resource {
-    /// What was registered.
+    /// The definition.
     pub spec: ResourceSpec,
     /// `{"kind":"K","apiVersion":"V",` as stored objects of this row's storage version begin.
     pub stored_head: String,
     /// `storageVersionHash` of discovery.
     pub storage_hash: String,
-    /// Several versions share this storage, so stored objects may have to be converted on their way
-    /// out. Custom resources are converted as they are read from the store.
+    /// Whether several versions share the storage, so that stored objects may have to be converted to
+    /// the row's version. Custom resources are converted when they are read from the store.
     pub converts: bool,
     /// Name of the watch cache.
     pub cache_key: Arc<str>,
@@ -181,7 +180,7 @@ impl Resource {
         Self { stored_head, storage_hash, converts, cache_key, written: AtomicI64::new(0), spec }
     }
 
-    /// The verb is served on the resource itself.
+    /// Whether the verb is served on the resource itself.
     pub fn has_verb(&self, verb: &str) -> bool {
         self.spec.verbs.iter().any(|v| v.as_ref() == verb)
     }
@@ -196,7 +195,8 @@ impl Resource {
         !self.spec.prefix.is_empty()
     }
 
-    /// Items of lists keep kind and version: custom resources, which upstream serves unstructured.
+    /// Whether items of lists keep kind and version, as those of custom resources do, which upstream
+    /// serves unstructured.
     pub fn keeps_item_kind(&self) -> bool {
         self.spec.unstructured
     }
@@ -220,14 +220,14 @@ impl Resource {
         }
     }
 
-    /// `deployments.apps` or `pods`, as Status texts name it.
+    /// The name in Status messages, such as `deployments.apps` or `pods`.
     pub fn qualified(&self) -> String {
         api::status::qualified(&self.spec.gvr.group, &self.spec.gvr.resource)
     }
 }
 
-/// Upstream stores these in a version that it does not serve by default, so their hash is not that
-/// of the served version (answers of kube-apiserver 1.37.1).
+/// Hashes of kinds that upstream stores in a version that it does not serve by default (answers of
+/// kube-apiserver 1.37.1).
 const HASHES: [(&str, &str); 5] = [
     ("clustertrustbundles", "v5yhuVertL4="),
     ("podcertificaterequests", "wYA9yXQH8fg="),
@@ -268,7 +268,7 @@ pub struct Group {
     pub versions: Vec<Version>,
 }
 
-/// The table of everything served.
+/// The table of all served resources.
 #[derive(Debug, Clone)]
 pub struct Registry {
     groups: Vec<Group>,
@@ -279,7 +279,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Nothing but a schema.
+    /// No resources, only a schema.
     pub fn new(schema: Arc<Schema>) -> Self {
         Self { groups: Vec::new(), rows: HashMap::new(), kinds: HashMap::new(), schema }
     }
@@ -322,7 +322,7 @@ impl Registry {
         self.rows.insert(gvr, row);
     }
 
-    /// Removes a row; groups and versions that become empty go too.
+    /// Removes a row, and versions and groups that become empty.
     pub fn remove(&mut self, gvr: &Gvr) {
         if let Some(row) = self.rows.remove(gvr) {
             self.kinds.remove(&row.spec.gvk);
@@ -356,8 +356,8 @@ impl Registry {
         self.arrange();
     }
 
-    /// Groups of custom resources follow the built-in ones, sorted by name; the preferred version
-    /// comes first.
+    /// Sorts the groups of custom resources by name after the built-in ones, and their versions by
+    /// preference.
     fn arrange(&mut self) {
         let custom = |group: &Group| {
             group.versions.iter().all(|v| v.resources.iter().all(|r| r.spec.custom.is_some()))
@@ -384,7 +384,7 @@ impl Registry {
         self.kinds.get(gvk)
     }
 
-    /// Groups in the order of discovery, the core group among them.
+    /// All groups, including the core group, in the order of discovery.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
@@ -403,7 +403,7 @@ impl Registry {
 /// TTL of events (default of upstream's `--event-ttl`).
 const EVENT_TTL: Duration = Duration::from_secs(60 * 60);
 
-/// Reads one line of the built-in table.
+/// Parses one line of the built-in table.
 fn parse_row(line: &str) -> Option<ResourceSpec> {
     let mut columns = line.split(' ');
     let gvk_of = |gv: &str, kind: &str| Gvk::from_api_version(gv, kind);
@@ -467,8 +467,8 @@ fn parse_row(line: &str) -> Option<ResourceSpec> {
     })
 }
 
-/// Upstream's key layout: the plural, except for these; groups served by its aggregated extensions
-/// have the group in front.
+/// The path of a resource in upstream's key layout: the plural name with some exceptions; resources
+/// of upstream's extension servers have the group before the name.
 fn storage_prefix(group: &str, resource: &str) -> String {
     match (group, resource) {
         ("", "replicationcontrollers") => "controllers".into(),

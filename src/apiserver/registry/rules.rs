@@ -1,4 +1,4 @@
-//! One table row per kind: a [`Strategy`] made of functions, with everything regular done once.
+//! The rules of a built-in kind as a table of functions, which implements [`Strategy`].
 
 use std::borrow::Cow;
 
@@ -13,43 +13,43 @@ use super::{Strategy, WriteContext};
 /// The rules of one kind. Fields not named come from [`Rules::BASE`].
 #[derive(Clone, Copy)]
 pub(crate) struct Rules {
-    /// How names are checked.
+    /// Validates names.
     pub(crate) name: NameRule,
     /// The kind's zero status as JSON; `None` when clients may write the status with the object.
     pub(crate) status: Option<&'static str>,
-    /// A change of one of these fields counts `metadata.generation` up; empty when the kind has no
-    /// generation. Of one with `?` it counts whether it is there: an empty selector selects all, an
-    /// absent one nothing.
+    /// A change of one of these fields increments `metadata.generation`; empty when the kind has no
+    /// generation. For a field with `?`, adding or removing it is the change: an empty selector
+    /// selects everything, an absent one nothing.
     pub(crate) generation: &'static [&'static str],
-    /// A status write leaves labels, annotations, finalizers and owners alone.
+    /// Whether a write of `status` keeps labels, annotations, finalizers and owners.
     pub(crate) status_keeps_meta: bool,
-    /// Of a change the prefix of names is checked, too: upstream checks these kinds as new ones
-    /// then. Filled in by [`Rules::of`].
+    /// Whether an update validates `generateName`, because upstream validates the changed object as
+    /// a new one. Set by [`Rules::of`].
     pub(crate) checks_prefix: bool,
-    /// A PUT to an absent name creates it.
+    /// Whether a PUT creates an absent object.
     pub(crate) create_on_update: bool,
-    /// A PUT without resource version is accepted.
+    /// Whether a PUT without resource version is accepted.
     pub(crate) unconditional_update: bool,
-    /// Further preparation of a new object.
+    /// Prepares a new object, after the common preparation.
     pub(crate) prepare: fn(&WriteContext<'_>, &mut Value),
-    /// Further preparation of a change; knows the subresource by the context.
+    /// Prepares a changed object, after the common preparation; the context has the subresource.
     pub(crate) prepare_change: fn(&WriteContext<'_>, &mut Value, &Value),
-    /// Errors of a new object beyond `metadata`.
+    /// Errors of a new object, without those of `metadata`.
     pub(crate) validate: fn(&Value) -> ErrorList,
-    /// Errors of a change of the object itself, beyond `metadata`.
+    /// Errors of a changed object, without those of `metadata`.
     pub(crate) validate_change: fn(&Value, &Value) -> ErrorList,
-    /// Errors of a write to a subresource that replaces the object, beyond `metadata`.
+    /// Errors of a write to a subresource that replaces the object, without those of `metadata`.
     pub(crate) validate_subresource: fn(&str, &Value, &Value) -> ErrorList,
-    /// Warnings; the old object on a change.
+    /// Warnings about an object; the second argument is the old object of an update.
     pub(crate) warnings: fn(&Value, Option<&Value>) -> Vec<String>,
-    /// Selectable fields beyond name and namespace.
+    /// Selectable fields in addition to name and namespace.
     pub(crate) selectable: fn(&Value) -> Vec<(&'static str, String)>,
-    /// Defaults; filled in by [`Rules::of`].
+    /// Sets defaults. Set by [`Rules::of`].
     pub(crate) default: Defaulter,
 }
 
-/// Kinds whose `ValidateXUpdate` asks `ValidateX`, metadata and all.
-const WHOLE: [&str; 11] = [
+/// Kinds whose `ValidateXUpdate` calls `ValidateX`, including the validation of metadata.
+const VALIDATED_AS_NEW: [&str; 11] = [
     "Pod",
     "Endpoints",
     "EndpointSlice",
@@ -64,7 +64,7 @@ const WHOLE: [&str; 11] = [
 ];
 
 impl Rules {
-    /// A kind without rules of its own.
+    /// The rules of a kind without specific rules.
     pub(crate) const BASE: Self = Self {
         name: name_is_subdomain,
         status: None,
@@ -85,7 +85,7 @@ impl Rules {
 
     /// These rules with the defaults of a kind.
     pub(crate) fn of(self, group: &str, version: &str, kind: &str) -> Self {
-        let checks_prefix = WHOLE.contains(&kind) && group != "events.k8s.io";
+        let checks_prefix = VALIDATED_AS_NEW.contains(&kind) && group != "events.k8s.io";
         Self { default: defaulter(group, version, kind), checks_prefix, ..self }
     }
 }
@@ -198,7 +198,7 @@ impl Strategy for Rules {
     }
 }
 
-/// Puts Go's zero status in place of what the client sent.
+/// Replaces the status that the client sent with Go's zero status.
 fn reset_status(object: &mut Value, zero: &str) {
     match serde_json::from_str::<Value>(zero) {
         Ok(status) => set(object, "status", status),
@@ -248,7 +248,7 @@ mod tests {
 
     /// Answers of kube-apiserver 1.37.1.
     #[test]
-    fn of_some_kinds_a_change_has_its_prefix_checked() {
+    fn updates_of_some_kinds_validate_generate_name() {
         let user = User::default();
         let object = json!({"metadata": {"name": "a", "generateName": "Bad_Name!"}});
         let said = |rules: &Rules| {
@@ -261,9 +261,9 @@ mod tests {
         assert!(said(&Rules::BASE.of("", "v1", "ServiceAccount")).is_empty());
     }
 
-    /// As upstream's `DeepEqual` tells an empty selector from none.
+    /// Upstream's `DeepEqual` distinguishes an empty selector from none.
     #[test]
-    fn a_selector_that_comes_or_goes_counts() {
+    fn adding_or_removing_a_selector_increments_the_generation() {
         let rules = Rules { generation: &["spec", "spec.selector?"], ..Rules::BASE };
         let user = User::default();
         let old = json!({"metadata": {"generation": 2}, "spec": {}});
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn generation_counts_changes_of_the_spec_only() {
+    fn only_changes_of_the_spec_increment_the_generation() {
         let rules = Rules { generation: &["spec"], status: Some("{}"), ..Rules::BASE };
         let user = User::default();
         let old = json!({"metadata": {"generation": 4}, "spec": {"a": 1}, "status": {"x": 1}});

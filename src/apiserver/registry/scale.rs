@@ -1,4 +1,4 @@
-//! The Scale of an object: replicas of a workload or custom resource as one kind.
+//! Converts the replicas of a workload or custom resource to a Scale and back.
 
 use api::Status;
 use api::selector::LabelSelector;
@@ -8,10 +8,10 @@ use super::{Resource, metadata};
 use crate::crd;
 use crate::response::status;
 
-/// The Scale of an object, and whether the object states a count.
+/// The Scale of an object, and whether the object has a replica count.
 ///
 /// # Errors
-/// 500 when a custom resource has something else where its definition says that the numbers are.
+/// 500 when a custom resource does not have numbers at the paths of its definition.
 pub(crate) fn scale_and_count(row: &Resource, object: &Value) -> Result<(Value, bool), Status> {
     match &row.spec.custom {
         Some(kind) => crd::scale::of(kind, object).map_err(|e| status::unmapped(500, e)),
@@ -49,10 +49,10 @@ fn scale_of_workload(row: &Resource, object: &Value) -> Value {
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status})
 }
 
-/// Takes the replica count of a Scale over.
+/// Sets the replica count of an object to that of a Scale.
 ///
 /// # Errors
-/// 500 when a custom resource has no map where its definition says that the count is.
+/// 500 when the path of the definition leads through a value that is not a map.
 pub(crate) fn set_replicas(
     row: &Resource,
     object: &mut Value,
@@ -69,7 +69,7 @@ pub(crate) fn set_replicas(
     Ok(())
 }
 
-/// The selector as a string; replication controllers select by a plain map.
+/// The selector as a string; the selector of a replication controller is a plain map.
 fn selector_text(row: &Resource, object: &Value) -> String {
     let selector = object.pointer("/spec/selector");
     if &*row.spec.gvk.kind == "ReplicationController" {

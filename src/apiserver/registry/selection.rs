@@ -1,4 +1,4 @@
-//! Label and field selectors of one request, checked against what the resource declares.
+//! Label and field selectors of one request, checked against the selectable fields of the resource.
 
 use api::Status;
 use api::selector::{FieldSelector, FieldTerm, LabelSelector, SelectorError};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::registry::Resource;
 use crate::registry::watch_cache::CachedObject;
 
-/// Which objects a caller wants.
+/// The selectors of an in-process read.
 #[derive(Debug, Clone, Default)]
 pub struct Select {
     /// Namespace; empty is all.
@@ -25,8 +25,8 @@ pub struct Selection {
     fields: FieldSelector,
 }
 
-/// What `events.k8s.io` calls the fields that events have in the core group, by whose names they
-/// are kept.
+/// Names of selectable fields in `events.k8s.io` and in core Event, whose names the stored events
+/// have.
 const EVENT_FIELDS: [(&str, &str); 10] = [
     ("reason", "reason"),
     ("regarding.kind", "involvedObject.kind"),
@@ -40,7 +40,7 @@ const EVENT_FIELDS: [(&str, &str); 10] = [
     ("type", "type"),
 ];
 
-/// A selector of `events.k8s.io` in the names that events are kept by.
+/// Converts a selector of `events.k8s.io` to the field names of core Event.
 fn stored_names(fields: &FieldSelector) -> Result<FieldSelector, SelectorError> {
     let term = |term: &FieldTerm| {
         let stored = EVENT_FIELDS.iter().find(|(own, _)| *own == &*term.field);
@@ -52,7 +52,7 @@ fn stored_names(fields: &FieldSelector) -> Result<FieldSelector, SelectorError> 
     FieldSelector::parse(&terms.join(","))
 }
 
-/// Custom resources have a refusal of their own (`crConverter.ConvertFieldLabel`).
+/// Rejects unknown fields of custom resources (`crConverter.ConvertFieldLabel`).
 fn custom_fields(row: &Resource, fields: &FieldSelector, known: &[&str]) -> Result<(), Status> {
     let common = |field: &str| {
         field == "metadata.name" || (field == "metadata.namespace" && row.spec.namespaced)
@@ -66,7 +66,7 @@ fn custom_fields(row: &Resource, fields: &FieldSelector, known: &[&str]) -> Resu
     }
 }
 
-/// Of a few kinds upstream's text names the kind.
+/// 400 for an unknown field; for a few kinds upstream's text names the kind.
 fn named(row: &Resource, error: SelectorError) -> Status {
     let (text, gvr) = (error.to_string(), &row.spec.gvr);
     let text = match (text.strip_prefix("field label not supported: "), &*gvr.resource) {
@@ -109,22 +109,22 @@ impl Selection {
         Ok(Self { labels, fields })
     }
 
-    /// Nothing is selected away.
+    /// Whether the selectors select every object.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// The one name that can be selected.
+    /// The only name that the selectors can match.
     pub fn exact_name(&self) -> Option<String> {
         self.fields.exact("metadata.name").map(str::to_owned)
     }
 
-    /// The one value of a field that can be selected.
+    /// The only value of a field that the selectors can match.
     pub(crate) fn exact(&self, field: &str) -> Option<&str> {
         self.fields.exact(field)
     }
 
-    /// The object is selected.
+    /// Whether the selectors match the object.
     pub fn matches(&self, row: &Resource, entry: &CachedObject) -> bool {
         if !self.labels.is_empty() && !self.labels.matches(entry.object.as_ref()) {
             return false;

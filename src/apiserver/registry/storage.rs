@@ -1,5 +1,5 @@
-//! Stores objects as compact JSON under upstream's keys, encrypted if a transformer covers the
-//! resource, and written with preconditions.
+//! Reads and writes objects in the store: compact JSON under upstream's keys, encrypted when a
+//! transformer covers the resource, written with preconditions.
 
 mod transaction;
 
@@ -24,8 +24,8 @@ use crate::request_tracing;
 use crate::response::status;
 use crate::webhook::Callout;
 
-/// Prefix of sealed values.
-const SEALED: &[u8] = b"k8s:enc:";
+/// Prefix of encrypted values.
+const ENCRYPTED_PREFIX: &[u8] = b"k8s:enc:";
 
 /// Reads and writes objects of any row.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Storage {
     backend: Arc<dyn Backend>,
     transformer: Option<Arc<dyn Transformer>>,
     leases: Leases,
-    /// The way to webhooks that convert custom resources.
+    /// Calls the webhooks that convert custom resources.
     callout: OnceLock<Callout>,
     /// Family of the cluster's first service range.
     primary_family: OnceLock<&'static str>,
@@ -60,9 +60,9 @@ pub enum Deletion {
 /// An object in its stored form, ready to be written.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// Not sealed yet.
+    /// Not encrypted yet.
     plain: Bytes,
-    /// The version that it replaces; 0 where there is none.
+    /// The resource version that the write replaces; 0 for a new object.
     expected: i64,
     durability: Durability,
 }
@@ -70,16 +70,16 @@ pub(crate) struct Prepared {
 /// Another object that is written in the same transaction.
 #[derive(Debug)]
 pub(crate) struct LinkedWrite {
-    /// Its row; not one of custom resources.
+    /// The row of the object; not a custom resource.
     pub(crate) row: Arc<Resource>,
     /// The object.
     pub(crate) value: Value,
-    /// The version that it replaces.
+    /// The resource version that the write replaces.
     pub(crate) expected: i64,
 }
 
 impl Storage {
-    /// Over a backend.
+    /// Storage over a backend.
     pub fn new(backend: Arc<dyn Backend>, transformer: Option<Arc<dyn Transformer>>) -> Self {
         Self {
             backend,
@@ -92,7 +92,7 @@ impl Storage {
 
     /// Sets the family of the cluster's first service range, which Services without families have.
     pub(crate) fn set_primary_family(&self, family: &'static str) {
-        // It is set once at start.
+        // It is set only once, at start.
         let _ = self.primary_family.set(family);
     }
 
@@ -100,13 +100,13 @@ impl Storage {
         self.primary_family.get().copied().unwrap_or("IPv4")
     }
 
-    /// Says how webhooks are reached; the first word counts.
+    /// Sets how conversion webhooks are called; later calls are ignored.
     pub fn reach_webhooks(&self, callout: Callout) {
-        // There is one way, told once at start.
+        // It is set only once, at start.
         let _ = self.callout.set(callout);
     }
 
-    /// What seals values.
+    /// The transformer that encrypts values.
     pub(crate) fn transformer(&self) -> Option<&Arc<dyn Transformer>> {
         self.transformer.as_ref()
     }
@@ -140,11 +140,11 @@ impl Storage {
         }
     }
 
-    /// Keys of a row (of one namespace, or all) at an exact revision, from `start` (a key suffix)
+    /// The values of a row, of one namespace or all, at an exact revision, from the key suffix `start`
     /// on.
     ///
     /// # Errors
-    /// As the store.
+    /// The error of the store.
     pub async fn range_at(
         &self,
         row: &Resource,
@@ -179,7 +179,7 @@ impl Storage {
         Ok(read.ok_or_else(|| Status::internal("nothing was read"))??)
     }
 
-    /// The same for many objects, converted in one webhook call.
+    /// As [`Storage::read`] for many objects, with one call of the conversion webhook.
     pub async fn read_all(
         &self,
         row: &Resource,
@@ -198,7 +198,7 @@ impl Storage {
         let Some(custom) = &row.spec.custom else {
             return kvs.iter().map(|kv| self.decode(row, kv)).collect();
         };
-        let (mut out, mut foreign, mut places) =
+        let (mut out, mut foreign, mut foreign_kvs) =
             (Vec::with_capacity(kvs.len()), Vec::new(), Vec::new());
         for kv in kvs {
             let revision = kv.mod_revision.0;
@@ -208,7 +208,7 @@ impl Storage {
                 Ok(Read::Ready(object)) => out.push(Ok(object)),
                 Err(error) => out.push(Err(error)),
                 Ok(Read::Foreign(value)) => {
-                    places.push((out.len(), *kv));
+                    foreign_kvs.push((out.len(), *kv));
                     foreign.push(value);
                     out.push(Err(undecodable(kv, "the object was not converted".into())));
                 }
@@ -217,12 +217,12 @@ impl Storage {
         if foreign.is_empty() {
             return out;
         }
-        // On the heap: a call to a webhook is a large future, and seldom made.
+        // Boxed because the future of a webhook call is large and rarely needed.
         let converted = Box::pin(custom.convert(foreign, self.callout.get())).await;
         let mut values = match converted {
             Ok(values) => values.into_iter(),
             Err(why) => {
-                for (at, kv) in places {
+                for (at, kv) in foreign_kvs {
                     if let Some(slot) = out.get_mut(at) {
                         *slot = Err(undecodable(kv, why.clone()));
                     }
@@ -230,7 +230,7 @@ impl Storage {
                 return out;
             }
         };
-        for (at, kv) in places {
+        for (at, kv) in foreign_kvs {
             if let (Some(slot), Some(value)) = (out.get_mut(at), values.next()) {
                 let finished = custom.finish(value, kv.mod_revision.0);
                 *slot = finished.map_err(|why| undecodable(kv, why));
@@ -262,7 +262,7 @@ impl Storage {
                 let key = String::from_utf8_lossy(&kv.key);
                 transformer.open(&row.spec.gvr, &key, &kv.value)
             }
-            None if kv.value.starts_with(SEALED) => {
+            None if kv.value.starts_with(ENCRYPTED_PREFIX) => {
                 Err("it is encrypted and no key is configured".into())
             }
             None => Ok(Opened { plain: kv.value.clone(), stale: false }),
@@ -272,17 +272,21 @@ impl Storage {
     /// Fetches the keys that decrypt these values, for [`Storage::decode`].
     pub(crate) async fn fetch(&self, row: &Resource, kvs: &[&KeyValue]) {
         let Some(transformer) = &self.transformer else { return };
-        let sealed: Vec<&Bytes> =
-            kvs.iter().map(|kv| &kv.value).filter(|value| value.starts_with(SEALED)).collect();
-        if !sealed.is_empty() {
-            transformer.fetch(&row.spec.gvr, &sealed).await;
+        let encrypted: Vec<&Bytes> = kvs
+            .iter()
+            .map(|kv| &kv.value)
+            .filter(|value| value.starts_with(ENCRYPTED_PREFIX))
+            .collect();
+        if !encrypted.is_empty() {
+            transformer.fetch(&row.spec.gvr, &encrypted).await;
         }
     }
 
-    /// The version `found` would be sealed otherwise now; false when it changed since.
+    /// Whether the stored version `found` is encrypted with an outdated key; false when it changed
+    /// since.
     ///
     /// # Errors
-    /// As the store.
+    /// The error of the store.
     pub async fn is_stale(&self, row: &Resource, found: &Object) -> Result<bool, Status> {
         if !self.transformer.as_ref().is_some_and(|t| t.covers(&row.spec.gvr)) {
             return Ok(false);
@@ -304,10 +308,10 @@ impl Storage {
         transformer.seal(&row.spec.gvr, key, plain).map_err(|e| Status::internal(&e))
     }
 
-    /// Writes a new object (without resource version).
+    /// Writes a new object.
     ///
     /// # Errors
-    /// As the store; `Changed` when the name is taken.
+    /// The error of the store.
     pub async fn create(&self, row: &Resource, value: &Value) -> Result<Written, Status> {
         self.write(row, value, 0).await
     }
@@ -315,7 +319,7 @@ impl Storage {
     /// Writes an object over the version `expected` (0: absent).
     ///
     /// # Errors
-    /// As the store.
+    /// The error of the store.
     pub async fn write(
         &self,
         row: &Resource,
@@ -358,7 +362,7 @@ impl Storage {
         Ok(Prepared { plain: self.plain(row, &value).await?, expected, durability })
     }
 
-    /// The bytes that are stored of a value, before they are sealed.
+    /// The bytes that are stored for a value, before encryption.
     async fn plain(&self, row: &Resource, value: &Value) -> Result<Bytes, Status> {
         let Some(custom) = &row.spec.custom else { return Ok(Bytes::from(encode(row, value))) };
         let bytes = Box::pin(custom.to_stored(value, &row.spec.storage, self.callout.get())).await;
@@ -368,7 +372,7 @@ impl Storage {
     /// Writes the prepared object and `linked` atomically. `None` when a linked object has changed.
     ///
     /// # Errors
-    /// As the store.
+    /// The error of the store.
     pub(crate) async fn put(
         &self,
         row: &Resource,
@@ -380,7 +384,7 @@ impl Storage {
         let mut gates: Vec<Arc<RwLock<()>>> = Vec::new();
         for gvr in [&row.spec.gvr].into_iter().chain(linked.iter().map(|l| &l.row.spec.gvr)) {
             let gate = self.transformer.as_ref().and_then(|t| t.gate(gvr));
-            // Holding one twice waits for ever once a writer waits in between.
+            // Locking a gate twice deadlocks when a writer waits between.
             gates.extend(gate.filter(|gate| !gates.iter().any(|held| Arc::ptr_eq(held, gate))));
         }
         let mut held = Vec::new();
@@ -400,7 +404,7 @@ impl Storage {
         let change = Change { row, key: &key, expected, op: put, durability };
         let written = self.guarded(change, linked).await;
         if written.is_err() {
-            // It may be the lease that is gone; a new one costs little.
+            // The lease may have expired; granting a new one is cheap.
             self.leases.forget(lease);
         }
         Ok(match written? {
@@ -413,7 +417,7 @@ impl Storage {
         })
     }
 
-    /// What a read of these bytes answers.
+    /// The object that a read of these bytes returns.
     async fn as_read(&self, row: &Resource, plain: &Bytes) -> Result<Object, Status> {
         if row.spec.custom.is_none() {
             let filled = convert::filled(row, plain.clone(), self.primary_family());
@@ -433,11 +437,11 @@ impl Storage {
             .map_err(|unreadable| status::unmapped(500, unreadable.why))
     }
 
-    /// The bytes at `found`'s key are those that writing `value` would put there; that is false
-    /// when they changed since.
+    /// Whether writing `value` would store the bytes that `found` already has; false when they
+    /// changed since.
     ///
     /// # Errors
-    /// As the store.
+    /// The error of the store.
     pub async fn is_stored(
         &self,
         row: &Resource,
@@ -460,10 +464,10 @@ impl Storage {
         Ok(!opened.stale && opened.plain == wanted)
     }
 
-    /// Drops history before `revision`.
+    /// Compacts the history before `revision`.
     ///
     /// # Errors
-    /// As the store.
+    /// The error of the store.
     pub async fn compact(&self, revision: i64) -> Result<(), StoreError> {
         self.backend.compact(Revision(revision)).await
     }
@@ -488,12 +492,12 @@ fn undecodable(kv: &KeyValue, why: String) -> Unreadable {
     Unreadable::new(kv, Step::Decode, why)
 }
 
-/// The stored form of an object: kind and version first, metadata next, `resourceVersion` left out.
+/// The stored form of an object: kind, version and metadata first, without `resourceVersion`.
 pub fn encode(row: &Resource, value: &Value) -> Vec<u8> {
     encode_as(&row.stored_head, value)
 }
 
-/// The same behind this head (`{"kind":"K","apiVersion":"V",`).
+/// As [`encode`], after a given head (`{"kind":"K","apiVersion":"V",`).
 pub(crate) fn encode_as(head: &str, value: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(head.as_bytes());
@@ -544,9 +548,9 @@ mod tests {
         let later = "2026-01-01T00:00:10.000000Z";
         assert!(is_renewal(&old, &lease("a", later, "6")));
         assert!(!is_renewal(&old, &lease("b", later, "6")), "another holder");
-        assert!(!is_renewal(&old, &lease("", later, "6")), "given up");
+        assert!(!is_renewal(&old, &lease("", later, "6")), "released");
         let mut labelled = lease("a", later, "6");
         labelled["metadata"]["labels"] = json!({"a": "b"});
-        assert!(!is_renewal(&old, &labelled), "somebody's own change");
+        assert!(!is_renewal(&old, &labelled), "another change");
     }
 }

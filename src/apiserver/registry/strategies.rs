@@ -1,12 +1,18 @@
-//! Which strategy each built-in kind has.
+//! The strategy of each built-in kind.
 
+mod admissionregistration;
 mod certificate_request;
 mod certificates;
 mod core;
-mod others;
+mod extensions;
+mod flowcontrol;
+mod networking;
 mod pod;
 mod pod_certificate;
 mod pod_fields;
+mod rbac;
+mod resource;
+mod scheduling;
 mod service;
 mod storage;
 mod tls;
@@ -22,8 +28,7 @@ use serde_json::Value;
 use super::Strategy;
 use super::rules::Rules;
 
-/// The strategy of a built-in kind. Kinds of other groups (custom resources) have rules of their
-/// own elsewhere and get the plain one here.
+/// The strategy of a built-in kind; the base rules for any other kind.
 pub fn strategy_for(gvk: &Gvk) -> Arc<dyn Strategy> {
     Arc::new(rules_of(&gvk.group, &gvk.version, &gvk.kind).of(&gvk.group, &gvk.version, &gvk.kind))
 }
@@ -36,7 +41,7 @@ fn rules_of(group: &str, version: &str, kind: &str) -> Rules {
             "ReplicaSet" => workloads::REPLICA_SET,
             "StatefulSet" => workloads::STATEFUL_SET,
             "DaemonSet" => workloads::DAEMON_SET,
-            "ControllerRevision" => others::CONTROLLER_REVISION,
+            "ControllerRevision" => workloads::CONTROLLER_REVISION,
             _ => Rules::BASE,
         },
         "batch" if kind == "Job" => workloads::JOB,
@@ -48,13 +53,13 @@ fn rules_of(group: &str, version: &str, kind: &str) -> Rules {
         "policy" if kind == "PodDisruptionBudget" => workloads::POD_DISRUPTION_BUDGET,
         "events.k8s.io" if kind == "Event" => core::NEW_EVENT,
         "rbac.authorization.k8s.io" => match kind {
-            "Role" => others::ROLE,
-            "ClusterRole" => others::CLUSTER_ROLE,
-            "RoleBinding" => others::ROLE_BINDING,
-            "ClusterRoleBinding" => others::CLUSTER_ROLE_BINDING,
+            "Role" => rbac::ROLE,
+            "ClusterRole" => rbac::CLUSTER_ROLE,
+            "RoleBinding" => rbac::ROLE_BINDING,
+            "ClusterRoleBinding" => rbac::CLUSTER_ROLE_BINDING,
             _ => Rules::BASE,
         },
-        _ => other_rules(group, kind),
+        _ => rules_of_further_groups(group, kind),
     }
 }
 
@@ -79,53 +84,61 @@ fn core_rules(kind: &str) -> Rules {
     }
 }
 
-fn other_rules(group: &str, kind: &str) -> Rules {
+fn rules_of_further_groups(group: &str, kind: &str) -> Rules {
     match (group, kind) {
-        ("networking.k8s.io", "Ingress") => others::INGRESS,
-        ("networking.k8s.io", "NetworkPolicy") => others::NETWORK_POLICY,
-        ("networking.k8s.io", "IngressClass") => others::INGRESS_CLASS,
-        ("networking.k8s.io", "IPAddress") => others::IP_ADDRESS,
-        ("networking.k8s.io", "ServiceCIDR") => others::SERVICE_CIDR,
-        ("discovery.k8s.io", "EndpointSlice") => others::ENDPOINT_SLICE,
+        ("networking.k8s.io", "Ingress") => networking::INGRESS,
+        ("networking.k8s.io", "NetworkPolicy") => networking::NETWORK_POLICY,
+        ("networking.k8s.io", "IngressClass") => networking::INGRESS_CLASS,
+        ("networking.k8s.io", "IPAddress") => networking::IP_ADDRESS,
+        ("networking.k8s.io", "ServiceCIDR") => networking::SERVICE_CIDR,
+        ("discovery.k8s.io", "EndpointSlice") => networking::ENDPOINT_SLICE,
         (
             "admissionregistration.k8s.io",
             "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration",
-        ) => others::WEBHOOKS,
-        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => others::POLICY_WITH_STATUS,
+        ) => admissionregistration::WEBHOOKS,
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => {
+            admissionregistration::POLICY_WITH_STATUS
+        }
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding") => {
-            others::VALIDATING_BINDING
+            admissionregistration::VALIDATING_BINDING
         }
-        ("admissionregistration.k8s.io", "MutatingAdmissionPolicy") => others::MUTATING_POLICY,
+        ("admissionregistration.k8s.io", "MutatingAdmissionPolicy") => {
+            admissionregistration::MUTATING_POLICY
+        }
         ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding") => {
-            others::MUTATING_BINDING
+            admissionregistration::MUTATING_BINDING
         }
-        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => others::PRIORITY_LEVEL,
-        ("flowcontrol.apiserver.k8s.io", _) => others::FLOW_SCHEMA,
-        ("coordination.k8s.io", _) => others::LEASE,
-        ("node.k8s.io", "RuntimeClass") => others::RUNTIME_CLASS,
-        ("scheduling.k8s.io", "PriorityClass") => others::PRIORITY_CLASS,
+        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => {
+            flowcontrol::PRIORITY_LEVEL
+        }
+        ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::FLOW_SCHEMA,
+        ("coordination.k8s.io", _) => scheduling::LEASE,
+        ("node.k8s.io", "RuntimeClass") => scheduling::RUNTIME_CLASS,
+        ("scheduling.k8s.io", "PriorityClass") => scheduling::PRIORITY_CLASS,
         ("storage.k8s.io", "StorageClass") => storage::STORAGE_CLASS,
         ("storage.k8s.io", "VolumeAttributesClass") => storage::ATTRIBUTES_CLASS,
         ("storage.k8s.io", "CSINode") => storage::CSI_NODE,
         ("storage.k8s.io", "CSIDriver") => storage::CSI_DRIVER,
         ("storage.k8s.io", "VolumeAttachment") => storage::VOLUME_ATTACHMENT,
         ("storage.k8s.io", "CSIStorageCapacity") => storage::CAPACITY,
-        ("resource.k8s.io", "ResourceClaim") => others::RESOURCE_CLAIM,
-        ("resource.k8s.io", "ResourceSlice") => others::RESOURCE_SLICE,
-        ("resource.k8s.io", "DeviceClass") => others::DEVICE_CLASS,
-        ("resource.k8s.io", "ResourceClaimTemplate") => others::RESOURCE_CLAIM_TEMPLATE,
+        ("resource.k8s.io", "ResourceClaim") => resource::RESOURCE_CLAIM,
+        ("resource.k8s.io", "ResourceSlice") => resource::RESOURCE_SLICE,
+        ("resource.k8s.io", "DeviceClass") => resource::DEVICE_CLASS,
+        ("resource.k8s.io", "ResourceClaimTemplate") => resource::RESOURCE_CLAIM_TEMPLATE,
         ("certificates.k8s.io", "CertificateSigningRequest") => {
             workloads::CERTIFICATE_SIGNING_REQUEST
         }
-        ("certificates.k8s.io", "ClusterTrustBundle") => others::CLUSTER_TRUST_BUNDLE,
-        ("certificates.k8s.io", "PodCertificateRequest") => others::POD_CERTIFICATE_REQUEST,
-        ("apiextensions.k8s.io", "CustomResourceDefinition") => others::CUSTOM_RESOURCE_DEFINITION,
-        ("apiregistration.k8s.io", "APIService") => others::API_SERVICE,
+        ("certificates.k8s.io", "ClusterTrustBundle") => certificates::CLUSTER_TRUST_BUNDLE,
+        ("certificates.k8s.io", "PodCertificateRequest") => certificates::POD_CERTIFICATE_REQUEST,
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => {
+            extensions::CUSTOM_RESOURCE_DEFINITION
+        }
+        ("apiregistration.k8s.io", "APIService") => extensions::API_SERVICE,
         _ => Rules::BASE,
     }
 }
 
-/// The present as `metav1.Time` writes it: UTC, whole seconds.
+/// The current time in the form of `metav1.Time`: UTC, whole seconds.
 pub(crate) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

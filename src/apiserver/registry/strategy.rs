@@ -1,4 +1,4 @@
-//! Kind-specific behaviour of writes: defaults, validation, and which fields a write may change.
+//! The rules of a kind for writes: defaults, validation, and the fields that a write may change.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::request::user::User;
 
-/// What a strategy may know of the write.
+/// The properties of a write that a strategy uses.
 #[derive(Debug)]
 pub struct WriteContext<'a> {
     /// The user that writes.
@@ -18,10 +18,10 @@ pub struct WriteContext<'a> {
     /// Subresource written: empty, `status`, `scale`, `ephemeralcontainers`, `resize`, `approval`,
     /// `finalize`, …
     pub subresource: &'a str,
-    /// Nothing is stored.
+    /// Whether the write is a dry run.
     pub dry_run: bool,
-    /// What the checks of a change found without refusing it; [`Strategy::warnings_on_update`]
-    /// tells it.
+    /// Errors that the validation of an update tolerated; [`Strategy::warnings_on_update`] returns
+    /// them.
     pub tolerated: Mutex<Vec<String>>,
 }
 
@@ -35,7 +35,7 @@ pub struct WriteContext<'a> {
 /// clients may not change, and for `status` writes everything that [`Strategy::prepare_for_update`]
 /// restores from `old`.
 pub trait Strategy: Send + Sync {
-    /// Defaults beyond those that the schema table states.
+    /// Sets defaults that the table of the schema does not have.
     fn default(&self, object: &mut Value) {
         let _ = object;
     }
@@ -51,13 +51,13 @@ pub trait Strategy: Send + Sync {
     }
 
     /// Errors of a new object, in upstream's order. Generic `metadata` validation (names, labels,
-    /// annotations, owner references) was done by the pipeline with [`Strategy::validate_name`].
+    /// annotations, owner references) is done by the pipeline with [`Strategy::validate_name`].
     fn validate(&self, context: &WriteContext<'_>, object: &Value) -> ErrorList {
         let _ = (context, object);
         Vec::new()
     }
 
-    /// Errors of a change.
+    /// Errors of a changed object.
     fn validate_update(
         &self,
         context: &WriteContext<'_>,
@@ -92,17 +92,17 @@ pub trait Strategy: Send + Sync {
         Vec::new()
     }
 
-    /// A PUT to an absent name creates it.
+    /// Whether a PUT creates an absent object.
     fn allow_create_on_update(&self) -> bool {
         false
     }
 
-    /// A PUT without resource version is accepted.
+    /// Whether a PUT without resource version is accepted.
     fn allow_unconditional_update(&self) -> bool {
         true
     }
 
-    /// Values of the declared selectable fields beyond `metadata.name` and `metadata.namespace`.
+    /// Values of the selectable fields, except `metadata.name` and `metadata.namespace`.
     fn selectable_fields(&self, object: &Value) -> Vec<(Cow<'static, str>, String)> {
         let _ = object;
         Vec::new()

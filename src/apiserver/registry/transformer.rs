@@ -1,4 +1,4 @@
-//! Encryption of stored values as the storage sees it.
+//! The interface between storage and encryption at rest.
 
 use std::sync::Arc;
 
@@ -7,58 +7,57 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::RwLock;
 
-/// What a stored value was.
+/// A decrypted value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
-    /// Its bytes in the clear.
+    /// The plaintext.
     pub plain: Bytes,
-    /// The value is sealed with an outdated key or provider: an update writes it even if nothing
-    /// else changes.
+    /// Whether the value is encrypted with an outdated key or provider: an update writes it even if
+    /// nothing else changes.
     pub stale: bool,
 }
 
-/// Seals values of some resources before they reach the store, such as Secrets (encryption at
-/// rest).
+/// Encrypts the values of some resources, such as Secrets, before they reach the store.
 #[async_trait]
 pub trait Transformer: Send + Sync + std::fmt::Debug {
-    /// Whether values of this resource may be sealed.
+    /// Whether values of this resource may be encrypted.
     fn covers(&self, resource: &Gvr) -> bool;
 
-    /// The value to store under `key` for an object of `resource`.
+    /// Encrypts a value that is stored under `key`.
     ///
     /// # Errors
     /// A sentence; nothing is written then.
     fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, String>;
 
-    /// The plain value of what `seal` made, or of what was stored before anything was sealed.
+    /// Decrypts a stored value; a value that is not encrypted is returned as it is.
     ///
     /// # Errors
     /// A sentence.
     fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, String>;
 
-    /// Held for reading from sealing a value to its end in the store, so that keys are not dropped
-    /// in between.
+    /// The lock that a write holds for reading from encryption until the value is stored, so that
+    /// keys are not dropped meanwhile.
     fn gate(&self, _resource: &Gvr) -> Option<Arc<RwLock<()>>> {
         None
     }
 
-    /// Fetches the keys that these values need and that are not cached yet; `open` reports those
-    /// that cannot be had.
+    /// Fetches the keys of these values that are not cached; `open` fails for keys that cannot be
+    /// fetched.
     async fn fetch(&self, _resource: &Gvr, _stored: &[&Bytes]) {}
 
-    /// Whether there is something that may be unwell.
+    /// Whether the transformer has a health check.
     fn has_health(&self) -> bool {
         false
     }
 
-    /// Whether it is well.
+    /// Checks the health of the transformer.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The reason when it is not healthy.
     async fn check(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Appends what it counts, in Prometheus' text form.
+    /// Appends its metrics in the text format of Prometheus.
     fn render(&self, _out: &mut String) {}
 }

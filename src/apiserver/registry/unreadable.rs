@@ -1,5 +1,5 @@
-//! Stored values that cannot be read, and the errors that requests for them get: upstream's corrupt
-//! objects (`k8s.io/apiserver/pkg/storage/etcd3/corrupt_obj_deleter.go`).
+//! Errors of stored values that cannot be read: upstream's corrupt objects
+//! (`k8s.io/apiserver/pkg/storage/etcd3/corrupt_obj_deleter.go`).
 
 use api::status::{Cause, Details};
 use api::{Gvr, Status};
@@ -31,7 +31,7 @@ pub struct Unreadable {
 }
 
 impl Unreadable {
-    /// The value of `kv`.
+    /// The error of the value `kv`.
     pub(crate) fn new(kv: &KeyValue, step: Step, why: String) -> Self {
         let key = String::from_utf8_lossy(&kv.key).into_owned();
         Self { key, revision: kv.mod_revision.0, step, why }
@@ -55,7 +55,7 @@ impl Unreadable {
 }
 
 impl From<Unreadable> for Status {
-    /// The error of a read of this object alone.
+    /// The error of a read of only this object.
     fn from(unreadable: Unreadable) -> Self {
         let key = unreadable.key.strip_prefix(PATH_PREFIX).unwrap_or(&unreadable.key);
         Self::internal(&unreadable.text(key))
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_reads_and_lists_are_upstreams() {
+    fn errors_of_reads_and_lists_have_upstream_texts() {
         let transform = unreadable("/registry/secrets/n/a", Step::Transform);
         let status = Status::from(transform.clone());
         assert_eq!((status.code, status.reason.as_str()), (500, "InternalError"));

@@ -1,5 +1,5 @@
-//! What is stored but not acted on yet: every write of it is told so by a warning, and `status`
-//! lists what the store holds.
+//! Reports kinds and fields that are stored without effect: a warning on every write, and a list for
+//! `kube-lite status`.
 
 mod ingress_classes;
 
@@ -14,17 +14,17 @@ pub(crate) use self::ingress_classes::IngressClasses;
 use crate::registry::Resource;
 use crate::registry::objects::Objects;
 
-/// Objects looked at in one piece while `status` counts.
+/// Objects read at once while they are counted.
 const CHUNK: usize = 500;
-/// Warnings of one write; further fields are counted in the last one, since clients show each on a
-/// line.
+/// Most warnings of one write, because clients print a line for each; the last one counts further
+/// fields.
 const WARNINGS_MAX: usize = 16;
 
-/// What one write sets that nothing acts on, as sentences for warnings. `classes` are those of
-/// [`IngressClasses::for_kind`].
+/// Warnings for the kind and fields of a written object that have no effect. `classes` is the result
+/// of [`IngressClasses::for_kind`].
 pub(crate) fn warnings(kind: &Gvk, value: &Value, classes: &IngressClasses) -> Vec<String> {
     let mut out = Vec::new();
-    if let Some(why) = not_acted_on(kind, value, classes) {
+    if let Some(why) = no_effect(kind, value, classes) {
         let version = kind.api_version();
         out.push(format!("{version} {}: stored, but not acted on yet: {why}", kind.kind));
     }
@@ -44,29 +44,29 @@ const SIGNERS: &[&str] = &[
     "kubernetes.io/kubelet-serving",
 ];
 
-/// Why nothing acts on this object as a whole; `None` when a controller does.
-fn not_acted_on(kind: &Gvk, value: &Value, classes: &IngressClasses) -> Option<&'static str> {
+/// Why an object has no effect; `None` when a controller acts on it.
+fn no_effect(kind: &Gvk, value: &Value, classes: &IngressClasses) -> Option<&'static str> {
     let why = kinds::kind(kind)?;
     let signer = value.pointer("/spec/signerName").and_then(Value::as_str);
-    let signed = &*kind.kind == "CertificateSigningRequest"
+    let is_signed = &*kind.kind == "CertificateSigningRequest"
         && signer.is_some_and(|name| SIGNERS.contains(&name));
-    let routed = &*kind.kind == "Ingress" && classes.match_ingress(value);
-    (!signed && !routed).then_some(why)
+    let is_routed = &*kind.kind == "Ingress" && classes.match_ingress(value);
+    (!is_signed && !is_routed).then_some(why)
 }
 
-/// Stored objects that are a kind, or set a field, that nothing acts on.
+/// Stored objects whose kind, or one of whose fields, has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unused {
     /// `ingresses.networking.k8s.io`, or `pods spec.hostUsers: false`.
     pub what: String,
     /// How many objects.
     pub count: usize,
-    /// What does not happen.
+    /// Why there is no effect.
     pub why: String,
 }
 
-/// What the store holds that nothing acts on, without the objects that every cluster starts with.
-/// What cannot be read is left out: `status` reports the store itself.
+/// Counts the stored objects without effect, except those that every cluster starts with. Objects
+/// that cannot be read are skipped: `kube-lite status` reports the store separately.
 pub(crate) async fn in_use(objects: &Objects) -> Vec<Unused> {
     let registry = objects.registry();
     let mut out = Vec::new();
@@ -74,8 +74,8 @@ pub(crate) async fn in_use(objects: &Objects) -> Vec<Unused> {
     for row in registry.rows().filter(|row| row.is_stored()) {
         let kind = &row.spec.gvk;
         // Versions of one resource share their objects.
-        let concerned = kinds::kind(kind).is_some() || unsupported::has_fields(kind);
-        if !concerned || !seen.insert(row.spec.prefix.clone()) {
+        let may_lack_effect = kinds::kind(kind).is_some() || unsupported::has_fields(kind);
+        if !may_lack_effect || !seen.insert(row.spec.prefix.clone()) {
             continue;
         }
         let classes = IngressClasses::for_kind(kind, objects).await;
@@ -86,7 +86,7 @@ pub(crate) async fn in_use(objects: &Objects) -> Vec<Unused> {
     out
 }
 
-/// Objects of one row by what they set.
+/// Counts the objects of one row by the kind or field without effect and the reason.
 async fn count(
     objects: &Objects,
     row: &Resource,
@@ -112,10 +112,10 @@ async fn count(
     }
 }
 
-/// What one object is or sets, with what does not happen.
+/// The kind or fields of an object that have no effect, with the reasons.
 fn uses(row: &Resource, value: &Value, classes: &IngressClasses) -> HashSet<(String, String)> {
     let name = row.qualified();
-    let whole = not_acted_on(&row.spec.gvk, value, classes);
+    let whole = no_effect(&row.spec.gvk, value, classes);
     let whole = whole.map(|why| (name.clone(), why.to_owned()));
     let fields = unsupported::fields(&row.spec.gvk, value);
     let field = |f: unsupported::UnsupportedField| {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_told_of_kind_and_field() {
+    fn warnings_name_kind_and_fields() {
         let ingress = Gvk::new("networking.k8s.io", "v1", "Ingress");
         let none = IngressClasses::default();
         assert_eq!(

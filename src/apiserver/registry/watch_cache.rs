@@ -37,7 +37,7 @@ use crate::response::status;
 /// How long a read waits for a revision that the cache has not reached (upstream's `blockTimeout`).
 const CATCH_UP_MAX: Duration = Duration::from_secs(3);
 
-/// Events handed to a watcher at once, so that one lock is not held for a whole ring.
+/// Events that a watcher reads under one lock, which is not held for the whole ring.
 const BATCH_MAX: usize = 256;
 
 /// The cache of one stored resource.
@@ -49,7 +49,7 @@ pub struct Cache {
     revision: watch::Sender<i64>,
     /// Watchers waiting for changes. Locked after `state`.
     interests: Mutex<Interests>,
-    /// Its resource is served in another form, or no more.
+    /// Requested when the resource is served in another form or not any more.
     stop: Shutdown,
     /// Why objects in the store cannot be read now; the cache serves nothing meanwhile.
     fault: watch::Sender<Option<Arc<Status>>>,
@@ -60,7 +60,7 @@ type Change = (Box<str>, Option<Object>, i64);
 
 /// Why a cache has to relist.
 #[derive(Debug, thiserror::Error)]
-enum Failed {
+enum CacheError {
     #[error("{0}")]
     Store(#[from] StoreError),
     #[error("{0}")]
@@ -82,12 +82,12 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// No cache runs yet.
+    /// No caches yet.
     pub fn new(storage: Arc<Storage>, tasks: Tasks) -> Self {
         Self { storage, tasks, running: Mutex::new(HashMap::new()) }
     }
 
-    /// The cache of a row's storage.
+    /// The cache of a row's storage, started if it is not running.
     pub fn of(&self, row: &Arc<Resource>) -> Arc<Cache> {
         let mut running = self.running.lock();
         if let Some(cache) = running.get(&row.cache_key) {
@@ -132,41 +132,41 @@ impl Caches {
         self.running.lock().get(&row.cache_key).cloned()
     }
 
-    /// Running caches of the objects that lie under this prefix.
+    /// Running caches of the objects under this prefix.
     pub(crate) fn of_prefix(&self, prefix: &str) -> Vec<Arc<Cache>> {
         let running = self.running.lock();
         running.values().filter(|cache| *cache.row.spec.prefix == *prefix).cloned().collect()
     }
 
-    /// Stops a cache: its watches end, and waiting requests are asked to retry. Its rows must be
-    /// retired first.
+    /// Stops a cache: its watches end, and waiting requests get an error that asks clients to retry.
+    /// Retire its rows first.
     pub(crate) fn stop(&self, key: &str) {
         if let Some(cache) = self.running.lock().remove(key) {
             cache.stop.request();
         }
     }
 
-    /// Metrics of each running cache.
-    pub fn counts(&self) -> Vec<(Arc<Resource>, Figures)> {
+    /// Statistics of each running cache.
+    pub fn stats(&self) -> Vec<(Arc<Resource>, CacheStats)> {
         let caches: Vec<Arc<Cache>> = self.running.lock().values().cloned().collect();
-        let figures = |cache: &Arc<Cache>| {
+        let stats_of = |cache: &Arc<Cache>| {
             let revision = *cache.revision.borrow();
             let state = cache.state.read();
             let (objects, bytes, capacity) = (state.len(), state.bytes(), state::CAPACITY);
-            (Arc::clone(&cache.row), Figures { objects, bytes, capacity, revision })
+            (Arc::clone(&cache.row), CacheStats { objects, bytes, capacity, revision })
         };
-        caches.iter().map(figures).collect()
+        caches.iter().map(stats_of).collect()
     }
 }
 
-/// Metrics of a cache.
+/// Statistics of a cache.
 #[derive(Debug, Clone, Copy)]
-pub struct Figures {
-    /// Objects in it.
+pub struct CacheStats {
+    /// Objects in the cache.
     pub objects: usize,
-    /// Their bytes.
+    /// Bytes of the objects.
     pub bytes: usize,
-    /// Changes that it can keep.
+    /// Changes that the ring can keep.
     pub capacity: usize,
     /// Revision reached.
     pub revision: i64,
@@ -179,22 +179,22 @@ impl Cache {
         loop {
             match self.follow().await {
                 Ok(()) => backoff.reset(),
-                Err(Failed::Unreadable(refusal)) => {
-                    let known = self.fault.send_replace(Some(Arc::clone(&refusal)));
-                    // Each round finds the same objects.
-                    if known.is_none_or(|known| known.message != refusal.message) {
+                Err(CacheError::Unreadable(refusal)) => {
+                    let previous = self.fault.send_replace(Some(Arc::clone(&refusal)));
+                    // Every attempt finds the same objects, which are logged once.
+                    if previous.is_none_or(|previous| previous.message != refusal.message) {
                         tracing::error!(resource = %self.row.spec.gvr, error = %refusal, "objects in the store cannot be read, lists and watches of this resource fail");
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(resource = %self.row.spec.gvr, %error, "watch cache loads anew");
+                    tracing::warn!(resource = %self.row.spec.gvr, %error, "watch cache relists");
                 }
             }
             base::clock::sleep(backoff.next_delay()).await;
         }
     }
 
-    async fn follow(&self) -> Result<(), Failed> {
+    async fn follow(&self) -> Result<(), CacheError> {
         let range = self.range();
         let begun = base::clock::now();
         let loaded = self.load(&range).await;
@@ -221,7 +221,7 @@ impl Cache {
         let revision = self.revision();
         state.load(BTreeMap::new(), revision);
         let interests = self.interests.lock();
-        interests.tell_all();
+        interests.wake_all();
         let all = interests.all();
         drop((interests, state));
         all.notify_waiters();
@@ -240,16 +240,16 @@ impl Cache {
         }
         metrics::passed(&self.row.spec.gvr, events.len());
         let interests = self.interests.lock();
-        interests.tell(&self.row, first, &events);
+        interests.wake(&self.row, first, &events);
         let all = interests.all();
         drop((interests, state));
         all.notify_waiters();
     }
 
-    async fn load(&self, range: &KeyRange) -> Result<i64, Failed> {
+    async fn load(&self, range: &KeyRange) -> Result<i64, CacheError> {
         let mut response = self.storage.backend().range(RangeRequest::new(range.clone())).await?;
-        // They stay here for long, and those that are slices of the store's files would keep these
-        // on the device.
+        // Values may be slices of the store's files; copies let the store delete the files while
+        // the cache keeps the objects.
         for kv in &mut response.kvs {
             kv.value = Bytes::copy_from_slice(&kv.value);
         }
@@ -264,7 +264,7 @@ impl Cache {
         let mut state = self.state.write();
         state.load(objects, reached);
         let interests = self.interests.lock();
-        interests.tell_all();
+        interests.wake_all();
         let all = interests.all();
         drop((interests, state));
         all.notify_waiters();
@@ -279,9 +279,11 @@ impl Cache {
         text.strip_prefix(prefix.as_str()).unwrap_or(&text).into()
     }
 
-    /// What was read, if all of it can be: a cache without one of its objects would show it as
-    /// deleted.
-    fn readable(&self, read: Vec<Result<Object, Unreadable>>) -> Result<Vec<Object>, Failed> {
+    /// The objects that were read.
+    ///
+    /// # Errors
+    /// When one cannot be read: a cache without it would show it as deleted.
+    fn readable(&self, read: Vec<Result<Object, Unreadable>>) -> Result<Vec<Object>, CacheError> {
         let (mut objects, mut failed) = (Vec::with_capacity(read.len()), Vec::new());
         for read in read {
             match read {
@@ -294,11 +296,11 @@ impl Cache {
         }
         match unreadable::list_error(&self.row.spec.gvr, &failed) {
             None => Ok(objects),
-            Some(error) => Err(Failed::Unreadable(Arc::new(error))),
+            Some(error) => Err(CacheError::Unreadable(Arc::new(error))),
         }
     }
 
-    async fn changes(&self, events: &[StoreEvent]) -> Result<Vec<Change>, Failed> {
+    async fn changes(&self, events: &[StoreEvent]) -> Result<Vec<Change>, CacheError> {
         let put: Vec<_> = events.iter().filter(|e| !e.deleted).map(|e| &e.kv).collect();
         let read = self.storage.read_all(&self.row, &put).await;
         let mut read = self.readable(read)?.into_iter();
@@ -310,8 +312,8 @@ impl Cache {
         Ok(changes)
     }
 
-    /// Changes as the store's history has them, as events.
-    async fn history(&self, events: &[StoreEvent]) -> Result<Vec<Arc<Event>>, Failed> {
+    /// Events of the store's history.
+    async fn history(&self, events: &[StoreEvent]) -> Result<Vec<Arc<Event>>, CacheError> {
         let kvs: Vec<_> = events
             .iter()
             .flat_map(|e| e.prev.iter().chain((!e.deleted).then_some(&e.kv)))
@@ -358,7 +360,7 @@ impl Cache {
             self.storage.backend().notify_progress(&self.range());
         }
         let reached = seen.wait_for(|r| *r >= revision.max(1));
-        // What an earlier load brought is outdated once objects cannot be read.
+        // The objects of an earlier load are outdated once objects cannot be read.
         let outcome = tokio::select! {
             biased;
             () = self.stop.requested() => return Err(status::initializing()),
@@ -429,8 +431,8 @@ impl Cache {
         (page, position)
     }
 
-    /// As [`Cache::list_and_watch`], for sending the objects one after another: they share memory
-    /// with the cache. The number is the revision that they are of.
+    /// As [`Cache::list_and_watch`], for sending the objects one after another, which share memory
+    /// with the cache; also returns the revision of the objects.
     pub fn initial_and_watch(self: &Arc<Self>, filter: &Filter) -> (Initial, Position, i64) {
         let slot = self.slot(filter);
         let state = self.state.read();
@@ -440,7 +442,8 @@ impl Cache {
         (initial, Position::at(Arc::clone(self), slot, next, revision), revision)
     }
 
-    /// A slot is taken before the place in the ring, so that no event falls between.
+    /// Adds a slot. It is added before the position in the ring is read, so that no event is
+    /// missed.
     fn slot(self: &Arc<Self>, filter: &Filter) -> Arc<Slot> {
         self.interests.lock().add(Interest::of(filter))
     }

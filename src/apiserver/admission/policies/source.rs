@@ -212,7 +212,7 @@ async fn follow_one<B: Body, T: Send + Sync + 'static>(
     let (objects, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
     tasks.spawn(Kind::Critical, "admission policies", async move {
         tokio::select! {
-            () = follower::keep(&objects, gvr, &mut reader, position) => {}
+            () = follower::follow(&objects, gvr, &mut reader, position) => {}
             () = shutdown.requested() => {}
         }
         Ok::<(), std::convert::Infallible>(())
@@ -284,7 +284,7 @@ impl<B: Body, T: Send + Sync> Follower for Reader<B, T> {
         (self.side)(&self.known).lock().remove(&key.name);
     }
 
-    fn settled(&mut self) {
+    fn synced(&mut self) {
         self.known.publish();
     }
 }

@@ -57,7 +57,7 @@ impl Sources {
             let (objects, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
             tasks.spawn(Kind::Critical, "webhook configurations", async move {
                 tokio::select! {
-                    () = follower::keep(&objects, gvr, &mut reader, position) => {}
+                    () = follower::follow(&objects, gvr, &mut reader, position) => {}
                     () = shutdown.requested() => {}
                 }
                 Ok::<(), std::convert::Infallible>(())
@@ -104,7 +104,7 @@ impl Follower for Reader {
         self.read.remove(&key.name);
     }
 
-    fn settled(&mut self) {
+    fn synced(&mut self) {
         let all = self.read.values().flat_map(|(_, hooks)| hooks.iter().map(Arc::clone)).collect();
         self.hooks.store(Arc::new(all));
     }

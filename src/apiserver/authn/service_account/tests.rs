@@ -171,6 +171,6 @@ async fn a_pod_that_cannot_be_read_does_not_invalidate_its_token() {
     let mut request = json!({"metadata": {}, "spec": spec});
     let refused = world.issuer.create("shop", "bot", &mut request).await.unwrap_err();
     assert_eq!(refused.code, 503);
-    world.lookup.mend_reads();
+    world.lookup.restore_reads();
     assert!(world.accounts.authenticate_token(&token, &[]).await.unwrap().is_some());
 }

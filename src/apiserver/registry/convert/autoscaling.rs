@@ -8,7 +8,7 @@ const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 
-/// Where each part of a metric stands: v1 name and path in v2, per source.
+/// Names of the parts of a metric in v1 and their paths in v2.
 type Parts = &'static [(&'static str, &'static [&'static str])];
 
 /// Source, its name in a metric, parts of its specification, parts of its status.
@@ -131,7 +131,7 @@ pub(super) fn v1_to_v2(value: Value) -> Value {
         if let Some(conditions) = conditions {
             status.insert("conditions".into(), conditions);
         }
-        // What v2 always writes, and what it leaves out.
+        // Fields that v2 always has, and those that it omits when empty.
         status.entry("currentMetrics").or_insert(Value::Null);
         if status.get("currentReplicas").and_then(Value::as_i64) == Some(0) {
             status.remove("currentReplicas");
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cpu_target_is_a_field_and_the_rest_survives_as_annotation() {
+    fn v1_has_the_cpu_target_as_a_field_and_the_rest_as_annotations() {
         let v2 = json!({"apiVersion": "autoscaling/v2", "metadata": {"name": "h"}, "spec": {"maxReplicas": 3, "metrics": [
             {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}},
             {"type": "Pods", "pods": {"metric": {"name": "q"}, "target": {"type": "AverageValue", "averageValue": "5"}}}]}});

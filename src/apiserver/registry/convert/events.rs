@@ -14,7 +14,7 @@ const NAMES: [(&str, &str); 7] = [
     ("count", "deprecatedCount"),
 ];
 
-/// Fields that core Event always shows.
+/// Converts to core Event and sets the fields that it always has.
 pub(super) fn to_core(value: Value) -> Value {
     let mut map =
         renamed(value, |key| NAMES.iter().find(|(_, new)| *new == key).map(|(core, _)| *core));
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_keep_everything() {
+    fn converting_forth_and_back_keeps_all_fields() {
         let new = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {}, "note": "n", "regarding": {"kind": "Pod"},
             "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "c", "reportingInstance": "i", "action": "a", "reason": "r"});
         let core = to_core(new.clone());

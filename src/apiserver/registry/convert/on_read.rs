@@ -1,6 +1,6 @@
-//! What upstream fills in when it reads an object that an older API server has stored: the
-//! decorators of `pkg/registry`, which are those of Services (`core/service/storage`) and
-//! PersistentVolumeClaims (`core/persistentvolumeclaim/storage`).
+//! Sets the fields that upstream sets when it reads an object that an older API server has stored:
+//! the decorators of Services (`pkg/registry/core/service/storage`) and PersistentVolumeClaims
+//! (`pkg/registry/core/persistentvolumeclaim/storage`).
 
 use std::borrow::Cow;
 
@@ -82,7 +82,7 @@ struct Shape<S> {
     spec: S,
 }
 
-/// Kinds that are decorated.
+/// The decorated kinds.
 #[derive(Clone, Copy)]
 enum Decorated {
     Service,
@@ -97,8 +97,8 @@ fn decorated(row: &Resource) -> Option<Decorated> {
     }
 }
 
-/// The object with what upstream fills in; `None` when nothing is missing. `primary` is the family
-/// of the cluster's first service range.
+/// The object with the fields that upstream sets on read; `None` when none is missing. `primary` is
+/// the family of the cluster's first service range.
 pub(super) fn decorate(row: &Resource, json: &[u8], primary: &str) -> Option<Bytes> {
     let kind = decorated(row)?;
     let is_current = match kind {
@@ -122,7 +122,7 @@ pub(super) fn decorate(row: &Resource, json: &[u8], primary: &str) -> Option<Byt
     (value != before).then(|| crate::registry::storage::encode(row, &value).into())
 }
 
-/// What upstream's decoder fills in.
+/// Sets the defaults that upstream's decoder sets.
 fn fill_defaults(kind: &Gvk, value: &mut Value) {
     let schema = Schema::builtin();
     serialization::default(&schema, kind, value);
@@ -191,7 +191,7 @@ mod tests {
         let object = json!({"metadata": {"name": "x", "namespace": "n"}, "spec": spec});
         let found = decorate(&row(resource), &serde_json::to_vec(&object).unwrap(), primary)?;
         let mut value: Value = serde_json::from_slice(&found).unwrap();
-        // What it reads is complete.
+        // The result is complete.
         assert_eq!(decorate(&row(resource), &found, primary), None);
         Some(value["spec"].take())
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_from_before_dual_stack_gets_addresses_and_families() {
+    fn services_from_before_dual_stack_get_addresses_and_families() {
         let ports = json!([{"port": 80}]);
         assert_eq!(
             service(json!({"clusterIP": "10.43.0.9", "ports": ports}), "IPv4"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_gets_the_defaults_that_its_writer_did_not_know() {
+    fn services_get_the_defaults_of_newer_fields() {
         let old = json!({"clusterIP": "10.43.0.9", "ports": [{"port": 80}]});
         let spec = read("services", old, "IPv4").unwrap();
         assert_eq!(spec["type"], "ClusterIP");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_external_name_has_no_internal_traffic_policy_and_no_families() {
+    fn external_names_have_no_internal_traffic_policy_and_no_families() {
         let old = json!({"type": "ExternalName", "externalName": "a.example",
             "internalTrafficPolicy": "Cluster", "sessionAffinity": "None"});
         let spec = read("services", old, "IPv4").unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_has_both_forms_of_its_source() {
+    fn claims_have_both_forms_of_their_source() {
         let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
             "name": "other"});
         let fields = |spec: &Value| (spec["dataSource"].clone(), spec["dataSourceRef"].clone());
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_and_current_objects_are_left_alone() {
+    fn other_kinds_and_complete_objects_are_unchanged() {
         assert_eq!(read("configmaps", json!({}), "IPv4"), None);
         let current = json!({"type": "ClusterIP", "clusterIP": "10.43.0.9",
             "clusterIPs": ["10.43.0.9"], "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",

@@ -1,4 +1,4 @@
-//! The transactions that change objects: each compares the versions that its request has seen.
+//! Transactions that change objects if their stored versions are the expected ones.
 
 use api::{Object, Status};
 use store::{
@@ -11,23 +11,23 @@ use crate::registry::Resource;
 use crate::request_tracing;
 use crate::response::status;
 
-/// One change of one object.
+/// A change of one object.
 pub(super) struct Change<'a> {
     pub(super) row: &'a Resource,
     pub(super) key: &'a str,
-    /// The version that it replaces; 0 where there is none.
+    /// The resource version that the change replaces; 0 for a new object.
     pub(super) expected: i64,
     pub(super) op: Op,
     pub(super) durability: Durability,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 pub(super) enum Outcome {
-    /// Stored, at this revision.
+    /// Committed at this revision.
     Done(i64),
-    /// Another version of the object (or nothing) is there.
+    /// The stored object has another version or does not exist.
     Changed(Option<Object>),
-    /// The object is as expected, and one that is linked to it is not.
+    /// A linked object has another version than expected.
     LinkedChanged,
 }
 
@@ -67,7 +67,7 @@ impl Storage {
         })
     }
 
-    /// Deletes an object that cannot be read, or only looks whether that is so.
+    /// Deletes an object that cannot be read; a dry run only checks that it cannot.
     ///
     /// # Errors
     /// 404; 409 when it can be read or changed meanwhile.
@@ -108,7 +108,8 @@ impl Storage {
         }
     }
 
-    /// Makes the change, and the linked writes with it, where all that they replace is as expected.
+    /// Commits the change and the linked writes if all the versions that they replace are the stored
+    /// ones.
     pub(super) async fn guarded(
         &self,
         change: Change<'_>,
@@ -128,7 +129,8 @@ impl Storage {
             txn.compare.push(compare);
             txn.success.push(put);
         }
-        // Last: where each put has a revision of its own, the answer is the object's.
+        // Last: in a store where each put has a separate revision, the response has the revision of
+        // the object.
         txn.success.push(op);
         let name = match operation {
             "create" => "Create etcd3",
@@ -142,9 +144,9 @@ impl Storage {
         metrics::asked(&row.spec.gvr, operation, begun, answer.is_ok());
         let answer = answer.map_err(|e| status::of_store(&e))?;
         if answer.succeeded {
-            note_written(row, answer.revision.0);
+            record_written(row, answer.revision.0);
             for (at, write) in linked.iter().enumerate() {
-                note_written(&write.row, linked_revision(&answer, at, linked.len()));
+                record_written(&write.row, linked_revision(&answer, at, linked.len()));
             }
             return Ok(Outcome::Done(answer.revision.0));
         }
@@ -171,13 +173,13 @@ impl Storage {
     }
 }
 
-/// Readers of this server's caches wait until they show the revision.
-fn note_written(row: &Resource, revision: i64) {
+/// Records a write, so that readers of this server's cache wait for its revision.
+fn record_written(row: &Resource, revision: i64) {
     row.written.fetch_max(revision, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Revision of the linked write `at` of `count`: the transaction's, or one of those before it where
-/// each put has its own and the answer is of the last alone.
+/// Revision of the linked write `at` of `count`: that of the transaction, or an earlier one in a store
+/// where each put has a separate revision and the response is that of the last put.
 fn linked_revision(answer: &TxnResponse, at: usize, count: usize) -> i64 {
     if answer.responses.len() > count {
         return answer.revision.0;

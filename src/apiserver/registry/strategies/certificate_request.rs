@@ -15,10 +15,10 @@ use x509_parser::prelude::{FromDer, X509CertificationRequest};
 
 /// Shortest validity that a request may have, in seconds.
 const EXPIRATION_MIN: i64 = 600;
-/// Signer of requests made before signers had names.
+/// The signer of requests from before signers had names.
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
-/// Sorted, as errors list them.
+/// In the order in which errors list them.
 const USAGES: [&str; 23] = [
     "any",
     "cert sign",
@@ -45,17 +45,17 @@ const USAGES: [&str; 23] = [
     "timestamping",
 ];
 
-/// A new request.
+/// Validates a new request.
 pub(super) fn validate(object: &Value) -> ErrorList {
     request(object, &Value::Null)
 }
 
-/// A changed request; only `approval` may decide and only `status` may issue.
+/// Validates a changed request; only `approval` may add decisions and only `status` a certificate.
 pub(super) fn validate_change(object: &Value, old: &Value) -> ErrorList {
     change("", object, old)
 }
 
-/// A write to `approval` or `status`.
+/// Validates a write to `approval` or `status`.
 pub(super) fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> ErrorList {
     change(subresource, object, old)
 }
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn usages_signer_and_expiration_are_judged() {
+    fn usages_signer_and_expiration_are_validated() {
         let mut bad = good();
         bad["spec"]["usages"] = json!(["client auth", "client auth"]);
         bad["spec"]["signerName"] = json!("Bad_Name!");

@@ -1,13 +1,41 @@
-//! What writes to a certificate signing request may touch.
+//! Rules of the kinds of certificates.k8s.io, and the fields of a CertificateSigningRequest that each
+//! of its subresources may write.
 
-use api::value::{ensure_object, get, items, items_mut, restore, set, str_at};
+use api::value::{ensure_object, get, items, items_mut, restore, set, str_at, str_in};
 use serde_json::Value;
 
+use super::{pod_certificate, trust_bundle};
 use crate::registry::WriteContext;
+use crate::registry::rules::Rules;
+
+pub(super) const CLUSTER_TRUST_BUNDLE: Rules = Rules {
+    // Which names are valid depends on the signer.
+    name: |_, _| Vec::new(),
+    unconditional_update: false,
+    validate: trust_bundle::validate,
+    validate_change: trust_bundle::validate_change,
+    selectable: |object| {
+        vec![("spec.signerName", str_in(object, &["spec", "signerName"]).to_owned())]
+    },
+    ..Rules::BASE
+};
+
+pub(super) const POD_CERTIFICATE_REQUEST: Rules = Rules {
+    status: Some("{}"),
+    status_keeps_meta: true,
+    unconditional_update: false,
+    validate: pod_certificate::validate,
+    validate_change: pod_certificate::validate_change,
+    validate_subresource: pod_certificate::validate_status,
+    prepare_change: |_, object, _| pod_certificate::whole_seconds(object),
+    selectable: pod_certificate::selectable,
+    ..Rules::BASE
+};
 
 const DECISIONS: [&str; 2] = ["Approved", "Denied"];
 
-/// The spec never changes; approval writes decisions, status writes the rest.
+/// Restores the fields that a write cannot change: always the spec; `approval` writes conditions,
+/// `status` the other fields of the status.
 pub(super) fn prepare_change(context: &WriteContext<'_>, object: &mut Value, old: &Value) {
     restore(object, old, "spec");
     let old_status = get(old, "status");
@@ -19,21 +47,21 @@ pub(super) fn prepare_change(context: &WriteContext<'_>, object: &mut Value, old
             if let (Some(status), false) = (ensure_object(object, "status"), conditions.is_null()) {
                 set(status, "conditions", conditions);
             }
-            times(object, old_status);
+            set_condition_times(object, old_status);
         }
         "status" => {
             keep_decisions(object, old_status);
-            times(object, old_status);
+            set_condition_times(object, old_status);
         }
         _ => {}
     }
 }
 
-/// A status write leaves approvals and denials as they were.
+/// Restores approvals and denials, which a write of `status` cannot change.
 fn keep_decisions(object: &mut Value, old_status: &Value) {
     let Some(status) = ensure_object(object, "status") else { return };
     for decision in DECISIONS {
-        let known: Vec<Value> = items(old_status, "conditions")
+        let previous: Vec<Value> = items(old_status, "conditions")
             .iter()
             .filter(|c| str_at(c, "type") == decision)
             .cloned()
@@ -42,13 +70,14 @@ fn keep_decisions(object: &mut Value, old_status: &Value) {
             .iter_mut()
             .filter(|c| str_at(c, "type") == decision)
             .collect();
-        if new.len() == known.len() {
-            new.into_iter().zip(known).for_each(|(new, known)| *new = known);
+        if new.len() == previous.len() {
+            new.into_iter().zip(previous).for_each(|(new, previous)| *new = previous);
         }
     }
 }
 
-fn times(object: &mut Value, old_status: &Value) {
+/// Sets missing times of conditions; a condition keeps its time while its status stays.
+fn set_condition_times(object: &mut Value, old_status: &Value) {
     let now = super::now();
     let Some(status) = ensure_object(object, "status") else { return };
     for condition in items_mut(status, "conditions") {
@@ -60,7 +89,7 @@ fn times(object: &mut Value, old_status: &Value) {
                 get(c, "type") == get(condition, "type")
                     && get(c, "status") == get(condition, "status")
             };
-            let known = items(old_status, "conditions")
+            let previous = items(old_status, "conditions")
                 .iter()
                 .find(same)
                 .and_then(|c| c.get("lastTransitionTime"))
@@ -68,7 +97,7 @@ fn times(object: &mut Value, old_status: &Value) {
             set(
                 condition,
                 "lastTransitionTime",
-                known.unwrap_or_else(|| Value::from(now.as_str())),
+                previous.unwrap_or_else(|| Value::from(now.as_str())),
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The core group beside pods and services.
+//! Rules of the kinds of the core group except pods and services.
 
 use api::validation::core as rules;
 use api::validation::names::{name_is_label, name_is_long_name, name_is_path_segment};
@@ -45,7 +45,7 @@ pub(super) const NAMESPACE: Rules = Rules {
     ..Rules::BASE
 };
 
-/// Every namespace carries its name as a label.
+/// Labels a namespace with its name.
 fn own_label(object: &mut Value) {
     let name = str_in(object, &["metadata", "name"]).to_owned();
     if let Some(labels) =
@@ -55,7 +55,7 @@ fn own_label(object: &mut Value) {
     }
 }
 
-/// Off by default, as upstream (`InPlacePodVerticalScalingSchedulerPreemption`).
+/// Drops a field of `InPlacePodVerticalScalingSchedulerPreemption`, which is off by default.
 fn drop_preemption(spec: &mut Value, old: &Value) {
     if !has(old, "podPreemptionPolicy") {
         remove(spec, "podPreemptionPolicy");
@@ -126,7 +126,7 @@ pub(super) const SERVICE_ACCOUNT: Rules = Rules {
     ..Rules::BASE
 };
 
-/// Of a secret's reference only the name is kept.
+/// Keeps only the name of references to secrets.
 fn bare_secrets(object: &mut Value) {
     let bare: Vec<Value> = items(object, "secrets")
         .iter()
@@ -191,7 +191,7 @@ pub(super) const PERSISTENT_VOLUME: Rules = Rules {
     ..Rules::BASE
 };
 
-/// Keeps the time of the last phase, or takes the present for a new one.
+/// Keeps the time of an unchanged phase and sets the current time for a new one.
 fn phase_time(object: &mut Value, old: &Value) {
     const TIME: &str = "lastPhaseTransitionTime";
     let Some(status) = ensure_object(object, "status") else { return };
@@ -220,7 +220,7 @@ pub(super) const PERSISTENT_VOLUME_CLAIM: Rules = Rules {
         } else if !has(get(old, "status"), "healthStatus")
             && let Some(status) = ensure_object(object, "status")
         {
-            // Off by default, as upstream (`CSIVolumeHealth`).
+            // The feature `CSIVolumeHealth` is off by default.
             remove(status, "healthStatus");
         }
     },
@@ -233,10 +233,10 @@ pub(super) const PERSISTENT_VOLUME_CLAIM: Rules = Rules {
 const POPULATED: [(&str, &str); 2] =
     [("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")];
 
-/// `dataSource` and `dataSourceRef` say the same; unknown kinds of the older field are dropped.
+/// Makes `dataSource` and `dataSourceRef` equal and drops unknown kinds of `dataSource`.
 fn data_sources(spec: &mut Value, old: &Value) {
-    // Sources in other namespaces (`CrossNamespaceVolumeDataSource`) are off, as upstream, and
-    // taken away where there was none.
+    // Sources in other namespaces (`CrossNamespaceVolumeDataSource`) are off by default and dropped
+    // unless the old object has one.
     let is_elsewhere = !str_at(get(spec, "dataSourceRef"), "namespace").is_empty();
     if is_elsewhere && !has(old, "dataSourceRef") {
         remove(spec, "dataSourceRef");
@@ -286,7 +286,7 @@ pub(super) const ENDPOINTS: Rules = Rules {
     ..Rules::BASE
 };
 
-/// `v1` events; those of `events.k8s.io` name some fields differently.
+/// Rules of `v1` Events; `events.k8s.io` names some fields differently.
 pub(super) const EVENT: Rules = Rules {
     name: name_is_path_segment,
     create_on_update: true,
@@ -296,7 +296,7 @@ pub(super) const EVENT: Rules = Rules {
     ..Rules::BASE
 };
 
-/// Events of `events.k8s.io`, whose names are those of most kinds.
+/// Rules of `events.k8s.io` Events, whose names are DNS subdomains.
 pub(super) const NEW_EVENT: Rules =
     Rules { name: api::validation::names::name_is_subdomain, ..EVENT };
 

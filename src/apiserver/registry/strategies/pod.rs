@@ -1,4 +1,5 @@
-//! Pods: quality of service, gates, label keys, and the subresources that replace a part.
+//! Rules of pods: quality of service, scheduling gates, label keys, and the subresources that replace
+//! a part of the pod.
 
 use std::collections::HashMap;
 
@@ -82,7 +83,7 @@ fn prepare_change(context: &WriteContext<'_>, pod: &mut Value, old: &Value) {
     }
 }
 
-/// Metadata that writes to a part of the pod may not touch.
+/// Restores the metadata that a write to a part of the pod cannot change.
 fn keep_meta(pod: &mut Value, old: &Value) {
     if let Some(meta) = ensure_object(pod, "metadata") {
         for key in ["deletionTimestamp", "labels", "annotations", "finalizers", "ownerReferences"] {
@@ -98,7 +99,7 @@ fn prepare_status(pod: &mut Value, old: &Value) {
     }
     let old = get(old, "status");
     let Some(status) = ensure_object(pod, "status") else { return };
-    // Off in 1.37 where it was not used before.
+    // Off in 1.37; kept where the old object has it.
     for key in ["nodeAllocatableResourceClaimStatuses", "volumeHealth"] {
         if is_empty(old, key) {
             remove(status, key);
@@ -130,7 +131,8 @@ fn prepare_status(pod: &mut Value, old: &Value) {
     }
 }
 
-/// A resize changes the resources of the containers that were there, and nothing else.
+/// The old spec with the resources of the existing containers changed: a resize changes nothing
+/// else.
 fn resized(pod: &mut Value, old_spec: &Value) {
     let spec = get(pod, "spec");
     let mut merged = old_spec.clone();
@@ -156,7 +158,7 @@ fn resized(pod: &mut Value, old_spec: &Value) {
     set(pod, "spec", merged);
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` become requirements of the term's selector.
+/// Adds `matchLabelKeys` and `mismatchLabelKeys` as requirements to the selector of the term.
 fn merge_label_keys(spec: &mut Value, labels: &Value) {
     for constraint in items_mut(spec, "topologySpreadConstraints") {
         merge_keys(constraint, "matchLabelKeys", "In", labels);

@@ -1,7 +1,5 @@
-//! What a PodCertificateRequest must be: a pod's request whose signature is its own key's, and one
-//! decision that stays.
-//!
-//! Rules, order and texts are those of upstream's `pkg/apis/certificates/validation`.
+//! Validates a PodCertificateRequest: a request signed with the pod's key, and one decision that does
+//! not change. Rules, order and texts are those of upstream's `pkg/apis/certificates/validation`.
 
 use api::field::{Error, ErrorList, Path};
 use api::validation::{conditions, each, immutable_as, names, signers};
@@ -20,7 +18,7 @@ const REQUEST_MAX: usize = 10 * 1024;
 /// The decisions that a signer can take, in upstream's order.
 const DECISIONS: [&str; 3] = ["Issued", "Denied", "Failed"];
 
-/// A new request.
+/// Validates a new request.
 pub(super) fn validate(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let (signer, field) = (str_at(spec, "signerName"), path.child("signerName"));
@@ -52,7 +50,7 @@ pub(super) fn validate(object: &Value) -> ErrorList {
         errors.push(Error::invalid(&field, seconds, text));
     }
     if is_empty(spec, "stubPKCS10Request") {
-        // The other two fields are of versions that are not served.
+        // The other two fields belong to versions that are not served.
         let text =
             "exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set";
         errors.push(Error::omitted(&path, text));
@@ -62,25 +60,25 @@ pub(super) fn validate(object: &Value) -> ErrorList {
     errors
 }
 
-/// The signed request of the pod's key.
+/// Validates the request that is signed with the pod's key.
 fn request(spec: &Value, field: &Path) -> Result<(), Error> {
     let der = STANDARD.decode(str_at(spec, "stubPKCS10Request")).unwrap_or_default();
     if der.len() > REQUEST_MAX {
         return Err(Error::too_long(field, REQUEST_MAX));
     }
-    key::verify(&der).map_err(|refusal| match refusal {
-        key::Refusal::Is(what, why) => Error::invalid(field, what, why),
-        key::Refusal::Because(why) => Error::omitted(field, why),
+    key::verify(&der).map_err(|error| match error.offending_key() {
+        Some(key) => Error::invalid(field, key, error.to_string()),
+        None => Error::omitted(field, error.to_string()),
     })
 }
 
-/// A changed request: of it only the metadata changes.
+/// Validates a changed request: only the metadata may change.
 pub(super) fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let (new, old) = (get(object, "spec"), get(old, "spec"));
     immutable_as(new, old, &Path::new("spec"), "PodCertificateRequestSpec")
 }
 
-/// A signer's decision.
+/// Validates a signer's decision.
 pub(super) fn validate_status(_: &str, object: &Value, old: &Value) -> ErrorList {
     let (status, old_status) = (get(object, "status"), get(old, "status"));
     let path = Path::new("status");
@@ -111,18 +109,18 @@ fn equal(status: &Value, old: &Value, text: &str) -> Option<Error> {
     (!semantic_equal(status, old)).then(|| Error::omitted(&Path::new("status"), text))
 }
 
-/// The request has been decided this way.
+/// Whether the request has this decision.
 fn decided(status: &Value, kind: &str) -> bool {
     let mut conditions = items(status, "conditions").iter();
     conditions.any(|c| str_at(c, "type") == kind && str_at(c, "status") == "True")
 }
 
-/// At most one decision, which is true, and nothing else.
+/// Validates that there is at most one condition, a decision with status `True`.
 fn decisions(list: &[Value], path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut known = 0;
     for (index, condition) in list.iter().enumerate() {
-        // Upstream makes an element of its own of the index.
+        // Upstream makes the index a path element.
         let field = path.child(&format!("[{index}]"));
         let kind = str_at(condition, "type");
         if !DECISIONS.contains(&kind) {
@@ -143,8 +141,8 @@ fn decisions(list: &[Value], path: &Path) -> ErrorList {
     errors
 }
 
-/// The refresh begins at a whole second; the other times of a status must be the certificate's,
-/// which are whole.
+/// Drops fractions of `beginRefreshAt`; the other times must equal those of the certificate, which
+/// are whole seconds.
 pub(super) fn whole_seconds(object: &mut Value) {
     const KEY: &str = "beginRefreshAt";
     let Some(status) = api::value::object_mut(object, "status") else { return };
@@ -154,7 +152,7 @@ pub(super) fn whole_seconds(object: &mut Value) {
     }
 }
 
-/// What requests can be selected by.
+/// The selectable fields of requests.
 pub(super) fn selectable(object: &Value) -> Vec<(&'static str, String)> {
     let fields = ["spec.signerName", "spec.podName", "spec.nodeName"];
     let keys = ["signerName", "podName", "nodeName"].into_iter();

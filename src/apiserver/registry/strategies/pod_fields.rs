@@ -1,5 +1,4 @@
-//! Pod fields whose feature gate is off in 1.37: dropped from new pods, kept where the old object
-//! has them.
+//! Drops pod fields whose feature gate is off in 1.37, unless the old object has them.
 
 use api::value::{get, items_mut, object_mut, remove};
 use serde_json::Value;
@@ -7,7 +6,7 @@ use serde_json::Value;
 /// Fields of the pod spec itself.
 const SPEC: [&str; 2] = ["schedulingGroup", "evictionResponders"];
 
-/// Drops fields that 1.37 does not act on by default from a pod spec.
+/// Drops the fields of a pod spec that are off by default in 1.37.
 pub(crate) fn drop_disabled(spec: &mut Value, old: &Value) {
     for key in SPEC {
         if old.get(key).is_none() {
@@ -43,7 +42,7 @@ pub(crate) fn drop_of_template(template: &mut Value, old: &Value) {
     }
 }
 
-/// Owners of the files of a volume, or of a source of one.
+/// Drops the owners of the files of a volume, or of a source of one.
 fn drop_users(volume: &mut Value) {
     for kind in ["secret", "configMap", "downwardAPI"] {
         if let Some(source) = object_mut(volume, kind) {
@@ -87,7 +86,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn owners_of_files_are_not_kept() {
+    fn owners_of_files_are_dropped() {
         let items = json!([{"key": "k", "path": "p", "user": 1}]);
         let mut spec = json!({"volumes": [
             {"secret": {"secretName": "s", "defaultUser": 1, "items": items}},

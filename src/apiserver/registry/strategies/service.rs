@@ -1,4 +1,4 @@
-//! Services.
+//! Rules of Services.
 
 use api::validation::core as rules;
 use api::validation::names::name_is_label;
@@ -29,7 +29,7 @@ pub(super) const SERVICE: Rules = Rules {
     ..Rules::BASE
 };
 
-/// Fields that another type had and the user did not touch go away with the type.
+/// Drops the fields of the former type that the client did not change.
 fn drop_by_type(object: &mut Value, old: &Value) {
     let old = get(old, "spec");
     let Some(new) = object_mut(object, "spec") else { return };

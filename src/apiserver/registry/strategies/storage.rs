@@ -1,4 +1,4 @@
-//! The storage group.
+//! Rules of the kinds of storage.k8s.io.
 
 use api::validation::storage as rules;
 use api::validation::warnings;
@@ -32,8 +32,7 @@ pub(super) const CSI_NODE: Rules = Rules {
     validate: rules::node,
     validate_change: rules::node_change,
     validate_subresource: rules::node_status,
-    // Health of storage is not reported here, as upstream with the feature `CSIVolumeHealth` off,
-    // its default.
+    // The feature `CSIVolumeHealth` is off by default.
     prepare_change: |_, object, old| {
         if items(get(old, "status"), "storageHealth").is_empty()
             && let Some(status) = object.get_mut("status")
@@ -57,7 +56,7 @@ pub(super) const VOLUME_ATTACHMENT: Rules = Rules {
     ..Rules::BASE
 };
 
-/// What a driver that gets tokens is warned of, when it is new or its tokens change.
+/// Warnings of a driver that receives tokens, when it is new or its tokens change.
 fn driver_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     let (spec, key) = (get(object, "spec"), "tokenRequests");
     let same = old.is_some_and(|old| semantic_equal(get(spec, key), get(get(old, "spec"), key)));
@@ -94,7 +93,7 @@ mod tests {
 
     /// An answer of kube-apiserver 1.37.1, where the feature is off.
     #[test]
-    fn health_of_storage_is_not_kept() {
+    fn health_of_storage_is_dropped() {
         let user = crate::request::user::User::default();
         let context = super::super::super::WriteContext {
             user: &user,
@@ -111,7 +110,7 @@ mod tests {
 
     /// An answer of kube-apiserver 1.37.1.
     #[test]
-    fn the_status_of_an_attachment_is_checked() {
+    fn the_status_of_an_attachment_is_validated() {
         let attachment = json!({"metadata": {"name": "va"}, "spec": {"attacher": "d.example.com", "nodeName": "n", "source": {"persistentVolumeName": "pv2"}},
             "status": {"attached": false, "attachError": {"errorCode": -1}}});
         let errors = (VOLUME_ATTACHMENT.validate_subresource)("status", &attachment, &attachment);
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_are_warned_of_tokens_in_attributes_when_these_are_new() {
+    fn a_new_driver_with_tokens_in_attributes_causes_a_warning() {
         let driver = |spec: Value| json!({"spec": spec});
         let tokens = driver(json!({"tokenRequests": [{"audience": "a"}]}));
         assert_eq!(driver_warnings(&tokens, None).len(), 1);

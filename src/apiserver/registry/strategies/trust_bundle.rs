@@ -1,5 +1,5 @@
-//! What a ClusterTrustBundle must be: named after its signer, and certificates of authorities, each
-//! once.
+//! Validates a ClusterTrustBundle: named after its signer, with distinct certificates of
+//! authorities.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +14,33 @@ use x509_parser::pem::Pem;
 const BUNDLE_BYTES_MAX: usize = 1 << 20;
 const OMITTED: &str = "<value omitted>";
 
-/// A new bundle.
+/// Validates a new bundle.
 pub(super) fn validate(object: &Value) -> ErrorList {
-    let mut errors = named(object);
+    let mut errors = name_and_signer(object);
     errors.extend(anchors(str_in(object, &["spec", "trustBundle"])));
     errors
 }
 
-/// A changed bundle; anchors that stay are not read again.
+/// Validates a changed bundle; unchanged anchors are not read again.
 pub(super) fn validate_change(object: &Value, old: &Value) -> ErrorList {
-    let mut errors = named(object);
-    let (new, known) = (get(object, "spec"), get(old, "spec"));
-    if str_at(new, "trustBundle") != str_at(known, "trustBundle") {
+    let mut errors = name_and_signer(object);
+    let (new, old) = (get(object, "spec"), get(old, "spec"));
+    if str_at(new, "trustBundle") != str_at(old, "trustBundle") {
         errors.extend(anchors(str_at(new, "trustBundle")));
     }
     let field = Path::new("spec").child("signerName");
-    errors.extend(immutable(get(new, "signerName"), get(known, "signerName"), &field));
+    errors.extend(immutable(get(new, "signerName"), get(old, "signerName"), &field));
     errors
 }
 
-/// Name and signer belong together.
-fn named(object: &Value) -> ErrorList {
+/// Validates that name and signer match.
+fn name_and_signer(object: &Value) -> ErrorList {
     let name = str_in(object, &["metadata", "name"]);
     let signer = str_in(object, &["spec", "signerName"]);
-    let faults = bundle_name(name, signer);
+    let texts = bundle_name(name, signer);
     let field = Path::new("metadata").child("name");
     let mut errors: ErrorList =
-        faults.into_iter().map(|fault| Error::invalid(&field, name, fault)).collect();
+        texts.into_iter().map(|text| Error::invalid(&field, name, text)).collect();
     if !signer.is_empty() {
         errors.extend(signer_name(signer, &Path::new("spec").child("signerName")));
     }
@@ -55,9 +55,9 @@ fn anchors(bundle: &str) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut seen: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
     for (index, block) in Pem::iter_from_buffer(bundle.as_bytes()).flatten().enumerate() {
-        match fault(&block) {
-            Some(fault) => {
-                errors.push(Error::invalid(&field, OMITTED, format!("entry {index} {fault}")));
+        match anchor_error(&block) {
+            Some(error) => {
+                errors.push(Error::invalid(&field, OMITTED, format!("entry {index} {error}")));
             }
             None => seen.entry(block.contents).or_default().push(index),
         }
@@ -76,8 +76,8 @@ fn anchors(bundle: &str) -> ErrorList {
     errors
 }
 
-/// Why a block is no trust anchor.
-fn fault(block: &Pem) -> Option<String> {
+/// Why a block is not a trust anchor.
+fn anchor_error(block: &Pem) -> Option<String> {
     if block.label != "CERTIFICATE" {
         return Some(format!("has bad block type: {}", block.label));
     }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn names_begin_with_the_signer() {
+    fn names_begin_with_the_signer_name() {
         let anchors = authority();
         let faults = |name, signer| texts(&validate(&bundle(name, signer, &anchors)));
         assert_eq!(faults("a.b:c:0", "a.b/c"), [""; 0]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn anchors_are_authorities_each_once() {
+    fn anchors_are_distinct_authorities() {
         let anchors = authority();
         let faults = |anchors: &str| texts(&validate(&bundle("a", "", anchors)));
         let invalid = |text: &str| {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signer_stays() {
+    fn the_signer_is_immutable() {
         let anchors = authority();
         let (old, new) =
             (bundle("a.b:c:0", "a.b/c", &anchors), bundle("a.b:d:0", "a.b/d", &anchors));

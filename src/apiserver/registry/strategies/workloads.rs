@@ -1,7 +1,8 @@
-//! Apps, batch, autoscaling and policy.
+//! Rules of the kinds of apps, batch, autoscaling and policy.
 
 use api::validation::names::label_value;
 use api::validation::scaling;
+use api::validation::small_kinds;
 use api::validation::warnings;
 use api::validation::{apps, batch};
 use api::value::{
@@ -14,7 +15,7 @@ use super::super::rules::Rules;
 use super::pod_fields::drop_of_template;
 use crate::registry::WriteContext;
 
-/// Drops what is off by default from `spec.template`.
+/// Drops the fields of `spec.template` that are off by default.
 fn template(_: &WriteContext<'_>, object: &mut Value) {
     if let Some(template) = object.pointer_mut("/spec/template") {
         drop_of_template(template, &Value::Null);
@@ -98,7 +99,13 @@ pub(super) const DAEMON_SET: Rules = Rules {
     ..Rules::BASE
 };
 
-/// Where `apps/v1` keeps the older `spec.templateGeneration`.
+pub(super) const CONTROLLER_REVISION: Rules = Rules {
+    validate: small_kinds::controller_revision,
+    validate_change: small_kinds::controller_revision_change,
+    ..Rules::BASE
+};
+
+/// The annotation in which `apps/v1` keeps the former field `spec.templateGeneration`.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 fn template_generation(object: &Value) -> Option<i64> {
@@ -156,22 +163,21 @@ pub(super) const JOB: Rules = Rules {
     ..Rules::BASE
 };
 
-/// Jobs are no workloads of the scheduler, as upstream with the feature `WorkloadWithJob` off, its
-/// default.
+/// Drops the scheduling of Jobs, because upstream's feature `WorkloadWithJob` is off by default.
 fn drop_scheduling(spec: Option<&mut Value>, old: &Value) {
     if let Some(spec) = spec.filter(|_| get(old, "scheduling").is_null()) {
         remove(spec, "scheduling");
     }
 }
 
-/// A job that does not choose its pods itself finds them by its own uid.
+/// Selects the pods of a Job without a manual selector by the uid of the Job.
 fn job_selector(object: &mut Value) {
     let template_labels = at(object, &["spec", "template", "metadata", "labels"]);
     let labels = at(object, &["metadata", "labels"]);
-    // labels that were taken from the template go on following it
+    // Labels that were copied from the template follow its changes.
     let follows = semantic_equal(labels, template_labels);
-    // Those that the template gets here are the job's only once it was found to be right: a wrong
-    // name is told of the template alone.
+    // The Job gets the generated labels of its template only after validation: an invalid name is
+    // reported for the template only.
     let named = template_labels.as_object().is_some_and(|labels| !labels.is_empty())
         || label_value(str_in(object, &["metadata", "name"])).is_empty();
     let follows = follows && named;
@@ -282,7 +288,7 @@ mod tests {
 
     /// Answers of kube-apiserver 1.37.1, where the feature is off.
     #[test]
-    fn what_jobs_say_of_their_scheduling_is_not_kept() {
+    fn scheduling_of_jobs_is_dropped() {
         let user = crate::request::user::User::default();
         let context = WriteContext {
             user: &user,

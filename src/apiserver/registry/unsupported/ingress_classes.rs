@@ -1,4 +1,5 @@
-//! Which Ingresses a controller that the user runs may act on: those of an IngressClass.
+//! The IngressClasses of the cluster: a controller that the user runs may act on Ingresses that have
+//! one.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use crate::registry::lookup::Lookup;
 
 /// The annotation that names a class in clusters older than `spec.ingressClassName`.
 const CLASS: &str = "kubernetes.io/ingress.class";
-/// The annotation of the class for Ingresses that name none.
+/// The annotation of the default class.
 const IS_DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
 
 /// The classes of a cluster.
@@ -19,18 +20,18 @@ const IS_DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
 pub(crate) struct IngressClasses {
     names: BTreeSet<String>,
     has_default: bool,
-    /// They cannot be read: any class may be there.
-    unknown: bool,
+    /// Whether the classes cannot be read, so that any class may exist.
+    is_unknown: bool,
 }
 
 impl IngressClasses {
-    /// The classes that decide about objects of this kind: none but for Ingresses.
+    /// The classes that matter for objects of a kind: none, except for Ingresses.
     pub(crate) async fn for_kind(kind: &Gvk, lookup: &dyn Lookup) -> Self {
         if (&*kind.group, &*kind.kind) != ("networking.k8s.io", "Ingress") {
             return Self::default();
         }
         let Ok(all) = lookup.list(&lookup::INGRESS_CLASSES, "").await else {
-            return Self { unknown: true, ..Self::default() };
+            return Self { is_unknown: true, ..Self::default() };
         };
         let mut classes = Self::default();
         for class in all {
@@ -42,12 +43,12 @@ impl IngressClasses {
         classes
     }
 
-    /// A class is there that the Ingress names, or the default one where it names none.
+    /// Whether the class that the Ingress names exists, or the default one if it names none.
     pub(super) fn match_ingress(&self, ingress: &Value) -> bool {
         let annotated = str_in(ingress, &["metadata", "annotations", CLASS]);
         let named = str_at(api::value::get(ingress, "spec"), "ingressClassName");
         match (named, annotated) {
-            _ if self.unknown => true,
+            _ if self.is_unknown => true,
             ("", "") => self.has_default,
             (named, annotated) => self.names.contains(named) || self.names.contains(annotated),
         }

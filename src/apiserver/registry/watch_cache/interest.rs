@@ -15,17 +15,17 @@ use super::nodes::FIELD;
 use super::state::{Event, Filter, Sequence};
 use crate::registry::Resource;
 
-/// No event was told of.
+/// Value of [`Slot::first`] when no unread event concerns the watch.
 const NONE: u64 = u64::MAX;
 
-/// Which changes concern a watch, at least.
+/// Which changes concern a watch; a superset of those that its filter selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Interest {
-    /// Any.
+    /// Every change.
     All,
-    /// Those of objects of this name, in any namespace.
+    /// Changes of objects with this name, in any namespace.
     Name(Box<str>),
-    /// Those of objects that have, or had, this value of [`FIELD`].
+    /// Changes of objects that have, or had, this value of [`FIELD`].
     Field(Box<str>),
 }
 
@@ -39,32 +39,31 @@ impl Interest {
     }
 }
 
-/// Where one watch is told of changes.
+/// Notifies one watch of changes.
 #[derive(Debug)]
 pub(super) struct Slot {
     interest: Interest,
-    /// Number of the first event not yet read that concerns the watch; kept only for those that are
-    /// not told of all.
+    /// Number of the first unread event that concerns the watch; not used with [`Interest::All`].
     first: AtomicU64,
     notify: Arc<Notify>,
 }
 
 impl Slot {
-    /// Completes at what is told from now on. To be made before the ring is read.
-    pub(super) fn told(&self) -> Notified<'_> {
+    /// Completes at the next notification. Create it before reading the ring.
+    pub(super) fn notified(&self) -> Notified<'_> {
         self.notify.notified()
     }
 
-    /// There is something to read from this place on.
-    pub(super) fn tell(&self, from: Sequence) {
+    /// Notifies the watch of events from this sequence on.
+    pub(super) fn wake(&self, from: Sequence) {
         if self.interest != Interest::All {
             self.first.fetch_min(from.number, Ordering::Relaxed);
             self.notify.notify_one();
         }
     }
 
-    /// Where reading goes on for a watch that has read up to `next`, in a ring that ends before
-    /// `end`. To be called with the state locked, under whose lock all are told.
+    /// The sequence at which a watch that has read up to `next` continues, in a ring that ends
+    /// before `end`. Call it with the state locked, because watches are notified under that lock.
     pub(super) fn take(&self, next: Sequence, end: Sequence) -> Sequence {
         if self.interest == Interest::All || next.generation != end.generation {
             return next;
@@ -88,7 +87,7 @@ pub(super) struct Interests {
 }
 
 impl Interests {
-    /// Who waits for any change; wake them when nothing is locked any more.
+    /// The watches of every change; notify them after all locks are released.
     pub(super) fn all(&self) -> Arc<Notify> {
         Arc::clone(&self.all)
     }
@@ -112,36 +111,36 @@ impl Interests {
         }
     }
 
-    /// Tells those whom these events concern, the first of which has the place `first`.
-    pub(super) fn tell(&self, row: &Resource, first: Sequence, events: &[Arc<Event>]) {
+    /// Notifies the watches that these events concern; `first` is the sequence of the first event.
+    pub(super) fn wake(&self, row: &Resource, first: Sequence, events: &[Arc<Event>]) {
         for (number, event) in (first.number..).zip(events) {
             let place = Sequence { number, ..first };
-            tell(&self.names, &event.entry.object.key.name, place);
-            // Values of fields have to be decoded, once per object.
+            wake(&self.names, &event.entry.object.key.name, place);
+            // The value of the field is decoded once per object.
             if self.fields.is_empty() {
                 continue;
             }
             let now = event.entry.field(row, FIELD);
-            tell(&self.fields, now, place);
+            wake(&self.fields, now, place);
             if let Some(before) = event.previous.as_ref().map(|p| p.field(row, FIELD))
                 && before != now
             {
-                tell(&self.fields, before, place);
+                wake(&self.fields, before, place);
             }
         }
     }
 
-    /// Everybody has to look: the cache was loaded anew.
-    pub(super) fn tell_all(&self) {
+    /// Notifies every watch, after the cache was reloaded.
+    pub(super) fn wake_all(&self) {
         for slot in self.names.values().chain(self.fields.values()).flatten() {
             slot.notify.notify_one();
         }
     }
 }
 
-fn tell(slots: &Slots, value: &str, place: Sequence) {
+fn wake(slots: &Slots, value: &str, place: Sequence) {
     for slot in slots.get(value).into_iter().flatten() {
-        slot.tell(place);
+        slot.wake(place);
     }
 }
 
@@ -160,7 +159,7 @@ fn remove(slots: &mut Slots, value: &str, slot: &Arc<Slot>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::{Event as Told, State};
+    use super::super::state::{Event as CacheEvent, State};
     use super::*;
     use crate::registry::Registry;
     use crate::registry::selection::Selection;
@@ -191,8 +190,8 @@ mod tests {
             self.revision += 1;
             let first = self.state.next_sequence();
             let change = (format!("n/{name}").into(), object, self.revision);
-            let events: Vec<Arc<Told>> = self.state.apply(vec![change], self.revision);
-            self.interests.tell(&self.row, first, &events);
+            let events: Vec<Arc<CacheEvent>> = self.state.apply(vec![change], self.revision);
+            self.interests.wake(&self.row, first, &events);
         }
 
         fn slot(&mut self, fields: &str) -> (Arc<Slot>, Sequence) {
@@ -202,8 +201,8 @@ mod tests {
             (self.interests.add(Interest::of(&filter)), self.state.next_sequence())
         }
 
-        /// Names read from the slot's place on, and the place behind them; `None` when events were
-        /// lost.
+        /// Names of the objects of the events from `next` on, and the sequence after them; `None`
+        /// when events were lost.
         fn read(&self, slot: &Slot, next: Sequence) -> Option<(Vec<String>, Sequence)> {
             let from = slot.take(next, self.state.next_sequence());
             let (events, next, _) = self.state.events_from(from, 9)?;
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_of_one_node_is_told_of_pods_that_come_to_it_change_and_leave() {
+    fn a_watch_of_one_node_sees_its_pods_come_change_and_leave() {
         let mut pods = pods();
         let (slot, next) = pods.slot("spec.nodeName=a");
         pods.put("x", Some(pod("x", "")));
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_of_one_name_is_not_lost_when_others_fill_the_ring_and_any_other_is() {
+    fn only_a_watch_of_every_change_lags_when_other_objects_fill_the_ring() {
         let mut pods = pods();
         let ((one, one_next), (all, all_next)) = (pods.slot("metadata.name=x"), pods.slot(""));
         for n in 0..5000 {
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_was_given_back_leaves_nothing() {
+    fn a_released_slot_leaves_nothing() {
         let mut pods = pods();
         for fields in ["metadata.name=x", "spec.nodeName=a", "status.phase=Running"] {
             let (slot, _) = pods.slot(fields);

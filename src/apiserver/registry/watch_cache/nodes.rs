@@ -1,5 +1,5 @@
-//! Which pods are on which node: each agent lists and watches its own, and must not cost a look at
-//! all others.
+//! The index of pods by node: each agent lists and watches its own pods without a scan of all
+//! others.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -11,13 +11,13 @@ use serde::Deserialize;
 use super::state::CachedObject;
 use crate::registry::Resource;
 
-/// The one field besides the name by whose value watches are woken and lists are found, as
-/// upstream's trigger and index of pods (`pkg/registry/core/pod`, `NodeNameTriggerFunc` and
+/// The field, in addition to the name, that wakes watches and finds lists by its value: upstream's
+/// trigger and index of pods (`pkg/registry/core/pod`, `NodeNameTriggerFunc` and
 /// `Indexers`).
 pub(super) const FIELD: &str = "spec.nodeName";
 
-/// The field of this resource's objects is that of pods.
-pub(super) fn are_kept(row: &Resource) -> bool {
+/// Whether the objects of this resource are indexed: only pods are.
+pub(super) fn are_indexed(row: &Resource) -> bool {
     row.spec.gvr.group.is_empty() && *row.spec.gvr.resource == *"pods"
 }
 
@@ -34,11 +34,11 @@ struct Pod<'a> {
     spec: Spec<'a>,
 }
 
-/// The node of a pod, read over the bytes without a tree of them; empty without one.
+/// The node of a pod, read from its bytes without parsing the whole object; empty without one.
 pub(super) fn node_of(object: &Object) -> Box<str> {
     match serde_json::from_slice::<Pod<'_>>(object.raw()) {
         Ok(pod) => pod.spec.node.into(),
-        // A form that this server does not write, such as null.
+        // Another form than this server writes, such as null.
         Err(_) => {
             let value = object.value().unwrap_or_default();
             let node = value.get("spec").and_then(|spec| spec.get("nodeName"));
@@ -57,7 +57,7 @@ impl Nodes {
         self.0.get(node)
     }
 
-    /// A pod that was not there.
+    /// Adds a new pod.
     pub(super) fn add(&mut self, key: &str, pod: &CachedObject) {
         if pod.node().is_empty() {
             return;
@@ -69,7 +69,7 @@ impl Nodes {
         }
     }
 
-    /// A pod that is there no more.
+    /// Removes a deleted pod.
     pub(super) fn remove(&mut self, key: &str, pod: &CachedObject) {
         if let Some(keys) = self.0.get_mut(pod.node()) {
             keys.remove(key);
@@ -79,7 +79,7 @@ impl Nodes {
         }
     }
 
-    /// A pod that is there now, and what it was before.
+    /// Moves a changed pod; `before` is its previous state.
     pub(super) fn change(
         &mut self,
         key: &str,

@@ -1,6 +1,6 @@
-//! The objects of a cache in key order, in leaves that snapshots share with it: a watch that sends
-//! the present objects slowly holds the leaves that it has still to send, which are copied only
-//! where they change meanwhile.
+//! A persistent map: the objects of a cache in key order, in leaves that snapshots share. A watch
+//! that sends its initial objects slowly keeps only the leaves that it has not sent yet; a leaf is
+//! copied only when it changes meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::registry::Resource;
 
 /// Objects of a leaf at most; a larger one is split.
 const LEAF_MAX: usize = 256;
-/// Objects of a leaf when many are loaded: most changes then fit in.
+/// Objects of a leaf after a load, which leaves room for most changes.
 const LEAF_LOADED: usize = LEAF_MAX / 4 * 3;
 
 type Leaf = Vec<(Arc<str>, Arc<CachedObject>)>;
@@ -20,7 +20,7 @@ type Leaf = Vec<(Arc<str>, Arc<CachedObject>)>;
 /// A map by key suffix: `namespace/name` or `name`.
 #[derive(Debug, Default)]
 pub(super) struct Map {
-    /// None is empty.
+    /// In key order; no leaf is empty.
     leaves: Vec<Arc<Leaf>>,
     len: usize,
 }
@@ -44,7 +44,7 @@ fn is_before(leaf: &Leaf, key: &str) -> bool {
     leaf.last().is_some_and(|(last, _)| **last < *key)
 }
 
-fn place(leaf: &Leaf, key: &str) -> Result<usize, usize> {
+fn find(leaf: &Leaf, key: &str) -> Result<usize, usize> {
     leaf.binary_search_by(|(have, _)| (**have).cmp(key))
 }
 
@@ -60,7 +60,7 @@ impl Map {
 
     pub(super) fn get_key_value(&self, key: &str) -> Option<(&str, &Arc<CachedObject>)> {
         let leaf = self.leaves.get(self.leaf_of(key))?;
-        let (key, entry) = leaf.get(place(leaf, key).ok()?)?;
+        let (key, entry) = leaf.get(find(leaf, key).ok()?)?;
         Some((key, entry))
     }
 
@@ -72,25 +72,25 @@ impl Map {
         self.leaves.iter().flat_map(|leaf| leaf.iter()).map(|(_, entry)| entry)
     }
 
-    /// The objects from this key on.
+    /// The objects from this key on, in key order.
     pub(super) fn range(
         &self,
         from: &str,
     ) -> impl Iterator<Item = (&str, &Arc<CachedObject>)> + use<'_> {
         let leaves = self.leaves.get(self.leaf_of(from)..).unwrap_or_default();
         let skipped =
-            leaves.first().map_or(0, |leaf| place(leaf, from).unwrap_or_else(|behind| behind));
+            leaves.first().map_or(0, |leaf| find(leaf, from).unwrap_or_else(|behind| behind));
         let all = leaves.iter().flat_map(|leaf| leaf.iter()).skip(skipped);
         all.map(|(key, entry)| (&**key, entry))
     }
 
-    /// Adds or replaces an object; the one that was there.
+    /// Adds or replaces an object; returns the replaced one.
     pub(super) fn insert(
         &mut self,
         key: Box<str>,
         entry: Arc<CachedObject>,
     ) -> Option<Arc<CachedObject>> {
-        // What follows everything goes into the last leaf.
+        // A key after all others goes into the last leaf.
         let last = self.leaves.len().saturating_sub(1);
         let at = self.leaf_of(&key).min(last);
         let Some(leaf) = self.leaves.get_mut(at).map(Arc::make_mut) else {
@@ -98,7 +98,7 @@ impl Map {
             self.len = 1;
             return None;
         };
-        let index = match place(leaf, &key) {
+        let index = match find(leaf, &key) {
             Ok(index) => {
                 return leaf.get_mut(index).map(|(_, have)| std::mem::replace(have, entry));
             }
@@ -107,7 +107,7 @@ impl Map {
         leaf.insert(index, (key.into(), entry));
         self.len += 1;
         if leaf.len() > LEAF_MAX {
-            // Keys that grow leave full leaves behind.
+            // Ascending keys fill each leaf before the next one begins.
             let grows = at == last && index + 1 == leaf.len();
             let kept = if grows { LEAF_MAX } else { leaf.len() / 2 };
             let split = leaf.split_off(kept);
@@ -119,7 +119,7 @@ impl Map {
     pub(super) fn remove(&mut self, key: &str) -> Option<Arc<CachedObject>> {
         let at = self.leaf_of(key);
         let leaf = self.leaves.get_mut(at)?;
-        let index = place(leaf, key).ok()?;
+        let index = find(leaf, key).ok()?;
         let (_, removed) = Arc::make_mut(leaf).remove(index);
         self.len -= 1;
         if !self.merge(at) && at > 0 {
@@ -131,7 +131,7 @@ impl Map {
         Some(removed)
     }
 
-    /// Makes a leaf and the next one into one where they fill half a leaf at most.
+    /// Merges a leaf with the next one when both fill at most half a leaf.
     fn merge(&mut self, at: usize) -> bool {
         let Some([one, next]) = self.leaves.get_mut(at..at + 2) else { return false };
         if one.len() + next.len() > LEAF_MAX / 2 {
@@ -142,7 +142,7 @@ impl Map {
         true
     }
 
-    /// The objects as they are now whose keys begin so.
+    /// The current objects whose keys have this prefix.
     pub(super) fn snapshot(&self, prefix: String) -> Snapshot {
         let begins = |leaf: &&Arc<Leaf>| {
             leaf.first().is_some_and(|(key, _)| **key < *prefix || key.starts_with(&*prefix))
@@ -153,7 +153,7 @@ impl Map {
     }
 }
 
-/// Objects at one moment, of which those that were taken are let go of leaf by leaf.
+/// The objects of one moment; leaves are released as their objects are taken.
 #[derive(Debug)]
 pub struct Snapshot {
     leaves: std::vec::IntoIter<Arc<Leaf>>,
@@ -163,7 +163,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The next object that the filter wants.
+    /// The next object that the filter selects.
     pub(super) fn next(&mut self, row: &Resource, filter: &Filter) -> Option<Arc<Object>> {
         loop {
             while let Some((key, entry)) = self.leaf.get(self.next) {
@@ -206,9 +206,9 @@ mod tests {
         std::iter::from_fn(|| snapshot.next(row, filter)).map(object).collect()
     }
 
-    /// A few thousand changes in an order of their own, against the standard library's map.
+    /// Compares thousands of pseudorandom changes with the standard library's map.
     #[test]
-    fn it_is_a_map_in_key_order() {
+    fn it_behaves_like_a_btree_map() {
         let mut wanted: BTreeMap<Box<str>, Arc<CachedObject>> = BTreeMap::new();
         let mut map = Map::default();
         let mut seed = 1_u64;
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_keeps_its_moment_and_shares_what_does_not_change() {
+    fn a_snapshot_does_not_change_and_shares_unchanged_leaves() {
         let key = |n: usize| format!("a/o-{n:04}");
         let all: BTreeMap<Box<str>, _> =
             (0..2000).map(|n| (key(n).into(), entry(&key(n), 1))).collect();
@@ -271,7 +271,7 @@ mod tests {
         let found = rest(&mut snapshot, &all);
         assert_eq!(found.len(), 2000);
         assert_eq!((&*found[1], &*found[2]), ("a/o-0001@1", "a/o-0002@1"));
-        // What was sent is let go of.
+        // The snapshot has released the leaves that it sent.
         assert_eq!(Arc::strong_count(&map.leaves[map.leaf_of(&middle)]), 1);
         let mut now = map.snapshot("a/".into());
         let found = rest(&mut now, &all);

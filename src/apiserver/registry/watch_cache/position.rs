@@ -1,5 +1,5 @@
-//! The position of a watcher: in the ring, or in the store's history while it is older than the
-//! ring.
+//! The position of a watcher: in the ring of changes, or in the store's history while the position
+//! is older than the ring.
 
 use std::sync::Arc;
 
@@ -11,22 +11,23 @@ use super::state::Sequence;
 use super::{BATCH_MAX, Cache, Event};
 use crate::registry::Resource;
 
-/// A watcher's place.
+/// The position of a watcher.
 #[derive(Debug)]
 pub struct Position {
     cache: Arc<Cache>,
     slot: Arc<Slot>,
-    /// Everything up to this revision was handed over.
+    /// Every event up to this revision was returned.
     reached: i64,
-    place: Place,
+    source: Source,
 }
 
+/// Where the next events come from.
 #[derive(Debug)]
-enum Place {
+enum Source {
     /// In the ring.
     Ring(Sequence),
-    /// The next event is no longer in the ring.
-    Behind,
+    /// Neither: the next event is no longer in the ring and history is not open yet.
+    None,
     /// In the store's history.
     History(History),
 }
@@ -34,7 +35,7 @@ enum Place {
 /// The store's events after a revision.
 struct History {
     watcher: Watcher,
-    /// Taken, and not read yet.
+    /// Received, but not decoded yet.
     batch: Option<WatchBatch>,
 }
 
@@ -56,29 +57,29 @@ impl Drop for Position {
 }
 
 impl Position {
-    /// A place in the ring, up to which everything is known, which is the state at `reached`.
-    pub(super) fn at(cache: Arc<Cache>, slot: Arc<Slot>, place: Sequence, reached: i64) -> Self {
-        Self { cache, slot, reached, place: Place::Ring(place) }
+    /// A position in the ring; every event before it is known, which is the state at `reached`.
+    pub(super) fn at(cache: Arc<Cache>, slot: Arc<Slot>, sequence: Sequence, reached: i64) -> Self {
+        Self { cache, slot, reached, source: Source::Ring(sequence) }
     }
 
     /// The position after `revision`.
     ///
     /// # Errors
-    /// The oldest revision that has one.
+    /// The oldest revision that has a position.
     pub(super) async fn after(
         cache: Arc<Cache>,
         slot: Arc<Slot>,
         revision: i64,
     ) -> Result<Self, i64> {
-        // Also a refusal gives the slot back.
-        let mut position = Self { cache, slot, reached: revision, place: Place::Behind };
+        // Dropping the position after an error releases the slot, too.
+        let mut position = Self { cache, slot, reached: revision, source: Source::None };
         let oldest = match position.enter_ring() {
             Ok(()) => return Ok(position),
             Err(oldest) => oldest,
         };
         match position.history().await {
             Ok(history) => {
-                position.place = Place::History(history);
+                position.source = Source::History(history);
                 Ok(position)
             }
             Err(StoreError::Compacted { oldest, .. }) => Err(oldest),
@@ -86,12 +87,14 @@ impl Position {
         }
     }
 
-    /// Goes on in the ring, if what comes next is there; the oldest revision behind which that is
-    /// so otherwise.
+    /// Continues in the ring if it contains the next event.
+    ///
+    /// # Errors
+    /// The oldest revision from which the ring can be read.
     fn enter_ring(&mut self) -> Result<(), i64> {
         let next = self.cache.state.read().sequence_after(self.reached)?;
-        self.place = Place::Ring(next);
-        self.slot.tell(next);
+        self.source = Source::Ring(next);
+        self.slot.wake(next);
         Ok(())
     }
 
@@ -101,35 +104,35 @@ impl Position {
         Ok(History { watcher, batch: None })
     }
 
-    /// The next events (none: only progress) and the revision reached with them. Waits when there
-    /// is nothing new. Nothing is lost when the wait is given up.
+    /// The next events (none: only progress) and the revision reached with them. Waits for new
+    /// events; cancelling the wait loses none.
     ///
     /// # Errors
-    /// When what comes next cannot be had.
+    /// When the next events are not available any more.
     pub async fn next(&mut self) -> Result<(Vec<Arc<Event>>, i64), Lagged> {
         let slot = Arc::clone(&self.slot);
         loop {
-            let told = slot.told();
-            match self.place {
-                Place::Ring(next) => {
+            let notified = slot.notified();
+            match self.source {
+                Source::Ring(next) => {
                     let events = self.read_ring(next);
                     if !events.is_empty() {
                         return Ok((events, self.reached));
                     }
-                    if matches!(self.place, Place::Ring(_)) {
+                    if matches!(self.source, Source::Ring(_)) {
                         tokio::select! {
-                            () = told => {}
+                            () = notified => {}
                             _ = self.cache.faulty() => return Err(Lagged),
                         }
                     }
                 }
-                Place::Behind if self.cache.stop.is_requested() => return Err(Lagged),
-                Place::Behind => {
+                Source::None if self.cache.stop.is_requested() => return Err(Lagged),
+                Source::None => {
                     if self.enter_ring().is_err() {
-                        self.place = Place::History(self.history().await.map_err(|_| Lagged)?);
+                        self.source = Source::History(self.history().await.map_err(|_| Lagged)?);
                     }
                 }
-                Place::History(_) => {
+                Source::History(_) => {
                     let events = self.read_history().await?;
                     if !events.is_empty() {
                         return Ok((events, self.reached));
@@ -139,26 +142,26 @@ impl Position {
         }
     }
 
-    /// The events that are there and the revision reached with them, without waiting.
+    /// The events in the ring and the revision reached with them, without waiting.
     pub fn try_next(&mut self) -> (Vec<Arc<Event>>, i64) {
-        let events = match self.place {
-            Place::Ring(next) => self.read_ring(next),
-            Place::Behind | Place::History(_) => Vec::new(),
+        let events = match self.source {
+            Source::Ring(next) => self.read_ring(next),
+            Source::None | Source::History(_) => Vec::new(),
         };
         (events, self.reached)
     }
 
     fn read_ring(&mut self, next: Sequence) -> Vec<Arc<Event>> {
         let state = self.cache.state.read();
-        // What nobody told of is nothing that the filter sees.
+        // Events of which the slot was not notified do not concern the filter.
         let from = self.slot.take(next, state.next_sequence());
         let Some((mut events, next, revision)) = state.events_from(from, BATCH_MAX) else {
-            self.place = Place::Behind;
+            self.source = Source::None;
             return Vec::new();
         };
-        self.place = Place::Ring(next);
+        self.source = Source::Ring(next);
         if next != state.next_sequence() {
-            self.slot.tell(next);
+            self.slot.wake(next);
         }
         // The store's history may have been ahead of the cache.
         events.retain(|event| event.revision > self.reached);
@@ -167,7 +170,7 @@ impl Position {
     }
 
     async fn read_history(&mut self) -> Result<Vec<Arc<Event>>, Lagged> {
-        let Place::History(history) = &mut self.place else { return Ok(Vec::new()) };
+        let Source::History(history) = &mut self.source else { return Ok(Vec::new()) };
         if history.batch.is_none() {
             let batch = tokio::select! {
                 batch = history.watcher.batches.recv() => batch,
@@ -181,7 +184,7 @@ impl Position {
         let events = self.cache.history(&batch.events).await.map_err(|_| Lagged)?;
         history.batch = None;
         self.reached = self.reached.max(revision);
-        // Until then history goes on.
+        // On failure the position continues with history.
         let _ = self.enter_ring();
         Ok(events)
     }

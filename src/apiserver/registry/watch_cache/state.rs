@@ -1,5 +1,5 @@
-//! The pure part of the cache: objects in key order, the ring of changes, and what a filter sees of
-//! a change.
+//! The state of a watch cache, without I/O: objects in key order, the ring of changes, and the event
+//! that a filter makes of a change.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,19 +17,17 @@ use crate::registry::Resource;
 use crate::registry::selection::Selection;
 
 /// Changes kept per resource, for watchers that keep up; others read the store's history, which is
-/// packed.
-const RING_EVENTS_MAX: usize = CAPACITY;
-/// See above.
+/// compressed.
 pub(super) const CAPACITY: usize = 512;
 
 /// Minimum number of changes kept, regardless of age.
 const RING_EVENTS_MIN: usize = 64;
 
-/// Further changes are kept for so long: what a crowd that came at once has left behind goes.
+/// Age up to which further changes are kept, so that the ring shrinks again after a burst.
 const RING_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Newest changes whose JSON lines are kept: watchers that are farther behind are few, and have
-/// them made again. A line is as large as its object, whose bytes are shared with the store.
+/// Newest changes whose JSON lines are kept; the few watchers that lag more encode them again. A
+/// line is as large as its object, whose bytes are shared with the store.
 const LINES_MAX: usize = 256;
 
 /// Bytes of object versions that the ring may keep alive.
@@ -38,7 +36,7 @@ const RING_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Selectable fields of one object that have a value.
 type Fields = Box<[(Cow<'static, str>, Box<str>)]>;
 
-/// An object in the cache, with its selectable fields once somebody asked for them.
+/// An object in the cache, with its selectable fields once they were requested.
 #[derive(Debug)]
 pub struct CachedObject {
     /// The object.
@@ -54,7 +52,7 @@ impl CachedObject {
 
     /// The value of a declared selectable field; empty where the object has none.
     pub(crate) fn field(&self, row: &Resource, name: &str) -> &str {
-        if name == nodes::FIELD && nodes::are_kept(row) {
+        if name == nodes::FIELD && nodes::are_indexed(row) {
             return self.node();
         }
         let fields = self.fields.get_or_init(|| {
@@ -94,14 +92,14 @@ pub struct Event {
     pub deleted: bool,
     /// Revision of the change.
     pub revision: i64,
-    /// When it came here.
+    /// When the cache received the change.
     at: Instant,
     /// See [`Event::line`].
     line: Mutex<Option<Bytes>>,
 }
 
 impl Event {
-    /// What came here now.
+    /// A change that the cache receives now.
     pub(super) fn new(
         entry: Arc<CachedObject>,
         previous: Option<Arc<CachedObject>>,
@@ -112,20 +110,20 @@ impl Event {
         Self { entry, previous, deleted, revision, at, line }
     }
 
-    /// The deletion of what was there before.
+    /// The deletion of an object.
     pub(super) fn deletion(previous: Arc<CachedObject>, revision: i64) -> Self {
         let mut last = Object::clone(&previous.object);
         last.resource_version = revision;
         Self::new(CachedObject::new(Arc::new(last)), Some(previous), true, revision)
     }
 
-    /// The JSON line for watchers to whom the change looks as it is, made once for all that keep
-    /// up.
+    /// The JSON line for watchers that see the change with its natural type, encoded once for all
+    /// watchers that keep up.
     pub fn line(&self, make: impl FnOnce() -> Bytes) -> Bytes {
         self.line.lock().get_or_insert_with(make).clone()
     }
 
-    /// What the event is without any selector.
+    /// The type of the event for a watcher without selectors.
     pub fn natural_type(&self) -> EventType {
         match (self.deleted, &self.previous) {
             (true, _) => EventType::Deleted,
@@ -134,7 +132,7 @@ impl Event {
         }
     }
 
-    /// What a watcher with this filter sees: the type and the object, or nothing.
+    /// The type and object that a watcher with this filter sees; `None` when it sees nothing.
     pub fn seen_by(&self, row: &Resource, filter: &Filter) -> Option<(EventType, Arc<Object>)> {
         let now = !self.deleted && filter.matches(row, &self.entry);
         let before = self.previous.as_ref().is_some_and(|entry| filter.matches(row, entry));
@@ -174,7 +172,7 @@ impl Filter {
             && self.selection.matches(row, entry)
     }
 
-    /// What the keys of its objects begin with.
+    /// The prefix of the keys of its objects.
     fn prefix(&self) -> String {
         match &*self.namespace {
             "" => String::new(),
@@ -182,7 +180,7 @@ impl Filter {
         }
     }
 
-    /// Nothing but the namespace restricts it, so that counts are exact.
+    /// Whether only the namespace restricts the objects, so that counts are exact.
     pub fn is_unselective(&self) -> bool {
         self.name.is_empty() && self.selection.is_empty()
     }
@@ -195,25 +193,25 @@ pub struct Page {
     pub items: Vec<Arc<Object>>,
     /// Revision of the state listed.
     pub revision: i64,
-    /// Key suffix of the last object looked at when the limit cut the list.
+    /// Key suffix of the last object of the page when the limit ended it.
     pub last: Option<String>,
-    /// Objects that were looked at for it.
-    pub looked: usize,
-    /// Objects behind the page, when nothing but the namespace selects.
+    /// Objects that were read for the page.
+    pub read: usize,
+    /// Objects after the page, when only the namespace selects.
     pub remaining: Option<usize>,
 }
 
 /// The objects that a watch begins with.
 #[derive(Debug)]
 pub enum Initial {
-    /// Those of a name or of a node.
+    /// The objects of a name or of a node.
     Few(std::vec::IntoIter<Arc<Object>>),
-    /// Those among all objects that the filter wants.
+    /// The objects among all that the filter selects.
     Any(Snapshot),
 }
 
 impl Initial {
-    /// The next object; the filter is the one that it was made for.
+    /// The next object; `filter` must be the one that this was created for.
     pub fn next(&mut self, row: &Resource, filter: &Filter) -> Option<Arc<Object>> {
         match self {
             Self::Few(objects) => objects.next(),
@@ -222,7 +220,7 @@ impl Initial {
     }
 }
 
-/// A place in the ring: load generation and running number of the event.
+/// A position in the ring: load generation and sequence number of the event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sequence {
     pub(super) generation: u64,
@@ -235,20 +233,20 @@ pub(super) struct State {
     objects: Map,
     ring: VecDeque<Arc<Event>>,
     ring_bytes: usize,
-    /// Running number of the ring's first event.
+    /// Sequence number of the ring's first event.
     first: u64,
     /// Every event after this revision is in the ring.
     floor: i64,
     revision: i64,
     generation: u64,
-    /// Only of pods.
+    /// The index of pods by node; `None` for other resources.
     nodes: Option<Nodes>,
 }
 
 impl State {
     /// The empty state of a resource.
     pub(super) fn of(row: &Resource) -> Self {
-        Self { nodes: nodes::are_kept(row).then(Nodes::default), ..Self::default() }
+        Self { nodes: nodes::are_indexed(row).then(Nodes::default), ..Self::default() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -282,8 +280,8 @@ impl State {
         self.generation += 1;
     }
 
-    /// Applies changes in order: key suffix, new object (none: deleted), revision. The events, in
-    /// their order.
+    /// Applies changes in order and returns their events: key suffix, new object (`None`: deleted),
+    /// revision.
     pub(super) fn apply(
         &mut self,
         changes: Vec<(Box<str>, Option<Object>, i64)>,
@@ -324,7 +322,7 @@ impl State {
         if let Some(event) = behind.and_then(|index| self.ring.get(index)) {
             *event.line.lock() = None;
         }
-        while self.ring.len() > RING_EVENTS_MAX
+        while self.ring.len() > CAPACITY
             || (self.ring_bytes > RING_BYTES_MAX && self.ring.len() > 1)
             || (self.ring.len() > RING_EVENTS_MIN && self.oldest_before(now))
         {
@@ -352,11 +350,11 @@ impl State {
             items: Vec::new(),
             revision: self.revision,
             last: None,
-            looked: 0,
+            read: 0,
             remaining: None,
         };
         let bounds = (std::ops::Bound::Included(from), std::ops::Bound::Unbounded);
-        // The pods of one node are found without looking at all others.
+        // The pods of one node are found without reading all others.
         let range: Box<dyn Iterator<Item = (&str, &Arc<CachedObject>)>> = match self.of_node(filter)
         {
             Some((nodes, node)) => {
@@ -369,14 +367,14 @@ impl State {
         let mut range = range.take_while(|(key, _)| key.starts_with(prefix.as_str()));
         if !filter.name.is_empty() && (row.spec.namespaced != filter.namespace.is_empty()) {
             let found = self.objects.get(format!("{prefix}{}", filter.name).as_str());
-            page.looked = usize::from(found.is_some());
+            page.read = usize::from(found.is_some());
             page.items
                 .extend(found.filter(|e| filter.matches(row, e)).map(|e| Arc::clone(&e.object)));
             return page;
         }
         let mut last = None;
         while let Some((key, entry)) = range.next() {
-            page.looked += 1;
+            page.read += 1;
             if !filter.matches(row, entry) {
                 continue;
             }
@@ -391,13 +389,13 @@ impl State {
         page
     }
 
-    /// The index that finds what the filter wants.
+    /// The index and the node for a filter of one node's pods.
     fn of_node<'a>(&'a self, filter: &'a Filter) -> Option<(&'a Nodes, &'a str)> {
         let node = filter.selection.exact(nodes::FIELD).filter(|node| !node.is_empty())?;
         Some((self.nodes.as_ref()?, node))
     }
 
-    /// The objects of the filter as they are now, for sending one after another.
+    /// The current objects of the filter, for sending one after another.
     pub(super) fn initial(&self, row: &Resource, filter: &Filter) -> Initial {
         if filter.name.is_empty() && self.of_node(filter).is_none() {
             return Initial::Any(self.objects.snapshot(filter.prefix()));
@@ -409,7 +407,10 @@ impl State {
         Sequence { generation: self.generation, number: self.first + self.ring.len() as u64 }
     }
 
-    /// The place behind `revision`; the oldest revision that has one when it is gone.
+    /// The sequence after `revision`.
+    ///
+    /// # Errors
+    /// The oldest revision that has a sequence, when `revision` is older.
     pub(super) fn sequence_after(&self, revision: i64) -> Result<Sequence, i64> {
         if revision < self.floor {
             return Err(self.floor);
@@ -418,8 +419,8 @@ impl State {
         Ok(Sequence { generation: self.generation, number: self.first + index as u64 })
     }
 
-    /// At most `max` events from a place on, the place behind them, and the revision then reached;
-    /// `None` when they are gone.
+    /// At most `max` events from a sequence on, the sequence after them, and the revision reached;
+    /// `None` when the events are not in the ring any more.
     pub(super) fn events_from(
         &self,
         from: Sequence,

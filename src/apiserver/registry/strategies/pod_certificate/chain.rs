@@ -1,5 +1,5 @@
-//! The certificates that a signer issues: a leaf for the requested key, within the limits of the
-//! request.
+//! Validates the certificates that a signer issues: a leaf for the requested key, within the limits
+//! of the request.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use super::key;
 
 /// `MaxCertificateChainSize`, in bytes.
 const CHAIN_MAX: usize = 100 * 1024;
-/// How far from now a certificate may begin.
+/// Largest difference between now and the begin of a certificate, in seconds.
 const SKEW: i64 = 5 * 60;
-/// Shortest life of a certificate, in seconds.
+/// Shortest lifetime of a certificate, in seconds.
 const LIFE_MIN: i64 = 3600;
-/// How far from both ends of that life its refresh begins at least, in seconds.
+/// Shortest time between the refresh and either end of the lifetime, in seconds.
 const MARGIN: i64 = 10 * 60;
 
-/// What is wrong with an issued status; `spec` is the request's.
+/// Errors of an issued status; `spec` is that of the request.
 pub(super) fn issued(status: &Value, spec: &Value, now: Duration) -> ErrorList {
     match leaf(status, spec) {
         Err(errors) => errors,
@@ -43,7 +43,7 @@ fn wrong(chain: &str, why: &str) -> Error {
     Error::invalid(&field(), chain, why)
 }
 
-/// The blocks of a PEM text; what is between them, or is no block, does not count.
+/// The blocks of a PEM text; other text is skipped.
 fn blocks(chain: &str) -> impl Iterator<Item = Pem> {
     Pem::iter_from_buffer(chain.as_bytes()).flatten()
 }
@@ -53,8 +53,8 @@ fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
     rest.is_empty().then_some(certificate)
 }
 
-/// The leaf is one, its names are names, its key is the requested one, and the status has its
-/// times. Answers the seconds that it begins and ends at.
+/// Validates the leaf: a certificate with valid names for the requested key, whose times the status
+/// has. Returns the seconds since the epoch at which it begins and ends.
 fn leaf(status: &Value, spec: &Value) -> Result<(i64, i64), ErrorList> {
     let chain = str_at(status, "certificateChain");
     if chain.len() > CHAIN_MAX {
@@ -100,7 +100,7 @@ fn leaf(status: &Value, spec: &Value) -> Result<(i64, i64), ErrorList> {
     if errors.is_empty() { Ok(times) } else { Err(errors) }
 }
 
-/// Names of the leaf that could not be any.
+/// Errors of the names of the leaf.
 fn names(subjects: &[GeneralName<'_>]) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut no = |name: &str, why| errors.push(wrong(name, why));
@@ -126,7 +126,7 @@ fn names(subjects: &[GeneralName<'_>]) -> ErrorList {
     errors
 }
 
-/// An address of RFC 5322: `local@domain`, also behind a name and in angle brackets.
+/// Whether a text is an address of RFC 5322: `local@domain`, possibly in angle brackets after a name.
 fn is_address(text: &str) -> bool {
     let text = text.trim();
     let bare = match text.strip_suffix('>') {
@@ -141,7 +141,7 @@ fn is_address(text: &str) -> bool {
     (atoms(local) || quoted(local)) && (atoms(domain) || literal)
 }
 
-/// The status says the leaf's times, and these are within the limits.
+/// Validates that the status has the times of the leaf and that these are within the limits.
 fn times(status: &Value, spec: &Value, begin: i64, end: i64, now: Duration) -> Result<(), Error> {
     let time = |key: &str| -> Result<(Timestamp, &str, Path), Error> {
         let (text, field) = (str_at(status, key), Path::new("status").child(key));
@@ -172,7 +172,7 @@ fn times(status: &Value, spec: &Value, begin: i64, end: i64, now: Duration) -> R
         } else {
             format!("leaf certificate lifetime must be <= spec.maxExpirationSeconds ({max})")
         };
-        // A duration prints as its nanoseconds.
+        // Upstream prints a duration in nanoseconds.
         return Err(Error::invalid(&self::field(), life.saturating_mul(1_000_000_000), why));
     }
     let (refresh, text, field) = time("beginRefreshAt")?;
@@ -186,7 +186,7 @@ fn times(status: &Value, spec: &Value, begin: i64, end: i64, now: Duration) -> R
     Err(Error::invalid(&field, text, why))
 }
 
-/// What follows the leaf is certificates too.
+/// Validates that only certificates follow the leaf.
 fn rest(chain: &str) -> Result<(), Error> {
     for block in blocks(chain).skip(1) {
         if block.label != "CERTIFICATE" {

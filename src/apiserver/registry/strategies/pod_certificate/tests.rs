@@ -1,4 +1,4 @@
-//! What requests and decisions are taken, with upstream's texts.
+//! Valid and invalid requests and decisions, with upstream's texts.
 
 use super::*;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, SanType, SignatureAlgorithm};
@@ -23,7 +23,7 @@ fn object(signer: &str, seconds: i64, request: &[u8]) -> Value {
 }
 
 #[test]
-fn keys_of_the_known_kinds_prove_themselves() {
+fn requests_are_signed_with_a_key_of_an_allowed_type() {
     let kinds: [&SignatureAlgorithm; 3] =
         [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519];
     for kind in kinds {
@@ -50,7 +50,7 @@ fn keys_of_the_known_kinds_prove_themselves() {
 }
 
 #[test]
-fn a_request_names_pod_account_node_and_a_life_within_limits() {
+fn a_request_needs_pod_service_account_node_and_a_lifetime_within_limits() {
     let request = stub(&KeyPair::generate().unwrap());
     let life = |signer, seconds| texts(&validate(&object(signer, seconds, &request)));
     let text = |text: &str| vec![format!("spec.maxExpirationSeconds: Invalid value: {text}")];
@@ -79,7 +79,7 @@ fn a_request_names_pod_account_node_and_a_life_within_limits() {
 }
 
 #[test]
-fn the_spec_stays() {
+fn the_spec_is_immutable() {
     let old = object("a.b/c", 3600, &[]);
     let mut new = old.clone();
     new["spec"]["podName"] = json!("other");
@@ -103,7 +103,7 @@ fn decide(old: &Value, status: Value) -> Vec<String> {
 }
 
 #[test]
-fn one_decision_is_taken_and_stays() {
+fn a_request_has_one_decision_that_does_not_change() {
     let old = object("a.b/c", 3600, &[]);
     assert_eq!(decide(&old, json!({"conditions": [condition("Denied", "True")]})), [""; 0]);
     assert_eq!(decide(&old, json!({"conditions": [condition("Failed", "True")]})), [""; 0]);
@@ -165,7 +165,7 @@ fn issued(key: &KeyPair, begin: u64, end: u64, names: Vec<SanType>) -> Value {
 }
 
 #[test]
-fn an_issued_certificate_is_for_the_key_and_the_time_asked_for() {
+fn an_issued_certificate_has_the_requested_key_and_lifetime() {
     let key = KeyPair::generate().unwrap();
     let old = object("a.b/c", 7200, &stub(&key));
     let now = base::clock::unix_time().as_secs();
@@ -221,7 +221,7 @@ fn an_issued_certificate_is_for_the_key_and_the_time_asked_for() {
 }
 
 #[test]
-fn the_times_of_a_status_are_those_of_the_leaf_and_within_limits() {
+fn the_times_of_a_status_equal_those_of_the_leaf() {
     let key = KeyPair::generate().unwrap();
     let old = object("a.b/c", 7200, &stub(&key));
     let now = base::clock::unix_time().as_secs();
@@ -286,9 +286,10 @@ fn the_times_of_a_status_are_those_of_the_leaf_and_within_limits() {
     );
 }
 
-/// Fractions reach the rules as they were sent, by JSON and by a patch; what is written has none.
+/// Validation sees fractions as the client sent them, by JSON and by a patch; the stored times have
+/// none.
 #[test]
-fn fractions_of_a_second_are_seen_and_not_written() {
+fn fractions_of_a_second_are_validated_and_dropped() {
     let schema = api::schema::Schema::builtin();
     let kind = api::Gvk::new("certificates.k8s.io", "v1", "PodCertificateRequest");
     let id = schema.kind(&kind).unwrap();
@@ -301,14 +302,14 @@ fn fractions_of_a_second_are_seen_and_not_written() {
 }
 
 #[test]
-fn names_of_the_leaf_are_names() {
+fn invalid_names_of_the_leaf_are_rejected() {
     let key = KeyPair::generate().unwrap();
     let old = object("a.b/c", 7200, &stub(&key));
     let now = base::clock::unix_time().as_secs();
     let names = vec![
         SanType::DnsName("a..b".try_into().unwrap()),
         SanType::DnsName(".c".try_into().unwrap()),
-        SanType::Rfc822Name("nobody".try_into().unwrap()),
+        SanType::Rfc822Name("no-address".try_into().unwrap()),
         SanType::URI("spiffe://cluster.local/ns/a".try_into().unwrap()),
     ];
     assert_eq!(
@@ -316,7 +317,7 @@ fn names_of_the_leaf_are_names() {
         [
             "status.certificateChain: Invalid value: \"a..b\": leaf certificate's DNSName should not contain '..'",
             "status.certificateChain: Invalid value: \".c\": leaf certificate's DNSName should not start or end with '.'",
-            "status.certificateChain: Invalid value: \"nobody\": leaf certificate should not contain invalid EmailAddress",
+            "status.certificateChain: Invalid value: \"no-address\": leaf certificate should not contain invalid EmailAddress",
         ]
     );
 }

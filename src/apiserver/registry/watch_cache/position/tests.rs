@@ -1,4 +1,4 @@
-//! Watchers behind the ring: what they see, and how they come back to it.
+//! Watchers that are older than the ring: the events they see, and how they return to the ring.
 
 use super::*;
 use crate::registry::objects::Objects;
@@ -27,7 +27,7 @@ fn world() -> World {
 }
 
 impl World {
-    /// Creates (version 0) or changes the map; its new version.
+    /// Creates (version 0) or changes the map; returns its new version.
     async fn write(&self, name: &str, label: &str, version: i64) -> i64 {
         let value = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name,
             "namespace": "n", "uid": "u", "labels": {"l": label}}, "data": {"a": "b".repeat(600)}});
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// Changes the map often; its new version.
+    /// Changes the map often; returns its new version.
     async fn write_often(&self, name: &str, mut version: i64) -> i64 {
         for number in 0..MANY {
             version = self.write(name, if number % 2 == 0 { "even" } else { "odd" }, version).await;
@@ -70,25 +70,25 @@ async fn seen(position: &mut Position, filter: &Filter, until: i64) -> Vec<(Even
 }
 
 #[tokio::test]
-async fn a_watch_from_before_the_cache_was_there_sees_everything_once() {
+async fn a_watch_from_before_the_cache_started_sees_each_event_once() {
     let world = world();
     let first = world.write("a", "x", 0).await;
     let last = world.write_often("a", first).await;
-    // Nobody asked for the cache before.
+    // The cache starts now.
     let cache = world.objects.cache(&world.row);
     cache.wait_for(0).await.unwrap();
     let mut position = cache.watch_from(first, &Filter::default()).await.unwrap();
     let got = seen(&mut position, &Filter::default(), last).await;
     let want: Vec<_> = (first + 1..=last).map(|v| (EventType::Modified, v)).collect();
     assert_eq!(got, want);
-    // It stands in the ring now, and sees what comes once.
+    // The position is in the ring now and sees each further event once.
     let next = world.write("b", "x", 0).await;
     assert_eq!(seen(&mut position, &Filter::default(), next).await, [(EventType::Added, next)]);
     world.end().await;
 }
 
 #[tokio::test]
-async fn selectors_see_what_was_before_a_change_in_history_too() {
+async fn selectors_see_the_previous_state_in_history() {
     let world = world();
     let made = world.write("a", "x", 0).await;
     let left = world.write("a", "y", made).await;
@@ -116,7 +116,7 @@ async fn selectors_see_what_was_before_a_change_in_history_too() {
 }
 
 #[tokio::test]
-async fn who_falls_behind_the_ring_goes_on_from_the_history() {
+async fn a_position_older_than_the_ring_continues_from_history() {
     let world = world();
     let first = world.write("a", "x", 0).await;
     let cache = world.objects.cache(&world.row);
@@ -126,7 +126,7 @@ async fn who_falls_behind_the_ring_goes_on_from_the_history() {
     let (_, mut one) = cache.list_and_watch(&named);
     let last = world.write_often("a", first).await;
     cache.wait_for(last).await.unwrap();
-    // Looking without waiting loses nothing.
+    // Reading without waiting loses no events.
     assert_eq!(one.try_next().0.len(), 0);
     let want: Vec<_> = (first + 1..=last).map(|v| (EventType::Modified, v)).collect();
     assert_eq!(seen(&mut all, &Filter::default(), last).await, want);
@@ -135,7 +135,7 @@ async fn who_falls_behind_the_ring_goes_on_from_the_history() {
 }
 
 #[tokio::test]
-async fn what_is_compacted_is_refused_with_the_oldest_revision() {
+async fn compacted_revisions_are_rejected_with_the_oldest_revision() {
     let world = world();
     let first = world.write("a", "x", 0).await;
     let last = world.write_often("a", first).await;

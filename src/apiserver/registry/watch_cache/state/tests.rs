@@ -1,4 +1,4 @@
-//! What filters see of changes, and when positions are lost.
+//! Events that filters see, and positions that leave the ring.
 
 use super::*;
 use crate::registry::{Registry, ResourceSpec, strategy::Plain};
@@ -33,7 +33,7 @@ fn state() -> State {
 }
 
 #[test]
-fn types_follow_from_the_selection_before_and_now() {
+fn event_types_follow_from_the_selection_before_and_after() {
     let (row, state) = (row(), state());
     let seen = |selector: &str| -> Vec<String> {
         let filter = Filter {
@@ -51,7 +51,7 @@ fn types_follow_from_the_selection_before_and_now() {
 }
 
 #[test]
-fn a_watch_starts_behind_its_revision_and_not_before_the_oldest() {
+fn a_watch_starts_after_its_revision_and_not_before_the_oldest() {
     let state = state();
     let revisions = |from: i64| -> Vec<i64> {
         let (events, _, _) = state.events_from(state.sequence_after(from).unwrap(), 10).unwrap();
@@ -63,10 +63,10 @@ fn a_watch_starts_behind_its_revision_and_not_before_the_oldest() {
 }
 
 #[test]
-fn a_position_that_fell_off_the_ring_is_lost() {
+fn a_position_older_than_the_ring_is_lost() {
     let mut state = state();
     let start = state.sequence_after(1).unwrap();
-    for version in 5..i64::try_from(RING_EVENTS_MAX).unwrap() + 10 {
+    for version in 5..i64::try_from(CAPACITY).unwrap() + 10 {
         state.apply(vec![("n/b".into(), Some(thing("b", version, "z")), version)], version);
     }
     assert!(state.events_from(start, 10).is_none());
@@ -74,7 +74,7 @@ fn a_position_that_fell_off_the_ring_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_crowd_left_behind_goes_after_a_minute() {
+async fn the_ring_shrinks_a_minute_after_a_burst() {
     let mut state = state();
     let put = |state: &mut State, version| {
         let change = ("n/b".into(), Some(thing("b", version, "z")), version);
@@ -91,7 +91,7 @@ async fn what_a_crowd_left_behind_goes_after_a_minute() {
 }
 
 #[test]
-fn pages_are_cut_in_key_order() {
+fn pages_are_in_key_order() {
     let row = row();
     let mut state = State::default();
     state.load(BTreeMap::new(), 1);
@@ -110,7 +110,7 @@ fn pages_are_cut_in_key_order() {
 }
 
 #[test]
-fn lines_of_the_newest_changes_are_made_once_and_older_ones_again() {
+fn only_lines_of_the_newest_changes_are_kept() {
     let mut state = State::default();
     state.load(BTreeMap::new(), 1);
     let line = |text: &'static str| move || Bytes::from_static(text.as_bytes());
