@@ -14,7 +14,7 @@ use base::{Kind, Tasks};
 use bytes::{Bytes, BytesMut};
 use cluster::servers::Servers;
 use cluster::tunnel;
-use cluster::tunnel::allow::{Own, Pods};
+use cluster::tunnel::allow::{LocalMachine, Pods};
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -66,7 +66,7 @@ impl Identity {
             servers: servers.clone(),
             tls: ClientConfig::clone(&self.config),
             // No address is its own, none ever changes.
-            own: Own {
+            own: LocalMachine {
                 node: node.to_owned(),
                 addresses: watch::Sender::default().subscribe(),
                 kubelet_port: 0,
