@@ -1,27 +1,27 @@
 #!/bin/sh
 # Installs kube-lite on this machine and starts it: ends with the node Ready, or with a named reason and exit status 1.
-#   ./install.sh [server] [flags of `kube-lite server`]      (root; the same flags may stand in INSTALL_KUBE_LITE_EXEC)
+#   ./install.sh [server] [flags of `kube-lite server`]      (as root; INSTALL_KUBE_LITE_EXEC can contain the same flags)
 #   KUBE_LITE_URL=https://SERVER:6443 KUBE_LITE_TOKEN=K10... ./install.sh [agent] [flags of `kube-lite agent`]
 #
 # A second run keeps the flags and variables of the first, and restarts nothing unless something changed.
-#   INSTALL_KUBE_LITE_EXEC         flags of server or agent; `server` or `agent` alone takes earlier flags back
+#   INSTALL_KUBE_LITE_EXEC         flags of server or agent; `server` or `agent` alone removes the flags of earlier runs
 #   INSTALL_KUBE_LITE_BIN          install this file instead of building one
-#   INSTALL_KUBE_LITE_BIN_DIR      where programs go                    /usr/local/bin, /opt/bin where that is read-only
-#   INSTALL_KUBE_LITE_CONFIG_DIR   environment file, list of what was installed                       /etc/kube-lite
+#   INSTALL_KUBE_LITE_BIN_DIR      directory of programs                /usr/local/bin, or /opt/bin if that is read-only
+#   INSTALL_KUBE_LITE_CONFIG_DIR   environment file, lists of installed files                         /etc/kube-lite
 #   INSTALL_KUBE_LITE_UNIT_DIR     service files                          /etc/systemd/system or /etc/init.d
-#   INSTALL_KUBE_LITE_SERVICE      systemd, openrc or none                what runs here
-#   INSTALL_KUBE_LITE_LOG          log where no journal is                /var/log/kube-lite.log
+#   INSTALL_KUBE_LITE_SERVICE      systemd, openrc or none                the running one
+#   INSTALL_KUBE_LITE_LOG          log file without a journal             /var/log/kube-lite.log
 #   INSTALL_KUBE_LITE_SKIP_START   true: install only
-#   INSTALL_KUBE_LITE_TIMEOUT      seconds in which the node must get Ready              120
+#   INSTALL_KUBE_LITE_TIMEOUT      seconds until the node must be Ready                  120
 #   KUBE_LITE_PROFILE              cargo profile to build with            release
-# Variables kept, in a file that root alone reads: KUBE_LITE_* and K3S_* (kube-lite refuses those it cannot act on by name), CONTAINERD_*, *_PROXY.
+# Variables that are kept, in a file that only root can read: KUBE_LITE_* and K3S_* (kube-lite rejects unsupported ones by name), CONTAINERD_*, *_PROXY.
 set -eu
 umask 022
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 ready_timeout=${INSTALL_KUBE_LITE_TIMEOUT:-120}
 kubernetes=0.37.1 # of k8s.io/kubectl, as the API served
 version='' step_begin='' step_name='' work=''
-# Of the variables that begin with KUBE_LITE_ or K3S_: what is this script's own, or the service file's.
+# Variables that begin with KUBE_LITE_ or K3S_ but belong to this script or the service file.
 own_variables='KUBE_LITE_(PROFILE|BIN|FLAGS|COMMAND|TEST_[A-Z0-9_]*)'
 
 now() { # milliseconds since the machine started
@@ -103,7 +103,7 @@ settings() {
   table=$(value nft-table '' '' kube-lite)
   pid_file=$run_dir/kube-lite.pid
 }
-# An agent needs to be told once where its cluster is.
+# The first run of an agent needs the address and the token of a server.
 agent_settings() {
   [ ! -e "$(value data-dir d DATA_DIR /var/lib/kube-lite)/agent/join.json" ] || return 0
   how="KUBE_LITE_URL=https://SERVER:6443 KUBE_LITE_TOKEN=K10... $0 agent   # the token is in /var/lib/kube-lite/server/token of the server"
@@ -214,7 +214,7 @@ build() {
   built=$target/$profile/kube-lite
   done_step "from source, profile $profile"
 }
-# Shows how far the build is until it ends: each second on a terminal, elsewhere every half minute.
+# Shows the progress of the build: every second on a terminal, otherwise every half minute.
 show_build() { # process
   building=$1 seconds=0
   while kill -0 "$building" 2>/dev/null; do
@@ -268,17 +268,17 @@ Type=simple
 EnvironmentFile=-$env_file
 ExecStartPre=-/bin/sh -c 'modprobe -q -a overlay br_netfilter nf_tables bridge veth'
 ExecStart=$program $mode \$KUBE_LITE_FLAGS
-# Pods go on while the server restarts, and their limits are the server's to set.
+# Pods keep running while the server restarts, and the server sets their limits.
 KillMode=process
 Delegate=yes
 LimitNOFILE=1048576
 LimitNPROC=infinity
 TasksMax=infinity
-# A restart takes a second; when the machine is switched off pods get --shutdown-grace-period.
+# A restart takes a second; when the machine shuts down, pods get --shutdown-grace-period.
 TimeoutStopSec=90
 Restart=always
 RestartSec=2
-# A bad command line does not mend itself.
+# An invalid command line stays invalid after a restart.
 RestartPreventExitStatus=64
 
 [Install]
@@ -356,7 +356,7 @@ start() {
       done_step "in the background (no service manager runs here; after a reboot: $0)" ;;
   esac
 }
-# Ready, or why not: the status socket says when it is, the process itself when it has given up.
+# Ready, or why not: the status socket reports readiness, and the process its final error.
 wait_ready() {
   [ "${INSTALL_KUBE_LITE_SKIP_START:-}" != true ] || return 0
   begin ready
@@ -405,7 +405,7 @@ kubectl_program() {
   }
   done_step "${how:-$(command -v kubectl || echo "$bin_dir/kubectl")}"
 }
-# The administrator's kubeconfig for whoever called: theirs stays theirs, only a copy made here is renewed.
+# The administrator's kubeconfig for the calling user: an own file of the user is kept, only a copy of this script is renewed.
 kubectl_config() {
   begin kubeconfig
   hint=''
@@ -449,7 +449,7 @@ S
   changed=$kept
 }
 
-# The bodies of the two scripts, never run here.
+# The bodies of the two scripts, which do not run in this script.
 bodies() { return 0
 #killall
 [ "$(id -u)" = 0 ] || { echo "needs root: sudo $0" >&2; exit 1; }
@@ -462,7 +462,7 @@ case $service in
   none) pid=$(cat "$pid_file" 2>/dev/null); case $(command_of "${pid:-none}") in "$program server"* | "$program agent"*) kill "$pid"; gone "$pid" ;; esac; rm -f "$pid_file" ;;
 esac
 # Our containerd, and the shims that belong to it, with the containers below them.
-# Processes of another mount namespace, such as a container's, may have the same paths and are not ours.
+# Processes in another mount namespace, such as those of a container, may have the same paths but do not belong to kube-lite.
 ours() { [ "$(readlink "/proc/$1/ns/mnt")" = "$(readlink /proc/self/ns/mnt)" ]; }
 for dir in /proc/[0-9]*; do
   pid=${dir#/proc/} line=$(command_of "${dir#/proc/}")
@@ -504,7 +504,7 @@ yes='' keep=''
 for arg in "$@"; do
   case $arg in --yes) yes=1 ;; --keep-data) keep=1 ;; *) echo "usage: $0 [--yes] [--keep-data]" >&2; exit 64 ;; esac
 done
-# Another kubelet's pods live in the shared directories: those stay then.
+# If another kubelet has pods in the shared directories, these are kept.
 shared=''
 for other in /etc/systemd/system/k3s.service /etc/systemd/system/k3s-agent.service /lib/systemd/system/kubelet.service /usr/lib/systemd/system/kubelet.service; do
   [ ! -e "$other" ] || [ "$kubelet_dir" != /var/lib/kubelet ] || shared=$other

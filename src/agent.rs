@@ -1,4 +1,5 @@
-//! Composition root of `kube-lite agent`: join or remember that it did, make clients, start the node, wait.
+//! `kube-lite agent`: joins a cluster at its first start, connects to its servers, runs the node,
+//! and waits for the end.
 
 pub mod config;
 mod first_join;
@@ -18,153 +19,155 @@ use base::{Shutdown, Tasks};
 use client::{Client, OfflineTransport, Transform, gvr_of};
 use cluster::join::files::Joined;
 
-use crate::error_catalogue::{AGENT_STOPPED, BAD_CLOCK, DATA_DIR, OTHER_CLUSTER, Refusal};
+use crate::error_catalogue::{AGENT_STOPPED, BAD_CLOCK, CommandError, DATA_DIR, OTHER_CLUSTER};
 use crate::machine::{Clients, NodeClaim};
-use crate::process::end_reason;
-use crate::process::end_reason::End;
+use crate::process::end_reason::{self, EndReason};
 use crate::server::data_dir::check as check_owner;
 use config::Config;
 use link::Link;
 
-/// Everything must end within this time after SIGTERM.
+/// How long the tasks may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_millis(700);
 
-/// Runs until SIGTERM, SIGINT or a fault.
+/// Runs until SIGTERM, SIGINT or the failure of a critical task.
 ///
 /// # Errors
-/// Why it could not join or start, or what made it stop.
-pub async fn run(config: Config) -> Result<(), Refusal> {
+/// Why the agent could not join or start, or which component failed.
+pub async fn run(config: Config) -> Result<(), CommandError> {
     let _lock = lock(&config)?;
     let claim = config.machine.claim()?;
     let tasks = Tasks::new(Shutdown::new());
-    crate::process::allocator::keep_small(&tasks);
+    crate::process::allocator::trim_after_bursts(&tasks);
     let shutdown = tasks.shutdown().clone();
     let outcome = tokio::select! {
         outcome = start(&config, &claim, &tasks) => outcome,
-        _ = end_reason::asked_to_end() => {
+        _ = end_reason::wait_for_signal() => {
             shutdown.request();
             Ok(())
         }
     };
     if outcome.is_ok() && !shutdown.is_requested() {
         tokio::select! {
-            end = end_reason::asked_to_end() => match end {
-                End::Stop => tracing::info!("stopping, pods go on"),
-                End::PowerOff => config.machine.power.stop_pods().await,
+            end = end_reason::wait_for_signal() => match end {
+                EndReason::Stop => tracing::info!("agent: stopping; pods keep running"),
+                EndReason::PowerOff => config.machine.power.stop_pods().await,
             },
             () = shutdown.requested() => {}
         }
     }
     shutdown.request();
     for name in tasks.drain(GRACE).await {
-        tracing::warn!(task = name, "did not stop in time");
+        tracing::warn!(task = name, "agent: task did not stop in time");
     }
     outcome?;
-    tasks.fault().map_or(Ok(()), |fault| Err(AGENT_STOPPED.refuse(fault)))
+    tasks.fault().map_or(Ok(()), |fault| Err(AGENT_STOPPED.error(fault)))
 }
 
-/// How the two parts of the node name themselves, and their memories.
+/// User agents of the two parts of the node, and the folders of their caches.
 const KUBELET: &str = "kubelet";
 const PROXY: &str = "kube-proxy";
 
-/// One agent works on a data directory, and it is nobody else's.
-fn lock(config: &Config) -> Result<File, Refusal> {
+/// Locks the data directory, which must not belong to a server or another program.
+fn lock(config: &Config) -> Result<File, CommandError> {
     let data_dir = &config.machine.data_dir;
     check_owner(data_dir)?;
     if data_dir.join("server/token").exists() {
-        return Err(OTHER_CLUSTER.refuse(format!("{} is of a server", data_dir.display())));
+        return Err(OTHER_CLUSTER.error(format!("{} belongs to a server", data_dir.display())));
     }
     let directory = config.machine.directory();
     for directory in [data_dir, &directory] {
-        base::fs::create_dir(directory, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
+        base::fs::create_dir(directory, 0o700).map_err(|e| DATA_DIR.error(e))?;
     }
     crate::machine::lock(&directory.join("lock"))
 }
 
-/// The certificates in use; a renewal sets them anew.
+/// The certificates in use, which a renewal replaces.
 #[derive(Clone)]
-struct Lives {
+struct ReloadableCerts {
     kubelet_client: Arc<LiveCert>,
     kubelet_serving: Arc<LiveCert>,
     proxy_client: Arc<LiveCert>,
-    /// Who is believed to be a server, and who to be a client of one.
+    /// The CA and store that servers must prove.
     servers: Arc<trust::Servers>,
+    /// The CA that clients of the kubelet API must prove.
     clients: Arc<trust::Clients>,
 }
 
-impl Lives {
-    fn new(joined: &Joined) -> Result<Self, Refusal> {
-        let live = |leaf| LiveCert::new(leaf).map_err(|e| DATA_DIR.refuse(e));
+impl ReloadableCerts {
+    fn new(joined: &Joined) -> Result<Self, CommandError> {
+        let live = |leaf| LiveCert::new(leaf).map_err(|e| DATA_DIR.error(e));
         Ok(Self {
             kubelet_client: live(&joined.kubelet_client)?,
             kubelet_serving: live(&joined.kubelet_serving)?,
             proxy_client: live(&joined.proxy_client)?,
-            servers: trust::Servers::new(&joined.server_ca).map_err(|e| DATA_DIR.refuse(e))?,
-            clients: trust::Clients::new(&joined.client_ca).map_err(|e| DATA_DIR.refuse(e))?,
+            servers: trust::Servers::new(&joined.server_ca).map_err(|e| DATA_DIR.error(e))?,
+            clients: trust::Clients::new(&joined.client_ca).map_err(|e| DATA_DIR.error(e))?,
         })
     }
 }
 
-async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), Refusal> {
+async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), CommandError> {
     let machine = &config.machine;
-    let remembered = first_join::remembered(config)?;
-    // Without a clock of its own a machine starts in the past; who has joined needs no time to start its pods.
-    let spared = if remembered.is_some() { &[BAD_CLOCK][..] } else { &[] };
-    machine.check_but(spared)?;
-    let (joined, fresh) = match remembered {
+    let stored = first_join::load_joined(config)?;
+    // A machine without a hardware clock starts in the past. An agent that has joined starts its
+    // pods all the same.
+    let ignored = if stored.is_some() { &[BAD_CLOCK][..] } else { &[] };
+    machine.check_except(ignored)?;
+    let (joined, is_new) = match stored {
         Some(joined) => (joined, false),
         None => (first_join::join(config, tasks.shutdown()).await?, true),
     };
     let link = Link::new(config, &joined)?;
-    let lives = Lives::new(&joined)?;
+    let certs = ReloadableCerts::new(&joined)?;
     // Before the first connection.
-    store_identity::follow(machine.directory(), &lives.servers, tasks)
-        .map_err(|e| DATA_DIR.refuse(e))?;
-    let network = link.client(&lives.servers, &lives.proxy_client, PROXY)?;
+    store_identity::follow(machine.directory(), &certs.servers, tasks)
+        .map_err(|e| DATA_DIR.error(e))?;
+    let network = link.client(&certs.servers, &certs.proxy_client, PROXY)?;
     let clients = Clients {
-        node: remember(
+        node: with_offline_cache(
             config,
-            link.client(&lives.servers, &lives.kubelet_client, KUBELET)?,
+            link.client(&certs.servers, &certs.kubelet_client, KUBELET)?,
             KUBELET,
             tasks,
         )?,
-        network: remember(config, trim(&network, tasks), PROXY, tasks)?,
+        network: with_offline_cache(config, with_trimmed_pods(&network, tasks), PROXY, tasks)?,
         answering: link.answering(),
     };
-    let serving = Arc::clone(&lives.kubelet_serving);
-    let tls = tls::following_server(serving, Arc::clone(&lives.clients), &["http/1.1"])
-        .map_err(|e| DATA_DIR.refuse(e))?;
+    let serving = Arc::clone(&certs.kubelet_serving);
+    let tls = tls::following_server(serving, Arc::clone(&certs.clients), &["http/1.1"])
+        .map_err(|e| DATA_DIR.error(e))?;
     let cluster = joined.settings.clone();
     machine.check_backend(cluster.backend)?;
-    let moves = machine.addresses();
-    let addresses = moves.subscribe();
-    link.start(config, &lives, &clients, addresses.clone(), tasks)?;
+    let sender = machine.addresses();
+    let addresses = sender.subscribe();
+    link.start(config, &certs, &clients, addresses.clone(), tasks)?;
     let runtime = Arc::default();
-    let known = link.known();
+    let servers = link.server_lines();
     let client = clients.node.clone();
-    status::serve(machine, cluster.backend, client, known, Arc::clone(&runtime), tasks)?;
+    status::serve(machine, cluster.backend, client, servers, Arc::clone(&runtime), tasks)?;
     let kubelet_api = machine.kubelet_api(claim, Arc::new(tls));
-    machine.start(kubelet_api, &cluster, clients, runtime, moves, tasks);
-    renewal::start(config, joined, lives, addresses, &link, !fresh, tasks)
+    machine.start(kubelet_api, &cluster, clients, runtime, sender, tasks);
+    renewal::start(config, joined, certs, addresses, &link, !is_new, tasks)
 }
 
-/// The same client that keeps of pods what network policies need: while there are some, it knows those of the whole cluster.
-fn trim(client: &Client, tasks: &Tasks) -> Client {
+/// The same client, whose pods are reduced to the fields that network policies need: while there
+/// are policies, it watches all pods of the cluster.
+fn with_trimmed_pods(client: &Client, tasks: &Tasks) -> Client {
     let pods = gvr_of::<Pod>();
     let inner = Arc::clone(client.transport());
     Client::new(Arc::new(Transform::new(inner, pods, net::trimmed_pod, tasks)), PROXY)
 }
 
-/// The same client with a memory of its own: pods start from it when no server is there.
-fn remember(
+/// The same client with a cache on disk, from which pods start when no server answers.
+fn with_offline_cache(
     config: &Config,
     client: Client,
     agent: &str,
     tasks: &Tasks,
-) -> Result<Client, Refusal> {
+) -> Result<Client, CommandError> {
     let directory = config.machine.directory().join("known").join(agent);
     let inner = Arc::clone(client.transport());
     let transport =
-        OfflineTransport::open(inner, &directory, tasks).map_err(|e| DATA_DIR.refuse(e))?;
+        OfflineTransport::open(inner, &directory, tasks).map_err(|e| DATA_DIR.error(e))?;
     Ok(Client::new(Arc::new(transport), agent))
 }

@@ -1,9 +1,10 @@
-//! `kube-lite certificate`: what certificates there are, new ones for a server, and other CAs for the cluster.
+//! `kube-lite certificate`: lists certificates, replaces those of a server, and rotates the CAs of
+//! the cluster.
 
 pub(crate) mod check;
 pub(crate) mod peers;
-pub(crate) mod renew;
 pub(crate) mod renewal;
+pub(crate) mod rotate;
 pub(crate) mod socket;
 
 use std::path::PathBuf;
@@ -15,29 +16,43 @@ use cluster::rotation::{self, Files, RotationSource};
 use serde::{Deserialize, Serialize};
 use store::Members;
 
-use peers::Others;
+use crate::control_socket::Reply;
+use peers::OtherServers;
 pub(crate) use socket::serve;
 
-/// A change of CAs as it is asked for.
+/// A request to rotate the CAs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Question {
+pub(crate) struct RotateCaRequest {
+    /// New CAs, or the given ones.
     pub(crate) wish: RotationSource,
+    /// Also accept CAs that the CAs in use did not sign.
     pub(crate) force: bool,
 }
 
-/// The names of the files that change at the next start, or everything that is wrong.
-type Answer = Result<Vec<String>, Vec<String>>;
+/// The names of the files that change at the next start, or all errors.
+type RotateCaResponse = Reply<Vec<String>, Vec<String>>;
 
-/// Changes the CAs of a cluster, one change at a time.
-pub(crate) struct Rotation {
+/// The reasons why the CAs are not rotated, each with its file.
+#[derive(Debug)]
+pub(crate) struct RotationErrors(Vec<String>);
+
+impl RotationErrors {
+    fn single(error: impl std::fmt::Display) -> Self {
+        Self(vec![error.to_string()])
+    }
+}
+
+/// Rotates the CAs of a cluster, one rotation at a time.
+pub(crate) struct CaRotation {
     data_dir: PathBuf,
     members: Arc<Members>,
     calls: Arc<PeerClient>,
-    one: tokio::sync::Mutex<()>,
+    /// Held during a rotation.
+    running: tokio::sync::Mutex<()>,
 }
 
-impl Rotation {
-    /// Of the server whose data are here, among its members.
+impl CaRotation {
+    /// Creates the rotation of the server with this data directory.
     pub(crate) fn new(
         data_dir: PathBuf,
         members: &Arc<Members>,
@@ -47,62 +62,84 @@ impl Rotation {
             data_dir,
             members: Arc::clone(members),
             calls: Arc::clone(calls),
-            one: tokio::sync::Mutex::default(),
+            running: tokio::sync::Mutex::default(),
         })
     }
 
-    /// Judges a change and puts it by for the next start of all servers, of this one last: what waits on one of the others alone
-    /// is gone on with.
-    async fn answer(&self, question: Question) -> Answer {
-        let _one = self.one.lock().await;
-        let others = Others { members: &self.members, calls: &self.calls };
+    /// Plans a rotation and stages it for the next start on all servers, on this one last. Resumes
+    /// a rotation that was interrupted after some of the servers.
+    async fn rotate(&self, request: RotateCaRequest) -> Result<Vec<String>, RotationErrors> {
+        let _running = self.running.lock().await;
+        let others = OtherServers { members: &self.members, calls: &self.calls };
         let files = if others.list().is_empty() {
-            self.judge(question).await?
+            self.plan(request).await?
         } else {
-            may_be_several(&question)?;
-            let data_dir = self.data_dir.clone();
-            let own = base::tasks::blocking(move || peers::state(&data_dir)).await;
-            let own = own.map_err(|e| vec![e.to_string()])?.map_err(|why| vec![why])?;
-            let waiting = others.waiting(&own).await.map_err(|why| vec![why])?;
-            let files = match (waiting, &question.wish) {
-                (Some(files), RotationSource::Made) => files,
-                _ => self.judge(question).await?.cas_alone(),
-            };
-            let put = others.put_by(&own.in_use, &files).await;
-            put.map_err(|why| vec![format!("{why}; run the same command again, it goes on")])?;
-            files
+            self.stage_on_others(&others, request).await?
         };
-        let (data_dir, names) = (self.data_dir.clone(), files.names().map(str::to_owned).collect());
-        let put = base::tasks::blocking(move || rotation::store_pending(&data_dir, &files)).await;
-        put.map_err(|e| vec![e.to_string()])?.map_err(|e| vec![e.to_string()])?;
-        let names: Vec<String> = names;
-        tracing::info!(files = names.join(" "), "CAs and keys wait for the next start");
+        let names: Vec<String> = files.names().map(str::to_owned).collect();
+        let data_dir = self.data_dir.clone();
+        base::tasks::blocking(move || rotation::store_pending(&data_dir, &files))
+            .await
+            .map_err(RotationErrors::single)?
+            .map_err(RotationErrors::single)?;
+        tracing::info!(
+            files = names.join(" "),
+            "certificates: staged CAs and keys for the next start"
+        );
         Ok(names)
     }
 
-    async fn judge(&self, question: Question) -> Result<Files, Vec<String>> {
+    /// Stages a rotation on all other servers; its files.
+    async fn stage_on_others(
+        &self,
+        others: &OtherServers<'_>,
+        request: RotateCaRequest,
+    ) -> Result<Files, RotationErrors> {
+        check_several_servers(&request)?;
         let data_dir = self.data_dir.clone();
-        let judged = base::tasks::blocking(move || {
-            let in_use = Files::read(&data_dir.join("server/tls"));
-            let in_use = in_use.map_err(|e| vec![e.to_string()])?;
-            rotation::plan(&in_use, &question.wish, question.force, pki::now())
-                .map_err(|errors| errors.iter().map(ToString::to_string).collect())
+        let own = base::tasks::blocking(move || peers::state(&data_dir))
+            .await
+            .map_err(RotationErrors::single)?
+            .map_err(RotationErrors::single)?;
+        let staged = others.staged(&own).await.map_err(RotationErrors::single)?;
+        let files = match (staged, &request.wish) {
+            (Some(files), RotationSource::Made) => files,
+            _ => self.plan(request).await?.cas_alone(),
+        };
+        others.stage(&own.in_use, &files).await.map_err(|e| {
+            RotationErrors::single(format!("{e}; run the same command again to resume"))
+        })?;
+        Ok(files)
+    }
+
+    async fn plan(&self, request: RotateCaRequest) -> Result<Files, RotationErrors> {
+        let data_dir = self.data_dir.clone();
+        let planned = base::tasks::blocking(move || {
+            let in_use =
+                Files::read(&data_dir.join("server/tls")).map_err(RotationErrors::single)?;
+            rotation::plan(&in_use, &request.wish, request.force, pki::now())
+                .map_err(|errors| RotationErrors(errors.iter().map(ToString::to_string).collect()))
         });
-        judged.await.map_err(|e| vec![e.to_string()])?
+        planned.await.map_err(RotationErrors::single)?
     }
 }
 
-/// Servers start anew one after the other: those that have not must believe those that have.
-fn may_be_several(question: &Question) -> Result<(), Vec<String>> {
-    if question.force {
-        return Err(vec![
-            "by --force CAs are changed in a cluster of one server alone: of several the others would believe no more the first one that starts anew".to_owned(),
-        ]);
+/// Several servers restart one after the other, so the ones with the former CAs must trust those
+/// with the new ones meanwhile.
+fn check_several_servers(request: &RotateCaRequest) -> Result<(), RotationErrors> {
+    if request.force {
+        return Err(RotationErrors::single(
+            "--force works only in a cluster of one server: with several servers the others would \
+             reject the first one that restarts",
+        ));
     }
-    match &question.wish {
-        RotationSource::Given(files) if files.get("service.key").is_some() => Err(vec![
-            "service.key: this key is changed in a cluster of one server alone: of several the others would refuse the tokens of the first one that starts anew".to_owned(),
-        ]),
+    match &request.wish {
+        RotationSource::Given(files) if files.get("service.key").is_some() => {
+            Err(RotationErrors::single(
+                "service.key: this key can be changed only in a cluster of one server: with several \
+             servers the others would reject the tokens of the first one that restarts",
+            ))
+        }
         _ => Ok(()),
     }
 }

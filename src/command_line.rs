@@ -1,6 +1,6 @@
-//! The command line: flags, environment and configuration files become one validated configuration.
+//! The command line: merges flags, environment variables and configuration files.
 //!
-//! The only reader of the environment. Precedence: flags, then variables, then `config.yaml` with its drop-ins.
+//! Precedence: flags, then variables, then `config.yaml` with its drop-ins.
 
 mod args;
 mod config_file;
@@ -17,9 +17,10 @@ pub use args::{
     EtcdEnvArgs, FolderArgs, GeneralArgs, ListArgs, Lookup, MigrateArgs, NodeArgs, RotateArgs,
     RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs, SnapshotArgs, SnapshotCommand,
     SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
+    command,
 };
 pub use defaults::Locations;
 pub use environment::{data_dir, without_effect};
 pub use merge::{Stop, parse};
-pub use time::duration;
+pub use time::{DurationError, duration};
 pub use token_source::read_token;

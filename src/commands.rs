@@ -15,47 +15,50 @@ mod token;
 use std::path::{Path, PathBuf};
 
 use crate::command_line::{self, GeneralArgs, Locations};
-use crate::error_catalogue::{Entry, Refusal};
+use crate::error_catalogue::{CatalogueEntry, CommandError};
 use crate::process::{allocator, logging};
 
-/// Bytes of a thread's stack. YAML that is nested as deeply as is allowed takes more than 0.7 MB of it,
-/// and more than the usual 2 MB in a debug build; pages that are not used cost addresses only.
+/// Stack size of a thread in bytes. YAML of the maximum depth needs more than 0.7 MB of it, and
+/// more than the default of 2 MB in a debug build; unused pages cost only addresses.
 const STACK_BYTES: usize = 16 << 20;
 
 /// One command.
 pub trait Command {
-    /// Runs the command to its end.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The one sentence that ends the command, with its exit code.
-    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal>;
+    /// The error that the command prints, with its exit code.
+    fn run(self, environment: &Environment<'_>) -> Result<Output, CommandError>;
 }
 
-/// What a command prints, and its exit code.
+/// The output of a command and its exit code.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// For standard output.
+    /// Text for standard output.
     pub text: String,
     /// The exit code.
     pub code: u8,
 }
 
 impl From<String> for Output {
-    /// The text of a command that succeeded.
+    /// The output of a successful command.
     fn from(text: String) -> Self {
         Self { text, code: 0 }
     }
 }
 
-/// What a command knows about the process that runs it.
+/// Access to environment variables.
 pub struct Environment<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
-    names: &'a [String],
+    names: &'a dyn Fn() -> Vec<String>,
 }
 
 impl<'a> Environment<'a> {
-    /// `lookup` reads one variable, `names` are all that are set.
-    pub fn new(lookup: &'a dyn Fn(&str) -> Option<String>, names: &'a [String]) -> Self {
+    /// `lookup` reads one variable, `names` lists the names of all variables.
+    pub fn new(
+        lookup: &'a dyn Fn(&str) -> Option<String>,
+        names: &'a dyn Fn() -> Vec<String>,
+    ) -> Self {
         Self { lookup, names }
     }
 
@@ -67,20 +70,20 @@ impl<'a> Environment<'a> {
         Locations::new(nix::unistd::geteuid().is_root(), self.lookup)
     }
 
-    /// The data directory: of the flag, the variable, or the default.
+    /// The data directory of the flag, the variable, or the default.
     fn data_dir(&self, flag: Option<&Path>) -> PathBuf {
-        let given = flag.map(Path::to_owned).or_else(|| command_line::data_dir(self.lookup));
-        given.unwrap_or_else(|| self.locations().data)
+        let chosen = flag.map(Path::to_owned).or_else(|| command_line::data_dir(self.lookup));
+        chosen.unwrap_or_else(|| self.locations().data)
     }
 
     /// Prepares the process for a command that runs until it is stopped.
     fn prepare(&self, general: &mut GeneralArgs) {
-        general.without_effect = command_line::without_effect(self.names.iter().cloned());
+        general.without_effect = command_line::without_effect((self.names)().into_iter());
         allocator::prepare();
         let filter = (self.lookup)("KUBE_LITE_LOG");
         logging::start(general.debug, general.verbosity, filter.as_deref());
         for setting in &general.without_effect {
-            tracing::warn!(%setting, "setting has no effect");
+            tracing::warn!(%setting, "command line: setting has no effect");
         }
         install_tls();
     }
@@ -92,17 +95,17 @@ fn install_tls() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Runs a command on a runtime of its own; `entry` is the error where the runtime cannot be started.
-fn block_on<T, F>(entry: Entry, run: impl FnOnce() -> F + Send) -> Result<T, Refusal>
+/// Runs a future on a new runtime; `entry` is the error if the runtime cannot be started.
+fn block_on<T, F>(entry: CatalogueEntry, run: impl FnOnce() -> F + Send) -> Result<T, CommandError>
 where
     T: Send,
-    F: Future<Output = Result<T, Refusal>>,
+    F: Future<Output = Result<T, CommandError>>,
 {
-    base::runtime::block_on(STACK_BYTES, run).unwrap_or_else(|error| Err(entry.refuse(error)))
+    base::runtime::block_on(STACK_BYTES, run).unwrap_or_else(|error| Err(entry.error(error)))
 }
 
 impl Command for command_line::Command {
-    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, CommandError> {
         match self {
             Self::Server(args) => args.run(environment),
             Self::Agent(args) => args.run(environment),

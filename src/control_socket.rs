@@ -1,37 +1,69 @@
-//! Sockets in the data directory over which commands ask the process that runs with it: a question and an answer, both JSON.
+//! Unix sockets in the data directory over which commands send requests to the running process: one
+//! JSON request and one JSON response per connection.
 
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use base::{Kind, Tasks};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::error_catalogue::{DATA_DIR, Refusal};
+use crate::error_catalogue::{CommandError, DATA_DIR};
 
-/// Answers at `path` until shutdown: each connection by a task of its own. `names` are those of the tasks that listen and
-/// answer.
+/// Why a request cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RequestError {
+    /// The connection failed.
+    #[error(transparent)]
+    Connection(#[from] std::io::Error),
+    /// The request is not valid JSON of its type, such as one of another version.
+    #[error("the request cannot be parsed: {0}")]
+    Malformed(#[source] serde_json::Error),
+}
+
+/// The outcome of a request in JSON: `{"Ok": ...}`, or `{"Err": ...}` with a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Reply<T, E = String> {
+    /// The request succeeded.
+    Ok(T),
+    /// The message of the error.
+    Err(E),
+}
+
+impl<T> Reply<T> {
+    /// The reply for an outcome, with the message of its error.
+    pub(crate) fn from_outcome(outcome: Result<T, impl std::fmt::Display>) -> Self {
+        match outcome {
+            Ok(value) => Self::Ok(value),
+            Err(error) => Self::Err(error.to_string()),
+        }
+    }
+}
+
+/// Serves `path` until shutdown, with one task per connection. `names` are the names of the tasks
+/// that listen and answer.
 ///
 /// # Errors
-/// When the socket cannot be made.
+/// The socket cannot be created.
 pub(crate) fn serve<A>(
     path: PathBuf,
     names: (&'static str, &'static str),
     tasks: &Tasks,
     answer: impl Fn(UnixStream) -> A + Send + 'static,
-) -> Result<(), Refusal>
+) -> Result<(), CommandError>
 where
     A: Future<Output = std::io::Result<()>> + Send + 'static,
 {
-    // Of a predecessor that was killed: the data directory's lock says that nobody uses it.
+    // A killed process leaves its socket. The lock of the data directory proves that it is unused.
     let _ = std::fs::remove_file(&path);
-    let told = |e: std::io::Error| DATA_DIR.refuse(format!("cannot make {}: {e}", path.display()));
-    let listener = UnixListener::bind(&path).map_err(told)?;
+    let failed =
+        |e: std::io::Error| DATA_DIR.error(format!("cannot create {}: {e}", path.display()));
+    let listener = UnixListener::bind(&path).map_err(failed)?;
     let mode = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&path, mode).map_err(told)?;
+    std::fs::set_permissions(&path, mode).map_err(failed)?;
     let (shutdown, own) = (tasks.shutdown().clone(), tasks.clone());
     tasks.spawn(Kind::Critical, names.0, async move {
         loop {
@@ -45,44 +77,44 @@ where
     Ok(())
 }
 
-/// The question of a connection, of at most `max` bytes; inside, a sentence of why it is none.
+/// Reads the request of a connection, of at most `max` bytes.
 ///
 /// # Errors
-/// The connection's.
-pub(crate) async fn question<Q: DeserializeOwned>(
+/// The connection fails, or the request is malformed.
+pub(crate) async fn read_request<Q: DeserializeOwned>(
     stream: &mut UnixStream,
     max: u64,
-) -> std::io::Result<Result<Q, String>> {
+) -> Result<Q, RequestError> {
     let mut text = Vec::new();
     stream.take(max).read_to_end(&mut text).await?;
-    let question = serde_json::from_slice(&text);
-    Ok(question.map_err(|error| format!("the question is not understood: {error}")))
+    serde_json::from_slice(&text).map_err(RequestError::Malformed)
 }
 
-/// Answers, and ends the connection.
+/// Writes the response and closes the connection.
 ///
 /// # Errors
-/// The connection's.
-pub(crate) async fn reply(
+/// The connection fails.
+pub(crate) async fn write_response(
     mut stream: UnixStream,
-    answer: &(impl Serialize + Sync),
+    response: &(impl Serialize + Sync),
 ) -> std::io::Result<()> {
-    stream.write_all(&serde_json::to_vec(answer).unwrap_or_default()).await?;
+    stream.write_all(&serde_json::to_vec(response).unwrap_or_default()).await?;
     stream.shutdown().await
 }
 
-/// Asks at `path` for an answer of at most `max` bytes; `None` when no server answers there.
+/// Sends a request to `path` and reads a response of at most `max` bytes; `None` if no process
+/// listens there.
 ///
 /// # Errors
-/// When this user may not ask, the server stops answering, or what it says is no answer.
-pub(crate) async fn ask<T: DeserializeOwned>(
+/// This user may not connect, the server closes the connection, or its response is malformed.
+pub(crate) async fn call<T: DeserializeOwned>(
     path: &Path,
-    question: &(impl Serialize + Sync),
+    request: &(impl Serialize + Sync),
     max: u64,
 ) -> std::io::Result<Option<T>> {
     let mut stream = match UnixStream::connect(path).await {
         Ok(stream) => stream,
-        // Whether a server answers is not known then.
+        // Whether a server listens is unknown then.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             let text = format!(
                 "{}: {error}; run it as root, or name the data directory with --data-dir",
@@ -92,7 +124,7 @@ pub(crate) async fn ask<T: DeserializeOwned>(
         }
         Err(_) => return Ok(None),
     };
-    stream.write_all(&serde_json::to_vec(question)?).await?;
+    stream.write_all(&serde_json::to_vec(request)?).await?;
     stream.shutdown().await?;
     let mut text = Vec::new();
     stream.take(max).read_to_end(&mut text).await?;

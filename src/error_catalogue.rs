@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One kind of error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
+pub struct CatalogueEntry {
     /// `KL` and four digits: 01xx command line and configuration, 02xx host, 03xx data,
     /// 04xx network, 05xx runtime, 06xx a part that failed.
     pub id: &'static str,
@@ -17,10 +17,17 @@ pub struct Entry {
 }
 
 macro_rules! entries {
-    ($($(#[$doc:meta])* $name:ident = $id:literal, $what:literal, $why:literal, $fix:literal;)*) => {
-        $($(#[$doc])* pub const $name: Entry = Entry { id: $id, what: $what, why: $why, fix: $fix };)*
+    ($(
+        $(#[$doc:meta])*
+        $name:ident = $id:literal, $what:literal, $why:literal, $fix:literal;
+    )*) => {
+        $(
+            $(#[$doc])*
+            pub const $name: CatalogueEntry =
+                CatalogueEntry { id: $id, what: $what, why: $why, fix: $fix };
+        )*
         /// All entries.
-        pub const ALL: &[Entry] = &[$($name),*];
+        pub const ALL: &[CatalogueEntry] = &[$($name),*];
     };
 }
 
@@ -28,7 +35,7 @@ entries! {
     /// Unknown flag or command.
     USAGE = "KL0101", "The command line has an unknown flag, command or value.",
         "The command line was not understood, so nothing was started.",
-        "Run `kube-lite server --help` for the flags and their defaults.";
+        "Run the command with --help for its flags and their defaults.";
     /// Known to k3s, not to us.
     UNSUPPORTED_FLAG = "KL0102", "This k3s flag is known but not supported yet.",
         "Ignoring it would start a cluster with other settings than requested.",
@@ -203,43 +210,52 @@ entries! {
         "Read the log lines before this one; the service manager restarts the server.";
 }
 
-impl Entry {
+impl CatalogueEntry {
     /// An error of this kind; exit code 1.
-    pub fn refuse(self, particulars: impl fmt::Display) -> Refusal {
-        Refusal { entry: self, particulars: particulars.to_string(), code: 1 }
+    pub fn error(self, particulars: impl fmt::Display) -> CommandError {
+        CommandError { entry: self, particulars: particulars.to_string(), fix: None, code: 1 }
     }
 
     /// An error in the command line or configuration; exit code 64 (`EX_USAGE` of sysexits.h).
-    pub fn refuse_usage(self, particulars: impl fmt::Display) -> Refusal {
-        Refusal { code: 64, ..self.refuse(particulars) }
+    pub fn usage_error(self, particulars: impl fmt::Display) -> CommandError {
+        CommandError { code: 64, ..self.error(particulars) }
     }
 }
 
-/// One error as it is printed.
+/// An error that ends a command.
 #[derive(Debug, Clone)]
-pub struct Refusal {
+pub struct CommandError {
     /// Its kind.
-    pub entry: Entry,
+    pub entry: CatalogueEntry,
     /// The details: flag, path, port or line.
     pub particulars: String,
+    /// What to do in this case, instead of the fix of the catalogue.
+    pub fix: Option<String>,
     /// Exit code of the process.
     pub code: u8,
 }
 
-impl fmt::Display for Refusal {
+impl CommandError {
+    /// The same error with a fix for this case.
+    pub fn with_fix(self, fix: impl Into<String>) -> Self {
+        Self { fix: Some(fix.into()), ..self }
+    }
+}
+
+impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "error[{}]: {}", self.entry.id, self.particulars.trim_end())?;
         if !self.entry.why.is_empty() {
             writeln!(f, "  why: {}", self.entry.why)?;
         }
-        write!(f, "  fix: {}", self.entry.fix)
+        write!(f, "  fix: {}", self.fix.as_deref().unwrap_or(self.entry.fix))
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for CommandError {}
 
 /// The entry with this id, in any case.
-pub fn find(id: &str) -> Option<Entry> {
+pub fn find(id: &str) -> Option<CatalogueEntry> {
     ALL.iter().find(|e| e.id.eq_ignore_ascii_case(id.trim())).copied()
 }
 
@@ -258,7 +274,7 @@ mod tests {
             for text in [entry.what, entry.fix].into_iter().chain(why) {
                 assert!(
                     text.ends_with('.') && text.len() > 20,
-                    "{}: {text:?} is no sentence",
+                    "{}: {text:?} is not a sentence",
                     entry.id
                 );
             }

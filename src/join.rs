@@ -1,4 +1,5 @@
-//! What agents and servers do alike when they join: try until somebody answers, and believe nobody before it is proved.
+//! Joins of agents and servers: repeats attempts until a server answers, and checks the CA of the
+//! server before any secret is sent.
 
 use std::time::Duration;
 
@@ -8,46 +9,46 @@ use cluster::join::{Error, FetchedCa, ServerAddress, reason};
 use cluster::token::Token;
 
 use crate::error_catalogue::{
-    BAD_CLOCK, JOIN_REFUSED, NAME_TAKEN, NOT_A_SERVER, Refusal, SERVER_UNREACHABLE, TOKEN_EXPIRED,
-    VERSION_SKEW, WRONG_CA, WRONG_TOKEN,
+    BAD_CLOCK, CommandError, JOIN_REFUSED, NAME_TAKEN, NOT_A_SERVER, SERVER_UNREACHABLE,
+    TOKEN_EXPIRED, VERSION_SKEW, WRONG_CA, WRONG_TOKEN,
 };
 
-/// First and longest wait between attempts.
-const WAIT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
-/// A server that does not answer is complained about this often.
-const TOLD_INTERVAL: Duration = Duration::from_secs(60);
-/// So much the clocks may differ: certificates, logs and leases bear it.
+/// First and longest delay between attempts.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// Interval of the warning that no server answers.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum difference of the clocks, which certificates, logs and leases tolerate.
 const CLOCK_SECONDS_MAX: u64 = 60 * 60;
 
-/// Tries until it succeeds or is told no.
+/// Repeats `attempt` until it succeeds or fails permanently.
 ///
 /// # Errors
-/// What the server or the check of it says no to; at shutdown the last failure.
+/// The server rejects the join or is not trusted; at shutdown the last error.
 pub(crate) async fn until_answered<T>(
     shutdown: &Shutdown,
     mut attempt: impl AsyncFnMut() -> Result<T, Error>,
-) -> Result<T, Refusal> {
-    let mut backoff = Backoff::new(WAIT.0, WAIT.1);
-    let mut told = None;
+) -> Result<T, CommandError> {
+    let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
+    let mut warned = None;
     loop {
         let error = match attempt().await {
             Ok(done) => return Ok(done),
             Err(error) if error.is_transient() => error,
-            Err(error) => return Err(refusal(error)),
+            Err(error) => return Err(command_error(error)),
         };
         let now = clock::now();
-        if told.is_none_or(|at| now.duration_since(at) >= TOLD_INTERVAL) {
-            tracing::warn!("{error}; tried again until it does");
-            told = Some(now);
+        if warned.is_none_or(|at| now.duration_since(at) >= WARN_INTERVAL) {
+            tracing::warn!(%error, "join: retrying until a server answers");
+            warned = Some(now);
         }
         if !backoff.wait(shutdown).await {
-            return Err(refusal(error));
+            return Err(command_error(error));
         }
     }
 }
 
-/// The refusal of an error, with what mends it.
-pub(crate) fn refusal(error: Error) -> Refusal {
+/// The error of the command, with its fix.
+pub(crate) fn command_error(error: Error) -> CommandError {
     let entry = match &error {
         Error::Unreachable { .. } => SERVER_UNREACHABLE,
         Error::NotAServer { .. } => NOT_A_SERVER,
@@ -62,11 +63,12 @@ pub(crate) fn refusal(error: Error) -> Refusal {
         },
         Error::Local(_) => JOIN_REFUSED,
     };
-    entry.refuse(error)
+    entry.error(error)
 }
 
-/// Whether a server has the CA that the token names; before anything secret is sent. What it must prove itself by: PEM of the
-/// certificates that the hash names, alone of all that it shows.
+/// Checks that a server has the CA of the token, before any secret is sent. Returns the
+/// certificates (PEM) that the hash names, which alone are trusted afterwards, even if the server
+/// presents others.
 ///
 /// # Errors
 /// [`Error::WrongCa`], [`Error::NotAServer`].
@@ -78,27 +80,27 @@ pub(crate) fn check_ca(
     let at = server.to_string();
     let hash = base::pki::ca_hash(&shown.pem);
     let hash = hash.map_err(|e| Error::NotAServer { server: at.clone(), why: e.to_string() })?;
-    let named = token.ca_hash.as_ref().map(|wanted| rotation::named(&shown.pem, wanted));
+    let named = token.ca_hash.as_ref().map(|hash| rotation::named(&shown.pem, hash));
     let named = named
         .transpose()
         .map_err(|e| Error::NotAServer { server: at.clone(), why: e.to_string() })?
         .unwrap_or_default();
     match &token.ca_hash {
         Some(_) if !named.is_empty() => Ok(named.iter().map(rotation::pem).collect()),
-        Some(wanted) => Err(Error::WrongCa {
+        Some(expected) => Err(Error::WrongCa {
             server: at,
             why: format!(
-                "the hash of its CA is {hash}, the token names {wanted}; the token was not sent"
+                "the hash of its CA is {hash}, the token names {expected}; the token was not sent"
             ),
         }),
         None => {
-            tracing::warn!(%server, hash, "the server is believed without proof (--insecure-join)");
+            tracing::warn!(%server, hash, "join: trusting the CA of the server without verification (--insecure-join)");
             Ok(shown.pem.clone())
         }
     }
 }
 
-/// Whether the clocks are near enough to each other.
+/// Checks that the clocks of this machine and the server agree.
 ///
 /// # Errors
 /// [`Error::Clock`].
@@ -109,21 +111,21 @@ pub(crate) fn check_clock(shown: &FetchedCa, server: &ServerAddress) -> Result<(
     if off <= CLOCK_SECONDS_MAX {
         return Ok(());
     }
-    let way = if ours < theirs { "behind" } else { "ahead of" };
+    let relation = if ours < theirs { "behind" } else { "ahead of" };
     let at = |seconds: i64| {
         jiff::Timestamp::from_second(seconds)
             .map_or_else(|_| seconds.to_string(), |t| t.to_string())
     };
     Err(Error::Clock(format!(
-        "the clock of this machine is {} {way} that of {server}: {} here, {} there",
-        rough(off),
+        "the clock of this machine is {} {relation} that of {server}: {} here, {} there",
+        format_duration(off),
         at(ours),
         at(theirs)
     )))
 }
 
-/// A time in its largest unit: `365 days`.
-fn rough(seconds: u64) -> String {
+/// A duration in its largest unit: `365 days`.
+fn format_duration(seconds: u64) -> String {
     match seconds {
         172_800.. => format!("{} days", seconds / 86_400),
         7_200.. => format!("{} hours", seconds / 3_600),
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_off_is_told_by_how_much() {
+    fn a_wrong_clock_is_an_error_with_the_difference() {
         let server: ServerAddress = "https://a".parse().unwrap();
         let ours = i64::try_from(clock::unix_time().as_secs()).unwrap();
         let check = |date| {
@@ -145,14 +147,14 @@ mod tests {
         };
         assert_eq!(check(None), Ok(()));
         assert_eq!(check(Some(ours + 3000)), Ok(()));
-        let told = check(Some(ours - 365 * 86_400)).unwrap_err();
+        let error = check(Some(ours - 365 * 86_400)).unwrap_err();
         assert!(
-            told.starts_with(
+            error.starts_with(
                 "the clock of this machine is 365 days ahead of that of https://a:6443: 20"
             ),
-            "{told}"
+            "{error}"
         );
-        let told = check(Some(ours + 3 * 3600 + 60)).unwrap_err();
-        assert!(told.starts_with("the clock of this machine is 3 hours behind"), "{told}");
+        let error = check(Some(ours + 3 * 3600 + 60)).unwrap_err();
+        assert!(error.starts_with("the clock of this machine is 3 hours behind"), "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! kube-lite: Kubernetes as one small binary. This crate only reads the command line and puts the parts together.
+//! kube-lite: Kubernetes as one small binary. This crate reads the command line and connects the
+//! other crates.
 
 pub mod agent;
 pub mod certificates;

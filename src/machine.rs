@@ -1,4 +1,5 @@
-//! This machine as a node: what its flags say, and how the pod network and the node agent are started from them.
+//! This machine as a node: its checked flags, and how they start the pod network and the node
+//! agent.
 
 mod excluded_endpoints;
 mod flags;
@@ -18,34 +19,35 @@ use tokio::sync::watch;
 
 use crate::command_line::{GeneralArgs, Locations, NodeArgs};
 use crate::error_catalogue::{
-    BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, Entry, NO_WIREGUARD, NODE_RUNS, PORT_IN_USE, Refusal,
+    BAD_VALUE, CatalogueEntry, CommandError, DATA_DIR, DATA_DIR_LOCKED, NO_WIREGUARD, NODE_RUNS,
+    PORT_IN_USE,
 };
 use crate::preflight::{self, Finding, Programs, Verdict};
 
-/// Where the store is served where it is, and where servers hear each other, unless flags say otherwise.
+/// Default ports of the etcd-compatible API and of connections between servers.
 const STORE_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
 
 /// The version of this program, as nodes report it.
 pub(crate) const VERSION: &str = concat!("v1.37.1+kubelite.", env!("CARGO_PKG_VERSION"));
 
-/// Takes the lock that lets one process work on a directory, for as long as the file is kept.
+/// Takes the lock of a directory, until the file is dropped.
 ///
 /// # Errors
-/// Another one has it, or the file cannot be made.
-pub(crate) fn lock(path: &Path) -> Result<File, Refusal> {
-    let named = |e: std::io::Error| DATA_DIR.refuse(format!("{}: {e}", path.display()));
+/// Another process has the lock, or the file cannot be created.
+pub(crate) fn lock(path: &Path) -> Result<File, CommandError> {
+    let named = |e: std::io::Error| DATA_DIR.error(format!("{}: {e}", path.display()));
     let file = File::options().create(true).append(true).open(path).map_err(named)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
-            Err(DATA_DIR_LOCKED.refuse(format!("{} is in use", path.display())))
+            Err(DATA_DIR_LOCKED.error(format!("{} is in use", path.display())))
         }
         Err(TryLockError::Error(error)) => Err(named(error)),
     }
 }
 
-/// What flags say about this machine, checked.
+/// The checked flags about this machine as a node.
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// Root of all data.
@@ -54,70 +56,74 @@ pub struct Machine {
     pub node_name: String,
     /// Node addresses, at least one.
     pub node_ips: Vec<IpAddr>,
-    /// How pods of other nodes are reached, where the flags say it.
+    /// Backend of the pod network, if a flag sets it.
     pub backend: Option<settings::Backend>,
-    /// Where the API and the node listen.
+    /// Address that the API and the node listen on.
     pub listen: IpAddr,
     /// Labels of the node.
     pub labels: BTreeMap<String, String>,
     /// Taints of the node.
     pub taints: Vec<Taint>,
-    /// Paths, names and ports as given.
+    /// Further flags: paths, names and ports.
     pub args: NodeArgs,
-    /// How the node's pods end when the machine is switched off.
+    /// Terminates the pods of the node when the machine shuts down.
     pub power: node::MachineShutdown,
-    /// The time they get then.
+    /// How long pods may take to terminate then.
     pub shutdown_grace: node::ShutdownGracePeriod,
-    /// What is known of registries at the start.
+    /// Registries at the start.
     registries: node::runtime::registries::Registries,
-    /// `PATH`.
+    /// The variable `PATH`.
     pub path: String,
-    /// Settings that were given and change nothing, with the reason.
+    /// Settings without effect, each with the reason.
     pub without_effect: Vec<String>,
 }
 
-/// Clients of the two parts.
+/// Clients of the two parts of a node.
 pub(crate) struct Clients {
     /// Acts as `system:node:<name>`.
     pub(crate) node: Client,
     /// Acts as `system:kube-proxy`.
     pub(crate) network: Client,
-    /// Whether a server answers; nobody tells any more where it is this process.
+    /// Whether a server answers; always true on a server.
     pub(crate) answering: watch::Receiver<bool>,
 }
 
-/// What one node alone has on a machine: the run directory, until this is dropped, and the port of
-/// the kubelet API.
+/// What only one node on a machine can have: the run directory, until this is dropped, and the port
+/// of the kubelet API.
 #[derive(Debug)]
 pub(crate) struct NodeClaim {
     kubelet: Arc<std::net::TcpListener>,
     _run_dir: File,
 }
 
-fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -> Refusal {
-    BAD_VALUE.refuse_usage(format!("--{flag}={value}: {why}"))
+fn invalid_flag(
+    flag: &str,
+    value: impl std::fmt::Display,
+    why: impl std::fmt::Display,
+) -> CommandError {
+    BAD_VALUE.usage_error(format!("--{flag}={value}: {why}"))
 }
 
-/// Why a text cannot be the name of a Node: that is a DNS-1123 subdomain which is also the value of the
-/// label `kubernetes.io/hostname`, so it has at most 63 characters.
-pub(crate) fn node_name_fault(name: &str) -> Option<&'static str> {
+/// Why a text is not a valid name of a Node: a DNS-1123 subdomain of at most 63 characters, since
+/// it is also the value of the label `kubernetes.io/hostname`.
+pub(crate) fn node_name_error(name: &str) -> Option<&'static str> {
     let is_edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-    let label = |l: &str| is_edge(l.chars().next()) && is_edge(l.chars().next_back());
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    let is_label = |l: &str| is_edge(l.chars().next()) && is_edge(l.chars().next_back());
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     if name.is_empty() {
         Some("must not be empty")
-    } else if !name.chars().all(inner) {
+    } else if !name.chars().all(is_inner) {
         Some("must be lower-case letters, digits, '-' and '.'")
     } else if name.len() > 63 {
         Some("must be no more than 63 characters")
-    } else if !name.split('.').all(label) {
+    } else if !name.split('.').all(is_label) {
         Some("each part between dots must start and end with a letter or digit")
     } else {
         None
     }
 }
 
-/// The address that a packet to the outside would carry: no packet is sent.
+/// The source address of packets to the Internet. No packet is sent.
 fn default_route_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
@@ -133,13 +139,14 @@ fn interface_address() -> IpAddr {
     v4.into_iter().find(|ip| !ip.is_loopback()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
-/// All addresses means those of both families, as upstream's servers take it; a node without IPv6 is spared the mapped form.
+/// The address to listen on. `0.0.0.0` means all addresses of both families, as for upstream's
+/// servers; only a node with IPv6 listens on `::`, which represents IPv4 clients in mapped form.
 fn listen_ip(given: IpAddr, node_ips: &[IpAddr]) -> IpAddr {
-    let all = given.is_unspecified() && node_ips.iter().any(IpAddr::is_ipv6);
-    if all { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { given }
+    let both_families = given.is_unspecified() && node_ips.iter().any(IpAddr::is_ipv6);
+    if both_families { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { given }
 }
 
-/// Name of this machine, as the name of its node.
+/// Host name of this machine in lower case, the default name of its node.
 pub fn host_name() -> String {
     let name = nix::unistd::gethostname().map(|name| name.to_string_lossy().to_lowercase());
     name.unwrap_or_else(|_| "localhost".into())
@@ -149,20 +156,20 @@ impl Machine {
     /// Checks the flags.
     ///
     /// # Errors
-    /// The first flag that does not make sense, by name.
+    /// The first invalid flag, by name.
     pub fn new(
         general: &GeneralArgs,
         args: NodeArgs,
         locations: &Locations,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, CommandError> {
         let node_name = match &args.node_name {
             Some(name) => name.clone(),
             None => host_name(),
         };
-        if let Some(why) = node_name_fault(&node_name) {
+        if let Some(why) = node_name_error(&node_name) {
             return Err(match &args.node_name {
-                Some(name) => bad("node-name", name, why),
-                None => BAD_VALUE.refuse_usage(format!(
+                Some(name) => invalid_flag("node-name", name, why),
+                None => BAD_VALUE.usage_error(format!(
                     "the host name {node_name} cannot name a node: {why}; give --node-name=NAME"
                 )),
             });
@@ -174,24 +181,24 @@ impl Machine {
         };
         if args.grouped_shims && args.container_runtime_endpoint.is_some() {
             let why = "needs kube-lite's own containerd, but --container-runtime-endpoint names another runtime";
-            return Err(bad("grouped-shims", "true", why));
+            return Err(invalid_flag("grouped-shims", "true", why));
         }
         let backend = match &args.flannel_backend {
-            Some(text) => Some(text.parse().map_err(|e| bad("flannel-backend", text, e))?),
+            Some(text) => Some(text.parse().map_err(|e| invalid_flag("flannel-backend", text, e))?),
             None => None,
         };
         let data_dir = general.data_dir.clone().unwrap_or_else(|| locations.data.clone());
         if !data_dir.is_absolute() {
-            return Err(bad("data-dir", data_dir.display(), "must be an absolute path"));
+            return Err(invalid_flag("data-dir", data_dir.display(), "must be an absolute path"));
         }
         let registries = node::runtime::registries::load(&args.private_registry)
-            .map_err(|e| bad("private-registry", args.private_registry.display(), e))?
+            .map_err(|e| invalid_flag("private-registry", args.private_registry.display(), e))?
             .without_default(args.disable_default_registry_endpoint);
         if args.container_runtime_endpoint.is_some()
             && registries != node::runtime::registries::Registries::default()
         {
-            let why = "is about the own containerd, and --container-runtime-endpoint names another: configure that one";
-            return Err(bad("private-registry", args.private_registry.display(), why));
+            let why = "configures kube-lite's own containerd, but --container-runtime-endpoint names another runtime";
+            return Err(invalid_flag("private-registry", args.private_registry.display(), why));
         }
         Ok(Self {
             registries,
@@ -210,8 +217,8 @@ impl Machine {
         })
     }
 
-    /// Stricter defaults than upstream's hold.
-    pub(crate) fn hardened(&self) -> bool {
+    /// Whether stricter defaults than upstream's apply (`--profile=hardened`).
+    pub(crate) fn is_hardened(&self) -> bool {
         self.args.profile.is_some()
     }
 
@@ -220,48 +227,49 @@ impl Machine {
         self.node_ips.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
 
-    /// Where the node keeps its things.
+    /// The directory of the node's files.
     pub(crate) fn directory(&self) -> PathBuf {
         self.data_dir.join("agent")
     }
 
-    /// Checks that this machine can be a node; before anything is touched.
+    /// Checks that this machine meets the requirements of a node.
     ///
     /// # Errors
-    /// The first thing that is missing.
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
-        self.check_but(&[])
+    /// The first requirement that is not met.
+    pub(crate) fn check(&self) -> Result<(), CommandError> {
+        self.check_except(&[])
     }
 
-    /// As [`Machine::check`], without these findings.
+    /// As [`Machine::check`], without these requirements.
     ///
     /// # Errors
-    /// The first thing that is missing.
-    pub(crate) fn check_but(&self, spared: &[Entry]) -> Result<(), Refusal> {
+    /// The first requirement that is not met.
+    pub(crate) fn check_except(&self, ignored: &[CatalogueEntry]) -> Result<(), CommandError> {
         let pods = self.args.kubelet_root_dir.join("pods");
         name::check(&self.directory(), &pods, &self.node_name)?;
         let endpoint = self.args.container_runtime_endpoint.as_deref();
         let programs = Programs { bin_dir: self.data_dir.join("bin"), path: self.path.clone() };
         let findings = preflight::check(endpoint, &programs, self.args.protect_kernel_defaults);
-        let bad = |f: &Finding| f.verdict == Verdict::Fail && !spared.contains(&f.entry);
-        match findings.into_iter().find(bad) {
-            Some(found) => Err(found.entry.refuse(found.detail)),
+        let is_failure = |f: &Finding| f.verdict == Verdict::Fail && !ignored.contains(&f.entry);
+        match findings.into_iter().find(is_failure) {
+            Some(found) => Err(found.entry.error(found.detail)),
             None => self.check_backend(settings::Backend::default()),
         }
     }
 
-    /// Takes what one node alone has on a machine; before anything outside the data directory changes.
+    /// Claims the run directory and the port of the kubelet API, before anything outside the data
+    /// directory changes.
     ///
     /// # Errors
-    /// Another node runs here, or another program has the port.
-    pub(crate) fn claim(&self) -> Result<NodeClaim, Refusal> {
+    /// Another node runs on this machine, or another program uses the port.
+    pub(crate) fn claim(&self) -> Result<NodeClaim, CommandError> {
         let run_dir = &self.args.run_dir;
-        base::fs::create_dir(run_dir, 0o711).map_err(|e| DATA_DIR.refuse(e))?;
-        let lock = lock(&run_dir.join("lock")).map_err(|refusal| {
-            if refusal.entry != DATA_DIR_LOCKED {
-                return refusal;
+        base::fs::create_dir(run_dir, 0o711).map_err(|e| DATA_DIR.error(e))?;
+        let lock = lock(&run_dir.join("lock")).map_err(|error| {
+            if error.entry != DATA_DIR_LOCKED {
+                return error;
             }
-            NODE_RUNS.refuse(format!("its run directory is {}", run_dir.display()))
+            NODE_RUNS.error(format!("its run directory is {}", run_dir.display()))
         })?;
         let address = SocketAddr::new(self.listen, self.args.kubelet_port);
         let kubelet = std::net::TcpListener::bind(address).and_then(|listener| {
@@ -269,32 +277,37 @@ impl Machine {
             Ok(listener)
         });
         let kubelet = kubelet.map_err(|e| {
-            PORT_IN_USE.refuse(format!("cannot listen on {address} for the kubelet API: {e}"))
+            PORT_IN_USE.error(format!("cannot listen on {address} for the kubelet API: {e}"))
         })?;
         Ok(NodeClaim { kubelet: Arc::new(kubelet), _run_dir: lock })
     }
 
-    /// The socket on which the network plugin reaches this process; `None` where another plugin connects pods. `told` is
-    /// the cluster's backend, which this node's own flag overrides.
-    pub(crate) fn plugin_socket(&self, told: settings::Backend) -> Option<PathBuf> {
-        (self.backend.unwrap_or(told) != settings::Backend::None).then(|| self.socket_path())
+    /// The socket on which the network plugin reaches this process; `None` if another plugin
+    /// connects pods. The node's own flag overrides `cluster_backend`.
+    pub(crate) fn plugin_socket(&self, cluster_backend: settings::Backend) -> Option<PathBuf> {
+        (self.backend.unwrap_or(cluster_backend) != settings::Backend::None)
+            .then(|| self.socket_path())
     }
 
     fn socket_path(&self) -> PathBuf {
         self.args.run_dir.join("cni.sock")
     }
 
-    /// Checks that the kernel can do what the flags ask of the overlay, or else what the cluster says.
+    /// Checks that the kernel supports the backend of the pod network: the one of the flag, or else
+    /// that of the cluster.
     ///
     /// # Errors
     /// What the kernel lacks.
-    pub(crate) fn check_backend(&self, told: settings::Backend) -> Result<(), Refusal> {
-        let backend = self.backend.unwrap_or(told);
-        if backend == settings::Backend::None && self.hardened() {
-            let why = "contradicts --profile=hardened, whose network rules hold in kube-lite's own pod network only";
-            return Err(bad("flannel-backend", "none", why));
+    pub(crate) fn check_backend(
+        &self,
+        cluster_backend: settings::Backend,
+    ) -> Result<(), CommandError> {
+        let backend = self.backend.unwrap_or(cluster_backend);
+        if backend == settings::Backend::None && self.is_hardened() {
+            let why = "contradicts --profile=hardened, whose network rules need kube-lite's own pod network";
+            return Err(invalid_flag("flannel-backend", "none", why));
         }
-        net::check_support(backend).map_err(|lacks| NO_WIREGUARD.refuse(lacks))
+        net::check_support(backend).map_err(|lacks| NO_WIREGUARD.error(lacks))
     }
 
     /// The kubelet API on the port that `claim` holds.
@@ -307,8 +320,8 @@ impl Machine {
         node::KubeletApiConfig { listener, port: self.args.kubelet_port, tls }
     }
 
-    /// Starts network and node agent, each under its own identity. `runtime` is filled once the container runtime
-    /// answers. `addresses` come from [`Machine::addresses`], `kubelet_api` from [`Machine::kubelet_api`].
+    /// Starts the pod network and the node agent, each with its own client. `runtime` is set once
+    /// the container runtime answers.
     pub(crate) fn start(
         &self,
         kubelet_api: node::KubeletApiConfig,
@@ -322,8 +335,8 @@ impl Machine {
         agent.kubelet_api = Some(kubelet_api);
         agent.addresses = addresses.subscribe();
         let network = self.network(cluster, addresses);
-        if let Err(refusal) = name::remember(&self.directory(), &self.node_name) {
-            tasks.stop_with(&refusal.to_string());
+        if let Err(error) = name::record(&self.directory(), &self.node_name) {
+            tasks.stop_with(&error.to_string());
         }
         excluded_endpoints::follow(
             &agent.not_ready_pods,
@@ -334,7 +347,7 @@ impl Machine {
         let network = net::run(network, clients.network, clients.node.clone(), tasks.clone());
         tasks.spawn(Kind::Critical, "network", network);
         agent.runtime_description = runtime;
-        // The agent returns once the runtime answers; its tasks go on.
+        // `node::run` returns once the runtime answers; the tasks of the node keep running.
         tasks.spawn(Kind::Request, "node-start", {
             let tasks = tasks.clone();
             async move {
@@ -349,13 +362,13 @@ impl Machine {
         });
     }
 
-    /// The addresses of the node: all parts read them here, and the network tells when the machine gets others.
+    /// A channel with the addresses of the node; the network updates it when they change.
     pub(crate) fn addresses(&self) -> watch::Sender<Vec<IpAddr>> {
         watch::Sender::new(self.node_ips.clone())
     }
 
-    /// What pods do not reach under `--profile=hardened`: kubelets, the store and its other members; the API is reached
-    /// through its Service.
+    /// What pods cannot reach under `--profile=hardened`: kubelets, the store and its members. They
+    /// reach the API through its Service only.
     fn guard(&self, cluster: &ClusterSettings) -> net::Guard {
         net::Guard {
             closed: vec![self.args.kubelet_port, STORE_PORT, PEER_PORT],
@@ -390,7 +403,7 @@ impl Machine {
             cni_conf_dir: args.cni_conf_dir.clone(),
             cni_bin_dir: args.cni_bin_dir.clone(),
             mtu: None,
-            guard: self.hardened().then(|| self.guard(cluster)),
+            guard: self.is_hardened().then(|| self.guard(cluster)),
         }
     }
 
@@ -426,8 +439,8 @@ impl Machine {
             .as_deref()
             .map(|e| e.trim_start_matches("unix://").into());
         agent.runtime.grouped_shims = args.grouped_shims;
-        agent.hardened = self.hardened();
-        agent.runtime.short_streams = self.hardened();
+        agent.hardened = self.is_hardened();
+        agent.runtime.short_streams = self.is_hardened();
         agent.runtime.registries.clone_from(&self.registries);
         agent.runtime.registries_file = Some(args.private_registry.clone());
         agent.runtime.images_dir = directory.join("images");

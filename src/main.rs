@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use kube_lite::command_line::{self, Stop};
 use kube_lite::commands::{Command, Environment, Output};
-use kube_lite::error_catalogue::Refusal;
+use kube_lite::error_catalogue::CommandError;
 use kube_lite::process::{hardening, logging};
 
 fn main() -> ExitCode {
-    // The container runtime calls this same program as its network plugin.
+    // The container runtime executes this program as its network plugin.
     if net::is_cni_call() {
         return net::cni_main();
     }
@@ -21,12 +21,12 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     hardening::hide_arguments(&arguments);
     let arguments = hardening::reveal_arguments(arguments);
-    hardening::conceal();
+    hardening::harden_process();
     let code = match run(arguments, &lookup) {
         Ok(output) => print(&output),
-        Err(refusal) => {
-            logging::say(&refusal);
-            ExitCode::from(refusal.code)
+        Err(command_error) => {
+            logging::print_error(&command_error);
+            ExitCode::from(command_error.code)
         }
     };
     logging::finish();
@@ -36,14 +36,13 @@ fn main() -> ExitCode {
 fn run(
     arguments: Vec<std::ffi::OsString>,
     lookup: &dyn Fn(&str) -> Option<String>,
-) -> Result<Output, Refusal> {
+) -> Result<Output, CommandError> {
     let command = match command_line::parse(arguments, lookup) {
         Ok(parsed) => parsed.command,
         Err(Stop::Text(text)) => return Ok(text.into()),
-        Err(Stop::Refused(refusal)) => return Err(*refusal),
+        Err(Stop::Error(command_error)) => return Err(*command_error),
     };
-    let names: Vec<String> =
-        std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+    let names = || std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
     command.run(&Environment::new(lookup, &names))
 }
 

@@ -1,42 +1,43 @@
-//! What this machine must have for a node; each finding says how to mend it.
+//! The requirements of a node on its machine; each finding names its fix.
 
 use std::path::{Path, PathBuf};
 
 use crate::error_catalogue::{
-    BAD_CLOCK, Entry, KERNEL_DEFAULTS, NEED_ROOT, NO_CGROUPS, NO_KERNEL_FEATURE, NO_RUNTIME,
-    OLD_RUNC,
+    BAD_CLOCK, CatalogueEntry, KERNEL_DEFAULTS, NEED_ROOT, NO_CGROUPS, NO_KERNEL_FEATURE,
+    NO_RUNTIME, OLD_RUNC,
 };
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
+    /// The requirement is met.
     Pass,
-    /// Works, but not well.
+    /// The node runs with restrictions.
     Warning,
     /// The node cannot run.
     Fail,
 }
 
-/// One check.
+/// The result of one check.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the check.
     pub check: &'static str,
-    /// How it stands.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was found.
+    /// The finding in words.
     pub detail: String,
-    /// The refusal it leads to.
-    pub entry: Entry,
+    /// The error of a failed check.
+    pub entry: CatalogueEntry,
 }
 
 /// cgroup controllers that pods need.
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "memory", "pids"];
-/// Build time of this program is after this (2026-01-01): an earlier clock is wrong.
+/// 2026-01-01, which is before the build of this program: an earlier clock is wrong.
 const EARLIEST_SECONDS: u64 = 1_767_225_600;
 
-/// Settings of the kernel that the kubelet wants (`pkg/util/sysctl`), which upstream's sets unless it is to protect them.
+/// Kernel settings that the kubelet expects (`pkg/util/sysctl`). Upstream's kubelet sets them,
+/// unless it has --protect-kernel-defaults.
 const KERNEL_SETTINGS: [(&str, u64); 6] = [
     ("vm/overcommit_memory", 1),
     ("vm/panic_on_oom", 0),
@@ -46,7 +47,7 @@ const KERNEL_SETTINGS: [(&str, u64); 6] = [
     ("kernel/keys/root_maxbytes", 25_000_000),
 ];
 
-/// Where the node looks for programs.
+/// The directories of programs.
 #[derive(Debug, Clone)]
 pub struct Programs {
     /// `bin` in the data directory; searched first.
@@ -61,53 +62,59 @@ impl Programs {
     }
 }
 
-/// Checks this machine; `runtime` is the CRI endpoint given, if any. With `protect` other settings of
-/// the kernel than the kubelet's are no warning but a failure.
-pub fn check(runtime: Option<&str>, programs: &Programs, protect: bool) -> Vec<Finding> {
+/// Checks this machine; `runtime` is the CRI endpoint of the flag, if any. With `protect_defaults`
+/// other kernel settings than the kubelet's are a failure instead of a warning.
+pub fn check(runtime: Option<&str>, programs: &Programs, protect_defaults: bool) -> Vec<Finding> {
     vec![
         root(),
         cgroups(Path::new("/sys/fs/cgroup"), "/proc/cgroups"),
         file_systems(),
         clock(),
         containerd(runtime, programs),
-        engine(runtime, programs),
-        kernel_settings(Path::new("/proc/sys"), protect),
+        oci_runtime(runtime, programs),
+        kernel_settings(Path::new("/proc/sys"), protect_defaults),
     ]
 }
 
-fn kernel_settings(root: &Path, protect: bool) -> Finding {
+fn kernel_settings(root: &Path, protect_defaults: bool) -> Finding {
     let other: Vec<String> = KERNEL_SETTINGS
         .iter()
         .filter_map(|(file, want)| {
             let name = file.replace('/', ".");
             match std::fs::read_to_string(root.join(file)) {
                 Ok(text) if text.trim() == want.to_string() => None,
-                Ok(text) => Some(format!("{name}={} (wanted {want})", text.trim())),
-                // A kernel without keyrings has none to bound.
+                Ok(text) => Some(format!("{name}={} (expected {want})", text.trim())),
+                // A kernel without keyrings lacks their limits.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
                 Err(error) => Some(format!("{name} cannot be read: {error}")),
             }
         })
         .collect();
-    let fault = (!other.is_empty()).then(|| other.join(", "));
-    let found = finding("kernel", KERNEL_DEFAULTS, fault, "settings as the kubelet wants them");
-    match found.verdict {
-        Verdict::Fail if !protect => Finding { verdict: Verdict::Warning, ..found },
-        _ => found,
+    let failure = (!other.is_empty()).then(|| other.join(", "));
+    let result =
+        finding("kernel", KERNEL_DEFAULTS, failure, "settings as the kubelet expects them");
+    match result.verdict {
+        Verdict::Fail if !protect_defaults => Finding { verdict: Verdict::Warning, ..result },
+        _ => result,
     }
 }
 
-fn finding(check: &'static str, entry: Entry, fault: Option<String>, pass: &str) -> Finding {
-    match fault {
+fn finding(
+    check: &'static str,
+    entry: CatalogueEntry,
+    failure: Option<String>,
+    pass: &str,
+) -> Finding {
+    match failure {
         Some(detail) => Finding { check, verdict: Verdict::Fail, detail, entry },
         None => Finding { check, verdict: Verdict::Pass, detail: pass.to_owned(), entry },
     }
 }
 
 fn root() -> Finding {
-    let fault = (!nix::unistd::geteuid().is_root())
+    let failure = (!nix::unistd::geteuid().is_root())
         .then(|| format!("runs as uid {}", nix::unistd::geteuid()));
-    finding("root", NEED_ROOT, fault, "runs as root")
+    finding("root", NEED_ROOT, failure, "runs as root")
 }
 
 /// Version 2 lists its controllers in one file, version 1 has a hierarchy per controller.
@@ -118,9 +125,8 @@ fn cgroups(mount: &Path, table: &str) -> Finding {
         Some(list) => list.split_whitespace().any(|c| c == **controller),
         None => mount.join(controller).is_dir(),
     };
-    // cgroup v2 has no separate cpuset on all kernels built small; there the kernel table decides.
     let missing: Vec<&str> = CONTROLLERS.iter().filter(|c| !has(c)).copied().collect();
-    let fault = if missing.is_empty() {
+    let failure = if missing.is_empty() {
         None
     } else {
         let disabled = std::fs::read_to_string(table).unwrap_or_default();
@@ -135,7 +141,7 @@ fn cgroups(mount: &Path, table: &str) -> Finding {
     finding(
         "cgroups",
         NO_CGROUPS,
-        fault,
+        failure,
         &format!("cgroup {version} with {}", CONTROLLERS.join(", ")),
     )
 }
@@ -147,9 +153,9 @@ fn file_systems() -> Finding {
         .map(|u| u.release().to_string_lossy().into_owned())
         .unwrap_or_default();
     let module = Path::new("/lib/modules").join(&release).exists();
-    let fault = (!built_in && !module)
+    let failure = (!built_in && !module)
         .then(|| "no overlay file system in /proc/filesystems and no modules to load".to_owned());
-    finding("overlay", NO_KERNEL_FEATURE, fault, "overlay file systems")
+    finding("overlay", NO_KERNEL_FEATURE, failure, "overlay file systems")
 }
 
 fn clock() -> Finding {
@@ -163,33 +169,34 @@ fn clock() -> Finding {
 }
 
 fn containerd(runtime: Option<&str>, programs: &Programs) -> Finding {
-    let (fault, pass) = match (runtime, programs.find("containerd")) {
+    let (failure, pass) = match (runtime, programs.find("containerd")) {
         (Some(endpoint), _) => {
             let socket = endpoint.trim_start_matches("unix://");
             let missing = !Path::new(socket).exists();
             (missing.then(|| format!("{endpoint} does not exist")), endpoint.to_owned())
         }
-        (None, Some(found)) => (None, found.display().to_string()),
+        (None, Some(path)) => (None, path.display().to_string()),
         (None, None) => {
-            let place = programs.bin_dir.display();
-            (Some(format!("containerd is neither in {place} nor on PATH")), String::new())
+            let bin_dir = programs.bin_dir.display();
+            (Some(format!("containerd is neither in {bin_dir} nor on PATH")), String::new())
         }
     };
-    finding("runtime", NO_RUNTIME, fault, &pass)
+    finding("runtime", NO_RUNTIME, failure, &pass)
 }
 
-/// The version of runc, where the own containerd would use it; another runtime knows its own.
-fn engine(runtime: Option<&str>, programs: &Programs) -> Finding {
+/// The version of runc, if kube-lite's own containerd would use it. Another runtime chooses its
+/// own.
+fn oci_runtime(runtime: Option<&str>, programs: &Programs) -> Finding {
     let own = runtime.is_none() && programs.find("crun").is_none();
     let printed = programs.find("runc").filter(|_| own).and_then(|runc| {
         let output = std::process::Command::new(runc).arg("--version").output().ok()?;
         String::from_utf8(output.stdout).ok()
     });
-    let fault = printed.as_deref().and_then(node::runc_vulnerability);
-    let found = finding("engine", OLD_RUNC, fault, "no fault of its version is known");
-    match found.verdict {
-        Verdict::Fail => Finding { verdict: Verdict::Warning, ..found },
-        _ => found,
+    let failure = printed.as_deref().and_then(node::runc_vulnerability);
+    let result = finding("engine", OLD_RUNC, failure, "no vulnerability of its version is known");
+    match result.verdict {
+        Verdict::Fail => Finding { verdict: Verdict::Warning, ..result },
+        _ => result,
     }
 }
 
@@ -205,17 +212,18 @@ mod tests {
             .unwrap();
         let table = directory.path().join("cgroups");
         std::fs::write(&table, "cpuset\t0\t1\t1\nmemory\t0\t1\t0\n").unwrap();
-        let found = cgroups(directory.path(), table.to_str().unwrap());
-        assert_eq!(found.verdict, Verdict::Fail);
+        let result = cgroups(directory.path(), table.to_str().unwrap());
+        assert_eq!(result.verdict, Verdict::Fail);
         assert_eq!(
-            found.detail,
+            result.detail,
             "cgroup controllers missing: memory (disabled on the kernel command line)"
         );
     }
 
-    /// C3.18: other settings are told and never changed; with --protect-kernel-defaults there is no node on them.
+    /// Other settings are a warning and never changed; with --protect-kernel-defaults they are a
+    /// failure.
     #[test]
-    fn settings_of_the_kernel_are_told() {
+    fn other_kernel_settings_are_reported_and_not_changed() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         std::fs::create_dir_all(root.join("vm")).unwrap();
@@ -226,10 +234,10 @@ mod tests {
         assert_eq!(kernel_settings(root, true).verdict, Verdict::Pass);
         std::fs::write(root.join("vm/overcommit_memory"), "0\n").unwrap();
         std::fs::write(root.join("kernel/panic"), "0\n").unwrap();
-        let detail = "vm.overcommit_memory=0 (wanted 1), kernel.panic=0 (wanted 10)";
-        for (protect, verdict) in [(false, Verdict::Warning), (true, Verdict::Fail)] {
-            let found = kernel_settings(root, protect);
-            assert_eq!((found.verdict, found.detail.as_str()), (verdict, detail));
+        let detail = "vm.overcommit_memory=0 (expected 1), kernel.panic=0 (expected 10)";
+        for (protect_defaults, verdict) in [(false, Verdict::Warning), (true, Verdict::Fail)] {
+            let result = kernel_settings(root, protect_defaults);
+            assert_eq!((result.verdict, result.detail.as_str()), (verdict, detail));
         }
         assert_eq!(std::fs::read_to_string(root.join("kernel/panic")).unwrap(), "0\n");
     }
@@ -256,12 +264,15 @@ mod tests {
         std::fs::create_dir(&bin).unwrap();
         let file = bin.join("containerd");
         std::fs::write(&file, "").unwrap();
-        // A file that cannot be executed is no program.
+        // A file without execute permission is not a program.
         assert_eq!(containerd(None, &none).verdict, Verdict::Fail);
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
         for programs in [none, programs("other", &bin)] {
-            let found = containerd(None, &programs);
-            assert_eq!((found.verdict, found.detail), (Verdict::Pass, file.display().to_string()));
+            let result = containerd(None, &programs);
+            assert_eq!(
+                (result.verdict, result.detail),
+                (Verdict::Pass, file.display().to_string())
+            );
         }
     }
 }

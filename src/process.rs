@@ -1,4 +1,4 @@
-//! The process itself: its log, allocator, how it protects secrets, and why it ends.
+//! The process: its log, its allocator, the protection of secrets, and the reason for its end.
 
 pub mod allocator;
 pub(crate) mod end_reason;

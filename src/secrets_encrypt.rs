@@ -1,6 +1,8 @@
-//! Encryption at rest in operation: keys of several servers changed as one, and what `kube-lite secrets-encrypt` asks for.
+//! Encryption at rest: changes the keys of all servers together, and serves `kube-lite
+//! secrets-encrypt`.
 
 mod change;
+mod error;
 mod peers;
 pub(crate) mod socket;
 
@@ -12,22 +14,24 @@ use cluster::peers::PeerClient;
 use serde::{Deserialize, Serialize};
 use store::{Backend, Members};
 
-pub(crate) use peers::{Place, catch_up};
+pub(crate) use error::Error;
+pub(crate) use peers::{ServerKeys, catch_up};
 pub(crate) use socket::serve;
 
 /// Changes the keys of all servers, one change at a time.
-pub(crate) struct Sealing {
-    place: Arc<Place>,
+pub(crate) struct SecretsEncryption {
+    server_keys: Arc<ServerKeys>,
     store: Arc<dyn Backend>,
     members: Arc<Members>,
     calls: Arc<PeerClient>,
-    /// The file that says what is sealed instead of the server's own keys.
+    /// The file of `encryption-provider-config`, which replaces the server's own keys.
     file: Option<std::path::PathBuf>,
-    one: tokio::sync::Mutex<()>,
+    /// Held during a change.
+    running: tokio::sync::Mutex<()>,
     problems: Problems,
 }
 
-/// What `status` tells; k3s's names, and how much there is under which key.
+/// The output of `status`, with k3s's names, and the number of Secrets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) enable: bool,
@@ -38,49 +42,49 @@ pub(crate) struct Status {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) hasherror: Option<String>,
     pub(crate) secrets: usize,
-    /// Those that would be sealed otherwise now.
+    /// Secrets that would be stored with another key or encryption now.
     pub(crate) stale: usize,
     /// The file of `encryption-provider-config`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) file: Option<String>,
 }
 
-impl Sealing {
-    /// Of this server among its members.
+impl SecretsEncryption {
+    /// Creates the service of this server.
     pub(crate) fn new(
-        place: &Arc<Place>,
+        server_keys: &Arc<ServerKeys>,
         store: &Arc<dyn Backend>,
         members: &Arc<Members>,
         calls: &Arc<PeerClient>,
         file: Option<std::path::PathBuf>,
         problems: &Problems,
     ) -> Arc<Self> {
-        let sealing = Arc::new(Self {
-            place: Arc::clone(place),
+        let encryption = Arc::new(Self {
+            server_keys: Arc::clone(server_keys),
             store: Arc::clone(store),
             members: Arc::clone(members),
             calls: Arc::clone(calls),
             file,
-            one: tokio::sync::Mutex::default(),
+            running: tokio::sync::Mutex::default(),
             problems: problems.clone(),
         });
-        sealing.note();
-        // There is one of a process.
-        let _ = place.sealing.set(Arc::clone(&sealing));
-        sealing
+        encryption.report_unfinished_change();
+        // A process creates it once.
+        let _ = server_keys.encryption.set(Arc::clone(&encryption));
+        encryption
     }
 
     fn keys(&self) -> &Keys {
-        &self.place.keys
+        &self.server_keys.keys
     }
 
-    /// Says on the board whether a change waits to be finished.
-    fn note(&self) {
+    /// Reports in `kube-lite status` a change that was interrupted.
+    fn report_unfinished_change(&self) {
         let ring = self.keys().ring();
         let stage = ring.stage().name();
         let fix = match ring.active() {
-            Some(_) => "run `kube-lite secrets-encrypt rotate-keys`, which goes on where it was",
-            None => "run `kube-lite secrets-encrypt disable`, which goes on where it was",
+            Some(_) => "run `kube-lite secrets-encrypt rotate-keys` to resume it",
+            None => "run `kube-lite secrets-encrypt disable` to resume it",
         };
         match ring.unfinished() {
             true => {
@@ -92,19 +96,19 @@ impl Sealing {
         }
     }
 
-    /// How things are.
+    /// The state of encryption at rest on all servers.
     ///
     /// # Errors
-    /// The store's.
-    pub(crate) async fn status(&self) -> Result<Status, String> {
+    /// The store does not answer.
+    pub(crate) async fn status(&self) -> Result<Status, Error> {
         let ring = self.keys().ring();
-        let count = rewrite::count(&self.store, self.keys()).await.map_err(|e| e.to_string())?;
+        let count = rewrite::count(&self.store, self.keys()).await?;
         let mut differing = Vec::new();
         for (name, answer) in self.hashes().await {
             match answer {
                 Ok(hash) if hash == ring.hash() => {}
                 Ok(_) => differing.push(format!("{name} has other keys or another stage")),
-                Err(why) => differing.push(format!("{name} does not answer: {why}")),
+                Err(error) => differing.push(format!("{name} does not answer: {error}")),
             }
         }
         Ok(Status {
@@ -121,9 +125,9 @@ impl Sealing {
     }
 }
 
-impl Place {
-    /// With these keys; changes begin once a [`Sealing`] is made.
+impl ServerKeys {
+    /// Wraps the keys; they can be changed once a [`SecretsEncryption`] is created.
     pub(crate) fn new(keys: Arc<Keys>) -> Arc<Self> {
-        Arc::new(Self { keys, sealing: OnceLock::new() })
+        Arc::new(Self { keys, encryption: OnceLock::new() })
     }
 }

@@ -1,7 +1,9 @@
-//! Snapshots of the store as files in a folder, under k3s's names: taken, listed, deleted and pruned.
+//! Snapshots of the store as files in a folder and objects in an S3 bucket, with the names and
+//! formats of k3s.
 
+mod error;
 pub(crate) mod folder;
-pub(crate) mod places;
+pub(crate) mod locations;
 pub(crate) mod s3;
 mod schedule;
 pub(crate) mod socket;
@@ -15,30 +17,33 @@ use std::sync::Arc;
 use base::tasks::blocking;
 use store::Backend;
 
+use crate::error_catalogue::{BAD_VALUE, CommandError};
+
+pub(crate) use error::Error;
 pub(crate) use folder::{Folder, Snapshot};
-pub(crate) use places::Places;
+pub(crate) use locations::SnapshotLocations;
 pub(crate) use schedule::{Schedule, follow};
 pub(crate) use socket::serve;
 
-/// What is put behind the name of a compressed snapshot.
+/// Extension of a compressed snapshot.
 const COMPRESSED: &str = ".zip";
 
-/// How a server takes snapshots when nothing else is said.
+/// The snapshot settings of a server.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Folder.
+    /// The folder of the snapshots.
     pub(crate) folder: Folder,
-    /// First part of the names of scheduled snapshots.
+    /// Prefix of the names of scheduled snapshots.
     pub(crate) name: String,
-    /// When they are taken; `None` never.
+    /// When snapshots are taken; `None` for never.
     pub(crate) schedule: Option<Schedule>,
-    /// How many of them are kept; 0 keeps all.
+    /// Number of scheduled snapshots to keep; 0 keeps all.
     pub(crate) retention: usize,
-    /// Whether they are compressed.
+    /// Whether scheduled snapshots are compressed.
     pub(crate) compress: bool,
-    /// Name of this node, the second part of every name.
+    /// Name of this node, which follows the prefix in every name.
     pub(crate) node: String,
-    /// The bucket that has them, too.
+    /// The bucket in which snapshots are stored as well.
     pub(crate) s3: Option<s3::Settings>,
 }
 
@@ -46,35 +51,37 @@ pub struct Settings {
 pub(crate) struct Snapshots {
     store: Arc<dyn Backend>,
     pub(crate) settings: Settings,
-    one: tokio::sync::Mutex<()>,
+    /// Held while a snapshot is taken.
+    running: tokio::sync::Mutex<()>,
 }
 
 impl Snapshots {
-    /// Of this store.
+    /// Takes snapshots of this store.
     pub(crate) fn new(store: &Arc<dyn Backend>, settings: Settings) -> Arc<Self> {
         let store = Arc::clone(store);
-        Arc::new(Self { store, settings, one: tokio::sync::Mutex::default() })
+        Arc::new(Self { store, settings, running: tokio::sync::Mutex::default() })
     }
 
-    /// Takes one now, named after `name`, this node and the time; where it is, first in the folder.
+    /// Takes a snapshot now, named after `name`, this node and the time; its locations, the folder
+    /// first.
     ///
     /// # Errors
-    /// A sentence; nothing is left of it then, or it says that the folder has it and the bucket has not.
+    /// The snapshot was not taken, or it is in the folder but not in the bucket.
     pub(crate) async fn save(
         &self,
-        places: &Places,
+        locations: &SnapshotLocations,
         name: &str,
         compress: bool,
-    ) -> Result<Vec<Snapshot>, String> {
-        let saved = self.save_to(&places.folder, name, compress).await?;
-        let Some(bucket) = &places.bucket else { return Ok(vec![saved]) };
+    ) -> Result<Vec<Snapshot>, Error> {
+        let saved = self.save_to(&locations.folder, name, compress).await?;
+        let Some(bucket) = &locations.bucket else { return Ok(vec![saved]) };
         let path = saved.location.strip_prefix("file://").unwrap_or(&saved.location);
         match bucket.put(Path::new(path), &saved.name).await {
             Ok(uploaded) => {
-                tracing::info!(snapshot = uploaded.location, "snapshot uploaded");
+                tracing::info!(snapshot = uploaded.location, "snapshots: uploaded");
                 Ok(vec![saved, uploaded])
             }
-            Err(error) => Err(format!("{} is saved, but not uploaded: {error}", saved.location)),
+            Err(source) => Err(Error::NotUploaded { location: saved.location, source }),
         }
     }
 
@@ -83,16 +90,14 @@ impl Snapshots {
         folder: &Folder,
         name: &str,
         compress: bool,
-    ) -> Result<Snapshot, String> {
-        let _one =
-            self.one.try_lock().map_err(|_| "snapshot save already in progress".to_owned())?;
+    ) -> Result<Snapshot, Error> {
+        let _running = self.running.try_lock().map_err(|_| Error::InProgress)?;
         let base = format!("{name}-{}", self.settings.node);
-        let making = folder.clone();
-        let started = blocking(move || making.begin(&base)).await.map_err(|e| e.to_string())?;
-        let (name, temporary) = started?;
+        let target = folder.clone();
+        let (name, temporary) = blocking(move || target.start_file(&base)).await??;
         let taken = self.take(folder, &name, &temporary, compress).await;
         if taken.is_err() {
-            // The error that counts is the first.
+            // Only the first error is reported.
             let _ = std::fs::remove_file(&temporary);
         }
         taken
@@ -104,24 +109,45 @@ impl Snapshots {
         name: &str,
         temporary: &Path,
         compress: bool,
-    ) -> Result<Snapshot, String> {
-        let told = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", temporary.display());
-        let (path, made) = (temporary.to_owned(), std::fs::OpenOptions::new);
-        let open = move || made().read(true).write(true).create_new(true).mode(0o600).open(path);
-        let file = blocking(open).await.map_err(|e| told(&e))?.map_err(|e| told(&e))?;
-        let saved = self.store.save(file).await.map_err(|e| told(&e))?;
+    ) -> Result<Snapshot, Error> {
+        let path = temporary.to_owned();
+        let create = move || {
+            let mut options = std::fs::OpenOptions::new();
+            options.read(true).write(true).create_new(true).mode(0o600).open(path)
+        };
+        let failed = |source| Error::WriteFile { path: temporary.to_owned(), source };
+        let file = blocking(create).await?.map_err(failed)?;
+        let saved = self.store.save(file).await.map_err(failed)?;
         let (folder, name, temporary) = (folder.clone(), name.to_owned(), temporary.to_owned());
-        let ended = blocking(move || folder.end(&name, &temporary, compress)).await;
-        let snapshot = ended.map_err(|e| e.to_string())??;
+        let snapshot = blocking(move || folder.finish_file(&name, &temporary, compress)).await??;
         tracing::info!(
             snapshot = snapshot.location,
             revision = saved.revision,
             changes = saved.changes,
             bytes = snapshot.size,
-            "snapshot saved"
+            "snapshots: saved"
         );
         Ok(snapshot)
     }
+}
+
+/// Checks that the value of `--<flag>` can be part of the file name of a snapshot.
+///
+/// # Errors
+/// The name has other characters.
+pub(crate) fn check_name(flag: &str, name: &str) -> Result<(), CommandError> {
+    if is_valid_name(name) {
+        return Ok(());
+    }
+    Err(BAD_VALUE.usage_error(format!(
+        "--{flag}={name}: must be letters, digits, '-', '_' and '.', and must not begin with '.'"
+    )))
+}
+
+/// Whether a text can be (part of) the file name of a snapshot.
+fn is_valid_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(is_plain)
 }
 
 /// The default folder of a data directory.

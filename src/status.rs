@@ -1,4 +1,5 @@
-//! `kube-lite status`: what runs on this machine and what is wrong, over a local socket that needs no API.
+//! `kube-lite status`: what runs on this machine and what is wrong, over a local socket that needs
+//! no API.
 
 pub(crate) mod certificates;
 pub(crate) mod node;
@@ -19,12 +20,12 @@ pub use pods::PodLine;
 pub use render::render;
 
 use crate::control_socket;
-use crate::error_catalogue::Refusal;
+use crate::error_catalogue::CommandError;
 
 /// Version of the schema; increases when a field is removed or changes its meaning.
 pub(crate) const SCHEMA: u32 = 2;
 /// Largest answer in bytes; enough for ten thousand nodes.
-const ANSWER_MAX: u64 = 8 << 20;
+const RESPONSE_BYTES_MAX: u64 = 8 << 20;
 /// The socket of a server, and that of an agent, in the data directory.
 const SOCKETS: [&str; 2] = ["server/status.sock", "agent/status.sock"];
 
@@ -113,7 +114,7 @@ pub struct NodeLine {
 pub struct ServerLine {
     /// `host:port`.
     pub address: String,
-    /// How it stands.
+    /// The state of the connection.
     #[serde(flatten)]
     pub link: Link,
     /// Why it does not answer.
@@ -225,7 +226,8 @@ pub struct Status {
     /// The members of the store, where there are several; empty on agents and on a server alone.
     #[serde(default)]
     pub members: Vec<MemberLine>,
-    /// What runs containers here: `containerd 1.6.20 with crun`; `None` before it answers and without a node.
+    /// What runs containers here: `containerd 1.6.20 with crun`; `None` before it answers and
+    /// without a node.
     #[serde(default)]
     pub runtime: Option<String>,
     /// Pods that this machine has.
@@ -286,7 +288,7 @@ impl Status {
     }
 
     /// Adds the problems of certificates and sets the verdict.
-    pub(crate) fn judged(mut self) -> Self {
+    pub(crate) fn with_verdict(mut self) -> Self {
         self.problems.extend(self.certificates.iter().filter_map(certificates::problem));
         if !self.problems.is_empty() {
             self.verdict = Verdict::Degraded;
@@ -296,7 +298,7 @@ impl Status {
 }
 
 /// The problems that components of this process report, by key.
-pub(crate) fn found(tasks: &Tasks) -> Vec<(String, Problem)> {
+pub(crate) fn component_problems(tasks: &Tasks) -> Vec<(String, Problem)> {
     let problem = |(key, p): (String, base::Problem)| (key, Problem::new(p.what, p.fix));
     tasks.problems().list().into_iter().map(problem).collect()
 }
@@ -331,7 +333,7 @@ pub(crate) fn serve(
     role: Role,
     source: impl Source,
     tasks: &Tasks,
-) -> Result<(), Refusal> {
+) -> Result<(), CommandError> {
     let name = match role {
         Role::Server => SOCKETS[0],
         Role::Agent => SOCKETS[1],
@@ -339,24 +341,24 @@ pub(crate) fn serve(
     let source = Arc::new(source);
     control_socket::serve(data_dir.join(name), ("status", "status-answer"), tasks, move |stream| {
         let source = Arc::clone(&source);
-        async move { control_socket::reply(stream, &source.status().await).await }
+        async move { control_socket::write_response(stream, &source.status().await).await }
     })
 }
 
 /// Queries the process of this data directory; `None` if none answers.
-pub async fn ask(data_dir: &Path) -> Option<Status> {
+pub async fn query(data_dir: &Path) -> Option<Status> {
     for name in SOCKETS {
-        if let Some(status) = ask_at(&data_dir.join(name)).await {
+        if let Some(status) = query_socket(&data_dir.join(name)).await {
             return Some(status);
         }
     }
     None
 }
 
-async fn ask_at(socket: &PathBuf) -> Option<Status> {
+async fn query_socket(socket: &PathBuf) -> Option<Status> {
     let stream = UnixStream::connect(socket).await.ok()?;
     let mut text = Vec::new();
-    let read = stream.take(ANSWER_MAX).read_to_end(&mut text).await;
+    let read = stream.take(RESPONSE_BYTES_MAX).read_to_end(&mut text).await;
     read.ok().and_then(|_| serde_json::from_slice(&text).ok())
 }
 
@@ -366,7 +368,7 @@ pub async fn wait_ready(data_dir: &Path, timeout: Duration) -> Option<Status> {
     let mut backoff = base::Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
     let never = base::Shutdown::new();
     loop {
-        let status = ask(data_dir).await;
+        let status = query(data_dir).await;
         let done = status.as_ref().is_some_and(|s| s.ready);
         if done || base::clock::now() >= deadline {
             return status;

@@ -4,17 +4,17 @@ use cluster::join::ServerAddress;
 use cluster::token::{self, Token};
 
 use crate::command_line::{AgentArgs, Locations, read_token};
-use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN};
+use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, CommandError, SHORT_TOKEN};
 use crate::machine::Machine;
 
-/// What an agent runs with.
+/// The configuration of an agent.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// This machine as a node.
     pub machine: Machine,
-    /// The server to join; not needed by who has joined.
+    /// The server to join; optional once the agent has joined.
     pub server: Option<ServerAddress>,
-    /// What to join with; not needed by who has joined.
+    /// The join token; optional once the agent has joined.
     pub token: Option<Token>,
 }
 
@@ -22,10 +22,10 @@ impl Config {
     /// Checks the flags.
     ///
     /// # Errors
-    /// The first flag that does not make sense, by name.
-    pub fn new(args: AgentArgs, locations: &Locations) -> Result<Self, Refusal> {
+    /// The first invalid flag, by name.
+    pub fn new(args: AgentArgs, locations: &Locations) -> Result<Self, CommandError> {
         let bad =
-            |value: &str, why: &str| BAD_VALUE.refuse_usage(format!("--server={value}: {why}"));
+            |value: &str, why: &str| BAD_VALUE.usage_error(format!("--server={value}: {why}"));
         let server: Option<ServerAddress> = args
             .server
             .as_deref()
@@ -34,10 +34,10 @@ impl Config {
         let token = read_token("token", args.token.as_ref(), args.token_file.as_deref())?
             .map(|text| token::parse(text.reveal()))
             .transpose()
-            .map_err(|e| BAD_TOKEN.refuse_usage(format!("the token: {e}")))?;
+            .map_err(|e| BAD_TOKEN.usage_error(format!("the token: {e}")))?;
         if token.as_ref().is_some_and(|t| t.ca_hash.is_none()) && !args.insecure_join {
             let text = "the token has no CA hash, so the agent would trust any server";
-            return Err(SHORT_TOKEN.refuse_usage(text));
+            return Err(SHORT_TOKEN.usage_error(text));
         }
         let machine = Machine::new(&args.general, args.node, locations)?;
         Ok(Self { machine, server, token })
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_without_a_hash_needs_to_be_asked_for() {
+    fn a_token_without_a_hash_needs_insecure_join() {
         let server = "--server=https://a";
         assert!(config(&[server, "--token=a-short-one"]).unwrap_err().starts_with("error[KL0422]"));
         assert!(config(&[server, "--token=a-short-one", "--insecure-join"]).is_ok());

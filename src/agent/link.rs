@@ -1,4 +1,4 @@
-//! How this agent reaches its servers: the one place where connections are chosen and transports are made.
+//! Connections of an agent to its servers: the list of servers, tunnels and clients.
 
 use std::sync::Arc;
 
@@ -17,66 +17,69 @@ use cluster::tunnel::allow::LocalMachine;
 use rustls::ClientConfig;
 use tokio::sync::watch;
 
-use crate::agent::Lives;
+use crate::agent::ReloadableCerts;
 use crate::agent::config::Config;
 use crate::certificates::renewal::Addresses;
-use crate::error_catalogue::{DATA_DIR, Refusal};
+use crate::error_catalogue::{CommandError, DATA_DIR};
 use crate::machine::Clients;
-use crate::status::{Link as Standing, ServerLine};
+use crate::status::{Link as LinkState, ServerLine};
 
-/// Every connection leads to one server, whatever host is asked for.
-pub(super) struct To(pub(super) ServerAddress);
+/// Dials one server, whatever the host.
+pub(super) struct FixedServer(pub(super) ServerAddress);
 
 #[async_trait]
-impl Dial for To {
+impl Dial for FixedServer {
     async fn dial(&self, _: &str, _: u16) -> std::io::Result<BoxIo> {
         Tcp.dial(&self.0.host, self.0.port).await
     }
 }
 
-/// Connections to servers.
+/// The servers of this agent and the connections to them.
 pub(super) struct Link {
     servers: Servers,
+    /// The server that messages name.
     server: ServerAddress,
+    /// Digest of the cluster's settings, as a server reports it over the tunnel.
     settings: watch::Sender<String>,
 }
 
 impl Link {
-    /// Leads to the servers that are remembered, that the cluster told at the join, and that the flag names.
+    /// Opens the list of servers: the stored ones, those in the answer to the join, and that of the
+    /// flag.
     ///
     /// # Errors
-    /// When what is remembered is no address, or cannot be read.
-    pub(super) fn new(config: &Config, joined: &Joined) -> Result<Self, Refusal> {
+    /// The stored list cannot be read.
+    pub(super) fn new(config: &Config, joined: &Joined) -> Result<Self, CommandError> {
         let server: ServerAddress = match &config.server {
             Some(server) => server.clone(),
-            None => joined.server.parse().map_err(|e| DATA_DIR.refuse(e))?,
+            None => joined.server.parse().map_err(|e| DATA_DIR.error(e))?,
         };
         let servers = Servers::open(&config.machine.directory(), Some(&server.to_string()))
-            .map_err(|e| DATA_DIR.refuse(e))?;
+            .map_err(|e| DATA_DIR.error(e))?;
         if servers.addresses().borrow().len() == 1 {
-            // Nothing is remembered yet but what was told at the join.
+            // No list is stored yet.
             servers.set_addresses(&joined.settings.servers);
         }
         Ok(Self { servers, server, settings: watch::Sender::default() })
     }
 
-    /// What makes the connections.
+    /// Dials the servers.
     pub(super) fn dial(&self) -> Arc<dyn Dial> {
         Arc::new(self.servers.clone())
     }
 
-    /// Keeps the list of servers and a tunnel to each of them.
+    /// Follows the list of servers and keeps a tunnel to each of them.
     ///
     /// # Errors
-    /// When the remembered CA cannot be used.
+    /// The stored CA cannot be used.
     pub(super) fn start(
         &self,
         config: &Config,
-        lives: &Lives,
+        certs: &ReloadableCerts,
         clients: &Clients,
         addresses: Addresses,
         tasks: &Tasks,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CommandError> {
         let machine = &config.machine;
         let remember = self.servers.clone().persist(tasks.shutdown().clone());
         tasks.spawn(Kind::Critical, "servers", remember);
@@ -84,7 +87,7 @@ impl Link {
         servers::follow(&self.servers, &informers, tasks);
         let agent = tunnel::Agent {
             servers: self.servers.clone(),
-            tls: client_tls(&lives.servers, &lives.kubelet_client)?,
+            tls: client_tls(&certs.servers, &certs.kubelet_client)?,
             own: LocalMachine {
                 node: machine.node_name.clone(),
                 addresses,
@@ -98,12 +101,12 @@ impl Link {
         Ok(())
     }
 
-    /// What `status` shows of servers.
-    pub(super) fn known(&self) -> crate::agent::status::Servers {
+    /// The servers for `kube-lite status`.
+    pub(super) fn server_lines(&self) -> crate::agent::status::Servers {
         let servers = self.servers.clone();
         let line = |s: ServerState| ServerLine {
             address: s.address,
-            link: Standing {
+            link: LinkState {
                 state: s.state.name().to_owned(),
                 since_seconds: Some(s.since_seconds),
             },
@@ -112,7 +115,7 @@ impl Link {
         Box::new(move || servers.states().into_iter().map(line).collect())
     }
 
-    /// A digest of the settings that the cluster has, told anew when a server says another one.
+    /// Digest of the cluster's settings; changes when a server reports another one.
     pub(super) fn settings(&self) -> watch::Receiver<String> {
         self.settings.subscribe()
     }
@@ -122,35 +125,35 @@ impl Link {
         self.servers.answering()
     }
 
-    /// The server as messages name it.
+    /// The server that messages name.
     pub(super) fn server(&self) -> &ServerAddress {
         &self.server
     }
 
-    /// A client that proves itself with `cert`.
+    /// A client that authenticates with `cert`.
     ///
     /// # Errors
-    /// When the remembered CA cannot be used.
+    /// The stored CA cannot be used.
     pub(super) fn client(
         &self,
         trusted: &Arc<trust::Servers>,
         cert: &Arc<LiveCert>,
         agent: &str,
-    ) -> Result<Client, Refusal> {
+    ) -> Result<Client, CommandError> {
         let tls = client_tls(trusted, cert)?;
         let base = format!("https://{SERVER_NAME}");
         let transport =
-            HttpsTransport::over(self.dial(), &base, tls, "").map_err(|e| DATA_DIR.refuse(e))?;
+            HttpsTransport::over(self.dial(), &base, tls, "").map_err(|e| DATA_DIR.error(e))?;
         let transport: Arc<dyn Transport> = Arc::new(transport);
         Ok(Client::new(transport, agent))
     }
 }
 
-/// Trusts the cluster's servers and shows `cert`.
+/// TLS that trusts the servers of the cluster and presents `cert`.
 fn client_tls(
     trusted: &Arc<trust::Servers>,
     cert: &Arc<LiveCert>,
-) -> Result<ClientConfig, Refusal> {
+) -> Result<ClientConfig, CommandError> {
     tls::following_client(Arc::clone(trusted), Some(Arc::clone(cert)), &[])
-        .map_err(|e| DATA_DIR.refuse(e))
+        .map_err(|e| DATA_DIR.error(e))
 }

@@ -1,4 +1,5 @@
-//! The certificates of an agent: looked after with a server at each start, and renewed before they end.
+//! Renews the certificates of an agent: checked with a server at each start, and renewed before
+//! they expire.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,30 +15,31 @@ use cluster::token::Token;
 use parking_lot::Mutex;
 use settings::ClusterSettings;
 
-use super::Lives;
+use super::ReloadableCerts;
 use super::link::Link;
 use crate::agent::config::Config;
 use crate::agent::first_join::machine;
-use crate::certificates::renewal::{Addresses, Renew, moved};
-use crate::error_catalogue::{DATA_DIR, OTHER_CA, Refusal};
-use crate::join::refusal;
+use crate::certificates::renewal::{Addresses, Renew, RenewalError, addresses_changed};
+use crate::error_catalogue::{CommandError, DATA_DIR, OTHER_CA};
+use crate::join::command_error;
 
-/// First and longest wait between attempts of the look at the start; the longest is seldom, for it may last for days.
-const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// First and longest delay between attempts to reach a server after the start, which may be
+/// unreachable for days.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// The problem that a server refuses this node.
-const REFUSED: &str = "join/refused";
-/// The problem that this node runs with old settings.
-const SETTINGS: &str = "join/settings";
+/// Key of the problem that a server rejects this node.
+const REJECTED_PROBLEM: &str = "join/refused";
+/// Key of the problem that this node runs with former settings.
+const SETTINGS_PROBLEM: &str = "join/settings";
 
-/// What is renewed.
-struct Certificates {
+/// The certificates of this agent, and what renewing them needs.
+struct AgentCertificates {
     directory: PathBuf,
     machine: Machine,
     server: ServerAddress,
     dial: Arc<dyn Dial>,
     token: Option<Token>,
-    lives: Lives,
+    certs: ReloadableCerts,
     addresses: Addresses,
     joined: Mutex<Joined>,
     /// The settings of the cluster that this node runs with.
@@ -45,27 +47,27 @@ struct Certificates {
     problems: Problems,
 }
 
-/// Starts the task; with `look`, asks a server in the background at once, whether the node may still join and whether
-/// something has changed.
+/// Starts the renewal task. With `check_now` it asks a server at once, in the background, whether
+/// the node may still join and whether anything has changed.
 ///
 /// # Errors
-/// When the node password cannot be read.
+/// The node password cannot be read.
 pub(super) fn start(
     config: &Config,
     joined: Joined,
-    lives: Lives,
+    certs: ReloadableCerts,
     addresses: Addresses,
     link: &Link,
-    look: bool,
+    check_now: bool,
     tasks: &Tasks,
-) -> Result<(), Refusal> {
-    let certificates = Arc::new(Certificates {
+) -> Result<(), CommandError> {
+    let certificates = Arc::new(AgentCertificates {
         directory: config.machine.directory(),
-        machine: machine(config).map_err(|e| DATA_DIR.refuse(e))?,
+        machine: machine(config).map_err(|e| DATA_DIR.error(e))?,
         server: link.server().clone(),
         dial: link.dial(),
         token: config.token.clone(),
-        lives,
+        certs,
         addresses,
         running: joined.settings.clone(),
         problems: tasks.problems().clone(),
@@ -74,16 +76,16 @@ pub(super) fn start(
     let (own, shutdown) = (Arc::clone(&certificates), tasks.shutdown().clone());
     let mut settings = link.settings();
     tasks.spawn(Kind::Request, "rejoin", async move {
-        let mut look = look;
+        let mut is_due = check_now;
         loop {
-            if look && !own.look(&shutdown).await {
+            if is_due && !own.refresh_until_answered(&shutdown).await {
                 break;
             }
             tokio::select! {
                 changed = settings.changed() => if changed.is_err() { break },
                 () = shutdown.requested() => break,
             }
-            look = *settings.borrow_and_update() != own.joined.lock().digest();
+            is_due = *settings.borrow_and_update() != own.joined.lock().digest();
         }
         Ok::<(), std::convert::Infallible>(())
     });
@@ -92,67 +94,71 @@ pub(super) fn start(
 }
 
 #[async_trait]
-impl Renew for Arc<Certificates> {
+impl Renew for Arc<AgentCertificates> {
     fn is_due(&self, now: u64) -> bool {
         self.joined.lock().is_due(now)
     }
 
-    async fn asked(&self) {
+    async fn renewal_requested(&self) {
         let named = self.joined.lock().addresses.clone();
-        moved(&self.addresses, &named).await;
+        addresses_changed(&self.addresses, &named).await;
     }
 
-    async fn renew(&self, _: u64) -> Result<(), String> {
-        self.refresh().await.map_err(|e| e.to_string())
+    async fn renew(&self, _: u64) -> Result<(), RenewalError> {
+        self.refresh().await.map_err(RenewalError::new)
     }
 }
 
-impl Certificates {
-    /// Asks until a server has answered; `false` at shutdown.
-    async fn look(&self, shutdown: &Shutdown) -> bool {
-        let mut backoff = Backoff::new(WAIT.0, WAIT.1);
+impl AgentCertificates {
+    /// Repeats [`Self::refresh`] until a server answers; `false` at shutdown.
+    async fn refresh_until_answered(&self, shutdown: &Shutdown) -> bool {
+        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
         loop {
             let outcome = tokio::select! {
                 outcome = self.refresh() => outcome,
                 () = shutdown.requested() => return false,
             };
             match outcome {
-                Ok(()) => self.problems.clear(REFUSED),
-                // A clock is set some while after the start.
+                Ok(()) => self.problems.clear(REJECTED_PROBLEM),
+                // The clock may be set some while after the start.
                 Err(error) if error.is_transient() || matches!(error, Error::Clock(_)) => {
-                    tracing::debug!(%error, "no server can be asked, this node goes on");
+                    tracing::debug!(%error, "certificates: no server answers, retrying");
                     if !backoff.wait_or(shutdown, self.dial.back()).await {
                         return false;
                     }
                     continue;
                 }
-                // The tunnels say so, too, for as long as it is so.
-                Err(error @ Error::WrongCa { .. }) => tracing::error!("{}", OTHER_CA.refuse(error)),
+                // The tunnels report this problem as long as it lasts.
+                Err(error @ Error::WrongCa { .. }) => tracing::error!("{}", OTHER_CA.error(error)),
                 Err(error) => {
-                    let refusal = refusal(error);
-                    tracing::error!("{refusal}");
-                    self.problems.put(REFUSED, refusal.particulars, refusal.entry.fix);
+                    let command_error = command_error(error);
+                    tracing::error!("{command_error}");
+                    self.problems.put(
+                        REJECTED_PROBLEM,
+                        command_error.particulars,
+                        command_error.entry.fix,
+                    );
                 }
             }
             return true;
         }
     }
 
-    /// Says which settings this node would take at its next start.
-    fn tell_settings(&self, now: &ClusterSettings) {
+    /// Reports settings that take effect at the next start of this node.
+    fn report_changed_settings(&self, now: &ClusterSettings) {
         let changed = self.running.differences(now);
         if changed.is_empty() {
-            return self.problems.clear(SETTINGS);
+            return self.problems.clear(SETTINGS_PROBLEM);
         }
         let what = format!(
-            "settings of the cluster have changed ({}), and this node runs with those of its start",
+            "settings of the cluster have changed ({}), and this node still runs with the former ones",
             changed.join(", ")
         );
-        let fix = "restart kube-lite on this machine, its pods go on: systemctl restart kube-lite";
-        self.problems.put(SETTINGS, what, fix);
+        let fix = "restart kube-lite on this machine (`systemctl restart kube-lite`); its pods keep running";
+        self.problems.put(SETTINGS_PROBLEM, what, fix);
     }
 
-    /// Asks for certificates of the same keys; they are kept when there is something new in the answer.
+    /// Requests certificates for the same keys, and stores the answer if anything in it is new.
     async fn refresh(&self) -> Result<(), Error> {
         let own = |e: &dyn std::fmt::Display| Error::Local(e.to_string());
         let old = self.joined.lock().clone();
@@ -160,7 +166,7 @@ impl Certificates {
         let addresses = self.addresses.borrow().clone();
         let machine = Machine { addresses, ..self.machine.clone() };
         let ask = machine.join_request(&keys).map_err(|e| own(&e))?;
-        let as_node = Some(Arc::clone(&self.lives.kubelet_client));
+        let as_node = Some(Arc::clone(&self.certs.kubelet_client));
         let ask_with = |authorization, cert: Option<Arc<LiveCert>>| {
             let (dial, server, server_ca) = (&*self.dial, &self.server, &*old.server_ca);
             join::send_join_request(
@@ -169,19 +175,19 @@ impl Certificates {
             )
         };
         let answer = match (ask_with(None, as_node).await, &self.token) {
-            // The certificate ended while the machine was away.
+            // The certificate expired while the machine was offline.
             (Err(Error::Refused { reason, .. }), Some(token)) if reason == reason::WRONG_TOKEN => {
                 ask_with(Some(&token.authorization()), None).await?
             }
             (Err(Error::WrongCa { server, .. }), _) => {
-                let why = "its certificate is not one of the CA that this node joined with".into();
+                let why = "its certificate is not from the CA that this node joined with".into();
                 return Err(Error::WrongCa { server, why });
             }
             (outcome, _) => outcome?,
         };
         let fresh = Joined::new(&machine, &self.server, &keys, answer).map_err(|e| own(&e))?;
-        self.tell_settings(&fresh.settings);
-        // A server of the CA that is known said so: the CA of a cluster changes by being vouched for by the one before.
+        self.report_changed_settings(&fresh.settings);
+        // A server with the trusted CA sent them: the former CA of a cluster signs the new one.
         let other_ca = fresh.server_ca != old.server_ca || fresh.client_ca != old.client_ca;
         let changed = other_ca
             || fresh.settings != old.settings
@@ -194,16 +200,18 @@ impl Certificates {
         let stored = base::tasks::blocking(move || kept.store(&directory)).await;
         stored.map_err(|e| own(&e))?.map_err(|e| own(&e))?;
         if other_ca {
-            self.lives.servers.set(&fresh.server_ca).map_err(|e| own(&e))?;
-            self.lives.clients.set(&fresh.client_ca).map_err(|e| own(&e))?;
-            tracing::info!("the CAs of the cluster have changed, new connections use them");
+            self.certs.servers.set(&fresh.server_ca).map_err(|e| own(&e))?;
+            self.certs.clients.set(&fresh.client_ca).map_err(|e| own(&e))?;
+            tracing::info!(
+                "certificates: the CAs of the cluster have changed, new connections use them"
+            );
         }
-        let lives = [
-            (&self.lives.kubelet_client, &fresh.kubelet_client),
-            (&self.lives.kubelet_serving, &fresh.kubelet_serving),
-            (&self.lives.proxy_client, &fresh.proxy_client),
+        let pairs = [
+            (&self.certs.kubelet_client, &fresh.kubelet_client),
+            (&self.certs.kubelet_serving, &fresh.kubelet_serving),
+            (&self.certs.proxy_client, &fresh.proxy_client),
         ];
-        for (live, leaf) in lives {
+        for (live, leaf) in pairs {
             live.set(leaf).map_err(|e| own(&e))?;
         }
         *self.joined.lock() = fresh;
@@ -221,11 +229,11 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::watch;
 
-    /// Every connection is to a server that answers everything with this.
-    struct Stand(Arc<rustls::ServerConfig>, String);
+    /// A server that answers every request with the same text.
+    struct FakeServer(Arc<rustls::ServerConfig>, String);
 
     #[async_trait]
-    impl Dial for Stand {
+    impl Dial for FakeServer {
         async fn dial(&self, _: &str, _: u16) -> std::io::Result<BoxIo> {
             let (ours, theirs) = tokio::io::duplex(64 * 1024);
             let (tls, answer) = (Arc::clone(&self.0), self.1.clone());
@@ -243,10 +251,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn certificates_near_their_end_are_replaced_while_they_serve() {
+    async fn certificates_near_expiry_are_replaced_while_in_use() {
         let dir = tempfile::tempdir().unwrap();
         let names = Names { cluster_domain: "cluster.local".into(), ..Names::default() };
-        let certs = certs::ensure(dir.path(), &names).unwrap();
+        let issuer = certs::ensure(dir.path(), &names).unwrap();
         let machine = Machine {
             name: "edge2".into(),
             password: cluster::password::new(),
@@ -267,7 +275,7 @@ mod tests {
         let ask = machine.join_request(&keys).unwrap();
         let now = pki::now();
         let sign = |settings: &ClusterSettings, at| {
-            join::sign(&certs, &ask, settings.clone(), at).unwrap()
+            join::sign(&issuer, &ask, settings.clone(), at).unwrap()
         };
         let server: ServerAddress = "https://192.0.2.2".parse().unwrap();
         // Issued 300 days ago: 65 are left, renewal starts at 90.
@@ -276,7 +284,7 @@ mod tests {
         let running = settings.clone();
         let digest = |settings: &ClusterSettings| join::digest(settings, "", "");
         assert_eq!(digest(&running), digest(&settings));
-        // Servers are followed while a node runs, the proxy is not.
+        // A node follows the list of servers while it runs, but not the other settings.
         settings.servers.push("192.0.2.2:6443".into());
         assert_eq!(
             (digest(&running), running.differences(&settings)),
@@ -286,15 +294,15 @@ mod tests {
         assert_ne!(digest(&running), digest(&settings));
         let body = serde_json::to_string(&sign(&settings, now)).unwrap();
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        let tls = tls::server(Arc::clone(&certs.serving), &[], &["http/1.1"]).unwrap();
-        let (moves, addresses) = watch::channel(machine.addresses.clone());
-        let certificates = Arc::new(Certificates {
+        let tls = tls::server(Arc::clone(&issuer.serving), &[], &["http/1.1"]).unwrap();
+        let (sender, addresses) = watch::channel(machine.addresses.clone());
+        let certificates = Arc::new(AgentCertificates {
             directory: dir.path().join("agent"),
             machine,
             server,
-            dial: Arc::new(Stand(Arc::new(tls), answer)),
+            dial: Arc::new(FakeServer(Arc::new(tls), answer)),
             token: None,
-            lives: Lives::new(&joined).unwrap(),
+            certs: ReloadableCerts::new(&joined).unwrap(),
             addresses,
             joined: Mutex::new(joined),
             running: running.clone(),
@@ -303,15 +311,17 @@ mod tests {
         assert!(certificates.is_due(now));
         certificates.renew(now).await.unwrap();
         let problems = || certificates.problems.list();
-        assert!(problems()[0].1.what.contains("have changed (service proxy), and this node runs"));
-        certificates.tell_settings(&running);
+        assert!(
+            problems()[0].1.what.contains("have changed (service proxy), and this node still runs")
+        );
+        certificates.report_changed_settings(&running);
         assert_eq!(problems(), []);
         assert!(!certificates.is_due(now));
         let kept = Joined::load(&certificates.directory).unwrap().unwrap();
         assert!(kept.kubelet_client.not_after > i64::try_from(now).unwrap() + 364 * 24 * 60 * 60);
-        // The machine moves: that asks for a renewal, and the renewal answers it.
-        moves.send_replace(vec!["192.0.2.8".parse().unwrap()]);
-        certificates.asked().await;
+        // A new address of the machine requests a renewal.
+        sender.send_replace(vec!["192.0.2.8".parse().unwrap()]);
+        certificates.renewal_requested().await;
         certificates.renew(now).await.unwrap();
         let kept = Joined::load(&certificates.directory).unwrap().unwrap();
         assert_eq!(kept.addresses, ["192.0.2.8".parse::<std::net::IpAddr>().unwrap()]);

@@ -10,13 +10,13 @@ use base::Tasks;
 use client::Client;
 use cluster::tunnel::agent::PROBLEMS;
 
-use crate::error_catalogue::Refusal;
+use crate::error_catalogue::CommandError;
 use crate::machine::Machine;
 use crate::server::status::node_line;
 use crate::status::{self, NodeLine, Problem, Role, ServerLine, Source, Status, certificates};
 
 /// Timeout of the request for the node.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Lists the known servers.
 pub(super) type Servers = Box<dyn Fn() -> Vec<ServerLine> + Send + Sync>;
@@ -32,7 +32,7 @@ pub(super) fn serve(
     servers: Servers,
     runtime: Arc<OnceLock<String>>,
     tasks: &Tasks,
-) -> Result<(), Refusal> {
+) -> Result<(), CommandError> {
     let source = Agent {
         node: machine.node_name.clone(),
         kubelet_root: machine.args.kubelet_root_dir.clone(),
@@ -47,6 +47,7 @@ pub(super) fn serve(
     status::serve(&machine.data_dir, Role::Agent, source, tasks)
 }
 
+/// The source of an agent's status.
 struct Agent {
     node: String,
     kubelet_root: PathBuf,
@@ -69,18 +70,16 @@ enum NodeReply {
 }
 
 impl Agent {
-    async fn ask(&self) -> NodeReply {
-        let asked = tokio::time::timeout(ANSWER_MAX, self.client.get::<Node>("", &self.node)).await;
-        match asked {
+    async fn query_node(&self) -> NodeReply {
+        let reply = tokio::time::timeout(TIMEOUT, self.client.get::<Node>("", &self.node)).await;
+        match reply {
             Ok(Ok(node)) => {
                 let value = serde_json::to_value(&node).unwrap_or_default();
                 NodeReply::Found(Box::new(node_line(&self.node, &value)))
             }
             Ok(Err(client::Error::Api(status))) => NodeReply::Rejected(status.message.clone()),
             Ok(Err(error)) => NodeReply::Unreachable(error.to_string()),
-            Err(_) => {
-                NodeReply::Unreachable(format!("no answer within {} s", ANSWER_MAX.as_secs()))
-            }
+            Err(_) => NodeReply::Unreachable(format!("no answer within {} s", TIMEOUT.as_secs())),
         }
     }
 }
@@ -91,14 +90,14 @@ impl Source for Agent {
         let mut status = Status::new(Role::Agent);
         status.runtime = self.runtime.get().cloned();
         status.without_effect.clone_from(&self.without_effect);
-        let reply = self.ask().await;
+        let reply = self.query_node().await;
         status.servers = (self.servers)();
         let name = &self.node;
-        let mut found = status::found(&self.tasks);
-        let (ready, problem) = judge(name, &reply, &status.servers, &mut found);
+        let mut reported = status::component_problems(&self.tasks);
+        let (ready, problem) = check_reply(name, &reply, &status.servers, &mut reported);
         status.ready = ready;
         status.problems.extend(problem);
-        status.problems.extend(found.into_iter().map(|(_, problem)| problem));
+        status.problems.extend(reported.into_iter().map(|(_, problem)| problem));
         status.from_last_known_state = matches!(reply, NodeReply::Unreachable(_));
         if let NodeReply::Found(line) = reply {
             status.nodes.push(*line);
@@ -111,25 +110,25 @@ impl Source for Agent {
             status.problems.extend(status::node::plugin_socket(socket).await);
         }
         let (root, directory) = (self.kubelet_root.clone(), self.directory.clone());
-        let found = base::tasks::blocking(move || {
+        let files = base::tasks::blocking(move || {
             let now = base::pki::now();
             (status::pods_in(&root), certificates::list(&[&directory], now))
         })
         .await;
-        if let Ok((pods, certificates)) = found {
+        if let Ok((pods, certificates)) = files {
             (status.pods, status.certificates) = (Some(pods), certificates);
         }
-        status.judged()
+        status.with_verdict()
     }
 }
 
 /// Whether the node is ready, and its problem. If no server answers, this replaces the problems of
-/// each server in `found`.
-fn judge(
+/// each server in `reported`.
+fn check_reply(
     name: &str,
     reply: &NodeReply,
     servers: &[ServerLine],
-    found: &mut Vec<(String, Problem)>,
+    reported: &mut Vec<(String, Problem)>,
 ) -> (bool, Option<Problem>) {
     match reply {
         NodeReply::Found(line) if line.state == "Ready" => (true, None),
@@ -144,9 +143,9 @@ fn judge(
         }
         NodeReply::Unreachable(why) => {
             let addresses: Vec<&str> = servers.iter().map(|s| s.address.as_str()).collect();
-            let known = addresses.join(", ");
+            let addresses_text = addresses.join(", ");
             let mut fixes = Vec::new();
-            found.retain(|(key, problem)| {
+            reported.retain(|(key, problem)| {
                 let of_server = key.starts_with(PROBLEMS);
                 if of_server {
                     fixes.push(problem.fix.clone());
@@ -162,7 +161,7 @@ fn judge(
             let fix = match fixes.as_slice() {
                 [one] => one.clone(),
                 _ => format!(
-                    "check that kube-lite runs on {known} and that this machine can reach it"
+                    "check that kube-lite runs on {addresses_text} and that this machine can reach it"
                 ),
             };
             (false, Some(Problem::new(what, fix)))
@@ -182,29 +181,33 @@ mod tests {
             link: Link { state: "unreachable".into(), since_seconds: None },
             error: error.map(str::to_owned),
         };
-        let board = |keys: &[&str]| -> Vec<(String, Problem)> {
+        let problems_of = |keys: &[&str]| -> Vec<(String, Problem)> {
             keys.iter()
                 .map(|key| ((*key).to_owned(), Problem::new(*key, format!("fix {key}"))))
                 .collect()
         };
-        let nothing = NodeReply::Unreachable("refused".into());
+        let unreachable = NodeReply::Unreachable("refused".into());
         let (ready, problem) =
-            judge("b", &nothing, &[server("10.0.0.1:6443", None)], &mut Vec::new());
+            check_reply("b", &unreachable, &[server("10.0.0.1:6443", None)], &mut Vec::new());
         let problem = problem.unwrap();
         assert!(
             !ready && problem.what.starts_with("no server answers (refused); pods keep running")
         );
         assert!(problem.fix.contains("10.0.0.1:6443"));
         // The tunnel's fix for the only server is used, not reported as a second problem.
-        let mut found = board(&["node", "servers/a:1"]);
-        let (_, problem) = judge("b", &nothing, &[server("a:1", Some("no such CA"))], &mut found);
+        let mut reported = problems_of(&["node", "servers/a:1"]);
+        let (_, problem) =
+            check_reply("b", &unreachable, &[server("a:1", Some("no such CA"))], &mut reported);
         let problem = problem.unwrap();
         assert!(problem.what.starts_with("no server answers (a:1: no such CA); "));
-        assert_eq!((problem.fix.as_str(), found), ("fix servers/a:1", board(&["node"])));
+        assert_eq!((problem.fix.as_str(), reported), ("fix servers/a:1", problems_of(&["node"])));
         // One of two servers is unreachable.
         let line = NodeLine { state: "Ready".into(), ..NodeLine::default() };
-        let mut found = board(&["servers/a:1"]);
-        assert_eq!(judge("b", &NodeReply::Found(Box::new(line)), &[], &mut found), (true, None));
-        assert_eq!(found, board(&["servers/a:1"]));
+        let mut reported = problems_of(&["servers/a:1"]);
+        assert_eq!(
+            check_reply("b", &NodeReply::Found(Box::new(line)), &[], &mut reported),
+            (true, None)
+        );
+        assert_eq!(reported, problems_of(&["servers/a:1"]));
     }
 }

@@ -1,4 +1,5 @@
-//! Which store this node belongs to: learned from the first server, and kept, so that no pod ends for a server of another one.
+//! The store that this node belongs to, learned from the first server and recorded, so that no pod
+//! ends because of a server with another store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 /// The file, in the agent's directory.
 const FILE: &str = "store.json";
-/// Bytes read of it.
+/// Maximum size of the file in bytes.
 const BYTES_MAX: usize = 4096;
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
@@ -22,10 +23,11 @@ struct Record {
     replaced_at: u64,
 }
 
-/// Has `servers` believe only those of the store that was recorded, and records the first one otherwise, until shutdown.
+/// Makes `servers` trust only servers of the recorded store, or records that of the first one,
+/// until shutdown.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// The file cannot be read.
 pub(super) fn follow(
     directory: PathBuf,
     servers: &Arc<Servers>,
@@ -41,7 +43,7 @@ pub(super) fn follow(
         serde_json::from_slice::<Record>(bytes)
             .inspect_err(|error| {
                 let path = path.display();
-                tracing::warn!(%path, %error, "the store of this node cannot be read: taking it from the server");
+                tracing::warn!(%path, %error, "store identity: cannot read the file, using the store of the server");
             })
             .ok()
             .map(|Record { store, replaced_at }| StoreId { store, replaced_at })
@@ -65,9 +67,11 @@ async fn record(
         if let Some(now) = now.filter(|now| known.as_ref() != Some(now)) {
             match &known {
                 Some(before) if before.store != now.store => {
-                    tracing::warn!(store = %now, %before, "the servers have another store in the place of the former one");
+                    tracing::warn!(store = %now, %before, "store identity: the store of the servers was replaced");
                 }
-                _ => tracing::info!(store = %now, "this node belongs to the store of its server"),
+                _ => {
+                    tracing::info!(store = %now, "store identity: recorded the store of the server")
+                }
             }
             known = Some(now.clone());
             let path = path.clone();
@@ -78,7 +82,7 @@ async fn record(
             });
             let written = written.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
             if let Err(error) = written {
-                tracing::warn!(%error, "cannot record the store of this node");
+                tracing::warn!(%error, "store identity: cannot record the store");
             }
         }
         tokio::select! {

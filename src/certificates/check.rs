@@ -1,4 +1,5 @@
-//! `kube-lite certificate check`: every certificate in the files of this machine, as k3s shows them.
+//! `kube-lite certificate check`: lists the certificates in the files of this machine, in the
+//! format of k3s.
 
 use std::path::{Path, PathBuf};
 
@@ -6,80 +7,81 @@ use api::k8s::jiff::Timestamp;
 use base::pki::{self, CertificateInfo};
 
 use crate::command_line::CheckOutput;
-use crate::error_catalogue::{CERTIFICATE_COMMAND, Refusal};
+use crate::error_catalogue::{CERTIFICATE_COMMAND, CommandError};
 
-/// Files looked at.
+/// Maximum number of files per folder.
 const FILES_MAX: usize = 256;
 const DAY: i64 = 24 * 60 * 60;
 
-struct Line {
+/// One certificate of a file.
+struct Row {
     path: PathBuf,
-    shown: CertificateInfo,
+    certificate: CertificateInfo,
 }
 
-/// The certificates below this data directory.
+/// The list of the certificates in this data directory.
 ///
 /// # Errors
-/// When there are none, or a file cannot be read.
-pub(crate) fn run(data_dir: &Path, output: CheckOutput) -> Result<String, Refusal> {
-    let mut lines = Vec::new();
+/// There are none, or a file cannot be read.
+pub(crate) fn run(data_dir: &Path, output: CheckOutput) -> Result<String, CommandError> {
+    let mut rows = Vec::new();
     for folder in ["server/tls", "server/tls/etcd", "agent"] {
         let entries = std::fs::read_dir(data_dir.join(folder)).into_iter().flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.retain(|path| path.extension().is_some_and(|end| end == "crt"));
         paths.sort();
         for path in paths.into_iter().take(FILES_MAX) {
-            let failed =
-                |why: String| CERTIFICATE_COMMAND.refuse(format!("{}: {why}", path.display()));
-            let text =
-                base::fs::read_to_string(&path).map_err(|e| CERTIFICATE_COMMAND.refuse(e))?;
-            for shown in pki::describe(&text).map_err(|e| failed(e.to_string()))? {
-                lines.push(Line { path: path.clone(), shown });
-            }
+            let text = base::fs::read_to_string(&path).map_err(|e| CERTIFICATE_COMMAND.error(e))?;
+            let certificates = pki::describe(&text)
+                .map_err(|e| CERTIFICATE_COMMAND.error(format!("{}: {e}", path.display())))?;
+            let row = |certificate| Row { path: path.clone(), certificate };
+            rows.extend(certificates.into_iter().map(row));
         }
     }
-    if lines.is_empty() {
-        return Err(CERTIFICATE_COMMAND.refuse(format!(
+    if rows.is_empty() {
+        return Err(CERTIFICATE_COMMAND.error(format!(
             "there are no certificates in {}; give the data directory with --data-dir",
             data_dir.display()
         )));
     }
     let now = i64::try_from(pki::now()).unwrap_or(i64::MAX);
     Ok(match output {
-        CheckOutput::Text => lines.iter().map(|line| text(line, now)).collect(),
-        CheckOutput::Table => table(&lines, now),
+        CheckOutput::Text => rows.iter().map(|row| text(row, now)).collect(),
+        CheckOutput::Table => table(&rows, now),
     })
 }
 
-fn at(seconds: i64) -> String {
+fn rfc3339(seconds: i64) -> String {
     Timestamp::from_second(seconds).map(|t| t.to_string()).unwrap_or_default()
 }
 
-/// k3s's words.
-fn status(shown: &CertificateInfo, now: i64) -> &'static str {
-    if now > shown.not_after {
+/// The state of a certificate in k3s's words.
+fn status(certificate: &CertificateInfo, now: i64) -> &'static str {
+    if now > certificate.not_after {
         "EXPIRED"
-    } else if now < shown.not_before {
+    } else if now < certificate.not_before {
         "NOT YET VALID"
-    } else if pki::due_at(shown.not_after, u64::try_from(now).unwrap_or_default()) {
+    } else if pki::due_at(certificate.not_after, u64::try_from(now).unwrap_or_default()) {
         "WARNING"
     } else {
         "OK"
     }
 }
 
-fn text(line: &Line, now: i64) -> String {
-    let (shown, end) = (&line.shown, at(line.shown.not_after));
-    let says = match status(shown, now) {
+fn text(row: &Row, now: i64) -> String {
+    let certificate = &row.certificate;
+    let end = rfc3339(certificate.not_after);
+    let state = match status(certificate, now) {
         "EXPIRED" => format!("has ended at {end}"),
-        "NOT YET VALID" => format!("is not valid before {}", at(shown.not_before)),
+        "NOT YET VALID" => format!("is not valid before {}", rfc3339(certificate.not_before)),
         "WARNING" => format!("ends soon, at {end}"),
         _ => format!("is ok, expires at {end}"),
     };
-    format!("{}: certificate {} {says}\n", line.path.display(), shown.subject)
+    format!("{}: certificate {} {state}\n", row.path.display(), certificate.subject)
 }
 
-/// What is left in the words and steps k3s shows (go-humanize's `RelTime`: a month has 30 days, a year twelve of them).
+/// The remaining time in the words and steps of k3s (go-humanize's `RelTime`: a month has 30 days,
+/// a year twelve of them).
 fn residual(seconds: i64) -> String {
     const STEPS: [(i64, &str); 7] = [
         (12 * 30 * DAY, "year"),
@@ -93,22 +95,22 @@ fn residual(seconds: i64) -> String {
     let Some((step, what)) = STEPS.into_iter().find(|(step, _)| seconds >= *step) else {
         return "none".to_owned();
     };
-    // Of the last half of a second year it says two.
+    // go-humanize prints two years from one and a half years on.
     let count = if seconds >= 18 * 30 * DAY { (seconds / step).max(2) } else { seconds / step };
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-fn table(lines: &[Line], now: i64) -> String {
+fn table(certificates: &[Row], now: i64) -> String {
     let head = ["FILENAME", "SUBJECT", "USAGES", "EXPIRES", "RESIDUAL TIME", "STATUS"];
     let mut rows = vec![head.map(str::to_owned), head.map(|title| "-".repeat(title.len()))];
-    for Line { path, shown } in lines {
+    for Row { path, certificate } in certificates {
         rows.push([
             path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            shown.common_name.clone(),
-            shown.usages.join(","),
-            at(shown.not_after),
-            residual(shown.not_after.saturating_sub(now)),
-            status(shown, now).to_owned(),
+            certificate.common_name.clone(),
+            certificate.usages.join(","),
+            rfc3339(certificate.not_after),
+            residual(certificate.not_after.saturating_sub(now)),
+            status(certificate, now).to_owned(),
         ]);
     }
     let mut widths = [0; 6];
@@ -131,8 +133,8 @@ mod tests {
     #[test]
     fn every_certificate_of_a_bundle_has_a_line() {
         let dir = tempfile::tempdir().unwrap();
-        let told = run(dir.path(), CheckOutput::Table).unwrap_err().to_string();
-        assert!(told.contains("there are no certificates in"), "{told}");
+        let error = run(dir.path(), CheckOutput::Table).unwrap_err().to_string();
+        assert!(error.contains("there are no certificates in"), "{error}");
         cluster::certs::ensure(dir.path(), &cluster::certs::Names::default()).unwrap();
         let table = run(dir.path(), CheckOutput::Table).unwrap();
         let line = |file: &str, subject: &str| {
@@ -152,27 +154,27 @@ mod tests {
             "{admin}"
         );
         std::fs::write(dir.path().join("server/tls/client-admin.crt"), "none").unwrap();
-        let told = run(dir.path(), CheckOutput::Text).unwrap_err().to_string();
-        assert!(told.contains("client-admin.crt: holds no certificate"), "{told}");
+        let error = run(dir.path(), CheckOutput::Text).unwrap_err().to_string();
+        assert!(error.contains("client-admin.crt: holds no certificate"), "{error}");
     }
 
     #[test]
-    fn an_end_is_told_before_it_comes() {
-        let shown = CertificateInfo {
+    fn status_warns_before_the_expiry() {
+        let certificate = CertificateInfo {
             not_before: 100 * DAY,
             not_after: 465 * DAY,
             ..CertificateInfo::default()
         };
-        for (day, wanted) in
+        for (day, expected) in
             [(99, "NOT YET VALID"), (101, "OK"), (380, "WARNING"), (466, "EXPIRED")]
         {
-            assert_eq!(status(&shown, day * DAY), wanted);
+            assert_eq!(status(&certificate, day * DAY), expected);
         }
         assert_eq!(
             [-1, 0, 59, 3 * 60 * 60, DAY, 13 * DAY, 29 * DAY, 60 * DAY].map(residual),
             ["none", "none", "59 seconds", "3 hours", "1 day", "1 week", "4 weeks", "2 months"]
         );
-        // A second after a certificate was made for a year it is still one.
+        // One second after a certificate for one year was issued, one year remains.
         assert_eq!(
             [359 * DAY, 365 * DAY - 1, 365 * DAY, 550 * DAY, 3650 * DAY - 1].map(residual),
             ["11 months", "1 year", "1 year", "2 years", "10 years"]

@@ -1,5 +1,5 @@
-//! What servers tell each other about a change of CAs, over the connections of peers: both ends have shown certificates of the
-//! cluster.
+//! Messages between servers about a rotation of CAs, over the connections of peers, on which both
+//! ends have presented certificates of the cluster.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,71 +11,115 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use store::{Member, Members};
 
-/// How long another server may take to answer.
-const ANSWER_MAX: Duration = Duration::from_secs(15);
+use crate::control_socket::Reply;
 
-/// Tells these questions from those about keys of Secrets.
+/// Timeout of a request to another server.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Distinguishes these requests from those about keys of encryption at rest.
 #[derive(Serialize, Deserialize)]
 struct Envelope {
-    cas: Ask,
+    cas: PeerRequest,
 }
 
+/// A request to another server.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Ask {
-    /// What it has.
+enum PeerRequest {
+    /// Returns its [`State`].
     State,
-    /// To put these by, if it has in use what is named by the hash.
+    /// Stages files for the next start, if the hash is that of the files in use.
     Put(String, Files),
 }
 
-/// What a server has.
+/// The CAs and keys of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     /// A hash of the files in use.
     pub(crate) in_use: String,
-    /// What it takes over at its next start.
+    /// The files that take effect at its next start.
     pub(crate) waiting: Option<Files>,
 }
 
-/// The answer, or why there is none.
-type Told<T> = Result<T, String>;
+/// Why a rotation cannot be staged.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeerError {
+    /// A file of this server cannot be read or written.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The server that answers has other CAs than the one that asks.
+    #[error("it has other CAs in use")]
+    OtherCasInUse,
+    /// Another server has other CAs than this one.
+    #[error(
+        "{server} has other CAs in use than this one: a rotation is in progress; restart kube-lite \
+         on each server that has not restarted since"
+    )]
+    RotationInProgress { server: String },
+    /// A request to another server failed.
+    #[error("{server}: {source}")]
+    Server { server: String, source: CallError },
+}
 
-/// What another server is answered; `None` when this is about something else.
-pub(crate) async fn answer(data_dir: &Path, message: &[u8]) -> Option<Vec<u8>> {
+/// Why another server does not give an answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// The request cannot be encoded.
+    #[error(transparent)]
+    Encode(#[from] serde_json::Error),
+    /// The timeout has passed.
+    #[error("no answer within {TIMEOUT:?}")]
+    Timeout,
+    /// The connection failed.
+    #[error(transparent)]
+    Connection(#[from] cluster::peers::CallError),
+    /// The answer is not one of this version.
+    #[error("its answer cannot be parsed; does it run another version?")]
+    Malformed,
+    /// The server rejected the request.
+    #[error("{0}")]
+    Rejected(String),
+}
+
+/// The answer to another server; `None` if the message is not about CAs.
+pub(crate) async fn handle_message(data_dir: &Path, message: &[u8]) -> Option<Vec<u8>> {
     let Envelope { cas } = serde_json::from_slice(message).ok()?;
     let data_dir = data_dir.to_owned();
     let done = base::tasks::blocking(move || match cas {
-        Ask::State => serde_json::to_vec(&state(&data_dir)),
-        Ask::Put(in_use, files) => serde_json::to_vec(&put(&data_dir, &in_use, &files)),
+        PeerRequest::State => serde_json::to_vec(&Reply::from_outcome(state(&data_dir))),
+        PeerRequest::Put(in_use, files) => {
+            serde_json::to_vec(&Reply::from_outcome(stage(&data_dir, &in_use, &files)))
+        }
     });
     Some(done.await.ok().and_then(Result::ok).unwrap_or_default())
 }
 
-/// What this server has.
-pub(crate) fn state(data_dir: &Path) -> Told<State> {
-    let in_use = Files::read(&data_dir.join("server/tls")).map_err(|e| e.to_string())?;
-    let waiting = rotation::pending(data_dir).map_err(|e| e.to_string())?;
-    Ok(State { in_use: in_use.hash(), waiting })
+/// The CAs and keys of this server.
+///
+/// # Errors
+/// A file cannot be read.
+pub(crate) fn state(data_dir: &Path) -> Result<State, PeerError> {
+    let in_use = Files::read(&data_dir.join("server/tls"))?;
+    Ok(State { in_use: in_use.hash(), waiting: rotation::pending(data_dir)? })
 }
 
-fn put(data_dir: &Path, in_use: &str, files: &Files) -> Told<()> {
+fn stage(data_dir: &Path, in_use: &str, files: &Files) -> Result<(), PeerError> {
     if state(data_dir)?.in_use != in_use {
-        return Err("it has other CAs in use".to_owned());
+        return Err(PeerError::OtherCasInUse);
     }
-    rotation::store_pending(data_dir, files).map_err(|e| e.to_string())?;
-    tracing::info!("CAs of another server wait for the next start");
+    rotation::store_pending(data_dir, files)?;
+    tracing::info!("certificates: staged CAs of another server for the next start");
     Ok(())
 }
 
-/// The other servers, and the way to them.
-pub(crate) struct Others<'a> {
+/// The other servers of the cluster.
+pub(crate) struct OtherServers<'a> {
     pub(crate) members: &'a Members,
     pub(crate) calls: &'a PeerClient,
 }
 
-impl Others<'_> {
-    /// Who they are.
+impl OtherServers<'_> {
+    /// Their members.
     pub(crate) fn list(&self) -> Vec<Member> {
         let all = self.members.list().into_iter();
         all.filter(|member| member.id != self.members.id()).collect()
@@ -88,46 +132,54 @@ impl Others<'_> {
         }
     }
 
-    async fn ask<T: DeserializeOwned>(&self, member: &Member, cas: Ask) -> Told<T> {
-        let message = serde_json::to_vec(&Envelope { cas }).map_err(|e| e.to_string())?;
+    async fn request<T: DeserializeOwned>(
+        &self,
+        member: &Member,
+        request: PeerRequest,
+    ) -> Result<T, PeerError> {
+        self.call(member, request)
+            .await
+            .map_err(|source| PeerError::Server { server: self.name(member), source })
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        member: &Member,
+        cas: PeerRequest,
+    ) -> Result<T, CallError> {
+        let message = serde_json::to_vec(&Envelope { cas })?;
         let call = self.calls.call_control(&member.address, Bytes::from(message));
-        let answer = tokio::time::timeout(ANSWER_MAX, call).await;
-        let answer = answer.map_err(|_| format!("no answer within {ANSWER_MAX:?}"));
-        let answer = answer.and_then(|told| told.map_err(|e| e.to_string()));
-        let read = answer.and_then(|bytes| {
-            let told: Told<T> = serde_json::from_slice(&bytes)
-                .map_err(|_| "its answer is not understood, is it of an older version?")?;
-            told
-        });
-        read.map_err(|why| format!("{}: {why}", self.name(member)))
-    }
-
-    /// A change that already waits on one of them, when all have in use what this server has.
-    ///
-    /// # Errors
-    /// Who does not answer, or has other CAs.
-    pub(crate) async fn waiting(&self, own: &State) -> Told<Option<Files>> {
-        let mut waiting = own.waiting.clone();
-        for member in self.list() {
-            let state: State = self.ask(&member, Ask::State).await?;
-            if state.in_use != own.in_use {
-                return Err(format!(
-                    "{} has other CAs in use than this one: a change is on its way; restart kube-lite on each server that has not started since",
-                    self.name(&member)
-                ));
-            }
-            waiting = waiting.or(state.waiting);
+        let answer = tokio::time::timeout(TIMEOUT, call).await.map_err(|_| CallError::Timeout)?;
+        match serde_json::from_slice(&answer?).map_err(|_| CallError::Malformed)? {
+            Reply::Ok(value) => Ok(value),
+            Reply::Err(why) => Err(CallError::Rejected(why)),
         }
-        Ok(waiting)
     }
 
-    /// Puts a change by on all of them.
+    /// A rotation that is already staged on one of the servers, if all have the same CAs in use.
     ///
     /// # Errors
-    /// Who does not take it; those before have.
-    pub(crate) async fn put_by(&self, in_use: &str, files: &Files) -> Told<()> {
+    /// A server does not answer or has other CAs.
+    pub(crate) async fn staged(&self, own: &State) -> Result<Option<Files>, PeerError> {
+        let mut staged = own.waiting.clone();
         for member in self.list() {
-            self.ask::<()>(&member, Ask::Put(in_use.to_owned(), files.clone())).await?;
+            let state: State = self.request(&member, PeerRequest::State).await?;
+            if state.in_use != own.in_use {
+                return Err(PeerError::RotationInProgress { server: self.name(&member) });
+            }
+            staged = staged.or(state.waiting);
+        }
+        Ok(staged)
+    }
+
+    /// Stages a rotation on all of them.
+    ///
+    /// # Errors
+    /// A server does not accept it; the servers before it have.
+    pub(crate) async fn stage(&self, in_use: &str, files: &Files) -> Result<(), PeerError> {
+        for member in self.list() {
+            let put = PeerRequest::Put(in_use.to_owned(), files.clone());
+            self.request::<()>(&member, put).await?;
         }
         Ok(())
     }
@@ -140,26 +192,26 @@ mod tests {
     use cluster::rotation::{RotationSource, plan};
 
     #[tokio::test]
-    async fn a_change_is_put_by_where_the_same_cas_are_in_use_alone() {
+    async fn a_rotation_is_staged_only_where_the_same_cas_are_in_use() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         certs::ensure(one.path(), &Names::default()).unwrap();
         certs::ensure(two.path(), &Names::default()).unwrap();
         let in_use = Files::read(&one.path().join("server/tls")).unwrap();
         let files = plan(&in_use, &RotationSource::Made, false, base::pki::now()).unwrap();
-        let told = async |dir: &Path, cas: Ask| {
+        let reply = async |dir: &Path, cas: PeerRequest| {
             let message = serde_json::to_vec(&Envelope { cas }).unwrap();
-            String::from_utf8(answer(dir, &message).await.unwrap()).unwrap()
+            String::from_utf8(handle_message(dir, &message).await.unwrap()).unwrap()
         };
-        let put = || Ask::Put(in_use.hash(), files.clone());
-        assert_eq!(told(two.path(), put()).await, r#"{"Err":"it has other CAs in use"}"#);
+        let put = || PeerRequest::Put(in_use.hash(), files.clone());
+        assert_eq!(reply(two.path(), put()).await, r#"{"Err":"it has other CAs in use"}"#);
         assert!(!rotation::is_pending(two.path()));
-        assert_eq!(told(one.path(), put()).await, r#"{"Ok":null}"#);
-        let state = told(one.path(), Ask::State).await;
-        let state: Told<State> = serde_json::from_str(&state).unwrap();
-        let wanted = State { in_use: in_use.hash(), waiting: Some(files.clone()) };
-        assert_eq!(state, Ok(wanted));
-        // Questions about keys of Secrets are not its.
-        assert_eq!(answer(one.path(), br#""hash""#).await, None);
-        assert_eq!(answer(one.path(), br#"{"adopt":"x"}"#).await, None);
+        assert_eq!(reply(one.path(), put()).await, r#"{"Ok":null}"#);
+        let state = reply(one.path(), PeerRequest::State).await;
+        let state: Reply<State> = serde_json::from_str(&state).unwrap();
+        let expected = State { in_use: in_use.hash(), waiting: Some(files.clone()) };
+        assert_eq!(state, Reply::Ok(expected));
+        // Requests about keys of encryption at rest are handled elsewhere.
+        assert_eq!(handle_message(one.path(), br#""hash""#).await, None);
+        assert_eq!(handle_message(one.path(), br#"{"adopt":"x"}"#).await, None);
     }
 }

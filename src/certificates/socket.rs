@@ -1,4 +1,4 @@
-//! The socket over which `kube-lite certificate rotate-ca` asks the server of a data directory.
+//! The socket over which `kube-lite certificate rotate-ca` reaches the server of a data directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 use base::Tasks;
 use tokio::net::UnixStream;
 
-use super::{Answer, Rotation};
-use crate::control_socket;
-use crate::error_catalogue::Refusal;
+use super::{CaRotation, RotateCaResponse};
+use crate::control_socket::{self, RequestError};
+use crate::error_catalogue::CommandError;
 
-/// Largest question and answer, in bytes: eleven files, as JSON.
+/// Maximum size of a request and a response in bytes: eleven files as JSON.
 const MESSAGE_MAX: u64 = 4 << 20;
 
 fn path(data_dir: &Path) -> PathBuf {
     data_dir.join("server/certificate.sock")
 }
 
-/// Answers until shutdown.
+/// Serves requests until shutdown.
 ///
 /// # Errors
-/// When the socket cannot be made.
+/// The socket cannot be created.
 pub(crate) fn serve(
     data_dir: &Path,
-    rotation: Arc<Rotation>,
+    rotation: Arc<CaRotation>,
     tasks: &Tasks,
-) -> Result<(), Refusal> {
+) -> Result<(), CommandError> {
     let shutdown = tasks.shutdown().clone();
     control_socket::serve(
         path(data_dir),
@@ -35,7 +35,7 @@ pub(crate) fn serve(
             let (rotation, shutdown) = (Arc::clone(&rotation), shutdown.clone());
             async move {
                 tokio::select! {
-                    answered = answer(&rotation, stream) => answered,
+                    handled = handle_connection(&rotation, stream) => handled,
                     () = shutdown.requested() => Ok(()),
                 }
             }
@@ -43,21 +43,25 @@ pub(crate) fn serve(
     )
 }
 
-async fn answer(rotation: &Rotation, mut stream: UnixStream) -> std::io::Result<()> {
-    let answer: Answer = match control_socket::question(&mut stream, MESSAGE_MAX).await? {
-        Ok(question) => rotation.answer(question).await,
-        Err(why) => Err(vec![why]),
+async fn handle_connection(rotation: &CaRotation, mut stream: UnixStream) -> std::io::Result<()> {
+    let response = match control_socket::read_request(&mut stream, MESSAGE_MAX).await {
+        Ok(request) => match rotation.rotate(request).await {
+            Ok(files) => RotateCaResponse::Ok(files),
+            Err(errors) => RotateCaResponse::Err(errors.0),
+        },
+        Err(RequestError::Connection(error)) => return Err(error),
+        Err(error) => RotateCaResponse::Err(vec![error.to_string()]),
     };
-    control_socket::reply(stream, &answer).await
+    control_socket::write_response(stream, &response).await
 }
 
-/// Asks the server of a data directory; `None` when none answers.
+/// Sends a request to the server of a data directory; `None` if no server is running.
 ///
 /// # Errors
-/// When it stops answering.
-pub(crate) async fn ask(
+/// The server stopped responding.
+pub(crate) async fn send(
     data_dir: &Path,
-    question: &super::Question,
-) -> std::io::Result<Option<Answer>> {
-    control_socket::ask(&path(data_dir), question, MESSAGE_MAX).await
+    request: &super::RotateCaRequest,
+) -> std::io::Result<Option<RotateCaResponse>> {
+    control_socket::call(&path(data_dir), request, MESSAGE_MAX).await
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 mod certificate;
 mod datastore;
@@ -28,14 +28,42 @@ pub use token::{CreateArgs, DeleteArgs, ListArgs, RotateArgs, TokenArgs, TokenCo
 
 /// Kubernetes as one small binary for the edge.
 ///
-/// `kube-lite server` is a whole cluster: API server, store, scheduler, controllers and this machine as its first node.
-/// `kube-lite agent` makes another machine a node of it.
+/// `kube-lite server` is a whole cluster: API server, store, scheduler, controllers and this
+/// machine as its first node. `kube-lite agent` makes another machine a node of it.
 #[derive(Debug, Parser)]
-#[command(name = "kube-lite", version = crate::command_line::args::version(), args_override_self = true, max_term_width = 110)]
+#[command(
+    name = "kube-lite",
+    version = version(),
+    args_override_self = true,
+    max_term_width = 110
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The definition of the command line. Boolean flags of `server`, `agent` and `etcd-snapshot`
+/// accept a value (`--debug=false`), as in k3s and as configuration files and variables need it.
+pub fn command() -> clap::Command {
+    Cli::command().mut_subcommands(|command| match command.get_name() {
+        "server" | "agent" | "etcd-snapshot" => accept_boolean_values(command),
+        _ => command,
+    })
+}
+
+fn accept_boolean_values(command: clap::Command) -> clap::Command {
+    let accept = |arg: Arg| match arg.get_action() {
+        ArgAction::SetTrue => arg
+            .action(ArgAction::Set)
+            .value_name("BOOL")
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .default_value("false"),
+        _ => arg,
+    };
+    command.mut_args(accept).mut_subcommands(accept_boolean_values)
 }
 
 /// `0.1.0 (Kubernetes v1.37.1)`.
@@ -62,7 +90,8 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Show the state and problems of this machine; exit status 0: ok, 1: degraded, 2: down
     Status(StatusArgs),
-    /// Print the environment variables of etcdctl for this server's store: eval "$(kube-lite etcd-env)"
+    /// Print the environment variables of etcdctl for this server's store: eval "$(kube-lite
+    /// etcd-env)"
     EtcdEnv(EtcdEnvArgs),
     /// Explain an error id such as KL0101
     Explain {
@@ -92,16 +121,16 @@ pub struct ServerArgs {
     /// Address at which pods and nodes reach the API [default: the node's address]
     #[arg(long, value_name = "IP", help_heading = "Listener")]
     pub advertise_address: Option<IpAddr>,
-    /// Addresses of the etcd-compatible API of the store, such as 127.0.0.1:2379; clients need a certificate of
-    /// server/tls/etcd
+    /// Addresses of the etcd-compatible API of the store, such as 127.0.0.1:2379; clients need a
+    /// certificate of server/tls/etcd
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Listener")]
     pub etcd_listen: Vec<SocketAddr>,
-    /// The etcd-compatible API without TLS and authentication, on a loopback address only: every local process can read
-    /// and change the whole cluster
+    /// The etcd-compatible API without TLS and authentication, on a loopback address only: every
+    /// local process can read and change the whole cluster
     #[arg(long, value_name = "ADDRESS", help_heading = "Listener")]
     pub etcd_listen_plain: Option<SocketAddr>,
-    /// Maximum size of the store's keys and values in bytes; beyond it the store raises the alarm NOSPACE and accepts
-    /// deletions only, like etcd's --quota-backend-bytes [default: 2 GiB]
+    /// Maximum size of the store's keys and values in bytes; beyond it the store raises the alarm
+    /// NOSPACE and accepts deletions only, like etcd's --quota-backend-bytes [default: 2 GiB]
     #[arg(long, value_name = "BYTES", help_heading = "Listener")]
     pub etcd_quota_backend_bytes: Option<std::num::NonZeroU64>,
     /// Additional names or addresses in the serving certificate
@@ -154,76 +183,81 @@ pub struct ServerArgs {
     #[arg(long, value_name = "OCTAL", default_value = "600", help_heading = "Client")]
     pub write_kubeconfig_mode: String,
 
-    /// CSV file of static tokens: token, user name, user uid and optional quoted groups; read at start only
+    /// CSV file of static tokens: token, user name, user uid and optional quoted groups; read at
+    /// start only
     #[arg(long, value_name = "FILE", help_heading = "Client")]
     pub token_auth_file: Option<PathBuf>,
 
-    /// Flag of kube-apiserver, such as audit-log-path=/var/log/kube-lite/audit.log. Supported: audit-*, oidc-*,
-    /// authorization-*, authentication-token-webhook-*, authentication-config, anonymous-auth, max-requests-inflight,
-    /// max-mutating-requests-inflight, enable-priority-and-fairness, tracing-config-file, encryption-provider-config and
+    /// Flag of kube-apiserver, such as audit-log-path=/var/log/kube-lite/audit.log. Supported:
+    /// audit-*, oidc-*, authorization-*, authentication-token-webhook-*, authentication-config,
+    /// anonymous-auth, max-requests-inflight, max-mutating-requests-inflight,
+    /// enable-priority-and-fairness, tracing-config-file, encryption-provider-config and
     /// encryption-provider-config-automatic-reload
     #[arg(long, value_name = "NAME=VALUE", help_heading = "API server")]
     pub kube_apiserver_arg: Vec<String>,
 
-    /// Audit log in server/logs/audit.log of the data directory, without bodies. metadata: every request. compact: changes and
-    /// reads of Secrets; suits SD cards. off. An audit-policy-file takes precedence [default: compact, with
-    /// --profile=hardened metadata]
+    /// Audit log in server/logs/audit.log of the data directory, without bodies. metadata: every
+    /// request. compact: changes and reads of Secrets; suits SD cards. off. An audit-policy-file
+    /// takes precedence [default: compact, with --profile=hardened metadata]
     #[arg(long, value_name = "PRESET", value_enum, help_heading = "API server")]
     pub audit: Option<AuditPreset>,
 
-    /// Components to disable: coredns, local-storage. Names of components that kube-lite does not contain (servicelb, traefik,
-    /// metrics-server, runtimes) have no effect
+    /// Components to disable: coredns, local-storage. Names of components that kube-lite does not
+    /// contain (servicelb, traefik, metrics-server, runtimes) have no effect
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,
     /// Run no node on this machine; then neither root nor a container runtime is needed
-    #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, help_heading = "Components")]
     pub disable_agent: bool,
     /// Run no controllers
-    #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, help_heading = "Components")]
     pub disable_controller_manager: bool,
     /// Run no scheduler
-    #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, help_heading = "Components")]
     pub disable_scheduler: bool,
     /// Run no service proxy
-    #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, help_heading = "Components")]
     pub disable_kube_proxy: bool,
     /// Do not enforce NetworkPolicies
-    #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, help_heading = "Components")]
     pub disable_network_policy: bool,
 
-    /// Secret with which machines join, at least 16 characters; prefer --token-file [default: a random one in server/token]
-    /// [env: KUBE_LITE_TOKEN]
+    /// Secret with which machines join, at least 16 characters; prefer --token-file [default: a
+    /// random one in server/token] [env: KUBE_LITE_TOKEN]
     #[arg(long, short = 't', value_name = "SECRET", help_heading = "Joining")]
     pub token: Option<Secret>,
     /// File with the token [env: KUBE_LITE_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Joining")]
     pub token_file: Option<PathBuf>,
-    /// Secret with which only agents can join [default: that of --token] [env: KUBE_LITE_AGENT_TOKEN]
+    /// Secret with which only agents can join [default: that of --token] [env:
+    /// KUBE_LITE_AGENT_TOKEN]
     #[arg(long, value_name = "SECRET", help_heading = "Joining")]
     pub agent_token: Option<Secret>,
     /// File with the agent token [env: KUBE_LITE_AGENT_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Joining")]
     pub agent_token_file: Option<PathBuf>,
 
-    /// Join the cluster of this server, https://HOST:PORT, as another server; needs --token from its server/token. A server
-    /// with data of that cluster continues as its member
+    /// Join the cluster of this server, https://HOST:PORT, as another server; needs --token from
+    /// its server/token. A server with data of that cluster continues as its member
     #[arg(long, short = 's', value_name = "URL", help_heading = "Several servers")]
     pub server: Option<String>,
-    /// First server of an HA cluster. Optional: a server started without it can be joined later, too
-    #[arg(long, help_heading = "Several servers", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    /// First server of an HA cluster. Optional: a server started without it can be joined later,
+    /// too
+    #[arg(long, help_heading = "Several servers")]
     pub cluster_init: bool,
     /// Port for replication between servers, with mutual TLS
     #[arg(long, value_name = "PORT", default_value_t = 2380, help_heading = "Several servers")]
     pub peer_port: u16,
 
-    /// Mark a node unreachable within seconds of losing its tunnel instead of when its lease expires; pods without their own
-    /// toleration restart elsewhere in less than ten seconds
-    #[arg(long, help_heading = "Node loss", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    /// Mark a node unreachable within seconds of losing its tunnel instead of when its lease
+    /// expires; pods without their own toleration restart elsewhere in less than ten seconds
+    #[arg(long, help_heading = "Node loss")]
     pub fast_node_loss: bool,
     /// Seconds that pods without their own toleration stay on a node that is not ready
     #[arg(long, value_name = "SECONDS", default_value_t = 300, help_heading = "Node loss")]
     pub default_not_ready_toleration_seconds: i64,
-    /// Seconds that pods without their own toleration stay on an unreachable node [default: 300, with --fast-node-loss 1]
+    /// Seconds that pods without their own toleration stay on an unreachable node [default: 300,
+    /// with --fast-node-loss 1]
     #[arg(long, value_name = "SECONDS", help_heading = "Node loss")]
     pub default_unreachable_toleration_seconds: Option<i64>,
 }
@@ -240,14 +274,15 @@ pub struct AgentArgs {
     /// Server to join, https://HOST:PORT; stored after joining [env: KUBE_LITE_URL]
     #[arg(long, short = 's', value_name = "URL", help_heading = "Joining")]
     pub server: Option<String>,
-    /// Join token, from server/token of the server; needed only to join; prefer --token-file [env: KUBE_LITE_TOKEN]
+    /// Join token, from server/token of the server; needed only to join; prefer --token-file [env:
+    /// KUBE_LITE_TOKEN]
     #[arg(long, short = 't', value_name = "TOKEN", help_heading = "Joining")]
     pub token: Option<Secret>,
     /// File with the token [env: KUBE_LITE_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Joining")]
     pub token_file: Option<PathBuf>,
     /// Accept a token without a CA hash and trust the CA that the server presents
-    #[arg(long, help_heading = "Joining", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, help_heading = "Joining")]
     pub insecure_join: bool,
 }
 

@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::error_catalogue::{CONFIG_FILE, Refusal};
+use crate::error_catalogue::{CONFIG_FILE, CommandError};
 
 /// Values per flag name, in the order given.
 pub(super) type Values = BTreeMap<String, Vec<String>>;
 
-/// Reads `main` and `<main>.d/*.yaml` in name order. An absent main file is an error only if it `is_required`.
+/// Reads `main` and `<main>.d/*.yaml` in name order. An absent main file is an error only if it
+/// `is_required`.
 pub(super) fn read(
     main: &Path,
     is_required: bool,
     known: &dyn Fn(&str) -> bool,
     nearest: &dyn Fn(&str) -> Option<String>,
-) -> Result<Values, Refusal> {
+) -> Result<Values, CommandError> {
     let mut files = Vec::new();
     if main.exists() || is_required {
         files.push(main.to_path_buf());
@@ -24,7 +25,7 @@ pub(super) fn read(
     files.extend(drop_ins(main));
     let mut values = Values::new();
     for file in files {
-        let text = base::fs::read_to_string(&file).map_err(|e| CONFIG_FILE.refuse_usage(e))?;
+        let text = base::fs::read_to_string(&file).map_err(|e| CONFIG_FILE.usage_error(e))?;
         merge_file(&file, &text, &mut values, known, nearest)?;
     }
     Ok(values)
@@ -47,8 +48,8 @@ fn merge_file(
     values: &mut Values,
     known: &dyn Fn(&str) -> bool,
     nearest: &dyn Fn(&str) -> Option<String>,
-) -> Result<(), Refusal> {
-    let bad = |why: String| CONFIG_FILE.refuse_usage(format!("{}: {why}", file.display()));
+) -> Result<(), CommandError> {
+    let bad = |why: String| CONFIG_FILE.usage_error(format!("{}: {why}", file.display()));
     if text.lines().all(|l| l.trim().is_empty() || l.trim_start().starts_with('#')) {
         return Ok(());
     }

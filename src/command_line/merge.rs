@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches};
+use clap::{ArgMatches, FromArgMatches};
 
-use super::args::{Cli, Command};
-use super::{config_file, environment, unsupported};
-use crate::error_catalogue::{Refusal, UNSUPPORTED_FLAG, USAGE};
+use super::args::{self, Cli, Command};
+use super::environment::{self, Variable};
+use super::{config_file, unsupported};
+use crate::error_catalogue::{CommandError, UNSUPPORTED_FLAG, USAGE};
 
 /// Why parsing does not return a command.
 #[derive(Debug)]
@@ -17,12 +18,12 @@ pub enum Stop {
     /// `--help` or `--version`: text for standard output.
     Text(String),
     /// An error.
-    Refused(Box<Refusal>),
+    Error(Box<CommandError>),
 }
 
-impl From<Refusal> for Stop {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(Box::new(refusal))
+impl From<CommandError> for Stop {
+    fn from(command_error: CommandError) -> Self {
+        Self::Error(Box::new(command_error))
     }
 }
 
@@ -31,7 +32,9 @@ impl From<Refusal> for Stop {
 /// # Errors
 /// A text to print, or an error with exit code 64.
 pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Result<Cli, Stop> {
-    let command = Cli::command();
+    let command = args::command();
+    let fix = help_hint(&command, &argv);
+    let stop = |error| stop(error, &fix);
     let typed = command.clone().try_get_matches_from(argv.clone()).map_err(stop)?;
     // Only `server` and `agent` read all variables and configuration files.
     let Some((name @ ("server" | "agent"), given)) = typed.subcommand() else {
@@ -44,18 +47,30 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
     let definition = command.find_subcommand(name).cloned().unwrap_or_default();
     let flags: Vec<String> =
         definition.get_arguments().filter_map(|a| a.get_long().map(str::to_owned)).collect();
+    let merged = merge(argv, given, &flags, environment::read(lookup))?;
+    let matches = command.try_get_matches_from(merged).map_err(stop)?;
+    Cli::from_arg_matches(&matches).map_err(stop)
+}
+
+/// The arguments of `server` or `agent` with those of variables and configuration files. `given`
+/// are the arguments that were typed, `flags` the names of all flags of the command.
+fn merge(
+    argv: Vec<OsString>,
+    given: &ArgMatches,
+    flags: &[String],
+    mut variables: Vec<Variable>,
+) -> Result<Vec<OsString>, Stop> {
     let is_known = |flag: &str| flags.iter().any(|f| f == flag);
     let is_typed = |flag: &str| {
         let source = || given.value_source(&flag.replace('-', "_"));
         is_known(flag) && source() == Some(ValueSource::CommandLine)
     };
-    let mut variables = environment::read(lookup);
-    // Ignore variables of the other command, but reject those that no command supports.
+    // Ignore variables of the other command, but reject variables that no command supports.
     for variable in variables.iter().filter(|v| !is_known(v.flag) && v.value != "false") {
         if let Some(why) = unsupported::reason(variable.flag) {
             // The value may be a secret.
             let text = format!("{} is not supported: {why}", variable.name);
-            return Err(UNSUPPORTED_FLAG.refuse_usage(text).into());
+            return Err(UNSUPPORTED_FLAG.usage_error(text).into());
         }
     }
     variables.retain(|variable| is_known(variable.flag) || variable.flag == "server");
@@ -68,10 +83,7 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
         .map(PathBuf::from)
         .or_else(|| given.get_one::<PathBuf>("config").cloned())
         .unwrap_or_default();
-    let values =
-        config_file::read(&file, is_required, &|name| flags.iter().any(|f| f == name), &|name| {
-            nearest(name, &flags)
-        })?;
+    let values = config_file::read(&file, is_required, &is_known, &|name| nearest(name, flags))?;
 
     // Lowest precedence first, since the parser takes the last value. A flag from the command line
     // or a variable replaces a whole list.
@@ -81,17 +93,31 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
             merged.extend(list.iter().map(|v| OsString::from(format!("--{flag}={v}"))));
         }
     }
-    for environment::Variable { flag, value, .. } in &variables {
+    for Variable { flag, value, .. } in &variables {
         if !is_typed(flag) {
             merged.push(format!("--{flag}={value}").into());
         }
     }
     merged.extend(argv.into_iter().skip(2));
-    let matches = command.try_get_matches_from(merged).map_err(stop)?;
-    Cli::from_arg_matches(&matches).map_err(stop)
+    Ok(merged)
 }
 
-fn stop(error: clap::Error) -> Stop {
+/// The command that prints the help of the subcommand in `argv`.
+fn help_hint(command: &clap::Command, argv: &[OsString]) -> String {
+    let mut path = vec![command.get_name()];
+    let mut current = command;
+    for word in argv.iter().skip(1) {
+        let Some(subcommand) = word.to_str().and_then(|word| current.find_subcommand(word)) else {
+            break;
+        };
+        path.push(subcommand.get_name());
+        current = subcommand;
+    }
+    format!("Run `{} --help` for the flags and their defaults.", path.join(" "))
+}
+
+/// The text or error for which clap stopped; `fix` is the fix of an unknown flag or command.
+fn stop(error: clap::Error, fix: &str) -> Stop {
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp
@@ -104,7 +130,7 @@ fn stop(error: clap::Error) -> Stop {
         (error.kind(), error.get(ContextKind::InvalidArg))
     {
         if let Some(why) = unsupported::reason(flag) {
-            return UNSUPPORTED_FLAG.refuse_usage(format!("{flag} is not supported: {why}")).into();
+            return UNSUPPORTED_FLAG.usage_error(format!("{flag} is not supported: {why}")).into();
         }
     }
     let text = error.to_string();
@@ -114,7 +140,7 @@ fn stop(error: clap::Error) -> Stop {
         .take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"))
         .copied()
         .collect();
-    USAGE.refuse_usage(message.join(" ").trim_start_matches("error: ")).into()
+    USAGE.usage_error(message.join(" ").trim_start_matches("error: ")).with_fix(fix).into()
 }
 
 /// The known flag nearest to `name`, when near enough.
@@ -158,7 +184,7 @@ mod tests {
         match parse(argv, lookup) {
             Ok(Cli { command: Command::Server(args) }) => Ok(*args),
             Ok(_) => Err("another command".into()),
-            Err(Stop::Refused(refusal)) => Err(refusal.to_string()),
+            Err(Stop::Error(command_error)) => Err(command_error.to_string()),
             Err(Stop::Text(text)) => Err(text),
         }
     }
@@ -170,13 +196,13 @@ mod tests {
         match parse(argv.map(OsString::from).collect(), lookup) {
             Ok(Cli { command: Command::Agent(args) }) => Ok(*args),
             Ok(_) => Err("another command".into()),
-            Err(Stop::Refused(refusal)) => Err(refusal.to_string()),
+            Err(Stop::Error(command_error)) => Err(command_error.to_string()),
             Err(Stop::Text(text)) => Err(text),
         }
     }
 
     #[test]
-    fn agents_take_k3ss_flags_and_variables_and_no_log_shows_their_token() {
+    fn agents_accept_flags_and_variables_of_k3s_without_logging_the_token() {
         let variables =
             [("K3S_URL", "https://a:6443"), ("K3S_TOKEN", "hush"), ("K3S_KUBECONFIG_MODE", "644")];
         let args = agent(&[], &variables).unwrap();
@@ -193,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_k3s_are_acted_on_or_refused_by_name() {
+    fn variables_of_k3s_are_applied_or_rejected_by_name() {
         let file = "--config=/dev/null";
         for (value, want) in [("true", true), ("1", true), ("0", false)] {
             let args = server(&[file], &[("K3S_CLUSTER_INIT", value)]).unwrap();
@@ -211,7 +237,7 @@ mod tests {
             assert!(agent(&[], &[(name, "")]).is_ok(), "{name}");
         }
         assert!(server(&[file], &[("K3S_SELINUX", "false")]).is_ok());
-        // A variable of the server's does not concern an agent.
+        // An agent ignores variables of the server.
         assert!(agent(&[], &[("K3S_CLUSTER_INIT", "true")]).is_ok());
     }
 
@@ -228,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_variables_and_variables_over_files() {
+    fn flags_take_precedence_over_variables_and_variables_over_files() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config.yaml");
         std::fs::write(&file, "node-name: file\nhttps-listen-port: 7001\nnode-label:\n- a=1\n- b=2\ndisable-agent: true\n").unwrap();
@@ -260,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_unsupported_flags_and_keys_are_refused_by_name() {
+    fn unknown_and_unsupported_flags_and_keys_are_rejected_by_name() {
         assert!(server(&["--data-dri=/x"], &[]).unwrap_err().contains("--data-dir"));
         let refused = server(&["--embedded-registry=true"], &[]).unwrap_err();
         assert!(
@@ -277,6 +303,24 @@ mod tests {
             refused.contains("line 2: unknown key \"node-nmae\", did you mean \"node-name\"?"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn the_fix_of_a_usage_error_names_the_help_of_the_subcommand() {
+        for (words, help) in [
+            (&["server", "--nope"][..], "kube-lite server --help"),
+            (&["agent", "--nope"], "kube-lite agent --help"),
+            (&["token", "create", "--nope"], "kube-lite token create --help"),
+            (&["etcd-snapshot", "ls", "--nope"], "kube-lite etcd-snapshot ls --help"),
+            (&["nope"], "kube-lite --help"),
+        ] {
+            let argv = ["kube-lite"].iter().chain(words).map(OsString::from).collect();
+            let Err(Stop::Error(command_error)) = parse(argv, |_| None) else {
+                panic!("{words:?}")
+            };
+            let fix = format!("fix: Run `{help}` for the flags and their defaults.");
+            assert!(command_error.to_string().ends_with(&fix), "{command_error}");
+        }
     }
 
     #[test]

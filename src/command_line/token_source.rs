@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cluster::token::Secret;
 
-use crate::error_catalogue::{BAD_VALUE, Refusal};
+use crate::error_catalogue::{BAD_VALUE, CommandError};
 
 /// The token of `--<flag>` or `--<flag>-file`.
 ///
@@ -14,16 +14,16 @@ pub fn read_token(
     flag: &str,
     token: Option<&Secret>,
     file: Option<&Path>,
-) -> Result<Option<Secret>, Refusal> {
+) -> Result<Option<Secret>, CommandError> {
     match (token, file) {
-        (Some(_), Some(file)) => Err(BAD_VALUE.refuse_usage(format!(
+        (Some(_), Some(file)) => Err(BAD_VALUE.usage_error(format!(
             "--{flag}-file={}: contradicts --{flag}; use only one of them",
             file.display()
         ))),
         (Some(token), None) => Ok(Some(token.clone())),
         (None, Some(file)) => {
             let text = base::fs::read_to_string(file)
-                .map_err(|e| BAD_VALUE.refuse_usage(format!("--{flag}-file: {e}")))?;
+                .map_err(|e| BAD_VALUE.usage_error(format!("--{flag}-file: {e}")))?;
             Ok(Some(text.trim().parse().unwrap_or_else(|never| match never {})))
         }
         (None, None) => Ok(None),

@@ -3,10 +3,10 @@
 use super::{Command, Environment, Output, block_on};
 use crate::agent::{self, config::Config};
 use crate::command_line::AgentArgs;
-use crate::error_catalogue::{AGENT_STOPPED, Refusal};
+use crate::error_catalogue::{AGENT_STOPPED, CommandError};
 
 impl Command for AgentArgs {
-    fn run(mut self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+    fn run(mut self, environment: &Environment<'_>) -> Result<Output, CommandError> {
         environment.prepare(&mut self.general);
         let config = Config::new(self, &environment.locations())?;
         block_on(AGENT_STOPPED, || agent::run(config))?;

@@ -1,14 +1,14 @@
-//! `kube-lite check-config`: whether this machine can be a node.
+//! `kube-lite check-config`: checks that this machine meets the requirements of a node.
 
 use super::{Command, Environment, Output};
-use crate::error_catalogue::Refusal;
+use crate::error_catalogue::CommandError;
 use crate::preflight::{self, Programs, Verdict};
 
 /// The command, which has no arguments.
 pub(super) struct CheckConfig;
 
 impl Command for CheckConfig {
-    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, CommandError> {
         let programs = Programs {
             bin_dir: environment.data_dir(None).join("bin"),
             path: environment.variable("PATH").unwrap_or_default(),

@@ -1,26 +1,26 @@
-//! `kube-lite etcd-env`: what etcdctl needs to reach the store of the server on this machine.
+//! `kube-lite etcd-env`: prints the environment variables of etcdctl for the store of this server.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use super::{Command, Environment, Output, block_on};
 use crate::command_line::EtcdEnvArgs;
-use crate::error_catalogue::{ETCD_OFF, Refusal, SERVER_STOPPED, SERVER_UNREACHABLE};
+use crate::error_catalogue::{CommandError, ETCD_OFF, SERVER_STOPPED, SERVER_UNREACHABLE};
 use crate::status;
 
 impl Command for EtcdEnvArgs {
-    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, CommandError> {
         let data_dir = self.data_dir.unwrap_or_else(|| environment.locations().data);
-        let answer = block_on(SERVER_STOPPED, || async { Ok(status::ask(&data_dir).await) })?;
-        let Some(store) = answer.and_then(|answer| answer.store) else {
+        let status = block_on(SERVER_STOPPED, || async { Ok(status::query(&data_dir).await) })?;
+        let Some(store) = status.and_then(|status| status.store) else {
             let text = format!("no server answers in {}", data_dir.display());
-            return Err(SERVER_UNREACHABLE.refuse(text));
+            return Err(SERVER_UNREACHABLE.error(text));
         };
         render(&store.etcd, &data_dir).map(Output::from)
     }
 }
 
-/// A word that a shell takes as it is.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._:-,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -29,11 +29,11 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Lines for a shell. `urls` is where the interface listens, those with TLS are preferred.
+/// Lines for a shell. `urls` are those of the etcd-compatible API; those with TLS are preferred.
 ///
 /// # Errors
-/// The interface is off.
-fn render(urls: &[String], data_dir: &Path) -> Result<String, Refusal> {
+/// The API is off.
+fn render(urls: &[String], data_dir: &Path) -> Result<String, CommandError> {
     let secure: Vec<&str> =
         urls.iter().map(String::as_str).filter(|url| url.starts_with("https://")).collect();
     let endpoints = if secure.is_empty() {
@@ -42,7 +42,7 @@ fn render(urls: &[String], data_dir: &Path) -> Result<String, Refusal> {
         secure.join(",")
     };
     if endpoints.is_empty() {
-        return Err(ETCD_OFF.refuse("the server was started without --etcd-listen"));
+        return Err(ETCD_OFF.error("the server was started without --etcd-listen"));
     }
     let mut variables = vec![("API", "3".to_owned()), ("ENDPOINTS", endpoints)];
     if !secure.is_empty() {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn etcdctl_gets_the_certificates_where_there_is_tls() {
+    fn variables_include_certificates_if_there_is_tls() {
         let urls = ["https://127.0.0.1:2379".to_owned(), "http://127.0.0.1:2389".to_owned()];
         let text = render(&urls, Path::new("/var/lib/kube lite")).unwrap();
         assert_eq!(
@@ -82,9 +82,9 @@ mod tests {
     }
 
     #[test]
-    fn without_the_interface_it_is_refused_with_the_remedy() {
-        let refusal = render(&[], Path::new("/d")).unwrap_err();
-        assert!(refusal.to_string().contains("KL0105"), "{refusal}");
-        assert!(refusal.to_string().contains("--etcd-listen=127.0.0.1:2379"), "{refusal}");
+    fn without_the_api_the_error_names_the_flag() {
+        let error = render(&[], Path::new("/d")).unwrap_err();
+        assert!(error.to_string().contains("KL0105"), "{error}");
+        assert!(error.to_string().contains("--etcd-listen=127.0.0.1:2379"), "{error}");
     }
 }

@@ -1,16 +1,16 @@
-//! `kube-lite etcd-snapshot`: sends requests to the running server; requests that need no server
-//! work without one.
+//! `kube-lite etcd-snapshot`: sends requests to the running server; operations that need no store
+//! work without a server.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::{Command, Environment, Output, block_on};
-use crate::command_line::SnapshotCommandArgs;
-use crate::command_line::{FolderArgs, SnapshotCommand, SnapshotOutput};
-use crate::error_catalogue::{BAD_VALUE, Refusal, SERVER_UNREACHABLE, SNAPSHOT_COMMAND};
-use crate::snapshots::socket::{Answer, Operation, Question, ask};
-use crate::snapshots::{Folder, Places, Snapshot, s3};
+use crate::command_line::{FolderArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput};
+use crate::error_catalogue::{CommandError, SERVER_UNREACHABLE, SNAPSHOT_COMMAND};
+use crate::snapshots::socket::{Operation, Request, Response, send};
+use crate::snapshots::{Folder, Snapshot, SnapshotLocations, check_name, s3};
 
 /// Defaults for flags that are not set.
 #[derive(Debug, Clone)]
@@ -22,65 +22,50 @@ struct Defaults {
 }
 
 impl Command for SnapshotCommandArgs {
-    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, CommandError> {
         let defaults =
             Defaults { data_dir: environment.data_dir(None), node: crate::machine::host_name() };
         block_on(SNAPSHOT_COMMAND, || run(&self.command, &defaults)).map(Output::from)
     }
 }
 
-/// Runs a command; returns its output.
-///
-/// # Errors
-/// What is wrong, and where.
-async fn run(command: &SnapshotCommand, defaults: &Defaults) -> Result<String, Refusal> {
+/// Runs a subcommand; its output.
+async fn run(command: &SnapshotCommand, defaults: &Defaults) -> Result<String, CommandError> {
     match command {
         SnapshotCommand::Save(args) => {
-            named("name", &args.name)?;
+            check_name("name", &args.name)?;
             let save = Operation::Save { name: args.name.clone(), compress: args.compress };
-            let answer = asked(&args.folder, save, defaults, None).await?;
-            let told = |s: &Snapshot| match s.is_local() {
+            let response = execute(&args.folder, save, defaults, None).await?;
+            let line = |s: &Snapshot| match s.is_local() {
                 true => format!("Snapshot {} saved.", s.name),
                 false => format!("Snapshot {} uploaded to {}.", s.name, s.location),
             };
-            Ok(lines(answer.snapshots.iter().map(told)))
+            Ok(lines(response.snapshots.iter().map(line)))
         }
         SnapshotCommand::Ls(args) => {
-            let answer = asked(&args.folder, Operation::List, defaults, None).await?;
-            render(&answer, args.output)
+            let response = execute(&args.folder, Operation::List, defaults, None).await?;
+            render(&response, args.output)
         }
         SnapshotCommand::Delete(args) => {
             let delete = Operation::Delete(args.names.clone());
-            let answer = asked(&args.folder, delete, defaults, None).await?;
-            let told = |name: &String| match answer.deleted.contains(name) {
+            let response = execute(&args.folder, delete, defaults, None).await?;
+            let line = |name: &String| match response.deleted.contains(name) {
                 true => format!("Snapshot {name} deleted."),
                 false => format!("Snapshot {name} not found."),
             };
-            match answer.deleted.is_empty() {
-                true => Err(SNAPSHOT_COMMAND.refuse(lines(args.names.iter().map(told)).trim_end())),
-                false => Ok(lines(args.names.iter().map(told))),
+            match response.deleted.is_empty() {
+                true => Err(SNAPSHOT_COMMAND.error(lines(args.names.iter().map(line)).trim_end())),
+                false => Ok(lines(args.names.iter().map(line))),
             }
         }
         SnapshotCommand::Prune(args) => {
-            named("name", &args.name)?;
+            check_name("name", &args.name)?;
             let prune = Operation::Prune { name: args.name.clone(), keep: Some(args.retention) };
-            let answer = asked(&args.folder, prune, defaults, args.node_name.as_deref()).await?;
-            Ok(lines(answer.deleted.iter().map(|name| format!("Snapshot {name} deleted."))))
+            let response =
+                execute(&args.folder, prune, defaults, args.node_name.as_deref()).await?;
+            Ok(lines(response.deleted.iter().map(|name| format!("Snapshot {name} deleted."))))
         }
     }
-}
-
-/// A name must be valid in a file name.
-pub(crate) fn named(flag: &str, name: &str) -> Result<(), Refusal> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(plain) {
-        let text = format!(
-            "--{flag}={name}: must be letters, digits, '-', '_' and '.', and begin with none of \
-             the last"
-        );
-        return Err(BAD_VALUE.refuse_usage(text));
-    }
-    Ok(())
 }
 
 fn lines(all: impl Iterator<Item = String>) -> String {
@@ -88,95 +73,111 @@ fn lines(all: impl Iterator<Item = String>) -> String {
 }
 
 /// The server's response, or the result of the folder alone.
-async fn asked(
+async fn execute(
     folder: &FolderArgs,
     operation: Operation,
     defaults: &Defaults,
     node: Option<&str>,
-) -> Result<Answer, Refusal> {
+) -> Result<Response, CommandError> {
     let data_dir = folder.data_dir.as_ref().unwrap_or(&defaults.data_dir);
-    let failed = |error: String| SNAPSHOT_COMMAND.refuse(error);
     let dir = match &folder.dir {
-        Some(dir) => Some(std::path::absolute(dir).map_err(|e| failed(e.to_string()))?),
+        Some(dir) => Some(std::path::absolute(dir).map_err(|e| SNAPSHOT_COMMAND.error(e))?),
         None => None,
     };
-    let s3 = s3::settings::settings(&folder.s3)?;
-    let question = Question { operation, dir, s3 };
+    let s3 = s3::settings::from_args(&folder.s3)?;
+    let request = Request { operation, dir, s3 };
     // Snapshots of another node exist in the folder only.
-    let answer = match node {
+    let response = match node {
         Some(_) => None,
-        None => ask(data_dir, &question)
+        None => send(data_dir, &request)
             .await
-            .map_err(|e| failed(format!("the server cannot be asked: {e}")))?,
+            .map_err(|e| SNAPSHOT_COMMAND.error(format!("cannot reach the server: {e}")))?,
     };
-    let answer = match answer {
-        Some(answer) => answer,
-        None if matches!(question.operation, Operation::Save { .. }) => {
+    let response = match response {
+        Some(response) => response,
+        None if matches!(request.operation, Operation::Save { .. }) => {
             let text = format!(
-                "no server answers in {}, and only one that runs takes snapshots",
+                "no server answers in {}, and only a running server takes snapshots",
                 data_dir.display()
             );
-            return Err(SERVER_UNREACHABLE.refuse(text));
+            return Err(SERVER_UNREACHABLE.error(text));
         }
         None => {
-            if question.dir.is_none() && question.s3.is_none() {
-                check_data_dir(data_dir).map_err(failed)?;
+            if request.dir.is_none() && request.s3.is_none() {
+                check_data_dir(data_dir).map_err(|e| SNAPSHOT_COMMAND.error(e))?;
             }
-            let folder = Folder::new(question.dir.as_deref(), data_dir);
+            let folder = Folder::new(request.dir.as_deref(), data_dir);
             let node = node.unwrap_or(&defaults.node);
-            let places = Places::open(folder, question.s3.as_ref()).await.map_err(failed)?;
-            Answer::of(node, places.act(question.operation, node, 0).await)
+            let locations = SnapshotLocations::open(folder, request.s3.as_ref())
+                .await
+                .map_err(|e| SNAPSHOT_COMMAND.error(e))?;
+            Response::of(node, locations.run(request.operation, node, 0).await)
         }
     };
-    match answer.error {
-        Some(error) => Err(failed(error)),
-        None => Ok(answer),
+    match response.error {
+        Some(error) => Err(SNAPSHOT_COMMAND.error(error)),
+        None => Ok(response),
     }
 }
 
 /// Checks that the data directory belongs to a server and is readable: otherwise an empty list
 /// would be misleading.
-fn check_data_dir(data_dir: &Path) -> Result<(), String> {
-    let hint =
-        "name the server's data directory with --data-dir, and run the command as its user (root)";
+fn check_data_dir(data_dir: &Path) -> Result<(), DataDirError> {
+    let path = || data_dir.to_owned();
     match std::fs::read_dir(data_dir.join("server/db")) {
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(format!("{} is not the data directory of a server: {hint}", data_dir.display()))
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(DataDirError::NotAServer(path()))
         }
-        Err(error) => Err(format!("{}: {error}: {hint}", data_dir.display())),
+        Err(source) => Err(DataDirError::Unreadable { path: path(), source }),
     }
 }
 
-fn time(seconds: i64) -> String {
+/// What to do about a wrong data directory.
+const DATA_DIR_HINT: &str =
+    "name the server's data directory with --data-dir, and run the command as its user (root)";
+
+/// Why a directory cannot be used as the data directory of a server.
+#[derive(Debug, thiserror::Error)]
+enum DataDirError {
+    /// It has no store.
+    #[error("{} is not the data directory of a server: {DATA_DIR_HINT}", .0.display())]
+    NotAServer(PathBuf),
+    /// The store cannot be read.
+    #[error("{}: {source}: {DATA_DIR_HINT}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+}
+
+fn rfc3339(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }
 
 /// An ETCDSnapshotFile of k3s.
-fn object(snapshot: &Snapshot, node: &str) -> Value {
+fn snapshot_file(snapshot: &Snapshot, node: &str) -> Value {
     // As in k3s, snapshots in a bucket belong to no node.
-    let (place, node) = if snapshot.is_local() { ("local", node) } else { ("s3", "s3") };
+    let (prefix, node) = if snapshot.is_local() { ("local", node) } else { ("s3", "s3") };
     json!({
         "apiVersion": "k3s.cattle.io/v1",
         "kind": "ETCDSnapshotFile",
-        "metadata": { "name": format!("{place}-{}", snapshot.name), "creationTimestamp": null },
+        "metadata": { "name": format!("{prefix}-{}", snapshot.name), "creationTimestamp": null },
         "spec": { "snapshotName": snapshot.name, "nodeName": node, "location": snapshot.location },
         "status": {
             "size": snapshot.size.to_string(),
-            "creationTime": time(snapshot.created),
+            "creationTime": rfc3339(snapshot.created),
             "readyToUse": true,
         },
     })
 }
 
-fn render(answer: &Answer, output: SnapshotOutput) -> Result<String, Refusal> {
+fn render(response: &Response, output: SnapshotOutput) -> Result<String, CommandError> {
     let list = || {
-        let items: Vec<Value> = answer.snapshots.iter().map(|s| object(s, &answer.node)).collect();
+        let items: Vec<Value> =
+            response.snapshots.iter().map(|s| snapshot_file(s, &response.node)).collect();
         json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items })
     };
-    let failed = |error: &dyn std::fmt::Display| SNAPSHOT_COMMAND.refuse(error);
+    let failed = |error: &dyn std::fmt::Display| SNAPSHOT_COMMAND.error(error);
     match output {
-        SnapshotOutput::Table => Ok(table(&answer.snapshots)),
+        SnapshotOutput::Table => Ok(table(&response.snapshots)),
         SnapshotOutput::Json => {
             serde_json::to_string(&list()).map(|text| text + "\n").map_err(|e| failed(&e))
         }
@@ -188,7 +189,7 @@ fn render(answer: &Answer, output: SnapshotOutput) -> Result<String, Refusal> {
 fn table(snapshots: &[Snapshot]) -> String {
     let head = ["Name", "Location", "Size", "Created"].map(str::to_owned);
     let row =
-        |s: &Snapshot| [s.name.clone(), s.location.clone(), s.size.to_string(), time(s.created)];
+        |s: &Snapshot| [s.name.clone(), s.location.clone(), s.size.to_string(), rfc3339(s.created)];
     let rows: Vec<[String; 4]> = std::iter::once(head).chain(snapshots.iter().map(row)).collect();
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0)
@@ -210,16 +211,16 @@ mod tests {
     }
 
     #[test]
-    fn a_list_outside_of_a_servers_data_directory_is_an_error() {
+    fn a_list_outside_the_data_directory_of_a_server_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        let error = check_data_dir(dir.path()).unwrap_err();
+        let error = check_data_dir(dir.path()).unwrap_err().to_string();
         assert!(error.contains("is not the data directory of a server"), "{error}");
         std::fs::create_dir_all(dir.path().join("server/db")).unwrap();
-        assert_eq!(check_data_dir(dir.path()), Ok(()));
+        assert!(check_data_dir(dir.path()).is_ok());
     }
 
     #[test]
-    fn the_list_has_k3ss_columns_and_its_objects() {
+    fn the_list_has_the_columns_and_objects_of_k3s() {
         let snapshots =
             vec![snapshot("on-demand-a-1763800000", 1_763_800_000), snapshot("x.zip", 0)];
         assert_eq!(
@@ -228,17 +229,17 @@ mod tests {
              on-demand-a-1763800000 file:///d/on-demand-a-1763800000 20512 2025-11-22T08:26:40Z\n\
              x.zip                  file:///d/x.zip                  20512 1970-01-01T00:00:00Z\n"
         );
-        let answer = Answer { node: "a".to_owned(), snapshots, ..Answer::default() };
+        let response = Response { node: "a".to_owned(), snapshots, ..Response::default() };
         let json: Value =
-            serde_json::from_str(&render(&answer, SnapshotOutput::Json).unwrap()).unwrap();
+            serde_json::from_str(&render(&response, SnapshotOutput::Json).unwrap()).unwrap();
         assert_eq!(json["kind"], "List");
         assert_eq!(json["items"][0]["spec"]["snapshotName"], "on-demand-a-1763800000");
         assert_eq!(json["items"][0]["status"]["size"], "20512");
-        assert!(render(&answer, SnapshotOutput::Yaml).unwrap().contains("snapshotName: x.zip"));
+        assert!(render(&response, SnapshotOutput::Yaml).unwrap().contains("snapshotName: x.zip"));
     }
 
     #[tokio::test]
-    async fn without_a_server_the_folder_answers_what_it_can() {
+    async fn operations_on_the_folder_need_no_server() {
         let data = tempfile::tempdir().unwrap();
         let dir = data.path().join("server/db/snapshots");
         std::fs::create_dir_all(&dir).unwrap();
@@ -255,25 +256,30 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let ran =
+        let execute =
             async |argv: &[&str]| run(&command(argv), &defaults).await.map_err(|e| e.to_string());
         assert_eq!(
-            ran(&["prune", "--snapshot-retention=3"]).await.unwrap(),
+            execute(&["prune", "--snapshot-retention=3"]).await.unwrap(),
             "Snapshot on-demand-n-1 deleted.\n"
         );
         assert_eq!(
-            ran(&["delete", "on-demand-n-2", "absent"]).await.unwrap(),
+            execute(&["delete", "on-demand-n-2", "absent"]).await.unwrap(),
             "Snapshot on-demand-n-2 deleted.\nSnapshot absent not found.\n"
         );
         assert!(
-            ran(&["delete", "absent"]).await.unwrap_err().contains("Snapshot absent not found.")
+            execute(&["delete", "absent"])
+                .await
+                .unwrap_err()
+                .contains("Snapshot absent not found.")
         );
-        assert_eq!(ran(&["ls"]).await.unwrap().lines().count(), 3);
-        let refused = ran(&["save"]).await.unwrap_err();
+        assert_eq!(execute(&["ls"]).await.unwrap().lines().count(), 3);
+        let refused = execute(&["save"]).await.unwrap_err();
         assert!(
             refused.contains("KL0402") && refused.contains("no server answers in"),
             "{refused}"
         );
-        assert!(ran(&["save", "--name=../x"]).await.unwrap_err().contains("--name=../x: must be"));
+        assert!(
+            execute(&["save", "--name=../x"]).await.unwrap_err().contains("--name=../x: must be")
+        );
     }
 }

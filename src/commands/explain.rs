@@ -1,27 +1,31 @@
-//! `kube-lite explain`: the catalogue of errors.
+//! `kube-lite explain`: prints errors of the catalogue.
 
 use super::{Command, Environment, Output};
-use crate::error_catalogue::{self, Refusal, USAGE};
+use crate::error_catalogue::{self, CommandError, USAGE};
 
 /// The arguments of the command.
 pub(super) struct Explain {
-    /// One error, or all of them.
+    /// The id of an error; `None` for all errors.
     pub(super) id: Option<String>,
 }
 
 impl Command for Explain {
-    fn run(self, _: &Environment<'_>) -> Result<Output, Refusal> {
+    fn run(self, _: &Environment<'_>) -> Result<Output, CommandError> {
         let entries = match &self.id {
             None => error_catalogue::ALL.to_vec(),
             Some(id) => vec![error_catalogue::find(id).ok_or_else(|| {
-                USAGE.refuse_usage(format!(
-                    "there is no error {id:?}; `kube-lite explain` lists all"
-                ))
+                USAGE
+                    .usage_error(format!("unknown error id {id:?}"))
+                    .with_fix("Run `kube-lite explain` for the list of all errors.")
             })?],
         };
-        let of = |entry: error_catalogue::Entry| {
-            format!("{}: {}\n  why: {}\n  fix: {}\n", entry.id, entry.what, entry.why, entry.fix)
+        let text = |entry: error_catalogue::CatalogueEntry| {
+            let why = match entry.why {
+                "" => String::new(),
+                why => format!("  why: {why}\n"),
+            };
+            format!("{}: {}\n{why}  fix: {}\n", entry.id, entry.what, entry.fix)
         };
-        Ok(entries.into_iter().map(of).collect::<String>().into())
+        Ok(entries.into_iter().map(text).collect::<String>().into())
     }
 }

@@ -1,4 +1,4 @@
-//! `kube-lite secrets-encrypt`: asks the server that runs here.
+//! `kube-lite secrets-encrypt`: sends a request to the running server.
 
 use std::path::{Path, PathBuf};
 
@@ -6,59 +6,63 @@ use apiserver::encryption::Wish;
 use serde_json::json;
 
 use super::{Command, Environment, Output, block_on};
-use crate::command_line::EncryptArgs;
-use crate::command_line::{EncryptCommand, StatusOutput};
-use crate::error_catalogue::{Refusal, SEAL_COMMAND, SERVER_UNREACHABLE, UNSUPPORTED_FLAG};
+use crate::command_line::{EncryptArgs, EncryptCommand, StatusOutput};
+use crate::control_socket::Reply;
+use crate::error_catalogue::{CommandError, SEAL_COMMAND, SERVER_UNREACHABLE, UNSUPPORTED_FLAG};
 use crate::secrets_encrypt::Status;
-use crate::secrets_encrypt::socket::{Answer, Question, ask};
+use crate::secrets_encrypt::socket::{Request, Response, send};
 
 impl Command for EncryptArgs {
-    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, CommandError> {
         let data_dir = environment.data_dir(None);
         block_on(SEAL_COMMAND, || run(&self.command, &data_dir)).map(Output::from)
     }
 }
 
-/// Runs one command; its output.
-///
-/// # Errors
-/// What is wrong, and where.
-async fn run(command: &EncryptCommand, data_dir: &Path) -> Result<String, Refusal> {
-    let (args, question) = match command {
-        EncryptCommand::Status(args) => (&args.server, Question::Status),
-        EncryptCommand::Enable(args) => (args, Question::Change(Wish::Enable)),
-        EncryptCommand::Disable(args) => (args, Question::Change(Wish::Disable)),
-        EncryptCommand::RotateKeys(args) => (args, Question::Change(Wish::Rotate)),
+/// Runs a subcommand; its output.
+async fn run(command: &EncryptCommand, data_dir: &Path) -> Result<String, CommandError> {
+    let (args, request) = match command {
+        EncryptCommand::Status(args) => (&args.server, Request::Status),
+        EncryptCommand::Enable(args) => (args, Request::Change(Wish::Enable)),
+        EncryptCommand::Disable(args) => (args, Request::Change(Wish::Disable)),
+        EncryptCommand::RotateKeys(args) => (args, Request::Change(Wish::Rotate)),
         EncryptCommand::Prepare(_) | EncryptCommand::Rotate(_) | EncryptCommand::Reencrypt(_) => {
-            return Err(UNSUPPORTED_FLAG.refuse_usage(
-                "prepare, rotate and reencrypt are not supported: use `kube-lite secrets-encrypt rotate-keys`, which does all three",
+            return Err(UNSUPPORTED_FLAG.usage_error(
+                "prepare, rotate and reencrypt are not supported: use `kube-lite secrets-encrypt \
+                 rotate-keys`, which does all three",
             ));
         }
     };
     let data_dir: PathBuf = args.data_dir.clone().unwrap_or_else(|| data_dir.to_owned());
-    let failed = |error: String| SEAL_COMMAND.refuse(error);
-    let answer = ask(&data_dir, question)
-        .await
-        .map_err(|e| failed(format!("the server stopped answering: {e}; nothing is lost, run the same command again once it runs")))?;
-    let Some(answer) = answer else {
-        let text = format!("no server answers in {}", data_dir.display());
-        return Err(SERVER_UNREACHABLE.refuse(text));
+    let reply = send(&data_dir, request).await.map_err(|e| {
+        SEAL_COMMAND.error(format!(
+            "the server stopped responding: {e}; nothing is lost, run the same command again once \
+             it runs"
+        ))
+    })?;
+    let response = match reply {
+        Some(Reply::Ok(response)) => response,
+        Some(Reply::Err(why)) => return Err(SEAL_COMMAND.error(why)),
+        None => {
+            let text = format!("no server answers in {}", data_dir.display());
+            return Err(SERVER_UNREACHABLE.error(text));
+        }
     };
-    match (answer.map_err(failed)?, command) {
-        (Answer::Done(text), _) => Ok(text),
-        (Answer::Status(status), EncryptCommand::Status(args))
+    match (response, command) {
+        (Response::Done(text), _) => Ok(text),
+        (Response::Status(status), EncryptCommand::Status(args))
             if args.output == StatusOutput::Json =>
         {
-            Ok(json_of(&status))
+            Ok(render_json(&status))
         }
-        (Answer::Status(status), _) => Ok(text_of(&status)),
+        (Response::Status(status), _) => Ok(render_text(&status)),
     }
 }
 
-/// k3s's members, and what there is of Secrets.
-fn json_of(status: &Status) -> String {
+/// The fields of k3s, and the number of Secrets.
+fn render_json(status: &Status) -> String {
     if let Some(file) = &status.file {
-        // The server's own keys seal nothing then.
+        // The server's own keys encrypt nothing then.
         return json!({ "config": file }).to_string() + "\n";
     }
     let value = json!({
@@ -73,10 +77,10 @@ fn json_of(status: &Status) -> String {
     serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"
 }
 
-/// k3s's screen.
-fn text_of(status: &Status) -> String {
+/// The output of k3s.
+fn render_text(status: &Status) -> String {
     if let Some(file) = &status.file {
-        return format!("Encryption Status: as encryption-provider-config={file} says\n");
+        return format!("Encryption Status: configured by encryption-provider-config={file}\n");
     }
     let enabled = if status.enable { "Enabled" } else { "Disabled" };
     let hashes = status.hasherror.as_deref().unwrap_or("All hashes match");
@@ -98,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_screen_and_the_members_are_k3ss() {
+    fn output_has_the_fields_of_k3s() {
         let status = Status {
             enable: true,
             stage: "reencrypt_active".into(),
@@ -110,19 +114,19 @@ mod tests {
             ..Status::default()
         };
         assert_eq!(
-            text_of(&status),
+            render_text(&status),
             "Encryption Status: Enabled\nCurrent Rotation Stage: reencrypt_active\nServer Encryption Hashes: All hashes match\nSecrets: 3, of which 1 are not stored as they would be now\n\nActive  Key Type  Name\n------  --------  ----\n *      AES-GCM   key2\n        AES-GCM   key1\n"
         );
-        let json: serde_json::Value = serde_json::from_str(&json_of(&status)).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&render_json(&status)).unwrap();
         assert_eq!(json["inactivekeys"], json!(["key1"]));
         assert_eq!((&json["enable"], &json["hashmatch"]), (&json!(true), &json!(true)));
         assert_eq!(json["secrets"]["stale"], 1);
     }
 
     #[tokio::test]
-    async fn without_a_server_nothing_is_done_and_old_words_name_the_new_one() {
+    async fn former_subcommands_of_k3s_name_their_replacement() {
         let data = tempfile::tempdir().unwrap();
-        let ran = async |word: &str| {
+        let execute = async |word: &str| {
             let argv = ["kube-lite", "secrets-encrypt", word].map(Into::into).to_vec();
             match crate::command_line::parse(argv, |_| None) {
                 Ok(crate::command_line::Cli {
@@ -131,13 +135,13 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let refused = ran("rotate-keys").await;
+        let refused = execute("rotate-keys").await;
         assert!(
             refused.contains("KL0402") && refused.contains("no server answers in"),
             "{refused}"
         );
         for word in ["prepare", "rotate", "reencrypt"] {
-            let refused = ran(word).await;
+            let refused = execute(word).await;
             assert!(refused.contains("KL0102") && refused.contains("rotate-keys"), "{refused}");
         }
     }

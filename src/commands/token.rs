@@ -1,4 +1,4 @@
-//! `kube-lite token`: bootstrap tokens through the API, the server's own token in its file.
+//! `kube-lite token`: manages bootstrap tokens through the API, and the server's token in its file.
 
 mod ttl;
 
@@ -16,18 +16,18 @@ use cluster::token::{Credentials, Secret, bootstrap_parts, new_bootstrap, parse}
 use serde_json::json;
 
 use super::{Command, Environment, Output, block_on, install_tls};
-use crate::command_line::TokenArgs;
 use crate::command_line::{
-    CreateArgs, DeleteArgs, ListArgs, Locations, RotateArgs, StatusOutput, TokenCommand, duration,
+    CreateArgs, DeleteArgs, ListArgs, Locations, RotateArgs, StatusOutput, TokenArgs, TokenCommand,
+    duration,
 };
-use crate::error_catalogue::{BAD_VALUE, Refusal, TOKEN_COMMAND};
+use crate::error_catalogue::{BAD_VALUE, CommandError, TOKEN_COMMAND};
 
-/// Type of the Secrets (upstream's bootstrap API).
+/// Type, namespace and name prefix of the Secrets (`k8s.io/cluster-bootstrap/token/api`).
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const NAMESPACE: &str = "kube-system";
 const PREFIX: &str = "bootstrap-token-";
 
-/// Where things are when no flag says so.
+/// Defaults of flags that are not set.
 struct Settings {
     /// Default locations.
     locations: Locations,
@@ -38,7 +38,7 @@ struct Settings {
 }
 
 impl Command for TokenArgs {
-    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, CommandError> {
         install_tls();
         let settings = Settings {
             locations: environment.locations(),
@@ -49,11 +49,8 @@ impl Command for TokenArgs {
     }
 }
 
-/// Runs one command; its output.
-///
-/// # Errors
-/// What is wrong, and where.
-async fn run(command: &TokenCommand, settings: &Settings) -> Result<String, Refusal> {
+/// Runs a subcommand; its output.
+async fn run(command: &TokenCommand, settings: &Settings) -> Result<String, CommandError> {
     match command {
         TokenCommand::Create(args) => create(args, settings).await,
         TokenCommand::List(args) => list(args, settings).await,
@@ -63,12 +60,12 @@ async fn run(command: &TokenCommand, settings: &Settings) -> Result<String, Refu
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> Refusal {
-    TOKEN_COMMAND.refuse(error)
+fn failed(error: impl std::fmt::Display) -> CommandError {
+    TOKEN_COMMAND.error(error)
 }
 
 /// A client of the administrator, and the CA that it trusts.
-fn connect(flag: Option<&PathBuf>, settings: &Settings) -> Result<(Client, String), Refusal> {
+fn connect(flag: Option<&PathBuf>, settings: &Settings) -> Result<(Client, String), CommandError> {
     let default = settings.locations.config.join("kube-lite.yaml");
     let path = flag.or(settings.kubeconfig.as_ref()).unwrap_or(&default);
     let config = Kubeconfig::read(path).map_err(failed)?;
@@ -87,27 +84,36 @@ fn connect(flag: Option<&PathBuf>, settings: &Settings) -> Result<(Client, Strin
     Ok((Client::new(Arc::new(transport), "kube-lite-token"), ca_pem))
 }
 
-async fn create(args: &CreateArgs, settings: &Settings) -> Result<String, Refusal> {
+async fn create(args: &CreateArgs, settings: &Settings) -> Result<String, CommandError> {
     let token = match &args.token {
         Some(token) => token.reveal().trim().to_owned(),
         None => new_bootstrap(),
     };
-    let (id, secret) = bootstrap_parts(&token).ok_or_else(|| {
-        BAD_VALUE.refuse_usage("the token must be ID.SECRET, 6 and 16 characters of a-z and 0-9")
+    let object = token_secret(args, &token)?;
+    let (client, ca_pem) = connect(args.cluster.kubeconfig.as_ref(), settings)?;
+    client.create(NAMESPACE, &object).await.map_err(failed)?;
+    let whole = parse(&token).map_err(failed)?.render(&ca_pem).map_err(failed)?;
+    Ok(format!("{whole}\n"))
+}
+
+/// The Secret of a new bootstrap token.
+fn token_secret(args: &CreateArgs, token: &str) -> Result<SecretObject, CommandError> {
+    let (id, secret) = bootstrap_parts(token).ok_or_else(|| {
+        BAD_VALUE.usage_error("the token must be ID.SECRET, 6 and 16 characters of a-z and 0-9")
     })?;
     if let Some(group) = args.groups.iter().find(|g| !g.starts_with("system:bootstrappers:")) {
         let text = format!("--groups={group}: must start with system:bootstrappers:");
-        return Err(BAD_VALUE.refuse_usage(text));
+        return Err(BAD_VALUE.usage_error(text));
     }
     let ttl = duration(&args.ttl)
-        .map_err(|why| BAD_VALUE.refuse_usage(format!("--ttl={}: {why}", args.ttl)))?;
+        .map_err(|why| BAD_VALUE.usage_error(format!("--ttl={}: {why}", args.ttl)))?;
     let mut data = vec![("token-id", id.to_owned()), ("token-secret", secret.to_owned())];
     if !ttl.is_zero() {
         let end = jiff::Timestamp::now()
             .checked_add(jiff::SignedDuration::from_secs(
                 i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX),
             ))
-            .map_err(|_| BAD_VALUE.refuse_usage(format!("--ttl={}: is too long", args.ttl)))?;
+            .map_err(|_| BAD_VALUE.usage_error(format!("--ttl={}: is too long", args.ttl)))?;
         data.push(("expiration", ttl::rfc3339(end)));
     }
     if !args.description.is_empty() {
@@ -124,7 +130,7 @@ async fn create(args: &CreateArgs, settings: &Settings) -> Result<String, Refusa
     if !args.groups.is_empty() {
         data.push(("auth-extra-groups", args.groups.join(",")));
     }
-    let object = SecretObject {
+    Ok(SecretObject {
         metadata: ObjectMeta {
             name: Some(format!("{PREFIX}{id}")),
             namespace: Some(NAMESPACE.to_owned()),
@@ -135,15 +141,11 @@ async fn create(args: &CreateArgs, settings: &Settings) -> Result<String, Refusa
             data.into_iter().map(|(k, v)| (k.to_owned(), ByteString(v.into_bytes()))).collect(),
         ),
         ..SecretObject::default()
-    };
-    let (client, ca_pem) = connect(args.cluster.kubeconfig.as_ref(), settings)?;
-    client.create(NAMESPACE, &object).await.map_err(failed)?;
-    let whole = parse(&token).map_err(failed)?.render(&ca_pem).map_err(failed)?;
-    Ok(format!("{whole}\n"))
+    })
 }
 
-/// One token as it is shown.
-struct Shown {
+/// One token of the list.
+struct TokenRow {
     token: String,
     description: String,
     expires: String,
@@ -151,7 +153,7 @@ struct Shown {
     groups: String,
 }
 
-fn shown(secret: &SecretObject) -> Option<Shown> {
+fn token_row(secret: &SecretObject) -> Option<TokenRow> {
     let data = secret.data.as_ref().filter(|_| secret.type_.as_deref() == Some(TYPE))?;
     let text = |key: &str| {
         data.get(key).map(|v| String::from_utf8_lossy(&v.0).into_owned()).unwrap_or_default()
@@ -165,7 +167,7 @@ fn shown(secret: &SecretObject) -> Option<Shown> {
             usages.push(usage);
         }
     }
-    Some(Shown {
+    Some(TokenRow {
         token: format!("{}.{}", text("token-id"), text("token-secret")),
         description: text("description"),
         expires: text("expiration"),
@@ -174,12 +176,12 @@ fn shown(secret: &SecretObject) -> Option<Shown> {
     })
 }
 
-async fn list(args: &ListArgs, settings: &Settings) -> Result<String, Refusal> {
+async fn list(args: &ListArgs, settings: &Settings) -> Result<String, CommandError> {
     let (client, _) = connect(args.cluster.kubeconfig.as_ref(), settings)?;
     let fields = format!("type={TYPE}");
     let options = ListOptions { fields: &fields, ..ListOptions::default() };
     let secrets = client.list::<SecretObject>(NAMESPACE, &options).await.map_err(failed)?;
-    let mut all: Vec<Shown> = secrets.iter().filter_map(shown).collect();
+    let mut all: Vec<TokenRow> = secrets.iter().filter_map(token_row).collect();
     all.sort_by(|a, b| a.token.cmp(&b.token));
     if args.output == StatusOutput::Json {
         let all: Vec<_> = all
@@ -225,10 +227,10 @@ fn id_of(text: &Secret) -> Option<String> {
     }
 }
 
-async fn delete(args: &DeleteArgs, settings: &Settings) -> Result<String, Refusal> {
+async fn delete(args: &DeleteArgs, settings: &Settings) -> Result<String, CommandError> {
     let ids = args.ids.iter().map(id_of).collect::<Option<Vec<_>>>().ok_or_else(|| {
-        BAD_VALUE.refuse_usage(
-            "a token to delete is named by its id, 6 characters of a-z and 0-9, or as a whole",
+        BAD_VALUE.usage_error(
+            "name the token to delete by its id, 6 characters of a-z and 0-9, or by the whole token",
         )
     })?;
     let (client, _) = connect(args.cluster.kubeconfig.as_ref(), settings)?;
@@ -246,7 +248,7 @@ async fn delete(args: &DeleteArgs, settings: &Settings) -> Result<String, Refusa
     Ok(text)
 }
 
-fn rotate(args: &RotateArgs, settings: &Settings) -> Result<String, Refusal> {
+fn rotate(args: &RotateArgs, settings: &Settings) -> Result<String, CommandError> {
     let data_dir = args.data_dir.as_ref().or(settings.data_dir.as_ref());
     let data_dir = data_dir.unwrap_or(&settings.locations.data);
     let ca =
@@ -260,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_named_by_id_or_as_a_whole() {
+    fn tokens_are_named_by_id_or_by_the_whole_token() {
         let id = |text: &str| id_of(&text.parse().unwrap());
         let hash = "0".repeat(64);
         for text in
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_shown_with_what_its_secret_says() {
+    fn a_row_shows_the_fields_of_the_secret() {
         let entry = |k: &str, v: &str| (k.to_owned(), ByteString(v.as_bytes().to_vec()));
         let data = [
             entry("token-id", "abcdef"),
@@ -283,9 +285,9 @@ mod tests {
             entry("usage-bootstrap-signing", "true"),
         ];
         let mut secret = SecretObject { data: Some(data.into()), ..SecretObject::default() };
-        assert!(shown(&secret).is_none());
+        assert!(token_row(&secret).is_none());
         secret.type_ = Some(TYPE.into());
-        let token = shown(&secret).unwrap();
+        let token = token_row(&secret).unwrap();
         assert_eq!(token.token, "abcdef.0123456789abcdef");
         assert_eq!((token.usages.as_str(), token.expires.as_str()), ("authentication,signing", ""));
     }

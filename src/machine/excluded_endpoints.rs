@@ -1,7 +1,7 @@
-//! While no server answers, Services leave out the pods of this node that the node knows not to be ready.
+//! While no server answers, the service proxy excludes pods of this node that are not ready.
 //!
-//! With a server this is its part: endpoints follow the pods' statuses. Without one they stay as they were last told, and what fails
-//! meanwhile would be sent requests until a server is back.
+//! Otherwise the endpoint controllers do that. Without a server the endpoints stay as they were,
+//! and a pod that fails meanwhile would receive requests until a server is back.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -12,35 +12,36 @@ use node::NotReadyPods;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Servers answer, or do not, when they have for so long: a server or an agent that starts anew changes no rules, and a server that is
-/// back has time to tell which endpoints there are.
-const SETTLED: Duration = Duration::from_secs(5);
+/// How long servers must answer, or not answer, before the proxy switches: a restart of a server or
+/// an agent changes no rules, and a server that is back has time to publish the endpoints.
+const DELAY: Duration = Duration::from_secs(5);
 
-/// Whether to go by the node's own knowledge.
+/// Whether the node's own knowledge of ready pods applies.
 #[derive(Debug)]
-struct Cut {
-    is: bool,
-    /// Since when servers say the contrary.
-    against: Option<Instant>,
+struct OfflineMode {
+    is_active: bool,
+    /// Since when servers answer in offline mode, or do not answer otherwise.
+    contrary_since: Option<Instant>,
 }
 
-impl Cut {
-    /// Takes whether a server answers; when to look again.
-    fn told(&mut self, answers: bool, now: Instant) -> Option<Instant> {
-        if answers != self.is {
-            self.against = None;
+impl OfflineMode {
+    /// Updates the mode with whether a server answers; the time of the next update, if one is
+    /// pending.
+    fn update(&mut self, answers: bool, now: Instant) -> Option<Instant> {
+        if answers != self.is_active {
+            self.contrary_since = None;
             return None;
         }
-        let end = *self.against.get_or_insert(now) + SETTLED;
+        let end = *self.contrary_since.get_or_insert(now) + DELAY;
         if now < end {
             return Some(end);
         }
-        (self.is, self.against) = (!answers, None);
+        (self.is_active, self.contrary_since) = (!answers, None);
         None
     }
 }
 
-/// Follows both until shutdown.
+/// Follows pods and servers until shutdown, and sends the addresses to exclude to `left_out`.
 pub(super) fn follow(
     unready: &NotReadyPods,
     mut answering: watch::Receiver<bool>,
@@ -48,21 +49,21 @@ pub(super) fn follow(
     tasks: &Tasks,
 ) {
     let (mut unready, shutdown) = (unready.subscribe(), tasks.shutdown().clone());
-    tasks.spawn(Kind::Critical, "left-out", async move {
-        let mut cut = Cut { is: false, against: None };
+    tasks.spawn(Kind::Critical, "excluded-endpoints", async move {
+        let mut mode = OfflineMode { is_active: false, contrary_since: None };
         loop {
-            let look = cut.told(*answering.borrow_and_update(), base::clock::now());
+            let next_update = mode.update(*answering.borrow_and_update(), base::clock::now());
             let pods: BTreeSet<String> = match &*unready.borrow_and_update() {
-                all if cut.is => all.keys().cloned().collect(),
+                all if mode.is_active => all.keys().cloned().collect(),
                 _ => BTreeSet::new(),
             };
-            left_out.send_if_modified(|known| {
-                let changed = *known != pods;
-                *known = pods;
+            left_out.send_if_modified(|excluded| {
+                let changed = *excluded != pods;
+                *excluded = pods;
                 changed
             });
-            let settled = async {
-                match look {
+            let timer = async {
+                match next_update {
                     Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
@@ -70,7 +71,7 @@ pub(super) fn follow(
             tokio::select! {
                 changed = answering.changed() => if changed.is_err() { break },
                 changed = unready.changed() => if changed.is_err() { break },
-                () = settled => {}
+                () = timer => {}
                 () = shutdown.requested() => break,
             }
         }
@@ -84,21 +85,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lasts_changes_who_is_believed() {
+    fn offline_mode_switches_only_after_the_delay() {
         let start = base::clock::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut cut = Cut { is: false, against: None };
-        // An agent that starts, and a server that starts again.
-        assert_eq!(cut.told(false, at(0)), Some(at(5)));
-        assert_eq!((cut.told(true, at(1)), cut.is), (None, false));
-        assert_eq!(cut.told(false, at(100)), Some(at(105)));
-        assert_eq!(cut.told(false, at(103)), Some(at(105)));
-        assert_eq!((cut.told(false, at(105)), cut.is), (None, true));
-        // It is back, and needs some time to say what is.
-        assert_eq!((cut.told(true, at(200)), cut.is), (Some(at(205)), true));
-        assert_eq!((cut.told(false, at(202)), cut.is), (None, true));
+        let mut mode = OfflineMode { is_active: false, contrary_since: None };
+        // An agent starts, and a server restarts.
+        assert_eq!(mode.update(false, at(0)), Some(at(5)));
+        assert_eq!((mode.update(true, at(1)), mode.is_active), (None, false));
+        assert_eq!(mode.update(false, at(100)), Some(at(105)));
+        assert_eq!(mode.update(false, at(103)), Some(at(105)));
+        assert_eq!((mode.update(false, at(105)), mode.is_active), (None, true));
+        // The server is back, and needs some time to publish endpoints.
+        assert_eq!((mode.update(true, at(200)), mode.is_active), (Some(at(205)), true));
+        assert_eq!((mode.update(false, at(202)), mode.is_active), (None, true));
         assert_eq!(
-            (cut.told(true, at(300)), cut.told(true, at(305)), cut.is),
+            (mode.update(true, at(300)), mode.update(true, at(305)), mode.is_active),
             (Some(at(305)), None, false)
         );
     }

@@ -1,4 +1,4 @@
-//! `--node-label` and `--node-taint`: form, and what a node may say about itself.
+//! Parses `--node-label`, `--node-taint` and the shutdown grace periods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use api::validation::names::{label_value, qualified_name};
 
 use node::ShutdownGracePeriod;
 
-use super::bad;
+use super::invalid_flag;
 use crate::command_line::{NodeArgs, duration};
-use crate::error_catalogue::Refusal;
+use crate::error_catalogue::CommandError;
 
-/// What each node says about itself anyway.
+/// Labels that each node sets itself.
 const FIXED: [&str; 5] = [
     "kubernetes.io/hostname",
     "kubernetes.io/os",
@@ -22,8 +22,8 @@ const FIXED: [&str; 5] = [
     "beta.kubernetes.io/arch",
 ];
 
-/// Why a flag may not set this label; `None` when it may.
-fn refused(key: &str) -> Option<&'static str> {
+/// Why a flag may not set this label; `None` if it may.
+fn forbidden_reason(key: &str) -> Option<&'static str> {
     if FIXED.contains(&key) {
         return Some("is set by the node itself");
     }
@@ -32,65 +32,67 @@ fn refused(key: &str) -> Option<&'static str> {
             "node-restriction.kubernetes.io labels are for administrators: kubectl label node"
         }
         Reserved::Kubernetes => {
-            "a node may not set labels of kubernetes.io and k8s.io but those under kubelet.kubernetes.io, node.kubernetes.io and \
-             topology.kubernetes.io/zone and region; use a name of your own, or kubectl label node"
+            "a node may not set labels of kubernetes.io and k8s.io, except those under \
+             kubelet.kubernetes.io, node.kubernetes.io and topology.kubernetes.io/zone and region; \
+             use another name, or kubectl label node"
         }
     })
 }
 
-/// The labels that the flags ask for.
-pub(super) fn labels(given: &[String]) -> Result<BTreeMap<String, String>, Refusal> {
+/// The labels of `--node-label`.
+pub(super) fn labels(given: &[String]) -> Result<BTreeMap<String, String>, CommandError> {
     let parse = |text: &String| {
-        let refuse = |why: &str| bad("node-label", text, why);
-        let (key, value) = text.split_once('=').ok_or_else(|| refuse("must be KEY=VALUE"))?;
-        let faults = qualified_name(key).into_iter().chain(label_value(value)).next();
-        match faults.as_deref().or_else(|| refused(key)) {
-            Some(why) => Err(refuse(why)),
+        let error = |why: &str| invalid_flag("node-label", text, why);
+        let (key, value) = text.split_once('=').ok_or_else(|| error("must be KEY=VALUE"))?;
+        let reason = qualified_name(key).into_iter().chain(label_value(value)).next();
+        match reason.as_deref().or_else(|| forbidden_reason(key)) {
+            Some(why) => Err(error(why)),
             None => Ok((key.to_owned(), value.to_owned())),
         }
     };
     given.iter().map(parse).collect()
 }
 
-/// The longest time that a machine's end may be held up.
+/// The longest time by which pods may delay a shutdown of the machine.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-fn time(flag: &str, text: &str) -> Result<Duration, Refusal> {
+/// A duration of at most a day.
+fn parse_duration(flag: &str, text: &str) -> Result<Duration, CommandError> {
     match duration(text) {
-        Ok(time) if time > SHUTDOWN_MAX => Err(bad(flag, text, "must be at most a day")),
+        Ok(time) if time > SHUTDOWN_MAX => Err(invalid_flag(flag, text, "must be at most a day")),
         Ok(time) => Ok(time),
-        Err(why) => Err(bad(flag, text, &why)),
+        Err(error) => Err(invalid_flag(flag, text, error)),
     }
 }
 
-/// The time that pods get when the machine is switched off.
-pub(super) fn shutdown_grace(args: &NodeArgs) -> Result<ShutdownGracePeriod, Refusal> {
-    let total = time("shutdown-grace-period", &args.shutdown_grace_period)?;
+/// How long pods may take to terminate when the machine shuts down.
+pub(super) fn shutdown_grace(args: &NodeArgs) -> Result<ShutdownGracePeriod, CommandError> {
+    let total = parse_duration("shutdown-grace-period", &args.shutdown_grace_period)?;
     let flag = "shutdown-grace-period-critical-pods";
     let given = &args.shutdown_grace_period_critical_pods;
-    let critical = time(flag, given)?;
+    let critical = parse_duration(flag, given)?;
     if critical > total && !total.is_zero() {
-        return Err(bad(flag, given, "must not be longer than --shutdown-grace-period"));
+        return Err(invalid_flag(flag, given, "must not be longer than --shutdown-grace-period"));
     }
     Ok(ShutdownGracePeriod { total, critical })
 }
 
-/// The taints that the flags ask for.
-pub(super) fn taints(given: &[String]) -> Result<Vec<Taint>, Refusal> {
+/// The taints of `--node-taint`.
+pub(super) fn taints(given: &[String]) -> Result<Vec<Taint>, CommandError> {
     let mut out: Vec<Taint> = Vec::with_capacity(given.len());
     for text in given {
-        let refuse = |why: &str| bad("node-taint", text, why);
+        let error = |why: &str| invalid_flag("node-taint", text, why);
         let form = "must be KEY=VALUE:EFFECT with NoSchedule, PreferNoSchedule or NoExecute";
-        let (left, effect) = text.rsplit_once(':').ok_or_else(|| refuse(form))?;
+        let (left, effect) = text.rsplit_once(':').ok_or_else(|| error(form))?;
         if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-            return Err(refuse(form));
+            return Err(error(form));
         }
         let (key, value) = left.split_once('=').unwrap_or((left, ""));
         if let Some(why) = qualified_name(key).into_iter().chain(label_value(value)).next() {
-            return Err(refuse(&why));
+            return Err(error(&why));
         }
         if out.iter().any(|t| t.key == key && t.effect == effect) {
-            return Err(refuse("is given twice with this key and effect"));
+            return Err(error("is given twice with this key and effect"));
         }
         let value = (!value.is_empty()).then(|| value.to_owned());
         out.push(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None });
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_that_a_node_may_not_set_are_refused_by_name() {
+    fn labels_that_a_node_may_not_set_are_rejected_by_name() {
         let run = |text: &str| labels(&[text.to_owned()]).map_err(|r| r.particulars);
         for good in [
             "rack=7",
@@ -131,8 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_go_within_a_day() {
-        let run = |text: &str| time("f", text).map(|t| t.as_secs()).map_err(|r| r.particulars);
+    fn grace_periods_are_go_durations_of_at_most_a_day() {
+        let run =
+            |text: &str| parse_duration("f", text).map(|t| t.as_secs()).map_err(|r| r.particulars);
         assert_eq!(
             (run("90s"), run("1m30s"), run("1.5m"), run("0")),
             (Ok(90), Ok(90), Ok(90), Ok(0))

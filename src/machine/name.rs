@@ -1,46 +1,48 @@
-//! Whose pods a machine has: a node that was renamed would run them beside those of its new name.
+//! Detects a changed node name: pods of the former name would keep running next to those of the new
+//! one.
 
 use std::path::Path;
 
-use crate::error_catalogue::{DATA_DIR, NODE_RENAMED, Refusal};
+use crate::error_catalogue::{CommandError, DATA_DIR, NODE_RENAMED};
 
 /// The file with the name, in the node's directory.
 const FILE: &str = "node-name";
 
-/// Refuses another name while there are pods of the former one. `pods` is the kubelet's folder of pods.
+/// Checks that the name has not changed while there are pods of the former name. `pods` is the
+/// kubelet's folder of pods.
 ///
 /// # Errors
 /// Names both, and what to do.
-pub(super) fn check(directory: &Path, pods: &Path, name: &str) -> Result<(), Refusal> {
+pub(super) fn check(directory: &Path, pods: &Path, name: &str) -> Result<(), CommandError> {
     let path = directory.join(FILE);
     let former = match std::fs::read_to_string(&path) {
         Ok(text) => text.trim().to_owned(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(DATA_DIR.refuse(format!("{}: {error}", path.display()))),
+        Err(error) => return Err(DATA_DIR.error(format!("{}: {error}", path.display()))),
     };
-    let some = std::fs::read_dir(pods).is_ok_and(|mut entries| entries.next().is_some());
-    if former.is_empty() || former == name || !some {
+    let has_pods = std::fs::read_dir(pods).is_ok_and(|mut entries| entries.next().is_some());
+    if former.is_empty() || former == name || !has_pods {
         return Ok(());
     }
-    Err(NODE_RENAMED.refuse(format!(
-        "this machine is node {former} and has its pods in {}, but is to be {name} now; start it with --node-name={former}, or \
-         take the former out first: `kubectl drain {former} --ignore-daemonsets`, `kubectl delete node {former}`",
+    Err(NODE_RENAMED.error(format!(
+        "this machine is node {former} and has its pods in {}, but the node name is {name} now; start it with \
+         --node-name={former}, or remove the former node first: `kubectl drain {former} --ignore-daemonsets`, `kubectl delete node {former}`",
         pods.display()
     )))
 }
 
-/// Remembers the name.
+/// Records the name.
 ///
 /// # Errors
-/// When it cannot be written.
-pub(super) fn remember(directory: &Path, name: &str) -> Result<(), Refusal> {
+/// The file cannot be written.
+pub(super) fn record(directory: &Path, name: &str) -> Result<(), CommandError> {
     let path = directory.join(FILE);
     if std::fs::read_to_string(&path).is_ok_and(|former| former.trim() == name) {
         return Ok(());
     }
-    base::fs::create_dir(directory, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
+    base::fs::create_dir(directory, 0o700).map_err(|e| DATA_DIR.error(e))?;
     base::fs::write_atomic(&path, format!("{name}\n").as_bytes(), 0o600)
-        .map_err(|e| DATA_DIR.refuse(e))
+        .map_err(|e| DATA_DIR.error(e))
 }
 
 #[cfg(test)]
@@ -48,11 +50,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_name_is_refused_as_long_as_there_are_pods() {
+    fn another_name_is_rejected_while_there_are_pods() {
         let root = tempfile::tempdir().unwrap();
         let (agent, pods) = (root.path().join("agent"), root.path().join("pods"));
         assert!(check(&agent, &pods, "a").is_ok());
-        remember(&agent, "a").unwrap();
+        record(&agent, "a").unwrap();
         assert!(check(&agent, &pods, "b").is_ok());
         std::fs::create_dir_all(pods.join("uid")).unwrap();
         assert!(check(&agent, &pods, "a").is_ok());

@@ -1,24 +1,24 @@
-//! The allocator: in the static build mimalloc, since musl's own takes one global lock for every allocation; else glibc's, which
-//! is made to give back what it does not need any more.
+//! The allocator: mimalloc in the static build, since musl's own takes a global lock for every
+//! allocation; otherwise glibc's, configured to return unused memory.
 
 #[cfg(all(target_env = "musl", feature = "mimalloc"))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Sets up the allocator; before there are other threads.
+/// Configures the allocator; must run before other threads start.
 pub fn prepare() {
     #[cfg(target_env = "gnu")]
-    crate::process::sys::bound_allocator();
+    crate::process::sys::limit_arenas();
 }
 
-/// Has memory given back after bursts of work: what the allocator has free, where it does not do so by itself, as mimalloc
-/// does, and the pages of files that were read.
-pub(crate) fn keep_small(tasks: &base::Tasks) {
+/// Returns memory to the system after bursts of work: free memory of glibc's allocator (mimalloc
+/// returns it by itself), and cached pages of files.
+pub(crate) fn trim_after_bursts(tasks: &base::Tasks) {
     let shutdown = tasks.shutdown().clone();
     let keeping = base::memory::keep_small(shutdown, || {
         store::advise_dontneed();
         #[cfg(target_env = "gnu")]
-        crate::process::sys::give_back();
+        crate::process::sys::trim_heap();
     });
     tasks.spawn(base::Kind::Critical, "memory", keeping);
 }

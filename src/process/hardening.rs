@@ -1,4 +1,4 @@
-//! What this process lets others on the machine see of it: no memory, no files open to all, no secret among its arguments.
+//! Hides secrets of this process from other processes: memory, created files and arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Seek, Write};
@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, umask};
 
-/// Flags whose value is a secret, and their long form.
-const SECRETS: [(&str, &str); 9] = [
+/// Flags whose value is a secret, each with its long form.
+const SECRET_FLAGS: [(&str, &str); 9] = [
     ("--agent-token", "--agent-token"),
     ("--token", "--token"),
     ("-t", "--token"),
@@ -23,83 +23,88 @@ const SECRETS: [(&str, &str); 9] = [
     ("--from", "--from"),
 ];
 
-/// Stands for a secret, with the number of the descriptor that it is read from.
-const MARK: &str = "in-memory:";
+/// Prefix of the placeholder for a secret, followed by the number of the file descriptor that
+/// contains it.
+const PLACEHOLDER: &str = "in-memory:";
 
-/// Name of the file in memory, by which it is known again.
-const NAME: &str = "kube-lite-token";
+/// Name of the memfd with a secret, which identifies it after `execve`.
+const MEMFD_NAME: &str = "kube-lite-token";
 
-/// Makes memory, environment and descriptors of this process unreadable for others of the same user, writes no core dump, and
-/// lets nobody write what it makes. Programs that it starts are as they always are: `execve` takes the first two back.
-pub fn conceal() {
-    // Neither can fail but on a kernel without them, and then there is nothing to be done about it.
+/// Makes memory, environment and descriptors of this process unreadable for other processes of the
+/// same user, disables core dumps, and removes write permission for group and others from new
+/// files. `execve` reverts the first two for programs that this process starts.
+pub fn harden_process() {
+    // It fails only on a kernel without it, where there is no alternative.
     let _ = nix::sys::prctl::set_dumpable(false);
-    // Whatever the service manager said; what must be stricter says so itself.
+    // Independent of the service manager's umask; stricter files set their own mode.
     umask(umask(Mode::empty()) | Mode::S_IWGRP | Mode::S_IWOTH);
 }
 
-/// The arguments with the secrets that [`hide_arguments`] took out of them; what they were read from is closed.
+/// The arguments with the secrets that [`hide_arguments`] removed from them; closes the descriptors
+/// of the secrets.
 pub fn reveal_arguments(arguments: Vec<OsString>) -> Vec<OsString> {
-    arguments.into_iter().map(|argument| revealed(&argument).unwrap_or(argument)).collect()
+    arguments.into_iter().map(|argument| reveal_argument(&argument).unwrap_or(argument)).collect()
 }
 
-fn revealed(argument: &OsStr) -> Option<OsString> {
+fn reveal_argument(argument: &OsStr) -> Option<OsString> {
     let (flag, value) = argument.to_str()?.split_once('=')?;
-    let number = value.strip_prefix(MARK)?.parse().ok()?;
-    if !SECRETS.iter().any(|(_, long)| *long == flag) {
+    let number = value.strip_prefix(PLACEHOLDER)?.parse().ok()?;
+    if !SECRET_FLAGS.iter().any(|(_, long)| *long == flag) {
         return None;
     }
     let path = PathBuf::from(format!("/proc/self/fd/{number}"));
-    // Another file of that number is not ours to read or close.
-    let ours = std::fs::read_link(&path)
-        .is_ok_and(|to| to.to_str().is_some_and(|to| to.starts_with(&format!("/memfd:{NAME} "))));
-    let secret = ours.then(|| std::fs::read(&path)).and_then(Result::ok)?;
+    // Any other file with this number must not be read or closed.
+    let is_ours = std::fs::read_link(&path).is_ok_and(|to| {
+        to.to_str().is_some_and(|to| to.starts_with(&format!("/memfd:{MEMFD_NAME} ")))
+    });
+    let secret = is_ours.then(|| std::fs::read(&path)).and_then(Result::ok)?;
     let _ = nix::unistd::close::<i32>(number);
     let mut whole = OsString::from(format!("{flag}="));
     whole.push(OsString::from_vec(secret));
     Some(whole)
 }
 
-/// Starts this process anew without the secrets among its arguments, which everybody on the machine can read: each is handed on
-/// in memory. Returns when there was none, or when it cannot be done.
+/// Executes this program again without secrets in its arguments, which every user of the machine
+/// can read: each secret is passed in a memfd. Returns if there is no secret, or if that fails.
 pub fn hide_arguments(arguments: &[OsString]) {
     let mut kept = Vec::new();
-    let hidden = without_secrets(arguments, |secret| {
-        let file = in_memory(secret)?;
-        let mark = format!("{MARK}{}", file.as_raw_fd());
+    let hidden = replace_secrets(arguments, |secret| {
+        let file = memory_file(secret)?;
+        let placeholder = format!("{PLACEHOLDER}{}", file.as_raw_fd());
         kept.push(file);
-        Some(mark)
+        Some(placeholder)
     });
     let Some(hidden) = hidden else { return };
     let (Some((name, rest)), Ok(own)) = (hidden.split_first(), std::env::current_exe()) else {
         return;
     };
-    // Comes back only when it fails; then the process goes on with the arguments that it has.
+    // `exec` returns only on failure; the process then continues with its arguments.
     let error = std::process::Command::new(own).arg0(name).args(rest).exec();
-    let _ = writeln!(std::io::stderr(), "the token stays among the arguments: {error}");
+    let _ = writeln!(std::io::stderr(), "cannot hide secrets in the arguments: {error}");
 }
 
-/// A file without a place, which the program that follows inherits.
-fn in_memory(secret: &OsStr) -> Option<std::fs::File> {
-    let mut file = std::fs::File::from(memfd_create(NAME, MFdFlags::empty()).ok()?);
+/// A memfd with the secret, which the executed program inherits.
+fn memory_file(secret: &OsStr) -> Option<std::fs::File> {
+    let mut file = std::fs::File::from(memfd_create(MEMFD_NAME, MFdFlags::empty()).ok()?);
     file.write_all(secret.as_bytes()).ok()?;
     file.rewind().ok()?;
     Some(file)
 }
 
-/// The arguments with a mark for each secret; `None` when there is no secret among them, or one that `store` does not take.
-fn without_secrets(
+/// The arguments with a placeholder for each secret; `None` if there is no secret, or if `store`
+/// fails.
+fn replace_secrets(
     arguments: &[OsString],
     mut store: impl FnMut(&OsStr) -> Option<String>,
 ) -> Option<Vec<OsString>> {
-    // Of other commands a token is an id, or what is asked for.
+    // In other commands a token is an id or a filter, not a secret.
     if !arguments.get(1).is_some_and(|command| command == "server" || command == "agent") {
         return None;
     }
-    let (mut out, mut found) = (Vec::new(), false);
+    let (mut out, mut has_secret) = (Vec::new(), false);
     let mut all = arguments.iter();
     while let Some(argument) = all.next() {
-        let secret = SECRETS.iter().find_map(|(flag, long)| {
+        let secret = SECRET_FLAGS.iter().find_map(|(flag, long)| {
             match argument.as_bytes().strip_prefix(flag.as_bytes())? {
                 [] => Some((*long, None)),
                 [b'=', value @ ..] => Some((*long, Some(value))),
@@ -111,32 +116,32 @@ fn without_secrets(
             out.push(argument.clone());
             continue;
         };
-        // A flag without a value is the parser's to refuse.
+        // The parser rejects a flag without a value.
         let value = match value {
             Some(value) => OsStr::from_bytes(value),
             None => all.next()?,
         };
-        if value.as_bytes().starts_with(MARK.as_bytes()) {
+        if value.as_bytes().starts_with(PLACEHOLDER.as_bytes()) {
             out.push(argument.clone());
             continue;
         }
-        found = true;
+        has_secret = true;
         out.push(format!("{long}={}", store(value)?).into());
     }
-    found.then_some(out)
+    has_secret.then_some(out)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// C3.22: no form of the flags leaves a secret behind, and other commands are left alone.
+    /// Every form of the flags, and no other command.
     #[test]
-    fn secrets_leave_the_arguments() {
+    fn secrets_are_removed_from_the_arguments() {
         let run = |line: &str| {
             let mut stored = Vec::new();
             let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let out = without_secrets(&arguments, |secret| {
+            let out = replace_secrets(&arguments, |secret| {
                 stored.push(secret.to_string_lossy().into_owned());
                 Some(format!("in-memory:{}", stored.len()))
             });
@@ -173,11 +178,11 @@ mod tests {
         }
     }
 
-    /// C3.22: the next start has the secret again, and nobody after it.
+    /// The executed program reads the secret, and no program after it.
     #[test]
     fn a_secret_is_read_once() {
         use std::os::fd::IntoRawFd;
-        let number = in_memory(OsStr::new("K10abc::server:x")).unwrap().into_raw_fd();
+        let number = memory_file(OsStr::new("K10abc::server:x")).unwrap().into_raw_fd();
         let mark = || vec![OsString::from(format!("--token=in-memory:{number}"))];
         assert_eq!(reveal_arguments(mark()), ["--token=K10abc::server:x"]);
         assert_eq!(reveal_arguments(mark()), mark());

@@ -1,4 +1,5 @@
-//! Structured logs to standard error, quiet by default; one line for each event, whatever clients put into it.
+//! Structured logs to standard error, quiet by default; one line for each event, whatever clients
+//! put into it.
 
 mod queue;
 
@@ -13,19 +14,19 @@ use tracing_subscriber::fmt::format::FmtSpan;
 
 use queue::LogQueue;
 
-/// The crates of this workspace, whose messages the log filter lets through: the build derives them from
-/// the workspace's manifest.
+/// The crates of this workspace, whose messages the log filter lets through: the build derives them
+/// from the workspace's manifest.
 pub fn crates() -> impl Iterator<Item = &'static str> {
     env!("KUBE_LITE_CRATES").split(',')
 }
 
-/// How long the end of the process waits for a log that is not read.
+/// How long the process waits at its end for the log to be written.
 const FLUSH_WAIT: Duration = Duration::from_millis(500);
 
 /// The queue of this process, once [`start`] ran.
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
-/// Bytes of one event; user agents, names and paths of clients stand in some.
+/// Maximum size of an event in bytes. Some events contain user agents, names and paths of clients.
 const LINE_MAX: usize = 16 * 1024;
 
 /// Standard error, with each event on one line: a name with a newline or an escape sequence in it
@@ -33,9 +34,9 @@ const LINE_MAX: usize = 16 * 1024;
 struct Lines(LogQueue);
 
 impl Write for Lines {
-    /// Takes one event whole, as `tracing_subscriber` hands it over.
+    /// Writes one whole event, as `tracing_subscriber` passes it.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        self.0.push(&line(event));
+        self.0.push(&to_line(event));
         Ok(event.len())
     }
 
@@ -44,8 +45,8 @@ impl Write for Lines {
     }
 }
 
-/// The event without control characters but the newline at its end, and cut where it is too long.
-fn line(event: &[u8]) -> Vec<u8> {
+/// The event on one line, with escaped control characters, truncated if it is too long.
+fn to_line(event: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(event.strip_suffix(b"\n").unwrap_or(event));
     let mut out = String::with_capacity(text.len() + 1);
     for c in text.chars() {
@@ -53,10 +54,7 @@ fn line(event: &[u8]) -> Vec<u8> {
             out.push('…');
             break;
         }
-        // Also separators and overrides of direction, with which a terminal shows another order.
-        if c.is_control()
-            || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-        {
+        if c.is_control() || is_format_control(c) {
             out.extend(c.escape_default());
         } else {
             out.push(c);
@@ -66,13 +64,19 @@ fn line(event: &[u8]) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Starts logging at `info` (`debug` with `--debug`; `-v N` from 4 on is debug, as klog's habit: there is nothing finer).
-/// `filter` overrides both (the variable `KUBE_LITE_LOG`).
+/// Whether a character is a line separator or an override of the text direction, which changes the
+/// order of characters on a terminal.
+fn is_format_control(c: char) -> bool {
+    matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Starts logging at level `info`, or `debug` with `--debug` or `-v 4` and more, as in klog.
+/// `filter` (the variable `KUBE_LITE_LOG`) overrides both.
 pub fn start(debug: bool, verbosity: u8, filter: Option<&str>) {
     let level = if debug || verbosity >= 4 { "debug" } else { "info" };
     let default = default_filter(level);
-    let asked = filter.map(|filter| EnvFilter::try_new(capped(filter, STATIC_MAX_LEVEL)));
-    let (filter, invalid) = match asked {
+    let parsed = filter.map(|filter| EnvFilter::try_new(capped(filter, STATIC_MAX_LEVEL)));
+    let (filter, invalid) = match parsed {
         None => (EnvFilter::new(default), None),
         Some(Ok(filter)) => (filter, None),
         Some(Err(error)) => (EnvFilter::new(default), Some(error)),
@@ -88,7 +92,7 @@ pub fn start(debug: bool, verbosity: u8, filter: Option<&str>) {
         if backtrace.status() == std::backtrace::BacktraceStatus::Captured {
             text.push_str(&format!("\n{backtrace}"));
         }
-        panics.push(&line(text.as_bytes()));
+        panics.push(&to_line(text.as_bytes()));
     }));
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -98,7 +102,7 @@ pub fn start(debug: bool, verbosity: u8, filter: Option<&str>) {
         .log_internal_errors(false)
         .try_init();
     if let Some(error) = invalid {
-        tracing::warn!(%error, "the filter in KUBE_LITE_LOG is invalid: logging at {level}");
+        tracing::warn!(%error, "log: the filter in KUBE_LITE_LOG is invalid, logging at {level}");
     }
 }
 
@@ -115,21 +119,21 @@ fn capped(filter: &str, max: LevelFilter) -> String {
             _ if directive.is_empty() => String::new(),
             (Some(target), Ok(level)) => format!("{target}={}", level.min(max)),
             (None, Ok(level)) => level.min(max).to_string(),
-            // A target alone has all levels.
+            // A target without a level enables all levels.
             (_, Err(_)) => format!("{directive}={max}"),
         }
     });
     capped.collect::<Vec<_>>().join(",")
 }
 
-/// Libraries log only when something is wrong.
+/// The filter for a level: crates of this workspace at `level`, libraries at `warn`.
 fn default_filter(level: &str) -> String {
     let ours = crates().map(|name| format!(",{name}={level}"));
     std::iter::once("warn".to_owned()).chain(ours).collect()
 }
 
-/// Writes the last words of a command to standard error, after everything logged before.
-pub fn say(text: impl Display) {
+/// Writes the final error of a command to standard error, after everything logged before.
+pub fn print_error(text: impl Display) {
     let text = format!("{text}\n");
     match QUEUE.get() {
         Some(queue) => queue.push(text.as_bytes()),
@@ -139,7 +143,7 @@ pub fn say(text: impl Display) {
     }
 }
 
-/// Waits a moment for what is logged to be written; for the end of the process.
+/// Waits for the log to be written, at the end of the process.
 pub fn finish() {
     if let Some(queue) = QUEUE.get() {
         queue.flush(FLUSH_WAIT);
@@ -165,16 +169,17 @@ mod tests {
         }
     }
 
-    /// C2.6: a client's text neither forges a line nor commands a terminal, and no name is longer than a line may be.
+    /// Text of a client neither forges a line nor controls a terminal, and no line exceeds the
+    /// limit.
     #[test]
     fn an_event_is_one_line() {
-        let shown = |event: &str| String::from_utf8(line(event.as_bytes())).unwrap();
-        assert_eq!(shown("INFO a=1\n"), "INFO a=1\n");
+        let written = |event: &str| String::from_utf8(to_line(event.as_bytes())).unwrap();
+        assert_eq!(written("INFO a=1\n"), "INFO a=1\n");
         assert_eq!(
-            shown("agent=x\n2026 ERROR forged \u{1b}[2J\r\t\u{9b}1m \u{202e}\n"),
+            written("agent=x\n2026 ERROR forged \u{1b}[2J\r\t\u{9b}1m \u{202e}\n"),
             "agent=x\\n2026 ERROR forged \\u{1b}[2J\\r\\t\\u{9b}1m \\u{202e}\n"
         );
-        assert!(shown(&"é".repeat(64 * 1024)).len() <= LINE_MAX + 8);
+        assert!(written(&"é".repeat(64 * 1024)).len() <= LINE_MAX + 8);
         let out = Output::default();
         let queue = LogQueue::start(out.clone());
         let event = b"one\ntwo\n";
@@ -184,8 +189,8 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_asks_for_no_level_that_is_not_built_in() {
-        for (asked, expected) in [
+    fn filter_levels_are_capped_at_the_built_in_maximum() {
+        for (filter, expected) in [
             ("trace", "debug"),
             ("5", "debug"),
             ("info", "info"),
@@ -194,7 +199,7 @@ mod tests {
             ("[connection{id=7}]=trace", "[connection{id=7}]=debug"),
             ("h2[connection{id=7}]", "h2[connection{id=7}]=debug"),
         ] {
-            let capped = capped(asked, LevelFilter::DEBUG);
+            let capped = capped(filter, LevelFilter::DEBUG);
             assert_eq!(capped, expected);
             assert!(EnvFilter::try_new(&capped).is_ok(), "{capped}");
         }

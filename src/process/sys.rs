@@ -1,21 +1,24 @@
-//! Calls of the C library that no safe wrapper has.
+//! Functions of the C library without a safe wrapper.
 
-/// One for each worker of the runtime; glibc makes up to eight for each processor, and most threads live for one call.
+/// Number of arenas: one for each worker of the runtime. glibc creates up to eight per processor by
+/// default, and most threads live for one call.
 #[cfg(target_env = "gnu")]
-const POOLS: nix::libc::c_int = 2;
+const ARENAS: nix::libc::c_int = 2;
 
-/// Has glibc's allocator keep few pools. Only before there are other threads.
+/// Limits the number of arenas of glibc's allocator; must run before other threads start.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "no safe wrapper exists")]
-pub(crate) fn bound_allocator() {
-    // SAFETY: mallopt takes two numbers by value; nobody else allocates now.
-    unsafe { nix::libc::mallopt(nix::libc::M_ARENA_MAX, POOLS) };
+pub(crate) fn limit_arenas() {
+    // SAFETY: mallopt takes two numbers by value, and no other thread allocates yet.
+    unsafe { nix::libc::mallopt(nix::libc::M_ARENA_MAX, ARENAS) };
 }
 
-/// Gives free pages of the allocator back to the system; costs milliseconds, and holds up who allocates meanwhile.
+/// Returns free pages of glibc's allocator to the system. It takes milliseconds, during which
+/// allocations of other threads wait.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "no safe wrapper exists")]
-pub(crate) fn give_back() {
-    // SAFETY: glibc's malloc_trim may be called by any thread at any time; it touches free memory only.
+pub(crate) fn trim_heap() {
+    // SAFETY: glibc's malloc_trim may be called by any thread at any time; it touches free memory
+    // only.
     unsafe { nix::libc::malloc_trim(0) };
 }

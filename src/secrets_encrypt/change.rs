@@ -1,59 +1,58 @@
-//! A change of keys from its first step to its last: every step is in all files before the next one begins, so that it goes
-//! on from wherever it was interrupted.
+//! A change of keys, step by step: every step is in the key files of all servers before the next
+//! one begins, so that an interrupted change can be resumed.
 
 use std::sync::Arc;
 
 use apiserver::encryption::{Next, Ring, Wish, rewrite};
 
-use super::Sealing;
+use super::{Error, SecretsEncryption};
 
-/// Rounds of writing anew: more than one only when a server joined in the middle of it.
+/// Maximum number of rewrites of all Secrets; more than one is needed only if a server joins
+/// meanwhile.
 const ROUNDS_MAX: usize = 10;
 
-impl Sealing {
-    /// Does it, or has the leader of the servers do it; what to tell.
+impl SecretsEncryption {
+    /// Changes the keys on the leader, here or on another server; the report.
     ///
     /// # Errors
-    /// Why it was not done, or not to the end.
-    pub(crate) async fn change(self: &Arc<Self>, wish: Wish) -> Result<String, String> {
-        if let Some(told) = self.by_leader(wish).await {
-            return told;
+    /// Why the keys were not changed, or not completely.
+    pub(crate) async fn change(self: &Arc<Self>, wish: Wish) -> Result<String, Error> {
+        if let Some(report) = self.by_leader(wish).await? {
+            return Ok(report);
         }
         self.change_here(wish).await
     }
 
-    pub(crate) async fn change_here(&self, wish: Wish) -> Result<String, String> {
+    /// Changes the keys as the leader; the report.
+    ///
+    /// # Errors
+    /// Why the keys were not changed, or not completely.
+    pub(crate) async fn change_here(&self, wish: Wish) -> Result<String, Error> {
         if let Some(file) = &self.file {
-            return Err(format!(
-                "encryption-provider-config={} says how Secrets are sealed: change that file, and write Secrets anew with `kubectl get secrets -A -o json | kubectl replace -f -`",
-                file.display()
-            ));
+            return Err(Error::ConfiguredByFile(file.clone()));
         }
         if !self.members.leadership().borrow().leads {
-            return Err("another server leads now, try again".to_owned());
+            return Err(Error::NotLeader);
         }
-        let _one = self.one.try_lock().map_err(|_| "another change of keys is under way")?;
-        let unchanged = |why| format!("{why}; all servers have to answer, nothing was changed");
-        let rings = self.rings().await.map_err(unchanged)?;
-        let agreed = Ring::merged(rings).ok_or("this server has no keys")?;
+        let _running = self.running.try_lock().map_err(|_| Error::InProgress)?;
+        let rings = self.rings().await.map_err(|e| Error::Unchanged(Box::new(e)))?;
+        let agreed = Ring::merged(rings).ok_or(Error::NoKeys)?;
         let done = self.take_steps(wish, agreed).await;
-        self.note();
+        self.report_unfinished_change();
         done
     }
 
-    async fn take_steps(&self, wish: Wish, agreed: Ring) -> Result<String, String> {
-        let next = agreed.next(wish)?;
-        let left = |why| {
-            format!("{why}; nothing is lost, run the same command again to go on from where it is")
-        };
+    async fn take_steps(&self, wish: Wish, agreed: Ring) -> Result<String, Error> {
+        let next = agreed.next(wish).map_err(|e| Error::Forbidden(e.to_string()))?;
+        let incomplete = |e| Error::Incomplete(Box::new(e));
         match next {
             Next::Nothing => {
-                self.everywhere(&agreed).await.map_err(left)?;
-                Ok(told(wish, 0))
+                self.adopt_on_all(&agreed).await.map_err(incomplete)?;
+                Ok(report(wish, 0))
             }
             Next::Steps { prepared, active, finished } => {
-                let written = self.steps(agreed, prepared, active, finished).await.map_err(left)?;
-                Ok(told(wish, written))
+                let steps = self.steps(agreed, prepared, active, finished).await;
+                Ok(report(wish, steps.map_err(incomplete)?))
             }
         }
     }
@@ -64,40 +63,38 @@ impl Sealing {
         prepared: Option<Ring>,
         active: Ring,
         finished: Ring,
-    ) -> Result<usize, String> {
-        // All have what was agreed on, then all know the new key, then all seal with it.
-        self.everywhere(&agreed).await?;
+    ) -> Result<usize, Error> {
+        // All servers have the agreed keys, then all have the new key, then all encrypt with it.
+        self.adopt_on_all(&agreed).await?;
         if let Some(prepared) = prepared {
-            self.everywhere(&prepared).await?;
+            self.adopt_on_all(&prepared).await?;
         }
-        self.everywhere(&active).await?;
+        self.adopt_on_all(&active).await?;
         let mut written = 0;
         for _ in 0..ROUNDS_MAX {
-            written += rewrite::rewrite_stale(&self.store, self.keys()).await?;
-            // Whoever joined since may have sealed with the old key.
-            let late = self.everywhere(&active).await?;
-            let count =
-                rewrite::count(&self.store, self.keys()).await.map_err(|e| e.to_string())?;
+            written += rewrite::rewrite_stale(&self.store, self.keys())
+                .await
+                .map_err(|e| Error::Rewrite(e.to_string()))?;
+            // A server that joined meanwhile may have encrypted with the old key.
+            let late = self.adopt_on_all(&active).await?;
+            let count = rewrite::count(&self.store, self.keys()).await?;
             if late == 0 && count.stale == 0 {
-                self.everywhere(&finished).await?;
-                tracing::info!(
-                    written,
-                    stage = finished.stage().name(),
-                    "Secrets are written anew"
-                );
+                self.adopt_on_all(&finished).await?;
+                let stage = finished.stage().name();
+                tracing::info!(written, stage, "secrets-encrypt: rewrote Secrets");
                 return Ok(written);
             }
         }
-        Err("Secrets under an old key come again and again".to_owned())
+        Err(Error::NoProgress)
     }
 }
 
-/// k3s's sentences.
-fn told(wish: Wish, written: usize) -> String {
+/// The report, in the words of k3s.
+fn report(wish: Wish, written: usize) -> String {
     let what = match wish {
         Wish::Rotate => "keys rotated, reencryption finished",
         Wish::Enable => "secrets-encryption enabled",
         Wish::Disable => "secrets-encryption disabled",
     };
-    format!("{what}\n{written} Secrets written anew\n")
+    format!("{what}\n{written} Secrets rewritten\n")
 }

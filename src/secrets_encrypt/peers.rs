@@ -1,4 +1,5 @@
-//! What servers tell each other about keys, over the connections of peers: both ends have shown certificates of the cluster.
+//! Messages between servers about keys, over the connections of peers, on which both ends have
+//! presented certificates of the cluster.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,88 +11,99 @@ use cluster::peers::PeerClient;
 use serde::{Deserialize, Serialize};
 use store::{Member, Members, Role};
 
-use super::Sealing;
+use super::SecretsEncryption;
+use super::error::{Error, PeerError};
+use crate::control_socket::Reply;
 
-/// How long another server may take to answer; the longest thing it does is to wait for its own writes.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// How long a start waits for the keys of others.
+/// Timeout of a request to another server, which may have to wait for its own writes.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the start waits for the keys of other servers.
 const CATCH_UP_MAX: Duration = Duration::from_secs(15);
 
-/// What is asked.
+/// A request to another server; the answer is a text.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Ask {
-    /// The hash of its keys.
+enum PeerRequest {
+    /// Returns the hash of its keys.
     Hash,
-    /// Its keys.
+    /// Returns its keys.
     Ring,
-    /// To take these.
+    /// Adopts these keys.
     Adopt(String),
-    /// To change keys everywhere, as the leader.
+    /// Changes the keys of all servers, as the leader; returns the report.
     Change(Wish),
 }
 
-/// The answer: a text, or why there is none.
-type Told = Result<String, String>;
-
-/// This server's keys, and who changes them.
-pub(crate) struct Place {
+/// This server's keys, and the service that changes them.
+pub(crate) struct ServerKeys {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) sealing: OnceLock<Arc<Sealing>>,
+    pub(crate) encryption: OnceLock<Arc<SecretsEncryption>>,
 }
 
-impl Place {
-    /// What another server is answered.
-    pub(crate) async fn answer(&self, message: &[u8]) -> Vec<u8> {
-        let told = match serde_json::from_slice(message) {
-            Ok(ask) => self.act(ask).await,
-            Err(error) => Err(format!("the question is not understood: {error}")),
+impl ServerKeys {
+    /// The answer to a message of another server.
+    pub(crate) async fn handle_message(&self, message: &[u8]) -> Vec<u8> {
+        let reply = match serde_json::from_slice(message) {
+            Ok(request) => Reply::from_outcome(self.handle(request).await),
+            Err(error) => Reply::Err(format!("the request cannot be parsed: {error}")),
         };
-        serde_json::to_vec(&told).unwrap_or_default()
+        serde_json::to_vec(&reply).unwrap_or_default()
     }
 
-    async fn act(&self, ask: Ask) -> Told {
-        match ask {
-            Ask::Hash => Ok(self.keys.ring().hash()),
-            Ask::Ring if self.keys.is_unsaved() => {
-                Err("its keys are missing, it takes them from another server".to_owned())
-            }
-            Ask::Ring => Ok(self.keys.ring().render()),
-            Ask::Adopt(text) => {
-                let ring = Ring::parse(&text, "keys").map_err(|e| e.to_string())?;
+    async fn handle(&self, request: PeerRequest) -> Result<String, Error> {
+        match request {
+            PeerRequest::Hash => Ok(self.keys.ring().hash()),
+            PeerRequest::Ring if self.keys.is_unsaved() => Err(Error::MissingKeys),
+            PeerRequest::Ring => Ok(self.keys.ring().render()),
+            PeerRequest::Adopt(text) => {
+                let ring = Ring::parse(&text, "keys").map_err(|e| Error::Keys(e.to_string()))?;
                 let adopted = self.keys.adopt(ring).await;
-                if let Some(sealing) = self.sealing.get() {
-                    sealing.note();
+                if let Some(encryption) = self.encryption.get() {
+                    encryption.report_unfinished_change();
                 }
-                adopted.map(|()| String::new())
+                adopted.map(|()| String::new()).map_err(|e| Error::Keys(e.to_string()))
             }
-            Ask::Change(wish) => match self.sealing.get() {
-                // On the heap: who is asked as the leader may ask another one in turn.
-                Some(sealing) => Box::pin(sealing.change_here(wish)).await,
-                None => Err("it is still starting".to_owned()),
+            PeerRequest::Change(wish) => match self.encryption.get() {
+                // Boxed because the future is recursive: the leader asked may ask another one.
+                Some(encryption) => Box::pin(encryption.change_here(wish)).await,
+                None => Err(Error::Starting),
             },
         }
     }
 }
 
-async fn asked(calls: &PeerClient, address: &str, ask: &Ask, within: Option<Duration>) -> Told {
-    let message = serde_json::to_vec(ask).map_err(|e| e.to_string())?;
+/// Sends a request to the server at `address`; its answer.
+async fn call(
+    calls: &PeerClient,
+    address: &str,
+    request: &PeerRequest,
+    timeout: Option<Duration>,
+) -> Result<String, PeerError> {
+    let message = serde_json::to_vec(request).map_err(PeerError::Encode)?;
     let call = calls.call_control(address, Bytes::from(message));
-    let answer = match within {
-        Some(within) => tokio::time::timeout(within, call)
-            .await
-            .map_err(|_| format!("no answer within {within:?}"))?,
+    let answer = match timeout {
+        Some(timeout) => {
+            tokio::time::timeout(timeout, call).await.map_err(|_| PeerError::Timeout(timeout))?
+        }
         None => call.await,
     };
-    let answer = answer.map_err(|e| e.to_string())?;
-    serde_json::from_slice(&answer).map_err(|e| format!("its answer is not understood: {e}"))?
+    match serde_json::from_slice(&answer?).map_err(PeerError::Malformed)? {
+        Reply::Ok(text) => Ok(text),
+        Reply::Err(why) => Err(PeerError::Rejected(why)),
+    }
+}
+
+/// The keys of the server at `address`.
+async fn ring_of(calls: &PeerClient, address: &str, timeout: Duration) -> Result<Ring, PeerError> {
+    let text = call(calls, address, &PeerRequest::Ring, Some(timeout)).await?;
+    Ring::parse(&text, "keys").map_err(|e| PeerError::Keys(e.to_string()))
 }
 
 fn others(members: &Members) -> Vec<Member> {
     members.list().into_iter().filter(|member| member.id != members.id()).collect()
 }
 
-impl Sealing {
+impl SecretsEncryption {
     fn name(&self, member: &Member) -> String {
         match self.members.profiles().get(&member.id) {
             Some(profile) => format!("server {} ({})", profile.name, member.address),
@@ -99,74 +111,81 @@ impl Sealing {
         }
     }
 
-    /// What all others have.
-    pub(crate) async fn hashes(&self) -> Vec<(String, Told)> {
+    async fn request(&self, member: &Member, request: &PeerRequest) -> Result<String, PeerError> {
+        call(&self.calls, &member.address, request, Some(TIMEOUT)).await
+    }
+
+    /// The hashes of the keys of all other servers, by name.
+    pub(crate) async fn hashes(&self) -> Vec<(String, Result<String, PeerError>)> {
         let mut all = Vec::new();
         for member in others(&self.members) {
-            let told = asked(&self.calls, &member.address, &Ask::Hash, Some(ANSWER_MAX)).await;
-            all.push((self.name(&member), told));
+            let hash = self.request(&member, &PeerRequest::Hash).await;
+            all.push((self.name(&member), hash));
         }
         all
     }
 
-    /// Keys of all servers, this one's first.
+    /// The keys of all servers, those of this one first.
     ///
     /// # Errors
-    /// Who does not answer.
-    pub(crate) async fn rings(&self) -> Result<Vec<Ring>, String> {
+    /// A server does not answer.
+    pub(crate) async fn rings(&self) -> Result<Vec<Ring>, Error> {
         let mut rings = vec![Ring::clone(&self.keys().ring())];
         for member in others(&self.members) {
-            let told = asked(&self.calls, &member.address, &Ask::Ring, Some(ANSWER_MAX)).await;
-            let ring = told.and_then(|text| Ring::parse(&text, "keys").map_err(|e| e.to_string()));
-            rings.push(ring.map_err(|why| format!("{}: {why}", self.name(&member)))?);
+            let ring = ring_of(&self.calls, &member.address, TIMEOUT).await;
+            let failed = |source| Error::Server { server: self.name(&member), source };
+            rings.push(ring.map_err(failed)?);
         }
         Ok(rings)
     }
 
-    /// Puts `ring` in force on all others, then here; how many had another one.
+    /// Makes all other servers adopt `ring`, then this one; the number of servers that had another
+    /// one.
     ///
     /// # Errors
-    /// Who does not take it; those before have.
-    pub(crate) async fn everywhere(&self, ring: &Ring) -> Result<usize, String> {
+    /// A server does not adopt it; the servers before it have.
+    pub(crate) async fn adopt_on_all(&self, ring: &Ring) -> Result<usize, Error> {
         let mut changed = 0;
         for member in others(&self.members) {
-            let failed = |why| format!("{}: {why}", self.name(&member));
-            let told = asked(&self.calls, &member.address, &Ask::Hash, Some(ANSWER_MAX)).await;
-            if told.map_err(failed)? == ring.hash() {
+            let failed = |source| Error::Server { server: self.name(&member), source };
+            let hash = self.request(&member, &PeerRequest::Hash).await;
+            if hash.map_err(failed)? == ring.hash() {
                 continue;
             }
-            let adopt = Ask::Adopt(ring.render());
-            let told = asked(&self.calls, &member.address, &adopt, Some(ANSWER_MAX)).await;
-            told.map_err(failed)?;
+            let adopted = self.request(&member, &PeerRequest::Adopt(ring.render())).await;
+            adopted.map_err(failed)?;
             changed += 1;
         }
         if self.keys().ring().hash() != ring.hash() {
-            self.keys().adopt(ring.clone()).await?;
+            let adopted = self.keys().adopt(ring.clone()).await;
+            adopted.map_err(|e| Error::Keys(e.to_string()))?;
             changed += 1;
         }
         Ok(changed)
     }
 
-    /// Has the leader do it; `None` when that is this server.
-    pub(crate) async fn by_leader(&self, wish: Wish) -> Option<Told> {
+    /// Makes the leader change the keys; its report, or `None` if this server is the leader.
+    ///
+    /// # Errors
+    /// There is no leader, or it does not make the change.
+    pub(crate) async fn by_leader(&self, wish: Wish) -> Result<Option<String>, Error> {
         let leadership = self.members.leadership().borrow().clone();
         if leadership.leads {
-            return None;
+            return Ok(None);
         }
-        let Some(leader) = leadership.leader else {
-            return Some(Err("the servers have no leader now, try again".to_owned()));
-        };
+        let leader = leadership.leader.ok_or(Error::NoLeader)?;
         let members = self.members.list();
-        let Some(member) = members.iter().find(|member| member.id == leader) else {
-            return Some(Err("the leader is not known yet, try again".to_owned()));
-        };
-        // It takes as long as there are Secrets; a lost connection ends it.
-        let told = asked(&self.calls, &member.address, &Ask::Change(wish), None).await;
-        Some(told.map_err(|why| format!("{} leads: {why}", self.name(member))))
+        let member = members.iter().find(|member| member.id == leader);
+        let member = member.ok_or(Error::UnknownLeader)?;
+        // Without a timeout, since the duration depends on the number of Secrets. A lost connection
+        // ends the call.
+        let report = call(&self.calls, &member.address, &PeerRequest::Change(wish), None).await;
+        report.map(Some).map_err(|source| Error::Leader { server: self.name(member), source })
     }
 }
 
-/// Takes newer keys of other servers before anything is read: a change may have gone on while this one was away or `joined`.
+/// Adopts newer keys of other servers before anything is read: the keys may have changed while this
+/// server was down, or before it `joined`.
 pub(crate) async fn catch_up(
     keys: &Keys,
     members: &Members,
@@ -174,36 +193,30 @@ pub(crate) async fn catch_up(
     joined: bool,
     shutdown: &Shutdown,
 ) {
-    // The only voter has made every change itself, and waits for nobody who follows it.
+    // The only voter has made every change itself, so it does not wait for learners.
     let others = |members: &Members| {
         let all = others(members).into_iter();
         all.filter(|member| joined || member.role == Role::Voter).collect::<Vec<_>>()
     };
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
-    let until = base::clock::now() + CATCH_UP_MAX;
+    let deadline = base::clock::now() + CATCH_UP_MAX;
     while !others(members).is_empty() {
-        let mut heard = false;
+        let mut has_answer = false;
         for member in others(members) {
-            let told =
-                asked(calls, &member.address, &Ask::Ring, Some(Duration::from_secs(2))).await;
-            let Ok(ring) = told.and_then(|t| Ring::parse(&t, "keys").map_err(|e| e.to_string()))
-            else {
-                continue;
-            };
-            heard = true;
+            let ring = ring_of(calls, &member.address, Duration::from_secs(2)).await;
+            let Ok(ring) = ring else { continue };
+            has_answer = true;
             if keys.is_unsaved() || ring.generation() > keys.ring().generation() {
                 if let Err(error) = keys.adopt(ring).await {
-                    tracing::warn!(error, "newer keys of another server cannot be taken");
+                    tracing::warn!(%error, "secrets-encrypt: cannot adopt newer keys of another server");
                 }
             }
         }
-        if heard {
+        if has_answer {
             return;
         }
-        if base::clock::now() >= until || !backoff.wait(shutdown).await {
-            tracing::warn!(
-                "no other server says which keys Secrets are sealed with, going on with those of this one"
-            );
+        if base::clock::now() >= deadline || !backoff.wait(shutdown).await {
+            tracing::warn!("secrets-encrypt: no other server answers, using the keys of this one");
             return;
         }
     }

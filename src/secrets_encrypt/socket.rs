@@ -1,4 +1,4 @@
-//! The socket over which `kube-lite secrets-encrypt` asks the server of a data directory.
+//! The socket over which `kube-lite secrets-encrypt` reaches the server of a data directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,30 +8,30 @@ use base::Tasks;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
-use super::{Sealing, Status};
-use crate::control_socket;
-use crate::error_catalogue::Refusal;
+use super::{SecretsEncryption, Status};
+use crate::control_socket::{self, Reply, RequestError};
+use crate::error_catalogue::CommandError;
 
-/// Largest question and answer, in bytes.
+/// Maximum size of a request and a response in bytes.
 const MESSAGE_MAX: u64 = 1 << 20;
 
-/// A question.
+/// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Question {
-    /// How things are.
+pub(crate) enum Request {
+    /// Returns the state.
     Status,
-    /// To change something.
+    /// Changes keys.
     Change(Wish),
 }
 
-/// The answer.
+/// A response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Answer {
-    /// How things are.
+pub(crate) enum Response {
+    /// The state.
     Status(Status),
-    /// What was done.
+    /// The report of a change.
     Done(String),
 }
 
@@ -39,41 +39,50 @@ fn path(data_dir: &Path) -> PathBuf {
     data_dir.join("server/secrets-encrypt.sock")
 }
 
-/// Answers until shutdown.
+/// Serves requests until shutdown.
 ///
 /// # Errors
-/// When the socket cannot be made.
-pub(crate) fn serve(data_dir: &Path, sealing: Arc<Sealing>, tasks: &Tasks) -> Result<(), Refusal> {
+/// The socket cannot be created.
+pub(crate) fn serve(
+    data_dir: &Path,
+    encryption: Arc<SecretsEncryption>,
+    tasks: &Tasks,
+) -> Result<(), CommandError> {
     let names = ("secrets-encrypt socket", "secrets-encrypt answer");
     let shutdown = tasks.shutdown().clone();
     control_socket::serve(path(data_dir), names, tasks, move |stream| {
-        let (sealing, shutdown) = (Arc::clone(&sealing), shutdown.clone());
+        let (encryption, shutdown) = (Arc::clone(&encryption), shutdown.clone());
         async move {
             tokio::select! {
-                answered = answer(&sealing, stream) => answered,
+                handled = handle_connection(&encryption, stream) => handled,
                 () = shutdown.requested() => Ok(()),
             }
         }
     })
 }
 
-async fn answer(sealing: &Arc<Sealing>, mut stream: UnixStream) -> std::io::Result<()> {
-    let outcome: Result<Answer, String> =
-        match control_socket::question(&mut stream, MESSAGE_MAX).await? {
-            Ok(Question::Status) => sealing.status().await.map(Answer::Status),
-            Ok(Question::Change(wish)) => sealing.change(wish).await.map(Answer::Done),
-            Err(error) => Err(error),
-        };
-    control_socket::reply(stream, &outcome).await
+async fn handle_connection(
+    encryption: &Arc<SecretsEncryption>,
+    mut stream: UnixStream,
+) -> std::io::Result<()> {
+    let reply = match control_socket::read_request(&mut stream, MESSAGE_MAX).await {
+        Ok(Request::Status) => Reply::from_outcome(encryption.status().await.map(Response::Status)),
+        Ok(Request::Change(wish)) => {
+            Reply::from_outcome(encryption.change(wish).await.map(Response::Done))
+        }
+        Err(RequestError::Connection(error)) => return Err(error),
+        Err(error) => Reply::Err(error.to_string()),
+    };
+    control_socket::write_response(stream, &reply).await
 }
 
-/// Asks the server of a data directory; `None` when none answers.
+/// Sends a request to the server of a data directory; `None` if no server is running.
 ///
 /// # Errors
-/// When it stops answering.
-pub(crate) async fn ask(
+/// The server stopped responding.
+pub(crate) async fn send(
     data_dir: &Path,
-    question: Question,
-) -> std::io::Result<Option<Result<Answer, String>>> {
-    control_socket::ask(&path(data_dir), &question, MESSAGE_MAX).await
+    request: Request,
+) -> std::io::Result<Option<Reply<Response>>> {
+    control_socket::call(&path(data_dir), &request, MESSAGE_MAX).await
 }

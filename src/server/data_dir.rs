@@ -1,24 +1,24 @@
-//! Whether a data directory is ours: what belongs to something else is left alone.
+//! Checks that a data directory belongs to kube-lite before anything in it changes.
 
 use std::path::Path;
 
-use crate::error_catalogue::{DATA_DIR, Refusal};
+use crate::error_catalogue::{CommandError, DATA_DIR};
 
-/// What stands in a data directory of kube-lite.
+/// Top-level entries of a data directory of kube-lite.
 const OURS: [&str; 4] = ["server", "agent", "bin", "storage"];
-/// What an empty file system has.
-const NOBODYS: &str = "lost+found";
-/// What the store makes first of all: its lock, or the folder beside an external datastore.
+/// Entry of an empty file system.
+const LOST_AND_FOUND: &str = "lost+found";
+/// What the store creates first: its lock, or the folder next to an external datastore.
 const OURS_IN_DB: [&str; 2] = ["lock", crate::server::datastore::FOLDER];
 
-/// Looks before anything is written.
+/// Checks an existing data directory.
 ///
 /// # Errors
-/// Names a file that tells of another owner, or the directory that cannot be read.
-pub(crate) fn check(data_dir: &Path) -> Result<(), Refusal> {
+/// A file of another program, or a directory that cannot be read.
+pub(crate) fn check(data_dir: &Path) -> Result<(), CommandError> {
     let top: Vec<String> = names(data_dir)?
         .into_iter()
-        .filter(|name| name != NOBODYS && !name.starts_with('.'))
+        .filter(|name| name != LOST_AND_FOUND && !name.starts_with('.'))
         .collect();
     if let Some(first) = top.first()
         && !top.iter().any(|name| OURS.contains(&name.as_str()))
@@ -35,13 +35,13 @@ pub(crate) fn check(data_dir: &Path) -> Result<(), Refusal> {
     }
 }
 
-fn foreign(path: &Path) -> Refusal {
-    DATA_DIR.refuse(format!("{} is not of kube-lite, nothing was changed", path.display()))
+fn foreign(path: &Path) -> CommandError {
+    DATA_DIR.error(format!("{} does not belong to kube-lite, nothing was changed", path.display()))
 }
 
-/// What is in a directory, in order; nothing when it is not there.
-fn names(directory: &Path) -> Result<Vec<String>, Refusal> {
-    let bad = |e: std::io::Error| DATA_DIR.refuse(format!("{}: {e}", directory.display()));
+/// The sorted names in a directory; none if it does not exist.
+fn names(directory: &Path) -> Result<Vec<String>, CommandError> {
+    let bad = |e: std::io::Error| DATA_DIR.error(format!("{}: {e}", directory.display()));
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_of_something_else_is_refused_by_what_is_in_it() {
+    fn a_directory_of_another_program_is_rejected_by_its_first_file() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         let make = |path: &str| {

@@ -1,7 +1,7 @@
-//! `--datastore-endpoint`: the cluster in a database or an etcd instead of the embedded store.
+//! `--datastore-endpoint`: an external database or etcd instead of the embedded store.
 //!
-//! This server stays a member of its own, alone and without keys, in a folder of the data directory: that is where its
-//! identity is, and what leads there leads the controllers.
+//! The server keeps an embedded store without keys in a folder of the data directory. It holds the
+//! identity of the member, and its leadership decides where the controllers run.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use base::Tasks;
 use store::{Backend, DatastoreError, DatastoreTls, Endpoint, Holder, open_external};
 
 use crate::command_line::{DatastoreTlsArgs, ServerArgs};
-use crate::error_catalogue::{BAD_VALUE, DATA_DIR, DATASTORE, Refusal};
+use crate::error_catalogue::{BAD_VALUE, CommandError, DATA_DIR, DATASTORE};
 use crate::server::config::Config;
 
-/// Folder of the member without keys, below `server/db`.
+/// Folder of the embedded store without keys, below `server/db`.
 pub(crate) const FOLDER: &str = "external";
 
 /// Certificates as the flags name them.
@@ -28,15 +28,15 @@ pub(crate) fn tls(args: &DatastoreTlsArgs) -> DatastoreTls {
 /// The datastore that the flags name.
 ///
 /// # Errors
-/// A flag that does not make sense, or needs the embedded store.
-pub(crate) fn endpoint(args: &ServerArgs) -> Result<Option<Endpoint>, Refusal> {
-    let bad = |why: &dyn std::fmt::Display| {
-        BAD_VALUE.refuse_usage(format!("--datastore-endpoint: {why}"))
-    };
+/// An invalid flag, or one that needs the embedded store.
+pub(crate) fn endpoint(args: &ServerArgs) -> Result<Option<Endpoint>, CommandError> {
+    let bad =
+        |why: &dyn std::fmt::Display| BAD_VALUE.usage_error(format!("--datastore-endpoint: {why}"));
     let tls = tls(&args.datastore.tls);
     let Some(text) = &args.datastore.datastore_endpoint else {
         if tls != DatastoreTls::default() {
-            let why = "is needed for --datastore-cafile, --datastore-certfile and --datastore-keyfile to mean anything";
+            let why =
+                "is required by --datastore-cafile, --datastore-certfile and --datastore-keyfile";
             return Err(bad(&why));
         }
         return Ok(None);
@@ -45,11 +45,15 @@ pub(crate) fn endpoint(args: &ServerArgs) -> Result<Option<Endpoint>, Refusal> {
     let embedded = [
         ("--server", args.server.is_some(), "an external datastore has one server"),
         ("--cluster-init", args.cluster_init, "an external datastore has one server"),
-        ("--cluster-reset", args.snapshots.cluster_reset, "restore the datastore by its own means"),
+        (
+            "--cluster-reset",
+            args.snapshots.cluster_reset,
+            "restore the datastore with its own tools",
+        ),
         (
             "--etcd-quota-backend-bytes",
             args.etcd_quota_backend_bytes.is_some(),
-            "the datastore has limits of its own",
+            "the datastore has its own limits",
         ),
     ];
     match embedded.iter().find(|(_, given, _)| *given) {
@@ -58,22 +62,22 @@ pub(crate) fn endpoint(args: &ServerArgs) -> Result<Option<Endpoint>, Refusal> {
     }
 }
 
-/// Where the embedded store of this server is: that of the cluster, or the one without keys.
+/// The folder of the embedded store: the one of the cluster, or the one without keys.
 ///
 /// # Errors
-/// When the data directory has the data of the other kind.
-pub(crate) fn folder(config: &Config) -> Result<PathBuf, Refusal> {
+/// The data directory has data of the other kind.
+pub(crate) fn folder(config: &Config) -> Result<PathBuf, CommandError> {
     let db = config.machine.data_dir.join("server/db");
     let external = db.join(FOLDER);
     let has =
-        store::has_store(&db).map_err(|e| DATA_DIR.refuse(format!("{}: {e}", db.display())))?;
+        store::has_store(&db).map_err(|e| DATA_DIR.error(format!("{}: {e}", db.display())))?;
     match (&config.datastore, has) {
-        (Some(endpoint), true) => Err(DATA_DIR.refuse(format!(
-            "{} has a store with a cluster in it, which {endpoint} would leave aside: give another --data-dir, or leave out --datastore-endpoint",
+        (Some(endpoint), true) => Err(DATA_DIR.error(format!(
+            "{} contains the store of a cluster, which {endpoint} would not use: give another --data-dir, or remove --datastore-endpoint",
             db.display()
         ))),
         (Some(_), false) => Ok(external),
-        (None, false) if external.exists() => Err(DATA_DIR.refuse(format!(
+        (None, false) if external.exists() => Err(DATA_DIR.error(format!(
             "this server's cluster is in an external datastore: give --datastore-endpoint, or copy it into the embedded store with `kube-lite migrate --from ENDPOINT --data-dir {}`",
             config.machine.data_dir.display()
         ))),
@@ -81,19 +85,19 @@ pub(crate) fn folder(config: &Config) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// Opens the datastore, for this server alone; `member` is what it is among members.
+/// Opens the datastore exclusively for this server; `member` is its member id.
 ///
 /// # Errors
-/// Why it cannot be used, and who has it.
+/// Why the datastore cannot be used, and which server has it.
 pub(crate) async fn open(
     endpoint: &Endpoint,
     config: &Config,
     member: u64,
     store_tasks: &Tasks,
-) -> Result<Arc<dyn Backend>, Refusal> {
+) -> Result<Arc<dyn Backend>, CommandError> {
     let holder = Holder { id: member, name: config.machine.node_name.clone() };
     let opened = open_external(endpoint.clone(), Some(holder), store_tasks).await;
-    opened.map_err(|error: DatastoreError| DATASTORE.refuse(error))
+    opened.map_err(|error: DatastoreError| DATASTORE.error(error))
 }
 
 #[cfg(test)]
@@ -101,7 +105,7 @@ mod tests {
     use super::*;
     use crate::command_line::{Cli, Command, parse};
 
-    fn told(flags: &[&str]) -> Result<Option<String>, String> {
+    fn parsed(flags: &[&str]) -> Result<Option<String>, String> {
         let argv = ["kube-lite", "server", "--config=/dev/null"].iter().chain(flags);
         let Ok(Cli { command: Command::Server(args) }) =
             parse(argv.map(Into::into).collect(), |_| None)
@@ -113,10 +117,10 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_the_embedded_store_is_refused_by_name() {
+    fn flags_that_need_the_embedded_store_are_rejected_by_name() {
         let endpoint = "--datastore-endpoint=postgres://u:hunter2@h/k";
-        assert_eq!(told(&[]), Ok(None));
-        assert_eq!(told(&[endpoint]), Ok(Some("postgres://u@h/k".to_owned())));
+        assert_eq!(parsed(&[]), Ok(None));
+        assert_eq!(parsed(&[endpoint]), Ok(Some("postgres://u@h/k".to_owned())));
         for flag in [
             "--cluster-init",
             "--server=https://h:6443",
@@ -124,14 +128,14 @@ mod tests {
             "--etcd-quota-backend-bytes=1",
         ] {
             let name = flag.split('=').next().unwrap_or_default();
-            let refused = told(&[endpoint, flag]).unwrap_err();
+            let refused = parsed(&[endpoint, flag]).unwrap_err();
             assert!(refused.contains(&format!("{name} needs the embedded store")), "{refused}");
         }
-        let refused = told(&["--datastore-cafile=/ca"]).unwrap_err();
-        assert!(refused.starts_with("--datastore-endpoint: is needed for"), "{refused}");
+        let refused = parsed(&["--datastore-cafile=/ca"]).unwrap_err();
+        assert!(refused.starts_with("--datastore-endpoint: is required by"), "{refused}");
         let etcd = "--datastore-endpoint=https://10.0.0.1:2379,https://10.0.0.2:2379";
         assert_eq!(
-            told(&[
+            parsed(&[
                 etcd,
                 "--datastore-cafile=/ca",
                 "--datastore-certfile=/c",
@@ -139,9 +143,9 @@ mod tests {
             ]),
             Ok(Some("https://10.0.0.1:2379,https://10.0.0.2:2379".to_owned()))
         );
-        let refused = told(&[etcd, "--datastore-certfile=/c"]).unwrap_err();
+        let refused = parsed(&[etcd, "--datastore-certfile=/c"]).unwrap_err();
         assert!(refused.contains("given together"), "{refused}");
-        let refused = told(&["--datastore-endpoint=oracle://u:hunter2@h"]).unwrap_err();
+        let refused = parsed(&["--datastore-endpoint=oracle://u:hunter2@h"]).unwrap_err();
         assert!(refused.contains("no driver oracle") && !refused.contains("hunter2"), "{refused}");
     }
 }

@@ -1,4 +1,4 @@
-//! The etcd-compatible interface of the store, where it was asked for.
+//! The etcd-compatible API of the store (`--etcd-listen`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use etcd::Etcd;
 use store::{Backend, Members, Profile, StoreError};
 use tokio::net::TcpListener;
 
-use crate::error_catalogue::{BAD_VALUE, DATA_DIR, PORT_IN_USE, Refusal};
+use crate::error_catalogue::{BAD_VALUE, CommandError, DATA_DIR, PORT_IN_USE};
 use crate::server::config::Config;
 
-/// Bound listeners that do not answer yet.
+/// Bound listeners that do not accept connections yet.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     tls: Vec<TcpListener>,
@@ -22,15 +22,15 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Binds what `--etcd-listen` and `--etcd-listen-plain` name, before anything else was changed.
+    /// Binds the addresses of `--etcd-listen` and `--etcd-listen-plain`.
     ///
     /// # Errors
-    /// An address that cannot be bound; one without TLS that others can reach.
-    pub(crate) async fn bind(config: &Config) -> Result<Self, Refusal> {
+    /// An address cannot be bound, or one without TLS is not a loopback address.
+    pub(crate) async fn bind(config: &Config) -> Result<Self, CommandError> {
         if let Some(plain) = config.etcd_listen_plain.filter(|address| !address.ip().is_loopback())
         {
-            return Err(BAD_VALUE.refuse_usage(format!(
-                "--etcd-listen-plain={plain}: without TLS the store is open to whoever reaches it, so only loopback addresses are taken; use --etcd-listen"
+            return Err(BAD_VALUE.usage_error(format!(
+                "--etcd-listen-plain={plain}: must be a loopback address, since every client that reaches it can read and change the store; use --etcd-listen"
             )));
         }
         let mut tls = Vec::new();
@@ -44,7 +44,7 @@ impl Listeners {
         Ok(Self { tls, plain })
     }
 
-    /// Answers until `tasks` shut down.
+    /// Serves the listeners until `tasks` shut down, and publishes their URLs to the other members.
     ///
     /// # Errors
     /// Certificates that cannot be used.
@@ -55,7 +55,7 @@ impl Listeners {
         store: &Arc<dyn Backend>,
         members: &Arc<Members>,
         tasks: &Tasks,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CommandError> {
         let urls = |scheme: &str, listeners: &[TcpListener]| -> Vec<String> {
             let bound = listeners.iter().filter_map(|listener| listener.local_addr().ok());
             bound.map(|at| format!("{scheme}://{}", advertised(at, config.advertise))).collect()
@@ -73,7 +73,7 @@ impl Listeners {
         let ca = certs.etcd_ca().bundle();
         let config =
             tls::demanding_server(Arc::clone(&certs.etcd_serving), &ca, &["h2", "http/1.1"])
-                .map_err(|e| DATA_DIR.refuse(e))?;
+                .map_err(|e| DATA_DIR.error(e))?;
         let config = Arc::new(config);
         let all = self.tls.into_iter().map(|listener| (listener, Some(Arc::clone(&config))));
         for (listener, tls) in all.chain(self.plain.map(|listener| (listener, None))) {
@@ -83,13 +83,14 @@ impl Listeners {
     }
 }
 
-/// Where clients reach a listener: on all addresses of the machine is on the one that the API is reached under.
+/// The address at which clients reach a listener; for a listener on all addresses the one that the
+/// API advertises.
 fn advertised(bound: SocketAddr, advertise: IpAddr) -> SocketAddr {
     let ip = if bound.ip().is_unspecified() { advertise } else { bound.ip() };
     SocketAddr::new(ip, bound.port())
 }
 
-/// Tells the other members what this one is called and where its clients reach it, as soon as there is a leader.
+/// Publishes the name of this member and its client URLs, as soon as the store has a leader.
 async fn publish(members: Arc<Members>, profile: Profile, tasks: Tasks) -> Result<(), StoreError> {
     let mut backoff = base::Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
     loop {
@@ -105,8 +106,8 @@ async fn publish(members: Arc<Members>, profile: Profile, tasks: Tasks) -> Resul
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, Refusal> {
+async fn listen(address: SocketAddr) -> Result<TcpListener, CommandError> {
     TcpListener::bind(address).await.map_err(|e| {
-        PORT_IN_USE.refuse(format!("etcd's interface cannot listen on {address}: {e}"))
+        PORT_IN_USE.error(format!("cannot listen on {address} for the etcd-compatible API: {e}"))
     })
 }

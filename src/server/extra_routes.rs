@@ -1,4 +1,4 @@
-//! The paths beside the API on its port, each part answering its own.
+//! The paths other than those of the API on the API port: joins and tunnels.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use apiserver::request::body::Body;
 use async_trait::async_trait;
 use http::{Request, Response, StatusCode};
 
-/// The parts, asked in this order.
-pub(crate) struct Parts(pub(crate) Vec<Arc<dyn ExtraRoutes>>);
+/// Routes; the first that matches a path handles the request.
+pub(crate) struct RouteList(pub(crate) Vec<Arc<dyn ExtraRoutes>>);
 
 #[async_trait]
-impl ExtraRoutes for Parts {
+impl ExtraRoutes for RouteList {
     fn matches(&self, path: &str) -> bool {
-        self.0.iter().any(|part| part.matches(path))
+        self.0.iter().any(|route| route.matches(path))
     }
 
     async fn handle(
@@ -25,8 +25,8 @@ impl ExtraRoutes for Parts {
         user: Option<User>,
         request: Request<Body>,
     ) -> Response<Body> {
-        match self.0.iter().find(|part| part.matches(request.uri().path())) {
-            Some(part) => part.handle(from, user, request).await,
+        match self.0.iter().find(|route| route.matches(request.uri().path())) {
+            Some(route) => route.handle(from, user, request).await,
             None => {
                 let mut response = Response::new(body::empty());
                 *response.status_mut() = StatusCode::NOT_FOUND;

@@ -1,4 +1,4 @@
-//! `--fast-node-loss`: what tunnels tell, in the terms of the controllers.
+//! `--fast-node-loss`: translates the state of the tunnels for the node lifecycle controller.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,17 +8,19 @@ use cluster::tunnel::{Presences, State};
 use controllers::{FastLoss, Tunnel, Tunnels};
 use tokio::sync::watch;
 
-/// Seconds that pods with the default toleration stay on a node that is lost: time for one that is not to say so.
+/// Default toleration seconds for unreachable nodes: gives a node that is not lost the time to
+/// reconnect.
 pub(crate) const TOLERATION_SECONDS: i64 = 1;
 
-/// The tunnels in the controllers' terms. A loss stays what it was found to be when it was told first; `link_up` is how our own link is.
-fn told(presences: &Presences, before: &Tunnels, link_up: bool) -> Arc<Tunnels> {
+/// The tunnels as the controllers read them. A lost tunnel keeps the state of its first report.
+/// `link_up` is whether this server's own link has a carrier.
+fn classify(presences: &Presences, before: &Tunnels, link_up: bool) -> Arc<Tunnels> {
     let line = |(name, presence): (&String, &cluster::tunnel::Presence)| {
         let since = presence.since;
         let tunnel = match (presence.state, before.get(name)) {
             (State::Up, _) => Tunnel::Up,
             (_, Some(lost @ Tunnel::Lost { since: known, .. })) if *known == since => *lost,
-            // Its machine said that it ends the connection: it reached us.
+            // The machine closed the connection itself, so the network works.
             (State::Closed, _) => Tunnel::Lost { since, proved: true },
             (State::Silent, _) => Tunnel::Lost { since, proved: link_up },
         };
@@ -27,7 +29,7 @@ fn told(presences: &Presences, before: &Tunnels, link_up: bool) -> Arc<Tunnels> 
     Arc::new(presences.iter().map(line).collect())
 }
 
-/// Whether a cable is in, or a radio has its station, on the link that has this address; `false` when that cannot be told.
+/// Whether the interface with this address has a carrier; `false` when that is unknown.
 fn link_up(address: IpAddr) -> bool {
     let has = |entry: &nix::ifaddrs::InterfaceAddress| {
         let socket = entry.address.as_ref();
@@ -42,14 +44,14 @@ fn link_up(address: IpAddr) -> bool {
     base::fs::read_to_string(carrier.as_ref()).is_ok_and(|text| text.trim() == "1")
 }
 
-/// Follows the tunnels until shutdown. `address` is the one at which agents find this server.
+/// Follows the tunnels until shutdown. `address` is the one at which agents reach this server.
 pub(crate) fn start(
     mut presences: watch::Receiver<Presences>,
     address: IpAddr,
     toleration: i64,
     tasks: &Tasks,
 ) -> FastLoss {
-    let first = told(&presences.borrow_and_update(), &Tunnels::new(), false);
+    let first = classify(&presences.borrow_and_update(), &Tunnels::new(), false);
     let (sender, tunnels) = watch::channel(first);
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Critical, "node-loss", async move {
@@ -62,7 +64,7 @@ pub(crate) fn start(
             }
             let up = base::tasks::blocking(move || link_up(address)).await.unwrap_or(false);
             let before = Arc::clone(&sender.borrow());
-            sender.send_replace(told(&presences.borrow_and_update(), &before, up));
+            sender.send_replace(classify(&presences.borrow_and_update(), &before, up));
         }
     });
     FastLoss { tunnels, toleration }
@@ -74,18 +76,18 @@ mod tests {
     use cluster::tunnel::Presence;
 
     #[test]
-    fn a_loss_is_proved_by_whoever_ends_it_or_by_our_own_link() {
+    fn a_loss_is_proved_by_a_closed_connection_or_an_own_link_that_is_up() {
         let since = base::clock::now();
         let all = |state| Presences::from([("a".to_owned(), Presence { state, since })]);
-        let first = |state, link_up| told(&all(state), &Tunnels::new(), link_up)["a"];
+        let first = |state, link_up| classify(&all(state), &Tunnels::new(), link_up)["a"];
         assert_eq!(first(State::Up, false), Tunnel::Up);
         assert_eq!(first(State::Closed, false), Tunnel::Lost { since, proved: true });
         assert_eq!(first(State::Silent, true), Tunnel::Lost { since, proved: true });
         let unproved = Tunnel::Lost { since, proved: false };
         assert_eq!(first(State::Silent, false), unproved);
-        // A cable that is in again says nothing of the time when it was not.
+        // A carrier that is back does not prove an earlier loss.
         let before = Tunnels::from([("a".to_owned(), unproved)]);
-        assert_eq!(told(&all(State::Silent), &before, true)["a"], unproved);
+        assert_eq!(classify(&all(State::Silent), &before, true)["a"], unproved);
         assert!(link_up(std::net::Ipv4Addr::LOCALHOST.into()));
         assert!(!link_up("203.0.113.77".parse().unwrap()));
     }

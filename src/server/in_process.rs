@@ -1,4 +1,5 @@
-//! The transport of clients in the same process: no TLS, no JSON for watches, the same authorization and admission.
+//! The transport of clients in the same process: no TLS, no JSON for watches, the same
+//! authorization and admission.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use apiserver::{ApiServer, User};
 use async_trait::async_trait;
 use base::{Kind, Tasks};
 use bytes::Bytes;
-use client::{Error, Scope, Transport, WatchStream};
+use client::{Client, Error, Scope, Transport, WatchStream};
 use futures::StreamExt;
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -19,8 +20,8 @@ use tokio::sync::{Semaphore, mpsc};
 /// Events waiting for one informer.
 const WATCH_BUFFER_MAX: usize = 256;
 
-/// Calls under way of one client: a controller that makes hundreds of objects at once needs what each request needs for these
-/// alone. The others wait here, where they are small, as upstream's wait for their client's rate.
+/// Concurrent calls of one client. It bounds the memory of a controller that creates hundreds of
+/// objects at once, as upstream's client rate limit does.
 const CALLS_MAX: usize = 64;
 
 /// Calls the server as one user.
@@ -39,9 +40,28 @@ impl fmt::Debug for InProcess {
 }
 
 impl InProcess {
-    /// Acts as `user`.
+    /// A transport that acts as `user`.
     pub(crate) fn new(server: ApiServer, user: User, tasks: Tasks) -> Self {
         Self { server, user, tasks, calls: Arc::new(Semaphore::new(CALLS_MAX)) }
+    }
+}
+
+/// Creates clients that act as a user through the API server of this process.
+pub(crate) struct ClientMaker {
+    server: ApiServer,
+    tasks: Tasks,
+}
+
+impl ClientMaker {
+    /// Creates clients of `server`, whose watches end with `tasks`.
+    pub(crate) fn new(server: &ApiServer, tasks: &Tasks) -> Self {
+        Self { server: server.clone(), tasks: tasks.clone() }
+    }
+
+    /// A client that acts as `user` with the user agent `agent`.
+    pub(crate) fn client(&self, user: User, agent: &str) -> Client {
+        let transport = InProcess::new(self.server.clone(), user, self.tasks.clone());
+        Client::new(Arc::new(transport), agent)
     }
 }
 
@@ -56,11 +76,11 @@ pub(crate) fn service_account(name: &str) -> User {
 #[async_trait]
 impl Transport for InProcess {
     async fn call(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
-        // Never closed.
-        let _place = self.calls.acquire().await;
+        // The semaphore is never closed.
+        let _permit = self.calls.acquire().await;
         let response = self.server.call(Some(self.user.clone()), request.map(body::full)).await;
         let (parts, body) = response.into_parts();
-        // The server's own answer: as large as what it holds, no larger.
+        // The answer comes from this process, so its size needs no limit.
         let body = body.collect().await.map_err(|e| Error::Transport(e.to_string()))?;
         Ok(Response::from_parts(parts, body.to_bytes()))
     }

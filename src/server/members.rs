@@ -1,4 +1,5 @@
-//! This server as a member of the store: the way to the others, what they are answered, and what a leader does for them.
+//! This server as a member of the store: connections to other members, answers to them, and what
+//! the leader does for them.
 
 pub(crate) mod join;
 pub(crate) mod leadership;
@@ -21,25 +22,26 @@ use store::{
 };
 use tokio::net::TcpListener;
 
-use crate::error_catalogue::{DATA_DIR, PORT_IN_USE, Refusal};
-use crate::secrets_encrypt::Place;
+use crate::error_catalogue::{CommandError, DATA_DIR, PORT_IN_USE};
+use crate::secrets_encrypt::ServerKeys;
 use crate::server::config::Config;
 
-/// A member that the leader has not heard for so long is lost: no address of the API, and removed when its Node was deleted.
-pub(crate) const SILENT: Duration = Duration::from_secs(3);
-/// How often that is looked at; silence is no event.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// What the store waits for is told this often.
-const TOLD_INTERVAL: Duration = Duration::from_secs(60);
-/// First and longest wait between attempts to have a changed address known.
-const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// The leader treats a member that has not responded for this long as lost: its address is not
+/// published, and it is removed once its Node is deleted.
+pub(crate) const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(3);
+/// Interval of the check for such members, since missing responses cause no event.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the warning that the store waits for other members.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
+/// First and longest delay between attempts to announce a changed address or to promote members.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// The store's messages over connections of peers.
+/// Sends the store's messages over the connections between servers.
 #[derive(Debug)]
-struct Way(Arc<PeerClient>);
+struct PeerTransport(Arc<PeerClient>);
 
 #[async_trait]
-impl Transport for Way {
+impl Transport for PeerTransport {
     async fn call(&self, to: &Peer, lane: Lane, request: Bytes) -> Result<Bytes, CallError> {
         let lane = match lane {
             Lane::Steps => 0,
@@ -52,55 +54,70 @@ impl Transport for Way {
     }
 }
 
-struct Here(Arc<Members>, Arc<Place>, PathBuf);
+/// PeerService the connections of other servers.
+struct MemberPeerService {
+    members: Arc<Members>,
+    keys: Arc<ServerKeys>,
+    data_dir: PathBuf,
+}
 
-impl PeerService for Here {
+impl PeerService for MemberPeerService {
     fn handler(&self) -> Arc<dyn PeerHandler> {
-        Arc::new(Peering(self.0.accept_connection(), Arc::clone(&self.1), self.2.clone()))
+        Arc::new(PeerSession {
+            store: self.members.accept_connection(),
+            keys: Arc::clone(&self.keys),
+            data_dir: self.data_dir.clone(),
+        })
     }
 }
 
-struct Peering(PeerConnection, Arc<Place>, PathBuf);
+/// PeerService one connection of another server.
+struct PeerSession {
+    store: PeerConnection,
+    keys: Arc<ServerKeys>,
+    data_dir: PathBuf,
+}
 
 #[async_trait]
-impl PeerHandler for Peering {
+impl PeerHandler for PeerSession {
     async fn answer(&self, message: &[u8]) -> Vec<u8> {
-        self.0.answer(message).await
+        self.store.answer(message).await
     }
 
     async fn answer_control(&self, message: &[u8]) -> Vec<u8> {
-        match crate::certificates::peers::answer(&self.2, message).await {
-            Some(told) => told,
-            None => self.1.answer(message).await,
+        match crate::certificates::peers::handle_message(&self.data_dir, message).await {
+            Some(reply) => reply,
+            None => self.keys.handle_message(message).await,
         }
     }
 }
 
-/// The place that this server takes among others. Whoever `joins` waits to be added.
+/// The options with which this server opens the store as a member; a server that `joins` waits
+/// until the others have added it.
 ///
 /// # Errors
 /// Certificates that cannot be used.
-pub(crate) fn seat(
+pub(crate) fn member_options(
     config: &Config,
     certs: &ServerCerts,
     joins: bool,
     tasks: &Tasks,
-) -> Result<(MemberOptions, Arc<PeerClient>), Refusal> {
+) -> Result<(MemberOptions, Arc<PeerClient>), CommandError> {
     let ca = certs.peer_ca().bundle();
     let tls =
-        tls::client(&ca, Some(Arc::clone(&certs.peer)), &["h2"]).map_err(|e| DATA_DIR.refuse(e))?;
+        tls::client(&ca, Some(Arc::clone(&certs.peer)), &["h2"]).map_err(|e| DATA_DIR.error(e))?;
     let calls = Arc::new(PeerClient::new(tls, MAX_MESSAGE_BYTES, tasks.clone()));
     let address = SocketAddr::new(config.advertise, config.peer_port).to_string();
-    let transport = Arc::new(Way(Arc::clone(&calls)));
+    let transport = Arc::new(PeerTransport(Arc::clone(&calls)));
     Ok((MemberOptions { address, transport, join: joins }, calls))
 }
 
-/// The listener for other members, bound once there are or may be some: a server alone has none.
-pub(crate) struct Listener {
+/// The listener for other members. It is bound only once there are other members or they may join.
+pub(crate) struct PeerListener {
     address: SocketAddr,
     tls: Arc<rustls::ServerConfig>,
     members: Arc<Members>,
-    place: Arc<Place>,
+    keys: Arc<ServerKeys>,
     data_dir: PathBuf,
     tasks: Tasks,
     bound: OnceLock<()>,
@@ -108,8 +125,8 @@ pub(crate) struct Listener {
     binding: tokio::sync::Mutex<()>,
 }
 
-impl Listener {
-    /// Not bound yet.
+impl PeerListener {
+    /// Creates the listener, which is not bound yet.
     ///
     /// # Errors
     /// Certificates that cannot be used.
@@ -117,17 +134,17 @@ impl Listener {
         config: &Config,
         certs: &ServerCerts,
         members: &Arc<Members>,
-        place: &Arc<Place>,
+        keys: &Arc<ServerKeys>,
         tasks: &Tasks,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, CommandError> {
         let ca = certs.peer_ca().bundle();
         let tls = tls::demanding_server(Arc::clone(&certs.peer), &ca, &["h2"])
-            .map_err(|e| DATA_DIR.refuse(e))?;
+            .map_err(|e| DATA_DIR.error(e))?;
         Ok(Self {
             address: SocketAddr::new(config.listen.ip(), config.peer_port),
             tls: Arc::new(tls),
             members: Arc::clone(members),
-            place: Arc::clone(place),
+            keys: Arc::clone(keys),
             data_dir: config.machine.data_dir.clone(),
             tasks: tasks.clone(),
             bound: OnceLock::new(),
@@ -135,26 +152,29 @@ impl Listener {
         })
     }
 
-    /// Binds and answers, if that is not so yet.
+    /// Binds the port and answers, unless that is the case already.
     ///
     /// # Errors
-    /// A port that cannot be had.
-    pub(crate) async fn ensure(&self) -> Result<(), Refusal> {
+    /// The port cannot be bound.
+    pub(crate) async fn ensure_bound(&self) -> Result<(), CommandError> {
         let _one = self.binding.lock().await;
         if self.bound.get().is_some() {
             return Ok(());
         }
         let listener = TcpListener::bind(self.address).await.map_err(|e| {
-            PORT_IN_USE.refuse(format!("other servers cannot be heard on {}: {e}", self.address))
+            PORT_IN_USE.error(format!("cannot listen on {} for other servers: {e}", self.address))
         })?;
         cluster::tunnel::socket::set_keepalive(&listener);
-        let (members, place) = (Arc::clone(&self.members), Arc::clone(&self.place));
-        let here = Arc::new(Here(members, place, self.data_dir.clone()));
+        let service = Arc::new(MemberPeerService {
+            members: Arc::clone(&self.members),
+            keys: Arc::clone(&self.keys),
+            data_dir: self.data_dir.clone(),
+        });
         let serving = peers::serve(
             listener,
             Arc::clone(&self.tls),
             MAX_MESSAGE_BYTES,
-            here,
+            service,
             self.tasks.clone(),
         );
         self.tasks.spawn(Kind::Critical, "peers", async move {
@@ -162,30 +182,30 @@ impl Listener {
             Ok::<(), std::convert::Infallible>(())
         });
         let _ = self.bound.set(());
-        tracing::info!(address = %self.address, "other servers may come");
+        tracing::info!(address = %self.address, "members: listening for other servers");
         Ok(())
     }
 }
 
-/// Waits until the store answers: until a quorum of its members has found together.
+/// Waits until a quorum of the members answers.
 ///
 /// # Errors
-/// When the store has stopped, or this server is asked to.
-pub(crate) async fn until_answering(
+/// The store has stopped, or shutdown was requested.
+pub(crate) async fn wait_until_ready(
     store: &dyn Backend,
     shutdown: &Shutdown,
 ) -> Result<(), store::StoreError> {
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-    let mut told = base::clock::now();
+    let mut warned = base::clock::now();
     loop {
         let error = match store.read_index().await {
             Ok(_) => return Ok(()),
             Err(error @ store::StoreError::Stopped(_)) => return Err(error),
             Err(error) => error,
         };
-        if base::clock::now().duration_since(told) >= TOLD_INTERVAL {
-            tracing::warn!(%error, "the store waits for its other members; start them, or see `kube-lite server --help` for --cluster-reset");
-            told = base::clock::now();
+        if base::clock::now().duration_since(warned) >= WARN_INTERVAL {
+            tracing::warn!(%error, "members: the store waits for a quorum; start the other servers, or see --cluster-reset in `kube-lite server --help`");
+            warned = base::clock::now();
         }
         if !backoff.wait(shutdown).await {
             return Err(error);
@@ -193,31 +213,31 @@ pub(crate) async fn until_answering(
     }
 }
 
-/// Tells the members where this one is reached, when that is not what they know.
-pub(crate) async fn tell_address(
+/// Announces the address of this member to the others if it has changed.
+pub(crate) async fn announce_address(
     members: Arc<Members>,
     address: String,
     problems: Problems,
     shutdown: Shutdown,
 ) -> Result<(), store::StoreError> {
-    let mut backoff = Backoff::new(WAIT.0, WAIT.1);
+    let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
     let all = members.list();
     let several = all.len() > 1;
     let before = all.into_iter().find(|member| several && member.id == members.id());
     if let Some(before) = before.filter(|own| !own.address.is_empty() && own.address != address) {
-        warn_of_move(&before.address, &address, &problems).await;
+        report_address_change(&before.address, &address, &problems).await;
     }
     loop {
         let all = members.list();
         let own = all.iter().find(|member| member.id == members.id());
-        // A server alone says it when the first other one comes.
+        // A single server announces its address when the first other one joins.
         if all.len() < 2 || own.is_none_or(|own| own.address == address) {
             return Ok(());
         }
         match members.add(members.id(), &address).await {
             Ok(()) => return Ok(()),
             Err(error) => {
-                tracing::warn!(%error, address, "the other servers cannot be told where this one is")
+                tracing::warn!(%error, address, "members: cannot announce the address of this server")
             }
         }
         if !backoff.wait(&shutdown).await {
@@ -226,34 +246,31 @@ pub(crate) async fn tell_address(
     }
 }
 
-/// A member that comes back with another address has moved, or is a copy of one that still runs.
-async fn warn_of_move(before: &str, now: &str, problems: &Problems) {
-    tracing::warn!(
-        before,
-        now,
-        "this member was reached at another address: the members are told the new one"
-    );
-    if answers(before).await {
+/// Warns that this member has another address than before: it has moved, or runs on a copy of the
+/// data directory of a server that still runs.
+async fn report_address_change(before: &str, now: &str, problems: &Problems) {
+    tracing::warn!(before, now, "members: address of this server changed");
+    if accepts_connections(before).await {
         problems.put(
             "members/copy",
-            format!("a server still answers at {before}, where this member was reached before it came to {now}"),
+            format!("a server still answers at {before}, the former address of this member, which is now {now}"),
             "if that server runs on a copy of this data directory, stop one of the two at once; give it an empty data directory to join as a new member",
         );
     }
 }
 
 /// Whether something listens at a member's address.
-pub(crate) async fn answers(address: &str) -> bool {
+pub(crate) async fn accepts_connections(address: &str) -> bool {
     let connecting = tokio::net::TcpStream::connect(address);
-    tokio::time::timeout(LOOK_INTERVAL, connecting).await.is_ok_and(|connected| connected.is_ok())
+    tokio::time::timeout(CHECK_INTERVAL, connecting).await.is_ok_and(|connected| connected.is_ok())
 }
 
-/// Makes voters of learners while this member leads.
+/// Promotes learners to voters while this member leads.
 pub(crate) async fn promote(
     members: Arc<Members>,
     shutdown: Shutdown,
 ) -> Result<(), store::StoreError> {
-    let mut backoff = Backoff::new(WAIT.0, WAIT.1);
+    let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
     loop {
         let ids = tokio::select! {
             ids = members.promotable() => ids,
@@ -262,11 +279,11 @@ pub(crate) async fn promote(
         let names: Vec<String> = ids.iter().map(|id| format!("{id:016x}")).collect();
         match members.promote(ids).await {
             Ok(()) => {
-                tracing::info!(members = ?names, "became voters");
+                tracing::info!(members = ?names, "members: promoted to voters");
                 backoff.reset();
             }
             Err(error) => {
-                tracing::warn!(%error, members = ?names, "cannot become voters, trying again");
+                tracing::warn!(%error, members = ?names, "members: cannot promote to voters, retrying");
                 if !backoff.wait(&shutdown).await {
                     return Ok(());
                 }

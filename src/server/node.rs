@@ -1,34 +1,34 @@
-//! The node of a server: its certificates come from the CAs in the same process.
+//! The node of a server: the CAs in this process issue its certificates.
 
 use std::sync::Arc;
 
 use base::pki::reloadable_cert::LiveCert;
 use base::pki::tls;
 
-use crate::error_catalogue::{DATA_DIR, Refusal};
+use crate::error_catalogue::{CommandError, DATA_DIR};
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
 use crate::server::renewal::NodeCert;
 
-/// TLS of the kubelet API, and the certificate in it, which has to be renewed some day.
+/// TLS of the kubelet API, and its certificate for renewal.
 ///
 /// # Errors
-/// Certificates that cannot be made.
+/// Certificates that cannot be issued.
 pub(crate) fn tls(
     config: &Config,
     plane: &ControlPlane,
-) -> Result<(Arc<rustls::ServerConfig>, NodeCert), Refusal> {
+) -> Result<(Arc<rustls::ServerConfig>, NodeCert), CommandError> {
     let (machine, directory) = (&config.machine, config.machine.directory());
     let certs = plane
         .certs
         .ensure_node(&directory, &machine.node_name, &machine.node_ips, base::pki::now())
-        .map_err(|e| DATA_DIR.refuse(e))?;
-    let serving = LiveCert::new(&certs.serving).map_err(|e| DATA_DIR.refuse(e))?;
+        .map_err(|e| DATA_DIR.error(e))?;
+    let serving = LiveCert::new(&certs.serving).map_err(|e| DATA_DIR.error(e))?;
     let not_after = certs.serving.not_after.into();
-    let named = parking_lot::Mutex::new(machine.node_ips.clone());
-    let cert = NodeCert { live: Arc::clone(&serving), named, directory, not_after };
+    let addresses = parking_lot::Mutex::new(machine.node_ips.clone());
+    let cert = NodeCert { live: Arc::clone(&serving), addresses, directory, not_after };
     let client_ca = plane.certs.client_ca().bundle();
-    let tls = tls::verifying_server(serving, &client_ca, &["http/1.1"])
-        .map_err(|e| DATA_DIR.refuse(e))?;
+    let tls =
+        tls::verifying_server(serving, &client_ca, &["http/1.1"]).map_err(|e| DATA_DIR.error(e))?;
     Ok((Arc::new(tls), cert))
 }

@@ -1,4 +1,5 @@
-//! How machines join, on the port of the API: the CA for everybody, certificates for who may have them.
+//! Joins of machines on the API port: the CA for every client, certificates for authenticated
+//! machines.
 
 mod attempts;
 pub(crate) mod claims;
@@ -32,23 +33,23 @@ use tokio::sync::Semaphore;
 
 use crate::machine::VERSION;
 use crate::server::in_process::InProcess;
-use attempts::Attempts;
-use expired::Expired;
+use attempts::FailedAttempts;
+use expired::ExpiredTokens;
 
-/// Bytes of a request: three certificate requests, a name, some addresses.
-const REQUEST_MAX: usize = 64 * 1024;
-/// Time for a client to send it.
+/// Maximum size of a request in bytes: three certificate requests, a name, some addresses.
+const REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// How long a client may take to send it.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Machines served at once; each costs some signatures and a write.
-const AT_ONCE_MAX: usize = 16;
-/// Time until a machine is told to come again.
-const WAIT_MAX: Duration = Duration::from_secs(8);
-/// Addresses of one node.
+/// Concurrent joins; each one costs some signatures and a write.
+const CONCURRENT_JOINS_MAX: usize = 16;
+/// How long a join waits for its turn before it is rejected with 503.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(8);
+/// Maximum number of addresses of a node.
 const ADDRESSES_MAX: usize = 16;
-/// The liveness check that k3s has beside the CA.
+/// Path of the liveness check that k3s serves next to the CA.
 const PING_PATH: &str = "/ping";
 
-/// What it needs of its server.
+/// What joins need from the server.
 pub(crate) struct Settings {
     /// Certificates and CAs.
     pub(crate) certs: Arc<ServerCerts>,
@@ -56,68 +57,68 @@ pub(crate) struct Settings {
     pub(crate) tokens: TokenFiles,
     /// The settings that nodes get.
     pub(crate) cluster: ClusterSettings,
-    /// For servers that join.
-    pub(crate) store: servers::Store,
+    /// Admits servers as members of the store.
+    pub(crate) store: servers::MemberAdmission,
 }
 
-/// Answers machines that join.
-pub(crate) struct Joining {
+/// PeerService join requests.
+pub(crate) struct JoinService {
     settings: Settings,
     client: Client,
-    attempts: Attempts,
-    expired: Expired,
-    places: Semaphore,
+    attempts: FailedAttempts,
+    expired_tokens: ExpiredTokens,
+    slots: Semaphore,
 }
 
-/// Who may join, as proved.
-enum Proved {
-    /// Somebody with the token of servers: anything.
+/// The authenticated sender of a join request.
+enum Requester {
+    /// Has the token of servers: may join as a server, or as a node with any free name.
     Server,
-    /// Somebody with a token: any free name.
+    /// Has a token for agents: may join as a node with any free name.
     Token,
-    /// A node: its own name.
+    /// A node with its certificate: may renew the certificates of its name only.
     Node(String),
 }
 
-fn refuse(code: u16, why: &str, message: impl Into<String>) -> Status {
+fn failure(code: u16, why: &str, message: impl Into<String>) -> Status {
     Status::failure(code, why, message)
 }
 
-impl Joining {
-    /// Acts through `server` as the API server itself.
+impl JoinService {
+    /// Creates the service, which acts as the API server itself.
     pub(crate) fn new(settings: Settings, server: &ApiServer, tasks: &base::Tasks) -> Arc<Self> {
         let user = User::apiserver();
         let transport = InProcess::new(server.clone(), user, tasks.clone());
         Arc::new(Self {
             settings,
             client: Client::new(Arc::new(transport), "kube-lite-join"),
-            attempts: Attempts::default(),
-            expired: Expired::default(),
-            places: Semaphore::new(AT_ONCE_MAX),
+            attempts: FailedAttempts::default(),
+            expired_tokens: ExpiredTokens::default(),
+            slots: Semaphore::new(CONCURRENT_JOINS_MAX),
         })
     }
 
-    /// Follows Nodes and bootstrap tokens: a name is free once its Node is deleted, and of a token that ended it is known
-    /// for a while that it was one.
+    /// Follows Nodes and bootstrap tokens: a deleted Node frees its name, and expired tokens are
+    /// recognized for a while.
     pub(crate) fn follow(self: &Arc<Self>, informers: &Informers, tasks: &base::Tasks) {
         claims::follow(&self.client, informers, tasks);
-        self.expired.follow(informers);
+        self.expired_tokens.follow(informers);
     }
 
     /// Claims the name of this machine's own node.
     ///
     /// # Errors
-    /// When it is another machine's.
-    pub(crate) async fn claim_own(&self, node: &str, password: &Secret) -> Result<(), Status> {
+    /// Another machine has the name.
+    pub(crate) async fn claim_own_name(&self, node: &str, password: &Secret) -> Result<(), Status> {
         claims::claim(&self.client, node, password).await
     }
 
-    /// Forgets whose the name of this machine's own node was: the data is a restored one.
+    /// Releases the name of this machine's own node, after a restore of another machine's data.
     ///
     /// # Errors
-    /// What the API says.
-    pub(crate) async fn free_own(&self, node: &str) -> Result<(), Status> {
-        claims::free(&self.client, node).await
+    /// Errors of the API.
+    pub(crate) async fn release_own_name(&self, node: &str) -> Result<(), Status> {
+        claims::release(&self.client, node).await
     }
 
     async fn respond(
@@ -127,9 +128,9 @@ impl Joining {
         request: Request<Body>,
     ) -> Result<Response<Body>, Status> {
         let path = request.uri().path();
-        let wanted = if matches!(path, CA_PATH | PING_PATH) { Method::GET } else { Method::POST };
-        if request.method() != wanted {
-            return Err(refuse(405, "MethodNotAllowed", format!("{path} takes {wanted}")));
+        let allowed = if matches!(path, CA_PATH | PING_PATH) { Method::GET } else { Method::POST };
+        if request.method() != allowed {
+            return Err(failure(405, "MethodNotAllowed", format!("{path} takes {allowed}")));
         }
         match path {
             CA_PATH => Ok(text(self.settings.certs.server_ca().cert_pem().to_owned())),
@@ -138,34 +139,35 @@ impl Joining {
         }
     }
 
-    /// Nodes and servers that join, by path.
+    /// Handles a join of a node or a server, by path.
     async fn join(
         &self,
         from: IpAddr,
         user: Option<User>,
         request: Request<Body>,
     ) -> Result<Response<Body>, Status> {
-        let busy =
-            || refuse(503, "ServiceUnavailable", "too many machines join at once, come again");
-        let place = tokio::time::timeout(WAIT_MAX, self.places.acquire()).await;
-        let _place = place.map_err(|_| busy())?.map_err(|_| busy())?;
+        let busy = || {
+            failure(503, "ServiceUnavailable", "too many machines join at once, try again later")
+        };
+        let permit = tokio::time::timeout(SLOT_TIMEOUT, self.slots.acquire()).await;
+        let _permit = permit.map_err(|_| busy())?.map_err(|_| busy())?;
         let header = request.headers().get(header::AUTHORIZATION);
         let header = header.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-        let proved = self.prove(from, user, &header).await?;
+        let requester = self.authenticate(from, user, &header).await?;
         match request.uri().path() {
-            JOIN_PATH => self.join_node(from, &proved, read(request).await?).await,
+            JOIN_PATH => self.join_node(from, &requester, read_request(request).await?).await,
             path => {
-                if !matches!(proved, Proved::Server) {
+                if !matches!(requester, Requester::Server) {
                     let why = "only the token of servers, server/token, joins servers";
-                    return Err(refuse(403, reason::WRONG_TOKEN, why));
+                    return Err(failure(403, reason::WRONG_TOKEN, why));
                 }
                 let (store, cluster) = (&self.settings.store, &self.settings.cluster);
                 if path == SHARED_PATH {
-                    let shared = store.shared(cluster, &read(request).await?).await?;
-                    tracing::info!(%from, "a server is given what servers share");
+                    let shared = store.shared(cluster, &read_request(request).await?).await?;
+                    tracing::info!(%from, "joins: sent the shared files to a server");
                     return json(&shared);
                 }
-                json(&store.add(&read(request).await?).await?)
+                json(&store.add(&read_request(request).await?).await?)
             }
         }
     }
@@ -173,65 +175,65 @@ impl Joining {
     async fn join_node(
         &self,
         from: IpAddr,
-        proved: &Proved,
+        requester: &Requester,
         ask: JoinRequest,
     ) -> Result<Response<Body>, Status> {
-        self.check(from, proved, &ask)?;
+        self.check_request(from, requester, &ask)?;
         let password: Secret = ask.node_password.parse().unwrap_or_else(|never| match never {});
         claims::claim(&self.client, &ask.node_name, &password).await.inspect_err(|status| {
             if status.reason == reason::NAME_TAKEN {
                 self.attempts.failed(from);
-                tracing::warn!(node = ask.node_name, %from, "refused: the name is another machine's");
+                tracing::warn!(node = ask.node_name, %from, "joins: rejected, another machine has the node name");
             }
         })?;
         let answer =
             join::sign(&self.settings.certs, &ask, self.settings.cluster.clone(), pki::now())
-                .map_err(|e| refuse(400, reason::BAD_REQUEST, e.to_string()))?;
-        tracing::info!(node = ask.node_name, %from, version = ask.version, "certificates issued");
+                .map_err(|e| failure(400, reason::BAD_REQUEST, e.to_string()))?;
+        tracing::info!(node = ask.node_name, %from, version = ask.version, "joins: issued certificates");
         json(&answer)
     }
 
-    /// Who asks: a node by its certificate, or somebody with a token.
-    async fn prove(
+    /// Authenticates the sender: a node by its certificate, or a machine by a token.
+    async fn authenticate(
         &self,
         from: IpAddr,
         user: Option<User>,
         header: &str,
-    ) -> Result<Proved, Status> {
+    ) -> Result<Requester, Status> {
         if let Some(user) = &user {
             let node = user.name.strip_prefix("system:node:");
             if let Some(node) = node.filter(|_| user.in_group("system:nodes")) {
-                return Ok(Proved::Node(node.to_owned()));
+                return Ok(Requester::Node(node.to_owned()));
             }
         }
         if self.attempts.is_blocked(from) {
-            return Err(refuse(
+            return Err(failure(
                 429,
                 reason::TOO_MANY_ATTEMPTS,
                 format!("too many failed attempts to join from {from}, wait a minute"),
             ));
         }
         if user.is_some_and(|user| user.in_group("system:bootstrappers")) {
-            return Ok(Proved::Token);
+            return Ok(Requester::Token);
         }
-        let told = match token::basic(header) {
+        let expired = match token::basic(header) {
             Some((user, secret)) => {
-                if let Some(proved) = self.shown(&user, &secret).await? {
-                    return Ok(proved);
+                if let Some(requester) = self.match_shared_token(&user, &secret).await? {
+                    return Ok(requester);
                 }
                 None
             }
             None => {
                 let bearer =
                     header.split_once(' ').filter(|(s, _)| s.eq_ignore_ascii_case("bearer"));
-                bearer.and_then(|(_, token)| self.expired.when(token.trim()))
+                bearer.and_then(|(_, token)| self.expired_tokens.expiry(token.trim()))
             }
         };
         self.attempts.failed(from);
-        tracing::warn!(%from, "refused: no token that joins machines to this cluster");
-        Err(told.map_or_else(
+        tracing::warn!(%from, "joins: rejected, the token is not valid in this cluster");
+        Err(expired.map_or_else(
             || {
-                refuse(
+                failure(
                     401,
                     reason::WRONG_TOKEN,
                     "this token does not join machines to this cluster",
@@ -239,42 +241,53 @@ impl Joining {
             },
             |(id, end)| {
                 let message = format!("the bootstrap token {id} expired at {end}");
-                refuse(401, reason::TOKEN_EXPIRED, message)
+                failure(401, reason::TOKEN_EXPIRED, message)
             },
         ))
     }
 
-    async fn shown(&self, user: &str, secret: &Secret) -> Result<Option<Proved>, Status> {
+    /// What the tokens in files allow the sender to join as.
+    async fn match_shared_token(
+        &self,
+        user: &str,
+        secret: &Secret,
+    ) -> Result<Option<Requester>, Status> {
         let files = self.settings.tokens.clone();
         let secrets = base::tasks::blocking(move || files.secrets()).await;
         let secrets = secrets.map_err(|e| e.to_string()).and_then(|s| s.map_err(|e| e.to_string()));
         let secrets = secrets.map_err(|error| {
-            tracing::error!(error, "machines cannot join");
-            Status::internal("the server cannot read its tokens, its log says why")
+            tracing::error!(error, "joins: cannot read the token files");
+            Status::internal("the server cannot read its tokens, see its log")
         })?;
         let (server, agent) =
             (secret.matches(secrets.server.reveal()), secret.matches(secrets.agent.reveal()));
         Ok(match user {
-            "server" if server => Some(Proved::Server),
-            "node" if server | agent => Some(Proved::Token),
+            "server" if server => Some(Requester::Server),
+            "node" if server | agent => Some(Requester::Token),
             _ => None,
         })
     }
 
-    /// Name, addresses and version.
-    fn check(&self, from: IpAddr, proved: &Proved, ask: &JoinRequest) -> Result<(), Status> {
-        let bad = |why: String| Err(refuse(400, reason::BAD_REQUEST, why));
+    /// Checks version, name, password and addresses of a node.
+    fn check_request(
+        &self,
+        from: IpAddr,
+        requester: &Requester,
+        ask: &JoinRequest,
+    ) -> Result<(), Status> {
+        let bad = |why: String| Err(failure(400, reason::BAD_REQUEST, why));
         let (certs, name) = (&self.settings.certs, &ask.node_name);
-        skew::check(VERSION, &ask.version).map_err(|why| refuse(403, reason::VERSION_SKEW, why))?;
-        if crate::machine::node_name_fault(name).is_some() {
-            return bad(format!("{name:?} is no node name"));
+        skew::check(VERSION, &ask.version)
+            .map_err(|e| failure(403, reason::VERSION_SKEW, e.to_string()))?;
+        if crate::machine::node_name_error(name).is_some() {
+            return bad(format!("{name:?} is not a valid node name"));
         }
-        if let Proved::Node(own) = proved
+        if let Requester::Node(own) = requester
             && own != name
         {
             let why =
                 format!("node {own} may renew its own certificates only, not those of {name}");
-            return Err(refuse(403, "Forbidden", why));
+            return Err(failure(403, "Forbidden", why));
         }
         if ask.node_password.len() < cluster::password::CHARACTERS_MIN {
             return bad("the node password is too short".into());
@@ -282,11 +295,11 @@ impl Joining {
         if ask.addresses.is_empty() || ask.addresses.len() > ADDRESSES_MAX {
             return bad(format!("a node has one to {ADDRESSES_MAX} addresses"));
         }
-        // With the name or an address of a server in its certificate a node could pass for one. A node on the very
-        // machine of a server has them rightly.
+        // With the name or an address of a server in its certificate a node could impersonate the
+        // server. A node on the machine of a server shares them.
         let same_machine = from.is_loopback() || certs.is_server_address(from);
         if certs.is_server_name(name) && !same_machine {
-            return Err(taken(name, "it is a name of the server"));
+            return Err(name_taken(name, "it is a name of the server"));
         }
         let forbidden = |ip: &&IpAddr| {
             let service =
@@ -296,28 +309,29 @@ impl Joining {
         };
         if let Some(ip) = ask.addresses.iter().find(forbidden) {
             return bad(format!(
-                "{ip} cannot be the address of node {name}: it is the server's or a service's"
+                "{ip} cannot be the address of node {name}: it belongs to the server or to a Service"
             ));
         }
         Ok(())
     }
 }
 
-/// 403 for a name of another machine.
-fn taken(node: &str, why: &str) -> Status {
-    refuse(403, reason::NAME_TAKEN, format!("the node name {node} is taken: {why}"))
+/// The answer 403 for the name of another machine.
+fn name_taken(node: &str, why: &str) -> Status {
+    failure(403, reason::NAME_TAKEN, format!("the node name {node} is taken: {why}"))
 }
 
-async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Status> {
-    let bad = |why: String| refuse(400, reason::BAD_REQUEST, why);
+/// Reads a request of limited size in limited time.
+async fn read_request<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Status> {
+    let bad = |why: String| failure(400, reason::BAD_REQUEST, why);
     let mut body = request.into_body();
     let mut bytes = Vec::new();
     let all = async {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|e| bad(format!("the request cannot be read: {e}")))?;
             let Ok(data) = frame.into_data() else { continue };
-            if bytes.len() + data.len() > REQUEST_MAX {
-                return Err(refuse(413, "RequestEntityTooLarge", "the request is too large"));
+            if bytes.len() + data.len() > REQUEST_BYTES_MAX {
+                return Err(failure(413, "RequestEntityTooLarge", "the request is too large"));
             }
             bytes.extend_from_slice(&data);
         }
@@ -325,7 +339,7 @@ async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Status> 
     };
     tokio::time::timeout(BODY_TIMEOUT, all)
         .await
-        .unwrap_or_else(|_| Err(refuse(408, "Timeout", "the request did not end in time")))?;
+        .unwrap_or_else(|_| Err(failure(408, "Timeout", "the request did not end in time")))?;
     serde_json::from_slice(&bytes).map_err(|e| bad(format!("the request cannot be read: {e}")))
 }
 
@@ -345,7 +359,7 @@ fn text(text: String) -> Response<Body> {
 }
 
 #[async_trait]
-impl ExtraRoutes for Joining {
+impl ExtraRoutes for JoinService {
     fn matches(&self, path: &str) -> bool {
         matches!(path, CA_PATH | PING_PATH | JOIN_PATH | SHARED_PATH | MEMBER_PATH)
     }

@@ -1,4 +1,5 @@
-//! Role labels of a server's own Node, as k3s sets them: `kubectl get nodes` shows them, and workloads select by them.
+//! Role labels of a server's own Node, as k3s sets them: `kubectl get nodes` shows them, and
+//! workloads select nodes by them.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -14,8 +15,8 @@ use tokio::sync::Notify;
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 const ETCD: &str = "node-role.kubernetes.io/etcd";
 
-/// The patch that gives a server's Node the roles it lacks, and takes the role `etcd` where the store is an external
-/// datastore. A value that is already there stays: a user may have set it.
+/// The patch that gives a server's Node the roles it lacks, and takes the role `etcd` where the
+/// store is an external datastore. A value that is already there stays: a user may have set it.
 fn role_patch(labels: Option<&BTreeMap<String, String>>, embedded_store: bool) -> Option<Value> {
     let has = |role: &str| labels.is_some_and(|labels| labels.contains_key(role));
     let mut changes = serde_json::Map::new();
@@ -30,8 +31,9 @@ fn role_patch(labels: Option<&BTreeMap<String, String>>, embedded_store: bool) -
     (!changes.is_empty()).then(|| json!({"metadata": {"labels": changes}}))
 }
 
-/// Labels the Node `name` at each start, and when it is created again. Between these a user may remove a role.
-/// `client` acts as the API server: NodeRestriction keeps nodes from labels of roles.
+/// Labels the Node `name` at each start, and when it is created again. Between these a user may
+/// remove a role. `client` acts as the API server: NodeRestriction keeps nodes from labels of
+/// roles.
 pub(crate) fn follow(
     name: String,
     embedded_store: bool,
@@ -58,7 +60,7 @@ pub(crate) fn follow(
                 if error.is_not_found() {
                     break;
                 }
-                tracing::warn!(%error, node = name, "cannot label the Node with its roles, trying again");
+                tracing::warn!(%error, node = name, "node roles: cannot label the Node, retrying");
                 if !backoff.wait(&shutdown).await {
                     return Ok(());
                 }

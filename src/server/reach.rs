@@ -1,4 +1,5 @@
-//! How the API server reaches nodes and pods: through the tunnel of the node whose address it is, otherwise directly.
+//! Connections of the API server to nodes and pods: through the tunnel of the node that has the
+//! address, otherwise directly.
 
 mod node_addresses;
 
@@ -20,55 +21,55 @@ use cluster::tunnel::{self, Tunnels};
 use http::{Request, Response};
 use parking_lot::RwLock;
 
-use node_addresses::{Place, Places};
+use node_addresses::{NodeIndex, NodeRecord};
 
-/// Time to reach a node directly that had a tunnel and lost it: it rarely can be reached otherwise.
+/// Timeout of a direct connection to a node that has lost its tunnel, which rarely succeeds.
 const DIRECT_AFTER_LOSS_MAX: Duration = Duration::from_secs(5);
 
-/// Dials through tunnels.
-pub(crate) struct Reach {
+/// Dials nodes and pods through tunnels.
+pub(crate) struct NodeDialer {
     tunnels: Tunnels,
-    places: RwLock<Places>,
+    nodes: RwLock<NodeIndex>,
 }
 
-impl Reach {
-    /// Knows no node yet.
+impl NodeDialer {
+    /// Creates a dialer that knows no nodes yet.
     pub(crate) fn new(tunnels: Tunnels) -> Arc<Self> {
-        Arc::new(Self { tunnels, places: RwLock::default() })
+        Arc::new(Self { tunnels, nodes: RwLock::default() })
     }
 
-    /// From now on knows the addresses of all nodes.
+    /// Follows the addresses of all nodes.
     pub(crate) fn follow(self: &Arc<Self>, informers: &Informers) {
         let this = Arc::clone(self);
-        informers.of::<Node>().on_change(move |change| this.note(change));
+        informers.of::<Node>().on_change(move |change| this.on_node_change(change));
     }
 
-    fn note(&self, change: &Change) {
+    fn on_node_change(&self, change: &Change) {
         match change {
-            Change::Deleted(node) => self.places.write().remove(&node.key.name),
+            Change::Deleted(node) => self.nodes.write().remove(&node.key.name),
             Change::Added(node) | Change::Updated { new: node, .. } => self.put(node),
         }
     }
 
     fn put(&self, node: &Object) {
-        match serde_json::from_slice::<Place>(node.raw()) {
-            Ok(place) => self.places.write().put(&node.key.name, place),
+        match serde_json::from_slice::<NodeRecord>(node.raw()) {
+            Ok(record) => self.nodes.write().put(&node.key.name, record),
             Err(error) => {
-                tracing::warn!(node = %node.key, %error, "the addresses of a node cannot be read")
+                tracing::warn!(node = %node.key, %error, "dialer: cannot read the addresses of a node")
             }
         }
     }
 
-    /// The node that is, or holds, `host`.
+    /// The node whose address or pod range contains `host`.
     fn node_of(&self, host: &str) -> Option<Arc<str>> {
         let host = host.trim_matches(['[', ']']);
-        let places = self.places.read();
-        let by_block = || host.parse::<IpAddr>().ok().and_then(|ip| places.of_pod(ip));
-        places.of_host(host).or_else(by_block)
+        let nodes = self.nodes.read();
+        let by_block = || host.parse::<IpAddr>().ok().and_then(|ip| nodes.of_pod(ip));
+        nodes.of_host(host).or_else(by_block)
     }
 }
 
-/// Answers [`tunnel::PATH`] on the API's port.
+/// Accepts a tunnel of an agent at [`tunnel::PATH`].
 pub(crate) fn accept(
     tunnels: &Tunnels,
     user: Option<&User>,
@@ -78,11 +79,11 @@ pub(crate) fn accept(
     tunnels.accept(user, &mut request).map(body::full)
 }
 
-/// Only tunnels, beside the API.
-pub(crate) struct Connects(pub(crate) Tunnels);
+/// The route of tunnels on the API port.
+pub(crate) struct TunnelRoute(pub(crate) Tunnels);
 
 #[async_trait]
-impl ExtraRoutes for Connects {
+impl ExtraRoutes for TunnelRoute {
     fn matches(&self, path: &str) -> bool {
         path == tunnel::PATH
     }
@@ -98,7 +99,7 @@ impl ExtraRoutes for Connects {
 }
 
 #[async_trait]
-impl Dial for Reach {
+impl Dial for NodeDialer {
     async fn dial(&self, host: &str, port: u16) -> io::Result<BoxIo> {
         let Some(node) = self.node_of(host) else { return Tcp.dial(host, port).await };
         if self.tunnels.has(&node) {

@@ -1,4 +1,4 @@
-//! The certificates of a server and of its node, made anew by the CAs in the same process.
+//! Renews the certificates of a server and of its node, issued by the CAs in this process.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,25 +12,25 @@ use base::pki::reloadable_cert::LiveCert;
 use cluster::certs::ServerCerts;
 use parking_lot::Mutex;
 
-use crate::certificates::renewal::{Addresses, Renew, moved};
+use crate::certificates::renewal::{Addresses, Renew, RenewalError, addresses_changed};
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
 use crate::server::kubeconfig::KubeconfigLock;
 
 /// The serving certificate of this machine's kubelet API, and where it is kept.
 pub(crate) struct NodeCert {
-    /// What the listener shows.
+    /// The certificate that the listener presents.
     pub(crate) live: Arc<LiveCert>,
-    /// The addresses that it names.
-    pub(crate) named: Mutex<Vec<IpAddr>>,
+    /// The addresses in the certificate.
+    pub(crate) addresses: Mutex<Vec<IpAddr>>,
     /// Folder of the files.
     pub(crate) directory: PathBuf,
     /// End of validity, in seconds since the epoch.
     pub(crate) not_after: AtomicI64,
 }
 
-/// Everything that ends some day.
-struct Certificates {
+/// All certificates of this machine that expire.
+struct ServerCertificates {
     config: Config,
     certs: Arc<ServerCerts>,
     port: u16,
@@ -38,14 +38,14 @@ struct Certificates {
     node: Option<(NodeCert, Addresses)>,
 }
 
-/// Starts the task. The node's certificate names its addresses as they are.
+/// Starts the renewal task. `node` is the certificate of the node and the node's current addresses.
 pub(crate) fn start(
     config: &Config,
     plane: &ControlPlane,
     node: Option<(NodeCert, Addresses)>,
     tasks: &Tasks,
 ) {
-    let certificates = Certificates {
+    let certificates = ServerCertificates {
         config: config.clone(),
         certs: Arc::clone(&plane.certs),
         port: plane.address.port(),
@@ -56,7 +56,7 @@ pub(crate) fn start(
 }
 
 #[async_trait]
-impl Renew for Arc<Certificates> {
+impl Renew for Arc<ServerCertificates> {
     fn is_due(&self, now: u64) -> bool {
         self.certs.is_due(now)
             || self
@@ -65,32 +65,32 @@ impl Renew for Arc<Certificates> {
                 .is_some_and(|(n, _)| pki::due_at(n.not_after.load(Ordering::Relaxed), now))
     }
 
-    async fn asked(&self) {
+    async fn renewal_requested(&self) {
         let Some((node, addresses)) = &self.node else { return std::future::pending().await };
-        let named = node.named.lock().clone();
-        moved(addresses, &named).await;
+        let certified = node.addresses.lock().clone();
+        addresses_changed(addresses, &certified).await;
     }
 
-    async fn renew(&self, now: u64) -> Result<(), String> {
+    async fn renew(&self, now: u64) -> Result<(), RenewalError> {
         let own = Self::clone(self);
         let renewed = base::tasks::blocking(move || own.renew_now(now)).await;
-        renewed.map_err(|e| e.to_string())?
+        renewed.map_err(RenewalError::new)?
     }
 }
 
-impl Certificates {
-    fn renew_now(&self, now: u64) -> Result<(), String> {
-        if self.certs.renew(now).map_err(|e| e.to_string())? {
+impl ServerCertificates {
+    fn renew_now(&self, now: u64) -> Result<(), RenewalError> {
+        if self.certs.renew(now).map_err(RenewalError::new)? {
             let written = self.kubeconfig.write(&self.config, &self.certs, self.port);
-            written.map_err(|e| e.to_string())?;
+            written.map_err(RenewalError::new)?;
         }
         if let Some((node, addresses)) = &self.node {
             let (name, ips) = (&self.config.machine.node_name, addresses.borrow().clone());
-            let made = self.certs.ensure_node(&node.directory, name, &ips, now);
-            let serving = made.map_err(|e| e.to_string())?.serving;
-            node.live.set(&serving).map_err(|e| e.to_string())?;
+            let certs = self.certs.ensure_node(&node.directory, name, &ips, now);
+            let serving = certs.map_err(RenewalError::new)?.serving;
+            node.live.set(&serving).map_err(RenewalError::new)?;
             node.not_after.store(serving.not_after, Ordering::Relaxed);
-            *node.named.lock() = ips;
+            *node.addresses.lock() = ips;
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! `--cluster-reset`: this server becomes the only one of a new cluster, with its own data or that of a snapshot, and ends.
+//! `--cluster-reset`: makes this server the only one of a new cluster, with its own data or that of
+//! a snapshot, and exits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,23 +10,23 @@ use apiserver::registry::stored_check::{Reading, StoredCheck};
 use bytes::Bytes;
 use store::{Reset, ResetError};
 
-use crate::error_catalogue::{DATA_DIR, DATA_DIR_LOCKED, RESET, Refusal, STORE_DAMAGED};
+use crate::error_catalogue::{CommandError, DATA_DIR, DATA_DIR_LOCKED, RESET, STORE_DAMAGED};
 use crate::server::config::Config;
 use crate::server::members::join::RECORD;
-use crate::server::store_identity::Replacing;
+use crate::server::store_identity::RecordReplacement;
 use crate::snapshots;
 use crate::snapshots::s3::Bucket;
 use crate::snapshots::source::{self, Source};
 
 pub mod migrate;
 
-/// Where k3s keeps certificates and keys of its cluster, sealed with its token.
+/// Prefix of the keys under which k3s stores certificates of its cluster, encrypted with its token.
 const K3S_BOOTSTRAP: &[u8] = b"/bootstrap/";
 
-/// What `--cluster-reset` asks for.
+/// A reset of `--cluster-reset`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// A snapshot or data directory instead of the own data.
+    /// The snapshot or data directory to restore; `None` keeps the data of this server.
     pub restore: Option<PathBuf>,
 }
 
@@ -33,53 +34,59 @@ fn flag(data_dir: &Path) -> PathBuf {
     data_dir.join("server/db/reset-flag")
 }
 
-/// Whether the last thing that happened to the store was a reset; [`forget`] it once it is settled.
+/// Whether the store was reset and no server has started on it since; see [`forget`].
 pub(crate) fn was_reset(data_dir: &Path) -> bool {
     flag(data_dir).exists()
 }
 
-/// The server has started after a reset: another one may follow.
-pub(crate) fn forget(data_dir: &Path) -> Result<(), Refusal> {
+/// Records that the server has started after a reset, so that another reset is allowed.
+///
+/// # Errors
+/// The marker cannot be removed.
+pub(crate) fn forget(data_dir: &Path) -> Result<(), CommandError> {
     match std::fs::remove_file(flag(data_dir)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(DATA_DIR.refuse(error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(DATA_DIR.error(error)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-/// What the state to be holds that a person has to know of.
-struct Look<'k> {
+/// Checks every key of the state that a reset or migration creates, and collects what the
+/// administrator must know.
+struct StateCheck<'k> {
+    /// The keys in force.
     keys: Option<&'k Ring>,
-    /// The same with keys that were dropped.
+    /// The same with keys that were removed by a rotation.
     former: Option<&'k Ring>,
-    /// A file says how values are sealed; what that has is not tried.
-    by_file: bool,
-    /// One of those was needed.
+    /// `encryption-provider-config` decides how values are encrypted, so they are not decrypted
+    /// here.
+    has_encryption_config: bool,
+    /// A former key was needed.
     needs_former: bool,
-    /// Beginnings of sealed values that were tried.
+    /// Provider and key of the encrypted values that were decrypted as a sample.
     tried: BTreeSet<Vec<u8>>,
-    k3s: bool,
-    /// How objects of built-in kinds will be read.
+    is_k3s: bool,
+    /// Decodes objects of built-in kinds as the API server does.
     check: StoredCheck,
-    /// Objects with fields that are filled in, by resource.
+    /// Number of objects with defaulted fields, by resource.
     filled: BTreeMap<String, usize>,
-    /// The first objects that cannot be read.
+    /// The first objects that cannot be decoded, with the reason.
     unreadable: Vec<String>,
     unreadable_count: usize,
 }
 
-/// Most unreadable objects that a report names.
+/// Maximum number of unreadable objects in the report.
 const UNREADABLE_NAMED: usize = 10;
 
-impl<'k> Look<'k> {
-    /// With the keys in force, if there are any.
+impl<'k> StateCheck<'k> {
+    /// Creates a check with the keys in force, if there are any.
     fn new(keys: Option<&'k Ring>) -> Self {
         Self {
             keys,
             former: None,
-            by_file: false,
+            has_encryption_config: false,
             needs_former: false,
             tried: BTreeSet::new(),
-            k3s: false,
+            is_k3s: false,
             check: StoredCheck::default(),
             filled: BTreeMap::new(),
             unreadable: Vec::new(),
@@ -87,7 +94,7 @@ impl<'k> Look<'k> {
         }
     }
 
-    fn note_reading(&mut self, key: &Bytes, value: &Bytes) {
+    fn check_object(&mut self, key: &Bytes, value: &Bytes) {
         match self.check.read(key, value) {
             None | Some(Reading::Complete) => {}
             Some(Reading::Filled(resource)) => *self.filled.entry(resource).or_default() += 1,
@@ -100,14 +107,14 @@ impl<'k> Look<'k> {
         }
     }
 
-    /// Lines of the report about objects that are not read as they are stored.
-    fn notes(&self) -> String {
+    /// Lines of the report about objects that are not decoded as they are stored.
+    fn object_report(&self) -> String {
         let mut out = String::new();
         for (resource, count) in &self.filled {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 out,
-                "{:<10}{count} {resource} of an older API server are read with the fields that it did not know",
+                "{:<10}{count} {resource} of an older API server get defaults for newer fields",
                 "note"
             );
         }
@@ -124,16 +131,20 @@ impl<'k> Look<'k> {
         out
     }
 
-    fn at(&mut self, key: &Bytes, value: &Bytes) -> Result<(), String> {
-        self.k3s |= key.starts_with(K3S_BOOTSTRAP);
+    /// Checks one key.
+    ///
+    /// # Errors
+    /// The value is encrypted and no key decrypts it.
+    fn check(&mut self, key: &Bytes, value: &Bytes) -> Result<(), MissingKeys> {
+        self.is_k3s |= key.starts_with(K3S_BOOTSTRAP);
         if !is_encrypted(value) {
-            self.note_reading(key, value);
+            self.check_object(key, value);
             return Ok(());
         }
-        if self.by_file {
+        if self.has_encryption_config {
             return Ok(());
         }
-        // Provider and key, up to the last colon of the head.
+        // Provider and key, up to the last colon of the prefix.
         let head = value.get(..96.min(value.len())).unwrap_or_default();
         let head = head.split_inclusive(|byte| *byte == b':').take(5).flatten().copied().collect();
         if self.tried.len() > 64 || !self.tried.insert(head) {
@@ -146,95 +157,103 @@ impl<'k> Look<'k> {
                 self.needs_former = true;
                 former.decrypt(&name, value).map(drop)
             }),
-            None => return Err(told(&format!("{name}: it is encrypted"))),
+            None => return Err(MissingKeys(format!("{name}: it is encrypted"))),
         };
-        opened.map_err(|why| told(&why))
+        opened.map_err(|why| MissingKeys(why.to_string()))
     }
 }
 
-fn told(why: &dyn std::fmt::Display) -> String {
-    format!(
-        "{why}. Secrets are sealed with keys that do not lie in snapshots: bring server/tls/encryption.keys of the server that wrote it (and server/tls and server/token, for its certificates) into this data directory first"
-    )
-}
+/// A stored value that cannot be decrypted, and why.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{0}. Secrets are encrypted with keys that are not part of a snapshot: first copy \
+     server/tls/encryption.keys (and for its certificates server/tls and server/token) of the \
+     server that wrote the snapshot into this data directory"
+)]
+struct MissingKeys(String);
 
-/// The request with its snapshot as a file: what a bucket has is downloaded into the folder of snapshots.
+/// The request with its snapshot as a file: with `--etcd-s3`, downloads it into the folder of
+/// snapshots.
 ///
 /// # Errors
-/// Why it is not there.
-pub async fn fetched(config: &Config, request: &Request) -> Result<Request, Refusal> {
+/// The snapshot cannot be downloaded.
+pub async fn download_snapshot(
+    config: &Config,
+    request: &Request,
+) -> Result<Request, CommandError> {
     let (Some(settings), Some(name)) = (&config.snapshots.s3, &request.restore) else {
         return Ok(request.clone());
     };
-    let told = |why: String| RESET.refuse(why);
-    let bucket = Bucket::open(settings.clone()).await.map_err(told)?;
+    let bucket = Bucket::open(settings.clone()).await.map_err(|e| RESET.error(e))?;
     let folder = snapshots::default_dir(&config.machine.data_dir);
     super::data_dir::check(&config.machine.data_dir)?;
-    let made = || {
+    let create = || {
         base::fs::create_dir(&config.machine.data_dir, 0o700)?;
         base::fs::create_dir(&folder, 0o700)
     };
-    made().map_err(|e| DATA_DIR.refuse(e))?;
-    let file = bucket.get(&name.to_string_lossy(), &folder).await.map_err(told)?;
+    create().map_err(|e| DATA_DIR.error(e))?;
+    let file = bucket.get(&name.to_string_lossy(), &folder).await.map_err(|e| RESET.error(e))?;
     Ok(Request { restore: Some(file) })
 }
 
-/// Resets; what to tell.
+/// Resets the store; the report for the administrator.
 ///
 /// # Errors
 /// Why nothing was changed.
-pub fn run(config: &Config, request: &Request) -> Result<String, Refusal> {
+pub fn run(config: &Config, request: &Request) -> Result<String, CommandError> {
     let data_dir = &config.machine.data_dir;
     super::data_dir::check(data_dir)?;
     let marker = flag(data_dir);
     if request.restore.is_none() && marker.exists() {
-        return Err(RESET.refuse(format!(
+        return Err(RESET.error(format!(
             "Managed etcd cluster membership was previously reset, please remove the cluster-reset flag and start kube-lite normally. If you need to perform another cluster reset, you must first manually delete the {} file",
             marker.display()
         )));
     }
     let db = data_dir.join("server/db");
-    base::fs::create_dir(data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
-    base::fs::create_dir(&db, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
+    base::fs::create_dir(data_dir, 0o700).map_err(|e| DATA_DIR.error(e))?;
+    base::fs::create_dir(&db, 0o700).map_err(|e| DATA_DIR.error(e))?;
     let source = request.restore.as_deref().map(|path| source::open(path, &db)).transpose();
-    let source = source.map_err(|why| RESET.refuse(why))?;
+    let source = source.map_err(|e| RESET.error(e))?;
     let file = data_dir.join("server/tls/encryption.keys");
     let (keys, former) = match file.exists() {
         true => {
-            let keys = Keys::load_or_create(&file).map_err(|e| DATA_DIR.refuse(e))?;
-            let former = keys.with_former().map_err(|e| DATA_DIR.refuse(e))?;
+            let keys = Keys::load_or_create(&file).map_err(|e| DATA_DIR.error(e))?;
+            let former = keys.with_former().map_err(|e| DATA_DIR.error(e))?;
             (Some(keys.ring()), Some(former))
         }
         false => (None, None),
     };
-    let mut look = Look {
+    let mut state = StateCheck {
         former: former.as_ref(),
-        by_file: config.encryption.is_some(),
-        ..Look::new(keys.as_deref())
+        has_encryption_config: config.encryption.is_some(),
+        ..StateCheck::new(keys.as_deref())
     };
     let snapshot = source.as_ref().map(|source| (&source.file, source.path.as_path()));
-    let record = Replacing::begin(data_dir).map_err(|e| DATA_DIR.refuse(e))?;
-    let done = store::reset(&db, snapshot, &mut |key, value| look.at(key, value));
+    let record = RecordReplacement::begin(data_dir).map_err(|e| DATA_DIR.error(e))?;
+    let done = store::reset(&db, snapshot, &mut |key, value| {
+        state.check(key, value).map_err(|e| e.to_string())
+    });
     let done = match done {
         Ok(done) => done,
         Err(error) => {
             record.failed();
-            return Err(refusal_of(&error));
+            return Err(command_error_of(&error));
         }
     };
-    record.done(done.cluster).map_err(|e| DATA_DIR.refuse(e))?;
-    if let (true, Some(former)) = (look.needs_former, &former) {
-        // From here on they are in force again, until the keys are rotated.
+    record.done(done.cluster).map_err(|e| DATA_DIR.error(e))?;
+    if let (true, Some(former)) = (state.needs_former, &former) {
+        // The former keys are in force again, until the keys are rotated.
         let text = former.render();
-        base::fs::write_atomic(&file, text.as_bytes(), 0o600).map_err(|e| DATA_DIR.refuse(e))?;
+        base::fs::write_atomic(&file, text.as_bytes(), 0o600).map_err(|e| DATA_DIR.error(e))?;
     }
-    leave(data_dir, done.old.as_deref()).map_err(|e| DATA_DIR.refuse(e))?;
-    base::fs::write_atomic(&marker, b"", 0o600).map_err(|e| DATA_DIR.refuse(e))?;
-    Ok(report(&done, source.as_ref(), look.k3s) + &look.notes())
+    discard_member_record(data_dir, done.old.as_deref()).map_err(|e| DATA_DIR.error(e))?;
+    base::fs::write_atomic(&marker, b"", 0o600).map_err(|e| DATA_DIR.error(e))?;
+    Ok(report(&done, source.as_ref(), state.is_k3s) + &state.object_report())
 }
 
-/// This server is nobody's further one any more.
-fn leave(data_dir: &Path, old: Option<&Path>) -> std::io::Result<()> {
+/// Removes the record that this server joined others, or moves it to the former store.
+fn discard_member_record(data_dir: &Path, old: Option<&Path>) -> std::io::Result<()> {
     let record = data_dir.join(RECORD);
     match (record.exists(), old) {
         (false, _) => Ok(()),
@@ -243,62 +262,69 @@ fn leave(data_dir: &Path, old: Option<&Path>) -> std::io::Result<()> {
     }
 }
 
-fn refusal_of(error: &ResetError) -> Refusal {
+fn command_error_of(error: &ResetError) -> CommandError {
     match error {
-        ResetError::Open(store::OpenError::Locked { .. }) => DATA_DIR_LOCKED.refuse(error),
+        ResetError::Open(store::OpenError::Locked { .. }) => DATA_DIR_LOCKED.error(error),
         ResetError::Open(store::OpenError::Corrupt { .. } | store::OpenError::Lost { .. }) => {
-            STORE_DAMAGED.refuse(error)
+            STORE_DAMAGED.error(error)
         }
-        _ => RESET.refuse(error),
+        _ => RESET.error(error),
     }
 }
 
-fn report(done: &Reset, source: Option<&Source>, k3s: bool) -> String {
-    let mut out = String::from(
-        "Managed etcd cluster membership has been reset, restart without --cluster-reset flag now. Backup and delete ${datadir}/server/db on each peer etcd server and rejoin the nodes\n",
-    );
+/// The first lines of k3s after a reset.
+const RESET_DONE: &str = "Managed etcd cluster membership has been reset, restart without \
+     --cluster-reset flag now. Backup and delete ${datadir}/server/db on each peer etcd server and \
+     rejoin the nodes\n";
+
+/// Appends a line to a report.
+fn push_line(out: &mut String, name: &str, text: &str) {
     // Writing to a string cannot fail.
-    let mut line = |name: &str, text: String| {
-        let _ = writeln!(out, "{name:<10}{text}");
-    };
-    line(
-        "store",
-        format!("{} keys, revision {}, cluster {}", done.keys, done.revision, done.cluster),
-    );
+    let _ = writeln!(out, "{name:<10}{text}");
+}
+
+/// The note that the certificates of a k3s cluster are not taken over.
+const K3S_NOTE: &str = "the data is from k3s; its certificates and keys (/bootstrap/...) stay \
+     encrypted with k3s's token. This server keeps or creates its own, so kubeconfigs, service \
+     account tokens and nodes of that cluster must be created or joined again";
+
+/// The report of a reset.
+fn report(done: &Reset, source: Option<&Source>, is_k3s: bool) -> String {
+    let mut out = String::from(RESET_DONE);
+    let counts =
+        format!("{} keys, revision {}, cluster {}", done.keys, done.revision, done.cluster);
+    push_line(&mut out, "store", &counts);
     if let Some(old) = &done.old {
-        line("former", format!("kept in {}", old.display()));
+        push_line(&mut out, "former", &format!("kept in {}", old.display()));
     }
-    if let (Some(source), Some(facts)) = (source, &done.snapshot) {
-        let version = facts.storage_version.as_deref().unwrap_or("before 3.6");
-        let path = source.path.display();
-        line(
-            "snapshot",
-            format!(
-                "{path}: revision {}, {} bytes, storage version {version}",
-                facts.revision, facts.size
-            ),
+    let (Some(source), Some(snapshot)) = (source, &done.snapshot) else { return out };
+    let version = snapshot.storage_version.as_deref().unwrap_or("before 3.6");
+    let description = format!(
+        "{}: revision {}, {} bytes, storage version {version}",
+        source.path.display(),
+        snapshot.revision,
+        snapshot.size
+    );
+    push_line(&mut out, "snapshot", &description);
+    let mut note = |text: &str| push_line(&mut out, "note", text);
+    if source.of_directory {
+        note(
+            "this is the database of a data directory: entries that were only in etcd's log when \
+             it stopped are missing",
         );
-        if source.of_directory {
-            line("note", "it is the database of a data directory: what etcd had only in its log when it was stopped is not in it".to_owned());
-        }
-        if !facts.has_checksum {
-            line(
-                "note",
-                "it has no sha256 at its end, so only its structure could be checked".to_owned(),
-            );
-        }
-        if facts.auth {
-            line(
-                "note",
-                "etcd's users and roles were in force in it, and are not taken over".to_owned(),
-            );
-        }
-        line("note", if k3s {
-            "it is k3s's, and its certificates and keys (/bootstrap/...) stay sealed with k3s's token: this server keeps or makes its own, so kubeconfigs, service account tokens and machines of that cluster have to be made or joined anew"
-        } else {
-            "certificates, keys and tokens of the cluster are not part of a snapshot: those in server/tls and server/token of this data directory stay, or are made anew"
-        }.to_owned());
     }
+    if !snapshot.has_checksum {
+        note("the file has no sha256 at its end, so only its structure was checked");
+    }
+    if snapshot.auth {
+        note("etcd authentication was enabled; its users and roles are not restored");
+    }
+    note(if is_k3s {
+        K3S_NOTE
+    } else {
+        "certificates, keys and tokens are not part of a snapshot: those in server/tls and \
+         server/token of this data directory stay, or are created"
+    });
     out
 }
 
@@ -325,10 +351,10 @@ mod tests {
         Config::new(*args, &locations).unwrap()
     }
 
-    fn told(data: &Path, flags: &[&str]) -> Result<String, String> {
+    fn reset(data: &Path, flags: &[&str]) -> Result<String, String> {
         let config = config(data, flags);
         let request = config.reset.clone().unwrap();
-        run(&config, &request).map_err(|refusal| refusal.to_string())
+        run(&config, &request).map_err(|error| error.to_string())
     }
 
     async fn save(db: &Path, keys: &[(&str, Bytes)], into: Option<&Path>) {
@@ -359,10 +385,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reset_is_done_once_and_says_what_to_do() {
+    async fn a_second_reset_is_rejected_until_the_server_has_started() {
         let data = tempfile::tempdir().unwrap();
         let db = data.path().join("server/db");
-        let refused = told(data.path(), &["--cluster-reset"]).unwrap_err();
+        let refused = reset(data.path(), &["--cluster-reset"]).unwrap_err();
         assert!(
             refused.contains("KL0306") && refused.contains("there is no store in"),
             "{refused}"
@@ -370,7 +396,7 @@ mod tests {
         std::fs::remove_dir_all(data.path().join("server")).unwrap();
         save(&db, &[("/registry/pods/a/b", Bytes::from("{}"))], None).await;
         std::fs::write(data.path().join(RECORD), "{}").unwrap();
-        let text = told(data.path(), &["--cluster-reset"]).unwrap();
+        let text = reset(data.path(), &["--cluster-reset"]).unwrap();
         assert!(!data.path().join(RECORD).exists());
         assert!(text.starts_with("Managed etcd cluster membership has been reset, restart without --cluster-reset flag now."));
         assert!(
@@ -378,7 +404,7 @@ mod tests {
                 && text.contains("former    kept in "),
             "{text}"
         );
-        let refused = told(data.path(), &["--cluster-reset"]).unwrap_err();
+        let refused = reset(data.path(), &["--cluster-reset"]).unwrap_err();
         assert!(
             refused.contains("membership was previously reset")
                 && refused.contains("server/db/reset-flag file"),
@@ -386,11 +412,11 @@ mod tests {
         );
         assert!(was_reset(data.path()));
         forget(data.path()).unwrap();
-        assert!(told(data.path(), &["--cluster-reset"]).is_ok());
+        assert!(reset(data.path(), &["--cluster-reset"]).is_ok());
     }
 
     #[tokio::test]
-    async fn sealed_secrets_need_their_keys_and_k3ss_certificates_stay_where_they_are() {
+    async fn encrypted_secrets_need_their_keys_and_k3s_certificates_are_not_restored() {
         let other = tempfile::tempdir().unwrap();
         let keys = Keys::load_or_create(&other.path().join("keys")).unwrap();
         let secret = keys.ring().encrypt("/registry/secrets/a/b", b"{}").unwrap().unwrap();
@@ -399,22 +425,19 @@ mod tests {
         save(&other.path().join("db"), &content, Some(&snapshot)).await;
         let data = tempfile::tempdir().unwrap();
         let flag = format!("--cluster-reset-restore-path={}", snapshot.display());
-        let refused = told(data.path(), &["--cluster-reset", &flag]).unwrap_err();
-        assert!(
-            refused.contains("bring server/tls/encryption.keys of the server that wrote it"),
-            "{refused}"
-        );
+        let refused = reset(data.path(), &["--cluster-reset", &flag]).unwrap_err();
+        assert!(refused.contains("first copy server/tls/encryption.keys"), "{refused}");
         std::fs::create_dir_all(data.path().join("server/tls")).unwrap();
         std::fs::copy(other.path().join("keys"), data.path().join("server/tls/encryption.keys"))
             .unwrap();
-        let text = told(data.path(), &["--cluster-reset", &flag]).unwrap();
+        let text = reset(data.path(), &["--cluster-reset", &flag]).unwrap();
         assert!(
-            text.contains("it is k3s's, and its certificates and keys")
+            text.contains("the data is from k3s; its certificates and keys")
                 && text.contains("storage version 3.6.0"),
             "{text}"
         );
         let absent =
-            told(data.path(), &["--cluster-reset", "--cluster-reset-restore-path=/absent"])
+            reset(data.path(), &["--cluster-reset", "--cluster-reset-restore-path=/absent"])
                 .unwrap_err();
         assert!(absent.contains("snapshot path does not exist: /absent"), "{absent}");
     }

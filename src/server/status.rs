@@ -15,7 +15,7 @@ use cluster::tunnel::Tunnels;
 use serde_json::Value;
 use store::{Backend, Members};
 
-use crate::error_catalogue::Refusal;
+use crate::error_catalogue::CommandError;
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
 use crate::status::{
@@ -23,7 +23,7 @@ use crate::status::{
     certificates,
 };
 
-pub use crate::status::{Verdict, ask, render, wait_ready};
+pub use crate::status::{Verdict, query, render, wait_ready};
 
 /// Serves the status socket until shutdown.
 ///
@@ -35,7 +35,7 @@ pub(crate) fn serve(
     runtime: Arc<OnceLock<String>>,
     own: Option<client::Client>,
     tasks: &Tasks,
-) -> Result<(), Refusal> {
+) -> Result<(), CommandError> {
     let machine = &config.machine;
     let source = Server {
         store: Arc::clone(&plane.store),
@@ -67,6 +67,7 @@ struct OwnNode {
     plugin_socket: Option<PathBuf>,
 }
 
+/// The source of a server's status.
 struct Server {
     store: Arc<dyn Backend>,
     members: Arc<Members>,
@@ -110,63 +111,25 @@ impl Source for Server {
         status.problems.extend(members::problems(&status.members));
         status.runtime = self.runtime.get().cloned();
         status.nodes = self.nodes().await;
-        if let Err(error) = self.store.read_index().await {
-            status.ready = false;
-            status.problems.push(Problem::new(
-                format!("the store does not answer: {error}"),
-                if status.members.len() > 1 {
-                    "more than half of the voters must run and reach each other; check the other servers"
-                } else {
-                    "check the log for disk errors"
-                },
-            ));
-        }
+        self.check_store(&mut status).await;
         let own = self.node.as_ref().map(|node| node.name.as_str());
         if let Some(node) = &self.node {
-            let name = &node.name;
-            let ready = status.nodes.iter().any(|n| &n.name == name && n.state == "Ready");
-            status.ready &= ready;
-            if !status.nodes.iter().any(|n| &n.name == name) {
-                status.problems.push(Problem::new(
-                    format!("node {name} is not registered"),
-                    "wait a moment; if the problem persists, check the log of kube-lite",
-                ));
-            }
-            let root = self.kubelet_root.clone();
-            status.pods = base::tasks::blocking(move || status::pods_in(&root)).await.ok();
-            if let Some(socket) = &node.plugin_socket {
-                status.problems.extend(status::node::plugin_socket(socket).await);
-            }
-            if let Some(pods) = status::pods::of_node(&node.client, name).await {
-                status.not_ready_pods = pods.not_ready;
-                status.problems.extend(pods.problems);
-            }
+            self.add_own_node(node, &mut status).await;
         }
         status.problems.extend(status.nodes.iter().filter_map(|node| node_problem(node, own)));
         if own.is_none() {
-            // A server that is a node reports the problem of its own overlay.
+            // A server that is a node reports a problem of the overlay itself.
             status.problems.extend(mixed_encryption(&status.nodes));
         }
-        let (folders, data_dir, started) =
-            (self.certificates.clone(), self.data_dir.clone(), self.started);
-        let found = base::tasks::blocking(move || {
-            let [server, agent] = &folders;
-            let etcd = server.join("etcd");
-            let folders = [server.as_path(), &etcd, agent];
-            let manifests = status::node::unread_manifests(&data_dir.join("server/manifests"));
-            let problems = manifests.into_iter().chain(status::node::rotated(&data_dir, started));
-            (certificates::list(&folders, base::pki::now()), problems.collect::<Vec<_>>())
-        });
-        if let Ok((certificates, problems)) = found.await {
-            status.certificates = certificates;
-            status.problems.extend(problems);
-        }
+        self.add_files(&mut status).await;
         let unused = self.server.unused().await.into_iter();
         status.unused =
             unused.map(|u| UnusedLine { what: u.what, count: u.count, why: u.why }).collect();
         status.deprecated = self.server.deprecated().iter().map(deprecated).collect();
-        status.problems.extend(status::found(&self.tasks).into_iter().map(|(_, problem)| problem));
-        status.judged()
+        status.problems.extend(
+            status::component_problems(&self.tasks).into_iter().map(|(_, problem)| problem),
+        );
+        status.with_verdict()
     }
 }
 
@@ -208,8 +171,8 @@ const ENCRYPTED: &str = "wireguard";
 
 /// Pods of nodes that encrypt cannot reach pods of nodes that do not.
 fn mixed_encryption(nodes: &[NodeLine]) -> Option<Problem> {
-    let told = nodes.iter().filter_map(|n| Some((n.overlay.as_deref()?, n.name.as_str())));
-    let (with, without): (Vec<_>, Vec<_>) = told.partition(|(overlay, _)| *overlay == ENCRYPTED);
+    let known = nodes.iter().filter_map(|n| Some((n.overlay.as_deref()?, n.name.as_str())));
+    let (with, without): (Vec<_>, Vec<_>) = known.partition(|(overlay, _)| *overlay == ENCRYPTED);
     let ((_, one), (overlay, other)) = (with.first()?, without.first()?);
     Some(Problem::new(
         format!(
@@ -224,6 +187,58 @@ fn mixed_encryption(nodes: &[NodeLine]) -> Option<Problem> {
 }
 
 impl Server {
+    /// Reports a store that does not answer.
+    async fn check_store(&self, status: &mut Status) {
+        let Err(error) = self.store.read_index().await else { return };
+        status.ready = false;
+        let fix = if status.members.len() > 1 {
+            "more than half of the voters must run and reach each other; check the other servers"
+        } else {
+            "check the log for disk errors"
+        };
+        status.problems.push(Problem::new(format!("the store does not answer: {error}"), fix));
+    }
+
+    /// Adds the state of this server's node and its pods.
+    async fn add_own_node(&self, node: &OwnNode, status: &mut Status) {
+        let name = &node.name;
+        let line = status.nodes.iter().find(|line| &line.name == name);
+        status.ready &= line.is_some_and(|line| line.state == "Ready");
+        if line.is_none() {
+            status.problems.push(Problem::new(
+                format!("node {name} is not registered"),
+                "wait a moment; if the problem persists, check the log of kube-lite",
+            ));
+        }
+        let root = self.kubelet_root.clone();
+        status.pods = base::tasks::blocking(move || status::pods_in(&root)).await.ok();
+        if let Some(socket) = &node.plugin_socket {
+            status.problems.extend(status::node::plugin_socket(socket).await);
+        }
+        if let Some(pods) = status::pods::of_node(&node.client, name).await {
+            status.not_ready_pods = pods.not_ready;
+            status.problems.extend(pods.problems);
+        }
+    }
+
+    /// Adds the certificates of this machine and the problems of files in the data directory.
+    async fn add_files(&self, status: &mut Status) {
+        let (folders, data_dir, started) =
+            (self.certificates.clone(), self.data_dir.clone(), self.started);
+        let found = base::tasks::blocking(move || {
+            let [server, agent] = &folders;
+            let etcd = server.join("etcd");
+            let folders = [server.as_path(), &etcd, agent];
+            let manifests = status::node::unread_manifests(&data_dir.join("server/manifests"));
+            let problems = manifests.into_iter().chain(status::node::rotated(&data_dir, started));
+            (certificates::list(&folders, base::pki::now()), problems.collect::<Vec<_>>())
+        });
+        if let Ok((certificates, problems)) = found.await {
+            status.certificates = certificates;
+            status.problems.extend(problems);
+        }
+    }
+
     async fn nodes(&self) -> Vec<NodeLine> {
         let objects = self.server.objects();
         let leases =

@@ -1,8 +1,9 @@
-//! Which store this server has: recorded beside the store, so that what is lost is not taken for what never was.
+//! The identity of this server's store, recorded next to the store so that a lost store is
+//! distinguished from one that never existed.
 //!
-//! A store is begun only when nothing in the data directory tells of an earlier one. Its identity is chosen and recorded first,
-//! then certificates and keys are made, then the store; the record says that the store was begun before the first write is
-//! acknowledged.
+//! A new store is created only if nothing in the data directory indicates an earlier one. Its
+//! identity is chosen and recorded first, then certificates and keys are created, then the store.
+//! The record states that the store exists before the first write is acknowledged.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,14 +12,15 @@ use std::sync::Arc;
 
 use store::{ClusterId, StoreRecord, StoreRecordFile};
 
-use crate::error_catalogue::{DATA_DIR, Refusal, STORE_DAMAGED, STORE_LOST};
+use crate::error_catalogue::{CommandError, DATA_DIR, STORE_DAMAGED, STORE_LOST};
 use crate::server::config::Config;
 use crate::server::members::join::{RECORD as MEMBER_RECORD, SHARED};
 
 /// The record, below the data directory.
 pub(crate) const FILE: &str = "server/store.json";
 
-/// Files that only a server or a node that ran has made; CAs and tokens may be put there before the first start.
+/// Files that exist only after a server or node has run. CAs and tokens may exist before the first
+/// start.
 const TRACES: [&str; 6] = [
     MEMBER_RECORD,
     "server/tls/serving-kube-apiserver.crt",
@@ -27,58 +29,58 @@ const TRACES: [&str; 6] = [
     "agent/join.json",
     "agent/node-password",
 ];
-/// Of the files that servers share, the one that a running server rewrites.
+/// The shared file that a running server rewrites.
 const REWRITTEN: &str = "tls/encryption.keys";
 
 /// What the data directory says about the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Evidence {
     record: Option<StoreRecord>,
-    /// Identity of the store whose files are there.
+    /// Identity in the files of the store.
     files: Option<ClusterId>,
-    /// There are files of a store, whole or not.
+    /// Whether there are files of a store, complete or not.
     has_files: bool,
-    /// This server is to join others.
-    joins: bool,
+    /// Whether this server is to join others.
+    is_joining: bool,
     /// The first trace of an earlier run.
     trace: Option<&'static str>,
 }
 
-/// What a start does.
+/// What the start does about the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Decision {
-    /// Makes a store of this identity.
+    /// Creates a store of this identity.
     Begin(StoreRecord),
-    /// Goes on with the recorded store.
+    /// Uses the recorded store.
     Continue(StoreRecord),
-    /// Records the store that is there: an earlier release or a migration made it.
+    /// Records the existing store: an earlier release or a migration created it.
     Adopt(StoreRecord),
     /// Becomes a new member of the store of the other servers.
     Join,
 }
 
-/// Why no store is begun.
+/// The store that is missing, which is why none is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Lost {
+enum LostStore {
     /// The recorded store.
     Recorded(StoreRecord),
-    /// A store of which only a trace is left.
+    /// A store of which only a trace remains.
     Traced(&'static str),
 }
 
-fn decide(evidence: Evidence) -> Result<Decision, Lost> {
-    let Evidence { record, files, has_files, joins, trace } = evidence;
+fn decide(evidence: Evidence) -> Result<Decision, LostStore> {
+    let Evidence { record, files, has_files, is_joining, trace } = evidence;
     match record {
         Some(record) if has_files => Ok(Decision::Continue(record)),
-        _ if joins && !has_files => Ok(Decision::Join),
-        Some(record) if record.begun => Err(Lost::Recorded(record)),
-        // It had begun to join other servers, whose store it must not begin anew.
-        Some(_) if trace == Some(MEMBER_RECORD) => Err(Lost::Traced(MEMBER_RECORD)),
+        _ if is_joining && !has_files => Ok(Decision::Join),
+        Some(record) if record.begun => Err(LostStore::Recorded(record)),
+        // The server had started to join others, and must not create a store of the same identity.
+        Some(_) if trace == Some(MEMBER_RECORD) => Err(LostStore::Traced(MEMBER_RECORD)),
         Some(record) => Ok(Decision::Begin(record)),
         None => match (files, trace) {
             (Some(id), _) => Ok(Decision::Adopt(StoreRecord::new(id, 0))),
-            (None, Some(trace)) => Err(Lost::Traced(trace)),
-            // Files without a readable header and no trace: a first start that was interrupted.
+            (None, Some(trace)) => Err(LostStore::Traced(trace)),
+            // An interrupted first start leaves files without a readable header and no trace.
             (None, None) => Ok(Decision::Begin(StoreRecord::new(ClusterId::random(), 0))),
         },
     }
@@ -88,40 +90,41 @@ fn decide(evidence: Evidence) -> Result<Decision, Lost> {
 pub(crate) struct StoreIdentity {
     file: Arc<StoreRecordFile>,
     data_dir: PathBuf,
-    /// A store must be there, though the record does not say so yet.
+    /// Whether a store must exist although the record does not say so yet.
     pub(crate) exists: bool,
 }
 
 impl StoreIdentity {
-    /// Looks before certificates and store are made. `None` for a server that joins others as a new member, which learns the
-    /// identity from them, and for one with an external datastore.
+    /// Determines the identity before certificates and store are created. `None` for a server that
+    /// joins others as a new member, which receives the identity from them, and for one with an
+    /// external datastore.
     ///
     /// # Errors
-    /// The store is lost, or files that belong to it are.
-    pub(crate) fn open(config: &Config, db: &Path) -> Result<Option<Self>, Refusal> {
+    /// The store, or a file that belongs to it, is missing.
+    pub(crate) fn open(config: &Config, db: &Path) -> Result<Option<Self>, CommandError> {
         if config.datastore.is_some() {
             return Ok(None);
         }
         let data_dir = &config.machine.data_dir;
         let path = data_dir.join(FILE);
-        let failed = |e: io::Error| DATA_DIR.refuse(format!("{}: {e}", db.display()));
+        let failed = |e: io::Error| DATA_DIR.error(format!("{}: {e}", db.display()));
         let evidence = Evidence {
             record: read(&path)?,
             files: store::store_id(db).map_err(failed)?,
             has_files: store::has_store(db).map_err(failed)?,
-            joins: config.join.is_some(),
+            is_joining: config.join.is_some(),
             trace: TRACES.into_iter().find(|trace| data_dir.join(trace).exists()),
         };
         let traced = evidence.trace.is_some();
-        let is_member = evidence.trace == Some(MEMBER_RECORD) && !evidence.joins;
-        let decision = decide(evidence).map_err(|lost| refuse_lost(&lost, data_dir, db))?;
+        let is_member = evidence.trace == Some(MEMBER_RECORD) && !evidence.is_joining;
+        let decision = decide(evidence).map_err(|lost| lost_store_error(&lost, data_dir, db))?;
         let (record, is_new) = match decision {
             Decision::Join => return Ok(None),
             Decision::Continue(record) => (record, false),
             Decision::Adopt(record) => (record, true),
             Decision::Begin(record) => {
                 let (path, store) = (db.display(), record.store);
-                tracing::warn!(%path, %store, "there is no store: beginning a new, empty one");
+                tracing::warn!(%path, %store, "store: no store found, creating an empty one");
                 (record, true)
             }
         };
@@ -129,24 +132,24 @@ impl StoreIdentity {
             true => StoreRecordFile::create(&path, record),
             false => Ok(StoreRecordFile::open(&path, record)),
         };
-        let file = Arc::new(file.map_err(|e| DATA_DIR.refuse(e))?);
+        let file = Arc::new(file.map_err(|e| DATA_DIR.error(e))?);
         let exists = is_member || traced && is_new && store::has_store(db).map_err(failed)?;
         Ok(Some(Self { file, data_dir: data_dir.clone(), exists }))
     }
 
-    /// Of a new member of the store of other servers.
+    /// Records the identity of the store that this server joins.
     ///
     /// # Errors
-    /// When the record cannot be written.
+    /// The record cannot be written.
     pub(crate) fn join(
         config: &Config,
         store: ClusterId,
         replaced_at: u64,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, CommandError> {
         let data_dir = config.machine.data_dir.clone();
         let record = StoreRecord::new(store, replaced_at);
         let file = StoreRecordFile::create(&data_dir.join(FILE), record);
-        let file = Arc::new(file.map_err(|e| DATA_DIR.refuse(e))?);
+        let file = Arc::new(file.map_err(|e| DATA_DIR.error(e))?);
         Ok(Self { file, data_dir, exists: false })
     }
 
@@ -160,8 +163,8 @@ impl StoreIdentity {
         self.file.record().store
     }
 
-    /// What the serving certificate says of the store.
-    pub(crate) fn shown(&self) -> base::pki::store_id::StoreId {
+    /// The identity of the store in the serving certificate.
+    pub(crate) fn certificate_id(&self) -> base::pki::store_id::StoreId {
         let record = self.file.record();
         base::pki::store_id::StoreId {
             store: record.store.to_string(),
@@ -169,78 +172,79 @@ impl StoreIdentity {
         }
     }
 
-    /// The files of the cluster are about to be replaced.
+    /// Forgets the digests of the shared files, which are about to be replaced.
     ///
     /// # Errors
-    /// When the record cannot be written.
-    pub(crate) fn forget_files(&self) -> Result<(), Refusal> {
-        self.file.change(|record| record.files.clear()).map_err(|e| DATA_DIR.refuse(e))
+    /// The record cannot be written.
+    pub(crate) fn forget_files(&self) -> Result<(), CommandError> {
+        self.file.change(|record| record.files.clear()).map_err(|e| DATA_DIR.error(e))
     }
 
-    /// The files that all servers of the cluster share are those of the last start: a missing one would be made anew, and with
-    /// another one nodes, clients and tokens of this cluster are not believed.
+    /// Checks that the shared files are those of the last start. A missing file would be created
+    /// again, and with another CA or key the nodes, clients and tokens of this cluster would be
+    /// rejected.
     ///
     /// # Errors
-    /// Names the first that is missing or another one.
-    pub(crate) fn check_files(&self) -> Result<(), Refusal> {
-        let now = digests(&self.data_dir).map_err(|e| DATA_DIR.refuse(e))?;
+    /// Names the first file that is missing or differs.
+    pub(crate) fn check_files(&self) -> Result<(), CommandError> {
+        let now = digests(&self.data_dir).map_err(|e| DATA_DIR.error(e))?;
         let before = self.file.record().files;
         let Some((file, is_missing)) = first_difference(&before, &now) else {
             return Ok(());
         };
         let path = self.data_dir.join("server").join(file);
         let what = if is_missing {
-            "is missing, though this server's cluster was made with it"
+            "is missing, but belongs to the cluster of this server"
         } else {
-            "is not the file that this server's cluster was made with"
+            "is not the file of this server's cluster"
         };
-        Err(DATA_DIR.refuse(format!(
-            "{} {what}: bring it back from a backup or from another server of the cluster; to change a CA or a key, use `kube-lite certificate rotate-ca`",
+        Err(DATA_DIR.error(format!(
+            "{} {what}: restore it from a backup or copy it from another server of the cluster; to change a CA or a key, use `kube-lite certificate rotate-ca`",
             path.display()
         )))
     }
 
-    /// Records the files as they are now.
+    /// Records the digests of the shared files.
     ///
     /// # Errors
-    /// When one cannot be read, or the record not be written.
-    pub(crate) fn record_files(&self) -> Result<(), Refusal> {
-        let files = digests(&self.data_dir).map_err(|e| DATA_DIR.refuse(e))?;
+    /// A file cannot be read, or the record cannot be written.
+    pub(crate) fn record_files(&self) -> Result<(), CommandError> {
+        let files = digests(&self.data_dir).map_err(|e| DATA_DIR.error(e))?;
         if self.file.record().files == files {
             return Ok(());
         }
-        self.file.change(|record| record.files = files).map_err(|e| DATA_DIR.refuse(e))
+        self.file.change(|record| record.files = files).map_err(|e| DATA_DIR.error(e))
     }
 }
 
-/// The record. One that is damaged is passed over where the store itself says what it is.
-fn read(path: &Path) -> Result<Option<StoreRecord>, Refusal> {
+/// Reads the record. A damaged record is ignored, since the store contains its identity as well.
+fn read(path: &Path) -> Result<Option<StoreRecord>, CommandError> {
     match StoreRecordFile::read(path) {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            tracing::warn!(%error, "the record is written anew from the store");
+            tracing::warn!(%error, "store: the record of its identity is damaged, restoring it from the store");
             Ok(None)
         }
-        read => read.map_err(|e| DATA_DIR.refuse(format!("{}: {e}", path.display()))),
+        read => read.map_err(|e| DATA_DIR.error(format!("{}: {e}", path.display()))),
     }
 }
 
-fn refuse_lost(lost: &Lost, data_dir: &Path, db: &Path) -> Refusal {
+fn lost_store_error(lost: &LostStore, data_dir: &Path, db: &Path) -> CommandError {
     let (db, data_dir) = (db.display(), data_dir.display());
     match lost {
-        Lost::Recorded(record) => {
+        LostStore::Recorded(record) => {
             let member = record.member.as_deref().unwrap_or("unknown");
-            STORE_LOST.refuse(format!(
+            STORE_LOST.error(format!(
                 "{db} holds no store, but this server is the member {member} of the store {}",
                 record.store
             ))
         }
-        Lost::Traced(trace) => STORE_LOST.refuse(format!(
-            "{db} holds no store, but {data_dir}/{trace} is of a server or node that has run here"
+        LostStore::Traced(trace) => STORE_LOST.error(format!(
+            "{db} holds no store, but {data_dir}/{trace} belongs to a server or node that has run here"
         )),
     }
 }
 
-/// The first file that is not as it was, and whether it is missing.
+/// The first file that differs, and whether it is missing.
 fn first_difference<'a>(
     before: &'a BTreeMap<String, String>,
     now: &BTreeMap<String, String>,
@@ -252,8 +256,8 @@ fn first_difference<'a>(
     before.iter().find_map(differs)
 }
 
-/// SHA-256 of each file that servers share and that is there. The keys of encryption at rest are not among them: a
-/// running server changes them, and the start compares them with the sealed values.
+/// SHA-256 of each existing shared file, without the keys of encryption at rest: a running server
+/// changes them, and the start checks that they decrypt the stored values.
 fn digests(data_dir: &Path) -> io::Result<BTreeMap<String, String>> {
     let mut digests = BTreeMap::new();
     for file in SHARED.into_iter().filter(|file| *file != REWRITTEN) {
@@ -266,18 +270,18 @@ fn digests(data_dir: &Path) -> io::Result<BTreeMap<String, String>> {
     Ok(digests)
 }
 
-/// The record while a reset or a migration replaces the store: out of the way, so that an interrupted one is finished by the
-/// next start, which then takes the identity from the store.
-pub(crate) struct Replacing {
+/// The record while a reset or a migration replaces the store. It is removed meanwhile, so that the
+/// next start after an interruption reads the identity from the store.
+pub(crate) struct RecordReplacement {
     path: PathBuf,
     before: Option<Vec<u8>>,
 }
 
-impl Replacing {
-    /// Takes the record away.
+impl RecordReplacement {
+    /// Removes the record.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// The record cannot be removed.
     pub(crate) fn begin(data_dir: &Path) -> io::Result<Self> {
         let path = data_dir.join(FILE);
         let before = match base::fs::read(&path) {
@@ -290,32 +294,32 @@ impl Replacing {
         Ok(Self { path, before })
     }
 
-    /// Records the store that was made, by the administrator's will in the place of any other.
+    /// Records the new store, which replaces any other one.
     ///
     /// # Errors
-    /// When the record cannot be written.
+    /// The record cannot be written.
     pub(crate) fn done(self, store: ClusterId) -> io::Result<()> {
         let now = base::clock::unix_time().as_secs();
         let record = StoreRecord { begun: true, ..StoreRecord::new(store, now) };
         StoreRecordFile::create(&self.path, record).map(drop)
     }
 
-    /// Puts the record back.
+    /// Restores the former record.
     pub(crate) fn failed(self) {
         let Some(before) = self.before else { return };
         if let Err(error) = base::fs::write_atomic(&self.path, &before, 0o600) {
             let path = self.path.display();
-            tracing::warn!(%path, %error, "cannot put the record of the store back");
+            tracing::warn!(%path, %error, "store: cannot restore the record of its identity");
         }
     }
 }
 
-/// The refusal of a store that cannot be opened.
-pub(crate) fn refusal_of(error: &store::OpenError) -> Option<Refusal> {
+/// The error of a store that cannot be opened because of its identity.
+pub(crate) fn command_error_of(error: &store::OpenError) -> Option<CommandError> {
     match error {
-        store::OpenError::Lost { .. } => Some(STORE_LOST.refuse(error)),
+        store::OpenError::Lost { .. } => Some(STORE_LOST.error(error)),
         store::OpenError::Older { .. } | store::OpenError::ForeignMember { .. } => {
-            Some(STORE_DAMAGED.refuse(error))
+            Some(STORE_DAMAGED.error(error))
         }
         _ => None,
     }
@@ -326,7 +330,7 @@ mod tests {
     use super::*;
 
     fn evidence() -> Evidence {
-        Evidence { record: None, files: None, has_files: false, joins: false, trace: None }
+        Evidence { record: None, files: None, has_files: false, is_joining: false, trace: None }
     }
 
     fn begun() -> StoreRecord {
@@ -334,18 +338,18 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_begun_only_where_nothing_tells_of_an_earlier_one() {
+    fn a_store_is_created_only_without_traces_of_an_earlier_one() {
         assert!(matches!(decide(evidence()), Ok(Decision::Begin(_))));
         for trace in TRACES {
             let lost = decide(Evidence { trace: Some(trace), ..evidence() });
-            assert_eq!(lost, Err(Lost::Traced(trace)));
+            assert_eq!(lost, Err(LostStore::Traced(trace)));
         }
         let lost = decide(Evidence { record: Some(begun()), ..evidence() });
-        assert_eq!(lost, Err(Lost::Recorded(begun())));
+        assert_eq!(lost, Err(LostStore::Recorded(begun())));
     }
 
     #[test]
-    fn a_first_start_that_was_interrupted_goes_on_with_the_same_identity() {
+    fn an_interrupted_first_start_continues_with_the_same_identity() {
         let record = StoreRecord::new(ClusterId([2; 16]), 0);
         let trace = Some("server/tls/serving-kube-apiserver.crt");
         let again = decide(Evidence { record: Some(record.clone()), trace, ..evidence() });
@@ -353,25 +357,25 @@ mod tests {
     }
 
     #[test]
-    fn a_join_that_was_interrupted_does_not_become_a_store_of_its_own() {
+    fn an_interrupted_join_does_not_create_a_separate_store() {
         let record = Some(StoreRecord::new(ClusterId([2; 16]), 0));
         let lost = decide(Evidence { record, trace: Some(MEMBER_RECORD), ..evidence() });
-        assert_eq!(lost, Err(Lost::Traced(MEMBER_RECORD)));
+        assert_eq!(lost, Err(LostStore::Traced(MEMBER_RECORD)));
     }
 
     #[test]
     fn a_store_of_an_earlier_release_is_adopted() {
         let id = ClusterId([3; 16]);
-        let there =
+        let existing =
             Evidence { files: Some(id), has_files: true, trace: Some(TRACES[1]), ..evidence() };
-        assert_eq!(decide(there), Ok(Decision::Adopt(StoreRecord::new(id, 0))));
+        assert_eq!(decide(existing), Ok(Decision::Adopt(StoreRecord::new(id, 0))));
     }
 
     #[test]
-    fn a_member_without_its_store_joins_again_only_where_it_is_told_whom() {
-        let joins = Evidence { record: Some(begun()), joins: true, ..evidence() };
-        assert_eq!(decide(joins.clone()), Ok(Decision::Join));
-        let whole = Evidence { has_files: true, files: Some(begun().store), ..joins };
+    fn a_member_without_its_store_joins_again_only_with_the_server_flag() {
+        let is_joining = Evidence { record: Some(begun()), is_joining: true, ..evidence() };
+        assert_eq!(decide(is_joining.clone()), Ok(Decision::Join));
+        let whole = Evidence { has_files: true, files: Some(begun().store), ..is_joining };
         assert_eq!(decide(whole), Ok(Decision::Continue(begun())));
     }
 
@@ -386,7 +390,7 @@ mod tests {
         let before = digests(dir.path()).unwrap();
         assert_eq!(before.len(), SHARED.len() - 1);
         assert_eq!(first_difference(&before, &before), None);
-        // The keys of encryption at rest are judged by the values that they seal.
+        // The keys of encryption at rest are checked against the stored values instead.
         std::fs::remove_file(at(REWRITTEN)).unwrap();
         assert_eq!(first_difference(&before, &digests(dir.path()).unwrap()), None);
         std::fs::write(at("tls/service.key"), "other").unwrap();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{COMPRESSED, zip};
+use super::{COMPRESSED, Error, zip};
 
 /// Suffix of incomplete files.
 const TEMPORARY: &str = ".tmp";
@@ -15,7 +15,7 @@ const TEMPORARY: &str = ".tmp";
 pub(crate) struct Snapshot {
     /// File name.
     pub(crate) name: String,
-    /// `file://` and the path.
+    /// `file://` and the path, or the URL of the object in the bucket.
     pub(crate) location: String,
     /// Size in bytes.
     pub(crate) size: u64,
@@ -35,27 +35,27 @@ impl Snapshot {
 pub(crate) struct Folder {
     path: PathBuf,
     /// Whether it is the default folder, which is created if missing.
-    own: bool,
+    is_default: bool,
 }
 
 impl Folder {
     /// The given folder, or the default one.
-    pub(crate) fn new(asked: Option<&Path>, data_dir: &Path) -> Self {
+    pub(crate) fn new(given: Option<&Path>, data_dir: &Path) -> Self {
         let default = super::default_dir(data_dir);
-        let path = asked.map_or_else(|| default.clone(), Path::to_owned);
-        Self { own: path == default, path }
+        let path = given.map_or_else(|| default.clone(), Path::to_owned);
+        Self { is_default: path == default, path }
     }
 
-    fn told(&self, error: impl std::fmt::Display) -> String {
-        format!("the snapshot directory {}: {error}", self.path.display())
+    fn failed(&self, source: std::io::Error) -> Error {
+        Error::Directory { path: self.path.clone(), source }
     }
 
     /// An unused name with the prefix `base`, and the file to write to first.
-    pub(crate) fn begin(&self, base: &str) -> Result<(String, PathBuf), String> {
-        if self.own {
-            base::fs::create_dir(&self.path, 0o700).map_err(|e| e.to_string())?;
+    pub(crate) fn start_file(&self, base: &str) -> Result<(String, PathBuf), Error> {
+        if self.is_default {
+            base::fs::create_dir(&self.path, 0o700).map_err(Error::CreateDirectory)?;
         } else if !self.path.is_dir() {
-            return Err(self.told("is not there; only the default one is made"));
+            return Err(Error::MissingDirectory(self.path.clone()));
         }
         let now = base::clock::unix_time().as_secs();
         let taken = |name: &str| {
@@ -63,50 +63,51 @@ impl Folder {
             exists(name.to_owned()) || exists(format!("{name}{COMPRESSED}"))
         };
         let name = (now..).map(|second| format!("{base}-{second}")).find(|name| !taken(name));
-        let name = name.ok_or_else(|| self.told("has no free name"))?;
-        self.sweep(&format!(".{base}-"))?;
+        let name = name.ok_or_else(|| Error::NoFreeName(self.path.clone()))?;
+        self.remove_incomplete(&format!(".{base}-"))?;
         let temporary = self.path.join(format!(".{name}{TEMPORARY}"));
         Ok((name, temporary))
     }
 
     /// Removes incomplete files of a killed process.
-    fn sweep(&self, begin: &str) -> Result<(), String> {
-        for entry in std::fs::read_dir(&self.path).map_err(|e| self.told(e))? {
-            let name = entry.map_err(|e| self.told(e))?.file_name().to_string_lossy().into_owned();
-            if name.starts_with(begin) && name.ends_with(TEMPORARY) {
-                std::fs::remove_file(self.path.join(name)).map_err(|e| self.told(e))?;
+    fn remove_incomplete(&self, prefix: &str) -> Result<(), Error> {
+        for entry in std::fs::read_dir(&self.path).map_err(|e| self.failed(e))? {
+            let name =
+                entry.map_err(|e| self.failed(e))?.file_name().to_string_lossy().into_owned();
+            if name.starts_with(prefix) && name.ends_with(TEMPORARY) {
+                std::fs::remove_file(self.path.join(name)).map_err(|e| self.failed(e))?;
             }
         }
         Ok(())
     }
 
     /// Gives a complete snapshot its final name, compressed if requested.
-    pub(crate) fn end(
+    pub(crate) fn finish_file(
         &self,
         name: &str,
         temporary: &Path,
         compress: bool,
-    ) -> Result<Snapshot, String> {
-        let told = |e: std::io::Error| self.told(e);
+    ) -> Result<Snapshot, Error> {
+        let failed = |e: std::io::Error| self.failed(e);
         let mut name = name.to_owned();
         if compress {
             let zipped = self.path.join(format!(".{name}{COMPRESSED}{TEMPORARY}"));
             let packed = zip::pack(temporary, &zipped, &name).and_then(|()| zip::check(&zipped));
             let packed = packed.and_then(|()| std::fs::rename(&zipped, temporary));
             if let Err(error) = packed {
-                // The first error counts.
+                // Only the first error is reported.
                 let _ = std::fs::remove_file(&zipped);
-                return Err(told(error));
+                return Err(failed(error));
             }
             name.push_str(COMPRESSED);
         }
         let path = self.path.join(&name);
-        std::fs::rename(temporary, &path).map_err(told)?;
-        File::open(&self.path).and_then(|folder| folder.sync_all()).map_err(told)?;
-        self.look(&name).ok_or_else(|| self.told("the snapshot is gone"))
+        std::fs::rename(temporary, &path).map_err(failed)?;
+        File::open(&self.path).and_then(|folder| folder.sync_all()).map_err(failed)?;
+        self.describe(&name).ok_or_else(|| Error::Vanished(self.path.clone()))
     }
 
-    fn look(&self, name: &str) -> Option<Snapshot> {
+    fn describe(&self, name: &str) -> Option<Snapshot> {
         let path = self.path.join(name);
         let about = std::fs::symlink_metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
         let modified = || {
@@ -114,7 +115,7 @@ impl Folder {
             i64::try_from(since.as_secs()).ok()
         };
         Some(Snapshot {
-            created: stamp(name).or_else(modified).unwrap_or(0),
+            created: timestamp(name).or_else(modified).unwrap_or(0),
             location: format!("file://{}", path.display()),
             name: name.to_owned(),
             size: about.len(),
@@ -124,33 +125,36 @@ impl Folder {
     /// All snapshots, oldest first.
     ///
     /// # Errors
-    /// An error message.
-    pub(crate) fn list(&self) -> Result<Vec<Snapshot>, String> {
+    /// The folder cannot be read.
+    pub(crate) fn list(&self) -> Result<Vec<Snapshot>, Error> {
         let entries = match std::fs::read_dir(&self.path) {
             Ok(entries) => entries,
-            Err(e) if self.own && e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(self.told(error)),
+            Err(e) if self.is_default && e.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(self.failed(error)),
         };
         let mut snapshots = Vec::new();
         for entry in entries {
-            let name = entry.map_err(|e| self.told(e))?.file_name().to_string_lossy().into_owned();
+            let name =
+                entry.map_err(|e| self.failed(e))?.file_name().to_string_lossy().into_owned();
             if !name.ends_with(TEMPORARY) {
-                snapshots.extend(self.look(&name));
+                snapshots.extend(self.describe(&name));
             }
         }
         Ok(oldest_first(snapshots))
     }
 
-    /// Deletes snapshots; returns the names of those that existed.
+    /// Deletes snapshots; returns the names of existing ones.
     ///
     /// # Errors
-    /// An error message.
-    pub(crate) fn delete(&self, names: &[String]) -> Result<Vec<String>, String> {
+    /// The folder cannot be read, or a file cannot be removed.
+    pub(crate) fn delete(&self, names: &[String]) -> Result<Vec<String>, Error> {
         let known = self.list()?;
         let mut deleted = Vec::new();
         for name in names {
             if known.iter().any(|snapshot| snapshot.name == *name) {
-                std::fs::remove_file(self.path.join(name)).map_err(|e| self.told(e))?;
+                std::fs::remove_file(self.path.join(name)).map_err(|e| self.failed(e))?;
                 deleted.push(name.clone());
             }
         }
@@ -160,38 +164,39 @@ impl Folder {
     /// Deletes the oldest snapshots of this name and node beyond `keep`; returns their names.
     ///
     /// # Errors
-    /// An error message.
-    pub(crate) fn prune(&self, name: &str, node: &str, keep: usize) -> Result<Vec<String>, String> {
-        self.delete(&too_many(&self.list()?, &format!("{name}-{node}-"), keep))
+    /// The folder cannot be read, or a file cannot be removed.
+    pub(crate) fn prune(&self, name: &str, node: &str, keep: usize) -> Result<Vec<String>, Error> {
+        self.delete(&excess(&self.list()?, &format!("{name}-{node}-"), keep))
     }
 }
 
-/// Formats a snapshot for lists.
+/// Sorts snapshots by age, oldest first.
 pub(crate) fn oldest_first(mut snapshots: Vec<Snapshot>) -> Vec<Snapshot> {
     snapshots.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     snapshots
 }
 
 /// Parses the time in a snapshot's name.
-pub(crate) fn stamp(name: &str) -> Option<i64> {
+pub(crate) fn timestamp(name: &str) -> Option<i64> {
     let base = name.strip_suffix(COMPRESSED).unwrap_or(name);
     base.rsplit('-').next()?.parse().ok()
 }
 
 /// The oldest snapshots with this prefix and a time suffix, beyond `keep`; `snapshots` are ordered
 /// by age, oldest first.
-pub(crate) fn too_many(snapshots: &[Snapshot], begin: &str, keep: usize) -> Vec<String> {
+pub(crate) fn excess(snapshots: &[Snapshot], prefix: &str, keep: usize) -> Vec<String> {
     if keep == 0 {
         return Vec::new();
     }
-    let ours = |name: &&str| {
-        let rest = name.strip_prefix(begin).unwrap_or_default();
+    let has_prefix = |name: &&str| {
+        let rest = name.strip_prefix(prefix).unwrap_or_default();
         let rest = rest.strip_suffix(COMPRESSED).unwrap_or(rest);
         !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
     };
-    let ours: Vec<&str> = snapshots.iter().map(|s| s.name.as_str()).filter(ours).collect();
-    let excess = ours.len().saturating_sub(keep);
-    ours.into_iter().take(excess).map(str::to_owned).collect()
+    let matching: Vec<&str> =
+        snapshots.iter().map(|s| s.name.as_str()).filter(has_prefix).collect();
+    let excess = matching.len().saturating_sub(keep);
+    matching.into_iter().take(excess).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -208,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_one_name_and_node_are_pruned_and_no_others() {
+    fn prune_deletes_only_the_oldest_of_one_name_and_node() {
         let names = [
             "etcd-snapshot-a-30",
             "etcd-snapshot-a-9.zip",
@@ -234,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_listed_can_be_deleted() {
+    fn only_listed_snapshots_can_be_deleted() {
         let (data, folder) = folder(&["a-1"]);
         std::fs::write(data.path().join("server/db/lock"), "").unwrap();
         std::fs::create_dir(data.path().join("server/db/snapshots/a-2")).unwrap();
@@ -245,18 +250,18 @@ mod tests {
     }
 
     #[test]
-    fn names_are_free_and_only_the_default_folder_is_made() {
+    fn names_are_unused_and_only_the_default_folder_is_created() {
         let data = tempfile::tempdir().unwrap();
         let folder = Folder::new(None, data.path());
         assert!(folder.list().unwrap().is_empty());
-        let (first, temporary) = folder.begin("on-demand-a").unwrap();
+        let (first, temporary) = folder.start_file("on-demand-a").unwrap();
         std::fs::write(&temporary, "x").unwrap();
-        let snapshot = folder.end(&first, &temporary, true).unwrap();
+        let snapshot = folder.finish_file(&first, &temporary, true).unwrap();
         assert_eq!(snapshot.name, format!("{first}.zip"));
-        assert_eq!(Some(snapshot.created), stamp(&first));
-        assert_ne!(folder.begin("on-demand-a").unwrap().0, first);
+        assert_eq!(Some(snapshot.created), timestamp(&first));
+        assert_ne!(folder.start_file("on-demand-a").unwrap().0, first);
         let other = Folder::new(Some(&data.path().join("other")), data.path());
-        assert!(other.begin("x").unwrap_err().contains("is not there"));
+        assert!(matches!(other.start_file("x"), Err(Error::MissingDirectory(_))));
         assert!(other.list().is_err());
     }
 }

@@ -4,12 +4,14 @@
 //! and downloaded in one piece; the CRC32C of an upload is part of the request, so that the bucket
 //! refuses damaged data.
 
+mod error;
 mod http;
 pub(crate) mod settings;
 
 use std::fmt;
 use std::fs::File;
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +21,10 @@ use rusty_s3::actions::{DeleteObject, GetObject, ListObjectsV2, PutObject};
 use rusty_s3::{Credentials, S3Action, UrlStyle};
 use serde::{Deserialize, Serialize};
 
-use super::Snapshot;
-use super::folder::{oldest_first, stamp, too_many};
-use http::{Client, Fault, Received, To};
+use super::folder::{excess, oldest_first, timestamp};
+use super::{Snapshot, is_valid_name};
+pub(crate) use error::{Error, RequestError};
+use http::{Client, Received, Transfer};
 
 /// Attempts per request, and the delay before the second one.
 const ATTEMPTS: u32 = 3;
@@ -58,13 +61,13 @@ pub(crate) struct Settings {
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {}", self.place(""), self.endpoint)
+        write!(f, "{} at {}", self.location(""), self.endpoint)
     }
 }
 
 impl Settings {
     /// The object's URL, as in k3s.
-    fn place(&self, name: &str) -> String {
+    fn location(&self, name: &str) -> String {
         format!("s3://{}/{}", self.bucket, self.key(name))
     }
 
@@ -85,17 +88,23 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Does not connect yet.
+    /// Opens the bucket, without connecting to it.
     ///
     /// # Errors
-    /// The invalid setting.
-    pub(crate) async fn open(settings: Settings) -> Result<Self, String> {
-        let endpoint =
-            settings.endpoint.parse().map_err(|e| format!("{}: {e}", settings.endpoint))?;
+    /// The settings are invalid.
+    pub(crate) async fn open(settings: Settings) -> Result<Self, Error> {
+        let url = settings.endpoint.parse();
+        let url = url.map_err(|source| {
+            let endpoint = settings.endpoint.clone();
+            Error::Endpoint { endpoint, source }
+        })?;
         let style = if settings.by_host { UrlStyle::VirtualHost } else { UrlStyle::Path };
         let (name, region) = (settings.bucket.clone(), settings.region.clone());
-        let bucket = rusty_s3::Bucket::new(endpoint, style, name, region)
-            .map_err(|e| format!("{} with bucket {}: {e}", settings.endpoint, settings.bucket))?;
+        let bucket = rusty_s3::Bucket::new(url, style, name, region);
+        let bucket = bucket.map_err(|source| {
+            let (endpoint, bucket) = (settings.endpoint.clone(), settings.bucket.clone());
+            Error::Bucket { endpoint, bucket, source }
+        })?;
         let (key, secret) = (settings.access_key.as_str(), settings.secret_key.as_str());
         let credentials = match settings.session_token.as_str() {
             "" => Credentials::new(key, secret),
@@ -106,37 +115,30 @@ impl Bucket {
         Ok(Self { settings, bucket, credentials, client })
     }
 
-    fn told(&self, name: &str, error: impl fmt::Display) -> String {
-        format!("{}: {error}", self.settings.place(name))
-    }
-
     /// Sends a request until it succeeds; transient errors are retried.
-    async fn ask<'a>(
+    async fn request<'a>(
         &self,
         name: &str,
         method: Method,
         action: &impl S3Action<'a>,
         headers: &[(&'static str, String)],
-        mut to: To<'_>,
-    ) -> Result<Received, String> {
+        mut transfer: Transfer<'_>,
+    ) -> Result<Received, Error> {
         let mut backoff = base::Backoff::new(BACKOFF, BACKOFF.saturating_mul(8));
         loop {
             // Signed for each attempt, because the time is part of the signature.
             let url = action.sign(SIGNED_FOR);
-            let sent = self.client.exchange(method.clone(), &url, headers, to.again());
+            let sent = self.client.exchange(method.clone(), &url, headers, transfer.reborrow());
             let outcome = tokio::time::timeout(self.settings.timeout, sent).await;
-            let fault = match outcome {
+            let source = match outcome {
                 Ok(Ok(received)) => return Ok(received),
-                Ok(Err(fault)) => fault,
-                Err(_) => {
-                    let seconds = self.settings.timeout.as_secs();
-                    Fault { text: format!("no answer within {seconds} s"), passing: true }
-                }
+                Ok(Err(error)) => error,
+                Err(_) => RequestError::Timeout { seconds: self.settings.timeout.as_secs() },
             };
-            if !fault.passing || backoff.failures() + 1 >= ATTEMPTS {
-                return Err(self.told(name, fault.text));
+            if !source.is_transient() || backoff.failures() + 1 >= ATTEMPTS {
+                return Err(Error::Request { location: self.settings.location(name), source });
             }
-            tracing::debug!(error = fault.text, "the bucket is asked again");
+            tracing::debug!(error = %source, "snapshots: retrying a request to the bucket");
             base::clock::sleep(backoff.next_delay()).await;
         }
     }
@@ -144,35 +146,36 @@ impl Bucket {
     /// Uploads a file atomically.
     ///
     /// # Errors
-    /// An error message.
-    pub(crate) async fn put(&self, path: &Path, name: &str) -> Result<Snapshot, String> {
+    /// The file cannot be read, or the bucket does not accept it.
+    pub(crate) async fn put(&self, path: &Path, name: &str) -> Result<Snapshot, Error> {
         let file = path.to_owned();
-        let looked = blocking(move || http::look(&file)).await.map_err(|e| e.to_string())?;
-        let (size, checksum) = looked.map_err(|e| format!("{}: {e}", path.display()))?;
+        let (size, checksum) = blocking(move || http::checksum(&file))
+            .await?
+            .map_err(|source| Error::File { path: path.to_owned(), source })?;
         let key = self.settings.key(name);
         let headers = [("x-amz-checksum-crc32c", checksum)];
         let mut action = PutObject::new(&self.bucket, Some(&self.credentials), &key);
         for (header, value) in &headers {
             action.headers_mut().insert(*header, value.clone());
         }
-        self.ask(name, Method::PUT, &action, &headers, To::Upload { path, size }).await?;
+        self.request(name, Method::PUT, &action, &headers, Transfer::Upload { path, size }).await?;
         Ok(self.snapshot(name, size, None))
     }
 
     fn snapshot(&self, name: &str, size: u64, modified: Option<i64>) -> Snapshot {
         Snapshot {
             name: name.to_owned(),
-            location: self.settings.place(name),
+            location: self.settings.location(name),
             size,
-            created: stamp(name).or(modified).unwrap_or(0),
+            created: timestamp(name).or(modified).unwrap_or(0),
         }
     }
 
     /// All snapshots in the folder of the bucket, oldest first.
     ///
     /// # Errors
-    /// An error message.
-    pub(crate) async fn list(&self) -> Result<Vec<Snapshot>, String> {
+    /// The bucket does not answer, or has too many objects.
+    pub(crate) async fn list(&self) -> Result<Vec<Snapshot>, Error> {
         let prefix = self.settings.key("");
         let mut snapshots = Vec::new();
         let mut token: Option<String> = None;
@@ -183,12 +186,14 @@ impl Bucket {
             if let Some(token) = &token {
                 action.with_continuation_token(token.as_str());
             }
-            let answer = self.ask("", Method::GET, &action, &[], To::Memory).await?;
-            let page = ListObjectsV2::parse_response(&answer.text)
-                .map_err(|e| self.told("", format!("the list cannot be read: {e}")))?;
+            let answer = self.request("", Method::GET, &action, &[], Transfer::Memory).await?;
+            let page = ListObjectsV2::parse_response(&answer.text).map_err(|e| {
+                let location = self.settings.location("");
+                Error::MalformedList { location, reason: e.to_string() }
+            })?;
             for object in page.contents {
                 let Some(name) = object.key.strip_prefix(&prefix) else { continue };
-                if crate::commands::etcd_snapshot::named("name", name).is_ok() {
+                if is_valid_name(name) {
                     let modified = object.last_modified.and_then(|at| at.parse().ok());
                     let modified = modified.map(|at: jiff::Timestamp| at.as_second());
                     snapshots.push(self.snapshot(name, object.size.unwrap_or(0), modified));
@@ -199,23 +204,23 @@ impl Bucket {
                 return Ok(oldest_first(snapshots));
             }
         }
-        Err(self.told("", format!("holds more than {PAGES_MAX},000 objects")))
+        Err(Error::TooManyObjects { location: self.settings.location("") })
     }
 
-    /// Deletes snapshots; returns the names of those that existed.
+    /// Deletes snapshots; returns the names of existing ones.
     ///
     /// # Errors
-    /// An error message; earlier snapshots are deleted then.
-    pub(crate) async fn delete(&self, names: &[String]) -> Result<Vec<String>, String> {
-        let there = self.list().await?;
+    /// The bucket rejects a request; earlier snapshots are deleted then.
+    pub(crate) async fn delete(&self, names: &[String]) -> Result<Vec<String>, Error> {
+        let existing = self.list().await?;
         let mut deleted = Vec::new();
         for name in names {
-            if there.iter().all(|snapshot| snapshot.name != *name) || deleted.contains(name) {
+            if existing.iter().all(|snapshot| snapshot.name != *name) || deleted.contains(name) {
                 continue;
             }
             let key = self.settings.key(name);
             let action = DeleteObject::new(&self.bucket, Some(&self.credentials), &key);
-            self.ask(name, Method::DELETE, &action, &[], To::Memory).await?;
+            self.request(name, Method::DELETE, &action, &[], Transfer::Memory).await?;
             deleted.push(name.clone());
         }
         Ok(deleted)
@@ -224,14 +229,14 @@ impl Bucket {
     /// Deletes the oldest snapshots of this name and node beyond `keep`; returns their names.
     ///
     /// # Errors
-    /// An error message.
+    /// The bucket rejects a request.
     pub(crate) async fn prune(
         &self,
         name: &str,
         node: &str,
         keep: usize,
-    ) -> Result<Vec<String>, String> {
-        let excess = too_many(&self.list().await?, &format!("{name}-{node}-"), keep);
+    ) -> Result<Vec<String>, Error> {
+        let excess = excess(&self.list().await?, &format!("{name}-{node}-"), keep);
         if excess.is_empty() { Ok(excess) } else { self.delete(&excess).await }
     }
 
@@ -243,43 +248,31 @@ impl Bucket {
     /// Downloads a snapshot into `folder`; the file gets its final name when it is complete.
     ///
     /// # Errors
-    /// An error message; no file is left then.
-    pub(crate) async fn get(
-        &self,
-        name: &str,
-        folder: &Path,
-    ) -> Result<std::path::PathBuf, String> {
-        crate::commands::etcd_snapshot::named("cluster-reset-restore-path", name).map_err(
-            |_| {
-                format!(
-                    "{name}: with --etcd-s3 a snapshot of the bucket is named; for a file add \
-                --etcd-s3=false"
-                )
-            },
-        )?;
+    /// The name is invalid, the bucket rejects the request, or the file cannot be written; no file
+    /// is left then.
+    pub(crate) async fn get(&self, name: &str, folder: &Path) -> Result<PathBuf, Error> {
+        if !is_valid_name(name) {
+            return Err(Error::NotAName { name: name.to_owned() });
+        }
         let temporary = folder.join(format!(".{name}.download"));
         let path = temporary.clone();
-        let made = move || {
-            std::os::unix::fs::OpenOptionsExt::mode(
-                File::options().write(true).create(true).truncate(true),
-                0o600,
-            )
-            .open(path)
-        };
-        let told = |e: &dyn fmt::Display| format!("{}: {e}", temporary.display());
-        let file = blocking(made).await.map_err(|e| told(&e))?.map_err(|e| told(&e))?;
+        let create =
+            move || File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+        let failed = |source| Error::File { path: temporary.clone(), source };
+        let file = blocking(create).await?.map_err(failed)?;
         let key = self.settings.key(name);
         let action = GetObject::new(&self.bucket, Some(&self.credentials), &key);
-        let got = self.ask(name, Method::GET, &action, &[], To::File(Arc::new(file))).await;
+        let transfer = Transfer::Download(Arc::new(file));
+        let received = self.request(name, Method::GET, &action, &[], transfer).await;
         let (from, to) = (temporary.clone(), folder.join(name));
-        let (ok, target) = (got.is_ok(), to.clone());
-        let ended = move || match ok {
+        let (is_complete, target) = (received.is_ok(), to.clone());
+        let finish = move || match is_complete {
             true => std::fs::rename(&from, &target),
             false => std::fs::remove_file(&from),
         };
-        let ended = blocking(ended).await.map_err(|e| told(&e))?;
-        got?;
-        ended.map_err(|e| told(&e))?;
+        let finished = blocking(finish).await?;
+        received?;
+        finished.map_err(failed)?;
         Ok(to)
     }
 }

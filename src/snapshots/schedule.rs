@@ -10,7 +10,8 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Places, Snapshots};
+use super::{Error, SnapshotLocations, Snapshots};
+use crate::command_line::DurationError;
 
 /// Maximum sleep: the clock may be changed while waiting.
 const WAIT_MAX: Duration = Duration::from_secs(600);
@@ -27,21 +28,34 @@ pub(crate) enum Schedule {
     Every(Duration),
 }
 
-impl std::str::FromStr for Schedule {
-    type Err = String;
+/// Why a text is not a schedule.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ScheduleError {
+    /// `@every` with an invalid duration.
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    /// `@every` with less than a second.
+    #[error("must be a second or more")]
+    TooShort,
+    /// An invalid cron expression.
+    #[error("is not a cron schedule: {0}")]
+    Cron(#[from] croner::errors::CronError),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl std::str::FromStr for Schedule {
+    type Err = ScheduleError;
+
+    fn from_str(text: &str) -> Result<Self, ScheduleError> {
         if let Some(every) = text.strip_prefix("@every ") {
             let every = crate::command_line::duration(every)?;
             return match every.as_secs() {
-                0 => Err("must be a second or more".to_owned()),
+                0 => Err(ScheduleError::TooShort),
                 seconds => Ok(Self::Every(Duration::from_secs(seconds))),
             };
         }
         let parser =
             CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-        let cron = parser.parse(text).map_err(|e| format!("is no schedule of cron: {e}"))?;
-        Ok(Self::Calendar(Box::new(cron)))
+        Ok(Self::Calendar(Box::new(parser.parse(text)?)))
     }
 }
 
@@ -95,19 +109,22 @@ async fn until(due: Timestamp, tasks: &Tasks) -> bool {
     }
 }
 
-async fn save_and_prune(snapshots: &Snapshots) -> Result<Vec<String>, String> {
+/// Takes a snapshot and applies the retention; the names of deleted snapshots.
+async fn save_and_prune(snapshots: &Snapshots) -> Result<Vec<String>, Error> {
     let settings = &snapshots.settings;
-    let places = Places::open(settings.folder.clone(), settings.s3.as_ref()).await?;
-    let saved = snapshots.save(&places, &settings.name, settings.compress).await;
+    let locations = SnapshotLocations::open(settings.folder.clone(), settings.s3.as_ref()).await?;
+    let saved = snapshots.save(&locations, &settings.name, settings.compress).await;
     // The folder is pruned even if the bucket fails.
     let keep_in_bucket = settings.s3.as_ref().map_or(0, |s3| s3.retention);
     match saved {
         Ok(_) => {
-            places.prune(&settings.name, &settings.node, settings.retention, keep_in_bucket).await
+            locations
+                .prune(&settings.name, &settings.node, settings.retention, keep_in_bucket)
+                .await
         }
         Err(error) if settings.s3.is_some() => {
-            let alone = Places { folder: settings.folder.clone(), bucket: None };
-            let _ = alone.prune(&settings.name, &settings.node, settings.retention, 0).await;
+            let folder_only = SnapshotLocations { folder: settings.folder.clone(), bucket: None };
+            let _ = folder_only.prune(&settings.name, &settings.node, settings.retention, 0).await;
             Err(error)
         }
         Err(error) => Err(error),
@@ -115,17 +132,16 @@ async fn save_and_prune(snapshots: &Snapshots) -> Result<Vec<String>, String> {
 }
 
 async fn take(snapshots: &Snapshots, tasks: &Tasks) {
-    let pruned = save_and_prune(snapshots).await;
-    match pruned {
+    match save_and_prune(snapshots).await {
         Ok(deleted) => {
             tasks.problems().clear(PROBLEM);
             if !deleted.is_empty() {
-                tracing::info!(?deleted, "snapshots beyond the retention are deleted");
+                tracing::info!(?deleted, "snapshots: deleted those beyond the retention");
             }
         }
         Err(error) => {
-            let fix = "make room or mend what is said, then try `kube-lite etcd-snapshot save`";
-            let what = format!("the scheduled snapshot: {error}");
+            let fix = "free disk space or correct what the message names, then run `kube-lite etcd-snapshot save`";
+            let what = format!("the scheduled snapshot failed: {error}");
             tasks.problems().put(PROBLEM, what, fix);
         }
     }

@@ -7,14 +7,15 @@ use base::Tasks;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
-use super::{Folder, Places, Snapshot, Snapshots, s3};
-use crate::control_socket;
-use crate::error_catalogue::Refusal;
+use super::locations::Outcome;
+use super::{Error, Folder, Snapshot, SnapshotLocations, Snapshots, s3};
+use crate::control_socket::{self, RequestError};
+use crate::error_catalogue::CommandError;
 
 /// Maximum size of a request in bytes.
-const QUESTION_MAX: u64 = 1 << 20;
+const REQUEST_MAX: u64 = 1 << 20;
 /// Maximum size of a response: a hundred thousand snapshots.
-const ANSWER_MAX: u64 = 32 << 20;
+const RESPONSE_MAX: u64 = 32 << 20;
 
 /// The operation of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +43,7 @@ pub(crate) enum Operation {
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Question {
+pub(crate) struct Request {
     /// The operation.
     pub(crate) operation: Operation,
     /// Folder, if not the server's.
@@ -53,7 +54,7 @@ pub(crate) struct Question {
 
 /// The response.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     /// Name of this node.
     pub(crate) node: String,
     /// Snapshots taken or listed.
@@ -64,12 +65,13 @@ pub(crate) struct Answer {
     pub(crate) error: Option<String>,
 }
 
-impl Answer {
-    pub(crate) fn of(node: &str, outcome: Result<(Vec<Snapshot>, Vec<String>), String>) -> Self {
+impl Response {
+    /// The response of a node for an outcome.
+    pub(crate) fn of(node: &str, outcome: Result<Outcome, Error>) -> Self {
         let node = node.to_owned();
         match outcome {
-            Ok((snapshots, deleted)) => Self { node, snapshots, deleted, error: None },
-            Err(error) => Self { node, error: Some(error), ..Self::default() },
+            Ok(Outcome { snapshots, deleted }) => Self { node, snapshots, deleted, error: None },
+            Err(error) => Self { node, error: Some(error.to_string()), ..Self::default() },
         }
     }
 }
@@ -86,44 +88,42 @@ pub(crate) fn serve(
     data_dir: &Path,
     snapshots: Arc<Snapshots>,
     tasks: &Tasks,
-) -> Result<(), Refusal> {
+) -> Result<(), CommandError> {
     let socket = path(data_dir);
     let data_dir = data_dir.to_owned();
     control_socket::serve(socket, ("snapshot socket", "snapshot answer"), tasks, move |stream| {
         let (snapshots, data_dir) = (Arc::clone(&snapshots), data_dir.clone());
-        async move { answer(&snapshots, &data_dir, stream).await }
+        async move { handle_connection(&snapshots, &data_dir, stream).await }
     })
 }
 
-async fn answer(
+async fn handle_connection(
     snapshots: &Snapshots,
     data_dir: &Path,
     mut stream: UnixStream,
 ) -> std::io::Result<()> {
-    let outcome = match control_socket::question(&mut stream, QUESTION_MAX).await? {
-        Ok(question) => act(snapshots, data_dir, question).await,
-        Err(error) => Err(error),
+    let outcome = match control_socket::read_request(&mut stream, REQUEST_MAX).await {
+        Ok(request) => run(snapshots, data_dir, request).await,
+        Err(RequestError::Connection(error)) => return Err(error),
+        Err(error) => Err(Error::Request(error)),
     };
-    control_socket::reply(stream, &Answer::of(&snapshots.settings.node, outcome)).await
+    control_socket::write_response(stream, &Response::of(&snapshots.settings.node, outcome)).await
 }
 
-async fn act(
-    snapshots: &Snapshots,
-    data_dir: &Path,
-    question: Question,
-) -> Result<(Vec<Snapshot>, Vec<String>), String> {
+async fn run(snapshots: &Snapshots, data_dir: &Path, request: Request) -> Result<Outcome, Error> {
     let settings = &snapshots.settings;
-    let folder = match &question.dir {
+    let folder = match &request.dir {
         Some(dir) => Folder::new(Some(dir), data_dir),
         None => settings.folder.clone(),
     };
-    let places = Places::open(folder, question.s3.as_ref().or(settings.s3.as_ref())).await?;
-    match question.operation {
+    let locations =
+        SnapshotLocations::open(folder, request.s3.as_ref().or(settings.s3.as_ref())).await?;
+    match request.operation {
         Operation::Save { name, compress } => {
-            let saved = snapshots.save(&places, &name, compress || settings.compress).await?;
-            Ok((saved, Vec::new()))
+            let saved = snapshots.save(&locations, &name, compress || settings.compress).await?;
+            Ok(Outcome { snapshots: saved, deleted: Vec::new() })
         }
-        other => places.act(other, &settings.node, settings.retention).await,
+        operation => locations.run(operation, &settings.node, settings.retention).await,
     }
 }
 
@@ -131,6 +131,6 @@ async fn act(
 ///
 /// # Errors
 /// The server stopped responding.
-pub(crate) async fn ask(data_dir: &Path, question: &Question) -> std::io::Result<Option<Answer>> {
-    control_socket::ask(&path(data_dir), question, ANSWER_MAX).await
+pub(crate) async fn send(data_dir: &Path, request: &Request) -> std::io::Result<Option<Response>> {
+    control_socket::call(&path(data_dir), request, RESPONSE_MAX).await
 }

@@ -30,48 +30,73 @@ pub(crate) struct Source {
     pub(crate) of_directory: bool,
 }
 
+/// Why a source cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SourceError {
+    /// The path does not exist.
+    #[error("snapshot path does not exist: {}", .0.display())]
+    NotFound(PathBuf),
+    /// The path is a device, a socket or the like.
+    #[error("{}: it is neither a file nor a directory", .0.display())]
+    NotAFile(PathBuf),
+    /// The directory does not contain a database.
+    #[error(
+        "{}: it is not a data directory of etcd or k3s, it contains no member/snap/db",
+        .0.display()
+    )]
+    NotADataDirectory(PathBuf),
+    /// A server has the database open.
+    #[error("{}: a server uses it; stop that server first", .0.display())]
+    InUse(PathBuf),
+    /// The file cannot be read or unpacked.
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    /// The directory for the unpacked snapshot cannot be used.
+    #[error(transparent)]
+    Scratch(io::Error),
+}
+
 /// Opens `path`; a compressed snapshot is unpacked into an unnamed file in `scratch`.
 ///
 /// # Errors
-/// An error message.
-pub(crate) fn open(path: &Path, scratch: &Path) -> Result<Source, String> {
-    let told = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let about = std::fs::metadata(path).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => format!("snapshot path does not exist: {}", path.display()),
-        _ => told(path, &e),
+/// The path is not a source, is in use, or cannot be read.
+pub(crate) fn open(path: &Path, scratch: &Path) -> Result<Source, SourceError> {
+    let failed = |source| SourceError::File { path: path.to_owned(), source };
+    let metadata = std::fs::metadata(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => SourceError::NotFound(path.to_owned()),
+        _ => failed(e),
     })?;
-    if about.is_dir() {
-        return directory(path);
+    if metadata.is_dir() {
+        return open_directory(path);
     }
-    if !about.is_file() {
-        return Err(told(path, &"it is neither a file nor a directory"));
+    if !metadata.is_file() {
+        return Err(SourceError::NotAFile(path.to_owned()));
     }
-    let file = File::open(path).map_err(|e| told(path, &e))?;
-    if !zip::is_archive(&file).map_err(|e| told(path, &e))? {
+    let file = File::open(path).map_err(failed)?;
+    if !zip::is_archive(&file).map_err(failed)? {
         return Ok(Source { path: path.to_owned(), file, of_directory: false });
     }
-    let unpacked = base::fs::scratch(scratch).map_err(|e| e.to_string())?;
-    zip::unpack(&file, &mut &unpacked).map_err(|e| told(path, &e))?;
+    let unpacked = base::fs::scratch(scratch).map_err(SourceError::Scratch)?;
+    zip::unpack(&file, &mut &unpacked).map_err(failed)?;
     Ok(Source { path: path.to_owned(), file: unpacked, of_directory: false })
 }
 
-fn directory(path: &Path) -> Result<Source, String> {
+fn open_directory(path: &Path) -> Result<Source, SourceError> {
     let candidates = BELOW.iter().map(|below| path.join(below));
     let Some(path) = candidates.into_iter().find(|candidate| candidate.is_file()) else {
-        let text = "it is no data directory of etcd or k3s, there is no member/snap/db in it";
-        return Err(format!("{}: {text}", path.display()));
+        return Err(SourceError::NotADataDirectory(path.to_owned()));
     };
-    let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let file = File::open(&path).map_err(|e| told(&e))?;
+    let failed = |source| SourceError::File { path: path.clone(), source };
+    let file = File::open(&path).map_err(failed)?;
     // bbolt holds an exclusive lock while it has the file open; this lock is released after the
     // check.
-    let copy = file.try_clone().map_err(|e| told(&e))?;
+    let copy = file.try_clone().map_err(failed)?;
     match Flock::lock(copy, FlockArg::LockSharedNonblock) {
         Ok(_) => {}
         Err((_, nix::Error::EWOULDBLOCK)) => {
-            return Err(told(&"a server works on it: stop that one first"));
+            return Err(SourceError::InUse(path));
         }
-        Err((_, error)) => return Err(told(&error)),
+        Err((_, error)) => return Err(failed(error.into())),
     }
     Ok(Source { path, file, of_directory: true })
 }
@@ -81,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_archives_and_data_directories_are_found_and_nothing_else() {
+    fn files_archives_and_data_directories_are_opened() {
         use std::io::Read;
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -100,15 +125,15 @@ mod tests {
             (&source.file).read_to_string(&mut text).unwrap();
             assert_eq!(text, "database");
         }
-        let refused = |name: &str| open(&at(name), dir.path()).unwrap_err();
+        let error = |name: &str| open(&at(name), dir.path()).unwrap_err().to_string();
         assert_eq!(
-            refused("absent"),
+            error("absent"),
             format!("snapshot path does not exist: {}", at("absent").display())
         );
-        assert!(refused("empty").contains("there is no member/snap/db in it"));
+        assert!(error("empty").contains("it contains no member/snap/db"));
         let db = File::open(at("k3s/server/db/etcd/member/snap/db")).unwrap();
         let held = Flock::lock(db, FlockArg::LockExclusiveNonblock).unwrap();
-        assert!(refused("k3s").contains("a server works on it"));
+        assert!(error("k3s").contains("a server uses it"));
         drop(held);
         assert!(open(&at("k3s"), dir.path()).is_ok());
     }

@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{Problem, ago};
 
-/// Pods that do not start or do not end, each named with a problem of its own; the rest is counted.
+/// Pods that do not start or do not end, each listed as a separate problem; the rest is counted.
 const PROBLEMS_MAX: usize = 20;
-/// Seconds past the end of its grace time after which a pod does not end.
-const END_MAX: i64 = 60;
-/// Seconds after which a pod without a sandbox, or without its volumes, does not start.
-const START_MAX: i64 = 120;
-/// The API answers later than this: the pods are not known.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Seconds after the end of its grace period after which a pod that still runs is a problem.
+const END_DELAY_MAX: i64 = 60;
+/// Seconds after which a pod without a sandbox or volumes is a problem.
+const START_DELAY_MAX: i64 = 120;
+/// Timeout of the request for the pods.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reasons of a waiting container that lie with the node or with the pod's specification. A container
-/// that runs and crashes is the application's matter.
-const CANNOT_START: [&str; 10] = [
+/// Reasons of a waiting container that lie with the node or with the pod's specification. A
+/// container that runs and crashes is the application's matter.
+const START_ERRORS: [&str; 10] = [
     "ContainerCannotRun",
     "CreateContainerConfigError",
     "CreateContainerError",
@@ -41,7 +41,7 @@ pub struct PodLine {
     pub name: String,
     /// `Terminating`, the reason of its waiting container, or its phase.
     pub reason: String,
-    /// Since how many seconds, where that is known.
+    /// Seconds in this state, if known.
     #[serde(default)]
     pub since_seconds: Option<u64>,
 }
@@ -53,21 +53,21 @@ pub(crate) struct Summary {
     pub(crate) problems: Vec<Problem>,
 }
 
-/// Asks the API for the pods of `node`, as the node itself; `None` when it does not answer.
+/// Requests the pods of `node` as the node itself; `None` if the API does not answer.
 pub(crate) async fn of_node(client: &Client, node: &str) -> Option<Summary> {
     let fields = format!("spec.nodeName={node}");
     let options = ListOptions { fields: &fields, ..ListOptions::default() };
-    let pods = tokio::time::timeout(ANSWER_MAX, client.list::<Pod>("", &options)).await;
+    let pods = tokio::time::timeout(TIMEOUT, client.list::<Pod>("", &options)).await;
     let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX);
     Some(summarize(&pods.ok()?.ok()?, now))
 }
 
-/// Judges pods at a time in seconds since the epoch.
+/// Summarizes pods at a time in seconds since the epoch.
 fn summarize(pods: &[Pod], now: i64) -> Summary {
     let mut summary = Summary::default();
     let mut problems = Vec::new();
     for pod in pods {
-        let Some((line, problem)) = judge(pod, now) else { continue };
+        let Some((line, problem)) = check_pod(pod, now) else { continue };
         summary.not_ready.push(line);
         problems.extend(problem);
     }
@@ -85,8 +85,8 @@ fn summarize(pods: &[Pod], now: i64) -> Summary {
     summary
 }
 
-/// A pod that is not ready, with the problem that it is where it does not start or does not end.
-fn judge(pod: &Pod, now: i64) -> Option<(PodLine, Option<Problem>)> {
+/// The line of a pod that is not ready, and its problem if it does not start or end.
+fn check_pod(pod: &Pod, now: i64) -> Option<(PodLine, Option<Problem>)> {
     let meta = &pod.metadata;
     let namespace = meta.namespace.as_deref().unwrap_or_default();
     let name = format!("{namespace}/{}", meta.name.as_deref().unwrap_or_default());
@@ -105,7 +105,7 @@ fn judge(pod: &Pod, now: i64) -> Option<(PodLine, Option<Problem>)> {
             None | Some([]) => String::new(),
             Some(finalizers) => format!(", held by the finalizers {}", finalizers.join(", ")),
         };
-        let problem = (past > END_MAX).then(|| {
+        let problem = (past > END_DELAY_MAX).then(|| {
             let past = ago(past.unsigned_abs());
             let what = format!("pod {name} does not end: {past} past its grace time{held}");
             Problem::new(what, fix)
@@ -130,19 +130,18 @@ fn judge(pod: &Pod, now: i64) -> Option<(PodLine, Option<Problem>)> {
         return Some((line(reason, started), Some(Problem::new(what, fix))));
     }
     let age = started.map_or(0, |started| now.saturating_sub(started));
-    let problem = (phase == "Pending"
-        && is("PodReadyToStartContainers", "False")
-        && age > START_MAX)
-        .then(|| {
-            let age = ago(age.unsigned_abs());
-            Problem::new(format!("pod {name} has no sandbox or no volumes after {age}"), fix)
-        });
+    let problem =
+        (phase == "Pending" && is("PodReadyToStartContainers", "False") && age > START_DELAY_MAX)
+            .then(|| {
+                let age = ago(age.unsigned_abs());
+                Problem::new(format!("pod {name} has no sandbox or no volumes after {age}"), fix)
+            });
     let reason = waiting.map_or(if phase == "Running" { "not ready" } else { phase }, |w| w.1);
     Some((line(reason, started), problem))
 }
 
 fn cannot_start(reason: &str) -> bool {
-    CANNOT_START.contains(&reason)
+    START_ERRORS.contains(&reason)
 }
 
 /// Name, reason and message of a waiting container.
@@ -197,7 +196,7 @@ mod tests {
         let creating = waits("ContainerCreating");
         assert_eq!(creating.problems, []);
         assert_eq!(creating.not_ready[0].reason, "ContainerCreating");
-        assert_eq!(waits("CrashLoopBackOff").problems, [], "the application's matter");
+        assert_eq!(waits("CrashLoopBackOff").problems, [], "a problem of the application");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Link, NodeLine, PodLine, Role, Status, ago};
 
-/// Most nodes listed; those that are not ready come first.
+/// Most nodes listed; nodes that are not ready come first.
 const NODES_MAX: usize = 20;
 
 /// Most pods listed that are not ready.
@@ -45,106 +45,117 @@ fn node(line: &NodeLine) -> String {
     parts.join("  ")
 }
 
+/// Appends a line with a name in its first column.
+fn push(out: &mut String, name: &str, text: &str) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(out, "{name:<9}{text}");
+}
+
 /// Renders the text output.
 pub fn render(status: &Status) -> String {
     let mut out = String::new();
-    let mut line = |name: &str, text: &str| {
-        // Writing to a string cannot fail.
-        let _ = writeln!(out, "{name:<9}{text}");
-    };
+    render_server(status, &mut out);
+    render_machine(status, &mut out);
+    render_nodes(&status.nodes, &mut out);
+    if let Some(first) = status.certificates.first() {
+        let count = status.certificates.len();
+        let text = format!("{count}, the first expires in {} days", first.days_left);
+        push(&mut out, "certs", &text);
+    }
+    render_notes(status, &mut out);
+    out
+}
+
+/// Role, verdict, API, store and servers.
+fn render_server(status: &Status, out: &mut String) {
     let role = match status.role {
         Role::Server => "server",
         Role::Agent => "agent",
     };
     let verdict = format!("{:?}", status.verdict).to_lowercase();
-    line(
-        "kube-lite",
-        &format!(" {} (Kubernetes {}) {role}: {verdict}", status.version, status.kubernetes),
-    );
+    let (version, kubernetes) = (&status.version, &status.kubernetes);
+    push(out, "kube-lite", &format!(" {version} (Kubernetes {kubernetes}) {role}: {verdict}"));
     if let Some(api) = &status.api {
-        line("api", api);
+        push(out, "api", api);
     }
     if let Some(store) = &status.store {
         let mib = |bytes: f64| bytes / 1048576.0;
-        line(
-            "store",
-            &format!(
-                "{} keys, {:.1} MiB in memory, {:.1} MiB on disk, revision {}{}",
-                store.store_keys,
-                mib(store.store_memory_bytes as f64),
-                mib(store.store_disk_bytes as f64),
-                store.revision,
-                store.datastore.as_ref().map(|at| format!(", in {at}")).unwrap_or_default()
-            ),
+        let text = format!(
+            "{} keys, {:.1} MiB in memory, {:.1} MiB on disk, revision {}{}",
+            store.store_keys,
+            mib(store.store_memory_bytes as f64),
+            mib(store.store_disk_bytes as f64),
+            store.revision,
+            store.datastore.as_ref().map(|at| format!(", in {at}")).unwrap_or_default()
         );
+        push(out, "store", &text);
     }
     for member in &status.members {
         let own = if member.own { "  this server" } else { "" };
         let lost = if member.heard == Some(false) { "  unreachable" } else { "" };
-        line("member", &format!("{}  {}  {}{own}{lost}", member.id, member.address, member.role));
+        let text = format!("{}  {}  {}{own}{lost}", member.id, member.address, member.role);
+        push(out, "member", &text);
     }
     for server in &status.servers {
         let error = server.error.as_ref().map(|e| format!(": {e}")).unwrap_or_default();
-        line("server", &format!("{}  {}{error}", server.address, since(&server.link)));
+        push(out, "server", &format!("{}  {}{error}", server.address, since(&server.link)));
     }
+}
+
+/// Container runtime and pods of this machine.
+fn render_machine(status: &Status, out: &mut String) {
     if status.from_last_known_state {
-        line("state", "last known state; no server answers");
+        push(out, "state", "last known state; no server answers");
     }
     if let Some(runtime) = &status.runtime {
-        line("runtime", runtime);
+        push(out, "runtime", runtime);
     }
     if let Some(pods) = status.pods {
         let not_ready = not_ready(&status.not_ready_pods);
-        line("pods", &format!("{pods} on this machine{not_ready}"));
+        push(out, "pods", &format!("{pods} on this machine{not_ready}"));
     }
-    let mut nodes: Vec<&NodeLine> = status.nodes.iter().collect();
+}
+
+fn render_nodes(nodes: &[NodeLine], out: &mut String) {
+    let mut nodes: Vec<&NodeLine> = nodes.iter().collect();
     nodes.sort_by_key(|n| (n.state == "Ready", &n.name));
-    for shown in nodes.iter().take(NODES_MAX) {
-        line("node", &node(shown));
+    for line in nodes.iter().take(NODES_MAX) {
+        push(out, "node", &node(line));
     }
     if nodes.len() > NODES_MAX {
         let rest = &nodes[NODES_MAX..];
         let bad = rest.iter().filter(|n| n.state != "Ready").count();
-        line("node", &format!("and {} more, {bad} of them not ready", rest.len()));
+        push(out, "node", &format!("and {} more, {bad} of them not ready", rest.len()));
     }
-    if let Some(first) = status.certificates.first() {
-        line(
-            "certs",
-            &format!(
-                "{}, the first expires in {} days",
-                status.certificates.len(),
-                first.days_left
-            ),
-        );
-    }
+}
+
+/// Deprecated APIs, settings and objects without effect, and problems.
+fn render_notes(status: &Status, out: &mut String) {
     for used in &status.deprecated {
         let client = match used.client.as_str() {
             "" => String::new(),
             client => format!(" with {client}"),
         };
-        line(
-            "deprecated",
-            &format!(
-                " API in use: {}, {} requests in {}, last {} ago by {}{client}",
-                used.api,
-                used.count,
-                ago(used.first_seconds),
-                ago(used.last_seconds),
-                used.user
-            ),
+        let text = format!(
+            " API in use: {}, {} requests in {}, last {} ago by {}{client}",
+            used.api,
+            used.count,
+            ago(used.first_seconds),
+            ago(used.last_seconds),
+            used.user
         );
+        push(out, "deprecated", &text);
     }
     for unused in &status.unused {
-        line("no effect", &format!(" {} {} ({})", unused.count, unused.what, unused.why));
+        push(out, "no effect", &format!(": {} {} ({})", unused.count, unused.what, unused.why));
     }
     for setting in &status.without_effect {
-        line("no effect", &format!(" {setting}"));
+        push(out, "no effect", &format!(": {setting}"));
     }
     for problem in &status.problems {
-        line("problem", &problem.what);
-        line("", &format!("fix: {}", problem.fix));
+        push(out, "problem", &problem.what);
+        push(out, "", &format!("fix: {}", problem.fix));
     }
-    out
 }
 
 #[cfg(test)]

@@ -2,8 +2,6 @@
 
 use std::fmt::Write;
 
-use clap::CommandFactory;
-
 use crate::files::files;
 use crate::language::BANNED_WORDS;
 
@@ -151,7 +149,7 @@ fn flags() -> String {
         }
     }
     let mut out = String::new();
-    let command = kube_lite::command_line::Cli::command();
+    let command = kube_lite::command_line::command();
     for subcommand in
         command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help")
     {

@@ -1,5 +1,5 @@
-//! Reports kinds and fields that are stored without effect: a warning on every write, and a list for
-//! `kube-lite status`.
+//! Kinds and fields that are stored without effect: every write of one returns a warning, and
+//! `kube-lite status` lists those in the store.
 
 mod ingress_classes;
 
@@ -26,15 +26,25 @@ pub(crate) fn warnings(kind: &Gvk, value: &Value, classes: &IngressClasses) -> V
     let mut out = Vec::new();
     if let Some(why) = no_effect(kind, value, classes) {
         let version = kind.api_version();
-        out.push(format!("{version} {}: stored, but not acted on yet: {why}", kind.kind));
+        out.push(format!("{version} {}: has no effect: {why}", kind.kind));
     }
     let found = unsupported::fields(kind, value);
     let shown = found.iter().take(WARNINGS_MAX);
-    out.extend(shown.map(|f| format!("{}: stored, but not acted on yet", f.shown())));
+    let effect = effect_of_fields(kind);
+    out.extend(shown.map(|f| format!("{}: not supported: {effect}", f.shown())));
     if let Some(more @ 1..) = found.len().checked_sub(WARNINGS_MAX) {
-        out.push(format!("{more} more fields: stored, but not acted on yet"));
+        out.push(format!("{more} more fields: not supported: {effect}"));
     }
     out
+}
+
+/// What an unsupported field of this kind causes: the node rejects pods with one.
+fn effect_of_fields(kind: &Gvk) -> &'static str {
+    match unsupported::pod_spec_path(kind) {
+        Some(_) if &*kind.kind == "Pod" => "this pod will not start",
+        Some(_) => "its pods will not start",
+        None => "it has no effect",
+    }
 }
 
 /// The signers that the certificate controller of this server implements.
@@ -119,8 +129,8 @@ fn uses(row: &Resource, value: &Value, classes: &IngressClasses) -> HashSet<(Str
     let whole = whole.map(|why| (name.clone(), why.to_owned()));
     let fields = unsupported::fields(&row.spec.gvk, value);
     let field = |f: unsupported::UnsupportedField| {
-        let why = "the field is stored, nothing reads it";
-        (format!("{name} {}", f.general()), why.to_owned())
+        let why = format!("not supported: {}", effect_of_fields(&row.spec.gvk));
+        (format!("{name} {}", f.general()), why)
     };
     whole.into_iter().chain(fields.into_iter().map(field)).collect()
 }
@@ -155,10 +165,8 @@ mod tests {
         for signer in ["kubernetes.io/legacy-unknown", "example.com/signer"] {
             assert_eq!(
                 request(signer),
-                [
-                    "certificates.k8s.io/v1 CertificateSigningRequest: stored, but not acted on yet: \
-                 this server runs no signer of that name"
-                ]
+                ["certificates.k8s.io/v1 CertificateSigningRequest: has no effect: \
+                 this server runs no signer of that name"]
             );
         }
     }
@@ -170,14 +178,14 @@ mod tests {
         assert_eq!(
             warnings(&ingress, &json!({}), &none),
             [
-                "networking.k8s.io/v1 Ingress: stored, but not acted on yet: no ingress controller is part of this server, and no IngressClass matches"
+                "networking.k8s.io/v1 Ingress: has no effect: no ingress controller is part of this server, and no IngressClass matches"
             ]
         );
         let job = Gvk::new("batch", "v1", "Job");
         let set = json!({"spec": {"template": {"spec": {"hostUsers": false}}}});
         assert_eq!(
             warnings(&job, &set, &none),
-            ["spec.template.spec.hostUsers: false: stored, but not acted on yet"]
+            ["spec.template.spec.hostUsers: false: not supported: its pods will not start"]
         );
         assert_eq!(warnings(&job, &json!({"spec": {}}), &none), Vec::<String>::new());
     }

@@ -8,10 +8,11 @@ use cluster::token::Secret;
 /// Datastore flags of a server.
 #[derive(Debug, Args, Clone, Default)]
 pub struct DatastoreArgs {
-    /// Use this datastore instead of the embedded store. A database with the schema of k3s: sqlite:///PATH,
-    /// postgres://USER:PASSWORD@HOST:PORT/DATABASE or mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE. An etcd, 3.4 or later:
-    /// https://HOST:PORT[,https://HOST:PORT...] or http://HOST:PORT. Only one server can use it at a time
-    /// [env: KUBE_LITE_DATASTORE_ENDPOINT]
+    /// Use this datastore instead of the embedded store. A database with the schema of k3s:
+    /// sqlite:///PATH, postgres://USER:PASSWORD@HOST:PORT/DATABASE or
+    /// mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE. An etcd, 3.4 or later:
+    /// https://HOST:PORT[,https://HOST:PORT...] or http://HOST:PORT. Only one server can use it at
+    /// a time [env: KUBE_LITE_DATASTORE_ENDPOINT]
     #[arg(long, value_name = "ENDPOINT", help_heading = "Datastore")]
     pub datastore_endpoint: Option<Secret>,
     #[command(flatten)]
@@ -35,11 +36,13 @@ pub struct DatastoreTlsArgs {
 /// Flags of `kube-lite migrate`.
 #[derive(Debug, Args, Clone)]
 pub struct MigrateArgs {
-    /// Source of the data: sqlite:///PATH, postgres://..., mysql://..., https://HOST:PORT[,...] of a running etcd, or the
-    /// path of a k3s data directory, a state.db, an etcd data directory or an etcd snapshot
+    /// Source of the data: sqlite:///PATH, postgres://..., mysql://..., https://HOST:PORT[,...] of
+    /// a running etcd, or the path of a k3s data directory, a state.db, an etcd data directory or
+    /// an etcd snapshot
     #[arg(long, value_name = "ENDPOINT|PATH")]
     pub from: Secret,
-    /// Data directory of the server to copy into; it must not have a store yet [env: KUBE_LITE_DATA_DIR]
+    /// Data directory of the server to copy into; it must not have a store yet [env:
+    /// KUBE_LITE_DATA_DIR]
     #[arg(long, short = 'd', value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     #[command(flatten)]

@@ -23,7 +23,8 @@ pub enum EncryptCommand {
     Enable(EncryptServerArgs),
     /// Store all Secrets unencrypted, existing ones too
     Disable(EncryptServerArgs),
-    /// Create a key on all servers, rewrite every Secret with it and remove the old key; resumes after an interruption
+    /// Create a key on all servers, rewrite every Secret with it and remove the old key; resumes
+    /// after an interruption
     RotateKeys(EncryptServerArgs),
     #[command(hide = true)]
     Prepare(OldArgs),

@@ -8,7 +8,8 @@ use clap::{Args, ValueEnum};
 /// Flags of servers and agents that do not concern the node.
 #[derive(Debug, Args, Clone)]
 pub struct GeneralArgs {
-    /// Configuration file; keys are flag names, drop-ins are <FILE>.d/*.yaml [env: KUBE_LITE_CONFIG_FILE]
+    /// Configuration file; keys are flag names, drop-ins are <FILE>.d/*.yaml [env:
+    /// KUBE_LITE_CONFIG_FILE]
     #[arg(
         long,
         short = 'c',
@@ -22,7 +23,7 @@ pub struct GeneralArgs {
     #[arg(long, short = 'd', value_name = "DIR", help_heading = "General")]
     pub data_dir: Option<PathBuf>,
     /// Turn on debug logging [env: KUBE_LITE_DEBUG]
-    #[arg(long, help_heading = "General", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, help_heading = "General")]
     pub debug: bool,
     /// Log level; 4 or more turns on debug logging
     #[arg(short = 'v', value_name = "N", default_value_t = 0, help_heading = "General")]
@@ -53,14 +54,16 @@ pub struct NodeArgs {
     /// Directory of local-path volumes [default: storage in the data directory]
     #[arg(long, value_name = "DIR", help_heading = "Node")]
     pub default_local_storage_path: Option<PathBuf>,
-    /// Network between nodes: auto, vxlan, host-gw, wireguard-native (encrypts) or none (another CNI plugin connects pods
-    /// and enforces network policies) [default: the server's, which is auto]
+    /// Network between nodes: auto, vxlan, host-gw, wireguard-native (encrypts) or none (another
+    /// CNI plugin connects pods and enforces network policies) [default: the server's, which is
+    /// auto]
     #[arg(long, value_name = "BACKEND", help_heading = "Node")]
     pub flannel_backend: Option<String>,
     /// Network interface for traffic between nodes [default: the one with the node's address]
     #[arg(long, value_name = "NAME", help_heading = "Node")]
     pub flannel_iface: Option<String>,
-    /// Mirrors, credentials and certificates of registries, in the format of k3s; reloaded when it changes
+    /// Mirrors, credentials and certificates of registries, in the format of k3s; reloaded when it
+    /// changes
     #[arg(
         long,
         value_name = "FILE",
@@ -69,7 +72,7 @@ pub struct NodeArgs {
     )]
     pub private_registry: PathBuf,
     /// Pull only from the configured mirrors, never from the registry itself
-    #[arg(long, help_heading = "Node", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, help_heading = "Node")]
     pub disable_default_registry_endpoint: bool,
     /// Time for pods to terminate when the machine shuts down; 0 disables graceful shutdown
     #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Node")]
@@ -80,20 +83,23 @@ pub struct NodeArgs {
     /// Use this CRI socket instead of kube-lite's own containerd
     #[arg(long, value_name = "SOCKET", help_heading = "Node")]
     pub container_runtime_endpoint: Option<String>,
-    /// Share shim processes between pods: saves memory, but a crash ends every pod of the shim; needs containerd 2.2
-    #[arg(long, help_heading = "Node", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    /// Share shim processes between pods: saves memory, but a crash ends every pod of the shim;
+    /// needs containerd 2.2
+    #[arg(long, help_heading = "Node")]
     pub grouped_shims: bool,
     /// resolv.conf for pods and the DNS forwarder [env: KUBE_LITE_RESOLV_CONF]
     #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf", help_heading = "Node")]
     pub resolv_conf: PathBuf,
-    /// Stricter defaults: anonymous requests see health and version only; namespaces without a Pod Security label enforce
-    /// `baseline`; seccomp is RuntimeDefault; CAP_NET_RAW is dropped; processes per pod, events and idle connections are
-    /// limited; Services take no external addresses; pods reach the API through its Service only, and kubelets, the store
-    /// and cloud metadata only if a NetworkPolicy allows it
+    /// Stricter defaults: anonymous requests see health and version only; namespaces without a Pod
+    /// Security label enforce `baseline`; seccomp is RuntimeDefault; CAP_NET_RAW is dropped;
+    /// processes per pod, events and idle connections are limited; Services take no external
+    /// addresses; pods reach the API through its Service only, and kubelets, the store and cloud
+    /// metadata only if a NetworkPolicy allows it
     #[arg(long, value_name = "NAME", value_enum, help_heading = "Hardening")]
     pub profile: Option<Profile>,
-    /// Do not start the node if kernel settings differ from the kubelet's defaults; kube-lite never changes them
-    #[arg(long, help_heading = "Hardening", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    /// Do not start the node if kernel settings differ from the kubelet's defaults; kube-lite never
+    /// changes them
+    #[arg(long, help_heading = "Hardening")]
     pub protect_kernel_defaults: bool,
     /// Kubelet root directory
     #[arg(

@@ -10,7 +10,7 @@ use cluster::token::Secret;
 #[command(next_help_heading = "S3")]
 pub struct S3Args {
     /// Also store snapshots in an S3 bucket; restores read from it
-    #[arg(long, alias = "s3", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, alias = "s3")]
     pub etcd_s3: bool,
     /// S3 endpoint: HOST, HOST:PORT or URL
     #[arg(long, alias = "s3-endpoint", value_name = "HOST", default_value = "s3.amazonaws.com")]
@@ -19,10 +19,10 @@ pub struct S3Args {
     #[arg(long, alias = "s3-endpoint-ca", value_name = "FILE")]
     pub etcd_s3_endpoint_ca: Option<PathBuf>,
     /// Do not verify the server's TLS certificate
-    #[arg(long, alias = "s3-skip-ssl-verify", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, alias = "s3-skip-ssl-verify")]
     pub etcd_s3_skip_ssl_verify: bool,
     /// Use HTTP without TLS
-    #[arg(long, alias = "s3-insecure", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, alias = "s3-insecure")]
     pub etcd_s3_insecure: bool,
     /// Access key [env: AWS_ACCESS_KEY_ID]
     #[arg(long, alias = "s3-access-key", value_name = "KEY")]
@@ -36,8 +36,8 @@ pub struct S3Args {
     /// Name of the bucket
     #[arg(long, alias = "s3-bucket", value_name = "NAME")]
     pub etcd_s3_bucket: Option<String>,
-    /// Bucket addressing: dns puts the bucket name into the host name, path into the URL path; auto: dns for
-    /// amazonaws.com, path otherwise
+    /// Bucket addressing: dns puts the bucket name into the host name, path into the URL path;
+    /// auto: dns for amazonaws.com, path otherwise
     #[arg(long, alias = "s3-bucket-lookup-type", value_enum, default_value_t = Lookup::Auto)]
     pub etcd_s3_bucket_lookup_type: Lookup,
     /// Region of the bucket

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 #[derive(Debug, Args, Clone)]
 pub struct SnapshotArgs {
     /// Disable scheduled snapshots
-    #[arg(long, help_heading = "Snapshots", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, help_heading = "Snapshots")]
     pub etcd_disable_snapshots: bool,
     /// Schedule of snapshots as a cron expression
     #[arg(long, value_name = "CRON", default_value = "0 */12 * * *", help_heading = "Snapshots")]
@@ -17,17 +17,19 @@ pub struct SnapshotArgs {
     /// Number of scheduled snapshots to keep; 0 keeps all
     #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Snapshots")]
     pub etcd_snapshot_retention: usize,
-    /// Directory of the snapshots; a directory other than the default must exist [default: server/db/snapshots in the data directory]
+    /// Directory of the snapshots; a directory other than the default must exist [default:
+    /// server/db/snapshots in the data directory]
     #[arg(long, value_name = "DIR", help_heading = "Snapshots")]
     pub etcd_snapshot_dir: Option<PathBuf>,
     /// Prefix of the snapshots' names
     #[arg(long, value_name = "NAME", default_value = "etcd-snapshot", help_heading = "Snapshots")]
     pub etcd_snapshot_name: String,
     /// Compress snapshots
-    #[arg(long, help_heading = "Snapshots", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long, help_heading = "Snapshots")]
     pub etcd_snapshot_compress: bool,
-    /// Remove all other members, make this server the only member of a new cluster with its own data, and exit [env: KUBE_LITE_CLUSTER_RESET]
-    #[arg(long, help_heading = "Snapshots", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    /// Remove all other members, make this server the only member of a new cluster with its own
+    /// data, and exit [env: KUBE_LITE_CLUSTER_RESET]
+    #[arg(long, help_heading = "Snapshots")]
     pub cluster_reset: bool,
     /// With --cluster-reset: restore this snapshot, or this data directory of etcd or k3s
     #[arg(long, value_name = "PATH", help_heading = "Snapshots")]
@@ -92,7 +94,7 @@ pub struct SaveArgs {
     #[arg(long, value_name = "NAME", default_value = "on-demand")]
     pub name: String,
     /// Compress the snapshot
-    #[arg(long = "etcd-snapshot-compress", visible_alias = "snapshot-compress", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    #[arg(long = "etcd-snapshot-compress", visible_alias = "snapshot-compress")]
     pub compress: bool,
 }
 

@@ -1,11 +1,11 @@
-//! Ends of lifetimes.
+//! Formats the expiration of tokens.
 
-/// `2026-11-22T18:00:00Z`: without fractions, as upstream's tokens have it.
+/// `2026-11-22T18:00:00Z`, without fractions, as in upstream's tokens.
 pub(super) fn rfc3339(at: jiff::Timestamp) -> String {
     jiff::Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }
 
-/// Time left until an end: `23h`, `59m`, `12s`; `<forever>` without one.
+/// Remaining time until `end`: `23h`, `59m`, `12s`; `<forever>` without one.
 pub(super) fn left(end: &str, now: jiff::Timestamp) -> String {
     if end.is_empty() {
         return "<forever>".into();
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_told_in_its_largest_unit() {
+    fn remaining_time_is_shown_in_its_largest_unit() {
         let now: jiff::Timestamp = "2026-06-01T00:00:00Z".parse().unwrap();
         for (end, want) in [
             ("", "<forever>"),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Condvar, Mutex};
 
-/// Bytes that wait to be written. Lines that do not fit are dropped.
+/// Maximum size of the queue in bytes. Lines that do not fit are dropped.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
 /// Capacity that the queue keeps once a burst is written.
 const QUEUE_BYTES_KEPT: usize = 8 << 10;
@@ -46,7 +46,8 @@ impl LogQueue {
         let queue = Self::default();
         let writer = queue.clone();
         let thread = std::thread::Builder::new().name("log".to_owned()).stack_size(STACK_BYTES);
-        // Without a thread every line is dropped; the runtime, which needs threads too, then says why.
+        // Without a thread every line is dropped; the runtime, which needs threads too, then says
+        // why.
         let _ = thread.spawn(move || writer.write_all_lines(sink));
         queue
     }
@@ -97,8 +98,8 @@ impl LogQueue {
     }
 }
 
-/// Writes `lines`, after a notice where `dropped` earlier ones are missing; the number of lines that
-/// remain without a notice.
+/// Writes `lines`, after a notice where `dropped` earlier ones are missing; the number of lines
+/// that remain without a notice.
 fn write_with_notice(sink: &mut impl Write, lines: &[u8], dropped: u64) -> u64 {
     if dropped > 0 {
         let now = jiff::Timestamp::now();
@@ -150,7 +151,8 @@ mod tests {
 
     /// A sink that reports what is written, and fails or blocks on demand.
     struct Sink {
-        /// The outcome of each write: an error, or success for `None` and once the sender is dropped.
+        /// The outcome of each write: an error, or success for `None` and once the sender is
+        /// dropped.
         next: Receiver<Option<io::ErrorKind>>,
         out: Output,
     }
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_reads_nothing_blocks_no_caller_and_holds_no_memory() {
+    fn a_blocked_reader_neither_blocks_callers_nor_grows_the_queue() {
         let (queue, sink, out) = queue();
         let line = [&[b'x'; 1023][..], b"\n"].concat();
         for _ in 0..2000 {

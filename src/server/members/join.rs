@@ -1,4 +1,5 @@
-//! A server that joins others: it is given what servers share, and asks to become a member of their store.
+//! A server that joins a cluster: it receives the files that all servers share and becomes a member
+//! of their store.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use settings::ClusterSettings;
 use store::{ClusterId, Members};
 
-use crate::error_catalogue::{DATA_DIR, OTHER_CLUSTER, Refusal};
+use crate::error_catalogue::{CommandError, DATA_DIR, OTHER_CLUSTER};
 use crate::join::{check_ca, check_clock, until_answered};
 use crate::machine::VERSION;
 use crate::server::config::{Config, JoinTarget};
 
-/// That a server has been given what servers share, and whose store it is a member of; written last.
+/// The record of a join: which store this server is a member of. Written after all shared files.
 pub(crate) const RECORD: &str = "server/member.json";
-/// What servers share: files below `server` in the data directory.
+/// The files that all servers share, relative to `server/` in the data directory.
 pub(crate) const SHARED: [&str; 12] = [
     "tls/server-ca.crt",
     "tls/server-ca.key",
@@ -33,81 +34,83 @@ pub(crate) const SHARED: [&str; 12] = [
     "tls/service.key",
     "tls/encryption.keys",
 ];
-/// Token files; who has only one of them has a link in place of the other.
+/// Token files. A cluster with one token has a link in place of the other file.
 pub(crate) const TOKENS: [&str; 2] = ["token", "agent-token"];
 
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct MemberRecord {
     store: String,
     server: String,
 }
 
-/// A server that has what servers share.
+/// The cluster whose shared files this server has received, and whose member it becomes.
 #[derive(Debug)]
-pub(crate) struct Entered<'a> {
+pub(crate) struct JoinedCluster<'a> {
     target: &'a JoinTarget,
     /// PEM of their CA.
     server_ca: String,
-    /// Whose store it is.
+    /// Identity of the store.
     pub(crate) store: ClusterId,
-    /// When that store was put in the place of another one.
+    /// When that store replaced another one, in seconds since the epoch; 0 if it never did.
     pub(crate) replaced_at: u64,
 }
 
-/// Asks the others once for what servers share. `None` for a server that joins nobody: by its flags, or because it has data
-/// of its own cluster already.
+/// Requests the shared files from `--server`, once. `None` if this server joins no cluster, because
+/// of its flags or because it has data of that cluster already.
 ///
 /// # Errors
-/// Data of another cluster; whatever the others say no to.
-pub(crate) async fn enter<'a>(
+/// The data directory belongs to another cluster, or the other servers reject the request.
+pub(crate) async fn receive_shared_files<'a>(
     config: &'a Config,
     settings: ClusterSettings,
     port: u16,
     shutdown: &Shutdown,
-) -> Result<Option<Entered<'a>>, Refusal> {
+) -> Result<Option<JoinedCluster<'a>>, CommandError> {
     let Some(target) = &config.join else { return Ok(None) };
     let data_dir = &config.machine.data_dir;
-    if let Some(store) = kept(data_dir, &target.token)? {
+    if let Some(store) = existing_membership(data_dir, &target.token)? {
         let server_ca = fs::read_to_string(&data_dir.join("server/tls/server-ca.crt"))
-            .map_err(|e| DATA_DIR.refuse(e))?;
+            .map_err(|e| DATA_DIR.error(e))?;
         let Some(store) = store else { return Ok(None) };
-        return Ok(Some(Entered { target, server_ca, store, replaced_at: 0 }));
+        return Ok(Some(JoinedCluster { target, server_ca, store, replaced_at: 0 }));
     }
-    let enter = ServerJoinRequest {
+    let request = ServerJoinRequest {
         name: config.machine.node_name.clone(),
         version: VERSION.to_owned(),
         settings,
         port,
     };
-    let (shared, server_ca) =
-        until_answered(shutdown, async || ask(&target.server, &target.token, &enter).await).await?;
-    let store = keep(data_dir, &target.server, &shared)?;
-    tracing::info!(server = %target.server, store = shared.store, "joining");
+    let (shared, server_ca) = until_answered(shutdown, async || {
+        request_shared_files(&target.server, &target.token, &request).await
+    })
+    .await?;
+    let store = write_shared_files(data_dir, &target.server, &shared)?;
+    tracing::info!(server = %target.server, store = shared.store, "members: joining the cluster");
     let replaced_at = shared.replaced_at;
-    Ok(Some(Entered { target, server_ca, store, replaced_at }))
+    Ok(Some(JoinedCluster { target, server_ca, store, replaced_at }))
 }
 
-/// What is here already: nothing, data of this cluster's first server, or (with the store's id) what a server was given that
-/// joined it.
+/// What the data directory has of the cluster: nothing, the data of its first server, or, with the
+/// identity of the store, those of a server that joined.
 ///
 /// # Errors
-/// Data of another cluster than the token's.
-#[expect(clippy::option_option, reason = "nothing here, a first server, a further one")]
-fn kept(data_dir: &Path, token: &Token) -> Result<Option<Option<ClusterId>>, Refusal> {
+/// The data belongs to another cluster than the token.
+#[expect(clippy::option_option, reason = "no data, a first server, a server that joined")]
+fn existing_membership(
+    data_dir: &Path,
+    token: &Token,
+) -> Result<Option<Option<ClusterId>>, CommandError> {
     let ca = data_dir.join("server/tls/server-ca.crt");
     let record = data_dir.join(RECORD);
-    // Without a store it enters anew, for the others' may be another one since.
+    // Without a store the server joins again: the cluster may have replaced its store since.
     let db = data_dir.join("server/db");
     let has_store =
-        store::has_store(&db).map_err(|e| DATA_DIR.refuse(format!("{}: {e}", db.display())))?;
+        store::has_store(&db).map_err(|e| DATA_DIR.error(format!("{}: {e}", db.display())))?;
     let store = if record.exists() && has_store {
-        let text = fs::read_to_string(&record).map_err(|e| DATA_DIR.refuse(e))?;
-        let record = serde_json::from_str::<Record>(&text).ok();
+        let text = fs::read_to_string(&record).map_err(|e| DATA_DIR.error(e))?;
+        let record = serde_json::from_str::<MemberRecord>(&text).ok();
         let store = record.and_then(|record| ClusterId::parse(&record.store)).ok_or_else(|| {
-            DATA_DIR.refuse(format!(
-                "{} does not say whose store this is",
-                data_dir.join(RECORD).display()
-            ))
+            DATA_DIR.error(format!("{} does not name the store", data_dir.join(RECORD).display()))
         })?;
         Some(store)
     } else if has_store && ca.exists() {
@@ -115,10 +118,10 @@ fn kept(data_dir: &Path, token: &Token) -> Result<Option<Option<ClusterId>>, Ref
     } else {
         return Ok(None);
     };
-    let pem = fs::read_to_string(&ca).map_err(|e| DATA_DIR.refuse(e))?;
+    let pem = fs::read_to_string(&ca).map_err(|e| DATA_DIR.error(e))?;
     let named = |hash: &String| base::pki::rotation::named(&pem, hash);
-    match token.ca_hash.as_ref().map(named).transpose().map_err(|e| DATA_DIR.refuse(e))? {
-        Some(named) if named.is_empty() => Err(OTHER_CLUSTER.refuse(format!(
+    match token.ca_hash.as_ref().map(named).transpose().map_err(|e| DATA_DIR.error(e))? {
+        Some(named) if named.is_empty() => Err(OTHER_CLUSTER.error(format!(
             "{} has the data of a server of another cluster than the token's",
             data_dir.display()
         ))),
@@ -126,10 +129,10 @@ fn kept(data_dir: &Path, token: &Token) -> Result<Option<Option<ClusterId>>, Ref
     }
 }
 
-async fn ask(
+async fn request_shared_files(
     server: &ServerAddress,
     token: &Token,
-    enter: &ServerJoinRequest,
+    request: &ServerJoinRequest,
 ) -> Result<(SharedFiles, String), Error> {
     let shown = join::fetch_ca(&Tcp, server).await?;
     let trusted = check_ca(token, server, &shown)?;
@@ -142,53 +145,54 @@ async fn ask(
         authorization: Some(&authorization),
         cert: None,
     };
-    let shared = servers::fetch_shared_files(party, enter).await?;
+    let shared = servers::fetch_shared_files(party, request).await?;
     let whole = SHARED.iter().all(|file| shared.files.contains_key(*file));
     let why = if !whole {
-        "what it shares is not all that a server needs"
+        "the answer lacks files that a server needs"
     } else if shared.files.get("tls/server-ca.crt").is_none_or(|ca| ca.0 != shown.pem) {
-        "it says another CA than it shows"
+        "its answer contains another CA than /cacerts"
     } else {
         return Ok((shared, shown.pem));
     };
     Err(Error::WrongCa { server: server.to_string(), why: why.into() })
 }
 
-/// Writes everything, the record last: a start that is interrupted before begins anew.
-fn keep(
+/// Writes the shared files and the record. The record is last, so that the next start repeats an
+/// interrupted join.
+fn write_shared_files(
     data_dir: &Path,
     server: &ServerAddress,
     shared: &SharedFiles,
-) -> Result<ClusterId, Refusal> {
-    let refuse = |e: &dyn std::fmt::Display| DATA_DIR.refuse(e);
+) -> Result<ClusterId, CommandError> {
+    let error = |e: &dyn std::fmt::Display| DATA_DIR.error(e);
     let store = ClusterId::parse(&shared.store)
-        .ok_or_else(|| refuse(&format!("{server} names the store {:?}", shared.store)))?;
+        .ok_or_else(|| error(&format!("{server} names the store {:?}", shared.store)))?;
     let directory = data_dir.join("server");
     for folder in ["", "tls", "tls/etcd"] {
-        fs::create_dir(&directory.join(folder), 0o700).map_err(|e| refuse(&e))?;
+        fs::create_dir(&directory.join(folder), 0o700).map_err(|e| error(&e))?;
     }
     for file in SHARED.iter().chain(&TOKENS) {
         let Some(content) = shared.files.get(*file) else { continue };
         let path: PathBuf = directory.join(file);
-        fs::write_atomic(&path, content.0.as_bytes(), 0o600).map_err(|e| refuse(&e))?;
+        fs::write_atomic(&path, content.0.as_bytes(), 0o600).map_err(|e| error(&e))?;
     }
-    let record = Record { store: shared.store.clone(), server: server.to_string() };
-    let text = serde_json::to_string_pretty(&record).map_err(|e| refuse(&e))?;
-    fs::write_atomic(&data_dir.join(RECORD), text.as_bytes(), 0o600).map_err(|e| refuse(&e))?;
+    let record = MemberRecord { store: shared.store.clone(), server: server.to_string() };
+    let text = serde_json::to_string_pretty(&record).map_err(|e| error(&e))?;
+    fs::write_atomic(&data_dir.join(RECORD), text.as_bytes(), 0o600).map_err(|e| error(&e))?;
     Ok(store)
 }
 
-impl Entered<'_> {
-    /// Becomes a member, unless it is one.
+impl JoinedCluster<'_> {
+    /// Becomes a member of the store, unless this server is one.
     ///
     /// # Errors
-    /// What the others say no to.
+    /// The other servers reject the request.
     pub(crate) async fn become_member(
         &self,
         members: &Members,
         address: &str,
         shutdown: &Shutdown,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CommandError> {
         if members.list().iter().any(|member| member.id == members.id()) {
             return Ok(());
         }

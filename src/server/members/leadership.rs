@@ -1,4 +1,4 @@
-//! What one server of a cluster does for all: the controllers and the scheduler run where the store is led from.
+//! Leadership: controllers and scheduler run on the server whose store member leads.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -12,16 +12,17 @@ use base::{Kind, Tasks};
 use client::Client;
 use store::Members;
 
-use super::{LOOK_INTERVAL, SILENT};
-use crate::server::adapters::BootstrapWriter;
+use super::{CHECK_INTERVAL, UNRESPONSIVE_AFTER};
+use crate::server::bootstrap_writer::BootstrapWriter;
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
 
-/// What runs where the store is led from must end within this time when another server leads.
-const GRACE: Duration = Duration::from_millis(700);
+/// How long the tasks of the leader may take to end when another server becomes the leader.
+const STEP_DOWN_GRACE: Duration = Duration::from_millis(700);
 
-/// Calls `begin` with a set of tasks of its own whenever this member leads, and ends that set when it does not any more.
-pub(crate) async fn follow(
+/// Calls `begin` with a new set of tasks whenever this member becomes the leader, and ends the set
+/// when it no longer is.
+pub(crate) async fn run_while_leading(
     members: Arc<Members>,
     tasks: Tasks,
     begin: impl Fn(&Tasks),
@@ -39,26 +40,27 @@ pub(crate) async fn follow(
             () = own.shutdown().requested() => {}
         }
         own.shutdown().request();
-        for name in own.drain(GRACE).await {
-            tracing::warn!(task = name, "did not stop in time");
+        for name in own.drain(STEP_DOWN_GRACE).await {
+            tracing::warn!(task = name, "leadership: task did not stop in time");
         }
         if tasks.shutdown().is_requested() {
             return Ok(());
         }
-        tracing::info!("another server leads, controllers and scheduler run there");
+        tracing::info!("leadership: another server leads and runs controllers and scheduler");
     }
 }
 
-/// Where upstream's Leases of its controllers and its scheduler are.
+/// Namespace of upstream's Leases of the controllers and the scheduler.
 const NAMESPACE: &str = "kube-system";
-/// Seconds for which a Lease says who leads, and after which it is renewed. Longer than upstream's 15 and 2: the store decides
-/// who leads, these only show it, and each renewal is a write to flash.
-const SHOWN: (i32, Duration) = (60, Duration::from_secs(20));
-/// The same of a server alone, which nobody else can follow.
-const SHOWN_ALONE: (i32, Duration) = (3600, Duration::from_secs(1200));
+/// Duration of a Lease in seconds, and interval of its renewal. Longer than upstream's 15 s and 2
+/// s: the store elects the leader, the Lease only displays it, and each renewal is a write to
+/// flash.
+const LEASE: (i32, Duration) = (60, Duration::from_secs(20));
+/// The same for a single server, which no other server can replace.
+const LEASE_OF_SINGLE_SERVER: (i32, Duration) = (3600, Duration::from_secs(1200));
 
-/// Shows in the Lease `name` that `holder` leads, for as long as `tasks` run.
-pub(crate) fn show(
+/// Names `holder` as the leader in the Lease `name` until `tasks` end.
+pub(crate) fn hold_lease(
     client: Client,
     name: &'static str,
     holder: String,
@@ -68,9 +70,10 @@ pub(crate) fn show(
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Request, "leader lease", async move {
         while !shutdown.is_requested() {
-            let (seconds, interval) = if members.list().len() > 1 { SHOWN } else { SHOWN_ALONE };
-            if let Err(error) = renew(&client, name, &holder, seconds).await {
-                tracing::debug!(%error, lease = name, "cannot renew");
+            let (seconds, interval) =
+                if members.list().len() > 1 { LEASE } else { LEASE_OF_SINGLE_SERVER };
+            if let Err(error) = renew_lease(&client, name, &holder, seconds).await {
+                tracing::debug!(%error, lease = name, "leadership: cannot renew the Lease");
             }
             tokio::select! {
                 () = base::clock::sleep(interval) => {}
@@ -82,7 +85,7 @@ pub(crate) fn show(
     });
 }
 
-async fn renew(
+async fn renew_lease(
     client: &Client,
     name: &str,
     holder: &str,
@@ -124,32 +127,32 @@ async fn renew(
     }
 }
 
-/// Publishes the addresses of the servers that answer, as the leader hears them. For as long as `tasks` run.
+/// Publishes the addresses of the servers that respond to the leader, until `tasks` end.
 pub(crate) fn publish(config: &Config, plane: &ControlPlane, tasks: &Tasks) {
     let (members, own) = (Arc::clone(&plane.members), config.advertise);
     let (shutdown, mut settings) = (tasks.shutdown().clone(), plane.published.clone());
     let writer = BootstrapWriter::new(plane.server.clone());
-    tasks.spawn(Kind::Request, "servers heard", async move {
+    tasks.spawn(Kind::Request, "server addresses", async move {
         let mut published = if members.list().len() > 1 { Vec::new() } else { vec![own] };
         while !shutdown.is_requested() {
-            let now = heard(&members, own);
+            let now = responsive_addresses(&members, own);
             if now != published {
                 settings.advertised.clone_from(&now);
                 match apiserver::bootstrap::publish(&writer, &settings).await {
                     Ok(()) => {
-                        tracing::info!(servers = ?now, "published");
+                        tracing::info!(servers = ?now, "leadership: published the addresses of the servers");
                         published.clone_from(&now);
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "the servers cannot be published, trying again")
+                        tracing::warn!(%error, "leadership: cannot publish the addresses of the servers, retrying")
                     }
                 }
             }
             let wait = async {
                 if members.list().len() > 1 || published != now {
-                    base::clock::sleep(LOOK_INTERVAL).await;
+                    base::clock::sleep(CHECK_INTERVAL).await;
                 } else {
-                    // Nobody can fall silent.
+                    // A single server cannot become unresponsive.
                     members.changed().await;
                 }
             };
@@ -162,10 +165,10 @@ pub(crate) fn publish(config: &Config, plane: &ControlPlane, tasks: &Tasks) {
     });
 }
 
-fn heard(members: &Members, own: IpAddr) -> Vec<IpAddr> {
-    let heard = members.responsive(SILENT).unwrap_or_default();
+fn responsive_addresses(members: &Members, own: IpAddr) -> Vec<IpAddr> {
+    let responsive = members.responsive(UNRESPONSIVE_AFTER).unwrap_or_default();
     let host = |address: &str| address.parse::<SocketAddr>().ok().map(|address| address.ip());
-    let others = members.list().into_iter().filter(|member| heard.contains(&member.id));
+    let others = members.list().into_iter().filter(|member| responsive.contains(&member.id));
     let mut all: Vec<IpAddr> = others.filter_map(|member| host(&member.address)).collect();
     all.push(own);
     all.sort();

@@ -1,4 +1,5 @@
-//! A server whose Node is deleted leaves the store, as with k3s: who is lost for good is removed by `kubectl delete node`.
+//! A server whose Node is deleted leaves the store, as in k3s: `kubectl delete node` removes a
+//! server that is permanently lost.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -12,26 +13,26 @@ use serde_json::{Value, json};
 use store::Members;
 use tokio::sync::mpsc;
 
-use super::{LOOK_INTERVAL, SILENT};
+use super::{CHECK_INTERVAL, UNRESPONSIVE_AFTER};
 
-/// Which member the server on a Node is, 16 hex characters.
+/// Annotation with the id of the member that runs on a Node, 16 hex characters.
 const ANNOTATION: &str = "kube-lite.io/member";
-/// Changes of Nodes that wait; one that is lost comes with the next change of its Node.
-const NEWS_MAX: usize = 256;
+/// Events in the queue. An event that does not fit is repeated by the next change of its Node.
+const EVENTS_MAX: usize = 256;
 
-/// What a change of a Node means.
+/// What a change of a Node means for the members.
 #[derive(Debug, PartialEq, Eq)]
-enum News {
-    /// This server's Node does not say whose member it is.
+enum NodeEvent {
+    /// This server's Node lacks the annotation with its member.
     Unmarked,
-    /// A member has a Node.
-    There(u64),
-    /// Its Node was deleted.
+    /// The member has a Node.
+    Present(u64),
+    /// The Node of the member was deleted.
     Deleted(u64),
 }
 
 /// This server's own Node.
-pub(crate) struct Own {
+pub(crate) struct OwnNode {
     /// Its name.
     pub(crate) name: String,
     /// Acts as the node.
@@ -45,74 +46,77 @@ fn member_of(node: &Object) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
-fn news(change: &Change, own: Option<&str>, id: u64) -> Option<News> {
+fn node_event(change: &Change, own: Option<&str>, id: u64) -> Option<NodeEvent> {
     match change {
-        Change::Deleted(node) => member_of(node).map(News::Deleted),
+        Change::Deleted(node) => member_of(node).map(NodeEvent::Deleted),
         Change::Added(node) | Change::Updated { new: node, .. } => match member_of(node) {
             Some(member) if member == id || own != Some(&*node.key.name) => {
-                Some(News::There(member))
+                Some(NodeEvent::Present(member))
             }
-            _ if own == Some(&*node.key.name) => Some(News::Unmarked),
+            _ if own == Some(&*node.key.name) => Some(NodeEvent::Unmarked),
             _ => None,
         },
     }
 }
 
-/// Says on this server's Node which member it is, and removes members whose Node was deleted once they are silent, where the
-/// store is led from.
+/// Annotates this server's Node with its member. On the leader, removes members whose Node was
+/// deleted once they no longer respond.
 pub(crate) fn follow(
     members: &Arc<Members>,
     informers: &Informers,
-    own: Option<Own>,
+    own: Option<OwnNode>,
     tasks: &Tasks,
 ) {
-    let (sender, mut waiting) = mpsc::channel(NEWS_MAX);
+    let (sender, mut waiting) = mpsc::channel(EVENTS_MAX);
     let (id, name) = (members.id(), own.as_ref().map(|own| own.name.clone()));
     informers.of::<Node>().on_change(move |change| {
-        if let Some(news) = news(change, name.as_deref(), id) {
-            // See NEWS_MAX.
-            let _ = sender.try_send(news);
+        if let Some(node_event) = node_event(change, name.as_deref(), id) {
+            // A full queue drops the event, see `EVENTS_MAX`.
+            let _ = sender.try_send(node_event);
         }
     });
     let (members, shutdown) = (Arc::clone(members), tasks.shutdown().clone());
     tasks.spawn(Kind::Critical, "members' nodes", async move {
-        let mut gone = BTreeSet::new();
+        let mut deleted = BTreeSet::new();
         loop {
-            let news = tokio::select! {
-                news = waiting.recv() => news,
-                () = base::clock::sleep(LOOK_INTERVAL), if !gone.is_empty() => None,
+            let node_event = tokio::select! {
+                node_event = waiting.recv() => node_event,
+                () = base::clock::sleep(CHECK_INTERVAL), if !deleted.is_empty() => None,
                 () = shutdown.requested() => return Ok::<(), Infallible>(()),
             };
-            match news {
-                Some(News::Unmarked) => mark(own.as_ref(), id).await,
-                Some(News::There(member)) => drop(gone.remove(&member)),
-                Some(News::Deleted(member)) if member != id => drop(gone.insert(member)),
+            match node_event {
+                Some(NodeEvent::Unmarked) => annotate(own.as_ref(), id).await,
+                Some(NodeEvent::Present(member)) => drop(deleted.remove(&member)),
+                Some(NodeEvent::Deleted(member)) if member != id => drop(deleted.insert(member)),
                 _ => {}
             }
-            remove(&members, &mut gone).await;
+            remove_deleted(&members, &mut deleted).await;
         }
     });
 }
 
-async fn mark(own: Option<&Own>, id: u64) {
+async fn annotate(own: Option<&OwnNode>, id: u64) {
     let Some(own) = own else { return };
     let patch = json!({"metadata": {"annotations": {ANNOTATION: format!("{id:016x}")}}});
     let marked = own.client.patch::<Node>("", &own.name, "", &Patch::Merge(&patch)).await;
     if let Err(error) = marked {
-        tracing::warn!(%error, node = own.name, "the Node cannot say which member of the store is there");
+        tracing::warn!(%error, node = own.name, "members: cannot annotate the Node");
     }
 }
 
-async fn remove(members: &Members, gone: &mut BTreeSet<u64>) {
+async fn remove_deleted(members: &Members, deleted: &mut BTreeSet<u64>) {
     let listed: BTreeSet<u64> = members.list().into_iter().map(|member| member.id).collect();
-    gone.retain(|id| listed.contains(id));
-    // On a member that does not lead nobody is known to be silent.
-    let Some(heard) = members.responsive(SILENT).filter(|_| !gone.is_empty()) else { return };
-    for id in gone.difference(&heard) {
+    deleted.retain(|id| listed.contains(id));
+    // Only the leader knows which members respond.
+    let Some(responsive) = members.responsive(UNRESPONSIVE_AFTER).filter(|_| !deleted.is_empty())
+    else {
+        return;
+    };
+    for id in deleted.difference(&responsive) {
         let member = format!("{id:016x}");
         match members.remove(*id).await {
-            Ok(()) => tracing::info!(member, "its Node was deleted, it is no member any more"),
-            Err(error) => tracing::warn!(member, %error, "cannot be removed, trying again"),
+            Ok(()) => tracing::info!(member, "members: removed, its Node was deleted"),
+            Err(error) => tracing::warn!(member, %error, "members: cannot remove, retrying"),
         }
     }
 }
@@ -131,18 +135,18 @@ mod tests {
     }
 
     #[test]
-    fn nodes_tell_which_members_are_there_and_which_are_gone() {
-        let seen = |change| news(&change, Some("a"), 0x1f);
-        assert_eq!(seen(Change::Added(node("a", None))), Some(News::Unmarked));
-        // Of a server that was made anew under its old name.
-        assert_eq!(seen(Change::Added(node("a", Some("2f")))), Some(News::Unmarked));
+    fn node_changes_map_to_members_with_and_without_a_node() {
+        let event = |change| node_event(&change, Some("a"), 0x1f);
+        assert_eq!(event(Change::Added(node("a", None))), Some(NodeEvent::Unmarked));
+        // A server that was created again under its former name.
+        assert_eq!(event(Change::Added(node("a", Some("2f")))), Some(NodeEvent::Unmarked));
         assert_eq!(
-            seen(Change::Added(node("a", Some("000000000000001f")))),
-            Some(News::There(0x1f))
+            event(Change::Added(node("a", Some("000000000000001f")))),
+            Some(NodeEvent::Present(0x1f))
         );
-        assert_eq!(seen(Change::Added(node("b", Some("2f")))), Some(News::There(0x2f)));
-        assert_eq!(seen(Change::Added(node("b", None))), None);
-        assert_eq!(seen(Change::Deleted(node("b", Some("2f")))), Some(News::Deleted(0x2f)));
-        assert_eq!(seen(Change::Deleted(node("b", Some("no")))), None);
+        assert_eq!(event(Change::Added(node("b", Some("2f")))), Some(NodeEvent::Present(0x2f)));
+        assert_eq!(event(Change::Added(node("b", None))), None);
+        assert_eq!(event(Change::Deleted(node("b", Some("2f")))), Some(NodeEvent::Deleted(0x2f)));
+        assert_eq!(event(Change::Deleted(node("b", Some("no")))), None);
     }
 }

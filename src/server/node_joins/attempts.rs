@@ -1,4 +1,5 @@
-//! Failed attempts to join, counted by address, so that guessing and misconfigured machines cost little.
+//! Failed attempts to join, counted by address, so that guessing and misconfigured machines cost
+//! little.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,18 +9,19 @@ use base::clock;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Failures of one address within [`WINDOW`]; a machine that its service manager starts again and again stays below.
+/// Maximum number of failures of one address within [`WINDOW`]; a machine that its service manager
+/// restarts stays below.
 const FAILURES_MAX: u32 = 20;
-/// So long a failure counts.
+/// How long a failure counts.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses kept; the oldest make room.
+/// Maximum number of addresses; the oldest is dropped.
 const ADDRESSES_MAX: usize = 1024;
 
-/// Begin of the window and failures in it, by address.
+/// Start of the window and number of failures in it, by address.
 #[derive(Default)]
-pub(super) struct Attempts(Mutex<HashMap<IpAddr, (Instant, u32)>>);
+pub(super) struct FailedAttempts(Mutex<HashMap<IpAddr, (Instant, u32)>>);
 
-/// One subscriber has a whole /64.
+/// The key of an address: one IPv6 subscriber has a whole /64.
 fn key(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
@@ -27,8 +29,8 @@ fn key(address: IpAddr) -> IpAddr {
     }
 }
 
-impl Attempts {
-    /// Notes a failure.
+impl FailedAttempts {
+    /// Counts a failure.
     pub(super) fn failed(&self, from: IpAddr) {
         self.failed_at(from, clock::now());
     }
@@ -49,7 +51,7 @@ impl Attempts {
         entry.1 = entry.1.saturating_add(1);
     }
 
-    /// Whether the address has to wait.
+    /// Whether the address has failed too often.
     pub(super) fn is_blocked(&self, from: IpAddr) -> bool {
         self.is_blocked_at(from, clock::now())
     }
@@ -67,7 +69,7 @@ mod tests {
 
     #[test]
     fn an_address_that_fails_too_often_waits_a_minute_and_others_do_not() {
-        let (attempts, now) = (Attempts::default(), clock::now());
+        let (attempts, now) = (FailedAttempts::default(), clock::now());
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         for _ in 0..FAILURES_MAX {
             assert!(!attempts.is_blocked_at(ip("2001:db8::1"), now));

@@ -1,4 +1,4 @@
-//! Whose a node name is: kept as a hash of the machine's password in a Secret beside the Node.
+//! Ownership of node names: a Secret per name with the hash of the machine's password, as in k3s.
 
 use std::time::Duration;
 
@@ -12,74 +12,74 @@ use cluster::password::{self, Claim, NameRecord, secret_name};
 use cluster::token::Secret;
 use tokio::sync::mpsc;
 
-use super::taken;
+use super::name_taken;
 
-/// Where the Secrets are.
+/// Namespace of the Secrets.
 const NAMESPACE: &str = "kube-system";
-/// Their type.
+/// Type of the Secrets.
 const TYPE: &str = "kube-lite.io/node-password";
-/// Their one key.
+/// The only key in a Secret.
 const KEY: &str = "hash";
-/// Two machines at once: the second looks again.
+/// Attempts of a claim that conflicts with concurrent ones.
 const TRIES_MAX: usize = 5;
-/// Deletions of Nodes waiting for their Secrets' deletion; beyond, the grace of a claim decides.
+/// Deleted Nodes in the queue. A name that does not fit is free again once its claim expires.
 const DELETED_MAX: usize = 1024;
 
-fn refused(error: Error) -> Status {
+fn status_of(error: Error) -> Status {
     match error {
         Error::Api(status) => *status,
         other => Status::internal(&other.to_string()),
     }
 }
 
-fn absent<T>(found: Result<T, Error>) -> Result<Option<T>, Status> {
+fn if_found<T>(found: Result<T, Error>) -> Result<Option<T>, Status> {
     match found {
         Ok(object) => Ok(Some(object)),
         Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(refused(error)),
+        Err(error) => Err(status_of(error)),
     }
 }
 
-fn stored(secret: &SecretObject) -> Option<String> {
+fn password_hash(secret: &SecretObject) -> Option<String> {
     String::from_utf8(secret.data.as_ref()?.get(KEY)?.0.clone()).ok()
 }
 
 fn age(secret: &SecretObject) -> Duration {
-    let Some(made) = &secret.metadata.creation_timestamp else { return Duration::MAX };
-    let made = u64::try_from(made.0.as_second()).unwrap_or_default();
-    base::clock::unix_time().saturating_sub(Duration::from_secs(made))
+    let Some(created) = &secret.metadata.creation_timestamp else { return Duration::MAX };
+    let created = u64::try_from(created.0.as_second()).unwrap_or_default();
+    base::clock::unix_time().saturating_sub(Duration::from_secs(created))
 }
 
 /// Claims a name for the machine with this password.
 ///
 /// # Errors
-/// 403 when it is another machine's; what the API says when it cannot be found out.
+/// 403 if another machine has the name; otherwise errors of the API.
 pub(crate) async fn claim(client: &Client, node: &str, password: &Secret) -> Result<(), Status> {
     let name = secret_name(node);
     for _ in 0..TRIES_MAX {
-        let there = absent(client.get::<SecretObject>(NAMESPACE, &name).await)?;
-        let node_exists = absent(client.get::<Node>("", node).await)?.is_some();
-        let hash = there.as_ref().map(|secret| stored(secret).unwrap_or_default());
+        let existing = if_found(client.get::<SecretObject>(NAMESPACE, &name).await)?;
+        let node_exists = if_found(client.get::<Node>("", node).await)?.is_some();
+        let hash = existing.as_ref().map(|secret| password_hash(secret).unwrap_or_default());
         let known =
-            NameRecord { stored: hash.as_deref().zip(there.as_ref().map(age)), node_exists };
+            NameRecord { stored: hash.as_deref().zip(existing.as_ref().map(age)), node_exists };
         match password::claim(known, password) {
             Claim::Own => return Ok(()),
             Claim::Refuse => {
-                return Err(taken(
+                return Err(name_taken(
                     node,
                     "another machine has joined with it and another node password",
                 ));
             }
             Claim::Take => {}
         }
-        if let Some(old) = &there {
+        if let Some(old) = &existing {
             let options = DeleteOptions {
                 resource_version: old.metadata.resource_version.clone(),
                 ..DeleteOptions::default()
             };
             match client.delete::<SecretObject>(NAMESPACE, &name, &options).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => {
-                    return Err(refused(error));
+                    return Err(status_of(error));
                 }
                 _ => {}
             }
@@ -99,7 +99,7 @@ pub(crate) async fn claim(client: &Client, node: &str, password: &Secret) -> Res
         match client.create(NAMESPACE, &secret).await {
             Ok(_) => return Ok(()),
             Err(error) if error.is_already_exists() => {}
-            Err(error) => return Err(refused(error)),
+            Err(error) => return Err(status_of(error)),
         }
     }
     Err(Status::failure(
@@ -109,17 +109,17 @@ pub(crate) async fn claim(client: &Client, node: &str, password: &Secret) -> Res
     ))
 }
 
-/// Frees a name whatever machine claimed it; one that nobody has claimed is fine.
+/// Releases a name, whether a machine has claimed it or not.
 ///
 /// # Errors
-/// What the API says.
-pub(crate) async fn free(client: &Client, node: &str) -> Result<(), Status> {
+/// Errors of the API.
+pub(crate) async fn release(client: &Client, node: &str) -> Result<(), Status> {
     let options = DeleteOptions::default();
     let freed = client.delete::<SecretObject>(NAMESPACE, &secret_name(node), &options).await;
-    absent(freed).map(drop)
+    if_found(freed).map(drop)
 }
 
-/// Frees the names of Nodes that are deleted.
+/// Releases the names of deleted Nodes.
 pub(super) fn follow(client: &Client, informers: &Informers, tasks: &Tasks) {
     let (sender, mut deleted) = mpsc::channel::<String>(DELETED_MAX);
     informers.of::<Node>().on_change(move |change| {
@@ -139,9 +139,9 @@ pub(super) fn follow(client: &Client, informers: &Informers, tasks: &Tasks) {
             let freed =
                 client.delete::<SecretObject>(NAMESPACE, &secret_name(&node), &options).await;
             match freed {
-                Ok(()) => tracing::info!(node, "the name is free again"),
+                Ok(()) => tracing::info!(node, "joins: released the node name"),
                 Err(error) if error.is_not_found() => {}
-                Err(error) => tracing::warn!(node, %error, "the name is not free for five minutes"),
+                Err(error) => tracing::warn!(node, %error, "joins: cannot release the node name, it expires in five minutes"),
             }
         }
     });

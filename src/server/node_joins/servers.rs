@@ -1,4 +1,4 @@
-//! What servers that join are answered: what all servers share, and their place in the store.
+//! PeerService to servers that join: the shared files, and membership in the store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,42 +12,43 @@ use cluster::join::servers::{
 use settings::ClusterSettings;
 use store::{Members, StoreError};
 
-use super::{refuse, skew};
+use super::{failure, skew};
 use crate::machine::VERSION;
-use crate::server::members::Listener;
+use crate::server::members::PeerListener;
 use crate::server::members::join::{SHARED, TOKENS};
 
-/// The store's side of joining.
-pub(crate) struct Store {
-    /// Who its members are.
+/// Admits servers as members of the store.
+pub(crate) struct MemberAdmission {
+    /// Members of the store.
     pub(crate) members: Arc<Members>,
-    /// Where they hear this one.
-    pub(crate) listener: Arc<Listener>,
-    /// Of this server.
+    /// Listener for other members; bound by the first join.
+    pub(crate) listener: Arc<PeerListener>,
+    /// Data directory of this server.
     pub(crate) data_dir: PathBuf,
-    /// When its store was put in the place of another one.
+    /// When the store replaced another one, in seconds since the epoch; 0 if it never did.
     pub(crate) replaced_at: u64,
     /// Port of the API.
     pub(crate) port: u16,
-    /// The cluster is in a database, which one server uses.
+    /// Whether the cluster is in an external datastore, which one server uses.
     pub(crate) external: bool,
 }
 
-impl Store {
-    /// What servers share, for one that fits.
+impl MemberAdmission {
+    /// The shared files, for a server with the same version and settings.
     ///
     /// # Errors
-    /// 403 for another version, 400 for other settings; 500 when a file or the port for servers cannot be used.
+    /// 403 for another version, 400 for other settings, 500 if a file or the port for servers
+    /// cannot be used.
     pub(super) async fn shared(
         &self,
         settings: &ClusterSettings,
         enter: &ServerJoinRequest,
     ) -> Result<SharedFiles, Status> {
         skew::check(VERSION, &enter.version)
-            .map_err(|why| refuse(403, reason::VERSION_SKEW, why))?;
+            .map_err(|e| failure(403, reason::VERSION_SKEW, e.to_string()))?;
         if self.external {
             let why = "this cluster is in an external datastore (--datastore-endpoint), which one server uses: servers join where the embedded store is";
-            return Err(refuse(400, reason::BAD_REQUEST, why.to_owned()));
+            return Err(failure(400, reason::BAD_REQUEST, why.to_owned()));
         }
         let mut differ: Vec<String> =
             settings.differences(&enter.settings).into_iter().map(str::to_owned).collect();
@@ -59,20 +60,20 @@ impl Store {
                 "settings that all servers of a cluster have in common differ: {}; start the new server with the flags of this one",
                 differ.join(", ")
             );
-            return Err(refuse(400, reason::BAD_REQUEST, why));
+            return Err(failure(400, reason::BAD_REQUEST, why));
         }
-        // It would be given CAs that this server has no more after its next start.
+        // The joining server would receive CAs that this server replaces at its next start.
         if cluster::rotation::is_pending(&self.data_dir) {
-            let why = "a change of the CAs waits for this server's next start; restart kube-lite on it first";
-            return Err(refuse(400, reason::BAD_REQUEST, why));
+            let why = "new CAs take effect at the next start of this server; restart kube-lite on it first";
+            return Err(failure(400, reason::BAD_REQUEST, why));
         }
-        self.listener.ensure().await.map_err(|refusal| Status::internal(&refusal.particulars))?;
+        self.listener.ensure_bound().await.map_err(|error| Status::internal(&error.particulars))?;
         let data_dir = self.data_dir.clone();
         let files = base::tasks::blocking(move || read(&data_dir)).await;
         let files = files.map_err(|e| e.to_string()).and_then(|f| f.map_err(|e| e.to_string()));
         let files = files.map_err(|error| {
-            tracing::error!(error, "servers cannot join");
-            Status::internal("the server cannot read what servers share, its log says why")
+            tracing::error!(error, "joins: cannot read the shared files");
+            Status::internal("the server cannot read the shared files, see its log")
         })?;
         let store = self.members.cluster().to_string();
         Ok(SharedFiles { store, replaced_at: self.replaced_at, files })
@@ -81,28 +82,28 @@ impl Store {
     /// Adds a member.
     ///
     /// # Errors
-    /// 400 for one that cannot be, 503 without a leader.
+    /// 400 for an invalid member, 503 without a leader.
     pub(super) async fn add(&self, ask: &AddMemberRequest) -> Result<AddMemberResponse, Status> {
-        let bad = |why: String| refuse(400, reason::BAD_REQUEST, why);
+        let bad = |why: String| failure(400, reason::BAD_REQUEST, why);
         let own = self.members.cluster().to_string();
         if ask.store != own {
             return Err(bad(format!("this is the store {own}, not {}", ask.store)));
         }
         let id = u64::from_str_radix(&ask.id, 16)
-            .map_err(|_| bad(format!("{:?} is no id of a member", ask.id)))?;
+            .map_err(|_| bad(format!("{:?} is not a member id", ask.id)))?;
         if ask.address.parse::<std::net::SocketAddr>().is_err() {
-            return Err(bad(format!("{:?} is no address of a member", ask.address)));
+            return Err(bad(format!("{:?} is not a member address", ask.address)));
         }
         self.members.add(id, &ask.address).await.map_err(|error| match error {
             StoreError::Invalid(why) => bad(why),
-            error => refuse(503, "ServiceUnavailable", error.to_string()),
+            error => failure(503, "ServiceUnavailable", error.to_string()),
         })?;
-        tracing::info!(member = ask.id, address = ask.address, "a server joined");
+        tracing::info!(member = ask.id, address = ask.address, "joins: added a server as a member");
         Ok(AddMemberResponse {})
     }
 }
 
-/// The files. A token that is a link to the other one is left away.
+/// The shared files. A token file that is a link to the other one is left out.
 fn read(data_dir: &Path) -> std::io::Result<BTreeMap<String, Content>> {
     let directory = data_dir.join("server");
     let mut files = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Which versions of nodes a server takes: Kubernetes' version skew policy.
+//! The versions of nodes that a server accepts: Kubernetes' version skew policy.
 
 /// Minor versions that a kubelet may be behind its API server (kubernetes.io, Version Skew Policy).
 const BEHIND_MAX: u32 = 3;
@@ -9,23 +9,38 @@ fn parse(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+/// Why a node may not join a server.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SkewError {
+    /// A text that is not a version.
+    #[error("{0:?} is no version such as v1.37.1")]
+    Malformed(String),
+    /// The node is newer than the server.
+    #[error("the agent has version {node}, which is newer than the server's, {server}")]
+    Newer { node: String, server: String },
+    /// The node is too old for the server.
+    #[error(
+        "the agent has version {node}, which is more than {BEHIND_MAX} minor versions older than \
+         the server's, {server}"
+    )]
+    TooOld { node: String, server: String },
+}
+
 /// Whether a node of version `node` may join a server of version `server`.
 ///
 /// # Errors
 /// Why not, with both versions.
-pub(super) fn check(server: &str, node: &str) -> Result<(), String> {
-    let unknown = |which: &str| format!("{which:?} is no version such as v1.37.1");
-    let (major, minor) = parse(server).ok_or_else(|| unknown(server))?;
-    let (node_major, node_minor) = parse(node).ok_or_else(|| unknown(node))?;
-    if (node_major, node_minor) > (major, minor) {
-        return Err(format!(
-            "the agent has version {node}, which is newer than the server's, {server}"
-        ));
+pub(super) fn check(server: &str, node: &str) -> Result<(), SkewError> {
+    let parse = |text: &str| parse(text).ok_or_else(|| SkewError::Malformed(text.to_owned()));
+    let (major, minor) = parse(server)?;
+    let (node_major, node_minor) = parse(node)?;
+    let (newer, too_old) = ((node_major, node_minor) > (major, minor), node_major != major);
+    let (node, server) = (node.to_owned(), server.to_owned());
+    if newer {
+        return Err(SkewError::Newer { node, server });
     }
-    if node_major != major || minor - node_minor > BEHIND_MAX {
-        return Err(format!(
-            "the agent has version {node}, which is more than {BEHIND_MAX} minor versions older than the server's, {server}"
-        ));
+    if too_old || minor - node_minor > BEHIND_MAX {
+        return Err(SkewError::TooOld { node, server });
     }
     Ok(())
 }
@@ -43,14 +58,19 @@ mod tests {
             assert_eq!(check(server, node), Ok(()), "{node}");
         }
         assert_eq!(
-            check(server, "v1.38.0").unwrap_err(),
+            check(server, "v1.38.0").unwrap_err().to_string(),
             "the agent has version v1.38.0, which is newer than the server's, v1.37.1+kubelite.0.1.0"
         );
-        assert!(check(server, "v1.33.9").unwrap_err().contains("more than 3 minor versions older"));
-        assert!(check(server, "v2.0.0").unwrap_err().contains("newer"));
-        assert!(check("v2.1.0", "v1.37.1").unwrap_err().contains("older"));
+        assert!(
+            check(server, "v1.33.9")
+                .unwrap_err()
+                .to_string()
+                .contains("more than 3 minor versions older")
+        );
+        assert!(matches!(check(server, "v2.0.0"), Err(SkewError::Newer { .. })));
+        assert!(matches!(check("v2.1.0", "v1.37.1"), Err(SkewError::TooOld { .. })));
         for bad in ["", "1.37.1", "v1", "vx.y"] {
-            assert!(check(server, bad).unwrap_err().contains("is no version"), "{bad}");
+            assert_eq!(check(server, bad), Err(SkewError::Malformed(bad.to_owned())), "{bad}");
         }
     }
 }

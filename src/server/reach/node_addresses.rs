@@ -1,4 +1,4 @@
-//! Which node an address belongs to: a small map, kept as nodes come and go.
+//! Maps addresses of nodes and pods to the name of their node.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use cluster::tunnel::allow::Block;
 use serde::Deserialize;
 
-/// What is read of a Node.
+/// The fields of a Node that the map reads.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct Place {
+pub(super) struct NodeRecord {
     spec: Spec,
     status: Status,
 }
@@ -37,22 +37,26 @@ struct Address {
 }
 
 #[derive(Default)]
-pub(super) struct Places {
-    known: HashMap<Arc<str>, Place>,
+pub(super) struct NodeIndex {
+    known: HashMap<Arc<str>, NodeRecord>,
     hosts: HashMap<String, Arc<str>>,
     blocks: HashMap<Block, Arc<str>>,
-    /// Lengths of the blocks, each with how many there are.
+    /// Number of blocks by prefix length.
     lengths: HashMap<u8, usize>,
 }
 
-/// A host as it is compared: addresses in their one form, names in lower case.
-fn normal(host: &str) -> String {
+/// The form in which hosts are compared: canonical addresses, names in lower case.
+fn normalize(host: &str) -> String {
     host.parse::<IpAddr>().map_or_else(|_| host.to_lowercase(), |ip| ip.to_canonical().to_string())
 }
 
-impl Place {
+impl NodeRecord {
     fn hosts(&self) -> impl Iterator<Item = String> {
-        self.status.addresses.iter().filter(|a| !a.address.is_empty()).map(|a| normal(&a.address))
+        self.status
+            .addresses
+            .iter()
+            .filter(|a| !a.address.is_empty())
+            .map(|a| normalize(&a.address))
     }
 
     fn blocks(&self) -> impl Iterator<Item = Block> {
@@ -62,34 +66,34 @@ impl Place {
     }
 }
 
-impl Places {
-    /// A node is new or has changed.
-    pub(super) fn put(&mut self, node: &str, place: Place) {
-        if self.known.get(node) == Some(&place) {
+impl NodeIndex {
+    /// Adds a node or replaces its record.
+    pub(super) fn put(&mut self, node: &str, record: NodeRecord) {
+        if self.known.get(node) == Some(&record) {
             return;
         }
         self.remove(node);
         let name: Arc<str> = node.into();
-        for host in place.hosts() {
+        for host in record.hosts() {
             self.hosts.insert(host, Arc::clone(&name));
         }
-        for block in place.blocks() {
+        for block in record.blocks() {
             if self.blocks.insert(block, Arc::clone(&name)).is_none() {
                 *self.lengths.entry(block.prefix()).or_default() += 1;
             }
         }
-        self.known.insert(name, place);
+        self.known.insert(name, record);
     }
 
-    /// A node is gone.
+    /// Removes a node.
     pub(super) fn remove(&mut self, node: &str) {
-        let Some(place) = self.known.remove(node) else { return };
-        for host in place.hosts() {
+        let Some(record) = self.known.remove(node) else { return };
+        for host in record.hosts() {
             if self.hosts.get(&host).is_some_and(|owner| **owner == *node) {
                 self.hosts.remove(&host);
             }
         }
-        for block in place.blocks() {
+        for block in record.blocks() {
             if self.blocks.get(&block).is_none_or(|owner| **owner != *node) {
                 continue;
             }
@@ -103,10 +107,10 @@ impl Places {
 
     /// The node with this address or name.
     pub(super) fn of_host(&self, host: &str) -> Option<Arc<str>> {
-        self.hosts.get(&normal(host)).cloned()
+        self.hosts.get(&normalize(host)).cloned()
     }
 
-    /// The node among whose pods this address is.
+    /// The node whose pod range contains this address.
     pub(super) fn of_pod(&self, ip: IpAddr) -> Option<Arc<str>> {
         let ip = ip.to_canonical();
         let block = |length: &u8| self.blocks.get(&Block::around(ip, *length)?).cloned();
@@ -119,7 +123,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn place(addresses: &[&str], cidrs: &[&str]) -> Place {
+    fn record(addresses: &[&str], cidrs: &[&str]) -> NodeRecord {
         let addresses: Vec<_> =
             addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
         let cidr = cidrs.first().copied().unwrap_or_default();
@@ -132,15 +136,15 @@ mod tests {
     }
 
     #[test]
-    fn addresses_names_and_pods_lead_to_their_node() {
-        let mut places = Places::default();
-        places.put(
+    fn addresses_names_and_pods_map_to_their_node() {
+        let mut nodes = NodeIndex::default();
+        nodes.put(
             "a",
-            place(&["192.0.2.1", "Worker-A", "fd00::A"], &["10.42.1.0/24", "fd00:42:1::/64"]),
+            record(&["192.0.2.1", "Worker-A", "fd00::A"], &["10.42.1.0/24", "fd00:42:1::/64"]),
         );
-        places.put("b", place(&["192.0.2.2"], &["10.42.2.0/23"]));
-        let host = |h: &str| places.of_host(h).map(|n| n.to_string());
-        let pod = |ip: &str| places.of_pod(ip.parse().unwrap()).map(|n| n.to_string());
+        nodes.put("b", record(&["192.0.2.2"], &["10.42.2.0/23"]));
+        let host = |h: &str| nodes.of_host(h).map(|n| n.to_string());
+        let pod = |ip: &str| nodes.of_pod(ip.parse().unwrap()).map(|n| n.to_string());
         assert_eq!(host("192.0.2.2").as_deref(), Some("b"));
         assert_eq!(host("worker-a").as_deref(), Some("a"));
         assert_eq!(host("fd00:0::a").as_deref(), Some("a"));
@@ -152,18 +156,18 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_gave_up_is_no_longer_its() {
-        let mut places = Places::default();
-        places.put("a", place(&["192.0.2.1"], &["10.42.1.0/24"]));
+    fn an_address_that_moved_to_another_node_stays_with_it() {
+        let mut nodes = NodeIndex::default();
+        nodes.put("a", record(&["192.0.2.1"], &["10.42.1.0/24"]));
         // Another node has taken the address and, after a rejoin, the block.
-        places.put("b", place(&["192.0.2.1"], &["10.42.1.0/24"]));
-        places.put("a", place(&["192.0.2.9"], &["10.42.9.0/24"]));
-        assert_eq!(places.of_host("192.0.2.1").as_deref(), Some("b"));
-        assert_eq!(places.of_pod("10.42.1.1".parse().unwrap()).as_deref(), Some("b"));
-        places.remove("b");
-        places.remove("a");
-        assert_eq!(places.of_host("192.0.2.9"), None);
-        assert_eq!(places.of_pod("10.42.9.1".parse().unwrap()), None);
-        assert!(places.lengths.is_empty() && places.hosts.is_empty() && places.blocks.is_empty());
+        nodes.put("b", record(&["192.0.2.1"], &["10.42.1.0/24"]));
+        nodes.put("a", record(&["192.0.2.9"], &["10.42.9.0/24"]));
+        assert_eq!(nodes.of_host("192.0.2.1").as_deref(), Some("b"));
+        assert_eq!(nodes.of_pod("10.42.1.1".parse().unwrap()).as_deref(), Some("b"));
+        nodes.remove("b");
+        nodes.remove("a");
+        assert_eq!(nodes.of_host("192.0.2.9"), None);
+        assert_eq!(nodes.of_pod("10.42.9.1".parse().unwrap()), None);
+        assert!(nodes.lengths.is_empty() && nodes.hosts.is_empty() && nodes.blocks.is_empty());
     }
 }

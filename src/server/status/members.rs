@@ -2,7 +2,7 @@
 
 use store::{Members, Role};
 
-use crate::server::members::{SILENT, answers};
+use crate::server::members::{UNRESPONSIVE_AFTER, accepts_connections};
 use crate::status::{MemberLine, Problem};
 
 /// All members of a store with several. The leader knows which ones respond; another member only
@@ -12,7 +12,8 @@ pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
     if all.len() < 2 {
         return Vec::new();
     }
-    let (leader, heard) = (members.leadership().borrow().leader, members.responsive(SILENT));
+    let (leader, heard) =
+        (members.leadership().borrow().leader, members.responsive(UNRESPONSIVE_AFTER));
     let line = |member: store::Member| MemberLine {
         id: format!("{:016x}", member.id),
         role: match member.role {
@@ -29,7 +30,7 @@ pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
         if line.heard.is_none()
             && !line.own
             && !line.address.is_empty()
-            && !answers(&line.address).await
+            && !accepts_connections(&line.address).await
         {
             line.heard = Some(false);
         }

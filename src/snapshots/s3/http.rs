@@ -20,32 +20,32 @@ use rustls::pki_types::ServerName;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 
+use super::error::{Error, RequestError};
+
 /// Bytes per read of an uploaded file.
 const CHUNK: usize = 64 * 1024;
 /// Chunks buffered between disk and network.
 const CHUNKS_MAX: usize = 4;
 /// Maximum size of a response in memory: a page of a list.
-const ANSWER_MAX: usize = 4 << 20;
+const RESPONSE_BYTES_MAX: usize = 4 << 20;
 
-/// Request body, and destination of the response.
-pub(crate) enum To<'a> {
-    /// No request body, a short response.
+/// What is sent, and where the response goes.
+pub(crate) enum Transfer<'a> {
+    /// No request body, and a short response in memory.
     Memory,
-    /// A file of this size.
-    Upload {
-        path: &'a Path,
-        size: u64,
-    },
-    File(Arc<File>),
+    /// Sends a file of this size.
+    Upload { path: &'a Path, size: u64 },
+    /// Writes the response to a file.
+    Download(Arc<File>),
 }
 
-impl<'a> To<'a> {
-    /// Timeout of an attempt.
-    pub(crate) fn again(&mut self) -> To<'a> {
+impl<'a> Transfer<'a> {
+    /// The same transfer for another attempt.
+    pub(crate) fn reborrow(&mut self) -> Transfer<'a> {
         match self {
-            Self::Memory => To::Memory,
-            Self::Upload { path, size } => To::Upload { path, size: *size },
-            Self::File(file) => To::File(Arc::clone(file)),
+            Self::Memory => Transfer::Memory,
+            Self::Upload { path, size } => Transfer::Upload { path, size: *size },
+            Self::Download(file) => Transfer::Download(Arc::clone(file)),
         }
     }
 }
@@ -56,26 +56,8 @@ pub(crate) struct Received {
     pub(crate) text: String,
 }
 
-/// Errors of a request.
-#[derive(Debug)]
-pub(crate) struct Fault {
-    pub(crate) text: String,
-    /// Whether a retry may succeed.
-    pub(crate) passing: bool,
-}
-
-impl Fault {
-    fn passing(text: impl std::fmt::Display) -> Self {
-        Self { text: text.to_string(), passing: true }
-    }
-
-    fn lasting(text: impl std::fmt::Display) -> Self {
-        Self { text: text.to_string(), passing: false }
-    }
-}
-
 /// Size and CRC32C of a file, the latter as in S3: base64 of its four bytes.
-pub(crate) fn look(path: &Path) -> io::Result<(u64, String)> {
+pub(crate) fn checksum(path: &Path) -> io::Result<(u64, String)> {
     let mut file = File::open(path)?;
     let (mut size, mut sum, mut chunk) = (0_u64, 0, vec![0; CHUNK]);
     loop {
@@ -113,28 +95,32 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) async fn new(tls: bool, ca: &str, unverified: bool) -> Result<Self, String> {
-        if !tls {
-            return Ok(Self { tls: None });
-        }
-        let tls = pki::external_roots::client(ca.as_bytes(), unverified, None).await;
-        Ok(Self { tls: Some(tls.map_err(|e| e.to_string())?) })
+    /// A client that trusts `ca` (PEM), or the CAs of the system if it is empty.
+    ///
+    /// # Errors
+    /// The CA certificates cannot be used.
+    pub(crate) async fn new(tls: bool, ca: &str, unverified: bool) -> Result<Self, Error> {
+        let tls = match tls {
+            true => {
+                let roots = pki::external_roots::client(ca.as_bytes(), unverified, None).await;
+                Some(roots.map_err(|e| Error::Roots(e.to_string()))?)
+            }
+            false => None,
+        };
+        Ok(Self { tls })
     }
 
-    async fn open(&self, url: &url::Url) -> Result<BoxIo, Fault> {
+    async fn connect(&self, url: &url::Url) -> Result<BoxIo, RequestError> {
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let port = url.port_or_known_default().unwrap_or(443);
+        let address = || format!("{host}:{port}");
         let io = Tcp.dial(host, port).await;
-        let io = io.map_err(|e| Fault::passing(format!("{host}:{port} cannot be reached: {e}")))?;
+        let io = io.map_err(|source| RequestError::Connect { address: address(), source })?;
         let Some(tls) = &self.tls else { return Ok(io) };
-        let name = ServerName::try_from(host.to_owned()).map_err(Fault::lasting)?;
+        let name = ServerName::try_from(host.to_owned())?;
         let io = TlsConnector::from(Arc::clone(tls)).connect(name, io).await;
-        io.map(|io| Box::new(io) as BoxIo).map_err(|e| {
-            // An untrusted certificate is a permanent error.
-            let certificate = e.get_ref().is_some_and(|e| e.is::<rustls::Error>());
-            let text = format!("TLS with {host}:{port} failed: {e}");
-            if certificate { Fault::lasting(text) } else { Fault::passing(text) }
-        })
+        io.map(|io| Box::new(io) as BoxIo)
+            .map_err(|source| RequestError::Tls { address: address(), source })
     }
 
     /// Sends the request and reads its response.
@@ -143,73 +129,71 @@ impl Client {
         method: Method,
         url: &url::Url,
         headers: &[(&'static str, String)],
-        to: To<'_>,
-    ) -> Result<Received, Fault> {
-        let io = self.open(url).await?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
-            .await
-            .map_err(Fault::passing)?;
+        transfer: Transfer<'_>,
+    ) -> Result<Received, RequestError> {
+        let io = self.connect(url).await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(io)).await?;
         let authority = url.authority();
         let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
         let mut request = Request::builder().method(method).uri(target);
         request = request.header(HOST, authority).header(USER_AGENT, "kube-lite");
         for (name, value) in headers {
-            let value = HeaderValue::try_from(value.as_str()).map_err(Fault::lasting)?;
+            let value = HeaderValue::try_from(value.as_str()).map_err(http::Error::from)?;
             request = request.header(HeaderName::from_static(name), value);
         }
-        let (body, file) = match to {
-            To::Memory => (Empty::new().map_err(|never| match never {}).boxed_unsync(), None),
-            To::Upload { path, size } => {
+        let (body, file) = match transfer {
+            Transfer::Memory => (Empty::new().map_err(|never| match never {}).boxed_unsync(), None),
+            Transfer::Upload { path, size } => {
                 request = request.header(CONTENT_LENGTH, size);
                 (upload(path.to_owned()), None)
             }
-            To::File(file) => {
+            Transfer::Download(file) => {
                 (Empty::new().map_err(|never| match never {}).boxed_unsync(), Some(file))
             }
         };
-        let request = request.body(body).map_err(Fault::lasting)?;
-        let talk = async move {
-            let response = sender.send_request(request).await.map_err(Fault::passing)?;
-            answered(response, file).await
+        let request = request.body(body)?;
+        let exchange = async move {
+            let response = sender.send_request(request).await?;
+            receive(response, file).await
         };
-        // The result of the connection shows in the response.
+        // An error of the connection is reported by the response.
         let drive = async {
             let _ = connection.await;
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            answered = talk => answered,
-            () = drive => Err(Fault::passing("the connection ended")),
+            received = exchange => received,
+            () = drive => Err(RequestError::ConnectionClosed),
         }
     }
 }
 
-async fn answered(
+async fn receive(
     response: http::Response<Incoming>,
     file: Option<Arc<File>>,
-) -> Result<Received, Fault> {
+) -> Result<Received, RequestError> {
     let (parts, body) = response.into_parts();
     let status = parts.status;
     if let (true, Some(file)) = (status.is_success(), file) {
         download(body, file).await?;
         return Ok(Received { text: String::new() });
     }
-    let read = Limited::new(body, ANSWER_MAX).collect().await;
-    let body = read.map_err(|e| Fault::passing(format!("the answer breaks off: {e}")))?.to_bytes();
+    let read = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
+    let body = read.map_err(|e| RequestError::Truncated(e.to_string()))?.to_bytes();
     let text = String::from_utf8_lossy(&body).into_owned();
     if status.is_success() {
         return Ok(Received { text });
     }
     let region = parts.headers.get("x-amz-bucket-region").and_then(|value| value.to_str().ok());
-    let passing = status.is_server_error() || status.as_u16() == 429;
-    Err(Fault { text: error_message(status, region, &text), passing })
+    Err(RequestError::Rejected { status, message: error_message(status, region, &text) })
 }
 
 /// A file as a body; after a read error the request is aborted, and the bucket keeps nothing.
 fn upload(path: std::path::PathBuf) -> UnsyncBoxBody<Bytes, io::Error> {
     let (sender, mut receiver) = mpsc::channel(CHUNKS_MAX);
     let reading = blocking(move || {
-        let said = (|| {
+        let outcome = (|| {
             let mut file = File::open(&path)?;
             loop {
                 let mut chunk = vec![0; CHUNK];
@@ -221,7 +205,7 @@ fn upload(path: std::path::PathBuf) -> UnsyncBoxBody<Bytes, io::Error> {
                 }
             }
         })();
-        if let Err(error) = said {
+        if let Err(error) = outcome {
             let _ = sender.blocking_send(Err(error));
         }
     });
@@ -239,7 +223,7 @@ fn upload(path: std::path::PathBuf) -> UnsyncBoxBody<Bytes, io::Error> {
 }
 
 /// Writes a body to a file from its start, and syncs it.
-async fn download(mut body: Incoming, file: Arc<File>) -> Result<(), Fault> {
+async fn download(mut body: Incoming, file: Arc<File>) -> Result<(), RequestError> {
     let (sender, mut receiver) = mpsc::channel::<Bytes>(CHUNKS_MAX);
     let writing = blocking(move || {
         let mut file = &*file;
@@ -252,7 +236,7 @@ async fn download(mut body: Incoming, file: Arc<File>) -> Result<(), Fault> {
     });
     let reading = async move {
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|e| Fault::passing(format!("the answer breaks off: {e}")))?;
+            let frame = frame.map_err(|e| RequestError::Truncated(e.to_string()))?;
             let Ok(chunk) = frame.into_data() else { continue };
             // The writer has failed, and reports the error.
             if sender.send(chunk).await.is_err() {
@@ -262,6 +246,6 @@ async fn download(mut body: Incoming, file: Arc<File>) -> Result<(), Fault> {
         Ok(())
     };
     let (read, written) = tokio::join!(reading, writing);
-    written.map_err(Fault::lasting)?.map_err(Fault::lasting)?;
+    written?.map_err(RequestError::File)?;
     read
 }

@@ -1,4 +1,5 @@
-//! What flags become, and a service that misbehaves; `tests/etcd-snapshots` has a real one.
+//! Tests of the flags and of requests to a service that misbehaves; `tests/etcd-snapshots` tests a
+//! real service.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -26,7 +27,7 @@ fn parsed(
         panic!("{flags:?} do not parse")
     };
     let SnapshotCommand::Ls(ls) = args.command else { panic!("not ls") };
-    settings::settings(&ls.folder.s3).map_err(|refusal| refusal.to_string())
+    settings::from_args(&ls.folder.s3).map_err(|command_error| command_error.to_string())
 }
 
 fn of(flags: &[&str]) -> Result<Option<Settings>, String> {
@@ -35,52 +36,49 @@ fn of(flags: &[&str]) -> Result<Option<Settings>, String> {
 
 #[test]
 fn endpoints_and_styles_are_those_of_the_service() {
-    let place = |flags: &[&str]| {
+    let endpoint = |flags: &[&str]| {
         let settings = of(flags).unwrap().unwrap();
         (settings.endpoint, settings.by_host)
     };
     let own = |url: &str, by_host| (url.to_owned(), by_host);
-    assert_eq!(place(&[]), own("https://s3.amazonaws.com", true));
+    assert_eq!(endpoint(&[]), own("https://s3.amazonaws.com", true));
     assert_eq!(
-        place(&["--etcd-s3-region=eu-west-1"]),
+        endpoint(&["--etcd-s3-region=eu-west-1"]),
         own("https://s3.eu-west-1.amazonaws.com", true)
     );
-    assert_eq!(place(&["--etcd-s3-bucket=a.b"]), own("https://s3.amazonaws.com", false));
-    assert_eq!(place(&["--etcd-s3-endpoint=minio:9000"]), own("https://minio:9000", false));
+    assert_eq!(endpoint(&["--etcd-s3-bucket=a.b"]), own("https://s3.amazonaws.com", false));
+    assert_eq!(endpoint(&["--etcd-s3-endpoint=minio:9000"]), own("https://minio:9000", false));
     assert_eq!(
-        place(&["--etcd-s3-endpoint=http://minio:9000/", "--etcd-s3-insecure"]),
+        endpoint(&["--etcd-s3-endpoint=http://minio:9000/", "--etcd-s3-insecure"]),
         own("http://minio:9000", false)
     );
     assert_eq!(
-        place(&["--s3-endpoint=minio", "--s3-bucket-lookup-type=dns"]),
+        endpoint(&["--s3-endpoint=minio", "--s3-bucket-lookup-type=dns"]),
         own("https://minio", true)
     );
     let folder = of(&["--etcd-s3-folder=/a/b/"]).unwrap().unwrap();
-    assert_eq!(folder.place("x"), "s3://b/a/b/x");
+    assert_eq!(folder.location("x"), "s3://b/a/b/x");
     assert_eq!(format!("{folder:?}"), "s3://b/a/b/ at https://s3.amazonaws.com");
     assert_eq!(folder.timeout, Duration::from_secs(300));
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name() {
+fn invalid_flags_are_rejected_by_name() {
     assert_eq!(parsed(&["--etcd-s3-bucket=b"], |_| None), Ok(None));
     for (flags, want) in [
         (vec!["--etcd-s3-bucket="], "--etcd-s3 needs --etcd-s3-bucket"),
-        (vec!["--etcd-s3-bucket=a/b"], "--etcd-s3-bucket=a/b: is no name of a bucket"),
+        (vec!["--etcd-s3-bucket=a/b"], "--etcd-s3-bucket=a/b: is not the name of a bucket"),
         (vec!["--etcd-s3-folder=a/../b"], "--etcd-s3-folder=a/../b: must be letters"),
         (vec!["--etcd-s3-endpoint=http://x"], "add --etcd-s3-insecure"),
-        (
-            vec!["--etcd-s3-endpoint=https://x", "--etcd-s3-insecure"],
-            "leave out --etcd-s3-insecure",
-        ),
+        (vec!["--etcd-s3-endpoint=https://x", "--etcd-s3-insecure"], "remove --etcd-s3-insecure"),
         (vec!["--etcd-s3-endpoint=user@host"], "must be HOST, HOST:PORT or a URL"),
         (vec!["--etcd-s3-endpoint-ca=/absent"], "--etcd-s3-endpoint-ca=/absent: "),
         (vec!["--etcd-s3-timeout=soon"], "--etcd-s3-timeout=soon: "),
         (vec!["--etcd-s3-timeout=0s"], "must be a second or more"),
         (vec!["--etcd-s3-access-key="], "--etcd-s3 needs --etcd-s3-access-key"),
     ] {
-        let said = of(&flags).unwrap_err();
-        assert!(said.contains(want) && !said.contains("wJalrXUtnFEMI"), "{flags:?}: {said}");
+        let error = of(&flags).unwrap_err();
+        assert!(error.contains(want) && !error.contains("wJalrXUtnFEMI"), "{flags:?}: {error}");
     }
 }
 
@@ -103,7 +101,7 @@ fn keys_may_come_from_the_variables_of_aws() {
 }
 
 #[test]
-fn refusals_say_what_the_service_says_in_one_line() {
+fn error_messages_quote_the_service_in_one_line() {
     let body = "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference\nis too \
         large.</Message></Error>";
     assert_eq!(
@@ -117,7 +115,7 @@ fn refusals_say_what_the_service_says_in_one_line() {
     assert_eq!(error_message(StatusCode::BAD_GATEWAY, None, "<Code>"), "the bucket answers 502");
 }
 
-/// Answers each connection with the next of these, after its request's head; the heads.
+/// PeerService each connection with the next of these, after its request's head; the heads.
 fn service(answers: Vec<&'static str>) -> (String, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("127.0.0.1:{}", listener.local_addr().unwrap().port());
@@ -156,7 +154,7 @@ const DENIED: &str =
     "HTTP/1.1 403 No\r\ncontent-length: 25\r\nconnection: close\r\n\r\n<Code>AccessDenied</Code>";
 
 #[tokio::test]
-async fn an_upload_is_tried_again_after_a_passing_failure_and_carries_its_checksum() {
+async fn an_upload_is_retried_after_a_transient_error_and_carries_its_checksum() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
     std::fs::write(&path, "123456789").unwrap();
@@ -178,27 +176,27 @@ async fn an_upload_is_tried_again_after_a_passing_failure_and_carries_its_checks
 }
 
 #[tokio::test]
-async fn a_refusal_is_final_and_a_service_that_stays_busy_is_given_up() {
+async fn a_rejection_is_final_and_a_busy_service_is_given_up_after_three_attempts() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
     std::fs::write(&path, "x").unwrap();
     let (endpoint, serving) = service(vec![DENIED]);
-    let said = bucket(&endpoint, &[]).await.put(&path, "a-1").await.unwrap_err();
-    assert_eq!(said, "s3://b/f/a-1: the bucket answers 403: AccessDenied");
+    let error = bucket(&endpoint, &[]).await.put(&path, "a-1").await.unwrap_err().to_string();
+    assert_eq!(error, "s3://b/f/a-1: the bucket answers 403: AccessDenied");
     assert_eq!(serving.join().unwrap().len(), 1);
     let (endpoint, serving) = service(vec![BUSY; 3]);
-    let said = bucket(&endpoint, &[]).await.put(&path, "a-1").await.unwrap_err();
-    assert_eq!(said, "s3://b/f/a-1: the bucket answers 503");
+    let error = bucket(&endpoint, &[]).await.put(&path, "a-1").await.unwrap_err().to_string();
+    assert_eq!(error, "s3://b/f/a-1: the bucket answers 503");
     assert_eq!(serving.join().unwrap().len(), 3);
 }
 
 #[tokio::test]
-async fn a_download_that_breaks_off_leaves_no_file() {
+async fn a_truncated_download_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let cut = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\nconnection: close\r\n\r\n12345";
     let (endpoint, serving) = service(vec![cut; 3]);
-    let said = bucket(&endpoint, &[]).await.get("a-1", dir.path()).await.unwrap_err();
-    assert!(said.starts_with("s3://b/f/a-1: the answer breaks off"), "{said}");
+    let error = bucket(&endpoint, &[]).await.get("a-1", dir.path()).await.unwrap_err().to_string();
+    assert!(error.starts_with("s3://b/f/a-1: the answer breaks off"), "{error}");
     assert_eq!(serving.join().unwrap().len(), 3);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     let whole = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n12345";
@@ -206,12 +204,13 @@ async fn a_download_that_breaks_off_leaves_no_file() {
     let file = bucket(&endpoint, &[]).await.get("a-1", dir.path()).await.unwrap();
     assert_eq!(std::fs::read_to_string(file).unwrap(), "12345");
     serving.join().unwrap();
-    let said = bucket("127.0.0.1:1", &[]).await.get("../x", dir.path()).await.unwrap_err();
-    assert!(said.contains("for a file add --etcd-s3=false"), "{said}");
+    let error =
+        bucket("127.0.0.1:1", &[]).await.get("../x", dir.path()).await.unwrap_err().to_string();
+    assert!(error.contains("for a file add --etcd-s3=false"), "{error}");
 }
 
 #[tokio::test]
-async fn lists_are_read_to_their_end_and_foreign_objects_passed_over() {
+async fn lists_are_read_to_the_last_page_and_other_objects_are_skipped() {
     let answer = |body: &str| -> &'static str {
         let text = format!(
             "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",

@@ -191,7 +191,8 @@ async fn certificates(tls: &DatastoreTls) -> Result<Arc<rustls::ClientConfig>, S
         }
         _ => None,
     };
-    let made = external_roots::client(ca.as_bytes(), false, shown).await.map_err(|e| e.to_string())?;
+    let made =
+        external_roots::client(ca.as_bytes(), false, shown).await.map_err(|e| e.to_string())?;
     let mut config = rustls::ClientConfig::clone(&made);
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))

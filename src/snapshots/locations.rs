@@ -4,23 +4,32 @@ use base::tasks::blocking;
 
 use super::s3::{self, Bucket};
 use super::socket::Operation;
-use super::{Folder, Snapshot};
+use super::{Error, Folder, Snapshot};
 
-/// The locations of a server or a command.
-pub(crate) struct Places {
+/// The result of an operation.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Snapshots taken or listed.
+    pub(crate) snapshots: Vec<Snapshot>,
+    /// Names of deleted snapshots.
+    pub(crate) deleted: Vec<String>,
+}
+
+/// The locations of snapshots of a server or a command.
+pub(crate) struct SnapshotLocations {
     pub(crate) folder: Folder,
     pub(crate) bucket: Option<Bucket>,
 }
 
-impl Places {
-    /// Does not connect yet.
+impl SnapshotLocations {
+    /// Opens the locations, without connecting to the bucket.
     ///
     /// # Errors
-    /// The invalid setting.
+    /// The settings of the bucket are invalid.
     pub(crate) async fn open(
         folder: Folder,
         settings: Option<&s3::Settings>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Error> {
         let bucket = match settings {
             Some(settings) => Some(Bucket::open(settings.clone()).await?),
             None => None,
@@ -30,45 +39,45 @@ impl Places {
 
     async fn in_folder<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Folder) -> Result<T, String> + Send + 'static,
-    ) -> Result<T, String> {
+        work: impl FnOnce(&Folder) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let folder = self.folder.clone();
-        blocking(move || work(&folder)).await.map_err(|e| e.to_string())?
+        blocking(move || work(&folder)).await?
     }
 
-    /// Runs a request that needs no store; returns snapshots, and names of deleted ones. A given
-    /// retention applies to the folder and the bucket.
+    /// Runs an operation that needs no store. A given retention applies to the folder and the
+    /// bucket.
     ///
     /// # Errors
-    /// An error message; changes in the folder are not undone.
-    pub(crate) async fn act(
+    /// The folder or the bucket cannot be used; changes in the folder are not undone.
+    pub(crate) async fn run(
         &self,
         operation: Operation,
         node: &str,
         retention: usize,
-    ) -> Result<(Vec<Snapshot>, Vec<String>), String> {
+    ) -> Result<Outcome, Error> {
         match operation {
-            Operation::Save { .. } => Err("only a server that runs takes snapshots".to_owned()),
+            Operation::Save { .. } => Err(Error::NeedsServer),
             Operation::List => {
                 let mut all = self.in_folder(Folder::list).await?;
                 if let Some(bucket) = &self.bucket {
                     all.extend(bucket.list().await?);
                 }
-                Ok((all, Vec::new()))
+                Ok(Outcome { snapshots: all, deleted: Vec::new() })
             }
             Operation::Delete(names) => {
-                let own = names.clone();
-                let mut deleted = self.in_folder(move |folder| folder.delete(&own)).await?;
+                let in_folder = names.clone();
+                let mut deleted = self.in_folder(move |folder| folder.delete(&in_folder)).await?;
                 if let Some(bucket) = &self.bucket {
                     deleted.extend(bucket.delete(&names).await?);
                 }
-                Ok((Vec::new(), distinct(deleted)))
+                Ok(Outcome { snapshots: Vec::new(), deleted: distinct(deleted) })
             }
             Operation::Prune { name, keep } => {
-                let further = keep.or_else(|| self.bucket.as_ref().map(Bucket::retention));
+                let in_bucket = keep.or_else(|| self.bucket.as_ref().map(Bucket::retention));
                 let keep = keep.unwrap_or(retention);
-                let deleted = self.prune(&name, node, keep, further.unwrap_or(keep)).await?;
-                Ok((Vec::new(), deleted))
+                let deleted = self.prune(&name, node, keep, in_bucket.unwrap_or(keep)).await?;
+                Ok(Outcome { snapshots: Vec::new(), deleted })
             }
         }
     }
@@ -76,16 +85,17 @@ impl Places {
     /// Deletes the oldest snapshots of a name beyond the retention of the folder and of the bucket.
     ///
     /// # Errors
-    /// An error message.
+    /// The folder or the bucket cannot be used.
     pub(crate) async fn prune(
         &self,
         name: &str,
         node: &str,
         keep: usize,
         keep_in_bucket: usize,
-    ) -> Result<Vec<String>, String> {
-        let (own, of) = (name.to_owned(), node.to_owned());
-        let mut deleted = self.in_folder(move |folder| folder.prune(&own, &of, keep)).await?;
+    ) -> Result<Vec<String>, Error> {
+        let (prefix, of_node) = (name.to_owned(), node.to_owned());
+        let prune = move |folder: &Folder| folder.prune(&prefix, &of_node, keep);
+        let mut deleted = self.in_folder(prune).await?;
         if let Some(bucket) = &self.bucket {
             deleted.extend(bucket.prune(name, node, keep_in_bucket).await?);
         }

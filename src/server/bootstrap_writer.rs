@@ -1,6 +1,4 @@
-//! Joins the security parts to the seams of the API server.
-
-use std::sync::OnceLock;
+//! Writes the objects that every cluster starts with, through the API server.
 
 use api::{Gvr, Status};
 use apiserver::request::body;
@@ -11,15 +9,15 @@ use http::{Method, Request};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-/// Writes the objects that every cluster starts with, through the whole pipeline.
-pub struct BootstrapWriter {
+/// Writes objects through all filters, admission and validation, as the API server itself.
+pub(crate) struct BootstrapWriter {
     server: ApiServer,
     user: User,
 }
 
 impl BootstrapWriter {
-    /// Writes as the API server itself.
-    pub fn new(server: ApiServer) -> Self {
+    /// Creates a writer for this server.
+    pub(crate) fn new(server: ApiServer) -> Self {
         Self { server, user: User::apiserver() }
     }
 
@@ -90,21 +88,5 @@ impl apiserver::bootstrap::Writer for BootstrapWriter {
 
     async fn delete(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<(), Status> {
         self.send(Method::DELETE, &Client::path(gvr, namespace, name, ""), None).await.map(drop)
-    }
-}
-
-/// Set once the server exists: parts that are made before it look through this.
-#[derive(Default)]
-pub struct Later<T>(OnceLock<T>);
-
-impl<T> Later<T> {
-    /// Sets it; a second time changes nothing.
-    pub fn set(&self, value: T) {
-        let _ = self.0.set(value);
-    }
-
-    /// What was set.
-    pub fn get(&self) -> Option<&T> {
-        self.0.get()
     }
 }

@@ -1,0 +1,145 @@
+//! The flags of kube-apiserver in `--kube-apiserver-arg`, and `--audit`.
+
+use std::fmt::Display;
+
+use apiserver::audit::{Fault, Form, Plan, Settings};
+use apiserver::authn;
+use apiserver::encryption;
+use apiserver::flags;
+use apiserver::priority_and_fairness::flags as flow;
+use apiserver::request_tracing;
+
+use super::{ISSUER, invalid_flag};
+use crate::command_line::AuditPreset;
+use crate::error_catalogue::{BAD_VALUE, CommandError, UNSUPPORTED_FLAG};
+use crate::machine::Machine;
+
+/// An invalid value of `--kube-apiserver-arg`.
+pub(crate) fn apiserver_arg_error(why: &dyn Display) -> CommandError {
+    BAD_VALUE.usage_error(format!("--kube-apiserver-arg: {why}"))
+}
+
+/// The values of `--kube-apiserver-arg` by subject.
+pub(super) struct ApiServerArgs {
+    pub(super) authorization: apiserver::authz::config::Plan,
+    pub(super) authentication: authn::Plan,
+    pub(super) encryption: Option<encryption::Plan>,
+    pub(super) flow: flow::Settings,
+    pub(super) spans: Option<request_tracing::Plan>,
+    /// Audit flags and unknown ones, which [`audit_plan`] rejects.
+    pub(super) audit: Vec<String>,
+}
+
+impl ApiServerArgs {
+    /// Parses arguments of the form `NAME=VALUE`.
+    pub(super) fn parse(arguments: Vec<String>) -> Result<Self, CommandError> {
+        let (authorization, rest) = split(arguments, apiserver::authz::config::Plan::is_flag);
+        let (authentication, rest) = split(rest, authn::flags::is_flag);
+        let (encryption, rest) = split(rest, encryption::Plan::is_flag);
+        let (flow, rest) = split(rest, flow::is_flag);
+        let (spans, rest) = split(rest, request_tracing::is_flag);
+        let settings =
+            authn::flags::Settings::of(&authentication).map_err(|e| apiserver_arg_error(&e))?;
+        let issuers = [ISSUER.to_owned()];
+        Ok(Self {
+            authorization: apiserver::authz::config::Plan::read(&authorization)
+                .map_err(|e| apiserver_arg_error(&e))?,
+            authentication: authn::Plan::read(&settings, &issuers)
+                .map_err(|e| apiserver_arg_error(&e))?,
+            encryption: encryption::Plan::read(&encryption).map_err(|e| apiserver_arg_error(&e))?,
+            flow: flow::Settings::of(&flow).map_err(|e| apiserver_arg_error(&e))?,
+            spans: request_tracing::Plan::read(&spans).map_err(|e| apiserver_arg_error(&e))?,
+            audit: rest,
+        })
+    }
+
+    /// The authenticators; without anonymous requests where no authorizer accepts them.
+    pub(super) fn authentication_plan(
+        &self,
+        arguments: &[String],
+        machine: &Machine,
+    ) -> Result<authn::Plan, CommandError> {
+        let plan = apply_profile(self.authentication.clone(), arguments, machine)?;
+        Ok(if self.authorization.admits_anonymous() { plan } else { plan.without_anonymous() })
+    }
+}
+
+/// Splits arguments into those whose name matches and the rest.
+fn split(arguments: Vec<String>, is_match: fn(&str) -> bool) -> (Vec<String>, Vec<String>) {
+    arguments.into_iter().partition(|argument| is_match(flags::parts(argument).0))
+}
+
+fn audit_error(fault: Fault) -> CommandError {
+    match fault {
+        Fault::Unknown(name) => UNSUPPORTED_FLAG.usage_error(format!(
+            "--kube-apiserver-arg={name} is not supported. Supported: audit-*, oidc-*, \
+             authorization-mode, authorization-config, authorization-webhook-*, \
+             authentication-token-webhook-*, authentication-config, anonymous-auth, \
+             encryption-provider-config, encryption-provider-config-automatic-reload, \
+             max-requests-inflight, max-mutating-requests-inflight, \
+             enable-priority-and-fairness, tracing-config-file"
+        )),
+        Fault::Value(why) => apiserver_arg_error(&why),
+    }
+}
+
+/// The audit log: by the policy file in the arguments, else by a preset.
+pub(super) fn audit_plan(
+    arguments: &[String],
+    preset: Option<AuditPreset>,
+    machine: &Machine,
+) -> Result<Option<Plan>, CommandError> {
+    let settings = Settings::of(arguments).map_err(audit_error)?;
+    if let (Some(file), Some(preset)) = (&settings.policy_file, preset) {
+        let why = format!("contradicts audit-policy-file={}; use only one of them", file.display());
+        return Err(invalid_flag("audit", preset.name(), why));
+    }
+    let form = match preset {
+        // The policy file takes precedence, even if it records nothing.
+        None if settings.policy_file.is_some() => None,
+        None if machine.is_hardened() => Some(Form::Metadata),
+        Some(AuditPreset::Metadata) => Some(Form::Metadata),
+        None | Some(AuditPreset::Compact) => Some(Form::Compact),
+        Some(AuditPreset::Off) if arguments.is_empty() => None,
+        Some(AuditPreset::Off) => {
+            let why =
+                "contradicts the settings of audit in --kube-apiserver-arg; use only one of them";
+            return Err(invalid_flag("audit", "off", why));
+        }
+    };
+    match form {
+        None => Plan::read(&settings).map_err(|e| apiserver_arg_error(&e)),
+        Some(form) => {
+            let path = machine.data_dir.join("server/logs/audit.log");
+            let settings = form.over(&path, arguments).map_err(audit_error)?;
+            form.plan(&settings).map_err(|e| apiserver_arg_error(&e))
+        }
+    }
+}
+
+/// Applies `--profile=hardened` to authentication and rejects the settings that contradict it.
+fn apply_profile(
+    plan: authn::Plan,
+    arguments: &[String],
+    machine: &Machine,
+) -> Result<authn::Plan, CommandError> {
+    if !machine.is_hardened() {
+        return Ok(plan);
+    }
+    for argument in arguments {
+        let (name, value) = flags::parts(argument);
+        let value = value.unwrap_or("true");
+        let why = match name {
+            "anonymous-auth" if value == "true" => {
+                "contradicts --profile=hardened; list the anonymous paths in \
+                 authentication-config=FILE"
+            }
+            "authorization-mode" if value.split(',').any(|mode| mode == "AlwaysAllow") => {
+                "contradicts --profile=hardened; the default is Node,RBAC"
+            }
+            _ => continue,
+        };
+        return Err(invalid_flag("kube-apiserver-arg", argument, why));
+    }
+    Ok(plan.with_anonymous_probes())
+}

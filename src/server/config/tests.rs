@@ -1,0 +1,153 @@
+//! Tests of valid and of contradictory flags of `kube-lite server`.
+
+use super::*;
+use crate::command_line::{Cli, Command, parse};
+
+fn config(flags: &[&str]) -> Result<Config, String> {
+    let argv =
+        ["kube-lite", "server", "--config=/dev/null"].iter().chain(flags).map(Into::into).collect();
+    let Ok(Cli { command: Command::Server(args) }) = parse(argv, |_| None) else {
+        return Err("does not parse".into());
+    };
+    let locations = Locations { data: "/d".into(), config: "/c".into(), path: String::new() };
+    Config::new(*args, &locations)
+        .map_err(|r| r.to_string().lines().next().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn defaults_are_those_of_k3s() {
+    let config = config(&["--node-ip=10.0.0.5"]).unwrap();
+    assert_eq!(config.listen.to_string(), "0.0.0.0:6443");
+    assert_eq!(config.cluster.cluster_dns, ["10.43.0.10".parse::<IpAddr>().unwrap()]);
+    assert_eq!(
+        (config.advertise.to_string(), config.node_ports),
+        ("10.0.0.5".into(), (30000, 32767))
+    );
+    assert_eq!(config.kubeconfig, ("/c/kube-lite.yaml".into(), 0o600));
+}
+
+#[test]
+fn a_node_with_ipv6_listens_in_both_families() {
+    let listen = |flags: &[&str]| config(flags).unwrap().listen.to_string();
+    assert_eq!(listen(&["--node-ip=10.0.0.5,2001:db8::5"]), "[::]:6443");
+    assert_eq!(listen(&["--node-ip=2001:db8::5", "--bind-address=127.0.0.1"]), "127.0.0.1:6443");
+}
+
+#[test]
+fn disabling_a_component_that_kube_lite_does_not_contain_has_no_effect() {
+    let config = config(&["--disable=traefik,local-storage", "--disable=servicelb"]).unwrap();
+    assert!(!config.local_storage && !config.cluster.cluster_dns.is_empty());
+    assert_eq!(
+        config.machine.without_effect,
+        [
+            "--disable=traefik: traefik is not part of kube-lite, nothing to disable",
+            "--disable=servicelb: servicelb is not part of kube-lite, nothing to disable"
+        ]
+    );
+}
+
+#[test]
+fn invalid_node_names_are_rejected_with_the_reason() {
+    let long = format!("--node-name={}", "a".repeat(64));
+    for (flag, want) in [
+        (long.as_str(), "must be no more than 63 characters"),
+        ("--node-name=A", "must be lower-case letters, digits, '-' and '.'"),
+        ("--node-name=a-.b", "each part between dots must start and end with a letter or digit"),
+    ] {
+        assert_eq!(config(&[flag]).unwrap_err(), format!("error[KL0104]: {flag}: {want}"));
+    }
+    assert!(config(&[&format!("--node-name={}", "a".repeat(63))]).is_ok());
+}
+
+/// Each set of flags is rejected with the first line of the error.
+fn check_errors(cases: &[(&[&str], &str)]) {
+    for (flags, expected) in cases {
+        assert_eq!(config(flags).unwrap_err(), *expected);
+    }
+}
+
+#[test]
+fn address_ranges_are_checked_by_flag() {
+    check_errors(&[
+        (
+            &["--service-cidr=10.42.3.0/24"],
+            "error[KL0104]: --service-cidr=10.42.3.0/24: overlaps with --cluster-cidr=10.42.0.0/16",
+        ),
+        (
+            &["--service-cidr=10.43.0.1/16"],
+            "error[KL0104]: --service-cidr=10.43.0.1/16: has host bits set, use 10.43.0.0/16",
+        ),
+        (
+            &["--service-cidr=10.43.0.0/33"],
+            "error[KL0104]: --service-cidr=10.43.0.0/33: \"10.43.0.0/33\" is not an address block such as 10.42.0.0/16",
+        ),
+        (
+            &["--cluster-dns=1.1.1.1"],
+            "error[KL0104]: --cluster-dns=1.1.1.1: must lie in --service-cidr",
+        ),
+        (
+            &["--service-node-port-range=5"],
+            "error[KL0104]: --service-node-port-range=5: must be FROM-TO, such as 30000-32767",
+        ),
+        (
+            &["--service-cidr=10.1.0.0/16,10.2.0.0/16"],
+            "error[KL0104]: --service-cidr=10.1.0.0/16,10.2.0.0/16: must be one range, or one per IP family",
+        ),
+    ]);
+}
+
+#[test]
+fn join_token_and_snapshot_flags_are_checked_by_flag() {
+    check_errors(&[
+        (
+            &["--token=short"],
+            "error[KL0104]: --token: a secret needs at least 16 characters; `kube-lite token generate` makes one",
+        ),
+        (
+            &["--server=https://a", "--cluster-init", "--token=abcdefghijklmnop"],
+            "error[KL0104]: --server=https://a: contradicts --cluster-init: a server either joins a cluster or starts one",
+        ),
+        (
+            &["--server=https://a"],
+            "error[KL0104]: --server=https://a: needs --token or --token-file with the content of server/token of that server",
+        ),
+        (
+            &["--server=https://a", "--token=abcdefghijklmnop"],
+            "error[KL0422]: the token has no CA hash, and a joining server receives all keys of the cluster",
+        ),
+        (
+            &["--etcd-snapshot-schedule-cron=often"],
+            "error[KL0104]: --etcd-snapshot-schedule-cron=often: is not a cron schedule: Invalid pattern: Pattern must have 5 fields when seconds are disallowed.",
+        ),
+        (
+            &["--cluster-reset-restore-path=/x"],
+            "error[KL0104]: invalid flag use; --cluster-reset required with --cluster-reset-restore-path",
+        ),
+    ]);
+}
+
+#[test]
+fn contradictory_component_flags_are_rejected_by_name() {
+    check_errors(&[
+        (
+            &["--profile=hardened", "--kube-apiserver-arg=anonymous-auth=true"],
+            "error[KL0104]: --kube-apiserver-arg=anonymous-auth=true: contradicts --profile=hardened; list the anonymous paths in authentication-config=FILE",
+        ),
+        (
+            &["--profile=hardened", "--kube-apiserver-arg=authorization-mode=Node,AlwaysAllow"],
+            "error[KL0104]: --kube-apiserver-arg=authorization-mode=Node,AlwaysAllow: contradicts --profile=hardened; the default is Node,RBAC",
+        ),
+        (
+            &["--node-name=A_b"],
+            "error[KL0104]: --node-name=A_b: must be lower-case letters, digits, '-' and '.'",
+        ),
+        (
+            &["--disable=traefic"],
+            "error[KL0104]: --disable=traefic: unknown component; known components: coredns, local-storage, servicelb, traefik, metrics-server, runtimes",
+        ),
+        (
+            &["--grouped-shims", "--container-runtime-endpoint=/run/c.sock"],
+            "error[KL0104]: --grouped-shims=true: needs kube-lite's own containerd, but --container-runtime-endpoint names another runtime",
+        ),
+    ]);
+}

@@ -1,0 +1,63 @@
+//! Stage `security`: authentication, authorization and admission of the API server.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use apiserver::User;
+use apiserver::registry::lookup::Lookup;
+use apiserver::security::Security;
+use apiserver::webhook::{Callout, Services};
+use base::Tasks;
+use cluster::certs::ServerCerts;
+
+use super::ObjectLayer;
+use crate::error_catalogue::{BAD_VALUE, CommandError, DATA_DIR};
+use crate::server::config::{Config, ISSUER, apiserver_arg_error};
+
+/// Builds authentication, authorization and admission; `port` is the bound port of the API.
+///
+/// # Errors
+/// A key or file that cannot be used, or an authorization webhook that cannot be set up.
+pub(crate) async fn start_security(
+    config: &Config,
+    certs: &ServerCerts,
+    layer: &ObjectLayer,
+    port: u16,
+    tasks: &Tasks,
+) -> Result<Security, CommandError> {
+    let settings = apiserver::security::Settings {
+        issuer: ISSUER.to_owned(),
+        service_account_key: certs.service_account_key.clone(),
+        address: SocketAddr::new(config.advertise, port).to_string(),
+        tokens: static_tokens(config)?,
+        authentication: config.authentication.clone(),
+        tolerations: apiserver::admission::pods::DefaultTolerationSeconds {
+            not_ready: config.toleration_seconds.0,
+            unreachable: config.toleration_seconds.1,
+        },
+        callout: callout(layer, tasks),
+        authorization: config.authorization.clone(),
+        hardened: config.machine.is_hardened(),
+    };
+    let security = Security::new(&layer.objects, settings).map_err(|e| DATA_DIR.error(e))?;
+    security.authorization.check().await.map_err(|why| apiserver_arg_error(&why))?;
+    layer.objects.storage().reach_webhooks(security.callout.clone());
+    Ok(security)
+}
+
+/// The users of `--token-auth-file`.
+fn static_tokens(config: &Config) -> Result<Vec<(String, User)>, CommandError> {
+    let Some(path) = &config.token_auth_file else { return Ok(Vec::new()) };
+    let bad = |why: &dyn std::fmt::Display| {
+        BAD_VALUE.usage_error(format!("--token-auth-file={}: {why}", path.display()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|e| bad(&e))?;
+    apiserver::authn::static_token::parse(&text).map_err(|e| bad(&e))
+}
+
+/// Calls webhooks: by URL, or at a Service whose pods the dialer reaches.
+fn callout(layer: &ObjectLayer, tasks: &Tasks) -> Callout {
+    let lookup: Arc<dyn Lookup> = Arc::clone(&layer.objects) as Arc<dyn Lookup>;
+    let services = Services::new(lookup, Arc::clone(&layer.dialer) as Arc<dyn base::io::Dial>);
+    Callout { reach: Arc::new(services), tasks: tasks.clone() }
+}

@@ -1,0 +1,102 @@
+//! Errors of requests to an S3 bucket.
+
+use std::io;
+use std::path::PathBuf;
+
+use http::StatusCode;
+use tokio::task::JoinError;
+
+use super::PAGES_MAX;
+
+/// Why an operation on the bucket failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The endpoint is not a URL.
+    #[error("{endpoint}: {source}")]
+    Endpoint { endpoint: String, source: url::ParseError },
+    /// Endpoint and bucket do not form a URL.
+    #[error("{endpoint} with bucket {bucket}: {source}")]
+    Bucket { endpoint: String, bucket: String, source: rusty_s3::BucketError },
+    /// The CA certificates cannot be used.
+    #[error("{0}")]
+    Roots(String),
+    /// A request failed.
+    #[error("{location}: {source}")]
+    Request { location: String, source: RequestError },
+    /// A page of the list is not valid XML.
+    #[error("{location}: the list cannot be read: {reason}")]
+    MalformedList { location: String, reason: String },
+    /// The folder has too many objects.
+    #[error("{location}: holds more than {PAGES_MAX},000 objects")]
+    TooManyObjects { location: String },
+    /// A local file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    /// A path was given where the bucket needs the name of a snapshot.
+    #[error(
+        "{name}: with --etcd-s3 the name of a snapshot in the bucket is needed; for a file add \
+         --etcd-s3=false"
+    )]
+    NotAName { name: String },
+    /// Blocking work panicked.
+    #[error(transparent)]
+    Task(#[from] JoinError),
+}
+
+/// Why a single attempt of a request failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RequestError {
+    /// The timeout has passed.
+    #[error("no answer within {seconds} s")]
+    Timeout { seconds: u64 },
+    /// No connection.
+    #[error("{address} cannot be reached: {source}")]
+    Connect { address: String, source: io::Error },
+    /// The host is not valid in a certificate.
+    #[error(transparent)]
+    HostName(#[from] rustls::pki_types::InvalidDnsNameError),
+    /// The TLS handshake failed; permanent if the certificate is not trusted.
+    #[error("TLS with {address} failed: {source}")]
+    Tls { address: String, source: io::Error },
+    /// The connection failed.
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+    /// The connection ended before the response.
+    #[error("the connection ended")]
+    ConnectionClosed,
+    /// The response ended early.
+    #[error("the answer breaks off: {0}")]
+    Truncated(String),
+    /// The request has an invalid header.
+    #[error(transparent)]
+    InvalidRequest(#[from] http::Error),
+    /// The downloaded file cannot be written.
+    #[error(transparent)]
+    File(io::Error),
+    /// Blocking work panicked.
+    #[error(transparent)]
+    Task(#[from] JoinError),
+    /// The bucket answers with an error status.
+    #[error("{message}")]
+    Rejected { status: StatusCode, message: String },
+}
+
+impl RequestError {
+    /// Whether another attempt may succeed.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            Self::Timeout { .. }
+            | Self::Connect { .. }
+            | Self::Http(_)
+            | Self::ConnectionClosed
+            | Self::Truncated(_) => true,
+            Self::Tls { source, .. } => {
+                !source.get_ref().is_some_and(|error| error.is::<rustls::Error>())
+            }
+            Self::Rejected { status, .. } => {
+                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::HostName(_) | Self::InvalidRequest(_) | Self::File(_) | Self::Task(_) => false,
+        }
+    }
+}
