@@ -1,4 +1,4 @@
-//! The loop that accepts connections, the same for every listener.
+//! The accept loop of all listeners.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{Backoff, Shutdown};
 
-/// A connection that was accepted.
+/// An accepted connection.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The stream, without delay of small writes.
+    /// The stream, with `TCP_NODELAY`.
     pub stream: TcpStream,
-    /// The other end.
+    /// Address of the peer.
     pub from: SocketAddr,
-    /// Its place among those that are served at once: given back when dropped.
+    /// Its slot among the served connections; released on drop.
     pub place: OwnedSemaphorePermit,
 }
 
-/// Accepts until shutdown and hands every connection to `each`, which starts a task for it. At most
-/// `room` of them are served at once; more wait in the kernel's queue. `what` names the listener in
-/// the log.
+/// Accepts connections until shutdown and passes each to `each`, which starts a task for it. At
+/// most `room` connections are served at a time; more wait in the kernel's queue. `what` names the
+/// listener in the log.
 pub async fn accept(
     listener: &TcpListener,
     what: &'static str,
@@ -52,8 +52,7 @@ pub async fn accept(
                 each(accepted);
             }
             Err(error) => {
-                // Out of descriptors or memory: the listener itself is sound, so try again a little
-                // later.
+                // Out of descriptors or memory: the listener itself works, so retry a little later.
                 tracing::warn!(listener = what, %error, "a connection was not accepted");
                 if !backoff.wait(shutdown).await {
                     return;

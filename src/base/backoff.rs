@@ -1,4 +1,4 @@
-//! Exponential back-off with jitter and a cap: the only way to wait between retries.
+//! Exponential backoff with jitter and a limit, used for all retries.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// A back-off that starts at `initial` and never exceeds `max` by more than its jitter.
+    /// Creates a backoff that starts at `initial` and never exceeds `max` by more than its jitter.
     pub fn new(initial: Duration, max: Duration) -> Self {
         Self { initial, max, failures: 0 }
     }
@@ -32,17 +32,17 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// How many delays were handed out since the last reset.
+    /// The number of delays since the last reset.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Waits for the next delay, or until shutdown; `false` when shutdown came first.
+    /// Waits for the next delay; returns `false` if shutdown came first.
     pub async fn wait(&mut self, shutdown: &Shutdown) -> bool {
         self.wait_or(shutdown, std::future::pending()).await
     }
 
-    /// As [`Backoff::wait`], but no longer than until `sooner` resolves.
+    /// As [`Backoff::wait`], but at most until `sooner` resolves.
     pub async fn wait_or(&mut self, shutdown: &Shutdown, sooner: impl Future<Output = ()>) -> bool {
         let delay = self.next_delay();
         tokio::select! {

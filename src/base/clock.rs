@@ -2,24 +2,25 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Monotonic now; follows tokio's paused clock in tests.
+/// The monotonic time; follows tokio's paused clock in tests.
 pub fn now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
 thread_local! {
-    /// Wall-clock time of this thread at a moment of tokio's clock, in simulations.
+    /// In simulations: wall-clock time of this thread at an instant of tokio's clock.
     static SIMULATED_WALL_CLOCK: std::cell::Cell<Option<(tokio::time::Instant, Duration)>> =
         const { std::cell::Cell::new(None) };
 }
 
-/// From now on the wall clock of this thread reads `start` and advances with tokio's clock, which
-/// may be paused: for simulations alone. `None` ends that. To be called inside a runtime.
+/// For simulations only: sets the wall clock of this thread to `start`; it then advances with
+/// tokio's clock, which may be paused. `None` restores the system's. Must be called inside a
+/// runtime.
 pub fn simulate_wall_clock(start: Option<Duration>) {
     SIMULATED_WALL_CLOCK.set(start.map(|start| (now(), start)));
 }
 
-/// Wall-clock time since the Unix epoch; zero for a clock set before 1970.
+/// Wall-clock time since the Unix epoch; zero if the clock is before 1970.
 pub fn unix_time() -> Duration {
     if let Some((since, start)) = SIMULATED_WALL_CLOCK.get() {
         return start + since.elapsed();
@@ -27,18 +28,18 @@ pub fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Waits for `duration`. For retries use [`crate::Backoff`]; for a state, await its event.
+/// Waits for `duration`. For retries use [`crate::Backoff`]; for a state change, await its event.
 pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
 thread_local! {
-    /// State of the generator that stands in for the operating system's on this thread.
+    /// In simulations: state of the generator that replaces the operating system's on this thread.
     static SEEDED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on the random numbers of this thread follow from `seed`: for simulations alone, for who
-/// knows it knows them all. `None` ends that.
+/// For simulations only: derives the random numbers of this thread from `seed`, so that they are
+/// predictable. `None` restores the system's.
 pub fn seed_this_thread(seed: Option<u64>) {
     SEEDED.set(seed);
 }
@@ -51,7 +52,7 @@ fn next_seeded(state: u64) -> (u64, u64) {
     (state, mixed ^ (mixed >> 31))
 }
 
-/// Fills `buffer` with bytes of the operating system's generator.
+/// Fills `buffer` with random bytes of the operating system.
 pub fn random_bytes(buffer: &mut [u8]) {
     use ring::rand::SecureRandom;
     if let Some(mut state) = SEEDED.get() {
@@ -94,7 +95,7 @@ pub fn random_uuid() -> String {
 /// `k8s.io/apimachinery/pkg/util/rand`.
 const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// A random suffix of `length` characters as `generateName` appends it.
+/// A random suffix of `length` characters, as `generateName` appends it.
 pub fn random_suffix(length: usize) -> String {
     let mut bytes = vec![0_u8; length];
     random_bytes(&mut bytes);

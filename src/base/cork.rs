@@ -1,5 +1,5 @@
-//! Writes of one turn, gathered: HTTP/2 wants each larger frame out before it takes the next, and a
-//! call into the kernel for each answer costs more than the answer.
+//! Gathers the writes of one poll: HTTP/2 flushes each larger frame before it takes the next, and a
+//! system call per response costs more than the response.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,26 +15,27 @@ use tokio_rustls::{client, server};
 
 use crate::io::{BoxIo, Io};
 
-/// Bytes that wait for the end of a turn; with more they are written at once.
+/// Maximum number of gathered bytes; with more they are written at once.
 const GATHERED_MAX: usize = 32 * 1024;
 
-/// Larger pieces are not copied, but written with what was gathered before them.
+/// Pieces of at least this size are not copied, but written together with the gathered bytes before
+/// them.
 const COPIED_MAX: usize = 4 * 1024;
 
-/// Room that is kept from turn to turn.
+/// Buffer capacity that is kept between polls.
 const KEPT: usize = 4 * 1024;
 
-/// A connection that can be told that more comes.
+/// A connection that can delay partial segments.
 pub trait Hold: Io {
-    /// Has the kernel wait for whole segments, until it is told not to; where it cannot, each write
-    /// goes out by itself.
+    /// Tells the kernel to send only full segments (`TCP_CORK`) until it is unset. Without support
+    /// each write is sent separately.
     fn hold(&self, _on: bool) {}
 }
 
 impl Hold for TcpStream {
     fn hold(&self, on: bool) {
         if let Err(error) = SockRef::from(self).set_tcp_cork(on) {
-            // It has ended, which the next write tells.
+            // The connection has ended, which the next write reports.
             tracing::debug!(%error, "a connection cannot be corked");
         }
     }
@@ -46,21 +47,21 @@ impl Hold for server::TlsStream<TcpStream> {
     }
 }
 
-/// Members send each other what fits into few writes.
+/// Members send each other messages that need few writes.
 impl Hold for client::TlsStream<BoxIo> {}
 
 struct Inner {
     io: Box<dyn Hold>,
     gathered: BytesMut,
-    /// Large pieces of this turn.
+    /// Large pieces written in this poll.
     large: usize,
     held: bool,
 }
 
 impl Inner {
-    /// Writes a piece that is not gathered. HTTP/2 makes a long answer of frames of 16 KiB; the
-    /// kernel, which would push and tell each of them, is told from the second one of a turn on
-    /// that more comes.
+    /// Writes a piece that is not gathered. HTTP/2 splits a long response into frames of 16 KiB,
+    /// which the kernel would push and report one by one; from the second frame of a poll on it is
+    /// corked.
     fn poll_write_large(&mut self, cx: &mut Context<'_>, piece: &[u8]) -> Poll<io::Result<usize>> {
         self.large += usize::from(piece.len() > COPIED_MAX);
         if self.large > 1 && !self.held {
@@ -77,8 +78,8 @@ impl Inner {
         }
     }
 
-    /// Writes what was gathered, and of `more` as much as goes with it; how many bytes of `more`
-    /// were written, some unless it is empty.
+    /// Writes the gathered bytes and as much of `more` as goes with them; returns how many bytes of
+    /// `more` were written, at least one unless it is empty.
     fn poll_write(&mut self, cx: &mut Context<'_>, more: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             let before = self.gathered.len();
@@ -114,9 +115,9 @@ impl Inner {
     }
 }
 
-/// A connection that writes at the end of each turn of its task, by [`Cork::poll_flush`]; clones
-/// are the same one. For [`InlineExecutor::drive_corked`](crate::InlineExecutor::drive_corked),
-/// which knows where a turn ends.
+/// A connection that writes at the end of each poll of its task, by [`Cork::poll_flush`]; clones
+/// share it. Used with [`InlineExecutor::drive_corked`](crate::InlineExecutor::drive_corked), which
+/// knows where a poll ends.
 #[derive(Clone)]
 pub struct Cork(Arc<Mutex<Inner>>);
 
@@ -127,16 +128,16 @@ impl std::fmt::Debug for Cork {
 }
 
 impl Cork {
-    /// Over a connection that nobody else writes to.
+    /// Wraps a connection that has no other writer.
     pub fn new(io: Box<dyn Hold>) -> Self {
         let inner = Inner { io, gathered: BytesMut::new(), large: 0, held: false };
         Self(Arc::new(Mutex::new(inner)))
     }
 
-    /// Writes what was gathered.
+    /// Writes the gathered bytes.
     ///
     /// # Errors
-    /// Those of the connection, which it tells whoever writes next, too.
+    /// Errors of the connection; the next writer receives them, too.
     pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.lock().poll_flush(cx)
     }
@@ -180,7 +181,7 @@ impl AsyncWrite for Cork {
                         break;
                     }
                 }
-                // What was taken before is told first.
+                // An error of earlier writes is reported first.
                 _ if taken > 0 => break,
                 other => return other,
             }
@@ -192,7 +193,7 @@ impl AsyncWrite for Cork {
         true
     }
 
-    /// Nothing yet: the turn's end does it.
+    /// Does nothing: the end of the poll flushes.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -212,7 +213,7 @@ mod tests {
 
     impl Hold for DuplexStream {}
 
-    /// A connection that tells what was done to it: bytes written, and whether it was held.
+    /// A connection that records its writes and whether it was corked.
     #[derive(Clone, Default)]
     struct Told(Arc<Mutex<Vec<Result<usize, bool>>>>);
 
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(done(), [Ok(16_000), Err(true), Ok(16_000), Err(false)], "also at the end");
     }
 
-    /// A connection through which so many bytes go before the other end reads, and that end.
+    /// A connection with a buffer of this size, and its peer.
     fn corked(room: usize) -> (Cork, DuplexStream) {
         let (near, far) = duplex(room);
         (Cork::new(Box::new(near)), far)
@@ -286,7 +287,7 @@ mod tests {
         std::future::poll_fn(|cx| cork.poll_flush(cx)).await.unwrap();
     }
 
-    /// Pieces of these lengths, no two bytes beside each other the same.
+    /// Pieces of these lengths, with no two equal adjacent bytes.
     fn pieces(lengths: &[usize]) -> Vec<Vec<u8>> {
         let mut next = (0..=250_u8).cycle();
         lengths.iter().map(|length| next.by_ref().take(*length).collect()).collect()
@@ -320,7 +321,7 @@ mod tests {
                         turn(&cork).await;
                     }
                 }
-                // What is left goes with the end.
+                // Shutdown writes the rest.
                 cork.shutdown().await.unwrap();
                 drop(cork);
             };

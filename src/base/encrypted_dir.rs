@@ -15,13 +15,13 @@ use crate::{SecretValue, clock};
 
 const KEY_FILE: &str = "key";
 const KEY_LEN: usize = 32;
-/// Kind and version of a file.
+/// Magic bytes and version of a file.
 const MAGIC: &[u8; 4] = b"KLS1";
 const HEAD_LEN: usize = 8 + NONCE_LEN;
 /// Suffix of a file that could not be read.
 const BAD: &str = "bad";
 
-/// The files of one folder. Calls block on the disk.
+/// The files of one folder. Calls block on disk operations.
 #[derive(Debug)]
 pub struct EncryptedDir {
     directory: PathBuf,
@@ -33,9 +33,9 @@ fn invalid(why: &str) -> io::Error {
 }
 
 impl EncryptedDir {
-    /// Opens a folder, which is made with its key when it is not there (folder 0700, files 0600). A
-    /// key that cannot be one is replaced: what was sealed with the former one is lost, and is set
-    /// aside when it is read.
+    /// Opens a folder and creates it with its key if it is missing (folder 0700, files 0600). An
+    /// invalid key is replaced: files encrypted with the former key are lost and set aside when
+    /// they are read.
     ///
     /// # Errors
     /// The I/O error, with the path in its message.
@@ -64,10 +64,10 @@ impl EncryptedDir {
         Ok(Self { directory: directory.to_owned(), key: LessSafeKey::new(key) })
     }
 
-    /// Replaces a file. Its name is one component of a path without a dot.
+    /// Replaces a file. Its name is one path component without a dot.
     ///
     /// # Errors
-    /// The I/O error, with the path in its message; the old content then still stands.
+    /// The I/O error, with the path in its message; the old content is then unchanged.
     pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let path = self.path(name)?;
         let mut nonce = [0; NONCE_LEN];
@@ -89,8 +89,8 @@ impl EncryptedDir {
         crate::fs::write_atomic(&path, &out, 0o600)
     }
 
-    /// The content of a file; `None` when there is none. One that cannot be used is set aside, said
-    /// in the log, and `None`.
+    /// The content of a file; `None` if it is missing. An unusable file is logged and set aside,
+    /// and counts as missing.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
         let path = self.path(name).ok()?;
         let outcome = match std::fs::read(&path) {
@@ -107,11 +107,11 @@ impl EncryptedDir {
         }
     }
 
-    /// Takes a file out of use that turned out to make no sense, and says so.
+    /// Sets a file with invalid content aside, and logs it.
     pub fn set_aside(&self, name: &str, why: &dyn std::fmt::Display) {
         let Ok(path) = self.path(name) else { return };
         let aside = path.with_extension(BAD);
-        tracing::warn!(path = %path.display(), error = %why, aside = %aside.display(), "set aside, it is made anew when the server answers");
+        tracing::warn!(path = %path.display(), error = %why, aside = %aside.display(), "set the file aside; it is written again when a server answers");
         if let Err(error) = std::fs::rename(&path, &aside) {
             tracing::warn!(path = %path.display(), %error, "cannot be set aside");
         }
@@ -138,7 +138,7 @@ impl EncryptedDir {
         Ok(content.to_vec())
     }
 
-    /// Removes a file; one that is not there is fine.
+    /// Removes a file; a missing file is not an error.
     ///
     /// # Errors
     /// The I/O error, with the path in its message.
@@ -153,7 +153,7 @@ impl EncryptedDir {
         }
     }
 
-    /// Names of all files with when they were written, without the key and what was set aside.
+    /// Names of all files and their modification times, without the key and files set aside.
     pub fn names(&self) -> Vec<(String, SystemTime)> {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
         entries
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_by_the_next_process_and_by_nobody_else() {
+    fn files_are_readable_after_a_restart_and_only_with_the_key() {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join("known");
         EncryptedDir::open(&directory).unwrap().write("a", b"very secret").unwrap();

@@ -24,7 +24,7 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     std::fs::read_to_string(path).map_err(|e| named("read", path, &e))
 }
 
-/// Makes a directory and its parents with permission bits `mode` on the last one.
+/// Creates a directory and its parents, with permission bits `mode` on the last one.
 ///
 /// # Errors
 /// The I/O error, with the path in its message.
@@ -35,8 +35,7 @@ pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
         .map_err(|e| named("set permissions of", path, &e))
 }
 
-/// An empty file in a directory, without a name there: it is gone when it is closed, whatever
-/// happens.
+/// Creates an empty file in a directory, without a name: it disappears when it is closed.
 ///
 /// # Errors
 /// The I/O error, with the path in its message.
@@ -49,7 +48,8 @@ pub fn scratch(directory: &Path) -> io::Result<std::fs::File> {
     Ok(file)
 }
 
-/// Removes a directory with all that is in it, links not followed; one that is not there is fine.
+/// Removes a directory and its content without following links; a missing directory is not an
+/// error.
 ///
 /// # Errors
 /// The I/O error, with the path in its message.
@@ -60,18 +60,18 @@ pub fn remove_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces `path` by `content` with permission bits `mode`: written beside it, synced, renamed,
-/// directory synced.
+/// Replaces `path` by `content` with permission bits `mode`: writes a temporary file in the same
+/// directory, syncs and renames it, and syncs the directory.
 ///
 /// # Errors
-/// The I/O error, with the path in its message; the old content then still stands.
+/// The I/O error, with the path in its message; the old content is then unchanged.
 pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("."));
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     let temporary = parent.join(name);
     let write = || -> io::Result<()> {
-        // An interrupted predecessor may have left the file with other permissions.
+        // An interrupted call may have left the file with other permissions.
         let _ = std::fs::remove_file(&temporary);
         let mut file =
             std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;

@@ -21,7 +21,7 @@ use crate::Cork;
 
 type Inner = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Takes futures that run within [`InlineExecutor::drive`]; clones take them for the same one.
+/// Accepts futures that run within [`InlineExecutor::drive`]; clones share the same executor.
 #[derive(Clone, Default)]
 pub struct InlineExecutor(Arc<Mutex<Vec<Inner>>>);
 
@@ -32,25 +32,25 @@ impl std::fmt::Debug for InlineExecutor {
 }
 
 impl InlineExecutor {
-    /// Has a future run beside the outer one, from the outer one's next pause on. The outer one
-    /// bounds how many there are. One that panics has ended, as a task would have, and harms no
-    /// other.
+    /// Adds a future that runs concurrently with the outer one, from the outer one's next pending
+    /// poll on. The outer future bounds their number. A future that panics ends, as a task would,
+    /// and does not affect others.
     pub fn add(&self, future: impl Future<Output = ()> + Send + 'static) {
-        // The hook for panics has told of it.
+        // The panic hook has logged it.
         let future = AssertUnwindSafe(future).catch_unwind().map(drop);
         self.0.lock().push(Box::pin(future));
     }
 
-    /// Runs `outer` to its end, and beside it what is added meanwhile; what has not ended by then
-    /// is dropped.
+    /// Runs `outer` to completion, and concurrently the futures added meanwhile; unfinished ones
+    /// are then dropped.
     pub async fn drive<T>(&self, outer: impl Future<Output = T>) -> T {
         self.drive_in_turns(outer, |_| {}).await
     }
 
-    /// As [`InlineExecutor::drive`], for a connection over `cork`: what was written in a turn goes
-    /// out at its end, when all of them wait.
+    /// As [`InlineExecutor::drive`], for a connection over `cork`: bytes written during a poll are
+    /// sent at its end, when all futures are pending.
     pub async fn drive_corked<T>(&self, connection: impl Future<Output = T>, cork: &Cork) -> T {
-        // What fails is told with the next read or write.
+        // The next read or write reports the error.
         self.drive_in_turns(connection, |cx| drop(cork.poll_flush(cx))).await
     }
 
@@ -70,7 +70,7 @@ impl InlineExecutor {
                 std::mem::swap(&mut *self.0.lock(), &mut added);
                 let mut moved = !added.is_empty();
                 for mut future in added.drain(..) {
-                    // Most have all that they need, and are never waited for.
+                    // Most futures complete at their first poll and never register a waker.
                     if future.as_mut().poll(cx).is_pending() {
                         waiting.push(future);
                     }
@@ -78,7 +78,7 @@ impl InlineExecutor {
                 while let Poll::Ready(Some(())) = waiting.poll_next_unpin(cx) {
                     moved = true;
                 }
-                // The outer one writes what they have made, before anybody pauses.
+                // The outer future writes their results before this task becomes pending.
                 if !moved {
                     pause(cx);
                     return Poll::Pending;
@@ -89,7 +89,7 @@ impl InlineExecutor {
     }
 }
 
-/// The streams of a connection run within its task, so that responses that are ready together are
+/// Streams of a connection run within its task, so that responses that are ready together are
 /// written together.
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for InlineExecutor {
     fn execute(&self, stream: F) {
@@ -117,7 +117,7 @@ mod tests {
                         made.fetch_add(1, Relaxed);
                     });
                 }
-                // Woken by nobody: it is polled again because they ended.
+                // Not woken explicitly: it is polled again because other futures completed.
                 return Poll::Pending;
             }
             Poll::Ready(made.load(Relaxed))
@@ -141,7 +141,7 @@ mod tests {
         let (tell, told) = oneshot::channel::<()>();
         let (kept, gone) = oneshot::channel::<()>();
         nested.add(async move {
-            // Whether it is told or not is what the test sees.
+            // The test observes whether it is polled.
             let _ = asked.await;
             let _ = tell.send(());
         });

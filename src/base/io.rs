@@ -1,4 +1,4 @@
-//! Connections as objects, how they are made, and how two are joined.
+//! Byte streams as trait objects, dialers, and copying between two streams.
 
 use crate::Shutdown;
 use async_trait::async_trait;
@@ -9,26 +9,26 @@ pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A byte stream of any make.
+/// A byte stream of any type.
 pub type BoxIo = Box<dyn Io>;
 
 /// Opens connections to nodes, pods and services.
 #[async_trait]
 pub trait Dial: Send + Sync {
-    /// A connection to a host (name or address) and port.
+    /// Connects to a host (name or address) and port.
     ///
     /// # Errors
-    /// Those of the network.
+    /// Errors of the network.
     async fn dial(&self, host: &str, port: u16) -> std::io::Result<BoxIo>;
 
-    /// Resolves when the other side is reached again after it was away; never, where that is not
-    /// known.
+    /// Resolves when the peer is reached again after a failure; never, if the dialer does not track
+    /// that.
     async fn back(&self) {
         std::future::pending().await
     }
 }
 
-/// Plain TCP, without delay of small writes.
+/// Plain TCP with `TCP_NODELAY`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tcp;
 
@@ -41,11 +41,10 @@ impl Dial for Tcp {
     }
 }
 
-/// Copies both ways until one side has said everything or breaks, or the process stops; then both
-/// are closed.
+/// Copies in both directions until one side ends or fails, or the process stops; then closes both.
 ///
-/// The whole ends with its first half, as in upstream's proxies: the protocols carried here
-/// announce their ends inside.
+/// The first end closes both directions, as in upstream's proxies: the protocols carried here
+/// signal half-closed streams themselves.
 pub async fn join(a: impl Io, b: impl Io, shutdown: &Shutdown) {
     let (mut a_in, mut a_out) = tokio::io::split(a);
     let (mut b_in, mut b_out) = tokio::io::split(b);

@@ -1,7 +1,7 @@
-//! What every other crate stands on: tasks and shutdown, back-off, clock, files, certificates,
+//! Foundations of all other crates: tasks and shutdown, backoff, clock, files, certificates,
 //! metrics.
 //!
-//! Knows nothing of Kubernetes and imports no sibling.
+//! Does not depend on Kubernetes or any other crate of the workspace.
 
 pub mod accept;
 pub mod backoff;

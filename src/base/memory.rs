@@ -1,10 +1,9 @@
-//! What a burst of work has left free in the allocator goes back to the system.
+//! Returns memory to the system that a burst of work has left free in the allocator.
 //!
-//! An allocator keeps what was freed for the next time. Free pieces lie between pieces in use, so
-//! that glibc's never gives most of them back by itself: after a list of 20,000 pods as a table a
-//! process of 107 MB stayed at 890 MB. Nothing tells when a burst is over, so whoever takes in or
-//! gives out much says how much it was, and some time after much of that everything free is given
-//! back.
+//! An allocator keeps freed memory for later. Free chunks lie between used ones, so glibc's
+//! allocator never returns most of them: after a list of 20,000 pods as a table a process of 107 MB
+//! stayed at 890 MB. No event marks the end of a burst, so components report the bytes that they
+//! receive and send, and some time after a large amount all free memory is returned.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,21 +14,21 @@ use tokio::sync::Notify;
 use crate::Shutdown;
 use crate::{clock, tasks};
 
-/// Bytes taken in and given out after which there may be much to give back; work on them needs
-/// several times as much.
+/// Bytes received and sent after which a trim is worthwhile; processing them needs several times as
+/// much.
 pub const BURST_BYTES: usize = 8 * 1024 * 1024;
 
-/// A burst is over when so long nothing more came that would be one.
+/// A burst is over when no further burst was reported for this long.
 pub const SETTLE: Duration = Duration::from_secs(2);
 
-/// Under steady load memory is given back once in so many times [`SETTLE`]: it costs milliseconds,
-/// and a fault for each page that is wanted again.
+/// Under steady load memory is returned once in this many times [`SETTLE`]: a trim costs
+/// milliseconds, and a page fault for each page that is used again.
 const ROUNDS_MAX: u32 = 15;
 
 static WORKED: AtomicUsize = AtomicUsize::new(0);
 static BURST: Notify = Notify::const_new();
 
-/// Says that so many bytes were taken in or given out.
+/// Records bytes that were received or sent.
 pub fn worked(bytes: usize) {
     let before = WORKED.fetch_add(bytes, Relaxed);
     if before < BURST_BYTES && before.saturating_add(bytes) >= BURST_BYTES {
@@ -40,7 +39,7 @@ pub fn worked(bytes: usize) {
 /// Calls `give_back`, which may block, after the start and after each burst, until shutdown.
 ///
 /// # Errors
-/// None; the type is that of tasks.
+/// None; the signature is that of tasks.
 pub async fn keep_small(shutdown: Shutdown, give_back: fn()) -> Result<(), Infallible> {
     loop {
         for _ in 0..ROUNDS_MAX {
@@ -57,7 +56,7 @@ pub async fn keep_small(shutdown: Shutdown, give_back: fn()) -> Result<(), Infal
         if let Err(error) = tasks::blocking(give_back).await {
             tracing::warn!(%error, "memory was not given back");
         }
-        // What was told while the last burst went on is over.
+        // Reports during the last burst belong to it.
         while WORKED.load(Relaxed) < BURST_BYTES {
             tokio::select! {
                 () = BURST.notified() => {}
@@ -87,11 +86,11 @@ mod tests {
         let begin = Instant::now();
         DONE.notified().await;
         assert_eq!((GIVEN.load(Relaxed), begin.elapsed() >= SETTLE), (1, true));
-        // A little is no burst, however long ago.
+        // A small amount is not a burst, however long ago.
         worked(BURST_BYTES / 2);
         let waited = tokio::time::timeout(Duration::from_secs(3600), DONE.notified()).await;
         assert!(waited.is_err() && GIVEN.load(Relaxed) == 1);
-        // Together with more it is one, which is over when nothing more comes.
+        // With more bytes it becomes a burst, which is over after a pause.
         let begin = Instant::now();
         worked(BURST_BYTES / 2);
         for _ in 0..8 {
@@ -103,7 +102,7 @@ mod tests {
         assert_eq!((GIVEN.load(Relaxed), begin.elapsed() >= 4 * SETTLE), (2, true));
         let waited = tokio::time::timeout(Duration::from_secs(3600), DONE.notified()).await;
         assert!(waited.is_err() && GIVEN.load(Relaxed) == 2);
-        // Under steady load it is not put off for ever.
+        // Steady load does not postpone a trim forever.
         let busy = async {
             loop {
                 worked(BURST_BYTES);

@@ -1,9 +1,9 @@
-//! Metrics of the process in Prometheus' text form: families are named once, in tables, and counted
-//! from wherever something happens.
+//! Metrics of the process in Prometheus' text format. Families are defined once, in tables, and
+//! recorded from anywhere.
 //!
-//! Names, labels, buckets and stability are those of Kubernetes' own components; a family without
-//! any label is there from the start, others have a line once something was counted, as Prometheus'
-//! library does it.
+//! Names, labels, buckets and stability are those of Kubernetes' components. A family without
+//! labels is exported from the start, others once a value was recorded, as in Prometheus' Go
+//! library.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,20 +12,20 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Most series of one family: what is counted beyond is counted in none, so that names that others
-/// choose cannot fill memory.
+/// Maximum number of series of a family; further label sets are dropped, so that client-chosen
+/// names cannot fill memory.
 const SERIES_MAX: usize = 10_000;
 
-/// What a family is.
+/// Type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// Monotonically increasing.
     Counter,
-    /// May be anything.
+    /// Any value.
     Gauge,
     /// Has buckets.
     Histogram,
-    /// Sum and count alone.
+    /// Sum and count only.
     Summary,
 }
 
@@ -33,7 +33,7 @@ pub enum Kind {
 pub const DEFAULT_BOUNDS: [f64; 11] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Bounds that begin with `first` and grow by `factor`.
+/// Bounds that start with `first` and grow by `factor`.
 pub const fn exponential<const N: usize>(first: f64, factor: f64) -> [f64; N] {
     let mut bounds = [first; N];
     let mut at = 1;
@@ -44,7 +44,7 @@ pub const fn exponential<const N: usize>(first: f64, factor: f64) -> [f64; N] {
     bounds
 }
 
-/// Bounds that begin with `first` and grow by `step`.
+/// Bounds that start with `first` and grow by `step`.
 pub const fn linear<const N: usize>(first: f64, step: f64) -> [f64; N] {
     let mut bounds = [first; N];
     let mut at = 1;
@@ -58,24 +58,24 @@ pub const fn linear<const N: usize>(first: f64, step: f64) -> [f64; N] {
 /// One metric with all its series.
 pub struct Family {
     name: &'static str,
-    /// With the stability in front, as upstream: `[ALPHA] …`.
+    /// HELP text with the stability in front, as upstream: `[ALPHA] …`.
     help: &'static str,
     kind: Kind,
-    /// Sorted, as they are written.
+    /// Label names, sorted as in the output.
     labels: &'static [&'static str],
     bounds: &'static [f64],
     series: Mutex<Series>,
 }
 
-type Series = Option<HashMap<u64, Cell, BuildHasherDefault<Given>>>;
+type Series = Option<HashMap<u64, Cell, BuildHasherDefault<PrecomputedHasher>>>;
 
 /// The values of one set of labels.
 struct Cell {
     labels: Box<[Box<str>]>,
-    /// A counter's or gauge's value, else the sum.
+    /// Value of a counter or gauge; otherwise the sum.
     value: f64,
     count: u64,
-    /// Not cumulative; none where there are no bounds.
+    /// Counts per bucket, not cumulative; empty without bounds.
     buckets: Box<[u64]>,
 }
 
@@ -85,11 +85,11 @@ impl Cell {
     }
 }
 
-/// Keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
-struct Given(u64);
+struct PrecomputedHasher(u64);
 
-impl std::hash::Hasher for Given {
+impl std::hash::Hasher for PrecomputedHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -116,7 +116,7 @@ impl Family {
         Self { name, help, kind, labels, bounds, series: Mutex::new(None) }
     }
 
-    /// A counter.
+    /// Creates a counter.
     pub const fn counter(
         name: &'static str,
         help: &'static str,
@@ -125,7 +125,7 @@ impl Family {
         Self::new(name, help, Kind::Counter, labels, &[])
     }
 
-    /// A gauge.
+    /// Creates a gauge.
     pub const fn gauge(
         name: &'static str,
         help: &'static str,
@@ -134,7 +134,7 @@ impl Family {
         Self::new(name, help, Kind::Gauge, labels, &[])
     }
 
-    /// A summary without quantiles.
+    /// Creates a summary without quantiles.
     pub const fn summary(
         name: &'static str,
         help: &'static str,
@@ -143,7 +143,7 @@ impl Family {
         Self::new(name, help, Kind::Summary, labels, &[])
     }
 
-    /// A histogram with these upper bounds.
+    /// Creates a histogram with these upper bounds.
     pub const fn histogram(
         name: &'static str,
         help: &'static str,
@@ -155,7 +155,7 @@ impl Family {
 
     fn with(&self, labels: &[&str], change: impl FnOnce(&mut Cell)) {
         debug_assert_eq!(labels.len(), self.labels.len(), "labels of {}", self.name);
-        let mut hash = Given(0xcbf2_9ce4_8422_2325);
+        let mut hash = PrecomputedHasher(0xcbf2_9ce4_8422_2325);
         for label in labels {
             std::hash::Hasher::write(&mut hash, label.as_bytes());
             std::hash::Hasher::write(&mut hash, &[0xff]);
@@ -163,7 +163,7 @@ impl Family {
         let mut key = hash.0;
         let mut series = self.series.lock();
         let series = series.get_or_insert_default();
-        // Another key is taken where two sets of labels have one hash.
+        // On a hash collision of two label sets another key is used.
         while series.get(&key).is_some_and(|cell| !cell.is(labels)) {
             key = key.wrapping_add(1);
         }
@@ -178,7 +178,7 @@ impl Family {
         }));
     }
 
-    /// One more of a counter or gauge; labels in the order of their names.
+    /// Increments a counter or gauge; label values are in the order of the label names.
     pub fn inc(&self, labels: &[&str]) {
         self.add(labels, 1.0);
     }
@@ -193,7 +193,7 @@ impl Family {
         self.with(labels, |cell| cell.value = to);
     }
 
-    /// Counts a value of a histogram or summary.
+    /// Records a value of a histogram or summary.
     pub fn observe(&self, labels: &[&str], value: f64) {
         self.with(labels, |cell| {
             cell.value += value;
@@ -205,13 +205,13 @@ impl Family {
         });
     }
 
-    /// Counts a time, in seconds.
+    /// Records a duration, in seconds.
     pub fn took(&self, labels: &[&str], time: Duration) {
         self.observe(labels, time.as_secs_f64());
     }
 
-    /// The value of a counter or gauge, the count of a histogram or summary; zero where nothing was
-    /// counted.
+    /// The value of a counter or gauge, or the count of a histogram or summary; zero without
+    /// records.
     pub fn read(&self, labels: &[&str]) -> f64 {
         let series = self.series.lock();
         let found = series.iter().flat_map(HashMap::values).find(|cell| cell.is(labels));
@@ -221,19 +221,19 @@ impl Family {
         })
     }
 
-    /// Forgets all series.
+    /// Removes all series.
     pub fn reset(&self) {
         *self.series.lock() = None;
     }
 
-    /// Calls `of` with the labels and the value of each series, in no order.
+    /// Calls `of` with the labels and the value of each series, in unspecified order.
     pub fn each(&self, mut of: impl FnMut(&[Box<str>], f64)) {
         for cell in self.series.lock().iter().flat_map(HashMap::values) {
             of(&cell.labels, cell.value);
         }
     }
 
-    /// Appends the family, sorted by labels; nothing where nothing was counted.
+    /// Appends the family in text format, sorted by labels; nothing if it has no series.
     pub fn render(&self, out: &mut String) {
         if self.labels.is_empty() {
             self.with(&[], |_| ());
@@ -275,7 +275,7 @@ impl std::fmt::Debug for Family {
     }
 }
 
-/// HELP and TYPE.
+/// Appends the HELP and TYPE lines.
 pub fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     // Writing to a string cannot fail.
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -294,7 +294,7 @@ fn totals(out: &mut String, name: &str, labels: &str, sum: f64, count: u64) {
     line(out, name, "_count", labels, &count.to_string());
 }
 
-/// The lines of one histogram; rows are bounds with what fell between one and the one before.
+/// Appends the lines of a histogram; rows are bounds with their own counts, not cumulative.
 pub fn histogram(
     out: &mut String,
     name: &str,
@@ -322,8 +322,8 @@ fn escaped(value: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// A number as Go's shortest form has it (`strconv.FormatFloat(f, 'g', -1, 64)`), which Prometheus'
-/// text form and the label `le` use: with an exponent below 1e-4 and from 1e6 on.
+/// Formats a number in Go's shortest form (`strconv.FormatFloat(f, 'g', -1, 64)`), which
+/// Prometheus' text format and the label `le` use: with an exponent below 1e-4 and from 1e6 on.
 pub fn float(number: f64) -> String {
     if !number.is_finite() {
         let sign = if number > 0.0 { "+Inf" } else { "-Inf" };
@@ -345,7 +345,7 @@ pub fn float(number: f64) -> String {
 mod tests {
     use super::*;
 
-    /// What Prometheus' own library writes for the same counts.
+    /// Expected output of Prometheus' Go library for the same values.
     #[test]
     fn families_are_written_as_prometheus_does() {
         static CALLS: Family = Family::counter("calls_total", "[ALPHA] Calls.", &["code", "name"]);
@@ -407,7 +407,7 @@ plain 0
         }
     }
 
-    /// Names that others choose do not fill memory.
+    /// Client-chosen names do not fill memory.
     #[test]
     fn series_are_bounded() {
         static MANY: Family = Family::counter("many_total", "[ALPHA] Many.", &["name"]);

@@ -1,7 +1,7 @@
-//! Certificate authorities, the certificates they sign, and the files both live in.
+//! Certificate authorities, the certificates they issue, and their files.
 //!
-//! Keys are ECDSA P-256. Files are replaced atomically, keys with mode 0600. What is there and
-//! still good is kept.
+//! Keys are ECDSA P-256. Files are replaced atomically, keys with mode 0600. Existing valid files
+//! are kept.
 
 pub mod csr_signing;
 mod describe;
@@ -45,34 +45,34 @@ pub const CA_VALIDITY: Duration = Duration::from_secs(3650 * DAY);
 /// Validity of a certificate: one year, as k3s.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(365 * DAY);
 
-/// A certificate is renewed when less than this is left.
+/// A certificate is renewed when its remaining validity is shorter than this.
 pub const RENEW_BEFORE: Duration = Duration::from_secs(90 * DAY);
 
-/// 2026-01-01: no clock that tells less is believed.
+/// 2026-01-01: earlier clock values are not trusted.
 const EPOCH_OF_TRUST: u64 = 1_767_225_600;
 
-/// What can go wrong with certificates.
+/// Errors of certificate operations.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file.
+    /// A file cannot be read or written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// A file whose content is no certificate or key.
+    /// The content of a file is not a valid certificate or key.
     #[error(
         "{path}: {why}; restore the file from a backup, or remove it with its pair to have a new one made"
     )]
     Content {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// A certificate could not be signed.
+    /// A certificate cannot be signed.
     #[error("cannot sign the certificate {name:?}: {why}")]
     Sign {
         /// Its common name.
         name: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -81,29 +81,29 @@ fn content(path: &Path, why: impl ToString) -> Error {
     Error::Content { path: path.display().to_string(), why: why.to_string() }
 }
 
-/// Seconds since the epoch, never before a time that has surely passed: a machine without a clock
-/// starts in 1970.
+/// Seconds since the epoch, at least the time of this release: a machine without a clock starts in
+/// 1970.
 pub fn now() -> u64 {
     clock::unix_time().as_secs().max(EPOCH_OF_TRUST)
 }
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
     /// A TLS server.
     Server,
     /// A TLS client.
     Client,
-    /// Both, as peers of a cluster are.
+    /// Both, for peers of a cluster.
     Peer,
 }
 
-/// Who a certificate names, and what for.
+/// Subject, names and purpose of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
     /// Common name: the user of a client.
     pub common_name: String,
-    /// Organisation: the group of a client.
+    /// Organization: the group of a client.
     pub organization: Option<String>,
     /// DNS names of a server.
     pub dns: Vec<String>,
@@ -111,12 +111,12 @@ pub struct Profile {
     pub ips: Vec<IpAddr>,
     /// URIs of a server.
     pub uris: Vec<String>,
-    /// What it is for.
+    /// Purpose of the certificate.
     pub usage: Usage,
 }
 
 impl Profile {
-    /// A client with this user and group.
+    /// Creates a client profile with this user and group.
     pub fn client(user: &str, group: Option<&str>) -> Self {
         let organization = group.map(str::to_owned);
         Self {
@@ -129,7 +129,7 @@ impl Profile {
         }
     }
 
-    /// A server with these names.
+    /// Creates a server profile with these names.
     pub fn server(common_name: &str, dns: &[String], ips: &[IpAddr]) -> Self {
         let (dns, ips) = (dns.to_vec(), ips.to_vec());
         Self {
@@ -175,7 +175,7 @@ impl Profile {
 /// A certificate with its key, as PEM.
 #[derive(Clone)]
 pub struct Leaf {
-    /// The certificate, then that of its CA.
+    /// The certificate, followed by those of its CA.
     pub cert_pem: String,
     /// The key, PKCS#8.
     pub key_pem: SecretValue<String>,
@@ -197,7 +197,7 @@ fn set_validity(params: &mut CertificateParams, now: u64, validity: Duration) {
     params.not_after = epoch + Duration::from_secs(now).saturating_add(validity);
 }
 
-/// What a CA of this name is.
+/// Certificate parameters of a CA with this name.
 fn ca_params(common_name: &str, now: u64) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -213,11 +213,11 @@ fn ca_params(common_name: &str, now: u64) -> CertificateParams {
 }
 
 impl Ca {
-    /// The CA in these two files; made when neither is there. `name` is the start of a new one's
-    /// common name.
+    /// Loads the CA in these two files; creates it if both are missing, with a common name that
+    /// starts with `name`.
     ///
     /// # Errors
-    /// When only one of the files is there, or one is unreadable.
+    /// When only one of the files exists, or one is unreadable.
     pub fn load_or_create(cert: &Path, key: &Path, name: &str) -> Result<Self, Error> {
         match (cert.exists(), key.exists()) {
             (true, true) => Self::load(cert, key),
@@ -233,7 +233,7 @@ impl Ca {
             .map_err(|error| content(if error.is_key() { key } else { cert }, error))
     }
 
-    /// The CA of these texts: the first certificate and the first key.
+    /// Parses a CA from the first certificate and the first key of these texts.
     pub(crate) fn parse(cert_pem: String, key_pem: &str) -> Result<Self, CaError> {
         let pair = rotation::keys(key_pem)?.swap_remove(0);
         let der = certificates(&cert_pem)?.into_iter().next();
@@ -256,33 +256,33 @@ impl Ca {
         let key_pem = SecretValue::from(pair.serialize_pem());
         let made = params.self_signed(&pair).map_err(sign)?;
         let (cert_pem, der) = (made.pem(), made.der().clone());
-        // The key first: a certificate without key cannot be mended, a key without certificate says
-        // what happened.
+        // The key first: a certificate without a key is useless, while a key without a certificate
+        // shows that the creation was interrupted.
         write_pair(cert, &cert_pem, key, &key_pem)?;
         Ok(Self { cert_pem, der, issuer: Issuer::new(params, pair) })
     }
 
-    /// Its certificate, as PEM.
+    /// The certificate, as PEM.
     pub fn cert_pem(&self) -> &str {
         &self.cert_pem
     }
 
-    /// Its certificate.
+    /// The certificate, as DER.
     pub fn der(&self) -> &CertificateDer<'static> {
         &self.der
     }
 
-    /// All certificates beside which its own stands: who believes this CA believes them, too, and
-    /// so those that a former one has signed while the CA changes.
+    /// All certificates of the CA's file. Clients that trust this CA trust all of them, and thereby
+    /// certificates signed by a former CA during a rotation.
     pub fn bundle(&self) -> Vec<CertificateDer<'static>> {
-        // The text was read once already.
+        // The text was parsed successfully before.
         certificates(&self.cert_pem).unwrap_or_else(|_| vec![self.der.clone()])
     }
 
-    /// A certificate of this profile for a new key.
+    /// Issues a certificate of this profile for a new key.
     ///
     /// # Errors
-    /// When a name is no name, or signing fails.
+    /// When a name is invalid, or signing fails.
     pub fn issue(&self, profile: &Profile) -> Result<Leaf, Error> {
         self.issue_at(profile, now())
     }
@@ -301,11 +301,11 @@ impl Ca {
         })
     }
 
-    /// The certificate in these files if it is good for `profile` and for long enough, else a new
-    /// one, written there.
+    /// Loads the certificate in these files if it matches `profile` and is not due for renewal;
+    /// otherwise issues and writes a new one.
     ///
     /// # Errors
-    /// When a file cannot be written or a certificate not signed; unreadable files are replaced.
+    /// When a file cannot be written or signing fails; unreadable files are replaced.
     pub fn ensure(&self, cert: &Path, key: &Path, profile: &Profile) -> Result<Leaf, Error> {
         self.ensure_at(cert, key, profile, now())
     }
@@ -323,7 +323,7 @@ impl Ca {
     ) -> Result<Leaf, Error> {
         if let (Ok(cert_pem), Ok(key_pem)) =
             (fs::read_to_string(cert), fs::read_to_string(key).map(SecretValue::from))
-            && let Some(not_after) = self.still_good(&cert_pem, &key_pem, profile, now)
+            && let Some(not_after) = self.validity_if_usable(&cert_pem, &key_pem, profile, now)
         {
             return Ok(Leaf { cert_pem, key_pem, not_after });
         }
@@ -332,9 +332,9 @@ impl Ca {
         Ok(leaf)
     }
 
-    /// End of validity, when the certificate fits the profile, the key and this CA, and need not be
-    /// renewed.
-    fn still_good(
+    /// End of validity if the certificate matches the profile, the key and this CA, and is not due
+    /// for renewal.
+    fn validity_if_usable(
         &self,
         cert_pem: &str,
         key_pem: &str,
@@ -348,7 +348,7 @@ impl Ca {
         let not_after = cert.validity().not_after.timestamp();
         let organization = cert.subject().iter_organization().next().and_then(|o| o.as_str().ok());
         let good = !due_at(not_after, now)
-            // The chain to a CA that is believed, which changes with the CA.
+            // The chain, which changes when the CA is rotated.
             && cert_pem.ends_with(&self.cert_pem)
             && cert.issuer() == ca.subject()
             && cert.verify_signature(Some(ca.public_key())).is_ok()
@@ -362,7 +362,7 @@ impl Ca {
     }
 }
 
-/// The certificate names every server name of the profile.
+/// Whether the certificate contains all server names of the profile.
 fn covers(cert: &X509Certificate<'_>, profile: &Profile) -> bool {
     let Ok(Some(extension)) = cert.subject_alternative_name() else {
         return profile.dns.is_empty() && profile.ips.is_empty();
@@ -386,36 +386,36 @@ fn covers(cert: &X509Certificate<'_>, profile: &Profile) -> bool {
     profile.dns.iter().all(dns) && profile.ips.iter().all(ip) && profile.uris.iter().all(uri)
 }
 
-/// A certificate that ends then should be renewed at `now`, in seconds since the epoch.
+/// Whether a certificate with this end of validity must be renewed at `now`, in seconds since the
+/// epoch.
 pub fn due_at(not_after: i64, now: u64) -> bool {
     let limit = Duration::from_secs(now).saturating_add(RENEW_BEFORE).as_secs();
     not_after < i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// When the first certificate of a PEM text ends, in seconds since the epoch; `None` when there is
-/// none.
+/// End of validity of the first certificate of a PEM text, in seconds since the epoch; `None`
+/// without a certificate.
 pub fn end_of(pem: &str) -> Option<i64> {
     let der = certificates(pem).ok()?.into_iter().next()?;
     let (_, cert) = X509Certificate::from_der(&der).ok()?;
     Some(cert.validity().not_after.timestamp())
 }
 
-/// All certificates of a PEM text.
+/// Parses all certificates of a PEM text.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// [`CertificateError::Pem`].
 pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .map(|c| c.map_err(CertificateError::Pem))
         .collect()
 }
 
-/// The hash by which a join token names a CA: SHA-256, in hex, of the file when it holds one
-/// certificate, and of the root that ends the first one's chain when it holds several. These are
-/// k3s's rules.
+/// The CA hash in a join token: SHA-256, in hex, of the file if it contains one certificate, and
+/// otherwise of the root at the end of the first certificate's chain. These are k3s' rules.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// When the text contains no valid certificate.
 pub fn ca_hash(pem: &str) -> Result<String, CertificateError> {
     let all: Vec<Vec<u8>> = certificates(pem)?.into_iter().map(|der| der.to_vec()).collect();
     let hashed = match all.as_slice() {
@@ -426,7 +426,7 @@ pub fn ca_hash(pem: &str) -> Result<String, CertificateError> {
     Ok(hex_sha256(&hashed))
 }
 
-/// SHA-256 in hex digits.
+/// SHA-256 in hexadecimal.
 pub fn hex_sha256(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
@@ -438,7 +438,8 @@ fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str) -> Result<
     Ok(())
 }
 
-/// A secret PEM or token file: its content, or that of `make`, written with mode 0600.
+/// Returns the content of a secret file; if it is missing, writes the result of `make` with mode
+/// 0600.
 ///
 /// # Errors
 /// When the file cannot be read or written, or `make` fails.
@@ -474,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_certificate_is_kept_and_another_made_when_a_name_is_missing() {
+    fn a_valid_certificate_is_kept_and_replaced_when_a_name_is_missing() {
         let (_dir, at) = temp();
         let ca = Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "server-ca").unwrap();
         let first = ca.ensure(&at("s.crt"), &at("s.key"), &profile()).unwrap();
@@ -518,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_ca_is_an_error_that_names_the_file() {
+    fn a_ca_with_one_file_is_an_error_that_names_the_missing_file() {
         let (_dir, at) = temp();
         Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "a").unwrap();
         std::fs::remove_file(at("ca.key")).unwrap();

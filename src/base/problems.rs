@@ -1,29 +1,29 @@
-//! What is wrong just now and how to mend it: parts put it here, `kube-lite status` shows it.
+//! The current problems and their fixes: components report them, `kube-lite status` shows them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Problems kept at one time; whoever has more than these reads the log.
+/// Maximum number of problems; further ones are only logged.
 const PROBLEMS_MAX: usize = 100;
 
-/// One thing that is wrong.
+/// A current problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What is wrong, in one sentence with the names that matter.
+    /// The problem, in one sentence with the relevant names.
     pub what: String,
-    /// How to mend it, with a command where there is one.
+    /// The fix, with a command if there is one.
     pub fix: String,
 }
 
-/// The board of a process, cheap to clone; [`crate::Tasks::problems`] is where everybody finds it.
+/// The problems of a process, cheap to clone; see [`crate::Tasks::problems`].
 #[derive(Debug, Clone, Default)]
 pub struct Problems(Arc<Mutex<BTreeMap<String, Problem>>>);
 
 impl Problems {
-    /// Says what is wrong, in place of what `key` said before. A key names part and object, such as
-    /// `overlay/mtu/worker-1`. It is logged when it is new or has changed.
+    /// Reports a problem and replaces an earlier one with the same key. A key names component and
+    /// object, such as `overlay/mtu/worker-1`. Logs it if it is new or has changed.
     pub fn put(&self, key: &str, what: impl Into<String>, fix: impl Into<String>) {
         let problem = Problem { what: what.into(), fix: fix.into() };
         let mut all = self.0.lock();
@@ -37,7 +37,7 @@ impl Problems {
         tracing::warn!(key, fix = problem.fix, "{}", problem.what);
     }
 
-    /// The problem is gone; nothing happens when there was none.
+    /// Removes a problem, if there is one.
     pub fn clear(&self, key: &str) {
         let was = self.0.lock().remove(key);
         if let Some(problem) = was {
@@ -45,7 +45,7 @@ impl Problems {
         }
     }
 
-    /// Makes `now` all that is wrong below `prefix`: what it does not name is no longer wrong.
+    /// Replaces all problems whose keys start with `prefix` by `now`.
     pub fn replace(&self, prefix: &str, now: Vec<(String, Problem)>) {
         let all: Vec<String> = self.0.lock().keys().cloned().collect();
         let gone =
@@ -58,7 +58,7 @@ impl Problems {
         }
     }
 
-    /// All that is wrong, by key.
+    /// All problems, by key.
     pub fn list(&self) -> Vec<(String, Problem)> {
         self.0.lock().iter().map(|(key, problem)| (key.clone(), problem.clone())).collect()
     }
@@ -69,26 +69,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_says_one_thing_at_a_time_and_the_board_is_bounded() {
-        let board = Problems::default();
-        board.put("overlay/mtu/b", "packets over 1400 bytes are lost", "lower the MTU");
-        board.clone().put("overlay/mtu/b", "packets over 1300 bytes are lost", "lower the MTU");
-        let whats = || board.list().into_iter().map(|(_, p)| p.what).collect::<Vec<_>>();
+    fn a_key_has_one_problem_and_their_number_is_bounded() {
+        let problems = Problems::default();
+        problems.put("overlay/mtu/b", "packets over 1400 bytes are lost", "lower the MTU");
+        problems.clone().put("overlay/mtu/b", "packets over 1300 bytes are lost", "lower the MTU");
+        let whats = || problems.list().into_iter().map(|(_, p)| p.what).collect::<Vec<_>>();
         assert_eq!(whats(), ["packets over 1300 bytes are lost"]);
-        board.clear("overlay/mtu/a");
-        board.clear("overlay/mtu/b");
+        problems.clear("overlay/mtu/a");
+        problems.clear("overlay/mtu/b");
         assert_eq!(whats(), [""; 0]);
         let problem = |what: &str| Problem { what: what.into(), fix: "f".into() };
-        board.put("other/a", "o", "f");
-        board.replace(
+        problems.put("other/a", "o", "f");
+        problems.replace(
             "file/",
             vec![("file/a".into(), problem("a")), ("file/b".into(), problem("b"))],
         );
-        board.replace("file/", vec![("file/b".into(), problem("c"))]);
+        problems.replace("file/", vec![("file/b".into(), problem("c"))]);
         assert_eq!(whats(), ["c", "o"]);
         for n in 0..200 {
-            board.put(&n.to_string(), "x", "y");
+            problems.put(&n.to_string(), "x", "y");
         }
-        assert_eq!(board.list().len(), 100);
+        assert_eq!(problems.list().len(), 100);
     }
 }

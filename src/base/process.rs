@@ -1,22 +1,22 @@
-//! Figures of this process under the names that all Prometheus clients use, from `/proc`.
+//! Metrics of this process with the names of Prometheus' client libraries, from `/proc`.
 
-/// One figure.
+/// A metric.
 #[derive(Debug)]
 pub struct Figure {
-    /// Name of the family, which has this one figure.
+    /// Name of the family, which has this one series.
     pub name: &'static str,
     /// `counter` or `gauge`.
     pub kind: &'static str,
-    /// What it is.
+    /// HELP text.
     pub help: &'static str,
-    /// As it is written.
+    /// Value in text format.
     pub value: String,
 }
 
-/// Ticks of `/proc` a second, on every Linux architecture we run on (`USER_HZ`).
+/// `/proc` ticks per second on every supported Linux architecture (`USER_HZ`).
 const TICKS: u64 = 100;
 
-/// All figures, in the order of their names; what cannot be read is 0.
+/// All metrics, sorted by name; an unreadable value is 0.
 pub fn figures() -> [Figure; 9] {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (status, stat) = (read("/proc/self/status"), read("/proc/self/stat"));
@@ -71,15 +71,15 @@ pub fn figures() -> [Figure; 9] {
     ]
 }
 
-/// A field of `/proc/self/stat`, counted from 1 as its manual does; the second one, the program's
-/// name, may have spaces.
+/// A field of `/proc/self/stat`, numbered from 1 as in its manual; the second one, the program's
+/// name, may contain spaces.
 fn field(stat: &str, number: usize) -> u64 {
     let behind = stat.rsplit(") ").next().unwrap_or_default();
     let found = number.checked_sub(3).and_then(|at| behind.split(' ').nth(at));
     found.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The number behind the first line's begin that fits.
+/// The number in the first line with this prefix.
 fn number_behind(text: &str, begin: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(begin));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
@@ -93,7 +93,7 @@ fn limit(limits: &str, name: &str) -> String {
     }
 }
 
-/// `InOctets` and `OutOctets` of `/proc/self/net/netstat`, whose lines come in pairs of names and
+/// `InOctets` and `OutOctets` of `/proc/self/net/netstat`, which has pairs of lines with names and
 /// values.
 fn octets(netstat: &str) -> [u64; 2] {
     let mut lines = netstat.lines().filter(|line| line.starts_with("IpExt:"));

@@ -1,4 +1,4 @@
-//! The runtime of a program that serves.
+//! The tokio runtime of a serving process.
 
 use std::future::Future;
 use std::io;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// What still blocks at the end (a resolver, a slow disk) does not hold the exit up for longer.
+/// How long blocking work (a resolver, a slow disk) may delay the exit.
 const BLOCKED_MAX: Duration = Duration::from_millis(100);
 
-/// Runs what `main` makes to its end, and what it spawns beside it, on stacks of so many bytes. Two
-/// workers serve a small machine as well as more, and keep fewer stacks and buffers. On a single
-/// processor there is one thread for all, which need not agree with others on who does what.
+/// Runs the future of `main` and the tasks it spawns, with stacks of this size in bytes. Two
+/// workers suffice for a small machine and keep fewer stacks and buffers than more would. On a
+/// single processor one thread runs everything, without synchronization between workers.
 ///
 /// # Errors
-/// When the system gives no threads or descriptors.
+/// When the system provides no threads or descriptors.
 pub fn block_on<F: Future<Output: Send>>(
     stack: usize,
     main: impl FnOnce() -> F + Send,
@@ -26,7 +26,7 @@ pub fn block_on<F: Future<Output: Send>>(
     builder.worker_threads(2).max_blocking_threads(16).thread_stack_size(stack).enable_all();
     let runtime = builder.build()?;
     let ended = if alone {
-        // A thread's stack is chosen where it begins, so that it is not this one.
+        // The stack size of a thread is chosen at its start, so the main thread cannot be used.
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("runtime".to_owned()).stack_size(stack);
             let thread = thread.spawn_scoped(scope, || drive(&runtime, main()))?;
@@ -40,15 +40,15 @@ pub fn block_on<F: Future<Output: Send>>(
     ended.ok_or_else(|| io::Error::other("the runtime ended before what it ran"))
 }
 
-/// Runs `main` to its end.
+/// Runs `main` to completion.
 fn drive<F: Future>(runtime: &Runtime, main: F) -> Option<F::Output> {
     let mut output = None;
     drive_unnamed(runtime, pin!(async { output = Some(main.await) }));
     output
 }
 
-/// On a single processor the loop that runs all tasks is in here: generic, it would be compiled
-/// once for each `main`, and in the program, which is made small instead of fast.
+/// On a single processor this function contains the loop that runs all tasks. If it were generic,
+/// it would be compiled once for each `main`, in the binary crate, which is optimized for size.
 #[inline(never)]
 fn drive_unnamed(runtime: &Runtime, main: Pin<&mut dyn Future<Output = ()>>) {
     runtime.block_on(main);

@@ -1,14 +1,14 @@
-//! Secrets that are overwritten in memory when they are dropped.
+//! Secrets whose memory is overwritten on drop.
 
 use std::fmt;
 use std::ops::Deref;
 
 use zeroize::Zeroize;
 
-/// A secret: overwritten when it is dropped, and never printed by `Debug`.
+/// A secret: overwritten on drop, and never printed by `Debug`.
 ///
-/// Copies made before the move or cloned out of it are not overwritten: a `String` that grows
-/// leaves its former buffer behind, so the value should be complete when it is moved in.
+/// Earlier copies and clones of the inner value are not overwritten: a growing `String` leaves its
+/// former buffer behind, so the value should be complete when it is moved in.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SecretValue<T: Zeroize>(T);
 
@@ -45,19 +45,19 @@ mod tests {
 
     const CANARY: &str = "canary-of-a-secret";
 
-    /// How often the canary stands at this place of this process' memory, as the kernel shows it.
-    /// `into` is made before anything is freed: a buffer that is made afterwards may get the very
-    /// place, and be what overwrites it.
+    /// Counts the canary at this address of the process' memory, as the kernel shows it. `into` is
+    /// allocated before anything is freed: a later buffer could get the same address and overwrite
+    /// it.
     fn left(address: usize, into: &mut [u8]) -> usize {
         let memory = std::fs::File::open("/proc/self/mem").unwrap();
-        // A place that is gone has none.
+        // An unmapped address contains none.
         let read = memory.read_at(into, address.try_into().unwrap()).unwrap_or(0);
         into[..read].windows(CANARY.len()).filter(|w| *w == CANARY.as_bytes()).count()
     }
 
-    /// C3.22. Of a plain text all thousand are left.
+    /// C3.22. A plain text would leave all thousand copies.
     #[test]
-    fn nothing_is_left_in_the_buffer_of_a_dropped_secret() {
+    fn the_buffer_of_a_dropped_secret_is_overwritten() {
         let secret = SecretValue::from(CANARY.repeat(1000));
         let (address, mut into) = (secret.as_ptr() as usize, vec![0; secret.len()]);
         assert_eq!(left(address, &mut into), 1000);
@@ -68,10 +68,10 @@ mod tests {
         assert_eq!(left(copy.as_ptr() as usize, &mut into), 1000);
     }
 
-    /// C3.22: also what lies in the value itself. Of a plain array nine are left, behind what the
-    /// allocator writes.
+    /// C3.22: also the bytes of the value itself. A plain array would leave nine copies, behind
+    /// what the allocator writes.
     #[test]
-    fn nothing_is_left_of_a_dropped_key() {
+    fn a_dropped_key_is_overwritten() {
         let mut key = [0; 10 * CANARY.len()];
         key.copy_from_slice(CANARY.repeat(10).as_bytes());
         let key = Box::new(SecretValue::from(key));

@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-/// The request to stop, cheap to clone; children stop with their parent, not the other way round.
+/// A request to stop, cheap to clone; children stop with their parent, but not vice versa.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown(CancellationToken);
 
 impl Shutdown {
-    /// A new root.
+    /// Creates a root token.
     pub fn new() -> Self {
         Self::default()
     }
@@ -26,30 +26,33 @@ impl Shutdown {
         Self(self.0.child_token())
     }
 
-    /// Asks for the stop.
+    /// Requests the stop.
     pub fn request(&self) {
         self.0.cancel();
     }
 
-    /// Whether the stop was asked for.
+    /// Whether the stop was requested.
     pub fn is_requested(&self) -> bool {
         self.0.is_cancelled()
     }
 
-    /// Resolves once the stop is asked for.
+    /// Resolves once the stop is requested.
     pub async fn requested(&self) {
         self.0.cancelled().await;
     }
 }
 
-/// What the end of a task means.
+/// The consequence of a task's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The process cannot go on without it: an end before shutdown stops everything.
+    /// The process depends on it: an end before shutdown stops the process.
     Critical,
-    /// One piece of work; an error or panic is logged and counted, nothing else.
+    /// One unit of work; an error or panic is only logged.
     Request,
 }
+
+/// The text of a task's error.
+struct TaskError(String);
 
 /// The set of running tasks of one process.
 #[derive(Debug, Clone, Default)]
@@ -65,7 +68,7 @@ struct Inner {
     running: Mutex<std::collections::BTreeMap<u64, &'static str>>,
     next: std::sync::atomic::AtomicU64,
     problems: crate::Problems,
-    /// Whose part this set is: a critical task that ends early stops that, too.
+    /// The parent of this set: a critical task that ends early stops the parent, too.
     parent: Option<Tasks>,
 }
 
@@ -80,12 +83,12 @@ impl Inner {
 }
 
 impl Tasks {
-    /// A set whose critical tasks stop `shutdown` when they end early.
+    /// Creates a set whose critical tasks request `shutdown` if they end early.
     pub fn new(shutdown: Shutdown) -> Self {
         Self { inner: Arc::new(Inner { shutdown, ..Inner::default() }) }
     }
 
-    /// A set that can be stopped earlier than this one and stops with it. Draining this one does
+    /// Creates a set that stops with this one and can be stopped earlier. Draining this one does
     /// not wait for it.
     pub fn child(&self) -> Self {
         let inner = Inner {
@@ -97,28 +100,28 @@ impl Tasks {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The token that this set stops with.
+    /// The token that stops this set.
     pub fn shutdown(&self) -> &Shutdown {
         &self.inner.shutdown
     }
 
-    /// What the tasks of this process find wrong, for `kube-lite status`.
+    /// The current problems of this process, for `kube-lite status`.
     pub fn problems(&self) -> &crate::Problems {
         &self.inner.problems
     }
 
-    /// Runs `future` as a task; its error and its panic are handled as `kind` says.
+    /// Runs `future` as a task; `kind` determines how its error or panic is handled.
     pub fn spawn<F, E>(&self, kind: Kind, name: &'static str, future: F)
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: std::fmt::Display + Send + 'static,
     {
-        // In a box, so that the runtime's part of a task is compiled once and not for each of some
-        // two hundred kinds of futures.
+        // Boxed, so that the runtime's part of a task is compiled once and not for some two hundred
+        // future types.
         self.spawn_boxed(
             kind,
             name,
-            Box::pin(async move { future.await.map_err(|error| error.to_string()) }),
+            Box::pin(async move { future.await.map_err(|error| TaskError(error.to_string())) }),
         );
     }
 
@@ -126,7 +129,7 @@ impl Tasks {
         &self,
         kind: Kind,
         name: &'static str,
-        future: Pin<Box<dyn Future<Output = Result<(), String>> + Send>>,
+        future: Pin<Box<dyn Future<Output = Result<(), TaskError>> + Send>>,
     ) {
         let inner = Arc::clone(&self.inner);
         let id = inner.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -139,14 +142,14 @@ impl Tasks {
             inner.running.lock().remove(&id);
             let fault = match outcome {
                 Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error),
+                Ok(Err(TaskError(text))) => Some(text),
                 Err(_) => Some("panicked".to_owned()),
             };
             match (kind, fault) {
                 (Kind::Request, Some(error)) => tracing::warn!(task = name, error, "task failed"),
                 (Kind::Critical, fault) if !inner.shutdown.is_requested() => {
                     let fault = fault.unwrap_or_else(|| "ended unexpectedly".to_owned());
-                    // Nothing that logging does may keep the process from stopping.
+                    // A failing log must not prevent the process from stopping.
                     inner.stop_with(&format!("{name}: {fault}"));
                     tracing::error!(task = name, error = fault, "critical task ended, stopping");
                 }
@@ -156,7 +159,7 @@ impl Tasks {
         self.inner.tracker.spawn(task.instrument(span));
     }
 
-    /// Stops everything because of `fault`, as the early end of a critical task does.
+    /// Stops the process because of `fault`, as a critical task that ends early does.
     pub fn stop_with(&self, fault: &str) {
         self.inner.stop_with(fault);
     }
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_log_does_not_keep_a_critical_end_from_stopping_the_process() {
+    async fn a_failing_log_does_not_prevent_a_critical_end_from_stopping_the_process() {
         let _log = tracing::subscriber::set_default(BrokenLog);
         let tasks = Tasks::new(Shutdown::new());
         tasks.spawn(Kind::Critical, "store", async { Err::<(), _>("disk gone") });
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_stops_alone_and_takes_its_parent_along_when_it_breaks() {
+    async fn a_child_stops_alone_but_its_failure_stops_the_parent() {
         let parent = Tasks::new(Shutdown::new());
         let ended = parent.child();
         ended.shutdown().request();

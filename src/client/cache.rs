@@ -1,5 +1,5 @@
-//! The objects of one resource as last seen, with indexes. Holds the same bytes as the server's
-//! watch cache.
+//! The last known objects of one resource, with indexes. The objects share their bytes with the
+//! server's watch cache.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use api::{Object, ObjectKey};
 use parking_lot::RwLock;
 
-/// Values under which an object is found in an index.
+/// The index values of an object.
 pub type IndexFn = fn(&Object) -> Vec<String>;
 
 struct Index {
@@ -54,12 +54,12 @@ impl fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// The object under this key.
+    /// The object with this key.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
         self.inner.read().objects.get(&ObjectKey::new(namespace, name)).cloned()
     }
 
-    /// All objects, in key order; a namespace narrows.
+    /// All objects, in key order; a non-empty namespace filters.
     pub fn list(&self, namespace: &str) -> Vec<Arc<Object>> {
         let inner = self.inner.read();
         if namespace.is_empty() {
@@ -74,17 +74,17 @@ impl Cache {
             .collect()
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.inner.read().objects.len()
     }
 
-    /// Whether there is none.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Declares an index; a second declaration of the same name changes nothing.
+    /// Declares an index; a second declaration with the same name has no effect.
     pub fn add_index(&self, name: &'static str, function: IndexFn) {
         let mut inner = self.inner.write();
         if inner.indexes.contains_key(name) {
@@ -97,7 +97,7 @@ impl Cache {
         inner.indexes.insert(name, index);
     }
 
-    /// The objects under `value` of an index; none when the index was not declared.
+    /// The objects with `value` in an index; none if the index is not declared.
     pub fn by_index(&self, name: &'static str, value: &str) -> Vec<Arc<Object>> {
         let inner = self.inner.read();
         let Some(keys) = inner.indexes.get(name).and_then(|i| i.keys.get(value)) else {
@@ -106,7 +106,7 @@ impl Cache {
         keys.iter().filter_map(|key| inner.objects.get(key).cloned()).collect()
     }
 
-    /// Stores an object and returns the one before.
+    /// Stores an object and returns the previous one.
     pub(crate) fn put(&self, object: Arc<Object>) -> Option<Arc<Object>> {
         let mut guard = self.inner.write();
         let inner = &mut *guard;
@@ -131,7 +131,7 @@ impl Cache {
         Some(old)
     }
 
-    /// Keys that exist now, for the end of a relist.
+    /// The keys of all objects, for the end of a relist.
     pub(crate) fn keys(&self) -> Vec<ObjectKey> {
         self.inner.read().objects.keys().cloned().collect()
     }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_follows_changes_and_deletions() {
+    fn an_index_is_updated_by_changes_and_deletions() {
         let cache = Cache::default();
         cache.put(object("n", "a", "x"));
         cache.add_index("app", |o| o.label("app").map(str::to_owned).into_iter().collect());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_lists_only_its_own() {
+    fn listing_a_namespace_filters_other_objects() {
         let cache = Cache::default();
         for (namespace, name) in [("a", "z"), ("ab", "b"), ("b", "a")] {
             cache.put(object(namespace, name, ""));

@@ -48,11 +48,11 @@ pub enum Patch<'a> {
     Strategic(&'a Value),
     /// Server-side apply.
     Apply {
-        /// The fields that the manager wants.
+        /// The fields that the manager applies.
         object: &'a Value,
         /// Name of the manager.
         manager: &'a str,
-        /// Take fields of others over.
+        /// Whether to take over fields of other managers.
         force: bool,
     },
 }
@@ -62,22 +62,22 @@ pub enum Patch<'a> {
 pub enum Propagation {
     /// Dependents are deleted later.
     Background,
-    /// Dependents first.
+    /// Dependents are deleted first.
     Foreground,
-    /// Dependents stay.
+    /// Dependents are kept.
     Orphan,
 }
 
 /// Options of a deletion.
 #[derive(Debug, Clone, Default)]
 pub struct DeleteOptions {
-    /// Seconds; `None` is the object's own.
+    /// Grace period in seconds; `None` is the object's own.
     pub grace_period_seconds: Option<i64>,
     /// Only the object with this uid.
     pub uid: Option<String>,
-    /// Only this version.
+    /// Only this resource version.
     pub resource_version: Option<String>,
-    /// Dependents.
+    /// Propagation to dependents.
     pub propagation: Option<Propagation>,
 }
 
@@ -114,7 +114,7 @@ pub struct ListOptions<'a> {
     pub fields: &'a str,
 }
 
-/// A list whose items are decoded each by its kind's own code.
+/// A list whose items are decoded by the code of their kind.
 #[derive(Deserialize)]
 struct Items<'a> {
     #[serde(borrow, default)]
@@ -129,7 +129,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that names itself `user_agent` (the default field manager).
+    /// Creates a client with this `user_agent`, which is also the default field manager.
     pub fn new(transport: Arc<dyn Transport>, user_agent: &str) -> Self {
         Self { transport, user_agent: user_agent.into() }
     }
@@ -159,7 +159,7 @@ impl Client {
         path
     }
 
-    /// One request with a JSON body; a status code from 400 on becomes [`Error::Api`].
+    /// Sends a request with a JSON body; a status code of 400 or more becomes [`Error::Api`].
     ///
     /// # Errors
     /// The server's refusal or the transport's failure.
@@ -173,8 +173,7 @@ impl Client {
         self.send(method, path, "application/json", content_type, body).await
     }
 
-    /// Reads a path in the representation that the media type `accept` names, such as aggregated
-    /// discovery.
+    /// Reads a path in the representation of the media type `accept`, such as aggregated discovery.
     ///
     /// # Errors
     /// The server's refusal or the transport's failure.
@@ -234,7 +233,8 @@ impl Client {
         )?)
     }
 
-    /// Lists objects from the server (informers are for repeated reads); an empty namespace is all.
+    /// Lists objects from the server; an empty namespace means all. For repeated reads use
+    /// informers.
     ///
     /// # Errors
     /// The server's refusal or the transport's failure.
@@ -288,7 +288,8 @@ impl Client {
         Ok(K::from_json(&self.json(Method::POST, &path, object.to_json()?).await?)?)
     }
 
-    /// Posts any body to any resource or subresource (`binding`, `eviction`, `token`, reviews).
+    /// Posts a body of any type to any resource or subresource (`binding`, `eviction`, `token`,
+    /// reviews).
     ///
     /// # Errors
     /// The server's refusal or the transport's failure.
@@ -306,7 +307,8 @@ impl Client {
         )?)
     }
 
-    /// Replaces an object. Typed structs drop unknown fields: use patches for objects of others.
+    /// Replaces an object. Typed structs drop unknown fields: patch objects of other owners
+    /// instead.
     ///
     /// # Errors
     /// The server's refusal or the transport's failure.
@@ -334,7 +336,7 @@ impl Client {
         Ok(K::from_json(&self.json(Method::PUT, &path, object.to_json()?).await?)?)
     }
 
-    /// Patches an object or, with a `subresource`, a part of it.
+    /// Patches an object or one of its subresources.
     ///
     /// # Errors
     /// The server's refusal or the transport's failure.
@@ -431,13 +433,13 @@ impl Client {
         self.json(Method::DELETE, &path, serde_json::to_vec(&options.body())?).await.map(drop)
     }
 
-    /// What to watch for all objects of a kind.
+    /// The scope of all objects of a kind.
     pub fn scope<K: Kind>() -> Scope {
         Scope::all(gvr_of::<K>())
     }
 }
 
-/// `?a=b&c=d` of the pairs with a value, percent-encoded; empty when there is none.
+/// Renders `?a=b&c=d` of the non-empty pairs, percent-encoded; empty if there are none.
 pub(crate) fn query(pairs: &[(&str, &str)]) -> String {
     let mut out = String::new();
     for (key, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
@@ -454,7 +456,7 @@ mod tests {
     use api::k8s::api::core::v1::Node;
 
     #[test]
-    fn paths_are_those_of_the_api() {
+    fn paths_match_those_of_the_api() {
         assert_eq!(
             Client::path(&gvr_of::<Deployment>(), "a", "b", "status"),
             "/apis/apps/v1/namespaces/a/deployments/b/status"
@@ -467,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_carries_its_preconditions() {
+    fn deletion_options_contain_preconditions() {
         let options = DeleteOptions {
             propagation: Some(Propagation::Foreground),
             ..DeleteOptions::with_uid("u")

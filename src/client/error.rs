@@ -1,17 +1,17 @@
-//! Why a call failed, by what the caller can do about it.
+//! Errors of calls, classified by what the caller can do about them.
 
 use api::Status;
 
-/// Failure of one call.
+/// Error of a call.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The server refused; the Status says why. Retry only when [`Error::is_retryable`].
+    /// The server refused the request with this Status. Retry only if [`Error::is_retryable`].
     #[error("{0}")]
     Api(Box<Status>),
-    /// The server could not be reached or hung up; retry with back-off.
+    /// The server could not be reached or closed the connection; retry with backoff.
     #[error("cannot reach the API server: {0}")]
     Transport(String),
-    /// An object could not be encoded or decoded; retrying is no use.
+    /// An object could not be encoded or decoded; a retry does not help.
     #[error("cannot read the server's answer: {0}")]
     Decode(String),
 }
@@ -29,22 +29,22 @@ impl Error {
         self.reason() == "NotFound"
     }
 
-    /// The object exists already.
+    /// The object already exists.
     pub fn is_already_exists(&self) -> bool {
         self.reason() == "AlreadyExists"
     }
 
-    /// The object changed in between: read it again.
+    /// The object was changed concurrently: read it again.
     pub fn is_conflict(&self) -> bool {
         self.reason() == "Conflict"
     }
 
-    /// The caller may not do this.
+    /// The caller is not authorized.
     pub fn is_forbidden(&self) -> bool {
         self.reason() == "Forbidden"
     }
 
-    /// The object is refused as it is.
+    /// The object is invalid.
     pub fn is_invalid(&self) -> bool {
         self.reason() == "Invalid"
     }
@@ -54,12 +54,12 @@ impl Error {
         matches!(self.reason(), "Expired" | "Gone")
     }
 
-    /// The revision lies in the server's future, which was restored from a backup: list again.
+    /// The revision is newer than the server's, which was restored from a backup: list again.
     pub fn is_too_new(&self) -> bool {
         self.status().is_some_and(is_too_new)
     }
 
-    /// 429: eviction blocked, or too many requests.
+    /// Status 429: an eviction is blocked, or there are too many requests.
     pub fn is_too_many_requests(&self) -> bool {
         self.reason() == "TooManyRequests"
     }
@@ -75,7 +75,7 @@ impl Error {
         }
     }
 
-    /// Trying the same again may succeed.
+    /// Whether a retry may succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Api(status) => matches!(status.code, 429 | 500 | 502 | 503 | 504),
@@ -84,7 +84,7 @@ impl Error {
         }
     }
 
-    /// The Status, when the server sent one.
+    /// The Status, if the server sent one.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Api(status) => Some(status),
@@ -93,8 +93,8 @@ impl Error {
     }
 }
 
-/// Whether a Status says that a resource version is larger than the newest there is (cause
-/// `ResourceVersionTooLarge` of a 504; older servers say it in the message of a 400 or 504 only).
+/// Whether a Status says that a resource version is too large (cause `ResourceVersionTooLarge` of a
+/// 504; older servers only have it in the message of a 400 or 504).
 pub(crate) fn is_too_new(status: &Status) -> bool {
     let mut causes = status.details.iter().flat_map(|d| &d.causes);
     causes.any(|c| c.reason == "ResourceVersionTooLarge")

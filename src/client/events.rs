@@ -1,5 +1,4 @@
-//! Events for people: what happened to an object and why, aggregated and bounded as upstream's
-//! recorder.
+//! Records events about objects, aggregated and rate limited as by upstream's recorder.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,25 +14,25 @@ use tokio::time::Instant;
 
 use crate::client::{Client, Kind, Patch};
 
-/// Events waiting to be written; more are dropped (`k8s.io/client-go/tools/record`:
+/// Maximum number of queued events; more are dropped (`k8s.io/client-go/tools/record`:
 /// `maxQueuedEvents`).
 const QUEUE_MAX: usize = 1000;
-/// Remembered events for counting repetitions (`maxLruCacheEntries`).
+/// Maximum number of events remembered for counting repetitions (`maxLruCacheEntries`).
 const REMEMBERED_MAX: usize = 4096;
-/// Per source and object: a burst of 25 events, then one in 5 minutes (`defaultSpamBurst`,
-/// `defaultSpamQPS`).
+/// Rate limit per source and object: a burst of 25 events, then one per 5 minutes
+/// (`defaultSpamBurst`, `defaultSpamQPS`).
 const SPAM_BURST: f64 = 25.0;
 const SPAM_REFILL: Duration = Duration::from_secs(300);
 /// A repetition after this time starts a new event (`defaultAggregateIntervalInSeconds`).
 const REPEATED_WITHIN: Duration = Duration::from_secs(600);
 
-/// Between tries to write an event while no server answers.
+/// Delay between attempts to write an event while no server answers.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// How important an event is.
+/// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// As it should be.
+    /// Expected operation.
     Normal,
     /// A person may have to act.
     Warning,
@@ -54,7 +53,7 @@ pub struct EventRecorder {
     sender: mpsc::Sender<Record>,
 }
 
-/// A reference to an object, as events name it.
+/// A reference to an object in an event.
 pub fn reference<K: Kind>(object: &K) -> ObjectReference {
     let meta = object.metadata();
     ObjectReference {
@@ -69,14 +68,15 @@ pub fn reference<K: Kind>(object: &K) -> ObjectReference {
 }
 
 impl EventRecorder {
-    /// A recorder for `component` (on `host`, for node components) whose writer runs in `tasks`.
+    /// Creates a recorder for `component` (on `host`, for node components); its writer runs in
+    /// `tasks`.
     pub fn new(client: Client, component: &str, host: &str, tasks: &Tasks) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE_MAX);
         let writer = Writer {
             client,
             component: component.into(),
             host: host.into(),
-            seen: HashMap::new(),
+            recorded: HashMap::new(),
             spam: HashMap::new(),
             receiver,
         };
@@ -88,7 +88,7 @@ impl EventRecorder {
         Self { sender }
     }
 
-    /// Records an event of an object; dropped silently when too many wait, as upstream.
+    /// Records an event of an object; dropped silently if too many are queued, as upstream does.
     pub fn event<K: Kind>(
         &self,
         object: &K,
@@ -99,7 +99,7 @@ impl EventRecorder {
         self.event_for(reference(object), kind, reason, message);
     }
 
-    /// Records an event of whatever the reference names (a container has its `field_path`).
+    /// Records an event of the referenced object; a container is referenced by its `field_path`.
     pub fn event_for(
         &self,
         object: ObjectReference,
@@ -120,9 +120,9 @@ impl EventRecorder {
     }
 }
 
-/// One event as remembered: its name, how often it happened, when last.
+/// A recorded event: its name, count and last time.
 #[derive(Debug)]
-struct Seen {
+struct RecordedEvent {
     name: String,
     count: i32,
     last: Instant,
@@ -138,7 +138,7 @@ struct Writer {
     client: Client,
     component: Arc<str>,
     host: Arc<str>,
-    seen: HashMap<String, Seen>,
+    recorded: HashMap<String, RecordedEvent>,
     spam: HashMap<String, Bucket>,
     receiver: mpsc::Receiver<Record>,
 }
@@ -155,7 +155,7 @@ impl Writer {
             if self.is_spam(&record) {
                 continue;
             }
-            // Without a server it waits with those behind it, of which there is a most.
+            // While no server answers, further events wait in the bounded queue.
             while let Err(error) = self.write(&record).await {
                 tracing::debug!(%error, "event not written");
                 let away = matches!(error, crate::Error::Transport(_));
@@ -167,7 +167,7 @@ impl Writer {
         }
     }
 
-    /// Takes one token of the object's bucket.
+    /// Takes one token of the object's rate limit.
     fn is_spam(&mut self, record: &Record) -> bool {
         let now = clock::now();
         if self.spam.len() >= REMEMBERED_MAX {
@@ -198,16 +198,18 @@ impl Writer {
             object.kind, object.uid, object.name, object.field_path, record.reason, record.message
         );
         let now = clock::now();
-        if let Some(seen) = self.seen.get_mut(&key).filter(|s| now - s.last < REPEATED_WITHIN) {
-            let patch = json!({"count": seen.count + 1, "lastTimestamp": Time(record.at)});
+        if let Some(recorded) =
+            self.recorded.get_mut(&key).filter(|s| now - s.last < REPEATED_WITHIN)
+        {
+            let patch = json!({"count": recorded.count + 1, "lastTimestamp": Time(record.at)});
             let done = self
                 .client
-                .patch::<Event>(&namespace, &seen.name, "", &Patch::Strategic(&patch))
+                .patch::<Event>(&namespace, &recorded.name, "", &Patch::Strategic(&patch))
                 .await;
             match done {
                 Ok(_) => {
-                    seen.count += 1;
-                    seen.last = now;
+                    recorded.count += 1;
+                    recorded.last = now;
                     return Ok(());
                 }
                 Err(error) if error.is_not_found() => {}
@@ -221,13 +223,13 @@ impl Writer {
         );
         let event = self.event(record, &namespace, &name);
         self.client.create(&namespace, &event).await?;
-        if self.seen.len() >= REMEMBERED_MAX {
-            self.seen.retain(|_, s| now - s.last < REPEATED_WITHIN / 2);
-            if self.seen.len() >= REMEMBERED_MAX {
-                self.seen.clear();
+        if self.recorded.len() >= REMEMBERED_MAX {
+            self.recorded.retain(|_, s| now - s.last < REPEATED_WITHIN / 2);
+            if self.recorded.len() >= REMEMBERED_MAX {
+                self.recorded.clear();
             }
         }
-        self.seen.insert(key, Seen { name, count: 1, last: now });
+        self.recorded.insert(key, RecordedEvent { name, count: 1, last: now });
         Ok(())
     }
 

@@ -1,4 +1,5 @@
-//! What a controller has asked for and not yet seen in its cache, so that it does not ask twice.
+//! Creations and deletions that a controller has requested and not yet observed in its cache, so
+//! that it does not repeat them.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use base::clock;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// After this time an expectation is given up (`k8s.io/kubernetes/pkg/controller`:
+/// An expectation expires after this time (`k8s.io/kubernetes/pkg/controller`:
 /// `ExpectationsTimeout`).
 const EXPIRES_AFTER: Duration = Duration::from_secs(300);
 
@@ -18,14 +19,14 @@ struct Pending {
     since: Instant,
 }
 
-/// Per key (of the owner): creations still to be seen, and uids still to be seen deleted.
+/// Per owner key: creations and uids of deletions that are not yet observed.
 #[derive(Debug, Default)]
 pub struct Expectations {
     pending: Mutex<HashMap<String, Pending>>,
 }
 
 impl Expectations {
-    /// None.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -41,31 +42,31 @@ impl Expectations {
         change(entry);
     }
 
-    /// `count` creations are about to be sent.
+    /// Records that `count` creations are about to be sent.
     pub fn expect_creations(&self, key: &str, count: usize) {
         self.with(key, |p| p.creations += i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// These uids are about to be deleted.
+    /// Records that these uids are about to be deleted.
     pub fn expect_deletions(&self, key: &str, uids: impl IntoIterator<Item = String>) {
         self.with(key, |p| p.deletions.extend(uids));
     }
 
-    /// A creation was seen, or failed.
+    /// Records that a creation was observed or failed.
     pub fn creation_observed(&self, key: &str) {
         if let Some(pending) = self.pending.lock().get_mut(key) {
             pending.creations -= 1;
         }
     }
 
-    /// A deletion was seen, or failed.
+    /// Records that a deletion was observed or failed.
     pub fn deletion_observed(&self, key: &str, uid: &str) {
         if let Some(pending) = self.pending.lock().get_mut(key) {
             pending.deletions.remove(uid);
         }
     }
 
-    /// Everything expected was seen, or too long ago.
+    /// Whether all expectations were observed or have expired.
     pub fn satisfied(&self, key: &str) -> bool {
         match self.pending.lock().get(key) {
             None => true,
@@ -76,7 +77,7 @@ impl Expectations {
         }
     }
 
-    /// Forgets a key, when the owner is gone.
+    /// Removes a key whose owner was deleted.
     pub fn forget(&self, key: &str) {
         self.pending.lock().remove(key);
     }
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_waits_for_all_it_asked_for_but_not_for_ever() {
+    async fn expectations_are_fulfilled_or_expire() {
         let expectations = Expectations::new();
         assert!(expectations.satisfied("a"));
         expectations.expect_creations("a", 1);

@@ -30,20 +30,21 @@ use crate::client::query;
 use crate::transport::{Scope, Transport, WatchStream};
 use crate::{Client, Error, unexpected};
 
-/// Largest answer read into memory.
+/// Maximum size of a response in bytes.
 const ANSWER_MAX: usize = 64 << 20;
-/// Largest line (one event) of a watch: an object of 3 MiB with room for its frame.
+/// Maximum size of a line (one event) of a watch: an object of 3 MiB with its frame.
 const EVENT_MAX: usize = 4 << 20;
-/// Events waiting for a slow consumer; then the connection is not read further.
+/// Maximum number of events queued for a slow consumer; then the connection is not read further.
 const WATCH_BUFFER_MAX: usize = 64;
-/// A request that has no answer by then failed (upstream's default request timeout).
+/// Timeout of a response (upstream's default request timeout).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Connecting and handshake.
+/// Timeout of connecting and the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that is silent for so long while requests wait is asked for a sign of life
-/// (client-go's `HTTP2_READ_IDLE_TIMEOUT_SECONDS`).
+/// A connection that is silent for this long while requests wait is pinged (client-go's
+/// `HTTP2_READ_IDLE_TIMEOUT_SECONDS`).
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// One that gives none within this time is closed (client-go's `HTTP2_PING_TIMEOUT_SECONDS`).
+/// Timeout of a ping, after which the connection is closed (client-go's
+/// `HTTP2_PING_TIMEOUT_SECONDS`).
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 type Pool = hyper_util::client::legacy::Client<TlsDialer, Full<Bytes>>;
@@ -64,20 +65,20 @@ impl fmt::Debug for HttpsTransport {
 }
 
 impl HttpsTransport {
-    /// A transport to `server` (`https://host:port`); `token` is empty when `tls` carries a client
-    /// certificate.
+    /// Creates a transport to `server` (`https://host:port`); `token` is empty if `tls` has a
+    /// client certificate.
     ///
     /// # Errors
-    /// When the token cannot stand in a header.
+    /// When the token is not a valid header value.
     pub fn new(server: &str, tls: ClientConfig, token: &str) -> Result<Self, Error> {
         Self::over(Arc::new(Tcp), server, tls, token)
     }
 
-    /// As [`HttpsTransport::new`], over connections that `dial` makes: which machine answers is its
-    /// choice, `server` is the name that the certificate must have.
+    /// As [`HttpsTransport::new`], with connections opened by `dial`, which chooses the machine;
+    /// `server` is the name in the certificate.
     ///
     /// # Errors
-    /// When the token cannot stand in a header.
+    /// When the token is not a valid header value.
     pub fn over(
         dial: Arc<dyn Dial>,
         server: &str,
@@ -191,7 +192,7 @@ impl Transport for HttpsTransport {
     }
 }
 
-/// Splits the body into lines and decodes each; ends with the body, an undecodable event or the
+/// Splits the body into lines and decodes each; ends with the body, an invalid event or the
 /// receiver.
 async fn pump(mut body: Incoming, sender: mpsc::Sender<WatchEvent>) {
     let mut buffer = BytesMut::new();
@@ -275,7 +276,7 @@ fn decode(line: &[u8]) -> Result<WatchEvent, Error> {
     })
 }
 
-/// Makes TLS connections for the pool.
+/// Opens TLS connections for the pool.
 #[derive(Clone)]
 struct TlsDialer {
     dial: Arc<dyn Dial>,
@@ -309,7 +310,7 @@ impl tower::Service<Uri> for TlsDialer {
     }
 }
 
-/// A TLS connection that tells the pool whether it speaks HTTP/2.
+/// A TLS connection that reports to the pool whether it uses HTTP/2.
 struct TlsIo(TlsStream<BoxIo>);
 
 impl Connection for TlsIo {

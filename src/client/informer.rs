@@ -1,4 +1,4 @@
-//! Shared informers: one reflector and one cache per scope, many listeners.
+//! Shared informers: one reflector and one cache per scope, with many listeners.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,24 +16,24 @@ use crate::client::{Client, Kind, gvr_of};
 use crate::reflector;
 use crate::transport::Scope;
 
-/// One change of a cache, told after the cache has it.
+/// A change of a cache, delivered after the cache was updated.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// New.
+    /// An object was added.
     Added(Arc<Object>),
-    /// Changed; also after a relist that found another version.
+    /// An object changed; also after a relist with another version.
     Updated {
-        /// Before.
+        /// The object before the change.
         old: Arc<Object>,
-        /// Now.
+        /// The object after the change.
         new: Arc<Object>,
     },
-    /// Gone; the last state seen.
+    /// An object was removed; contains its last known state.
     Deleted(Arc<Object>),
 }
 
 impl Change {
-    /// The newest state known.
+    /// The newest known state.
     pub fn object(&self) -> &Arc<Object> {
         match self {
             Self::Added(object) | Self::Updated { new: object, .. } | Self::Deleted(object) => {
@@ -43,17 +43,17 @@ impl Change {
     }
 }
 
-/// A listener: called by the reflector, in order; it must only note what to do (enqueue a key),
-/// never wait.
+/// A listener: called by the reflector, in order. It must not block, only record work (enqueue a
+/// key).
 pub type Listener = Box<dyn Fn(&Change) + Send + Sync>;
 
-/// What reflector and informers share.
+/// State that reflector and informers share.
 pub(crate) struct Shared {
     pub(crate) scope: Scope,
     pub(crate) cache: Cache,
     pub(crate) listeners: RwLock<Vec<Listener>>,
     pub(crate) synced: watch::Sender<bool>,
-    /// Ends the reflector alone; only of resources that can go while the process runs.
+    /// Stops only this reflector; for resources that may be removed while the process runs.
     stop: Option<Shutdown>,
 }
 
@@ -65,7 +65,7 @@ impl Shared {
     }
 }
 
-/// A typed view of one shared cache. Objects are decoded when asked for.
+/// A typed view of a shared cache. Objects are decoded on access.
 pub struct Informer<K> {
     shared: Arc<Shared>,
     kind: PhantomData<fn() -> K>,
@@ -84,14 +84,13 @@ impl<K> fmt::Debug for Informer<K> {
 }
 
 impl<K> Informer<K> {
-    /// The cache itself, untyped.
+    /// The untyped cache.
     pub fn cache(&self) -> &Cache {
         &self.shared.cache
     }
 
-    /// Adds a listener. Everything already in the cache is told to it as `Added` first; no change
-    /// is missed or doubled apart from objects that change during this call, which may be told
-    /// twice.
+    /// Adds a listener. It first receives all cached objects as `Added`. No change is missed; an
+    /// object that changes during this call may be delivered twice.
     pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
         let mut listeners = self.shared.listeners.write();
         for object in self.shared.cache.list("") {
@@ -105,10 +104,10 @@ impl<K> Informer<K> {
         self.shared.cache.add_index(name, function);
     }
 
-    /// Resolves once the first list is complete.
+    /// Resolves when the first list is complete.
     pub async fn synced(&self) {
         let mut synced = self.shared.synced.subscribe();
-        // The sender lives as long as `shared`, so this only ends with `true`.
+        // The sender lives as long as `shared`, so this always ends with `true`.
         let _ = synced.wait_for(|done| *done).await;
     }
 
@@ -119,24 +118,23 @@ impl<K> Informer<K> {
 }
 
 impl<K: Kind> Informer<K> {
-    /// The object, decoded; `None` when absent (or not decodable, which is logged).
+    /// The decoded object; `None` if it is missing or cannot be decoded, which is logged.
     pub fn get(&self, namespace: &str, name: &str) -> Option<K> {
         self.shared.cache.get(namespace, name).and_then(|o| decode(&o))
     }
 
-    /// All objects (of a namespace, when not empty), decoded. Costs a decode each: use indexes on
-    /// hot paths.
+    /// All objects of a namespace (all if empty), decoded on each call: use indexes on hot paths.
     pub fn list(&self, namespace: &str) -> Vec<K> {
         self.shared.cache.list(namespace).iter().filter_map(|o| decode(o)).collect()
     }
 
-    /// The objects under `value` of an index, decoded.
+    /// The decoded objects with `value` in an index.
     pub fn by_index(&self, name: &'static str, value: &str) -> Vec<K> {
         self.by_index_trimmed(name, value, |_| {})
     }
 
-    /// As [`Informer::by_index`], each trimmed before the next one is decoded: a decoded object is
-    /// several times as large as its bytes.
+    /// As [`Informer::by_index`], with each object reduced before the next one is decoded: a
+    /// decoded object is several times as large as its bytes.
     pub fn by_index_trimmed(
         &self,
         name: &'static str,
@@ -154,7 +152,7 @@ impl<K: Kind> Informer<K> {
     }
 }
 
-/// Decodes a cached object; a failure is a bug or a foreign object, logged and skipped.
+/// Decodes a cached object; a failure is a bug or an invalid object, which is logged and skipped.
 pub fn decode<K: Kind>(object: &Object) -> Option<K> {
     match object.decode() {
         Ok(decoded) => Some(decoded),
@@ -165,7 +163,8 @@ pub fn decode<K: Kind>(object: &Object) -> Option<K> {
     }
 }
 
-/// The factory: asks for the same scope share one cache. The identity is that of the client.
+/// The informer factory: requests for the same scope share a cache. Uses the identity of the
+/// client.
 #[derive(Clone)]
 pub struct Informers {
     client: Client,
@@ -180,12 +179,12 @@ impl fmt::Debug for Informers {
 }
 
 impl Informers {
-    /// A factory whose reflectors run in `tasks`.
+    /// Creates a factory whose reflectors run in `tasks`.
     pub fn new(client: Client, tasks: Tasks) -> Self {
         Self { client, tasks, running: Arc::default() }
     }
 
-    /// The informer of all objects of a built-in kind; started at the first call.
+    /// The informer of all objects of a built-in kind; started on first use.
     pub fn of<K: Kind>(&self) -> Informer<K> {
         self.scoped(Scope::all(gvr_of::<K>()))
     }
@@ -195,8 +194,8 @@ impl Informers {
         self.begin(Scope::all(gvr), true)
     }
 
-    /// Ends the informer of a resource that is served no more; `told`: its listeners hear that its
-    /// objects are gone. One that was asked for by its type goes on.
+    /// Stops the informer of a resource that is no longer served. With `told`, its listeners
+    /// receive the removal of all objects. An informer that was requested by type keeps running.
     pub fn forget(&self, gvr: &Gvr, told: bool) {
         let scope = Scope::all(gvr.clone());
         let mut running = self.running.lock();
@@ -222,8 +221,8 @@ impl Informers {
     fn begin<K>(&self, scope: Scope, ends: bool) -> Informer<K> {
         let mut running = self.running.lock();
         let shared = running.entry(scope.clone()).or_insert_with(|| {
-            // What can end before the process does has a set of tasks of its own, so that its end
-            // is no fault.
+            // An informer that may end before the process has a separate set of tasks, so that its
+            // end is not an error.
             let own = ends.then(|| self.tasks.child());
             let tasks = own.as_ref().unwrap_or(&self.tasks);
             let shared = Arc::new(Shared {
@@ -241,7 +240,7 @@ impl Informers {
         Informer { shared: Arc::clone(shared), kind: PhantomData }
     }
 
-    /// Resolves once every informer asked for so far has its first list.
+    /// Resolves when all informers requested so far have their first list.
     pub async fn synced(&self) {
         let all: Vec<Arc<Shared>> = self.running.lock().values().cloned().collect();
         for shared in all {
@@ -249,7 +248,7 @@ impl Informers {
         }
     }
 
-    /// The client that feeds the caches.
+    /// The client of the reflectors.
     pub fn client(&self) -> &Client {
         &self.client
     }

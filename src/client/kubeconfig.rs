@@ -1,24 +1,24 @@
-//! Reads a kubeconfig file: address, CA and credentials of the current context.
+//! Parses a kubeconfig file: address, CA and credentials of the current context.
 
 use std::path::Path;
 
 use base64::Engine;
 use serde::Deserialize;
 
-/// What is needed to reach one cluster as one user.
+/// Address and credentials of one user in one cluster.
 #[derive(Debug, Clone, Default)]
 pub struct Kubeconfig {
     /// `https://host:port`.
     pub server: String,
-    /// PEM of the CA; empty trusts nobody unless `insecure`.
+    /// PEM of the CA; if empty, no server is trusted unless `insecure`.
     pub ca: Vec<u8>,
-    /// The server's certificate is not checked (`insecure-skip-tls-verify`).
+    /// Whether to skip verification of the server's certificate (`insecure-skip-tls-verify`).
     pub insecure: bool,
-    /// PEM of the client certificate; empty without.
+    /// PEM of the client certificate; may be empty.
     pub certificate: Vec<u8>,
-    /// PEM of its key.
+    /// PEM of the client key.
     pub key: Vec<u8>,
-    /// Bearer token; empty without.
+    /// Bearer token; may be empty.
     pub token: String,
 }
 
@@ -90,10 +90,10 @@ struct Context {
 }
 
 impl Kubeconfig {
-    /// Reads the current context of a file; paths in it are relative to the file.
+    /// Loads the current context of a file; relative paths in it are relative to the file.
     ///
     /// # Errors
-    /// An unreadable file, invalid YAML, or a context, cluster or user that is not there.
+    /// When the file is unreadable or not valid YAML, or context, cluster or user are missing.
     pub fn read(path: &Path) -> Result<Self, BadKubeconfig> {
         let bad = |why: String| BadKubeconfig { path: path.display().to_string(), why };
         let text = base::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_current_context_and_names_what_is_missing() {
+    fn current_context_is_loaded_and_missing_parts_are_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         std::fs::write(directory.path().join("ca.crt"), "PEM").unwrap();

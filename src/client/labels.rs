@@ -7,8 +7,8 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 /// Labels of typed objects.
 pub type Labels = BTreeMap<String, String>;
 
-/// Whether `selector` selects `labels`. An empty selector selects everything; an unknown operator
-/// nothing.
+/// Whether `selector` matches `labels`. An empty selector matches everything; an unknown operator
+/// matches nothing.
 pub fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
     let value = |key: &str| labels.and_then(|l| l.get(key)).map(String::as_str);
     let equal = selector.match_labels.iter().flatten().all(|(k, v)| value(k) == Some(v));
@@ -26,7 +26,7 @@ pub fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
         })
 }
 
-/// Whether the selector has no terms: most controllers then select nothing.
+/// Whether the selector has no terms, with which most controllers select nothing.
 pub fn is_empty(selector: &LabelSelector) -> bool {
     selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
         && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
@@ -44,7 +44,7 @@ mod tests {
     use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 
     #[test]
-    fn operators_select_as_documented() {
+    fn operators_match_as_documented() {
         let labels: Labels = [("a".to_owned(), "1".to_owned())].into();
         for (key, operator, values, want) in [
             ("a", "In", vec!["1", "2"], true),

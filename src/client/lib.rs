@@ -1,8 +1,9 @@
-//! How everyone talks to the API server: in process or over HTTPS, one code path.
+//! The client of the API server for all components: in process or over HTTPS.
 //!
-//! [`Client`] reads and writes typed objects under one identity; [`Informers`] share one cache per
-//! resource, fed by a streaming list; [`Queue`] and [`run_workers`] turn changes into reconciled
-//! keys; [`EventRecorder`] tells the user. Knows neither the API server nor the store.
+//! [`Client`] reads and writes typed objects under one identity. [`Informers`] share one cache per
+//! resource, fed by a streaming list. [`Queue`] and [`run_workers`] turn changes into reconciled
+//! keys. [`EventRecorder`] records events. The crate does not depend on the API server or the
+//! store.
 
 pub mod cache;
 pub mod client;

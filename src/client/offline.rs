@@ -33,43 +33,43 @@ use crate::transport::{Scope, Transport, WatchStream};
 use memory::{Memory, file_name};
 use writer::CacheFile;
 
-/// How long the server may take to begin its answer before the cache is used: pods that the server
-/// would remove must not start first, and a start without a server must not wait.
+/// Time for the server to begin its response before the cache is used: pods that the server would
+/// remove must not start first, and a start without a server must not wait.
 const ANSWER_WAIT: Duration = Duration::from_millis(1500);
-/// After a failure, other requests do not wait for an answer for this long.
+/// After a failure, other requests do not wait for a response for this long.
 const AWAY_FOR: Duration = Duration::from_secs(10);
-/// Memory is given so often in this time, to different watchers of one scope: who asks again and
-/// again wants the server.
+/// How often in this time the cache is served, for several watchers of one scope. A watcher that
+/// retries more often needs the server.
 const GIVEN_FOR: Duration = Duration::from_secs(10);
 const GIVEN_MAX: u32 = 8;
-/// Events of one watch on their way through.
+/// Maximum number of queued events of a watch.
 const RELAY_MAX: usize = 64;
 
-/// One scope: what is known, and what is to be written of it.
+/// The cached state of one scope and what of it is to be written.
 #[derive(Debug)]
-struct Entry {
+struct CachedScope {
     scope: Scope,
     file: String,
     memory: Mutex<Memory>,
     cache_file: Mutex<CacheFile>,
-    /// Since when memory is given, and how often it was since.
+    /// Since when the cache has been served, and how often since.
     given: Mutex<Option<(Instant, u32)>>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    kept: Arc<EncryptedDir>,
-    entries: Mutex<HashMap<Scope, Arc<Entry>>>,
-    /// Files of scopes that nobody uses any more.
+    directory: Arc<EncryptedDir>,
+    entries: Mutex<HashMap<Scope, Arc<CachedScope>>>,
+    /// Files of scopes that are no longer watched.
     gone: Mutex<Vec<Scope>>,
-    /// Something is to be written or removed.
+    /// Notifies of pending writes and removals.
     changed: Notify,
-    /// Whether the last try reached a server.
+    /// Whether the last attempt reached a server.
     link: watch::Sender<bool>,
     failed_at: Mutex<Option<Instant>>,
 }
 
-/// A transport that caches what it reads and serves it while no server answers.
+/// A transport that caches what it reads and serves the cache while no server answers.
 #[derive(Clone)]
 pub struct OfflineTransport<T> {
     inner: T,
@@ -84,14 +84,14 @@ impl<T: fmt::Debug> fmt::Debug for OfflineTransport<T> {
 }
 
 impl<T: Transport> OfflineTransport<T> {
-    /// Caches in `directory`, which belongs to one identity only. The writer runs in `tasks`.
-    /// Blocks on the disk.
+    /// Caches in `directory`, which belongs to one identity. The writer runs in `tasks`. Blocks on
+    /// disk operations.
     ///
     /// # Errors
-    /// When the directory or its key cannot be made or read.
+    /// When the directory or its key cannot be created or read.
     pub fn open(inner: T, directory: &Path, tasks: &Tasks) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            kept: Arc::new(EncryptedDir::open(directory)?),
+            directory: Arc::new(EncryptedDir::open(directory)?),
             entries: Mutex::default(),
             gone: Mutex::default(),
             changed: Notify::new(),
@@ -103,25 +103,25 @@ impl<T: Transport> OfflineTransport<T> {
         Ok(Self { inner, shared, tasks: tasks.clone() })
     }
 
-    /// What is known of a scope, from its file at the first time.
-    async fn entry(&self, scope: &Scope) -> Arc<Entry> {
+    /// The cached state of a scope, loaded from its file on first use.
+    async fn entry(&self, scope: &Scope) -> Arc<CachedScope> {
         if let Some(entry) = self.shared.entries.lock().get(scope) {
             return Arc::clone(entry);
         }
-        let (kept, wanted) = (Arc::clone(&self.shared.kept), scope.clone());
+        let (directory, wanted) = (Arc::clone(&self.shared.directory), scope.clone());
         let read = base::tasks::blocking(move || {
             let file = file_name(&wanted);
-            let content = kept.read(&file)?;
+            let content = directory.read(&file)?;
             match memory::decode(&wanted, &content) {
                 Ok(memory) => Some((memory, content.len())),
                 Err(why) => {
-                    kept.set_aside(&file, &why);
+                    directory.set_aside(&file, &why.to_string());
                     None
                 }
             }
         });
         let (memory, size) = read.await.ok().flatten().unwrap_or_default();
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(CachedScope {
             scope: scope.clone(),
             file: file_name(scope),
             memory: Mutex::new(memory),
@@ -131,10 +131,10 @@ impl<T: Transport> OfflineTransport<T> {
         Arc::clone(self.shared.entries.lock().entry(scope.clone()).or_insert(entry))
     }
 
-    /// The stream that was begun, with everything taken note of on its way.
+    /// Relays the events of a stream and records them in the cache.
     fn relay(
         &self,
-        entry: &Arc<Entry>,
+        entry: &Arc<CachedScope>,
         first: Option<WatchEvent>,
         mut from: WatchStream,
     ) -> WatchStream {
@@ -142,7 +142,7 @@ impl<T: Transport> OfflineTransport<T> {
         let (shared, entry) = (Arc::clone(&self.shared), Arc::clone(entry));
         let shutdown = self.tasks.shutdown().clone();
         self.tasks.spawn(Kind::Request, "remember-watch", async move {
-            // Only a list has a first event already.
+            // Only a list has its first event already.
             let mut listing = first.is_some().then(BTreeMap::new);
             let mut next = first;
             loop {
@@ -169,8 +169,8 @@ impl<T: Transport> OfflineTransport<T> {
         receiver
     }
 
-    /// What is remembered, as a stream that says it and ends.
-    fn give(&self, entry: &Entry) -> Option<WatchStream> {
+    /// The cached objects, as a stream that ends after them.
+    fn serve_cached(&self, entry: &CachedScope) -> Option<WatchStream> {
         let events = entry.memory.lock().as_list()?;
         let mut given = entry.given.lock();
         let (since, times) =
@@ -181,15 +181,15 @@ impl<T: Transport> OfflineTransport<T> {
         *given = Some((since, times + 1));
         drop(given);
         let (sender, receiver) = mpsc::channel(events.len().max(1));
-        tracing::debug!(gvr = %entry.scope.gvr, objects = events.len() - 1, "no server answers, going on from memory");
+        tracing::debug!(gvr = %entry.scope.gvr, objects = events.len() - 1, "no server answers, serving the offline cache");
         for event in events {
-            // The channel has room for all of them.
+            // The channel has capacity for all of them.
             let _ = sender.try_send(event);
         }
         Some(receiver)
     }
 
-    /// A streaming list with its first event, as soon as the server begins it.
+    /// Starts a streaming list; returns it with its first event.
     async fn list(&self, scope: &Scope) -> Result<(WatchEvent, WatchStream), Error> {
         let mut stream = self.inner.watch(scope, None).await?;
         match stream.recv().await {
@@ -203,8 +203,8 @@ impl<T: Transport> OfflineTransport<T> {
         let entry = self.entry(scope).await;
         let remembers = entry.memory.lock().is_known();
         if remembers
-            && self.shared.just_failed()
-            && let Some(stream) = self.give(&entry)
+            && self.shared.has_just_failed()
+            && let Some(stream) = self.serve_cached(&entry)
         {
             return Ok(stream);
         }
@@ -215,15 +215,15 @@ impl<T: Transport> OfflineTransport<T> {
         } else {
             self.list(scope).await
         };
-        self.shared.note(outcome.as_ref().err());
+        self.shared.record_outcome(outcome.as_ref().err());
         match outcome {
             Ok((first, stream)) => Ok(self.relay(&entry, Some(first), stream)),
-            Err(error) if is_away(&error) => self.give(&entry).ok_or(error),
+            Err(error) if is_away(&error) => self.serve_cached(&entry).ok_or(error),
             Err(error) => Err(error),
         }
     }
 
-    /// A read by name of something that is remembered.
+    /// Reads an object by name that is cached.
     async fn read(&self, scope: &Scope, request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
         let entry = self.entry(scope).await;
         let remembered = entry.memory.lock().only();
@@ -233,7 +233,7 @@ impl<T: Transport> OfflineTransport<T> {
             response.headers_mut().insert(http::header::CONTENT_TYPE, json);
             response
         };
-        if let Some(object) = remembered.as_ref().filter(|_| self.shared.just_failed()) {
+        if let Some(object) = remembered.as_ref().filter(|_| self.shared.has_just_failed()) {
             return Ok(answer(object));
         }
         let call = self.inner.call(request);
@@ -243,7 +243,7 @@ impl<T: Transport> OfflineTransport<T> {
         } else {
             call.await
         };
-        self.shared.note_call(&outcome);
+        self.shared.record_call(&outcome);
         match (outcome, remembered) {
             (Ok(response), remembered) => {
                 let code = response.status();
@@ -274,15 +274,14 @@ fn object_of(body: &Bytes) -> Option<Arc<Object>> {
     Object::from_value(value).ok().map(Arc::new)
 }
 
-/// Whether this says that no server is there to ask. A certificate that no longer counts is one
-/// reason more to go on.
+/// Whether an error means that no server can be reached. An expired certificate also counts.
 fn is_away(error: &Error) -> bool {
     (error.is_retryable() && !error.is_too_new()) || error.status().is_some_and(|s| s.code == 401)
 }
 
-/// What a read by name is about, when it is remembered: what stands between a pod and its start and
-/// cannot be watched by a node.
-fn remembered_read(request: &Request<Bytes>) -> Option<Scope> {
+/// The scope of a read by name if it is cached: objects that a pod needs at its start and that a
+/// node cannot watch.
+fn cached_read(request: &Request<Bytes>) -> Option<Scope> {
     if request.method() != Method::GET || request.uri().query().is_some() {
         return None;
     }
@@ -304,30 +303,30 @@ fn remembered_read(request: &Request<Bytes>) -> Option<Scope> {
 }
 
 impl Shared {
-    fn is_to_write(&self, entry: &Entry) {
+    fn is_to_write(&self, entry: &CachedScope) {
         if entry.cache_file.lock().change(clock::now()) {
             self.changed.notify_one();
         }
     }
 
-    /// A try failed a moment ago, and none succeeded since.
-    fn just_failed(&self) -> bool {
+    /// Whether an attempt failed recently and none succeeded since.
+    fn has_just_failed(&self) -> bool {
         self.failed_at.lock().is_some_and(|at| at.elapsed() < AWAY_FOR)
     }
 
-    fn note(&self, error: Option<&Error>) {
+    fn record_outcome(&self, error: Option<&Error>) {
         let up = !error.is_some_and(is_away);
         *self.failed_at.lock() = (!up).then(clock::now);
         self.link.send_if_modified(|link| std::mem::replace(link, up) != up);
     }
 
-    fn note_call(&self, outcome: &Result<Response<Bytes>, Error>) {
+    fn record_call(&self, outcome: &Result<Response<Bytes>, Error>) {
         match outcome {
-            // Of one call alone that is no news about the server: too many requests, an aggregated
-            // API that is away.
+            // Errors of a single call say nothing about the server: too many requests, or an
+            // unavailable aggregated API.
             Ok(response) if response.status().is_server_error() => {}
-            Ok(_) => self.note(None),
-            Err(error) => self.note(Some(error)),
+            Ok(_) => self.record_outcome(None),
+            Err(error) => self.record_outcome(Some(error)),
         }
     }
 }
@@ -335,11 +334,11 @@ impl Shared {
 #[async_trait]
 impl<T: Transport> Transport for OfflineTransport<T> {
     async fn call(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
-        if let Some(scope) = remembered_read(&request) {
+        if let Some(scope) = cached_read(&request) {
             return self.read(&scope, request).await;
         }
         let outcome = self.inner.call(request).await;
-        self.shared.note_call(&outcome);
+        self.shared.record_call(&outcome);
         outcome
     }
 
@@ -348,13 +347,13 @@ impl<T: Transport> Transport for OfflineTransport<T> {
             return self.first_list(scope).await;
         }
         let outcome = self.inner.watch(scope, resume_from).await;
-        self.shared.note(outcome.as_ref().err());
+        self.shared.record_outcome(outcome.as_ref().err());
         let stream = outcome?;
         let entry = self.entry(scope).await;
         Ok(self.relay(&entry, None, stream))
     }
 
-    /// When somebody reaches a server again, or the transport inside knows that one is there.
+    /// Resolves when a server is reached again, or the inner transport reports it.
     async fn back(&self) {
         let mut link = self.shared.link.subscribe();
         let again = async {
@@ -379,6 +378,6 @@ impl<T: Transport> Transport for OfflineTransport<T> {
     }
 
     fn kept(&self) -> Option<Arc<EncryptedDir>> {
-        Some(Arc::clone(&self.shared.kept))
+        Some(Arc::clone(&self.shared.directory))
     }
 }

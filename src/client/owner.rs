@@ -23,7 +23,7 @@ pub fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.as_deref()?.iter().find(|o| o.controller == Some(true))
 }
 
-/// The object's controller has this uid.
+/// Whether the object's controller has this uid.
 pub fn is_controlled_by(meta: &ObjectMeta, uid: &str) -> bool {
     controller_of(meta).is_some_and(|o| o.uid == uid)
 }

@@ -1,4 +1,4 @@
-//! Keeps one cache equal to the server: streaming list, then changes, resumed where it broke off.
+//! Keeps a cache equal to the server: a streaming list, then changes, resumed after interruptions.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(800), Duration::fro
 /// How a watch ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// The stream closed; go on from the last revision.
+    /// The stream closed; resume from the last revision.
     Closed,
-    /// The revision is gone; list again.
+    /// The revision was compacted; list again.
     Expired,
 }
 
-/// Runs until shutdown. Failures are retried; a fault is logged when it begins, not at every retry.
+/// Runs until shutdown. Failures are retried and logged once per cause, not at each retry.
 pub(crate) async fn run(
     client: Client,
     shared: Arc<Shared>,
@@ -31,7 +31,7 @@ pub(crate) async fn run(
 ) -> Result<(), std::convert::Infallible> {
     let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
     let mut resume = None;
-    // What was said last: the same again is no news, another cause is.
+    // The last logged cause; only another cause is logged.
     let mut told = String::new();
     while !shutdown.is_requested() {
         let started = tokio::select! {
@@ -63,7 +63,7 @@ pub(crate) async fn run(
         if end == End::Expired {
             resume = None;
         }
-        // A server that hangs up at once must not be asked in a tight loop.
+        // A server that closes connections at once must not be retried in a tight loop.
         let back = client.transport().back();
         if backoff.failures() > 0 && !backoff.wait_or(&shutdown, back).await {
             break;
@@ -72,16 +72,15 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Applies the events of one stream. `resume` is the revision behind the last event that is
-/// complete.
+/// Applies the events of a stream. `resume` is the revision after the last complete event.
 async fn follow(
     shared: &Shared,
     mut stream: WatchStream,
     resume: &mut Option<i64>,
     backoff: &mut Backoff,
 ) -> End {
-    // During a streaming list: the keys not yet seen; what is left at its end was deleted
-    // meanwhile.
+    // During a streaming list: keys that were not received yet. Those left at its end have been
+    // deleted.
     let mut unseen: Option<HashSet<_>> =
         resume.is_none().then(|| shared.cache.keys().into_iter().collect());
     let mut progressed = false;

@@ -1,4 +1,4 @@
-//! Workers that reconcile keys of a queue.
+//! Workers that reconcile the keys of a queue.
 
 use std::fmt::{Debug, Display};
 use std::future::Future;
@@ -12,17 +12,18 @@ use futures::FutureExt;
 
 use crate::workqueue::Queue;
 
-/// What a reconcile asks for.
+/// Result of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing more until the next change.
+    /// Nothing to do until the next change.
     Done,
-    /// Look again after this time.
+    /// Reconcile again after this time.
     After(Duration),
 }
 
-/// Runs `workers` tasks that take keys from `queue` and reconcile them: idempotent, from caches,
-/// one key at a time. An error or a panic is logged and the key tried again after its back-off.
+/// Runs `workers` tasks that take keys from `queue` and reconcile them. Reconciles are idempotent,
+/// read from caches and handle one key at a time. An error or a panic is logged and the key is
+/// retried with backoff.
 pub fn run_workers<K, F, R, E>(
     tasks: &Tasks,
     name: &'static str,
@@ -50,8 +51,8 @@ pub fn run_workers<K, F, R, E>(
                         }
                     }
                     Ok(Err(error)) => {
-                        // Conflicts and cold caches resolve at the next try; only persistent errors
-                        // are logged.
+                        // Conflicts and cold caches resolve at the next attempt; only persistent
+                        // errors are logged.
                         if queue.failures(&key) == RETRIES_BEFORE_WARN {
                             tracing::warn!(controller = name, ?key, %error, "reconcile keeps failing, retrying");
                         } else {
@@ -71,7 +72,7 @@ pub fn run_workers<K, F, R, E>(
     }
 }
 
-/// Failures in a row before one is logged: 5 ms × 2^6 ≈ 0.3 s of retries.
+/// Failures in a row before the first log message: 5 ms × 2^6 ≈ 0.3 s of retries.
 const RETRIES_BEFORE_WARN: u32 = 6;
 
 #[cfg(test)]
@@ -81,7 +82,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test(start_paused = true)]
-    async fn a_failing_and_a_panicking_key_are_tried_again() {
+    async fn failing_and_panicking_keys_are_retried() {
         let (tasks, queue) = (Tasks::new(Shutdown::new()), Queue::new());
         let runs = Arc::new(AtomicU32::new(0));
         let (seen, shutdown) = (Arc::clone(&runs), tasks.shutdown().clone());

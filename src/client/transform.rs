@@ -1,5 +1,5 @@
-//! A transport that reduces the watched objects of one resource to what its user needs, so that
-//! caches hold no more.
+//! A transport that reduces the watched objects of one resource to what its consumer needs, so that
+//! caches use less memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use tokio::sync::mpsc;
 use crate::Error;
 use crate::transport::{Scope, Transport, WatchStream};
 
-/// Events of one watch on their way through.
+/// Maximum number of queued events of a watch.
 const RELAY_MAX: usize = 64;
 
-/// What is left of an object; `None` leaves it whole.
+/// Reduces an object; `None` leaves it unchanged.
 pub type Trim = fn(&Object) -> Option<Object>;
 
-/// A transport whose watches of one resource are trimmed; reads are not.
+/// A transport that reduces the watched objects of one resource; reads are not affected.
 pub struct Transform<T> {
     inner: T,
     gvr: Gvr,
@@ -35,7 +35,7 @@ impl<T: fmt::Debug> fmt::Debug for Transform<T> {
 }
 
 impl<T: Transport> Transform<T> {
-    /// Trims what is watched of `gvr`; the relays run in `tasks`.
+    /// Reduces watched objects of `gvr`; the relays run in `tasks`.
     pub fn new(inner: T, gvr: Gvr, trim: Trim, tasks: &Tasks) -> Self {
         Self { inner, gvr, trim, tasks: tasks.clone() }
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_is_named_is_trimmed_and_the_stream_stays_whole() {
+    async fn only_the_named_resource_is_reduced() {
         let tasks = Tasks::new(base::Shutdown::new());
         let transport = Transform::new(Two, Gvr::new("", "v1", "pods"), name_only, &tasks);
         for (resource, long) in [("pods", false), ("services", true)] {

@@ -1,4 +1,4 @@
-//! The seam between clients and the server: in process, or HTTPS.
+//! The interface between clients and the server: in process, or over HTTPS.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use bytes::Bytes;
 
 use crate::Error;
 
-/// What a watch looks at.
+/// The scope of a watch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scope {
     /// Resource.
     pub gvr: Gvr,
-    /// Namespace; empty is all of them, or a cluster-scoped resource.
+    /// Namespace; empty for all namespaces or a cluster-scoped resource.
     pub namespace: String,
-    /// Label selector in its string form; empty is everything.
+    /// Label selector as text; empty matches everything.
     pub label_selector: String,
-    /// Field selector in its string form; empty is everything.
+    /// Field selector as text; empty matches everything.
     pub field_selector: String,
 }
 
@@ -41,44 +41,44 @@ impl Scope {
     }
 }
 
-/// Events in order; a closed channel means the watch ended and is to be started again.
+/// Events in order. A closed channel means that the watch ended and must be restarted.
 pub type WatchStream = tokio::sync::mpsc::Receiver<WatchEvent>;
 
-/// One way to reach the API server, bound to one identity.
+/// A connection to the API server under one identity.
 #[async_trait]
 pub trait Transport: Send + Sync + fmt::Debug {
-    /// One request and its whole answer (bounded by the implementation, 64 MiB at most). The URI
-    /// holds path and query only.
+    /// Sends a request and receives the whole response (bounded by the implementation, at most 64
+    /// MiB). The URI contains path and query only.
     ///
     /// # Errors
-    /// [`Error::Transport`] when no answer came; an answer of any status code is no error here.
+    /// [`Error::Transport`] without a response; a response with any status code is not an error.
     async fn call(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, Error>;
 
     /// Starts a watch. Without `resume_from` it is a streaming list: `Added` for every object, a
-    /// bookmark with `initial`, then changes. With it: changes after that revision. In process the
-    /// objects are the cache's own.
+    /// bookmark with `initial`, then changes. With it: changes after that revision. In process, the
+    /// objects are shared with the watch cache.
     ///
     /// # Errors
-    /// The server's refusal (410 when the revision is compacted) or the transport's failure.
+    /// The server's refusal (410 if the revision is compacted) or a transport error.
     async fn watch(&self, scope: &Scope, resume_from: Option<i64>) -> Result<WatchStream, Error>;
 
-    /// Resolves when the server is reached again after it was away: who waits before a retry need
-    /// not wait longer. A transport that does not know never resolves.
+    /// Resolves when the server is reached again after a failure, which ends a wait before a retry
+    /// early. A transport without this knowledge never resolves.
     async fn back(&self) {
         std::future::pending().await
     }
 
-    /// Whether the last try to reach the server failed: who has something to go on with need not
-    /// try, and what is known may be old.
+    /// Whether the last attempt to reach the server failed: callers with cached data need not
+    /// retry, and the data may be outdated.
     fn is_away(&self) -> bool {
         false
     }
 
-    /// Nobody watches this scope any more: what is remembered of it may go.
+    /// Reports that a scope is no longer watched, so that its cache can be removed.
     fn forget(&self, _scope: &Scope) {}
 
-    /// Where users of this transport keep what they need while the server is away; `None` where it
-    /// never is.
+    /// Folder for data that users of this transport need while the server is unreachable; `None` if
+    /// that never happens.
     fn kept(&self) -> Option<Arc<base::EncryptedDir>> {
         None
     }

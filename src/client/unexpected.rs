@@ -1,14 +1,13 @@
-//! Answers that are no Status: what clients make of them (apimachinery's
+//! Converts responses without a Status to errors (apimachinery's
 //! `errors.NewGenericServerResponse`).
 
 use api::Status;
 use http::Method;
 
-/// The refusal that an answer with this code is, when its body is no Status: in client-go's words,
-/// with what was asked for behind them.
+/// The error for a response with this code whose body is not a Status: client-go's text with the
+/// requested resource.
 ///
-/// Unlike client-go's it has no reason: 404 of something between here and the API server does not
-/// say that an object is gone.
+/// Unlike client-go's it has no reason: a 404 from a proxy does not mean that an object is missing.
 pub(crate) fn status(code: u16, method: &Method, path: &str, body: &[u8]) -> Status {
     let said = String::from_utf8_lossy(body);
     let said = said.trim_end();
@@ -33,7 +32,7 @@ pub(crate) fn status(code: u16, method: &Method, path: &str, body: &[u8]) -> Sta
     Status::failure(code, "", message + &asked.unwrap_or_default())
 }
 
-/// `pods.metrics.k8s.io`, and the name of one behind it.
+/// Renders `pods.metrics.k8s.io` and the object's name.
 fn asked(path: &str) -> Option<String> {
     let path = path.split('?').next().unwrap_or_default();
     let mut parts = path.trim_matches('/').split('/');
@@ -61,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_status_is_told_as_client_go_does() {
+    fn responses_without_a_status_have_the_text_of_client_go() {
         let told = |code, method, path, body: &str| {
             let status = status(code, &method, path, body.as_bytes());
             assert_eq!((status.reason.as_str(), status.code), ("", code));

@@ -1,5 +1,5 @@
-//! A queue of keys: each key at most once, never processed twice at a time, failures delayed per
-//! key.
+//! A queue of keys: each key is queued at most once and never processed concurrently; failing keys
+//! are delayed.
 //!
 //! The contract of client-go's `workqueue`: fair, stingy, many producers and consumers.
 
@@ -19,11 +19,11 @@ const FAILURE_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duratio
 
 struct Inner<K> {
     ready: VecDeque<K>,
-    /// Keys that wait or must be looked at again after their current run.
+    /// Keys that wait, or must be processed again after their current run.
     dirty: HashSet<K>,
     processing: HashSet<K>,
     delayed: BTreeMap<(Instant, u64), K>,
-    /// Earliest delayed instant per key, so that a later one is not queued beside it.
+    /// Earliest due time per key, so that a later one is not queued additionally.
     due: HashMap<K, (Instant, u64)>,
     failures: HashMap<K, Backoff>,
     sequence: u64,
@@ -54,7 +54,7 @@ impl<K: Hash + Eq + Clone> Default for Queue<K> {
 }
 
 impl<K: Hash + Eq + Clone> Queue<K> {
-    /// An empty queue. Bounded by the number of distinct keys.
+    /// Creates an empty queue, bounded by the number of distinct keys.
     pub fn new() -> Self {
         let inner = Inner {
             ready: VecDeque::new(),
@@ -68,7 +68,7 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         Self { inner: Arc::new(Mutex::new(inner)), changed: Arc::default() }
     }
 
-    /// Queues a key, unless it waits already.
+    /// Queues a key unless it is queued already.
     pub fn add(&self, key: K) {
         let mut inner = self.inner.lock();
         if Self::add_locked(&mut inner, key) {
@@ -85,7 +85,7 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         true
     }
 
-    /// Queues a key after `delay`; an earlier date of the same key stands.
+    /// Queues a key after `delay`; an earlier due time of the same key takes precedence.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -106,7 +106,7 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         self.changed.notify_one();
     }
 
-    /// Queues a key again after its own growing delay.
+    /// Queues a key again after its increasing delay.
     pub fn add_rate_limited(&self, key: K) {
         let delay = {
             let mut inner = self.inner.lock();
@@ -119,17 +119,17 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         self.add_after(key, delay);
     }
 
-    /// Forgets the failures of a key, after a success.
+    /// Resets the failures of a key after a success.
     pub fn forget(&self, key: &K) {
         self.inner.lock().failures.remove(key);
     }
 
-    /// How often the key failed in a row.
+    /// The number of consecutive failures of a key.
     pub fn failures(&self, key: &K) -> u32 {
         self.inner.lock().failures.get(key).map_or(0, Backoff::failures)
     }
 
-    /// Keys ready now.
+    /// The number of ready keys.
     pub fn len(&self) -> usize {
         self.inner.lock().ready.len()
     }
@@ -139,7 +139,7 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         self.len() == 0
     }
 
-    /// The next key; `None` on shutdown. Tell [`Queue::done`] when finished with it.
+    /// The next key; `None` on shutdown. The caller must call [`Queue::done`] afterwards.
     pub async fn next(&self, shutdown: &Shutdown) -> Option<K> {
         loop {
             let wake = {
@@ -151,7 +151,7 @@ impl<K: Hash + Eq + Clone> Queue<K> {
                     let more = !inner.ready.is_empty() || !inner.delayed.is_empty();
                     drop(inner);
                     if more {
-                        // Another worker takes the next key or watches the next date.
+                        // Another worker takes the next key or waits for the next due time.
                         self.changed.notify_one();
                     }
                     return Some(key);
@@ -184,7 +184,7 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         }
     }
 
-    /// The key's run ended; it is queued again when it was added meanwhile.
+    /// Ends the run of a key; it is queued again if it was added meanwhile.
     pub fn done(&self, key: &K) {
         let mut inner = self.inner.lock();
         inner.processing.remove(key);
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_key_added_while_it_runs_runs_again_afterwards_and_not_beside() {
+    async fn a_key_added_while_it_runs_is_processed_again_afterwards() {
         let (queue, shutdown) = (Queue::new(), Shutdown::new());
         queue.add("a");
         queue.add("a");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_earlier_of_two_dates_counts() {
+    async fn the_earlier_of_two_due_times_applies() {
         let (queue, shutdown) = (Queue::new(), Shutdown::new());
         let start = clock::now();
         queue.add_after("a", Duration::from_secs(10));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_delay_a_key_more_and_more() {
+    async fn failures_delay_a_key_exponentially() {
         let queue = Queue::new();
         for _ in 0..3 {
             queue.add_rate_limited("a");

@@ -164,7 +164,8 @@ impl Etcd {
         let local = parameters(query, "serializable").next() == Some("true");
         let health = self.health(&excluded, local).await;
         self.counters.health(health.is_ok());
-        let (healthy, reason) = (health.is_ok(), health.err().unwrap_or_default());
+        let healthy = health.is_ok();
+        let reason = health.err().map(|error| error.to_string()).unwrap_or_default();
         // Reasons contain no characters that JSON escapes.
         let body = format!(r#"{{"health":"{healthy}","reason":"{reason}"}}"#);
         if healthy {

@@ -1,8 +1,8 @@
-//! Histograms with a bucket for each power of two: what openraft counts its batches with.
+//! Histograms with a bucket per power of two, which openraft uses for batch statistics.
 //!
-//! Stands in for the crate of this name (`[patch.crates-io]`), which computes tables for sixteen
-//! precisions when the first histogram is made: 26 MB and tens of milliseconds at every start, for
-//! statistics that are not used here.
+//! Replaces the crate of this name (`[patch.crates-io]`), which computes tables for sixteen
+//! precisions when the first histogram is created: 26 MB and tens of milliseconds at every start,
+//! for statistics that are not used here.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,8 +10,7 @@ use std::marker::PhantomData;
 /// One bucket for 0 and one for each number of bits of a value.
 const BUCKETS: usize = 65;
 
-/// Counts of values by their magnitude. `T` is the type of the label that the replaced crate gives
-/// to time slots.
+/// Counts of values by magnitude. `T` is the label type of the replaced crate's time slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram<T = ()> {
     counts: Box<[u64; BUCKETS]>,
@@ -25,7 +24,7 @@ impl<T> Default for Histogram<T> {
 }
 
 impl<T> Histogram<T> {
-    /// No values yet.
+    /// Creates an empty histogram.
     pub fn new() -> Self {
         Self::default()
     }
@@ -35,7 +34,7 @@ impl<T> Histogram<T> {
         self.record_n(value, 1);
     }
 
-    /// Counts a value so many times.
+    /// Counts a value this many times.
     pub fn record_n(&mut self, value: u64, times: u64) {
         let bucket = (u64::BITS - value.leading_zeros()) as usize;
         if let Some(count) = self.counts.get_mut(bucket) {
@@ -43,13 +42,12 @@ impl<T> Histogram<T> {
         }
     }
 
-    /// How many values were counted.
+    /// The number of counted values.
     pub fn total(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The largest value of the bucket in which `per_mille` thousandths of the values are reached;
-    /// 0 without values.
+    /// The upper bound of the bucket with this quantile, in thousandths; 0 without values.
     fn at(&self, per_mille: u64) -> u64 {
         let wanted = u128::from(self.total()) * u128::from(per_mille);
         let mut seen = 0;
@@ -63,7 +61,7 @@ impl<T> Histogram<T> {
         0
     }
 
-    /// The usual percentiles, each rounded up to its bucket's largest value.
+    /// The usual percentiles, rounded up to the upper bounds of their buckets.
     pub fn percentile_stats(&self) -> PercentileStats {
         PercentileStats {
             samples: self.total(),
@@ -83,7 +81,7 @@ impl<T> Histogram<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say which percentile")]
 pub struct PercentileStats {
-    /// How many values were counted.
+    /// The number of counted values.
     pub samples: u64,
     pub p0_1: u64,
     pub p1: u64,
@@ -105,12 +103,12 @@ impl fmt::Display for PercentileStats {
     }
 }
 
-/// Several histograms, a line each.
+/// A table of several histograms, one per line.
 #[derive(Debug, Clone, Default)]
 pub struct AsciiChart(Vec<(String, PercentileStats)>);
 
 impl AsciiChart {
-    /// No lines yet.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }

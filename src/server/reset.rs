@@ -231,9 +231,8 @@ pub fn run(config: &Config, request: &Request) -> Result<String, CommandError> {
     };
     let snapshot = source.as_ref().map(|source| (&source.file, source.path.as_path()));
     let record = RecordReplacement::begin(data_dir).map_err(|e| DATA_DIR.error(e))?;
-    let done = store::reset(&db, snapshot, &mut |key, value| {
-        state.check(key, value).map_err(|e| e.to_string())
-    });
+    let done =
+        store::reset(&db, snapshot, &mut |key, value| state.check(key, value).map_err(Into::into));
     let done = match done {
         Ok(done) => done,
         Err(error) => {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An address family; allocators, maps and tables exist once per family.
+/// An address family; allocators, maps and tables are per family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.
@@ -40,7 +40,7 @@ impl Family {
         }
     }
 
-    /// Bytes of an address.
+    /// Size of an address in bytes.
     pub fn length(self) -> u8 {
         match self {
             Self::V4 => 4,
@@ -48,12 +48,12 @@ impl Family {
         }
     }
 
-    /// Bits of an address.
+    /// Size of an address in bits.
     pub fn bits(self) -> u8 {
         self.length() * 8
     }
 
-    /// `0.0.0.0` or `::`.
+    /// The unspecified address, `0.0.0.0` or `::`.
     pub fn unspecified(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -78,19 +78,19 @@ pub fn from_octets(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
 }
 
-/// A block of addresses; host bits are zero.
+/// A CIDR block; host bits are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
     address: IpAddr,
     prefix: u8,
 }
 
-/// Why a text is no CIDR block.
+/// Why a text is not a CIDR block.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not an address block such as 10.42.0.0/16")]
 pub struct BadCidr(pub String);
 
-/// An address as a number.
+/// Converts an address to a number.
 pub fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(a) => u128::from(u32::from(a)),
@@ -98,17 +98,17 @@ pub fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// The address of a number that is one of this family.
+/// Converts a number to an address of this family.
 pub fn address(family: Family, number: u128) -> IpAddr {
     match family {
-        // Only values below 2^32 reach this arm: they come from a V4 block's own arithmetic.
+        // Only values below 2^32 reach this arm: they result from arithmetic within a V4 block.
         Family::V4 => IpAddr::V4(Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX))),
         Family::V6 => IpAddr::V6(Ipv6Addr::from(number)),
     }
 }
 
 impl Cidr {
-    /// The block of `prefix` bits around an address; host bits are cleared.
+    /// The block of `prefix` bits that contains an address; host bits are cleared.
     ///
     /// # Errors
     /// When the prefix is longer than the address.
@@ -139,44 +139,44 @@ impl Cidr {
         address(self.family(), number(self.address) | ones)
     }
 
-    /// How many addresses there are, at most `u128::MAX`.
+    /// The number of addresses, at most `u128::MAX`.
     pub fn size(&self) -> u128 {
         1_u128.checked_shl(u32::from(self.family().bits() - self.prefix)).unwrap_or(u128::MAX)
     }
 
-    /// The address `index` places after the first one, if the block has it.
+    /// The address at this index, if the block has it.
     pub fn nth(&self, index: u128) -> Option<IpAddr> {
         (index < self.size())
             .then(|| address(self.family(), number(self.address).saturating_add(index)))
     }
 
-    /// How far an address lies behind the first one, if the block has it.
+    /// The index of an address, if the block has it.
     pub fn index_of(&self, ip: IpAddr) -> Option<u128> {
         self.contains(ip).then(|| number(ip) - number(self.address))
     }
 
-    /// The length of the network part in bits.
+    /// The prefix length in bits.
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 
-    /// Its family.
+    /// The address family.
     pub fn family(&self) -> Family {
         Family::of(self.address)
     }
 
-    /// Whether the address lies inside.
+    /// Whether the block contains an address.
     pub fn contains(&self, ip: IpAddr) -> bool {
         Family::of(ip) == self.family()
             && Self::new(ip, self.prefix).is_ok_and(|block| block.address == self.address)
     }
 
-    /// Whether both have an address in common.
+    /// Whether both blocks have an address in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.contains(other.address) || other.contains(self.address)
     }
 
-    /// The network mask's bytes.
+    /// The bytes of the network mask.
     pub fn mask(&self) -> Vec<u8> {
         let mut left = usize::from(self.prefix);
         (0..self.family().length())

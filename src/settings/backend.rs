@@ -1,4 +1,4 @@
-//! How packets get from the pods of one node to those of another.
+//! The overlay backend: how packets travel between pods of different nodes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,58 +18,58 @@ const WIREGUARD_V4: u32 = 60;
 /// The same over IPv6.
 const WIREGUARD_V6: u32 = 80;
 
-/// The ways between nodes, as `--flannel-backend` names them.
+/// The overlay backends, with the names of `--flannel-backend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Backend {
-    /// Straight to nodes on the same link, VXLAN to all others.
+    /// Routes to nodes on the same link, VXLAN to all others.
     #[default]
     Auto,
-    /// VXLAN to all.
+    /// VXLAN to all nodes.
     Vxlan,
-    /// Straight to all; nodes that are not on the same link are not reached.
+    /// Routes to all nodes; nodes on other links are not reachable.
     HostGateway,
-    /// WireGuard to all: what pods of different nodes say to each other is encrypted.
+    /// WireGuard to all nodes: traffic between pods of different nodes is encrypted.
     WireGuard,
     /// Another CNI plugin connects pods, on each node and between nodes.
     None,
 }
 
-/// Why a text names no backend.
+/// Why a text is not the name of a supported backend.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadBackend {
-    /// flannel has it, this version does not.
+    /// A backend of flannel that this version does not support.
     #[error(
         "{0} is not supported; use auto, vxlan, host-gw, wireguard-native (which encrypts) or none"
     )]
     Unsupported(String),
-    /// It is the name of no backend.
+    /// An unknown name.
     #[error("must be auto, vxlan, host-gw, wireguard-native or none")]
     Unknown,
 }
 
 impl Backend {
-    /// Whether a neighbour on the same link gets a route of its own.
+    /// Whether nodes on the same link get a direct route.
     pub fn direct(self) -> bool {
         matches!(self, Self::Auto | Self::HostGateway)
     }
 
-    /// Whether there is a VXLAN.
+    /// Whether VXLAN is used.
     pub fn tunnels(self) -> bool {
         matches!(self, Self::Auto | Self::Vxlan)
     }
 
-    /// Whether all packets between nodes go through WireGuard.
+    /// Whether all packets between nodes use WireGuard.
     pub fn encrypts(self) -> bool {
         self == Self::WireGuard
     }
 
-    /// What a packet of a pod grows by on its way to another node when the cluster has these
+    /// The overhead in bytes of a packet between pods of different nodes, in a cluster with these
     /// families.
     pub fn overhead(self, families: &[Family]) -> u32 {
         families.iter().map(|family| self.overhead_over(*family)).max().unwrap_or(0)
     }
 
-    /// What a packet grows by on its way over a family.
+    /// The overhead in bytes of a packet over one family.
     pub fn overhead_over(self, family: Family) -> u32 {
         match (self, family) {
             (Self::HostGateway | Self::None, _) => 0,
@@ -80,7 +80,7 @@ impl Backend {
         }
     }
 
-    /// The name of the flag's value.
+    /// The value of the flag.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -121,7 +121,7 @@ impl Serialize for Backend {
 }
 
 impl<'de> Deserialize<'de> for Backend {
-    /// The empty name, which older servers send, is the default.
+    /// The empty name, which older servers send, means the default.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match String::deserialize(deserializer)?.as_str() {
             "" => Ok(Self::default()),

@@ -1,5 +1,5 @@
-//! The settings that every node of a cluster has from its servers: one type for the server's
-//! configuration, the response to nodes that join, the network and the kubelet.
+//! The cluster settings that every node receives from its servers: one type for the server's
+//! configuration, the join response, the network and the kubelet.
 
 pub mod addr;
 mod backend;
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 pub use addr::{BadCidr, Cidr, Family};
 pub use backend::{Backend, BadBackend};
 
-/// The settings of a cluster. A server has them from its flags; an agent gets them when it joins
-/// and keeps them for starts without a server.
+/// The settings of a cluster. A server has them from its flags; an agent receives them when it
+/// joins and stores them for starts without a server.
 ///
-/// The JSON is part of the join protocol: a new field needs `#[serde(default)]` with the value that
-/// the cluster has without it.
+/// The JSON is part of the join protocol: a new field needs `#[serde(default)]` with the value of a
+/// cluster that does not send it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterSettings {
@@ -23,16 +23,16 @@ pub struct ClusterSettings {
     pub cluster_cidrs: Vec<Cidr>,
     /// Service ranges, one per family.
     pub service_cidrs: Vec<Cidr>,
-    /// Addresses of cluster DNS, one per family; empty where it is disabled.
+    /// Addresses of the cluster DNS, one per family; empty if it is disabled.
     pub cluster_dns: Vec<IpAddr>,
     /// Domain of the cluster.
     pub cluster_domain: String,
-    /// Nodes run the service proxy.
+    /// Whether nodes run the service proxy.
     pub proxy: bool,
-    /// Nodes enforce network policies.
+    /// Whether nodes enforce network policies.
     #[serde(default)]
     pub network_policies: bool,
-    /// How pods reach those of other nodes, unless a node's own flag says otherwise.
+    /// The overlay backend, unless a node's own flag overrides it.
     #[serde(default)]
     pub backend: Backend,
     /// Addresses of the servers' API, `host:port`.
@@ -41,8 +41,8 @@ pub struct ClusterSettings {
 }
 
 impl ClusterSettings {
-    /// The settings in which two differ, by their names in log messages. The servers are left out:
-    /// a running node follows them.
+    /// The names of the fields that differ, as in log messages. The servers are left out: a running
+    /// node updates them.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let all = [
             ("pod ranges", self.cluster_cidrs != other.cluster_cidrs),
@@ -56,7 +56,7 @@ impl ClusterSettings {
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 
-    /// Ports of the API on the servers.
+    /// Ports of the servers' API.
     pub fn api_ports(&self) -> Vec<u16> {
         let addresses = self.servers.iter().filter_map(|server| server.parse::<SocketAddr>().ok());
         addresses.map(|address| address.port()).collect()

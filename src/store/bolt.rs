@@ -4,7 +4,8 @@
 //! ```text
 //! page:            id u64 | kind u16 | count u16 | overflow u32 (further pages) | content
 //! meta:            magic u32 | version u32 | page size u32 | flags u32 | root page u64
-//!                  | sequence u64 | free list u64 | pages u64 | transaction u64 | FNV-1a of the bytes before
+//!                  | sequence u64 | free list u64 | pages u64 | transaction u64
+//!                  | FNV-1a of the bytes before
 //! branch element:  position u32 | key length u32 | page u64; positions are relative to the element
 //! leaf element:    flags u32, 1 for a bucket | position u32 | key length u32 | value length u32
 //! bucket:          root page u64, 0 if that page is inline | sequence u64

@@ -25,7 +25,8 @@ mod watchers;
 
 pub use contract::*;
 pub use external::config::{DatastoreError, DatastoreTls, Holder};
-pub use external::endpoint::Endpoint;
+pub use external::endpoint::{Endpoint, EndpointError};
+pub use external::etcd::EndpointsError;
 pub use external::open::{copy_etcd, open_external};
 pub use local::memory::{open_memory, open_memory_with};
 pub use log::{OpenError, advise_dontneed};
@@ -34,6 +35,6 @@ pub use raft::{
     CallError, Lane, MAX_MESSAGE_BYTES, MemberOptions, Members, Peer, PeerConnection, Transport,
     to_promote,
 };
-pub use reset::{Reset, ResetError, has_store, migrate, reset, store_id};
+pub use reset::{CheckError, Reset, ResetError, has_store, migrate, reset, store_id};
 pub use snapshot::{SnapshotError, SnapshotInfo, inspect, inspect_bytes};
 pub use store_record::{LogPosition, StoreRecord, StoreRecordFile};

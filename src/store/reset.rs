@@ -37,6 +37,9 @@ const MOVED: &str = "moved";
 /// advises for restores.
 const BUMP: i64 = 1_000_000_000;
 
+/// Why the caller's check refuses a key and its value.
+pub type CheckError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Result of a reset.
 #[derive(Debug, Clone)]
 pub struct Reset {
@@ -68,7 +71,7 @@ pub enum ResetError {
     },
     /// The caller's check refused the state.
     #[error("{0}")]
-    Unwanted(String),
+    Unwanted(#[source] CheckError),
     /// The external datastore cannot be read.
     #[error(transparent)]
     Datastore(DatastoreError),
@@ -96,7 +99,7 @@ pub enum ResetError {
 pub fn reset(
     dir: &Path,
     snapshot: Option<(&File, &Path)>,
-    look: &mut dyn FnMut(&Bytes, &Bytes) -> Result<(), String>,
+    look: &mut dyn FnMut(&Bytes, &Bytes) -> Result<(), CheckError>,
 ) -> Result<Reset, ResetError> {
     let failed = |source| ResetError::Io { dir: dir.to_owned(), source };
     base::fs::create_dir(dir, 0o700).map_err(failed)?;

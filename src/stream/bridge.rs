@@ -1,7 +1,7 @@
-//! Joins a client's exec, attach or port-forward to the streaming server of a container runtime.
+//! Connects a client's exec, attach or port-forward to the streaming server of a container runtime.
 //!
-//! Runtimes speak SPDY/3.1, and an older WebSocket without a half-closed input: those pass through
-//! untouched. What only newer clients speak is translated here: `v5.channel.k8s.io`, and SPDY
+//! Runtimes support SPDY/3.1 and an older WebSocket protocol without half-closed input; both pass
+//! through unchanged. Protocols of newer clients are translated here: `v5.channel.k8s.io`, and SPDY
 //! inside WebSocket for port-forward.
 
 mod command;
@@ -18,7 +18,7 @@ use crate::upgrade::{self, Body, Error, is_upgrade, is_websocket};
 use crate::websocket;
 use base::io::{Dial, Io};
 
-/// What kind of session is asked for.
+/// The kind of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Session {
     /// Exec or attach with these streams.
@@ -27,22 +27,22 @@ pub enum Session {
     PortForward,
 }
 
-/// Which streams a command has beside that for errors.
+/// The streams of a command besides the error stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Streams {
-    /// Input.
+    /// Standard input.
     pub stdin: bool,
-    /// Output.
+    /// Standard output.
     pub stdout: bool,
-    /// Output of errors; never with a terminal.
+    /// Standard error; never with a terminal.
     pub stderr: bool,
     /// A terminal, which can be resized.
     pub tty: bool,
 }
 
-/// Answers `request` by joining it to the runtime's `url`. Bytes then flow in tasks of `tasks`.
+/// Answers `request` by connecting it to the runtime's `url`. Bytes are then copied in `tasks`.
 ///
-/// A refusal of the runtime is returned as it came. 400 when the request asks for no upgrade.
+/// A refusal of the runtime is returned unchanged. A request without an upgrade gets 400.
 ///
 /// # Errors
 /// When the runtime cannot be reached or does not answer.
@@ -116,7 +116,7 @@ async fn translate(session: Session, client: impl Io, backend: impl Io + 'static
     }
 }
 
-/// The request for SPDY to the runtime.
+/// The SPDY request to the runtime.
 fn ask(path: &Uri, url: &Uri, protocol: &'static str) -> Request<Body> {
     let mut request = Request::new(upgrade::empty());
     *request.method_mut() = Method::POST;

@@ -1,8 +1,8 @@
-//! Byte streams over HTTP upgrades: exec, attach, port-forward and proxies, by SPDY/3.1 and
+//! Byte streams over HTTP upgrades for exec, attach, port-forward and proxies, over SPDY/3.1 and
 //! WebSocket.
 //!
-//! [`opening`] bounds the time for first bytes, [`upgrade`] sends and carries upgraded connections;
-//! [`bridge`] joins what a client speaks to what a runtime speaks.
+//! [`opening`] limits the time for the first bytes; [`upgrade`] sends and relays upgraded
+//! connections; [`bridge`] translates the client's protocol to the runtime's.
 
 pub mod bridge;
 pub mod opening;

@@ -1,4 +1,4 @@
-//! A bound for the first bytes of a connection.
+//! A time limit for the first bytes of a connection.
 
 use std::io;
 use std::pin::Pin;
@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes by which a server knows what is spoken (the preface of HTTP/2, RFC 9113, section 3.4; no
-/// request of HTTP/1.1 is shorter).
+/// Bytes that identify the protocol (the preface of HTTP/2, RFC 9113, section 3.4; no request of
+/// HTTP/1.1 is shorter).
 const FIRST: usize = 24;
 
 type Limit = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A stream whose peer has a limited time for its first bytes.
 ///
-/// Servers bound the time for headers only once they know which version of HTTP is spoken. Whoever
-/// ends a TLS handshake and says nothing would hold one of few places for ever.
+/// Servers limit the time for headers only once they know the version of HTTP. A client that
+/// completes the TLS handshake and sends nothing would occupy a connection slot forever.
 pub struct Opening<S> {
     stream: S,
-    /// Until the first bytes are there: the end of the time, and how many are to come.
+    /// Until the first bytes have arrived: the deadline and the number of missing bytes.
     awaited: Option<(Limit, usize)>,
 }
 
 impl<S> Opening<S> {
-    /// The first bytes have to come within `limit`.
+    /// Requires the first bytes within `limit`.
     pub fn new(stream: S, limit: Duration) -> Self {
         Self { stream, awaited: Some((Box::pin(base::clock::sleep(limit)), FIRST)) }
     }
@@ -90,9 +90,10 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(100);
 
-    /// C3.5, C3.20: who says nothing, or drips, is hung up on; who has begun is not.
+    /// C3.5, C3.20: silent and slow clients are disconnected; a client that has sent its first
+    /// bytes is not.
     #[tokio::test]
-    async fn the_first_bytes_have_a_time() {
+    async fn first_bytes_after_the_deadline_are_an_error() {
         for begun in ["", "GET / HTTP/1.1\r\n"] {
             let (mut client, server) = tokio::io::duplex(1024);
             client.write_all(begun.as_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! HTTP/1.1 requests over a connection of one's own, and upgrades carried from one connection to
+//! HTTP/1.1 requests over a separate connection, and upgrades relayed from one connection to
 //! another.
 
 use base::{Kind, Tasks};
@@ -12,39 +12,39 @@ use hyper_util::rt::TokioIo;
 
 use base::io::{self, BoxIo};
 
-/// The error of a body.
+/// Error of a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
-/// A body of any make.
+/// A body of any type.
 pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 
-/// Why a request got no answer.
+/// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The other side does not speak HTTP/1.1, or the connection broke.
+    /// The peer does not support HTTP/1.1, or the connection failed.
     #[error("{0}")]
     Http(#[from] hyper::Error),
-    /// The other side cannot be reached.
+    /// The peer cannot be reached.
     #[error("error dialing backend: {0}")]
     Dial(#[source] std::io::Error),
-    /// It answered an upgrade with something that is neither an upgrade nor a refusal.
+    /// The peer answered an upgrade with neither an upgrade nor a refusal.
     #[error("invalid upgrade response: status code {0}")]
     NotUpgraded(u16),
-    /// The request did not come over HTTP/1.1 or asks for no upgrade.
+    /// The request is not HTTP/1.1 or requests no upgrade.
     #[error("Upgrade request required")]
     NoUpgrade,
 }
 
-/// No bytes.
+/// An empty body.
 pub fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Bytes as a body.
+/// A body with these bytes.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A header that lists tokens has this one, in any case.
+/// Whether a header with a list of tokens contains this one, ignoring case.
 pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     headers
         .get_all(name)
@@ -54,20 +54,20 @@ pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
         .any(|part| part.trim().eq_ignore_ascii_case(token))
 }
 
-/// The request asks for another protocol on its connection.
+/// Whether the request asks for an upgrade.
 pub fn is_upgrade(headers: &HeaderMap) -> bool {
     has_token(headers, &CONNECTION, "upgrade")
 }
 
-/// The request asks for WebSocket.
+/// Whether the request asks for WebSocket.
 pub fn is_websocket(headers: &HeaderMap) -> bool {
     is_upgrade(headers) && has_token(headers, &UPGRADE, "websocket")
 }
 
-/// Sends one request over a fresh connection; the rest of the exchange goes on as a task.
+/// Sends one request over a new connection; a task drives the rest of the exchange.
 ///
 /// # Errors
-/// When no response comes.
+/// When no response arrives.
 pub async fn send<B>(
     io: BoxIo,
     request: Request<B>,
@@ -93,15 +93,15 @@ where
     Ok(sender.send_request(request).await?)
 }
 
-/// Carries an upgrade over: the same request to the backend at `io`, and when that agrees, bytes
-/// both ways.
+/// Relays an upgrade: sends the same request to the backend at `io`, and after its 101 copies bytes
+/// in both directions.
 ///
-/// `request` must be the client's own with its upgrade in the extensions, which are kept until the
-/// connections end; its URI and headers are those for the backend. A refusal of the backend is
-/// returned as it came.
+/// `request` must be the client's with its upgrade in the extensions, which are kept until the
+/// connections end; its URI and headers are sent to the backend. A refusal of the backend is
+/// returned unchanged.
 ///
 /// # Errors
-/// When the backend does not answer, or answers neither 101 nor a refusal.
+/// When the backend does not answer, or answers with neither 101 nor a refusal.
 pub async fn carry<B>(
     io: BoxIo,
     mut request: Request<B>,
@@ -129,7 +129,7 @@ pub async fn carry<B>(
     }
 }
 
-/// Joins two connections once both are upgraded; `kept` goes with them.
+/// Connects two connections once both are upgraded; `kept` is dropped after them.
 fn splice(client: OnUpgrade, backend: OnUpgrade, kept: http::Extensions, tasks: &Tasks) {
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Request, "upgraded", async move {
@@ -151,8 +151,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// What a client is answered that asks for an upgrade and, without waiting, sends a second
-    /// request behind it; and what of both reaches the backend, which answers `reply`.
+    /// The response to a client that requests an upgrade and sends a second request right behind
+    /// it, and the bytes of both that reach the backend, which answers `reply`.
     #[expect(clippy::disallowed_methods, reason = "both ends of a test end with it")]
     async fn exchange(reply: &'static str) -> (String, String) {
         let tasks = Tasks::new(Shutdown::new());
@@ -164,7 +164,7 @@ mod tests {
             let first = stream.read(&mut heard).await.unwrap();
             heard.truncate(first);
             stream.write_all(reply.as_bytes()).await.unwrap();
-            // Until the other side has nothing more to say, whatever it is.
+            // Reads until the peer has finished.
             let _ = stream.read_to_end(&mut heard).await;
             String::from_utf8_lossy(&heard).into_owned()
         });
@@ -210,10 +210,10 @@ mod tests {
         (String::from_utf8_lossy(&answer).into_owned(), heard.await.unwrap())
     }
 
-    /// C1.11, C2.1: CVE-2018-1002105: a backend that refuses the upgrade gets nothing further of
-    /// the client's bytes. CVE-2020-8559: a redirect is no answer to an upgrade.
+    /// C1.11, C2.1: CVE-2018-1002105: a backend that refuses the upgrade receives no further bytes
+    /// of the client. CVE-2020-8559: a redirect is not a response to an upgrade.
     #[tokio::test]
-    async fn a_refused_upgrade_opens_no_way_to_the_backend() {
+    async fn a_refused_upgrade_sends_no_further_bytes_to_the_backend() {
         for (reply, want) in [
             ("HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", "HTTP/1.1 403 Forbidden"),
             (
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_accepted_upgrade_carries_bytes() {
+    async fn an_accepted_upgrade_relays_bytes() {
         let (answer, heard) = exchange(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nhello",
         )

@@ -1,5 +1,5 @@
-//! WebSocket as Kubernetes uses it: the handshake with its protocols, and messages whose first byte
-//! names a channel.
+//! WebSocket in Kubernetes: the handshake with its protocols, and messages whose first byte is a
+//! channel.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::stream::{SplitSink, SplitStream};
@@ -22,9 +22,9 @@ use base::io::Io;
 pub const V5: &str = "v5.channel.k8s.io";
 /// SPDY inside WebSocket, for port-forward.
 pub const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
-/// In `v5`, the first byte of a message that ends the channel in the second.
+/// First byte of a `v5` message that closes the channel in its second byte.
 pub const CLOSE_SIGNAL: u8 = 255;
-/// Bytes of a message from a client that are accepted; kubectl sends 32 KiB at most.
+/// Maximum size of a client's message in bytes; kubectl sends at most 32 KiB.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Bytes read at a time from the other side of a tunnel.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -32,20 +32,20 @@ const PIECE_BYTES: usize = 16 * 1024;
 /// Channels of exec and attach (`k8s.io/apimachinery/pkg/util/remotecommand`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
-    /// 0.
+    /// Channel 0.
     Stdin,
-    /// 1.
+    /// Channel 1.
     Stdout,
-    /// 2.
+    /// Channel 2.
     Stderr,
-    /// 3: one Status at the end.
+    /// Channel 3: one Status at the end.
     Error,
-    /// 4: sizes of the terminal as JSON.
+    /// Channel 4: terminal sizes as JSON.
     Resize,
 }
 
 impl Channel {
-    /// The byte in front of its messages.
+    /// The first byte of its messages.
     pub fn number(self) -> u8 {
         match self {
             Self::Stdin => 0,
@@ -57,21 +57,21 @@ impl Channel {
     }
 }
 
-/// What a client of exec or attach says.
+/// A message of a client of exec or attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Bytes for the process.
+    /// Bytes for standard input.
     Stdin(Bytes),
-    /// A size of the terminal.
+    /// A new size of the terminal.
     Resize(Bytes),
-    /// The process shall see the end of its input.
+    /// Closes standard input.
     StdinEnd,
 }
 
-/// Reads one message of `v5`: `None` is to be ignored.
+/// Parses a message of `v5`; `None` must be ignored.
 ///
 /// # Errors
-/// A close signal that names no channel.
+/// A close signal without a channel.
 pub fn input(message: &Bytes) -> Result<Option<Input>, BadMessage> {
     Ok(match message.split_first() {
         Some((&CLOSE_SIGNAL, [0])) => Some(Input::StdinEnd),
@@ -83,9 +83,9 @@ pub fn input(message: &Bytes) -> Result<Option<Input>, BadMessage> {
     })
 }
 
-/// One stream of bytes.
+/// One stream of binary bytes.
 pub const BINARY: &str = "binary.k8s.io";
-/// The same in base64, for clients that have only text.
+/// One stream of bytes in base64, for clients that only support text.
 pub const BASE64: &str = "base64.binary.k8s.io";
 
 /// A message that the protocol does not allow.
@@ -93,7 +93,7 @@ pub const BASE64: &str = "base64.binary.k8s.io";
 #[error("a close signal must be followed by the number of one channel")]
 pub struct BadMessage;
 
-/// The protocols a client offers, in its order.
+/// The protocols that a client offers, in its order.
 pub fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     headers
         .get_all(SEC_WEBSOCKET_PROTOCOL)
@@ -103,8 +103,8 @@ pub fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .map(str::trim)
 }
 
-/// The protocol to send one stream of bytes by: binary (also where none is offered) or base64;
-/// `None` when others are offered.
+/// Chooses the protocol for one stream of bytes: binary (the default) or base64; `None` if only
+/// others are offered.
 pub fn one_stream(headers: &HeaderMap) -> Option<&'static str> {
     if !headers.contains_key(SEC_WEBSOCKET_PROTOCOL) {
         return Some("");
@@ -112,8 +112,8 @@ pub fn one_stream(headers: &HeaderMap) -> Option<&'static str> {
     offered(headers).find_map(|offer| [BINARY, BASE64].into_iter().find(|ours| *ours == offer))
 }
 
-/// The answer that agrees to a handshake; `protocol` may be empty; `None` when it lacks its key or
-/// is of another version (RFC 6455, 4.2).
+/// The response that accepts a handshake; `protocol` may be empty. `None` if the key is missing or
+/// the version is not supported (RFC 6455, 4.2).
 pub fn accept(headers: &HeaderMap, protocol: &'static str) -> Option<Response<Body>> {
     let key = headers.get(SEC_WEBSOCKET_KEY)?;
     if headers.get(SEC_WEBSOCKET_VERSION)? != "13" {
@@ -145,7 +145,7 @@ pub async fn server<T: Io>(io: T) -> (Sender<T>, Receiver<T>) {
     (Sender(sender), Receiver(receiver))
 }
 
-/// The connection is gone.
+/// The connection is closed.
 #[derive(Debug, thiserror::Error)]
 #[error("the WebSocket connection broke: {0}")]
 pub struct Broken(String);
@@ -154,10 +154,10 @@ pub struct Broken(String);
 pub struct Sender<T: Io>(SplitSink<WebSocketStream<T>, Message>);
 
 impl<T: Io> Sender<T> {
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     ///
     /// # Errors
-    /// When the connection broke.
+    /// When the connection failed.
     pub async fn raw(&mut self, bytes: Bytes) -> Result<(), Broken> {
         self.0.send(Message::Binary(bytes)).await.map_err(|e| Broken(e.to_string()))
     }
@@ -165,7 +165,7 @@ impl<T: Io> Sender<T> {
     /// Sends bytes of a channel.
     ///
     /// # Errors
-    /// When the connection broke.
+    /// When the connection failed.
     pub async fn channel(&mut self, channel: Channel, bytes: &[u8]) -> Result<(), Broken> {
         let mut message = BytesMut::with_capacity(bytes.len() + 1);
         message.put_u8(channel.number());
@@ -173,20 +173,21 @@ impl<T: Io> Sender<T> {
         self.raw(message.freeze()).await
     }
 
-    /// Says goodbye; whether it arrives does not matter.
+    /// Sends a close message; errors are ignored.
     pub async fn close(&mut self) {
-        // Clients take only a normal closure for the end; one without a code is an error to them.
+        // Clients treat only a normal closure as the end; a closure without a code is an error to
+        // them.
         let goodbye = CloseFrame { code: CloseCode::Normal, reason: "".into() };
         let _ = self.0.send(Message::Close(Some(goodbye))).await;
         let _ = self.0.close().await;
     }
 }
 
-/// The receiving half; it answers pings by itself.
+/// The receiving half; it answers pings automatically.
 pub struct Receiver<T: Io>(SplitStream<WebSocketStream<T>>);
 
 impl<T: Io> Receiver<T> {
-    /// The next message with content; `None` when the client is gone.
+    /// The next message with content; `None` when the client has closed.
     pub async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.0.next().await? {
@@ -203,7 +204,8 @@ impl<T: Io> Receiver<T> {
     }
 }
 
-/// Sends a body as messages, an empty one first as upstream does, until it ends or the client goes.
+/// Sends a body as messages, an empty one first as upstream does, until it ends or the client
+/// closes.
 pub async fn pour<B>(client: impl Io, protocol: &str, mut body: B)
 where
     B: hyper::body::Body<Data = Bytes> + Unpin,
@@ -223,7 +225,7 @@ where
             sent = to_client.0.send(message(data)).await;
         }
     };
-    // Nothing is expected from the client but its end.
+    // The client is only expected to close.
     let up = async { while from_client.next().await.is_some() {} };
     tokio::select! {
         () = down => {}
@@ -232,7 +234,7 @@ where
     to_client.close().await;
 }
 
-/// Carries the bytes of `io` inside the messages of a WebSocket until either ends.
+/// Copies the bytes of `io` inside WebSocket messages until either side ends.
 pub async fn tunnel(client: impl Io, io: impl Io) {
     let (mut to_client, mut from_client) = server(client).await;
     let (mut read, mut write) = tokio::io::split(io);
@@ -265,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_name_their_channel() {
+    fn the_first_byte_of_a_message_is_its_channel() {
         let read = |bytes: &'static [u8]| input(&Bytes::from_static(bytes));
         assert_eq!(read(b"\x00ls\n"), Ok(Some(Input::Stdin(Bytes::from_static(b"ls\n")))));
         assert_eq!(read(b"\xff\x00"), Ok(Some(Input::StdinEnd)));
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_handshake_is_answered_as_in_the_rfc() {
+    fn the_handshake_matches_the_example_of_rfc_6455() {
         let mut headers = HeaderMap::new();
         assert!(accept(&headers, V5).is_none());
         headers.insert(SEC_WEBSOCKET_KEY, HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ=="));
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_poured_into_messages_and_ends_with_a_normal_closure() {
+    async fn a_body_is_sent_in_messages_and_ends_with_a_normal_closure() {
         for (protocol, want) in [
             (BINARY, [Message::Binary(Bytes::new()), Message::Binary("hello".into())]),
             (BASE64, [Message::Text("".into()), Message::Text("aGVsbG8=".into())]),

@@ -18,25 +18,25 @@ use super::{Ca, CsrError, SigningError};
 /// [`SHORT`] (`signer.go`).
 const BACKDATE: Duration = Duration::from_secs(5 * 60);
 const SHORT: Duration = Duration::from_secs(8 * 60 * 60);
-/// The attribute of an organisation (X.520), which a name holds a second time by its number.
+/// The attribute type of an organization (X.520) as an OID, for a second organization in a name.
 const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 
-/// The subject of a request.
+/// The subject, names and key of a certificate request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CsrSubject {
     /// Common name: the user.
     pub common_name: String,
-    /// Organisations: the groups.
+    /// Organizations: the groups.
     pub organizations: Vec<String>,
     /// DNS names.
     pub dns: Vec<String>,
-    /// Addresses.
+    /// IP addresses.
     pub ips: Vec<IpAddr>,
-    /// Addresses of mail.
+    /// Email addresses.
     pub emails: Vec<String>,
     /// URIs.
     pub uris: Vec<String>,
-    /// Whether its subject has anything else.
+    /// Whether the subject has other attributes.
     pub other: bool,
     /// The key, as DER (SubjectPublicKeyInfo).
     pub key: Vec<u8>,
@@ -48,10 +48,10 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 impl CsrSubject {
-    /// Reads a request, PEM, whose signature must be that of its key.
+    /// Parses a PEM request and verifies its signature.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`CsrError`].
     pub fn parse(pem: &[u8]) -> Result<Self, CsrError> {
         let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(CsrError::Pem)?;
         let (_, request) =
@@ -136,11 +136,11 @@ impl CsrSubject {
 }
 
 impl Ca {
-    /// Signs what is asked for: one certificate, PEM, for these usages (the API's words) and this
-    /// time from `now` (seconds since the epoch), at most as long as the CA itself is good.
+    /// Signs a certificate, PEM, for a request with these usages (names of the API) and this
+    /// validity from `now` (seconds since the epoch), limited by the validity of the CA.
     ///
     /// # Errors
-    /// A key, subject or usage that is not signed here; a CA that has ended.
+    /// [`SigningError`].
     pub fn sign_csr(
         &self,
         subject: &CsrSubject,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_has_the_requests_names_and_the_objects_usages_and_times() {
+    fn a_certificate_has_the_names_of_the_request_and_the_usages_of_the_object() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::load_or_create(&dir.path().join("c"), &dir.path().join("k"), "ca").unwrap();
         let now = super::super::now();
@@ -221,8 +221,8 @@ mod tests {
             (validity.not_before.timestamp() - now, validity.not_after.timestamp() - now)
         };
         assert_eq!(times(&cert), (-300, 3600));
-        // Longer ones end by as much earlier as they begin; none outlives its CA, here of ten
-        // years.
+        // Longer validities are shortened by the backdating; none exceeds that of the CA, ten years
+        // here.
         let day = signed(86_400);
         assert_eq!(times(&X509Certificate::from_der(&day).unwrap().1), (-300, 86_100));
         let century = signed(100 * 365 * 86_400);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_signed_is_told_by_name() {
+    fn refusals_name_the_unsupported_part() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::load_or_create(&dir.path().join("c"), &dir.path().join("k"), "ca").unwrap();
         let subject = CsrSubject::parse(request(&["dev"], &[]).as_bytes()).unwrap();
@@ -247,7 +247,7 @@ mod tests {
         let many = CsrSubject { organizations: words(&["a", "b", "c"]), ..subject };
         assert!(refusal(&many, "client auth", now).contains("at most two organizations"));
         assert!(CsrSubject::parse(b"").is_err());
-        // Another key than that of the signature.
+        // The signature does not match the forged content.
         let pem = request(&["dev"], &[]);
         let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();
         let at = block.contents.windows(4).position(|four| four == b"jane").unwrap();

@@ -1,28 +1,28 @@
-//! Describes certificates for people.
+//! Describes certificates for status output.
 
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{CertificateError, certificates};
 
-/// One certificate.
+/// Description of a certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateInfo {
-    /// Its subject, whole.
+    /// The whole subject.
     pub subject: String,
-    /// The common name in it.
+    /// The common name of the subject.
     pub common_name: String,
-    /// What it is for: `ServerAuth`, `ClientAuth`, `CertSign`.
+    /// Usages: `ServerAuth`, `ClientAuth`, `CertSign`.
     pub usages: Vec<&'static str>,
-    /// Begin of validity, in seconds since the epoch.
+    /// Start of validity, in seconds since the epoch.
     pub not_before: i64,
-    /// Its end.
+    /// End of validity, in seconds since the epoch.
     pub not_after: i64,
 }
 
-/// All certificates of a PEM text.
+/// Describes all certificates of a PEM text.
 ///
 /// # Errors
-/// Why the text cannot be parsed.
+/// [`CertificateError`].
 pub fn describe(pem: &str) -> Result<Vec<CertificateInfo>, CertificateError> {
     let all = certificates(pem)?;
     if all.is_empty() {

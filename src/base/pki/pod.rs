@@ -1,5 +1,5 @@
-//! Keys and requests for certificates of pods: the key never leaves the machine, the request proves
-//! that it is there.
+//! Keys and requests for pod certificates: the key stays on the machine, the request proves its
+//! possession.
 
 use rcgen::{
     CertificateParams, DistinguishedName, KeyPair, PublicKeyData as _, SignatureAlgorithm,
@@ -12,13 +12,13 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::error::KeyGenerationError;
 use super::{Error, certificates};
 
-/// What comes before the 32 bytes of an Ed25519 key in PKCS#8 (RFC 8410). The form with the public
-/// key behind them, which libraries make by themselves, is not read by all others.
+/// Prefix of the 32 bytes of an Ed25519 key in PKCS#8 (RFC 8410). The form with an appended public
+/// key, which libraries generate, is not accepted by all others.
 const ED25519_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
-/// A kind of key that can be made here.
+/// A supported kind of key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyKind {
     /// ECDSA on curve P-256.
@@ -30,7 +30,7 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
-    /// The kind that Kubernetes calls so; RSA and P-521 cannot be made.
+    /// The kind with this name in the Kubernetes API; RSA and P-521 are not supported.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "ECDSAP256" => Some(Self::EcdsaP256),
@@ -59,11 +59,11 @@ impl KeyKind {
     }
 }
 
-/// A new key and the request that goes out for it.
+/// A new key and its certificate request.
 pub struct Stub {
     /// The key, PKCS#8 in PEM.
     pub key_pem: String,
-    /// A PKCS#10 request that names nothing, signed with the key: DER.
+    /// A PKCS#10 request without names, signed with the key, as DER.
     pub request: Vec<u8>,
 }
 
@@ -73,10 +73,10 @@ impl std::fmt::Debug for Stub {
     }
 }
 
-/// A new key of this kind with its request.
+/// Generates a key of this kind and its request.
 ///
 /// # Errors
-/// When the generator fails.
+/// When key generation fails.
 pub fn stub(kind: KeyKind) -> Result<Stub, Error> {
     let failed = |why: String| Error::Sign { name: "a pod's request".into(), why };
     let key = kind.generate().map_err(|e| failed(e.to_string()))?;
@@ -86,8 +86,8 @@ pub fn stub(kind: KeyKind) -> Result<Stub, Error> {
     Ok(Stub { key_pem: key.serialize_pem(), request: request.der().to_vec() })
 }
 
-/// End of validity, in seconds since the epoch, of the first certificate of a chain, when it is one
-/// for this key.
+/// End of validity, in seconds since the epoch, of the first certificate of a chain, if it matches
+/// this key.
 pub fn end_of_pair(key_pem: &str, chain_pem: &str) -> Option<i64> {
     let key = PrivatePkcs8KeyDer::from_pem_slice(key_pem.as_bytes()).ok()?;
     let key = KeyPair::try_from(&key).ok()?;
@@ -103,7 +103,7 @@ mod tests {
     use x509_parser::prelude::X509CertificationRequest;
 
     #[test]
-    fn a_request_names_nothing_and_is_signed_with_its_key() {
+    fn a_request_has_no_names_and_is_signed_with_its_key() {
         for name in ["ECDSAP256", "ECDSAP384", "ED25519"] {
             let stub = stub(KeyKind::named(name).unwrap()).unwrap();
             let (rest, request) = X509CertificationRequest::from_der(&stub.request).unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ed25519_key_is_written_in_its_short_form() {
+    fn an_ed25519_key_is_encoded_without_its_public_key() {
         let pem = stub(KeyKind::Ed25519).unwrap().key_pem;
         let der = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).unwrap();
         assert_eq!(der.secret_pkcs8_der().len(), 48);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_belongs_to_its_key() {
+    fn end_of_pair_requires_a_matching_key() {
         for name in ["ECDSAP256", "ECDSAP384", "ED25519"] {
             let key = stub(KeyKind::named(name).unwrap()).unwrap().key_pem;
             let mut params = CertificateParams::default();

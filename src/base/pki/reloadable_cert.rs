@@ -1,4 +1,4 @@
-//! A certificate that can be replaced while it serves.
+//! A certificate that can be replaced while it is in use.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{CertificateError, Leaf, certificates};
 /// affected.
 pub struct LiveCert(RwLock<Arc<CertifiedKey>>);
 
-/// A certificate and key that cannot be used.
+/// Why certificate and key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// The certificate cannot be parsed.

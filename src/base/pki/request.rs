@@ -1,4 +1,4 @@
-//! Certificate requests: a machine makes its key itself, a CA signs what it decides for it.
+//! Certificate requests of machines: the machine generates the key, the CA decides the content.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use super::{
     Ca, CertificateError, Error, LEAF_VALIDITY, Leaf, Profile, certificates, set_validity,
 };
 
-/// A new key, as PEM (PKCS#8, ECDSA P-256).
+/// Generates a key, as PEM (PKCS#8, ECDSA P-256).
 ///
 /// # Errors
-/// When the generator fails.
+/// When key generation fails.
 pub fn new_key() -> Result<SecretValue<String>, Error> {
     KeyPair::generate()
         .map(|key| key.serialize_pem().into())
         .map_err(|e| Error::Sign { name: "a new key".into(), why: e.to_string() })
 }
 
-/// A request for a certificate of `profile`'s user or host name and group, as PEM. It asks for no
-/// names and usages: those are the CA's to decide.
+/// Creates a PEM request with the common name and organization of `profile`. It requests no names
+/// and usages: the CA decides those.
 ///
 /// # Errors
-/// When the key cannot be read.
+/// When the key cannot be parsed.
 pub fn request(profile: &Profile, key_pem: &str) -> Result<String, Error> {
     let sign =
         |e: rcgen::Error| Error::Sign { name: profile.common_name.clone(), why: e.to_string() };
@@ -45,21 +45,21 @@ pub fn request(profile: &Profile, key_pem: &str) -> Result<String, Error> {
 /// End of validity of the first certificate of a PEM text, in seconds since the epoch.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// [`CertificateError`].
 pub fn not_after(cert_pem: &str) -> Result<i64, CertificateError> {
     let der = certificates(cert_pem)?.into_iter().next().ok_or(CertificateError::Missing)?;
     let (_, cert) = X509Certificate::from_der(&der).map_err(CertificateError::Der)?;
     Ok(cert.validity().not_after.timestamp())
 }
 
-/// The certificate that ends the chain of the first one, as far as the bundle goes: DER.
+/// The last certificate of the first one's chain within the bundle, as DER.
 pub(crate) fn root_of(bundle: &[Vec<u8>]) -> Option<Vec<u8>> {
     let parsed: Vec<_> = bundle
         .iter()
         .map(|der| X509Certificate::from_der(der).map(|(_, cert)| cert).ok())
         .collect::<Option<_>>()?;
     let mut at = 0;
-    // No chain is longer than the bundle.
+    // A chain is at most as long as the bundle.
     for _ in 0..parsed.len() {
         let cert = parsed.get(at)?;
         if cert.issuer() == cert.subject() {
@@ -72,13 +72,12 @@ pub(crate) fn root_of(bundle: &[Vec<u8>]) -> Option<Vec<u8>> {
 }
 
 impl Ca {
-    /// Signs a certificate of `profile` for the key of a request, valid from `now` (seconds since
-    /// the epoch) for as long as all are. `key_pem` of the result is empty: the key never leaves
-    /// its machine.
+    /// Signs a certificate of `profile` for the key of a request, valid for [`LEAF_VALIDITY`] from
+    /// `now` (seconds since the epoch). `key_pem` of the result is empty: the key never leaves its
+    /// machine.
     ///
     /// # Errors
-    /// When the request is damaged, names another user or group, or asks for names and usages of
-    /// its own.
+    /// When the request is damaged, names another user or group, or requests names or usages.
     pub fn sign_request(&self, csr_pem: &str, profile: &Profile, now: u64) -> Result<Leaf, Error> {
         let bad = |why: String| Error::Sign { name: profile.common_name.clone(), why };
         let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes())
@@ -101,7 +100,7 @@ impl Ca {
     }
 }
 
-/// The request names exactly the profile's user and group, and nothing else.
+/// Checks that the request contains exactly the profile's user and group.
 fn check(der: &[u8], profile: &Profile) -> Result<(), RequestMismatch> {
     let (rest, request) = X509CertificationRequest::from_der(der).map_err(RequestMismatch::Der)?;
     if !rest.is_empty() {
@@ -123,7 +122,7 @@ fn check(der: &[u8], profile: &Profile) -> Result<(), RequestMismatch> {
     Ok(())
 }
 
-/// Organisations, then common names; `None` when there is anything else in it.
+/// Organizations, then common names; `None` if the subject has other attributes.
 fn names<'a>(subject: &'a X509Name<'_>) -> Option<Vec<&'a str>> {
     let organizations = subject.iter_organization();
     let all = organizations.chain(subject.iter_common_name());
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_for_the_key_of_the_request_and_the_names_of_the_signer() {
+    fn a_certificate_has_the_key_of_the_request_and_the_names_of_the_profile() {
         let dir = tempfile::tempdir().unwrap();
         let ca = ca(&dir, "ca");
         let key_pem = new_key().unwrap();
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_anybody_else_or_for_more_is_refused() {
+    fn a_request_with_another_subject_or_extensions_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let ca = ca(&dir, "ca");
         let key_pem = new_key().unwrap();
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_a_bundle_is_found_whatever_its_order() {
+    fn the_root_of_a_bundle_is_found_in_any_order() {
         let dir = tempfile::tempdir().unwrap();
         let (root, other) = (ca(&dir, "root"), ca(&dir, "other"));
         let leaf = root.issue(&Profile::client("a", None)).unwrap();

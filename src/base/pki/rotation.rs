@@ -1,9 +1,9 @@
-//! The change of a CA: what a new one must be so that nobody who believes the old one is cut off,
-//! and one that is made so.
+//! Rotation of a CA: validates a new CA so that no machine that trusts the old one loses its
+//! connection, and generates a valid successor.
 //!
-//! Pure but for randomness: texts in, texts out. The rules are k3s's (`certificate rotate-ca`),
-//! asked of real chains: a certificate of the new CA must be believed by who has the old bundle,
-//! and one of the old CA by who has the new bundle.
+//! Except for randomness, functions are pure: texts in, texts out. The rules are those of k3s
+//! (`certificate rotate-ca`), checked with real chains: a certificate of the new CA must verify
+//! against the old bundle, and one of the old CA against the new bundle.
 
 use std::sync::Arc;
 
@@ -24,27 +24,28 @@ use super::{
     tls,
 };
 
-/// Certificates in a bundle, and keys in a file, at most: every handshake carries the bundle.
+/// Maximum number of certificates in a bundle and of keys in a file: every handshake carries the
+/// bundle.
 const MANY: usize = 16;
 
-/// A CA as its two files have it.
+/// The texts of a CA's two files.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Texts {
-    /// PEM: the CA's own certificate first, then what its chain and the change need.
+    /// PEM: the CA's certificate first, then those of its chain and of the rotation.
     pub cert: String,
-    /// PEM.
+    /// PEM of the key.
     pub key: SecretValue<String>,
 }
 
-/// Object identifier of a public key on an elliptic curve, and of the curves that are known, in DER
-/// (RFC 5480).
+/// Object identifiers of an elliptic curve public key and of the supported curves, in DER (RFC
+/// 5480).
 const EC: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 const P256: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 const P384: &[u8] = &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
 /// `rsaEncryption` with its parameters, NULL (RFC 8017, A.1).
 const RSA: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
 
-/// One element of DER whose content are these parts.
+/// A DER element whose content is the concatenation of these parts.
 fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let length = content.len().to_be_bytes();
@@ -61,7 +62,7 @@ fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// PKCS#8 (RFC 5958) around a key of the older forms.
+/// Wraps a key in PKCS#1 or SEC 1 format in PKCS#8 (RFC 5958).
 fn wrapped(algorithm: &[&[u8]], key: &[u8]) -> Vec<u8> {
     let (algorithm, key) = (element(0x30, algorithm), element(0x04, &[key]));
     element(0x30, &[&[0x02, 0x01, 0x00], &algorithm, &key])
@@ -80,10 +81,10 @@ fn pair(key: &PrivateKeyDer<'_>) -> Option<KeyPair> {
     }
 }
 
-/// All private keys of a PEM text, PKCS#8 and the older forms that openssl writes.
+/// Parses all private keys of a PEM text: PKCS#8 and the older formats of openssl.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// [`KeyError`].
 pub fn keys(pem: &str) -> Result<Vec<KeyPair>, KeyError> {
     let mut found = Vec::new();
     for key in PrivateKeyDer::pem_slice_iter(pem.as_bytes()) {
@@ -97,8 +98,8 @@ pub fn keys(pem: &str) -> Result<Vec<KeyPair>, KeyError> {
     }
 }
 
-/// Who believes this chain of a leaf: one with these anchors, at `now` (seconds since the epoch).
-fn believed(
+/// Verifies the chain of a leaf with these trust anchors at `now` (seconds since the epoch).
+fn verify_chain(
     leaf: &[CertificateDer<'static>],
     anchors: RootCertStore,
     usage: Usage,
@@ -124,7 +125,7 @@ fn believed(
     Ok(())
 }
 
-/// Whom a certificate names that only answers the question whether such ones are believed.
+/// Name in certificates that are only issued to test their verification.
 const PROBE: &str = "probe";
 
 fn probe(ca: &Ca, usage: Usage, now: u64) -> Result<Vec<CertificateDer<'static>>, RotationError> {
@@ -133,13 +134,13 @@ fn probe(ca: &Ca, usage: Usage, now: u64) -> Result<Vec<CertificateDer<'static>>
     certificates(&leaf.cert_pem).map_err(RotationError::Bundle)
 }
 
-/// A new CA in the place of `old`, in the form in which it is kept; `usage` is what its
-/// certificates are for. With `force` it need not be linked to the old one: everybody who believes
-/// the old one has to be told of it by other means then.
+/// Validates a new CA that replaces `old`; returns its texts in the stored form. `usage` is the
+/// purpose of its certificates. With `force` it need not be linked to the old one; all machines
+/// must then receive the new CA by other means.
 ///
 /// # Errors
-/// What is wrong with it; nobody could use such a CA, or (without `force`) somebody would be cut
-/// off.
+/// [`RotationError`]: the new CA is not usable, or (without `force`) machines would lose their
+/// connection.
 pub fn admit(
     old: &Texts,
     new: &Texts,
@@ -152,18 +153,21 @@ pub fn admit(
     let kept = Texts { cert: new.cert.clone(), key: key.serialize_pem().into() };
     let new = Ca::parse(kept.cert.clone(), &kept.key).map_err(RotationError::Pair)?;
     let leaf = probe(&new, usage, now)?;
-    believed(&leaf, tls::roots(&new.bundle())?, usage, now).map_err(RotationError::Untrusted)?;
+    verify_chain(&leaf, tls::roots(&new.bundle())?, usage, now)
+        .map_err(RotationError::Untrusted)?;
     // A machine that joins knows only the end of the chain, by the hash in its token.
     let end = super::ca_hash(&kept.cert).and_then(|hash| named(&kept.cert, &hash));
     let end = end.map_err(RotationError::Bundle)?;
-    believed(&leaf, tls::roots(&end)?, usage, now).map_err(RotationError::ChainEnd)?;
+    verify_chain(&leaf, tls::roots(&end)?, usage, now).map_err(RotationError::ChainEnd)?;
     if force {
         return Ok(kept);
     }
     let old = Ca::parse(old.cert.clone(), &old.key).map_err(RotationError::CaInUse)?;
-    believed(&leaf, tls::roots(&old.bundle())?, usage, now).map_err(RotationError::NewUntrusted)?;
+    verify_chain(&leaf, tls::roots(&old.bundle())?, usage, now)
+        .map_err(RotationError::NewUntrusted)?;
     let leaf = probe(&old, usage, now)?;
-    believed(&leaf, tls::roots(&new.bundle())?, usage, now).map_err(RotationError::OldUntrusted)?;
+    verify_chain(&leaf, tls::roots(&new.bundle())?, usage, now)
+        .map_err(RotationError::OldUntrusted)?;
     Ok(kept)
 }
 
@@ -191,9 +195,9 @@ fn check_ca_certificate(pem: &str, now: u64) -> Result<(), RotationError> {
 }
 
 impl Ca {
-    /// A CA with a new key to follow this one: its certificate signed by itself and, for those who
-    /// believe only this CA, by this one, whose certificates stay in the bundle. Those of the CA
-    /// before this one go.
+    /// Generates a successor with a new key. Its bundle has its certificate twice: self-signed, and
+    /// signed by this CA for machines that only trust this one. Certificates of this CA stay in the
+    /// bundle, those of its predecessor are removed.
     ///
     /// # Errors
     /// When signing fails.
@@ -203,7 +207,7 @@ impl Ca {
         let common_name = own.subject().iter_common_name().next().and_then(|n| n.as_str().ok());
         let common_name = common_name.unwrap_or("kube-lite-ca");
         let stem = common_name.rsplit_once('@').map_or(common_name, |(stem, _)| stem);
-        // Two CAs of one name could be taken for each other.
+        // Two CAs with the same name could be confused.
         let name = [now, now.saturating_add(1)].map(|at| format!("{stem}@{at}"));
         let [first, second] = name;
         let name = if first == common_name { second } else { first };
@@ -233,7 +237,7 @@ pub fn successor(old: &Texts, now: u64) -> Result<Texts, RotationError> {
     old.successor(now).map_err(RotationError::Issue)
 }
 
-/// A certificate as PEM, in the form in which we and openssl write it.
+/// Encodes a certificate as PEM, in the format of openssl.
 pub fn pem(der: &CertificateDer<'_>) -> String {
     use base64::Engine as _;
     let body = base64::engine::general_purpose::STANDARD.encode(der);
@@ -245,11 +249,11 @@ pub fn pem(der: &CertificateDer<'_>) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
-/// Keys that sign tokens of service accounts, the first, and that have signed them: in the place of
-/// `old`, in the form in which they are kept.
+/// Validates keys for service account tokens that replace `old`: the first one signs, the others
+/// verify older tokens. Returns them in the stored form.
 ///
 /// # Errors
-/// Keys that cannot be used; without `force`, when the one that signs now is not among them.
+/// [`RotationError`]; without `force` also if the current signing key is missing.
 pub fn admit_signing(old: &str, new: &str, force: bool) -> Result<String, RotationError> {
     if new.contains("PUBLIC KEY-----") {
         return Err(RotationError::PublicKey);
@@ -270,7 +274,7 @@ pub fn admit_signing(old: &str, new: &str, force: bool) -> Result<String, Rotati
     Ok(new.iter().map(KeyPair::serialize_pem).collect())
 }
 
-/// A new key that signs, in front of those that did.
+/// Generates a new signing key, followed by the former keys.
 ///
 /// # Errors
 /// When the keys in use cannot be read.
@@ -285,19 +289,19 @@ fn spki(key: &KeyPair) -> Vec<u8> {
     rcgen::PublicKeyData::subject_public_key_info(key)
 }
 
-/// The certificates of a bundle that a token with this hash names ([`super::ca_hash`]), be it from
-/// before the last change of the CA. They alone are proved by the hash: whoever shows a bundle may
-/// have put others beside them.
+/// The certificates of a bundle that match the hash of a token ([`super::ca_hash`]), which may be
+/// older than the last rotation. Only these are proved by the hash: the sender of the bundle may
+/// have added others.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// When the bundle cannot be parsed.
 pub fn named(bundle: &str, hash: &str) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let all = certificates(bundle)?;
     if all.len() == 1 && super::ca_hash(bundle)? == hash {
         return Ok(all);
     }
     let is = |bytes: &[u8]| super::hex_sha256(bytes) == hash;
-    // Of a single certificate the hash is that of its file.
+    // The hash of a single certificate is that of its file.
     Ok(all.into_iter().filter(|der| is(der) || is(pem(der).as_bytes())).collect())
 }
 

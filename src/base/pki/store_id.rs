@@ -1,20 +1,20 @@
-//! Which store a server has, as its serving certificate says: nodes end no pods for a server of
-//! another store.
+//! The identity of a server's store in its serving certificate: a node does not end pods because of
+//! a server with another store.
 
 use std::fmt;
 
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// Before the identity in a URI of the certificate.
+/// Prefix of the identity in a URI of the certificate.
 const PREFIX: &str = "urn:kube-lite:store:";
 
 /// The store of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreId {
-    /// Its identity, 32 hex digits.
+    /// Identity, 32 hex digits.
     pub store: String,
-    /// When an administrator put it in the place of another one, in seconds since the epoch; 0 when
-    /// it replaces none.
+    /// When an administrator replaced an earlier store by this one, in seconds since the epoch; 0
+    /// if it replaces none.
     pub replaced_at: u64,
 }
 
@@ -22,13 +22,13 @@ pub struct StoreId {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the server has the store {}, this node belongs to the store {}", shown.store, known.store)]
 pub struct OtherStore {
-    /// The server's.
+    /// The store of the server.
     pub shown: StoreId,
-    /// This node's.
+    /// The store of this node.
     pub known: StoreId,
 }
 
-/// As the sentence: errors of TLS show what they wrap by this.
+/// Same as `Display`: TLS errors show the errors that they wrap with `Debug`.
 impl fmt::Debug for OtherStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -49,7 +49,7 @@ impl StoreId {
         Some(Self { store: store.to_owned(), replaced_at: replaced_at.parse().ok()? })
     }
 
-    /// What a certificate says, DER.
+    /// The identity in a certificate, DER.
     pub fn of_certificate(der: &[u8]) -> Option<Self> {
         let (_, cert) = X509Certificate::from_der(der).ok()?;
         let names = cert.subject_alternative_name().ok()??;
@@ -66,9 +66,9 @@ impl fmt::Display for StoreId {
     }
 }
 
-/// What a node belongs to after a server showed `shown`. A server of an earlier release shows
-/// nothing and is believed. A store that an administrator put in the place of another one is
-/// followed, an empty one that was begun is not.
+/// The store of a node after a server presented `shown`. A server of an earlier release presents
+/// none and is trusted. A store that an administrator put in place of another one is followed; a
+/// newly created empty store is not.
 ///
 /// # Errors
 /// [`OtherStore`].
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_follows_its_store_and_a_deliberate_successor_but_no_other_one() {
+    fn a_node_follows_its_store_and_a_deliberate_replacement_only() {
         let (own, other) = (id('a', 0), id('b', 0));
         assert_eq!(follow(None, None), Ok(None));
         assert_eq!(follow(None, Some(own.clone())), Ok(Some(own.clone())));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_in_a_certificate_is_read_as_it_was_written() {
+    fn the_identity_in_a_certificate_round_trips() {
         assert_eq!(StoreId::parse(&id('a', 17).uri()), Some(id('a', 17)));
         for bad in ["urn:kube-lite:store:", "urn:kube-lite:store:aa:0", "https://a"] {
             assert_eq!(StoreId::parse(bad), None, "{bad}");

@@ -1,8 +1,8 @@
-//! The CA certificates that this machine trusts.
+//! The CA certificates of the system.
 
 use std::path::Path;
 
-/// Where systems keep them, in the order in which Go looks.
+/// Paths of the bundle, in the order of Go's crypto/x509.
 const BUNDLES: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -12,7 +12,7 @@ const BUNDLES: [&str; 6] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The bundle of this machine, in PEM; empty when it has none.
+/// The system's bundle as PEM; empty if it has none.
 pub async fn bundle() -> String {
     let read = || BUNDLES.iter().find_map(|path| crate::fs::read_to_string(Path::new(path)).ok());
     crate::tasks::blocking(read).await.ok().flatten().unwrap_or_default()

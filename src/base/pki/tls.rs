@@ -1,5 +1,5 @@
-//! TLS as every listener and client here has it: 1.2 and 1.3, AEAD suites with ephemeral keys, one
-//! provider.
+//! The TLS configuration of all listeners and clients: versions 1.2 and 1.3, AEAD suites with
+//! ephemeral keys, one provider.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use rustls::{
 use super::trust;
 use crate::pki::reloadable_cert::LiveCert;
 
-/// Why a TLS configuration cannot be made.
+/// A TLS configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up TLS: {0}")]
 pub struct BadConfig(String);
@@ -29,10 +29,10 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// A root store of these certificates.
+/// Creates a root store of these certificates.
 ///
 /// # Errors
-/// When one is no CA certificate.
+/// When one is not a CA certificate.
 pub fn roots(ca: &[CertificateDer<'static>]) -> Result<RootCertStore, BadConfig> {
     let mut store = RootCertStore::empty();
     for cert in ca {
@@ -45,12 +45,11 @@ fn protocols(alpn: &[&str]) -> Vec<Vec<u8>> {
     alpn.iter().map(|p| p.as_bytes().to_vec()).collect()
 }
 
-/// Asks clients for a certificate signed by one of `hints` and takes whatever they present, or
-/// nothing.
+/// Requests a client certificate signed by one of `hints`, and accepts any certificate or none.
 ///
-/// Only the possession of the key is proved here. Whoever reads the identity must verify the chain;
-/// the API server does so per connection, and answers 401 where a refused handshake would tell the
-/// client nothing.
+/// The handshake only proves possession of the key. The user of the identity must verify the chain.
+/// The API server does so per connection and answers 401, where a failed handshake would give the
+/// client no reason.
 pub fn server(
     cert: Arc<LiveCert>,
     hints: &[CertificateDer<'static>],
@@ -73,8 +72,8 @@ fn serving(
     Ok(config)
 }
 
-/// Verifies a client certificate against `client_ca` where one is shown; who shows none may say
-/// otherwise who it is.
+/// Verifies a client certificate against `client_ca` if the client presents one; a client without
+/// may authenticate by other means.
 ///
 /// # Errors
 /// When the CA cannot be used.
@@ -91,7 +90,7 @@ pub fn verifying_server(
     serving(verifier, cert, alpn)
 }
 
-/// Refuses a client without a certificate signed by `client_ca`.
+/// Requires a client certificate signed by `client_ca`.
 ///
 /// # Errors
 /// When the CA cannot be used.
@@ -106,10 +105,10 @@ pub fn demanding_server(
     serving(verifier, cert, alpn)
 }
 
-/// As [`verifying_server`], believing whom `clients` says at the time of a connection.
+/// As [`verifying_server`], with the clients that `clients` trusts at the time of a connection.
 ///
 /// # Errors
-/// When TLS cannot be set up.
+/// When the configuration is invalid.
 pub fn following_server(
     cert: Arc<LiveCert>,
     clients: Arc<trust::Clients>,
@@ -118,10 +117,10 @@ pub fn following_server(
     serving(clients, cert, alpn)
 }
 
-/// As [`client`], believing whom `servers` says at the time of a connection.
+/// As [`client`], with the servers that `servers` trusts at the time of a connection.
 ///
 /// # Errors
-/// When TLS cannot be set up.
+/// When the configuration is invalid.
 pub fn following_client(
     servers: Arc<trust::Servers>,
     cert: Option<Arc<LiveCert>>,
@@ -132,7 +131,7 @@ pub fn following_client(
     Ok(config)
 }
 
-/// A client that trusts `server_ca` alone and presents `cert` when it has one.
+/// A client that trusts only `server_ca` and presents `cert`, if given.
 ///
 /// # Errors
 /// When the CA cannot be used.
@@ -153,11 +152,11 @@ pub fn client(
     Ok(config)
 }
 
-/// A client that believes any server: for what is public and checked by other means, never for a
+/// A client that trusts any server: for public data that is verified by other means, never for a
 /// secret.
 ///
 /// # Errors
-/// When TLS cannot be set up.
+/// When the configuration is invalid.
 pub fn unverified_client(alpn: &[&str]) -> Result<ClientConfig, BadConfig> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -169,8 +168,7 @@ pub fn unverified_client(alpn: &[&str]) -> Result<ClientConfig, BadConfig> {
     Ok(config)
 }
 
-/// The half of both kinds of verifier that holds whoever the other end is: it has the key of the
-/// certificate that it shows.
+/// The methods of both verifiers that check the peer's possession of its certificate's key.
 macro_rules! proves_possession {
     () => {
         fn verify_tls12_signature(
@@ -199,14 +197,14 @@ macro_rules! proves_possession {
     };
 }
 
-/// Accepts any server that has the key of its certificate.
+/// Accepts any server that possesses the key of its certificate.
 #[derive(Debug)]
 pub struct AnyServer {
     provider: Arc<CryptoProvider>,
 }
 
 impl AnyServer {
-    /// With the signature schemes of this provider.
+    /// Creates it with the signature schemes of this provider.
     pub fn new(provider: Arc<CryptoProvider>) -> Self {
         Self { provider }
     }
@@ -274,7 +272,8 @@ mod tests {
         LiveCert::new(&ca.issue(profile).unwrap()).unwrap()
     }
 
-    /// Connects over a pipe; the number of certificates that the server saw, or the first error.
+    /// Connects over a pipe; returns the number of client certificates at the server, or the first
+    /// error.
     async fn connect(server: ServerConfig, client: ClientConfig) -> Result<usize, String> {
         let (ours, theirs) = tokio::io::duplex(16 * 1024);
         let accept = async {
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_open_server_takes_any_client_and_the_verifying_one_only_its_own() {
+    async fn only_the_verifying_server_refuses_foreign_clients() {
         let dir = tempfile::tempdir().unwrap();
         let (server_ca, client_ca, stranger) = (ca(&dir, "s"), ca(&dir, "c"), ca(&dir, "x"));
         let serving = live(&server_ca, &Profile::server("s", &["localhost".into()], &[]));
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_believed_changes_with_the_ca_of_a_cluster() {
+    async fn trust_changes_with_the_ca_of_the_cluster() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new, clients) = (ca(&dir, "old"), ca(&dir, "new"), ca(&dir, "clients"));
         let profile = Profile::server("s", &["localhost".into()], &[]);
@@ -335,20 +334,21 @@ mod tests {
         assert!(servers.set("").is_err());
         assert_eq!(connect(config(&new), dial()).await, Ok(0));
 
-        let believed = trust::Clients::new(old.cert_pem()).unwrap();
+        let trusted_clients = trust::Clients::new(old.cert_pem()).unwrap();
         let serving = live(&new, &profile);
-        let config = || following_server(Arc::clone(&serving), Arc::clone(&believed), &[]).unwrap();
+        let config =
+            || following_server(Arc::clone(&serving), Arc::clone(&trusted_clients), &[]).unwrap();
         let jane = live(&clients, &Profile::client("jane", None));
         let dial = |cert| following_client(Arc::clone(&servers), cert, &[]).unwrap();
         assert!(connect(config(), dial(Some(Arc::clone(&jane)))).await.is_err());
-        believed.set(clients.cert_pem()).unwrap();
+        trusted_clients.set(clients.cert_pem()).unwrap();
         assert_eq!(connect(config(), dial(Some(jane))).await, Ok(2));
         assert_eq!(connect(config(), dial(None)).await, Ok(0));
-        assert!(believed.set("").is_err());
+        assert!(trusted_clients.set("").is_err());
     }
 
     #[tokio::test]
-    async fn a_renewed_certificate_serves_the_next_connection() {
+    async fn a_renewed_certificate_is_used_for_the_next_connection() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (ca(&dir, "old"), ca(&dir, "new"));
         let profile = Profile::server("s", &["localhost".into()], &[]);

@@ -1,5 +1,4 @@
-//! Who is believed, replaced while connections are made: the CA of a cluster changes, and nothing
-//! that runs ends for it.
+//! Trust anchors that can be replaced while connections exist, when the CA of a cluster is rotated.
 
 use std::sync::Arc;
 
@@ -19,15 +18,16 @@ use super::certificates;
 use super::store_id::{self, StoreId};
 use super::tls::{BadConfig, bad, roots};
 
-/// The servers that new connections believe. Connections that stand are not touched.
+/// The servers that new connections trust. Existing connections are not affected.
 #[derive(Debug)]
 pub struct Servers {
     verifier: RwLock<Arc<WebPkiServerVerifier>>,
-    /// The store whose servers are believed; that of the first one while none is known.
+    /// The store whose servers are trusted; that of the first server while none is known.
     store: watch::Sender<Option<StoreId>>,
 }
 
-/// The clients that new connections believe; who shows no certificate may say otherwise who it is.
+/// The clients that new connections trust; a client without a certificate may authenticate by other
+/// means.
 #[derive(Debug)]
 pub struct Clients(RwLock<Arc<dyn ClientCertVerifier>>);
 
@@ -44,25 +44,25 @@ fn clients(pem: &str) -> Result<Arc<dyn ClientCertVerifier>, BadConfig> {
 }
 
 impl Servers {
-    /// Those of this bundle, PEM.
+    /// Trusts the CAs of this PEM bundle.
     ///
     /// # Errors
-    /// When it holds no CA that can be used.
+    /// When the bundle contains no usable CA.
     pub fn new(pem: &str) -> Result<Arc<Self>, BadConfig> {
         let verifier = RwLock::new(servers(pem)?);
         Ok(Arc::new(Self { verifier, store: watch::Sender::default() }))
     }
 
-    /// From now on those of this bundle.
+    /// Replaces the bundle.
     ///
     /// # Errors
-    /// As [`Servers::new`]; nothing is changed then.
+    /// As [`Servers::new`]; the old bundle then stays in use.
     pub fn set(&self, pem: &str) -> Result<(), BadConfig> {
         *self.verifier.write() = servers(pem)?;
         Ok(())
     }
 
-    /// From now on those of this store.
+    /// Replaces the trusted store.
     pub fn expect_store(&self, store: Option<StoreId>) {
         self.store.send_replace(store);
     }
@@ -72,7 +72,7 @@ impl Servers {
         self.store.subscribe()
     }
 
-    /// Takes what a server shows, whose certificate is good.
+    /// Updates the trusted store from a server's verified certificate.
     fn follow_store(&self, end: &CertificateDer<'_>) -> Result<(), Error> {
         let shown = StoreId::of_certificate(end);
         let mut followed = Ok(());
@@ -97,18 +97,18 @@ impl Servers {
 }
 
 impl Clients {
-    /// Those of this bundle, PEM.
+    /// Trusts the CAs of this PEM bundle.
     ///
     /// # Errors
-    /// When it holds no CA that can be used.
+    /// When the bundle contains no usable CA.
     pub fn new(pem: &str) -> Result<Arc<Self>, BadConfig> {
         Ok(Arc::new(Self(RwLock::new(clients(pem)?))))
     }
 
-    /// From now on those of this bundle.
+    /// Replaces the bundle.
     ///
     /// # Errors
-    /// As [`Clients::new`]; nothing is changed then.
+    /// As [`Clients::new`]; the old bundle then stays in use.
     pub fn set(&self, pem: &str) -> Result<(), BadConfig> {
         *self.0.write() = clients(pem)?;
         Ok(())
@@ -119,7 +119,7 @@ impl Clients {
     }
 }
 
-/// What both ask of the verifier of the moment.
+/// Methods that both delegate to the current verifier.
 macro_rules! as_now {
     () => {
         fn verify_tls12_signature(
@@ -164,8 +164,8 @@ impl ServerCertVerifier for Servers {
 }
 
 impl ClientCertVerifier for Clients {
-    /// None: names of CAs would have to live as long as this does. A client shows what it has (RFC
-    /// 8446, 4.2.4).
+    /// Empty: the names would have to live as long as this verifier. A client then presents any
+    /// certificate (RFC 8446, 4.2.4).
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

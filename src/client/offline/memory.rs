@@ -1,5 +1,4 @@
-//! What is known of one scope: its objects at a revision, how events change them, and how they
-//! stand in a file.
+//! The cached objects of one scope at a revision: how events change them, and their file format.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::transport::Scope;
 
-/// Kind and version of the content of a file.
+/// Magic bytes and version of the file format.
 const MAGIC: &[u8; 4] = b"KLM1";
 
-/// The objects of a scope as last told by a server.
+/// The objects of a scope as last received from a server.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// The objects at `revision`; `None` before a list was complete.
@@ -20,11 +19,11 @@ pub(super) struct Memory {
     revision: i64,
 }
 
-/// What a list that is not yet complete has told; each stream has its own.
+/// The incomplete list of one stream.
 pub(super) type Listing = Option<BTreeMap<ObjectKey, Arc<Object>>>;
 
 impl Memory {
-    /// With these objects, which are complete.
+    /// Creates a cache with a complete list.
     pub(super) fn new(objects: Vec<Arc<Object>>, revision: i64) -> Self {
         let known = objects.into_iter().map(|o| (o.key.clone(), o)).collect();
         Self { known: Some(known), revision }
@@ -34,20 +33,20 @@ impl Memory {
         self.known.is_some()
     }
 
-    /// The events of a list that says what is known; `None` when nothing is.
+    /// The events of a list of the cached objects; `None` if nothing is cached.
     pub(super) fn as_list(&self) -> Option<Vec<WatchEvent>> {
         let objects = self.known.as_ref()?.values().map(|o| WatchEvent::Added(Arc::clone(o)));
         let end = WatchEvent::Bookmark { revision: self.revision, initial: true };
         Some(objects.chain([end]).collect())
     }
 
-    /// The only object, of a scope that names one.
+    /// The only object of a scope that names one.
     pub(super) fn only(&self) -> Option<Arc<Object>> {
         self.known.as_ref()?.values().next().cloned()
     }
 
-    /// Takes note of an event of a stream; whether something changed that is worth a write. Several
-    /// streams may tell of the same scope, and none of them takes back what another one told.
+    /// Records an event of a stream; returns whether the change must be written. Several streams
+    /// may report the same scope; none of them undoes newer changes of another.
     pub(super) fn apply(&mut self, gvr: &Gvr, listing: &mut Listing, event: &WatchEvent) -> bool {
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -86,7 +85,7 @@ impl Memory {
         }
     }
 
-    /// Whether this version is not older than what is known of the object.
+    /// Whether this version is not older than the cached one.
     fn is_news(&mut self, object: &Object) -> bool {
         let known = self.known.as_ref().and_then(|k| k.get(&object.key));
         if known.is_some_and(|k| k.resource_version > object.resource_version) {
@@ -96,7 +95,7 @@ impl Memory {
         true
     }
 
-    /// The object that a read by name gave, or that there is none.
+    /// Records the result of a read by name: the object, or that it does not exist.
     pub(super) fn set_only(&mut self, gvr: &Gvr, object: Option<Arc<Object>>) -> bool {
         self.replace(gvr, object.into_iter().map(|o| (o.key.clone(), o)).collect())
     }
@@ -112,14 +111,14 @@ impl Memory {
         !same
     }
 
-    /// What a file is made of: cheap to take along.
+    /// A cheap copy of what is written to the file.
     pub(super) fn snapshot(&self) -> Option<(i64, Vec<Arc<Object>>)> {
         Some((self.revision, self.known.as_ref()?.values().cloned().collect()))
     }
 }
 
-/// Whether two versions differ in what a node needs after a start without a server. Pods and nodes
-/// report about themselves all the time, and what they report is known better here.
+/// Whether two versions differ in what a node needs to start without a server. Pods and nodes
+/// update their status frequently, and the node knows that status better itself.
 fn differs(gvr: &Gvr, old: &Object, new: &Object) -> bool {
     if old.uid != new.uid {
         return true;
@@ -130,21 +129,21 @@ fn differs(gvr: &Gvr, old: &Object, new: &Object) -> bool {
     if !gvr.group.is_empty() || !matches!(&*gvr.resource, "pods" | "nodes") {
         return true;
     }
-    essence(old) != essence(new)
+    without_reported_status(old) != without_reported_status(new)
 }
 
-/// An object without its own account of how it is.
-fn essence(object: &Object) -> Value {
+/// An object without its reported status.
+fn without_reported_status(object: &Object) -> Value {
     let mut value: Value = serde_json::from_slice(object.raw()).unwrap_or_default();
     if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         meta.remove("managedFields");
     }
     let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) else { return value };
-    // Of a pod: whether it began, whether it is over, where it is, what it was given. Of a node:
-    // where it is.
-    let kept = ["phase", "startTime", "addresses", "podIPs"];
+    // Of a pod: whether it has started or ended, its addresses and its resources. Of a node: its
+    // addresses.
+    let directory = ["phase", "startTime", "addresses", "podIPs"];
     let mut out: Map<String, Value> =
-        kept.iter().filter_map(|k| Some(((*k).to_owned(), status.remove(*k)?))).collect();
+        directory.iter().filter_map(|k| Some(((*k).to_owned(), status.remove(*k)?))).collect();
     let given = status.get("containerStatuses").and_then(Value::as_array).into_iter().flatten();
     let given =
         given.map(|c| [&c["allocatedResources"], &c["resources"]].map(Value::clone).to_vec());
@@ -153,7 +152,7 @@ fn essence(object: &Object) -> Value {
     value
 }
 
-/// The content of a file.
+/// Encodes the content of a file.
 pub(super) fn encode(scope: &Scope, revision: i64, objects: &[Arc<Object>]) -> Vec<u8> {
     let size: usize = objects.iter().map(|o| o.raw().len() + 12).sum();
     let mut out = Vec::with_capacity(size + 256);
@@ -161,7 +160,7 @@ pub(super) fn encode(scope: &Scope, revision: i64, objects: &[Arc<Object>]) -> V
     out.extend_from_slice(&revision.to_le_bytes());
     let name = name_of(scope);
     let chunk = |out: &mut Vec<u8>, bytes: &[u8]| {
-        // Objects are at most some MiB, and the whole is bounded before it is written.
+        // Objects have at most some MiB, and the total is bounded before it is written.
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         out.extend_from_slice(&length.to_le_bytes());
         out.extend_from_slice(bytes);
@@ -174,39 +173,55 @@ pub(super) fn encode(scope: &Scope, revision: i64, objects: &[Arc<Object>]) -> V
     out
 }
 
-/// The memory that a file holds.
+/// Why the content of a cache file cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DecodeError {
+    /// The file ends too early.
+    #[error("it ends in the middle")]
+    Truncated,
+    /// The file has another format.
+    #[error("it is of another version")]
+    Version,
+    /// The file belongs to another scope.
+    #[error("it is about something else")]
+    Scope,
+    /// An object is invalid.
+    #[error("{0}")]
+    Object(#[source] api::object::BadObject),
+}
+
+/// Decodes the content of a file of this scope.
 ///
 /// # Errors
-/// What is wrong with it.
-pub(super) fn decode(scope: &Scope, content: &[u8]) -> Result<Memory, String> {
-    fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], String> {
-        let (head, tail) =
-            rest.split_at_checked(length).ok_or_else(|| "it ends in the middle".to_owned())?;
+/// [`DecodeError`].
+pub(super) fn decode(scope: &Scope, content: &[u8]) -> Result<Memory, DecodeError> {
+    fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], DecodeError> {
+        let (head, tail) = rest.split_at_checked(length).ok_or(DecodeError::Truncated)?;
         *rest = tail;
         Ok(head)
     }
-    fn number(rest: &mut &[u8]) -> Result<i64, String> {
-        let bytes = take(rest, 8)?.try_into().map_err(|_| "it ends in the middle".to_owned())?;
+    fn number(rest: &mut &[u8]) -> Result<i64, DecodeError> {
+        let bytes = take(rest, 8)?.try_into().map_err(|_| DecodeError::Truncated)?;
         Ok(i64::from_le_bytes(bytes))
     }
-    fn chunk<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], String> {
-        let bytes = take(rest, 4)?.try_into().map_err(|_| "it ends in the middle".to_owned())?;
+    fn chunk<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
+        let bytes = take(rest, 4)?.try_into().map_err(|_| DecodeError::Truncated)?;
         let length = u32::from_le_bytes(bytes);
-        take(rest, usize::try_from(length).map_err(|e| e.to_string())?)
+        take(rest, usize::try_from(length).map_err(|_| DecodeError::Truncated)?)
     }
     let mut rest = content;
     if take(&mut rest, 4)? != MAGIC {
-        return Err("it is of another version".to_owned());
+        return Err(DecodeError::Version);
     }
     let revision = number(&mut rest)?;
     if chunk(&mut rest)? != name_of(scope).as_bytes() {
-        return Err("it is about something else".to_owned());
+        return Err(DecodeError::Scope);
     }
     let mut objects = Vec::new();
     while !rest.is_empty() {
         let version = number(&mut rest)?;
         let raw = bytes::Bytes::copy_from_slice(chunk(&mut rest)?);
-        objects.push(Arc::new(Object::from_stored(raw, version).map_err(|e| e.to_string())?));
+        objects.push(Arc::new(Object::from_stored(raw, version).map_err(DecodeError::Object)?));
     }
     Ok(Memory::new(objects, revision))
 }
@@ -216,7 +231,7 @@ fn name_of(scope: &Scope) -> String {
     format!("{gvr}\n{namespace}\n{label_selector}\n{field_selector}")
 }
 
-/// The name of a scope's file: the resource for people, a digest for the rest.
+/// The file name of a scope: the resource for readability, and a digest.
 pub(super) fn file_name(scope: &Scope) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, name_of(scope).as_bytes());
     let hex: String = digest.as_ref().iter().take(8).map(|b| format!("{b:02x}")).collect();
@@ -225,5 +240,5 @@ pub(super) fn file_name(scope: &Scope) -> String {
     format!("{PREFIX}{resource}-{hex}")
 }
 
-/// How the names of files of scopes begin.
+/// Prefix of the names of cache files.
 pub(super) const PREFIX: &str = "last-";

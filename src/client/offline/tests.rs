@@ -1,4 +1,4 @@
-//! The decorator over a transport whose answers are scripted: process after process over one
+//! Tests of the caching transport over a scripted one: several processes after each other over one
 //! folder.
 
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ enum Answer {
 #[derive(Clone, Default)]
 struct Scripted {
     answers: Arc<Mutex<VecDeque<Answer>>>,
-    /// Revisions that watches went on from.
+    /// Revisions from which watches resumed.
     asked: Arc<Mutex<Vec<Option<i64>>>>,
     open: Arc<Mutex<Vec<mpsc::Sender<WatchEvent>>>>,
 }
@@ -43,7 +43,7 @@ impl Scripted {
         this
     }
 
-    /// What comes next; a server that is not there when the script is over.
+    /// The next response; a server that cannot be reached after the end of the script.
     fn next(&self) -> Answer {
         self.answers.lock().pop_front().unwrap_or_else(|| Answer::Fails(refused()))
     }
@@ -94,7 +94,7 @@ fn maps() -> Scope {
     Scope::all(Gvr::new("", "v1", "configmaps"))
 }
 
-/// Everything of a stream that ends, in short: `a@3=x`, `|7` for the end of the list.
+/// Abbreviates the events of a stream that ends: `a@3=x`, `|7` for the end of the list.
 async fn read(mut stream: WatchStream) -> Vec<String> {
     let mut out = Vec::new();
     while let Some(event) = stream.recv().await {
@@ -115,7 +115,7 @@ async fn read(mut stream: WatchStream) -> Vec<String> {
     out
 }
 
-/// One process: it ends when the tasks are drained.
+/// One process; it ends when the tasks are drained.
 struct Process {
     transport: OfflineTransport<Scripted>,
     script: Scripted,
@@ -154,19 +154,19 @@ async fn learn(home: &Path) {
 }
 
 #[tokio::test]
-async fn what_was_known_last_is_given_when_no_server_is_there() {
+async fn the_cache_is_served_when_no_server_answers() {
     let home = tempfile::tempdir().unwrap();
     learn(home.path()).await;
     let process = Process::start(home.path(), []);
     let told = read(process.transport.watch(&maps(), None).await.unwrap()).await;
     assert_eq!(told, ["a@8=x2", "c@6=z", "|9"]);
-    // Whoever asks again and again wants the server, and waits as for any server.
+    // A watcher that retries repeatedly gets no cache and waits for the server.
     for _ in 1..GIVEN_MAX {
         assert_eq!(read(process.transport.watch(&maps(), None).await.unwrap()).await.len(), 3);
     }
     assert!(process.transport.watch(&maps(), None).await.is_err());
     assert!(process.transport.watch(&maps(), Some(9)).await.is_err());
-    // What was never watched is not made up.
+    // A scope that was never watched is not served.
     assert!(
         process.transport.watch(&Scope::all(Gvr::new("", "v1", "secrets")), None).await.is_err()
     );
@@ -174,7 +174,7 @@ async fn what_was_known_last_is_given_when_no_server_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_answer_is_waited_for_only_once_and_only_shortly() {
+async fn only_the_first_request_waits_briefly_for_an_unresponsive_server() {
     let home = tempfile::tempdir().unwrap();
     learn(home.path()).await;
     let process = Process::start(home.path(), [Answer::Hangs, Answer::Hangs]);
@@ -183,7 +183,7 @@ async fn a_server_that_does_not_answer_is_waited_for_only_once_and_only_shortly(
     assert_eq!(told.last().unwrap(), "|9");
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     process.end().await;
-    // A server that is there says what is, even when it takes a moment.
+    // A reachable server is preferred, even if it answers late.
     let process = Process::start(home.path(), [Answer::Events(vec![initial(20)], false)]);
     assert_eq!(read(process.transport.watch(&maps(), None).await.unwrap()).await, ["|20"]);
     process.end().await;
@@ -193,7 +193,7 @@ async fn a_server_that_does_not_answer_is_waited_for_only_once_and_only_shortly(
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_as_none() {
+async fn a_damaged_file_counts_as_missing() {
     let home = tempfile::tempdir().unwrap();
     learn(home.path()).await;
     let path = home.path().join(file_name(&maps()));
@@ -208,7 +208,7 @@ async fn a_damaged_file_is_as_none() {
 }
 
 #[tokio::test]
-async fn a_scope_that_is_forgotten_leaves_no_file() {
+async fn the_file_of_a_forgotten_scope_is_removed() {
     let home = tempfile::tempdir().unwrap();
     learn(home.path()).await;
     let process = Process::start(home.path(), []);
@@ -226,7 +226,7 @@ async fn a_scope_that_is_forgotten_leaves_no_file() {
 }
 
 #[tokio::test]
-async fn claims_read_by_name_are_remembered_and_nothing_else_is() {
+async fn of_reads_by_name_only_claims_are_cached() {
     let home = tempfile::tempdir().unwrap();
     let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": "c", "namespace": "d", "uid": "u", "resourceVersion": "4"}, "spec": {"volumeName": "v"}});
@@ -250,7 +250,7 @@ async fn claims_read_by_name_are_remembered_and_nothing_else_is() {
     let delete = Request::delete(path).body(Bytes::new()).unwrap();
     assert!(process.transport.call(delete).await.is_err());
     process.end().await;
-    // Once the server says that it is gone, it is.
+    // After the server reports its deletion, the object is gone.
     let gone = json!({"kind": "Status", "code": 404, "reason": "NotFound"});
     let process = Process::start(home.path(), [Answer::Body(404, gone)]);
     assert_eq!(process.transport.call(get(path)).await.unwrap().status(), 404);
@@ -259,7 +259,7 @@ async fn claims_read_by_name_are_remembered_and_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn an_informer_starts_from_memory_goes_on_from_its_revision_and_lists_when_that_is_no_good() {
+async fn an_informer_starts_from_the_cache_and_relists_when_its_revision_is_gone() {
     let home = tempfile::tempdir().unwrap();
     learn(home.path()).await;
     let too_new =
@@ -296,7 +296,7 @@ async fn an_informer_starts_from_memory_goes_on_from_its_revision_and_lists_when
 }
 
 #[tokio::test]
-async fn who_waits_learns_when_somebody_reaches_a_server_again() {
+async fn waiters_are_woken_when_a_server_is_reached_again() {
     let home = tempfile::tempdir().unwrap();
     let process =
         Process::start(home.path(), [Answer::Fails(refused()), Answer::Events(vec![], true)]);
@@ -310,7 +310,7 @@ async fn who_waits_learns_when_somebody_reaches_a_server_again() {
 }
 
 #[test]
-fn what_pods_and_nodes_say_about_themselves_is_not_worth_a_write() {
+fn status_updates_of_pods_and_nodes_are_not_written() {
     let pods = Gvr::new("", "v1", "pods");
     let pod = |version: i64, change: serde_json::Value| {
         let mut value = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "n"},
@@ -336,12 +336,12 @@ fn what_pods_and_nodes_say_about_themselves_is_not_worth_a_write() {
     assert!(is_written(json!({"/metadata/deletionTimestamp": "t"})));
     assert!(is_written(json!({"/status/phase": "Succeeded"})));
     assert!(is_written(json!({"/spec/nodeName": "other"})));
-    // The same list again changes nothing.
+    // An identical list changes nothing.
     let mut list = Some(BTreeMap::new());
     let last = pod(version, json!({"/spec/nodeName": "other"}));
     memory.apply(&pods, &mut list, &WatchEvent::Added(Arc::clone(&last)));
     assert!(!memory.apply(&pods, &mut list, &initial(99)));
-    // Another stream of the same scope that lags behind takes nothing back.
+    // A lagging stream of the same scope undoes nothing.
     assert!(!memory.apply(&pods, &mut None, &WatchEvent::Modified(pod(2, json!({"/spec": {}})))));
     assert!(!memory.apply(&pods, &mut None, &WatchEvent::Deleted(pod(3, json!({})))));
     let listed = memory.as_list().unwrap();

@@ -1,4 +1,4 @@
-//! Writes what changed, seldom and together: flash wears out by writing.
+//! Writes changed scopes rarely and in batches, because writes wear out flash storage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,42 +7,42 @@ use base::{Shutdown, clock};
 use tokio::time::Instant;
 
 use super::memory::{self, PREFIX, file_name};
-use super::{Entry, Shared};
+use super::{CachedScope, Shared};
 
-/// What comes within this time is one write.
+/// Changes within this time are written together.
 const GATHER: Duration = Duration::from_secs(1);
-/// Bytes that may be written of one scope at once, and how many more with each second: what changes
-/// all the time is written seldom, and a day of it costs one file at most 88 MB.
+/// Burst and rate of written bytes per scope: frequent changes are written rarely, at most 88 MB
+/// per file and day.
 const BURST: f64 = 2_097_152.0;
 const PER_SECOND: f64 = 1024.0;
-/// What a write costs beside its bytes: the file system's own blocks.
+/// Overhead of a write in bytes: the file system's blocks.
 const OVERHEAD: f64 = 8192.0;
-/// A scope with more is not remembered, in bytes: agents are small machines.
+/// Maximum size of a cached scope in bytes: agents are small machines.
 const FILE_MAX: usize = 16 << 20;
-/// Scopes remembered; a node has a few and those of its pods.
+/// Maximum number of cached scopes; a node has a few, and those of its pods.
 const SCOPES_MAX: usize = 4096;
-/// After a write that failed.
+/// Delay after a failed write.
 const AGAIN: Duration = Duration::from_secs(60);
-/// What was not asked for in this time since the start is of pods that are no more.
+/// Scopes that were not read within this time since the start belong to deleted pods.
 const SETTLED: Duration = Duration::from_secs(600);
 
-/// What of one scope is to be written, and when it may be.
+/// The pending write of a scope and its earliest time.
 #[derive(Debug)]
 pub(super) struct CacheFile {
     due: Option<Instant>,
     tokens: f64,
     at: Instant,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     size: usize,
-    said: bool,
+    is_logged: bool,
 }
 
 impl CacheFile {
     pub(super) fn new(size: usize) -> Self {
-        Self { due: None, tokens: BURST, at: clock::now(), size, said: false }
+        Self { due: None, tokens: BURST, at: clock::now(), size, is_logged: false }
     }
 
-    /// Something changed; whether there is a new time at which it is due.
+    /// Records a change; returns whether the due time changed.
     pub(super) fn change(&mut self, now: Instant) -> bool {
         if self.due.is_some() {
             return false;
@@ -68,14 +68,14 @@ impl CacheFile {
     }
 }
 
-/// Writes until shutdown, and then what is left.
+/// Writes until shutdown, then writes what is pending.
 pub(super) async fn run(
     shared: Arc<Shared>,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     let mut tidy_at = Some(clock::now() + SETTLED);
     loop {
-        let entries: Vec<Arc<Entry>> = shared.entries.lock().values().cloned().collect();
+        let entries: Vec<Arc<CachedScope>> = shared.entries.lock().values().cloned().collect();
         let due = entries.iter().filter_map(|e| e.cache_file.lock().due).min();
         let next = [due, tidy_at].into_iter().flatten().min();
         tokio::select! {
@@ -92,7 +92,7 @@ pub(super) async fn run(
             }
         }
         if tidy_at.is_some_and(|at| at <= now) {
-            // Who starts while the server is away knows the pods of others only from here.
+            // A node that starts without a server knows other nodes' pods only from this file.
             tidy_at = if *shared.link.borrow() {
                 tidy(&shared).await;
                 None
@@ -101,7 +101,7 @@ pub(super) async fn run(
             };
         }
     }
-    let entries: Vec<Arc<Entry>> = shared.entries.lock().values().cloned().collect();
+    let entries: Vec<Arc<CachedScope>> = shared.entries.lock().values().cloned().collect();
     for entry in entries {
         let waits = entry.cache_file.lock().due.is_some();
         if waits {
@@ -118,39 +118,39 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-async fn write(shared: &Shared, entry: &Arc<Entry>) {
+async fn write(shared: &Shared, entry: &Arc<CachedScope>) {
     entry.cache_file.lock().due = None;
     let Some((revision, objects)) = entry.memory.lock().snapshot() else { return };
     let size: usize = objects.iter().map(|o| o.raw().len()).sum();
     if size > FILE_MAX
-        || (entry.cache_file.lock().size == 0 && shared.kept.names().len() > SCOPES_MAX)
+        || (entry.cache_file.lock().size == 0 && shared.directory.names().len() > SCOPES_MAX)
     {
-        let said = std::mem::replace(&mut entry.cache_file.lock().said, true);
-        if !said {
-            tracing::warn!(gvr = %entry.scope.gvr, size, limit = FILE_MAX, "too much to be remembered for a start without a server");
+        let was_logged = std::mem::replace(&mut entry.cache_file.lock().is_logged, true);
+        if !was_logged {
+            tracing::warn!(gvr = %entry.scope.gvr, size, limit = FILE_MAX, "too large for the offline cache");
         }
         return;
     }
-    let (kept, about) = (Arc::clone(&shared.kept), Arc::clone(entry));
+    let (directory, about) = (Arc::clone(&shared.directory), Arc::clone(entry));
     let written = base::tasks::blocking(move || {
         let content = memory::encode(&about.scope, revision, &objects);
-        kept.write(&about.file, &content).map(|()| content.len())
+        directory.write(&about.file, &content).map(|()| content.len())
     });
     let now = clock::now();
     match written.await {
         Ok(Ok(size)) => entry.cache_file.lock().wrote(size, now),
         Ok(Err(error)) => {
             let mut cache_file = entry.cache_file.lock();
-            if !std::mem::replace(&mut cache_file.said, true) {
-                tracing::warn!(gvr = %entry.scope.gvr, %error, "not remembered for a start without a server, trying again");
+            if !std::mem::replace(&mut cache_file.is_logged, true) {
+                tracing::warn!(gvr = %entry.scope.gvr, %error, "cannot write the offline cache, retrying");
             }
             cache_file.due = Some(now + AGAIN);
         }
-        Err(error) => tracing::warn!(%error, "not remembered"),
+        Err(error) => tracing::warn!(%error, "cannot write the offline cache"),
     }
 }
 
-/// Removes the files of scopes that nobody uses, unless somebody does again.
+/// Removes the files of scopes without watchers, unless they are watched again.
 async fn forget(shared: &Shared) {
     let gone = std::mem::take(&mut *shared.gone.lock());
     let names: Vec<String> = {
@@ -160,12 +160,12 @@ async fn forget(shared: &Shared) {
     remove(shared, names).await;
 }
 
-/// Removes what was not asked for since the start. A runtime class is only asked for when a pod is
-/// made.
+/// Removes scopes that were not read since the start. A runtime class is only read when a pod is
+/// created.
 async fn tidy(shared: &Shared) {
     let used: Vec<String> = shared.entries.lock().values().map(|e| e.file.clone()).collect();
     let classes = format!("{PREFIX}runtimeclasses-");
-    let unused = shared.kept.names().into_iter().map(|(name, _)| name);
+    let unused = shared.directory.names().into_iter().map(|(name, _)| name);
     let unused = unused.filter(|n| n.starts_with(PREFIX) && !n.starts_with(&classes));
     remove(shared, unused.filter(|n| !used.contains(n)).collect()).await;
 }
@@ -174,16 +174,16 @@ async fn remove(shared: &Shared, names: Vec<String>) {
     if names.is_empty() {
         return;
     }
-    let kept = Arc::clone(&shared.kept);
+    let directory = Arc::clone(&shared.directory);
     let removed = base::tasks::blocking(move || {
         for name in names {
-            if let Err(error) = kept.remove(&name) {
-                tracing::warn!(%error, "what is not needed any more stays");
+            if let Err(error) = directory.remove(&name) {
+                tracing::warn!(%error, "cannot remove unused files of the offline cache");
             }
         }
     });
     if let Err(error) = removed.await {
-        tracing::warn!(%error, "what is not needed any more stays");
+        tracing::warn!(%error, "cannot remove unused files of the offline cache");
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changes_all_the_time_is_written_seldom() {
+    fn frequent_changes_are_written_rarely() {
         let start = clock::now();
         let mut now = start;
         let (mut cache_file, mut bytes) = (CacheFile::new(0), 0);
@@ -204,7 +204,7 @@ mod tests {
             cache_file.wrote(1_000_000, now);
             bytes += 1_000_000;
         }
-        // 1024 B/s and the burst at the beginning.
+        // 1024 B/s and the initial burst.
         assert!((80_000_000..95_000_000).contains(&bytes), "{bytes}");
     }
 }

@@ -1,6 +1,6 @@
-//! What the server's thread uses of a processor for each operation: clients have another thread, so
-//! that it is told apart, and the count is fixed, so that other load on the machine changes it
-//! little. The store is in memory, unless an address and the process of another server are named.
+//! Measures the CPU time of the server's thread per operation. Clients run in another thread and
+//! the number of operations is fixed, so that other load on the machine has little influence. The
+//! store is in memory, unless address and process of another server are given.
 //! usage: cost get|put|event COUNT [http://ADDRESS PID]   (an event is one change at one of 1000
 //! watches on ten streams)
 

@@ -240,9 +240,9 @@ impl pb::maintenance_server::Maintenance for Old {
 }
 
 #[tokio::test]
-async fn an_etcd_that_is_too_old_or_not_there_is_told_in_a_sentence() {
+async fn an_unreachable_or_too_old_etcd_is_refused_with_the_reason() {
     let tasks = Tasks::default();
-    // A port that is free: whoever listened there has gone.
+    // A free port: its listener is closed.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let gone = listener.local_addr().unwrap();
     drop(listener);

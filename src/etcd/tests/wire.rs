@@ -42,7 +42,7 @@ async fn connect(world: &World) -> (SendRequest<Sent>, std::net::TcpStream) {
     let stream = tokio::net::TcpStream::from_std(socket.try_clone().unwrap()).unwrap();
     let (sender, connection) =
         handshake::<_, _, Sent>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    // However it ends: who asks is told.
+    // The caller of a request receives its error.
     let connection = connection.map(|_| Ok::<(), String>(()));
     world.tasks.spawn(base::Kind::Request, "client", connection);
     (sender, socket)
@@ -142,7 +142,7 @@ async fn a_deadline_ends_a_call_whose_message_does_not_come() {
     assert_ne!(answer.status().0, "0");
 }
 
-/// A client that goes away while it sends counts as gone, and harms nobody.
+/// A client that disconnects while it sends counts as cancelled and affects no other.
 #[tokio::test]
 async fn a_call_that_is_given_up_is_counted_as_cancelled() {
     let world = World::new().await;

@@ -63,7 +63,7 @@ pub async fn run(args: &MigrateArgs, to: &Path) -> Result<String, CommandError> 
         Origin::Datastore(endpoint) => {
             let mut check = |key: &Bytes, value: &Bytes| {
                 bytes += value.len();
-                state.check(key, value).map_err(|e| e.to_string())
+                state.check(key, value).map_err(Into::into)
             };
             let done = store::migrate(endpoint, &db, &mut check).await;
             let done = done.map_err(|error| migration_error(&error))?;
@@ -99,7 +99,7 @@ fn restore(
     let snapshot = Some((&source.file, source.path.as_path()));
     let done = store::reset(db, snapshot, &mut |key, value| {
         *bytes += value.len();
-        state.check(key, value).map_err(|e| e.to_string())
+        state.check(key, value).map_err(Into::into)
     });
     let done = done.map_err(|error| migration_error(&error))?;
     Ok(report(&done, Some(source), state.is_k3s) + &state.object_report())

@@ -49,7 +49,77 @@ pub(crate) enum Fault {
     /// The file is not a database.
     Foreign(String),
     /// The database is damaged at this byte.
-    Damaged(u64, String),
+    Damaged(u64, Damage),
+}
+
+/// The damage of a database.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Damage {
+    /// No meta page is valid.
+    #[error("neither of its first pages matches its checksum")]
+    Meta,
+    /// The file is shorter than its meta page says.
+    #[error("it is cut off: {pages} pages of {page_size} bytes are missing after byte {length}")]
+    Truncated {
+        /// Number of pages.
+        pages: u64,
+        /// Size of a page in bytes.
+        page_size: u64,
+        /// Size of the file in bytes.
+        length: u64,
+    },
+    /// A page id is too large.
+    #[error("page {0} lies after the last one")]
+    PageBeyondEnd(u64),
+    /// A page is part of two trees, or twice of one.
+    #[error("two places refer to page {0}")]
+    SharedPage(u64),
+    /// The id in a page is not its own.
+    #[error("page {0} has the id of another one")]
+    PageId(u64),
+    /// A page is neither a branch nor a leaf.
+    #[error("page {id} is of the kind {kind:#x}, not a part of a tree")]
+    PageKind {
+        /// Id of the page.
+        id: u64,
+        /// Kind of the page.
+        kind: u16,
+    },
+    /// A page is too large.
+    #[error("page {id} has {bytes} bytes, more than any of its kind")]
+    PageSize {
+        /// Id of the page.
+        id: u64,
+        /// Size in bytes.
+        bytes: u64,
+    },
+    /// An element is outside of its page.
+    #[error("element {0} does not lie within its page")]
+    Element(usize),
+    /// An element of the root is not a bucket.
+    #[error("an element of the root is not a bucket")]
+    NotABucket,
+    /// A bucket contains a bucket.
+    #[error("a bucket contains a bucket, which etcd never writes")]
+    NestedBucket,
+    /// An inline page is not a leaf.
+    #[error("the inline page of a bucket is not a leaf")]
+    InlinePage,
+    /// The tree is too deep.
+    #[error("the tree is deeper than any that etcd writes")]
+    Depth,
+    /// A branch has no elements.
+    #[error("page {0} refers to no other")]
+    EmptyBranch(u64),
+    /// The keys of a page are not sorted.
+    #[error("keys are out of order")]
+    KeyOrder,
+    /// A key is smaller than the first key of its branch.
+    #[error("a key is smaller than the first key of its page's branch")]
+    MisplacedKey,
+    /// The caller refuses a key and its value.
+    #[error("{0}")]
+    Record(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl From<io::Error> for Fault {
@@ -125,8 +195,8 @@ struct Element<'a> {
 }
 
 impl Page {
-    fn damaged(&self, what: impl Into<String>) -> Fault {
-        Fault::Damaged(self.offset, what.into())
+    fn damaged(&self, damage: Damage) -> Fault {
+        Fault::Damaged(self.offset, damage)
     }
 
     fn kind(&self) -> u16 {
@@ -158,15 +228,15 @@ impl Page {
             Some(Element { flags: u32_at(0)? as u32, key, value, child: 0 })
         };
         let element = parse().filter(|element| !element.key.is_empty());
-        element.ok_or_else(|| self.damaged(format!("element {index} does not lie within its page")))
+        element.ok_or_else(|| self.damaged(Damage::Element(index)))
     }
 }
 
-/// Receives a key and its value; returns a description of what is wrong with them.
-type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), String>;
+/// Receives a key and its value; may refuse them.
+type Each<'a, E> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), E>;
 
 /// Callback for each key.
-type Visit<'v> = &'v mut dyn FnMut(u32, &[u8], &[u8]) -> Result<(), String>;
+type Visit<'v> = &'v mut dyn FnMut(u32, &[u8], &[u8]) -> Result<(), Damage>;
 
 /// A database.
 pub(crate) struct Database<'a, S: ?Sized> {
@@ -204,18 +274,13 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
                 && source.read_at(HEAD as u64, &mut magic).is_ok()
                 && u32::from_le_bytes(magic) == MAGIC;
             return Err(match ours {
-                true => {
-                    Fault::Damaged(0, "neither of its first pages matches its checksum".to_owned())
-                }
+                true => Fault::Damaged(0, Damage::Meta),
                 false => Fault::Foreign("it does not begin as a database of etcd does".to_owned()),
             });
         };
         if meta.pages.checked_mul(meta.page_size).is_none_or(|needed| needed > length) {
-            let text = format!(
-                "it is cut off: {} pages of {} bytes are missing behind byte {length}",
-                meta.pages, meta.page_size
-            );
-            return Err(Fault::Damaged(length, text));
+            let Meta { pages, page_size, .. } = meta;
+            return Err(Fault::Damaged(length, Damage::Truncated { pages, page_size, length }));
         }
         let words = usize::try_from(meta.pages.div_ceil(64)).unwrap_or(usize::MAX);
         let mut this = Self { source, meta, seen: vec![0; words] };
@@ -226,14 +291,14 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
     /// Marks pages as visited.
     fn visit(&mut self, offset: u64, first: u64, count: u64) -> Result<(), Fault> {
         let Some(end) = first.checked_add(count).filter(|end| *end <= self.meta.pages) else {
-            return Err(Fault::Damaged(offset, format!("page {first} lies behind the last one")));
+            return Err(Fault::Damaged(offset, Damage::PageBeyondEnd(first)));
         };
         for id in first..end {
             let word = usize::try_from(id / 64).ok().and_then(|word| self.seen.get_mut(word));
             let bit = 1 << (id % 64);
             match word {
                 Some(word) if *word & bit == 0 => *word |= bit,
-                _ => return Err(Fault::Damaged(offset, format!("two places refer to page {id}"))),
+                _ => return Err(Fault::Damaged(offset, Damage::SharedPage(id))),
             }
         }
         Ok(())
@@ -248,14 +313,13 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
         let page = Page { bytes, offset };
         let overflow = u64::from(u32_at(&page.bytes, 12).unwrap_or(0));
         if u64_at(&page.bytes, 0) != Some(id) {
-            return Err(page.damaged(format!("page {id} says that it is another one")));
+            return Err(page.damaged(Damage::PageId(id)));
         }
         let limit = match page.kind() {
             BRANCH => BRANCH_BYTES_MAX,
             LEAF => LEAF_BYTES_MAX,
             kind => {
-                return Err(page
-                    .damaged(format!("page {id} is of the kind {kind:#x}, not a part of a tree")));
+                return Err(page.damaged(Damage::PageKind { id, kind }));
             }
         };
         if overflow == 0 {
@@ -263,9 +327,7 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
         }
         let total = (overflow + 1) * size;
         if total > limit {
-            return Err(
-                page.damaged(format!("page {id} has {total} bytes, more than any of its kind"))
-            );
+            return Err(page.damaged(Damage::PageSize { id, bytes: total }));
         }
         self.visit(offset, id + 1, overflow)?;
         let mut bytes = page.bytes;
@@ -284,7 +346,7 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
         let root = self.meta.root;
         self.walk(0, root, &mut |flags, name, value| {
             let page = u64_at(value, 0).filter(|_| flags == IS_BUCKET && value.len() >= 16);
-            let bucket = match page.ok_or("what stands beside the buckets is none")? {
+            let bucket = match page.ok_or(Damage::NotABucket)? {
                 0 => Bucket::Inline(value.get(16..).unwrap_or_default().to_vec()),
                 page => Bucket::Page(page),
             };
@@ -298,17 +360,21 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
     ///
     /// # Errors
     /// [`Fault`]; an error of `visit` counts as damage at that page.
-    pub(crate) fn each(&mut self, bucket: Bucket, visit: Each<'_>) -> Result<(), Fault> {
+    pub(crate) fn each<E: std::error::Error + Send + Sync + 'static>(
+        &mut self,
+        bucket: Bucket,
+        visit: Each<'_, E>,
+    ) -> Result<(), Fault> {
         let visit: Visit<'_> = &mut |flags, key, value| match flags {
-            0 => visit(key, value),
-            _ => Err("a bucket within a bucket is nothing of etcd's".to_owned()),
+            0 => visit(key, value).map_err(|error| Damage::Record(error.into())),
+            _ => Err(Damage::NestedBucket),
         };
         match bucket {
             Bucket::Page(root) => self.walk(0, root, visit),
             Bucket::Inline(bytes) => {
                 let page = Page { bytes, offset: 0 };
                 if page.kind() != LEAF {
-                    return Err(page.damaged("the page within a bucket is no leaf"));
+                    return Err(page.damaged(Damage::InlinePage));
                 }
                 leaf(&page, &mut None, visit)
             }
@@ -329,13 +395,13 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
     ) -> Result<(), Fault> {
         let page = self.page(from, id)?;
         if depth > DEPTH_MAX {
-            return Err(page.damaged("the tree is deeper than any that was written"));
+            return Err(page.damaged(Damage::Depth));
         }
         if page.kind() == LEAF {
             return leaf(&page, last, visit);
         }
         if page.count() == 0 {
-            return Err(page.damaged(format!("page {id} refers to no other")));
+            return Err(page.damaged(Damage::EmptyBranch(id)));
         }
         let mut before: Option<&[u8]> = None;
         for index in 0..page.count() {
@@ -344,14 +410,14 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
             let behind = before.is_none_or(|before| before < element.key)
                 && last.as_deref().is_none_or(|last| last < element.key);
             if !behind {
-                return Err(page.damaged("keys are out of order"));
+                return Err(page.damaged(Damage::KeyOrder));
             }
             before = Some(element.key);
             let floor = element.key.to_vec();
             let mut first = true;
             let visit: Visit<'_> = &mut |flags, key, value| {
                 if std::mem::take(&mut first) && key < floor.as_slice() {
-                    return Err("a key stands under a page that begins behind it".to_owned());
+                    return Err(Damage::MisplacedKey);
                 }
                 visit(flags, key, value)
             };
@@ -365,12 +431,12 @@ fn leaf(page: &Page, last: &mut Option<Vec<u8>>, visit: Visit<'_>) -> Result<(),
     for index in 0..page.count() {
         let element = page.element(index)?;
         if last.as_deref().is_some_and(|last| last >= element.key) {
-            return Err(page.damaged("keys are out of order"));
+            return Err(page.damaged(Damage::KeyOrder));
         }
         let key = last.get_or_insert_default();
         key.clear();
         key.extend_from_slice(element.key);
-        visit(element.flags, element.key, element.value).map_err(|what| page.damaged(what))?;
+        visit(element.flags, element.key, element.value).map_err(|damage| page.damaged(damage))?;
     }
     Ok(())
 }

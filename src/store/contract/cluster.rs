@@ -13,6 +13,11 @@ use super::error::StoreError;
 #[serde(into = "String", try_from = "String")]
 pub struct ClusterId(pub [u8; 16]);
 
+/// A text that is not a [`ClusterId`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a cluster id")]
+pub struct InvalidClusterId(String);
+
 impl ClusterId {
     /// Generates a new identity.
     pub fn random() -> Self {
@@ -37,10 +42,10 @@ impl From<ClusterId> for String {
 }
 
 impl TryFrom<String> for ClusterId {
-    type Error = String;
+    type Error = InvalidClusterId;
 
-    fn try_from(text: String) -> Result<Self, String> {
-        Self::parse(&text).ok_or_else(|| format!("{text:?} is not a cluster id"))
+    fn try_from(text: String) -> Result<Self, InvalidClusterId> {
+        Self::parse(&text).ok_or(InvalidClusterId(text))
     }
 }
 

@@ -8,6 +8,10 @@ use url::Url;
 use super::config::DatastoreTls;
 use super::etcd;
 
+mod error;
+
+pub use error::EndpointError;
+
 /// The database that k3s uses if the endpoint names none.
 const DATABASE: &str = "kubernetes";
 /// Supported parameters of PostgreSQL URLs.
@@ -64,30 +68,20 @@ impl Endpoint {
     ///
     /// # Errors
     /// A message without the password that the endpoint may contain.
-    pub fn parse(text: &str, tls: DatastoreTls) -> Result<Self, String> {
+    pub fn parse(text: &str, tls: DatastoreTls) -> Result<Self, EndpointError> {
         if tls.certificate.is_some() != tls.key.is_some() {
-            return Err("a certificate and its key are given together".to_owned());
+            return Err(EndpointError::CertificateWithoutKey);
         }
         let kind = match text.split_once("://") {
             None if text.starts_with('/') => DatastoreKind::Sql(SqlEndpoint::Sqlite(sqlite(text)?)),
-            None => {
-                return Err("is neither an absolute path nor a URL; write sqlite:///PATH, \
-                    postgres://USER:PASSWORD@HOST:PORT/DATABASE, \
-                    mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE or https://HOST:PORT of an etcd"
-                    .to_owned());
-            }
+            None => return Err(EndpointError::NoScheme),
             Some(("sqlite", path)) => DatastoreKind::Sql(SqlEndpoint::Sqlite(sqlite(path)?)),
             Some(("postgres" | "postgresql", rest)) => {
                 DatastoreKind::Sql(SqlEndpoint::Postgres(Box::new(postgres(rest)?)))
             }
             Some(("mysql", rest)) => DatastoreKind::Sql(SqlEndpoint::Mysql(mysql(rest)?)),
             Some(("http" | "https", _)) => DatastoreKind::Etcd(etcd::Endpoints::parse(text)?),
-            Some((scheme, _)) => {
-                return Err(format!(
-                    "there is no driver {scheme}: known are sqlite, postgres and mysql, and http \
-                     and https for an etcd"
-                ));
-            }
+            Some((scheme, _)) => return Err(EndpointError::Driver(scheme.to_owned())),
         };
         let unused = match &kind {
             DatastoreKind::Sql(SqlEndpoint::Sqlite(_)) => Some("is a file"),
@@ -95,12 +89,11 @@ impl Endpoint {
             DatastoreKind::Etcd(_) | DatastoreKind::Sql(_) => None,
         };
         match unused {
-            Some(what) if tls != DatastoreTls::default() => {
-                return Err(format!("{what}, to which certificates mean nothing"));
+            Some(kind) if tls != DatastoreTls::default() => {
+                Err(EndpointError::UnusedCertificates { kind })
             }
-            _ => {}
+            _ => Ok(Self { kind, tls }),
         }
-        Ok(Self { kind, tls })
     }
 
     /// The file of a SQLite database.
@@ -149,33 +142,23 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-fn sqlite(text: &str) -> Result<PathBuf, String> {
+fn sqlite(text: &str) -> Result<PathBuf, EndpointError> {
     let (path, parameters) = text.split_once('?').unwrap_or((text, ""));
     if !path.starts_with('/') {
-        return Err("names no absolute path; that of k3s is \
-             sqlite:///var/lib/rancher/k3s/server/db/state.db"
-            .to_owned());
+        return Err(EndpointError::RelativePath);
     }
     if !parameters.is_empty() {
-        return Err(format!(
-            "has parameters ({parameters}), which are settings of k3s' driver: leave them out, the \
-             file is used in WAL mode and synced"
-        ));
+        return Err(EndpointError::SqliteParameters(parameters.to_owned()));
     }
     Ok(PathBuf::from(path))
 }
 
-fn postgres(rest: &str) -> Result<Url, String> {
+fn postgres(rest: &str) -> Result<Url, EndpointError> {
     // Unparsable text may be the password: it is not repeated.
-    let mut url = Url::parse(&format!("postgres://{rest}")).map_err(|e| {
-        format!("is no URL ({e}); signs such as / and @ in a password are written percent-encoded")
-    })?;
+    let mut url = Url::parse(&format!("postgres://{rest}")).map_err(EndpointError::Url)?;
     for (name, _) in url.query_pairs() {
         if !POSTGRES_PARAMETERS.contains(&name.as_ref()) {
-            return Err(format!(
-                "has the parameter {name}, which is not supported: known are {}",
-                POSTGRES_PARAMETERS.join(", ")
-            ));
+            return Err(EndpointError::PostgresParameter(name.into_owned()));
         }
     }
     // As in k3s: names without quotes are lower case.
@@ -185,17 +168,16 @@ fn postgres(rest: &str) -> Result<Url, String> {
     };
     let name = path.trim_start_matches('/');
     if !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')) {
-        return Err("names a database with other signs than letters, digits, - _ and .".to_owned());
+        return Err(EndpointError::DatabaseName);
     }
     url.set_path(&path);
     Ok(url)
 }
 
 /// Parses `[USER[:PASSWORD]@][NET[(ADDRESS)]]/DATABASE[?PARAMETERS]`, the form of Go's driver.
-fn mysql(rest: &str) -> Result<Mysql, String> {
-    let form = "is not of the form mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE";
+fn mysql(rest: &str) -> Result<Mysql, EndpointError> {
     // The password may contain a slash; database names do not.
-    let (before, after) = rest.rsplit_once('/').ok_or(form)?;
+    let (before, after) = rest.rsplit_once('/').ok_or(EndpointError::MysqlForm)?;
     let (name, parameters) = after.split_once('?').unwrap_or((after, ""));
     let (user, address) = before.rsplit_once('@').unwrap_or(("", before));
     let (user, password) = match user.split_once(':') {
@@ -203,7 +185,7 @@ fn mysql(rest: &str) -> Result<Mysql, String> {
         None => (user, None),
     };
     let (net, at) = match address.split_once('(') {
-        Some((net, at)) => (net, at.strip_suffix(')').ok_or(form)?),
+        Some((net, at)) => (net, at.strip_suffix(')').ok_or(EndpointError::MysqlForm)?),
         None => (address, ""),
     };
     let address = match (net, at) {
@@ -211,17 +193,17 @@ fn mysql(rest: &str) -> Result<Mysql, String> {
         ("tcp", at) => match at.rsplit_once(':') {
             // IPv6 addresses are in brackets.
             Some((host, port)) if !port.contains(']') => {
-                let port = port.parse().map_err(|_| format!("{port} is no port"))?;
+                let port = port.parse().map_err(|_| EndpointError::Port(port.to_owned()))?;
                 MysqlAddress::Tcp(host.to_owned(), port)
             }
             _ => MysqlAddress::Tcp(at.to_owned(), 3306),
         },
         ("unix", at) if at.starts_with('/') => MysqlAddress::Unix(PathBuf::from(at)),
-        _ => return Err(form.to_owned()),
+        _ => return Err(EndpointError::MysqlForm),
     };
     let name = if name.is_empty() { DATABASE } else { name };
     if !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')) {
-        return Err("names a database with other signs than letters, digits, - _ and .".to_owned());
+        return Err(EndpointError::DatabaseName);
     }
     let mut tls = None;
     for parameter in parameters.split('&').filter(|p| !p.is_empty()) {
@@ -230,12 +212,7 @@ fn mysql(rest: &str) -> Result<Mysql, String> {
             "tls=preferred" => MysqlTls::Preferred,
             "tls=skip-verify" => MysqlTls::Unverified,
             "tls=true" => MysqlTls::Verified,
-            other => {
-                return Err(format!(
-                    "has the parameter {other}, which is not supported: known is tls, as false, \
-                     preferred, skip-verify or true"
-                ));
-            }
+            other => return Err(EndpointError::MysqlParameter(other.to_owned())),
         });
     }
     let user = if user.is_empty() { "root" } else { user }.to_owned();
@@ -247,7 +224,7 @@ mod tests {
     use super::*;
 
     fn redacted(text: &str) -> Result<String, String> {
-        let endpoint = Endpoint::parse(text, DatastoreTls::default())?;
+        let endpoint = Endpoint::parse(text, DatastoreTls::default()).map_err(|e| e.to_string())?;
         assert!(!format!("{endpoint:?} {endpoint}").contains("secret"), "{endpoint}");
         Ok(endpoint.to_string())
     }
@@ -294,9 +271,10 @@ mod tests {
             assert!(refused.contains(why) && !refused.contains("secret"), "{text}: {refused}");
         }
         let tls = DatastoreTls { ca: Some("/ca".into()), ..DatastoreTls::default() };
-        assert!(Endpoint::parse("/x", tls.clone()).unwrap_err().contains("is a file"));
-        assert!(Endpoint::parse("http://h:1", tls).unwrap_err().contains("is an http:// URL"));
+        let refusal = |text: &str, tls| Endpoint::parse(text, tls).unwrap_err().to_string();
+        assert!(refusal("/x", tls.clone()).contains("is a file"));
+        assert!(refusal("http://h:1", tls).contains("is an http:// URL"));
         let tls = DatastoreTls { key: Some("/key".into()), ..DatastoreTls::default() };
-        assert!(Endpoint::parse("postgres://h", tls).unwrap_err().contains("together"));
+        assert!(refusal("postgres://h", tls).contains("together"));
     }
 }

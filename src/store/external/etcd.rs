@@ -27,4 +27,5 @@ mod open;
 mod snapshot;
 
 pub(crate) use endpoints::Endpoints;
+pub use endpoints::EndpointsError;
 pub(crate) use open::{Unusable, open, snapshot};

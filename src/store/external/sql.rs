@@ -6,7 +6,7 @@
 //! table. A database of k3s opens unchanged, and k3s can open it again afterwards.
 //!
 //! ```text
-//! kine                    kine's table; compact_rev_key holds the compacted revision, gap-N are fillers
+//! kine                    kine's table; compact_rev_key is the compacted revision, gap-N fillers
 //! kube_lite_lease         leases and their seconds; kine stores only seconds
 //! kube_lite_attachment    attachments of rows to leases
 //! ```

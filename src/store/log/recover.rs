@@ -119,50 +119,19 @@ pub(crate) fn recover_expecting(
         known.check_new("the store directory holds no log")?;
         return create(disk, expected.unwrap_or_else(ClusterId::random), identity);
     }
-    let mut files: VecDeque<SegmentFile> = VecDeque::new();
-    let mut remove_first = Vec::new();
-    for sequence in sequences {
-        let found = find_segment(disk, sequence)?;
-        if found.unused
-            && record::read_file_header(&found.name(), LOG_MAGIC, &found.header)
-                .is_err_and(|e| is_damage(&e))
-        {
-            // The process ended while it created the file: it was never used.
-            remove_first.push(found.name());
-            continue;
-        }
-        if files.back().is_some_and(|before| before.sequence + 1 != sequence) {
-            // Segments removed after a checkpoint can reappear after a power loss. The replay
-            // detects missing entries.
-            remove_first.extend(files.drain(..).map(|file| file.name()));
-        }
-        files.push_back(found);
-    }
+    let Segments { files, mut unused } = find_segments(disk, sequences)?;
     let mut tail = Tail::default();
     replay_all(disk, &files, &mut expected, &mut replay, &mut tail, known)?;
-    if replay.meta.node == 0 {
-        // The first record of a log identifies its owner and is durable before anything else:
-        // without it there is no log.
-        let name = numbered(&names, "log-").last().copied().map_or_else(String::new, segment_name);
-        if let Some(newest) = &checkpoint {
-            let file = format!("content of {name} after {}", newest.name());
-            return Err(OpenError::Missing { file });
-        }
-        known.check_new(format!("{name} holds no record"))?;
-    } else {
-        known.check_member(replay.meta.node)?;
-    }
+    check_owner(&names, &replay, checkpoint.as_ref(), known)?;
     // From here on the directory is changed.
-    remove_first.extend(
+    unused.extend(
         numbered(&names, "checkpoint-")
             .into_iter()
             .filter(|index| checkpoint.as_ref().is_none_or(|newest| *index < newest.index))
             .map(checkpoint::checkpoint_name)
             .chain(names.iter().filter(|name| name.ends_with(".tmp")).cloned()),
     );
-    remove_first
-        .iter()
-        .try_for_each(|name| disk.remove(name).map_err(OpenError::io("remove", name)))?;
+    unused.iter().try_for_each(|name| disk.remove(name).map_err(OpenError::io("remove", name)))?;
     let Some(cluster) = expected.filter(|_| !files.is_empty()) else {
         return create(disk, expected.unwrap_or_else(ClusterId::random), identity);
     };
@@ -188,6 +157,58 @@ pub(crate) fn recover_expecting(
         log_bytes: replay.log_bytes,
         checkpoint: checkpoint.map(|newest| (newest.applied, newest.bytes)),
     })
+}
+
+/// The segments of a log.
+#[derive(Default)]
+struct Segments {
+    /// Consecutive segments, oldest first.
+    files: VecDeque<SegmentFile>,
+    /// Names of files to remove.
+    unused: Vec<String>,
+}
+
+/// Finds the consecutive segments of the log.
+fn find_segments(disk: &Arc<dyn Disk>, sequences: Vec<u64>) -> Result<Segments, OpenError> {
+    let Segments { mut files, mut unused } = Segments::default();
+    for sequence in sequences {
+        let found = find_segment(disk, sequence)?;
+        if found.unused
+            && record::read_file_header(&found.name(), LOG_MAGIC, &found.header)
+                .is_err_and(|e| is_damage(&e))
+        {
+            // The process ended while it created the file: it was never used.
+            unused.push(found.name());
+            continue;
+        }
+        if files.back().is_some_and(|before| before.sequence + 1 != sequence) {
+            // Segments removed after a checkpoint can reappear after a power loss. The replay
+            // detects missing entries.
+            unused.extend(files.drain(..).map(|file| file.name()));
+        }
+        files.push_back(found);
+    }
+    Ok(Segments { files, unused })
+}
+
+/// Checks that the log has an owner, and that it is the expected one.
+fn check_owner(
+    names: &[String],
+    replay: &Replay,
+    checkpoint: Option<&Newest>,
+    known: &ExpectedStore,
+) -> Result<(), OpenError> {
+    if replay.meta.node != 0 {
+        return known.check_member(replay.meta.node);
+    }
+    // The first record of a log identifies its owner and is durable before anything else: without
+    // it there is no log.
+    let name = numbered(names, "log-").last().copied().map_or_else(String::new, segment_name);
+    if let Some(newest) = checkpoint {
+        let file = format!("content of {name} after {}", newest.name());
+        return Err(OpenError::Missing { file });
+    }
+    known.check_new(format!("{name} holds no record"))
 }
 
 fn is_damage(error: &OpenError) -> bool {

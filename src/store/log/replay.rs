@@ -9,6 +9,16 @@ use super::{Applied, Batch, Entry, OpenError, Payload, StoredMembership, behind,
 use crate::encoding::{Malformed, Reader};
 use crate::mvcc::State;
 
+/// A record that would truncate committed entries.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the record truncates the log at entry {next}, but the entries before {applied} are committed"
+)]
+pub(super) struct TruncatesCommitted {
+    next: u64,
+    applied: u64,
+}
+
 /// The state during the replay of the log.
 #[derive(Default)]
 pub(super) struct Replay {
@@ -87,10 +97,10 @@ impl Replay {
             }
             Kind::Truncate => {
                 let next = Reader::new(record.payload).u64().map_err(corrupt)?;
-                self.truncate(next).map_err(|what| OpenError::Corrupt {
+                self.truncate(next).map_err(|error| OpenError::Corrupt {
                     file: segment_name(sequence),
                     offset: record.offset as u64,
-                    what,
+                    what: error.to_string(),
                 })
             }
             Kind::Commands | Kind::Blank | Kind::Members => {
@@ -103,13 +113,10 @@ impl Replay {
 
     /// Truncates the log from `next` on. If the checkpoint contains some of these indexes, it
     /// contains the entries that replaced them; they follow in the log and are skipped.
-    pub(super) fn truncate(&mut self, next: u64) -> Result<(), String> {
+    pub(super) fn truncate(&mut self, next: u64) -> Result<(), TruncatesCommitted> {
         let applied = behind(self.applied.id.as_ref());
         if next < applied && applied > self.checkpoint {
-            return Err(format!(
-                "the record truncates the log at entry {next}, but the entries before {applied} \
-                 are committed"
-            ));
+            return Err(TruncatesCommitted { next, applied });
         }
         self.view.recent.truncate(next);
         self.view.marks.truncate(next);

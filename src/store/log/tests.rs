@@ -120,8 +120,50 @@ fn run_checkpoint(node: &Node) {
 struct Expected {
     /// Newest revision acknowledged as synced.
     synced: i64,
-    /// Newest revision anybody was told.
+    /// Newest acknowledged revision.
     seen: i64,
+}
+
+/// Key and value of a put, or key alone of a deletion, by revision.
+type Effects = BTreeMap<i64, (String, Option<String>)>;
+
+/// Submits a random batch and records what was acknowledged.
+fn write_batch(
+    node: &Node,
+    rng: &mut Rng,
+    expected: &mut Expected,
+    by_revision: &mut Effects,
+    seed: u64,
+) {
+    let mut batch = Vec::new();
+    let mut effects = Vec::new();
+    for _ in 0..=rng.below(5) {
+        let key = format!("k{}", rng.below(12));
+        let number = rng.next();
+        let value = format!("{number}-{}", "x".repeat(usize::try_from(rng.below(1500)).unwrap()));
+        let durability = if rng.chance(30) { Durability::Lazy } else { Durability::Synced };
+        let (command, effect) = if rng.chance(20) {
+            (delete(&key), (key, None))
+        } else {
+            (put(&key, &value), (key, Some(value)))
+        };
+        batch.push((command, durability));
+        effects.push((durability, effect));
+    }
+    let mut last = node.shared.state.read().revision();
+    for (outcome, (durability, effect)) in node.submit_all(batch).into_iter().zip(effects) {
+        let Ok(outcome) = outcome else { continue };
+        let revision = revision(&outcome);
+        if revision > last {
+            assert!(revision > expected.seen, "seed {seed}: revision {revision} was used before");
+            by_revision.insert(revision, effect);
+            expected.seen = revision;
+        }
+        last = revision;
+        if durability == Durability::Synced {
+            expected.synced = expected.synced.max(revision);
+        }
+    }
 }
 
 fn simulate(seed: u64) {
@@ -136,48 +178,8 @@ fn simulate(seed: u64) {
         let opened = open(&disk);
         if let Ok(node) = opened {
             check(&node, &mut expected, &mut by_revision, seed, round);
-            let mut left = 60;
-            while left > 0 {
-                left -= 1;
-                let mut batch = Vec::new();
-                let mut effects = Vec::new();
-                for _ in 0..=rng.below(5) {
-                    let key = format!("k{}", rng.below(12));
-                    let value = format!(
-                        "{}-{}",
-                        rng.next(),
-                        "x".repeat(usize::try_from(rng.below(1500)).unwrap())
-                    );
-                    let durability =
-                        if rng.chance(30) { Durability::Lazy } else { Durability::Synced };
-                    let (command, effect) = if rng.chance(20) {
-                        (delete(&key), (key, None))
-                    } else {
-                        (put(&key, &value), (key, Some(value)))
-                    };
-                    batch.push((command, durability));
-                    effects.push((durability, effect));
-                }
-                let mut last = node.shared.state.read().revision();
-                for (outcome, (durability, effect)) in
-                    node.submit_all(batch).into_iter().zip(effects)
-                {
-                    if let Ok(outcome) = outcome {
-                        let revision = revision(&outcome);
-                        if revision > last {
-                            assert!(
-                                revision > expected.seen,
-                                "seed {seed}: revision {revision} was used before"
-                            );
-                            by_revision.insert(revision, effect);
-                            expected.seen = revision;
-                        }
-                        last = revision;
-                        if durability == Durability::Synced {
-                            expected.synced = expected.synced.max(revision);
-                        }
-                    }
-                }
+            for _ in 0..60 {
+                write_batch(&node, &mut rng, &mut expected, &mut by_revision, seed);
                 if node.engine.stopped().is_some() {
                     break;
                 }

@@ -311,45 +311,18 @@ impl Writer {
                 self.waiting.push(PendingReply::Done(done));
             }
             Job::Truncate(next, done) => {
-                if !self.write_out()? {
+                if !self.truncate(next)? {
                     return Ok(Some(Job::Truncate(next, done)));
                 }
-                self.log.stage(Kind::Truncate, |out| crate::encoding::Put::put_u64(out, next));
-                if self.write(true)?.is_none() {
-                    self.log.unstage();
-                    return Ok(Some(Job::Truncate(next, done)));
-                }
-                self.log.meta.next = next;
-                {
-                    let mut view = self.entries.0.lock();
-                    view.written = view.written.min(next);
-                    view.marks.truncate(next);
-                }
-                self.publish();
                 PendingReply::Done(done).complete(Ok(()));
             }
             Job::Purge(next, done) => {
-                self.log.meta.next = self.log.meta.next.max(next);
-                let purged = self.log.purge(next);
-                if let Ok(sequence) = &purged {
-                    self.entries.0.lock().marks.purge(*sequence);
-                }
-                if let Err(error) = purged {
-                    tracing::warn!(%error, "cannot remove old segments of the store's log, \
-                        retrying at the next checkpoint");
-                }
-                self.publish();
+                self.purge(next);
                 PendingReply::Done(done).complete(Ok(()));
             }
             Job::Room(bytes, done) => {
-                let made = match (self.flush()?, self.full()) {
-                    (false, Some(full)) => Err(StoreError::NoSpace(full)),
-                    _ => self.log.prepare(bytes).map_err(|error| match error {
-                        WriteError::NoSpace(text) => StoreError::NoSpace(text),
-                        WriteError::Fatal(text) => StoreError::Stopped(text),
-                    }),
-                };
-                self.publish();
+                let was_flushed = self.flush()?;
+                let made = self.prepare_room(bytes, was_flushed);
                 // The receiver may be gone.
                 drop(done.send(made.clone()));
                 if let Err(error @ StoreError::Stopped(_)) = made {
@@ -372,6 +345,52 @@ impl Writer {
             }
         }
         Ok(None)
+    }
+
+    /// Truncates the log from `next` on; returns whether there was space for the record.
+    fn truncate(&mut self, next: u64) -> Result<bool, StoreError> {
+        if !self.write_out()? {
+            return Ok(false);
+        }
+        self.log.stage(Kind::Truncate, |out| crate::encoding::Put::put_u64(out, next));
+        if self.write(true)?.is_none() {
+            self.log.unstage();
+            return Ok(false);
+        }
+        self.log.meta.next = next;
+        {
+            let mut view = self.entries.0.lock();
+            view.written = view.written.min(next);
+            view.marks.truncate(next);
+        }
+        self.publish();
+        Ok(true)
+    }
+
+    /// Removes segments whose entries are all before `next`.
+    fn purge(&mut self, next: u64) {
+        self.log.meta.next = self.log.meta.next.max(next);
+        match self.log.purge(next) {
+            Ok(sequence) => self.entries.0.lock().marks.purge(sequence),
+            Err(error) => {
+                tracing::warn!(%error, "cannot remove old segments of the store's log, retrying \
+                    at the next checkpoint");
+            }
+        }
+        self.publish();
+    }
+
+    /// Prepares `bytes` of space; `was_flushed` tells whether all staged requests were written.
+    fn prepare_room(&mut self, bytes: u64, was_flushed: bool) -> Result<(), StoreError> {
+        let prepared = match (was_flushed, self.full()) {
+            (false, Some(full)) => Err(StoreError::NoSpace(full)),
+            _ => self.log.prepare(bytes).map_err(|error| match error {
+                WriteError::NoSpace(text) => StoreError::NoSpace(text),
+                WriteError::Fatal(text) => StoreError::Stopped(text),
+            }),
+        };
+        self.publish();
+        prepared
     }
 
     fn committed(&self) -> u64 {

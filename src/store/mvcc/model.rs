@@ -143,7 +143,7 @@ fn changes(
     let changed = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
     let prev = |key: &Vec<u8>| {
         let created = after.get(key).map(|kv| (kv.create_revision, kv.mod_revision));
-        // Deleted and made anew in one revision: a creation.
+        // Deleted and created again in one revision: a creation.
         before.get(key).filter(|_| created.is_none_or(|(made, at)| made != at)).cloned()
     };
     changed.map(|key| (key.clone(), !after.contains_key(key), prev(key))).collect()

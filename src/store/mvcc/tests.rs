@@ -172,9 +172,8 @@ fn nested_comparisons_see_the_state_before_the_transaction() {
     };
     let inner = Txn { compare: vec![absent], success: vec![put("b", "inner")], ..Txn::default() };
     let response = apply(&mut state, &txn(vec![put("a", "1"), Op::Txn(inner)])).unwrap();
-    assert!(
-        matches!(&response.responses[1], OpResponse::Txn(t) if t.succeeded && t.revision == Revision(2))
-    );
+    assert!(matches!(&response.responses[1],
+            OpResponse::Txn(t) if t.succeeded && t.revision == Revision(2)));
     assert_eq!(
         values(&state, all(), 2).unwrap(),
         [("a".into(), "1".into()), ("b".into(), "inner".into())]
@@ -322,7 +321,7 @@ fn lost_revisions_are_never_used_again_and_answer_compacted() {
         values(&state, all(), 4),
         Err(StoreError::Compacted { requested: 4, oldest: 100 })
     ));
-    assert_eq!(state.events(4, &all(), 10).unwrap().0.len(), 1, "whoever saw 3 missed nothing");
+    assert_eq!(state.events(4, &all(), 10).unwrap().0.len(), 1, "a watcher at 3 missed nothing");
     for lost in [5, 100] {
         assert!(
             matches!(state.events(lost, &all(), 10), Err(StoreError::Compacted { .. })),

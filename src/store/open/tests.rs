@@ -160,7 +160,7 @@ fn first_format() -> tempfile::TempDir {
     dir
 }
 
-/// A transport on which nobody is reached.
+/// A transport that reaches no member.
 #[derive(Debug)]
 struct Nowhere;
 

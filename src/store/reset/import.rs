@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{BUMP, COMPLETE, FOLDER, MOVED, Reset, ResetError, finish, store_files, write};
+use super::{
+    BUMP, COMPLETE, CheckError, FOLDER, MOVED, Reset, ResetError, finish, store_files, write,
+};
 use crate::contract::ClusterId;
 use crate::external::endpoint::Endpoint;
 use crate::external::open::read_external;
@@ -61,7 +63,7 @@ pub fn store_id(dir: &Path) -> std::io::Result<Option<ClusterId>> {
 pub async fn migrate(
     endpoint: &Endpoint,
     dir: &Path,
-    look: &mut (dyn FnMut(&Bytes, &Bytes) -> Result<(), String> + Send),
+    look: &mut (dyn FnMut(&Bytes, &Bytes) -> Result<(), CheckError> + Send),
 ) -> Result<Reset, ResetError> {
     let state = read_external(endpoint).await.map_err(ResetError::Datastore)?;
     import(dir, state, look)
@@ -70,7 +72,7 @@ pub async fn migrate(
 fn import(
     dir: &Path,
     mut state: State,
-    look: &mut (dyn FnMut(&Bytes, &Bytes) -> Result<(), String> + Send),
+    look: &mut (dyn FnMut(&Bytes, &Bytes) -> Result<(), CheckError> + Send),
 ) -> Result<Reset, ResetError> {
     let failed = |source| ResetError::Io { dir: dir.to_owned(), source };
     base::fs::create_dir(dir, 0o700).map_err(failed)?;

@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::bolt::Fault;
+use crate::encoding::Malformed;
 
 /// Errors of a snapshot; the caller adds the name of the file.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,35 @@ pub enum SnapshotError {
     Checksum,
 }
 
+/// Why a record of a snapshot is invalid.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordError {
+    /// A lease cannot be decoded.
+    #[error("invalid lease: {0}")]
+    Lease(#[source] Malformed),
+    /// Key or time to live of a lease are invalid.
+    #[error("invalid key or time to live of a lease")]
+    LeaseKey,
+    /// The storage version is not text.
+    #[error("the storage version is not UTF-8")]
+    StorageVersion,
+    /// The compacted revision is invalid.
+    #[error("invalid compacted revision")]
+    CompactedRevision,
+    /// The key of a change is invalid.
+    #[error("invalid key of a change")]
+    ChangeKey,
+    /// A change cannot be decoded.
+    #[error("invalid change: {0}")]
+    Change(#[source] Malformed),
+    /// A change has no key.
+    #[error("a change has no key")]
+    NoKey,
+    /// The revisions of a change contradict each other.
+    #[error("a change has another revision in its value than in its key, or no version")]
+    Revision,
+}
+
 impl From<Fault> for SnapshotError {
     fn from(fault: Fault) -> Self {
         match fault {
@@ -38,7 +68,7 @@ impl From<Fault> for SnapshotError {
             },
             Fault::Io(error) => Self::Io(error),
             Fault::Foreign(what) => Self::Foreign(what),
-            Fault::Damaged(offset, what) => Self::Damaged { offset, what },
+            Fault::Damaged(offset, damage) => Self::Damaged { offset, what: damage.to_string() },
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 
 use bytes::Bytes;
 
+use super::error::RecordError;
 use super::records::{KeyValue, decode_lease, read_change_key};
 use super::{BLOCK, SUM, SnapshotError, buckets, meta};
 use crate::bolt::{Bucket, Database, Source};
@@ -148,9 +149,9 @@ fn read<S: Source + ?Sized>(
     database.each(about, &mut |key, value| read_meta(&mut info, key, value))?;
     if let Some(leases) = leases {
         database.each(leases, &mut |key, value| {
-            let (id, ttl) = decode_lease(value).map_err(|e| format!("invalid lease: {e}"))?;
+            let (id, ttl) = decode_lease(value).map_err(RecordError::Lease)?;
             if id == 0 || key != id.to_be_bytes() || !(0..=MAX_TTL).contains(&ttl) {
-                return Err("invalid key or time to live of a lease".to_owned());
+                return Err(RecordError::LeaseKey);
             }
             info.leases += 1;
             tell(Item::Lease(id, ttl.max(MIN_TTL)));
@@ -160,20 +161,20 @@ fn read<S: Source + ?Sized>(
     if let Some(auth) = auth {
         database.each(auth, &mut |key, value| {
             info.auth |= key == b"authEnabled" && value == [1];
-            Ok(())
+            Ok::<(), RecordError>(())
         })?;
     }
     database.each(keys, &mut |key, value| read_change(&mut info, key, value, tell))?;
     Ok(info)
 }
 
-fn read_meta(info: &mut SnapshotInfo, key: &[u8], value: &[u8]) -> Result<(), String> {
+fn read_meta(info: &mut SnapshotInfo, key: &[u8], value: &[u8]) -> Result<(), RecordError> {
     if key == meta::STORAGE_VERSION {
         let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= TEXT_MAX);
-        info.storage_version = Some(text.ok_or("the storage version is not UTF-8")?.to_owned());
+        info.storage_version = Some(text.ok_or(RecordError::StorageVersion)?.to_owned());
     }
     if key == meta::SCHEDULED || key == meta::FINISHED {
-        let (revision, ..) = read_change_key(value).ok_or("invalid compacted revision")?;
+        let (revision, ..) = read_change_key(value).ok_or(RecordError::CompactedRevision)?;
         info.compacted = info.compacted.max(revision);
         info.revision = info.revision.max(revision);
     }
@@ -185,17 +186,17 @@ fn read_change(
     key: &[u8],
     value: &[u8],
     tell: &mut dyn FnMut(Item<'_>),
-) -> Result<(), String> {
-    let (revision, sub, deletion) = read_change_key(key).ok_or("invalid key of a change")?;
+) -> Result<(), RecordError> {
+    let (revision, sub, deletion) = read_change_key(key).ok_or(RecordError::ChangeKey)?;
     info.revision = info.revision.max(revision);
     info.changes += 1;
-    let kv = KeyValue::decode(value).map_err(|e| format!("invalid change: {e}"))?;
+    let kv = KeyValue::decode(value).map_err(RecordError::Change)?;
     if kv.key.is_empty() {
         // Only the revision counts: `etcdutl snapshot restore --bump-revision` adds such a record
         // after all others.
         return match value {
             [] => Ok(()),
-            _ => Err("a change has no key".to_owned()),
+            _ => Err(RecordError::NoKey),
         };
     }
     if deletion {
@@ -203,9 +204,7 @@ fn read_change(
         return Ok(());
     }
     if kv.modified != revision || !(1..=revision).contains(&kv.created) || kv.version < 1 {
-        return Err(
-            "a change has another revision in its value than in its key, or no version".to_owned()
-        );
+        return Err(RecordError::Revision);
     }
     tell(Item::Put(kv, sub));
     Ok(())

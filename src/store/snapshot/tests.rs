@@ -1,4 +1,4 @@
-//! What is saved is read again, and what is restored begins anew.
+//! Snapshots round-trip, and a restored snapshot starts a new cluster.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -223,7 +223,7 @@ async fn a_reset_store_has_its_data_a_new_cluster_and_a_revision_that_nobody_has
     .await;
     // Again after a start, and from the snapshot.
     let file = File::open(&snapshot).unwrap();
-    let unwanted = reset(dir.path(), Some((&file, &snapshot)), &mut |_, _| Err("no".to_owned()));
+    let unwanted = reset(dir.path(), Some((&file, &snapshot)), &mut |_, _| Err("no".into()));
     assert_eq!(unwanted.unwrap_err().to_string(), "no");
     let other = reset(dir.path(), Some((&file, &snapshot)), &mut |_, _| Ok(())).unwrap();
     assert!(other.cluster != own.cluster && other.snapshot.is_some() && other.old != own.old);

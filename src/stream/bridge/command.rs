@@ -1,5 +1,5 @@
-//! Exec and attach: channels of a WebSocket client to streams of a SPDY server, half-closed input
-//! and final Status included.
+//! Exec and attach: translates channels of a WebSocket client to streams of a SPDY server,
+//! including half-closed input and the final Status.
 
 use bytes::Bytes;
 
@@ -8,10 +8,10 @@ use crate::spdy::{Connection, Headers, SessionError, Stream};
 use crate::websocket::{self, Channel, Input, Receiver, Sender};
 use base::io::Io;
 
-/// Bytes of the final Status that are passed on.
+/// Maximum size of the final Status in bytes.
 const STATUS_BYTES_MAX: usize = 64 * 1024;
 
-/// The streams of one command, opened in the order in which upstream's clients do.
+/// The streams of one command, opened in the order of upstream's clients.
 struct Opened {
     error: Stream,
     stdin: Option<Stream>,
@@ -37,7 +37,7 @@ impl Opened {
     }
 }
 
-/// Runs the session to its end.
+/// Runs the session until it ends.
 pub(super) async fn run(client: impl Io, connection: &Connection, streams: Streams) {
     let (mut sender, receiver) = websocket::server(client).await;
     let first = if streams.stdout {
@@ -47,7 +47,7 @@ pub(super) async fn run(client: impl Io, connection: &Connection, streams: Strea
     } else {
         Channel::Error
     };
-    // An empty message tells the client that the connection stands.
+    // An empty message tells the client that the connection is established.
     if sender.channel(first, &[]).await.is_err() {
         return;
     }
@@ -65,14 +65,14 @@ pub(super) async fn run(client: impl Io, connection: &Connection, streams: Strea
     sender.close().await;
 }
 
-/// Output while there is any, then the Status.
+/// Copies output until it ends, then sends the Status.
 async fn down<T: Io>(
     sender: &mut Sender<T>,
     mut error: Stream,
     mut stdout: Option<Stream>,
     mut stderr: Option<Stream>,
 ) {
-    // A stream that nobody reads would hold up the others.
+    // An unread stream would block the others.
     let mut status = Vec::new();
     let mut status_open = true;
     while stdout.is_some() || stderr.is_some() || status_open {
@@ -111,8 +111,8 @@ async fn next(stream: &mut Option<Stream>) -> Option<Bytes> {
     }
 }
 
-/// Input until the client is gone. A command that takes no more loses the rest; its last words are
-/// still on their way.
+/// Copies input until the client closes. If the command stops reading, the rest is dropped; its
+/// output is still being sent.
 async fn up<T: Io>(
     mut receiver: Receiver<T>,
     mut stdin: Option<Stream>,

@@ -1,4 +1,4 @@
-//! A WebSocket client, the bridge, and a runtime that speaks SPDY, in one process.
+//! A WebSocket client, the bridge, and a runtime with SPDY, in one process.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const EXIT_3: &str = r#"{"metadata":{},"status":"Failure","message":"command ter
 
 type Answer = Result<Response<Body>, std::convert::Infallible>;
 
-/// Serves HTTP/1.1 with upgrades on one end of a pipe; the other end.
+/// Serves HTTP/1.1 with upgrades on one end of a pipe; returns the other end.
 fn http<F>(tasks: &Tasks, answer: impl Fn(Request<Incoming>) -> F + Send + 'static) -> BoxIo
 where
     F: Future<Output = Answer> + Send + 'static,
@@ -35,7 +35,7 @@ where
     Box::new(ours)
 }
 
-/// A runtime: agrees to SPDY, then runs `behave` with the connection.
+/// A runtime that accepts SPDY, then runs `behave` with the connection.
 struct Runtime<B>(Tasks, B);
 
 #[async_trait]
@@ -70,7 +70,7 @@ where
     }
 }
 
-/// The first stream of each kind asked for.
+/// Accepts the first stream of each requested kind.
 async fn streams(connection: &mut Connection, count: usize) -> Vec<(String, Stream)> {
     let mut found = Vec::new();
     while found.len() < count {
@@ -80,7 +80,7 @@ async fn streams(connection: &mut Connection, count: usize) -> Vec<(String, Stre
     found
 }
 
-/// Asks for a session through the bridge; the client's side of the WebSocket.
+/// Opens a session through the bridge; returns the client's side of the WebSocket.
 async fn connect<B, F>(
     session: Session,
     protocol: &'static str,
@@ -121,7 +121,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn a_command_gets_its_input_with_its_end_and_gives_output_and_exit_code() {
+async fn a_command_receives_input_and_its_end_and_returns_output_and_exit_code() {
     let all = Streams { stdin: true, stdout: true, stderr: true, tty: false };
     let runtime = |mut connection: Connection| async move {
         let mut found = streams(&mut connection, 4).await;
@@ -159,7 +159,7 @@ async fn a_command_gets_its_input_with_its_end_and_gives_output_and_exit_code() 
 }
 
 #[tokio::test]
-async fn a_terminal_is_resized_and_has_no_stderr() {
+async fn a_terminal_is_resizable_and_has_no_stderr() {
     let tty = Streams { stdin: false, stdout: true, stderr: true, tty: true };
     let runtime = |mut connection: Connection| async move {
         let mut found = streams(&mut connection, 3).await;
@@ -176,12 +176,12 @@ async fn a_terminal_is_resized_and_has_no_stderr() {
     }
     assert_eq!(said[0], "\u{1}");
     assert_eq!(said[1], "\u{1}{\"Width\":80}");
-    // The runtime hung up without a result: that is said instead of being silent.
+    // The runtime closed without a result: the client receives an error.
     assert!(said[2].contains("ended the connection without a result"), "{said:?}");
 }
 
 #[tokio::test]
-async fn port_forward_carries_spdy_inside_websocket() {
+async fn port_forward_tunnels_spdy_inside_websocket() {
     let runtime = |mut connection: Connection| async move {
         let mut stream = connection.accept().await.unwrap();
         assert_eq!(stream.headers.get("port"), Some("80"));
@@ -191,7 +191,7 @@ async fn port_forward_carries_spdy_inside_websocket() {
         while stream.read().await.is_some() {}
     };
     let client = within(connect(Session::PortForward, websocket::TUNNEL, runtime)).await;
-    // The client's side of the tunnel, as a pipe that a SPDY client speaks into.
+    // The client's side of the tunnel, as a pipe for a SPDY client.
     let (ours, theirs) = tokio::io::duplex(1024);
     let tasks = Tasks::new(Shutdown::new());
     let (mut sink, mut source) = client.split();

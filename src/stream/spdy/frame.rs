@@ -1,19 +1,19 @@
-//! Frames of SPDY/3.1: eight bytes of head, then what the kind says (section 2.2).
+//! Frames of SPDY/3.1: a head of eight bytes, then a payload by kind (section 2.2).
 
 use bytes::Bytes;
 
 use super::headers::{Deflater, Headers, Inflater};
 
-/// Bytes of a control frame's payload that are accepted.
+/// Maximum size of a control frame's payload in bytes.
 pub(super) const CONTROL_BYTES_MAX: usize = 64 * 1024;
-/// Settings in one frame that are accepted.
+/// Maximum number of settings in one frame.
 const SETTINGS_MAX: usize = 64;
 const VERSION: u16 = 3;
 const CONTROL: u8 = 0x80;
-/// The sender is done with the stream.
+/// The sender has finished the stream.
 pub(super) const FLAG_FIN: u8 = 0x01;
 
-/// What cannot be read; the connection is of no use afterwards.
+/// Errors of decoding; the connection cannot be used afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Version other than 3.
@@ -22,7 +22,7 @@ pub enum FrameError {
     /// Larger than accepted.
     #[error("a control frame of {0} bytes is larger than accepted")]
     TooLarge(usize),
-    /// Shorter than its kind needs, or with a zero stream id.
+    /// Shorter than its kind requires, or with a zero stream id.
     #[error("a control frame of kind {0} is malformed")]
     Malformed(u16),
     /// Compressed headers that are damaged or too large.
@@ -30,7 +30,7 @@ pub enum FrameError {
     Headers,
 }
 
-/// The first eight bytes.
+/// The first eight bytes of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Head {
     /// Bytes of a stream follow.
@@ -82,7 +82,7 @@ pub enum Frame {
     Data {
         /// Stream.
         id: u32,
-        /// The last of this direction.
+        /// Whether these are the last of this direction.
         fin: bool,
         /// At most 2^24 - 1 bytes.
         bytes: Bytes,
@@ -91,7 +91,7 @@ pub enum Frame {
     SynStream {
         /// Stream: odd from the client, even from the server, rising.
         id: u32,
-        /// Nothing will be sent.
+        /// Whether the sender will send nothing.
         fin: bool,
         /// Headers.
         headers: Headers,
@@ -100,12 +100,12 @@ pub enum Frame {
     SynReply {
         /// Stream.
         id: u32,
-        /// Nothing will be sent.
+        /// Whether the sender will send nothing.
         fin: bool,
         /// Headers.
         headers: Headers,
     },
-    /// Ends a stream at once.
+    /// Aborts a stream.
     Reset {
         /// Stream.
         id: u32,
@@ -114,11 +114,11 @@ pub enum Frame {
     },
     /// Parameters of the connection.
     Settings(Vec<(u32, u32)>),
-    /// To be answered with the same.
+    /// A ping, to be answered with the same id.
     Ping(u32),
     /// No more streams.
     GoAway {
-        /// The last stream that was taken.
+        /// The last accepted stream.
         last: u32,
         /// Reason; 0 is none.
         status: u32,
@@ -127,23 +127,23 @@ pub enum Frame {
     Headers {
         /// Stream.
         id: u32,
-        /// The last of this direction.
+        /// Whether these are the last of this direction.
         fin: bool,
         /// Headers.
         headers: Headers,
     },
-    /// The receiver took so many bytes.
+    /// The receiver has consumed this many bytes.
     WindowUpdate {
         /// Stream, 0 for the connection.
         id: u32,
         /// Bytes.
         delta: u32,
     },
-    /// A kind that SPDY/3.1 does not define; to be ignored.
+    /// A kind that SPDY/3.1 does not define; ignored.
     Unknown(u16),
 }
 
-/// Takes numbers off the front.
+/// Reads numbers from the front of a slice.
 struct Cursor<'a>(&'a [u8], u16);
 
 impl<'a> Cursor<'a> {
@@ -183,7 +183,7 @@ impl Frame {
         Ok(match kind {
             1 => {
                 let id = cursor.id()?;
-                // Associated stream, priority, slot: of no use here.
+                // Associated stream, priority and slot are not used here.
                 let _: [u8; 6] = cursor.take()?;
                 Self::SynStream { id, fin, headers: inflater.block(cursor.rest())? }
             }
@@ -217,10 +217,10 @@ impl Frame {
         })
     }
 
-    /// The frame as bytes; those of a data frame's content are left out, for they need no copy.
+    /// Encodes the frame, without the content of a data frame, which is not copied.
     ///
     /// # Errors
-    /// When the headers cannot be compressed, or something is too large.
+    /// When the headers cannot be compressed, or a part is too large.
     pub fn encode(&self, deflater: &mut Deflater) -> Result<Vec<u8>, FrameError> {
         let words =
             |numbers: &[u32]| -> Vec<u8> { numbers.iter().flat_map(|n| n.to_be_bytes()).collect() };
@@ -266,7 +266,7 @@ impl Frame {
     }
 }
 
-/// Three bytes of length.
+/// Encodes a length in three bytes.
 fn length(bytes: usize) -> Result<[u8; 3], FrameError> {
     match u32::try_from(bytes).map(u32::to_be_bytes) {
         Ok([0, a, b, c]) => Ok([a, b, c]),

@@ -7,12 +7,12 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 
 use super::frame::FrameError;
 
-/// Bytes of one block after decompression; Kubernetes sends some hundred.
+/// Maximum size of a block after decompression, in bytes; Kubernetes sends some hundred.
 const BLOCK_BYTES_MAX: usize = 64 * 1024;
-/// Pairs in one block.
+/// Maximum number of pairs in a block.
 const PAIRS_MAX: usize = 256;
 
-/// Words of the dictionary that stand with their length in front (SPDY/3, section 2.6.10.1).
+/// Words of the dictionary that are prefixed by their length (SPDY/3, section 2.6.10.1).
 const WORDS: &str = "options head post put delete trace accept accept-charset accept-encoding accept-language \
     accept-ranges age allow authorization cache-control connection content-base content-encoding content-language \
     content-length content-location content-md5 content-range content-type date etag expect expires from host if-match \
@@ -20,7 +20,7 @@ const WORDS: &str = "options head post put delete trace accept accept-charset ac
     proxy-authenticate proxy-authorization range referer retry-after server te trailer transfer-encoding upgrade \
     user-agent vary via warning www-authenticate method get status 200\u{a0}OK version HTTP/1.1 url public set-cookie \
     keep-alive origin";
-/// The rest of it.
+/// The rest of the dictionary.
 const TAIL: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505203 \
 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden404 Not \
 Found500 Internal Server Error501 Not Implemented503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept Oct Nov \
@@ -50,12 +50,12 @@ pub(super) fn dictionary() -> &'static [u8] {
 pub struct Headers(pub Vec<(String, String)>);
 
 impl Headers {
-    /// Of these pairs.
+    /// Creates headers of these pairs.
     pub fn of(pairs: &[(&str, &str)]) -> Self {
         Self(pairs.iter().map(|(k, v)| (k.to_ascii_lowercase(), (*v).to_owned())).collect())
     }
 
-    /// The first value of a name given in lower case.
+    /// The first value of a name in lower case.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(k, _)| k.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
     }
@@ -111,10 +111,10 @@ impl Default for Deflater {
 }
 
 impl Deflater {
-    /// One block.
+    /// Compresses one block.
     ///
     /// # Errors
-    /// When the library fails.
+    /// When compression fails.
     pub fn block(&mut self, headers: &Headers) -> Result<Vec<u8>, FrameError> {
         let zlib = self.0.as_mut().ok_or(FrameError::Headers)?;
         let input = headers.to_bytes();
@@ -125,7 +125,7 @@ impl Deflater {
             let rest = input.get(used..).unwrap_or_default();
             zlib.compress_vec(rest, &mut out, FlushCompress::Sync)
                 .map_err(|_| FrameError::Headers)?;
-            // With room to spare the flush is complete.
+            // With spare capacity the flush is complete.
             if out.len() < out.capacity() {
                 return Ok(out);
             }
@@ -147,10 +147,10 @@ impl Default for Inflater {
 }
 
 impl Inflater {
-    /// One block.
+    /// Decompresses one block.
     ///
     /// # Errors
-    /// When it is damaged or too large; the direction cannot be read any further then.
+    /// When the block is damaged or too large; no further block can be read then.
     pub fn block(&mut self, bytes: &[u8]) -> Result<Headers, FrameError> {
         let plain = self.inflate(bytes);
         self.failed |= plain.is_err();

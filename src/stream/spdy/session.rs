@@ -15,20 +15,20 @@ use super::frame::{FLAG_FIN, Frame, FrameError, Head};
 use super::headers::{Deflater, Headers, Inflater};
 use base::io::Io;
 
-/// Streams open at once on one connection.
+/// Maximum number of open streams of a connection.
 const STREAMS_MAX: usize = 256;
-/// Frames waiting to be written.
+/// Capacity of the queue of frames to write.
 const WRITES_MAX: usize = 8;
-/// Pieces of one stream that were read and nobody took yet.
+/// Capacity of a stream's queue of received pieces.
 const PIECES_MAX: usize = 4;
-/// Bytes in one piece, read or written.
+/// Maximum size of a piece in bytes, read or written.
 const PIECE_BYTES: usize = 16 * 1024;
-/// Opened streams that nobody accepted yet.
+/// Capacity of the queue of streams to accept.
 const ACCEPTS_MAX: usize = 16;
-/// Time for the other side to accept a stream (upstream's `DefaultStreamCreationTimeout`).
+/// Timeout of the peer's accept of a stream (upstream's `DefaultStreamCreationTimeout`).
 const OPEN_MAX: Duration = Duration::from_secs(30);
 
-/// Which side of the connection this is.
+/// The role of this side of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Opens streams with odd numbers.
@@ -40,37 +40,37 @@ pub enum Role {
 /// Why a session or stream ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// The connection broke.
+    /// The connection failed.
     #[error("the connection broke: {0}")]
     Io(#[from] std::io::Error),
-    /// The other side sent what is not SPDY/3.1.
+    /// The peer violated SPDY/3.1.
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// The connection or stream is closed.
     #[error("the stream is closed")]
     Closed,
-    /// The other side refused a stream.
+    /// The peer refused a stream.
     #[error("the stream was refused")]
     Refused,
-    /// The other side did not answer.
+    /// The peer did not answer.
     #[error("the stream was not accepted in time")]
     TimedOut,
 }
 
-/// What the reading task knows of one stream.
-struct Entry {
+/// The reading task's state of a stream.
+struct StreamState {
     pieces: Option<mpsc::Sender<Bytes>>,
     replied: Option<oneshot::Sender<bool>>,
 }
 
 #[derive(Default)]
 struct Table {
-    streams: Mutex<HashMap<u32, Entry>>,
-    /// Nothing will be read any more; set and looked at under the lock.
+    streams: Mutex<HashMap<u32, StreamState>>,
+    /// Whether the stream's reader is gone; accessed under the lock.
     ended: AtomicBool,
 }
 
-/// A connection; dropping it ends all its streams.
+/// A connection; dropping it closes all its streams.
 pub struct Connection {
     table: Arc<Table>,
     writes: mpsc::Sender<Frame>,
@@ -86,7 +86,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Speaks SPDY on an upgraded connection.
+    /// Starts SPDY on an upgraded connection.
     pub fn start(io: impl Io + 'static, role: Role, tasks: &Tasks) -> Self {
         let (read, write) = tokio::io::split(io);
         let (writes, queue) = mpsc::channel(WRITES_MAX);
@@ -109,10 +109,10 @@ impl Connection {
         Self { table, writes, next, accepted: Some(accepted), stop }
     }
 
-    /// Opens a stream and waits until the other side takes it.
+    /// Opens a stream and waits until the peer accepts it.
     ///
     /// # Errors
-    /// When it refuses, stays silent, or the connection ended.
+    /// When the peer refuses or does not answer, or the connection is closed.
     pub async fn open(&self, headers: Headers) -> Result<Stream, SessionError> {
         let id = self.next.fetch_add(2, Ordering::Relaxed);
         let (replied, reply) = oneshot::channel();
@@ -127,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// The next stream that the other side opens; `None` once the connection ended.
+    /// The next stream that the peer opens; `None` once the connection is closed.
     pub async fn accept(&mut self) -> Option<Stream> {
         self.accepted.as_mut()?.recv().await
     }
@@ -147,7 +147,7 @@ impl Table {
         if ended || streams.len() >= STREAMS_MAX || streams.contains_key(&id) {
             return None;
         }
-        streams.insert(id, Entry { pieces: Some(sender), replied });
+        streams.insert(id, StreamState { pieces: Some(sender), replied });
         let (writes, table) = (writes.clone(), Arc::clone(self));
         Some(Stream { id, headers, pieces, writer: Writer { id, writes, table } })
     }
@@ -156,7 +156,7 @@ impl Table {
         self.streams.lock().get(&id).and_then(|e| e.pieces.clone())
     }
 
-    /// The other side says no more.
+    /// Records that the peer has finished sending.
     fn finish(&self, id: u32) {
         if let Some(entry) = self.streams.lock().get_mut(&id) {
             entry.pieces = None;
@@ -184,24 +184,23 @@ impl Drop for Writer {
     }
 }
 
-/// One stream; dropping it forgets it here, the other side learns of it by [`Stream::finish`] or
-/// [`Stream::reset`].
+/// A stream. Dropping it does not notify the peer: call [`Stream::finish`] or [`Stream::reset`].
 pub struct Stream {
-    /// Its number.
+    /// Stream id.
     pub id: u32,
-    /// What it was opened with.
+    /// Headers that opened the stream.
     pub headers: Headers,
     pieces: mpsc::Receiver<Bytes>,
     writer: Writer,
 }
 
 impl Stream {
-    /// The next bytes; `None` when the other side is done or the connection ended.
+    /// The next bytes; `None` when the peer has finished or the connection is closed.
     pub async fn read(&mut self) -> Option<Bytes> {
         self.pieces.recv().await
     }
 
-    /// Sends bytes, waiting for room.
+    /// Sends bytes, waiting for queue capacity.
     ///
     /// # Errors
     /// When the connection ended.
@@ -213,7 +212,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Says that nothing more will be sent; reading goes on.
+    /// Finishes sending; reading continues.
     ///
     /// # Errors
     /// When the connection ended.
@@ -221,7 +220,7 @@ impl Stream {
         self.send(Frame::Data { id: self.id, fin: true, bytes: Bytes::new() }).await
     }
 
-    /// Ends the stream in both directions.
+    /// Closes the stream in both directions.
     ///
     /// # Errors
     /// When the connection ended.
@@ -241,7 +240,7 @@ struct Reader<T: Io> {
     accept: mpsc::Sender<Stream>,
     inflater: Inflater,
     role: Role,
-    /// The last stream that the other side opened.
+    /// The last stream that the peer opened.
     last: u32,
 }
 
@@ -255,7 +254,7 @@ impl<T: Io> Reader<T> {
             }
             () = stop.requested() => {}
         }
-        // Whoever reads or waits learns that nothing comes any more.
+        // Wakes readers and waiters: nothing more arrives.
         {
             let mut streams = self.table.streams.lock();
             self.table.ended.store(true, Ordering::Relaxed);
@@ -292,7 +291,7 @@ impl<T: Io> Reader<T> {
         }
     }
 
-    /// Passes the bytes on piece by piece; a stream that nobody reads any more loses them.
+    /// Delivers the bytes in pieces; a stream without a reader drops them.
     async fn data(&mut self, id: u32, flags: u8, length: usize) -> Result<(), SessionError> {
         let mut pieces = self.table.sender(id);
         let mut left = length;
@@ -313,7 +312,7 @@ impl<T: Io> Reader<T> {
         Ok(())
     }
 
-    /// `false` ends the connection.
+    /// Returns `false` to close the connection.
     async fn control(&mut self, frame: Frame) -> Result<bool, SessionError> {
         match frame {
             Frame::SynStream { id, fin, headers } => {
@@ -347,11 +346,12 @@ impl<T: Io> Reader<T> {
                 self.table.finish(id);
             }
             Frame::Headers { id, fin: true, .. } => self.table.finish(id),
-            // Answers to pings are worth no waiting: a full queue shows that the connection lives.
+            // A ping is not answered if the queue is full, which shows by itself that the
+            // connection works.
             Frame::Ping(id) if (id % 2 == 1) == (self.role == Role::Server) => {
                 let _ = self.writes.try_send(Frame::Ping(id));
             }
-            // What is open goes on; the connection ends when the other side closes it.
+            // Open streams continue; the connection ends when the peer closes it.
             Frame::GoAway { .. }
             | Frame::Ping(_)
             | Frame::Settings(_)

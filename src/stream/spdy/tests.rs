@@ -1,4 +1,4 @@
-//! Round trips, recorded bytes, damage, and a client with a server in one process.
+//! Round trips, recorded bytes, damaged frames, and a client with a server in one process.
 
 use std::time::Duration;
 
@@ -33,9 +33,9 @@ fn decode(bytes: &[u8], inflater: &mut Inflater) -> Result<Frame, FrameError> {
 }
 
 #[test]
-fn the_dictionary_is_that_of_the_specification() {
+fn the_dictionary_matches_the_specification() {
     let dictionary = super::headers::dictionary();
-    // Length and Adler-32 of the dictionary: zlib names it by the latter in each stream.
+    // Length and Adler-32 of the dictionary; zlib identifies it by the latter in each stream.
     assert_eq!(dictionary.len(), 1423);
     let (mut a, mut b) = (1u32, 0u32);
     for byte in dictionary {
@@ -46,7 +46,7 @@ fn the_dictionary_is_that_of_the_specification() {
 }
 
 #[test]
-fn control_frames_survive_a_round_trip() {
+fn control_frames_round_trip() {
     let (mut deflater, mut inflater) = (Deflater::default(), Inflater::default());
     for frame in frames().into_iter().chain(frames()) {
         let bytes = frame.encode(&mut deflater).unwrap();
@@ -68,7 +68,7 @@ fn fixed_frames_have_the_bytes_of_the_specification() {
 }
 
 #[test]
-fn damage_is_refused_and_never_a_panic() {
+fn damaged_frames_are_refused_without_a_panic() {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = move || {
         state ^= state << 13;
@@ -95,7 +95,7 @@ fn damage_is_refused_and_never_a_panic() {
 }
 
 #[test]
-fn a_bomb_of_headers_is_refused() {
+fn a_decompression_bomb_in_headers_is_refused() {
     let (mut deflater, mut inflater) = (Deflater::default(), Inflater::default());
     let long = "a".repeat(2 << 20);
     let bytes = deflater.block(&Headers::of(&[("x", &long)])).unwrap();
@@ -104,7 +104,7 @@ fn a_bomb_of_headers_is_refused() {
 }
 
 #[tokio::test]
-async fn streams_carry_both_ways_and_half_close() {
+async fn streams_copy_in_both_directions_and_half_close() {
     let tasks = Tasks::new(Shutdown::new());
     let (a, b) = tokio::io::duplex(4096);
     let client = Connection::start(a, Role::Client, &tasks);
@@ -136,7 +136,7 @@ async fn streams_carry_both_ways_and_half_close() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_connection_ends_its_streams() {
+async fn closing_the_connection_closes_its_streams() {
     let tasks = Tasks::new(Shutdown::new());
     let (a, b) = tokio::io::duplex(4096);
     let client = Connection::start(a, Role::Client, &tasks);

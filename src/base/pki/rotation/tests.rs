@@ -1,4 +1,4 @@
-//! What may follow a CA, and who believes whom after it has.
+//! Which CAs may replace another, and which certificates verify afterwards.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyUsagePurpose};
 
@@ -22,7 +22,7 @@ fn next(texts: &Texts, at: u64) -> Texts {
     read(texts).successor(at).unwrap()
 }
 
-/// Whether a certificate of `signer` is believed by who has the bundle of `believer`.
+/// Whether a certificate of `signer` verifies against the bundle of `believer`.
 fn trusts(believer: &Texts, signer: &Texts) -> bool {
     let leaf = probe(&read(signer), Usage::Peer, NOW).unwrap();
     let anchors = tls::roots(&read(believer).bundle()).unwrap();
@@ -34,13 +34,13 @@ fn refused(old: &Texts, new: &Texts) -> String {
 }
 
 #[test]
-fn a_successor_and_its_predecessor_believe_each_other_and_the_one_before_is_gone() {
+fn a_successor_and_its_predecessor_trust_each_other_but_not_older_ones() {
     let old = first();
     let new = next(&old, NOW);
     assert!(admit(&old, &new, Usage::Peer, false, NOW).is_ok());
     assert!(trusts(&old, &new) && trusts(&new, &old));
     assert_eq!(certificates(&new.cert).unwrap().len(), 3);
-    // Not the name of another one, be it made within a second.
+    // The names differ, even within a second.
     let third = next(&new, NOW);
     assert!(admit(&new, &third, Usage::Peer, false, NOW).is_ok());
     assert!(trusts(&new, &third) && trusts(&third, &new));
@@ -55,24 +55,24 @@ fn a_successor_and_its_predecessor_believe_each_other_and_the_one_before_is_gone
 }
 
 #[test]
-fn another_ca_is_refused_unless_it_is_forced() {
+fn an_unlinked_ca_is_refused_unless_forced() {
     let (old, other) = (first(), first());
-    let told = refused(&old, &other);
-    assert!(told.contains("would not believe certificates of the new one"), "{told}");
+    let refusal = refused(&old, &other);
+    assert!(refusal.contains("would not believe certificates of the new one"), "{refusal}");
     assert!(admit(&old, &other, Usage::Peer, true, NOW).is_ok());
-    // With the old one beside it old certificates stay believed, and nobody who has the old one
-    // alone believes new ones.
-    let beside = Texts { cert: format!("{}{}", other.cert, old.cert), ..other.clone() };
-    assert!(refused(&old, &beside).contains("would not believe certificates of the new one"));
-    // Crossed, and without the old one.
+    // With the old certificate in the bundle, old certificates still verify, but machines with the
+    // old bundle do not trust new ones.
+    let with_old = Texts { cert: format!("{}{}", other.cert, old.cert), ..other.clone() };
+    assert!(refused(&old, &with_old).contains("would not believe certificates of the new one"));
+    // Cross-signed, but without the old certificate.
     let new = next(&old, NOW);
     let two: String = certificates(&new.cert).unwrap()[..2].iter().map(pem).collect();
-    let told = refused(&old, &Texts { cert: two, ..new });
-    assert!(told.contains("append the certificate of the CA in use"), "{told}");
+    let refusal = refused(&old, &Texts { cert: two, ..new });
+    assert!(refusal.contains("append the certificate of the CA in use"), "{refusal}");
 }
 
 #[test]
-fn what_nobody_could_use_is_refused_even_when_forced() {
+fn an_unusable_ca_is_refused_even_when_forced() {
     let (old, other) = (first(), first());
     let with = |cert: &str, key: &str| Texts { cert: cert.to_owned(), key: key.to_owned().into() };
     let leaf = read(&old).issue(&Profile::client("jane", None)).unwrap();
@@ -95,13 +95,14 @@ fn what_nobody_could_use_is_refused_even_when_forced() {
             with("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", &other.key),
         ),
     ] {
-        let told = admit(&old, &new, Usage::Peer, true, NOW).map(|_| ()).unwrap_err().to_string();
-        assert!(told.contains(text), "{text}: {told}");
+        let refusal =
+            admit(&old, &new, Usage::Peer, true, NOW).map(|_| ()).unwrap_err().to_string();
+        assert!(refusal.contains(text), "{text}: {refusal}");
     }
 }
 
 #[test]
-fn an_intermediate_under_the_same_root_follows_another() {
+fn an_intermediate_may_replace_another_one_under_the_same_root() {
     let root_key = KeyPair::generate().unwrap();
     let params = |name: &str| {
         let mut params = CertificateParams::default();
@@ -120,17 +121,17 @@ fn an_intermediate_under_the_same_root_follows_another() {
     };
     let (a, b) = (under("a"), under("b"));
     assert!(admit(&a, &b, Usage::Peer, false, NOW).is_ok());
-    // The hash in tokens is the root's, and stays.
+    // The hash in tokens is that of the root and does not change.
     let hash = |texts: &Texts| super::super::ca_hash(&texts.cert).unwrap();
     assert_eq!(hash(&a), hash(&b));
-    // One of ours after it keeps the way to the root.
+    // A generated successor keeps the chain to the root.
     let ours = next(&b, NOW);
     assert!(admit(&b, &ours, Usage::Peer, false, NOW).is_ok());
     assert_eq!(certificates(&ours.cert).unwrap().len(), 4);
 }
 
 #[test]
-fn a_token_from_before_names_what_it_named() {
+fn an_older_token_still_names_its_certificate() {
     let old = first();
     let new = next(&old, NOW);
     let hash = |texts: &Texts| super::super::ca_hash(&texts.cert).unwrap();
@@ -139,8 +140,7 @@ fn a_token_from_before_names_what_it_named() {
     assert_eq!(named(&new.cert, &hash(&new)).unwrap(), [all[0].clone()]);
     assert_eq!(named(&old.cert, &hash(&new)).unwrap(), Vec::<CertificateDer<'_>>::new());
     assert_eq!(named(&old.cert, &hash(&old)).unwrap().len(), 1);
-    // Somebody in between puts a CA of their own into the bundle, under a name that leads to the
-    // real one.
+    // An attacker adds another CA to the bundle, with the name of the real one.
     let stranger = KeyPair::generate().unwrap();
     let false_ca = super::super::ca_params("kube-lite-server-ca@1", NOW).self_signed(&stranger);
     let shown = format!("{}{}", false_ca.unwrap().pem(), new.cert);
@@ -154,7 +154,7 @@ const SEC1: &str = include_str!("sec1.pem");
 const PKCS1: &str = include_str!("pkcs1.pem");
 
 #[test]
-fn keys_are_read_as_openssl_writes_them_and_kept_in_one_form() {
+fn keys_of_all_openssl_formats_are_stored_as_pkcs8() {
     for (text, p256) in [(SEC1, true), (PKCS1, false)] {
         let key = keys(text).unwrap().swap_remove(0);
         assert_eq!(key.is_compatible(&rcgen::PKCS_ECDSA_P256_SHA256), p256);
@@ -167,18 +167,18 @@ fn keys_are_read_as_openssl_writes_them_and_kept_in_one_form() {
 }
 
 #[test]
-fn the_key_that_signs_tokens_stays_known() {
+fn the_current_signing_key_must_stay_among_the_keys() {
     let old = KeyPair::generate().unwrap().serialize_pem();
     let new = signing_successor(&old).unwrap();
     let both = keys(&new).unwrap();
     assert_eq!(both.len(), 2);
     assert_eq!(spki(&both[1]), spki(&keys(&old).unwrap()[0]));
     assert_eq!(admit_signing(&old, &new, false).unwrap(), new);
-    // k3s's way: an RSA key of openssl in front of the file in use.
+    // k3s' way: an RSA key of openssl in front of the file in use.
     let mixed = admit_signing(&old, &format!("{PKCS1}{old}"), false).unwrap();
     assert_eq!(keys(&mixed).unwrap().len(), 2);
-    let told = admit_signing(&old, PKCS1, false).unwrap_err().to_string();
-    assert!(told.contains("lacks the key that signs tokens now"), "{told}");
+    let refusal = admit_signing(&old, PKCS1, false).unwrap_err().to_string();
+    assert!(refusal.contains("lacks the key that signs tokens now"), "{refusal}");
     assert!(admit_signing(&old, PKCS1, true).is_ok());
     let public = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n";
     assert!(

@@ -18,7 +18,7 @@ use proto::etcdserverpb as pb;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::answers::Answer;
-use crate::questions::{Known, Question, Random, no_alarm, question};
+use crate::questions::{Question, Random, ServerState, no_alarm, question};
 use crate::side::{End, Program, Side};
 use crate::watches::Watches;
 
@@ -45,7 +45,7 @@ struct KeyValueRef {
     sides: [Side; 2],
     watches: Watches,
     random: Random,
-    known: Known,
+    known: ServerState,
     seed: u64,
     asked: usize,
     restarts: usize,
@@ -73,7 +73,7 @@ impl KeyValueRef {
             sides: [one, other],
             watches,
             random: Random::new(seed),
-            known: Known { newest: 1, ..Known::default() },
+            known: ServerState { newest: 1, ..ServerState::default() },
             seed,
             asked: 0,
             restarts: 0,

@@ -24,7 +24,7 @@ const KEYS: [&[u8]; 12] = [
 
 /// What the questions are about.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct ServerState {
     /// Newest revision.
     pub(crate) newest: i64,
     /// That of the last compaction.
@@ -218,8 +218,8 @@ impl Question {
 }
 
 /// The revision of a checksum.
-fn summed(random: &mut Random, known: &Known) -> i64 {
-    let Known { newest, compacted, ref sums } = *known;
+fn summed(random: &mut Random, known: &ServerState) -> i64 {
+    let ServerState { newest, compacted, ref sums } = *known;
     // For the revisions of compactions it is what was summed up then.
     if !sums.is_empty() && random.one_in(4) {
         return sums.get(random.below(sums.len() as u64) as usize).copied().unwrap_or(0);
@@ -233,7 +233,7 @@ fn summed(random: &mut Random, known: &Known) -> i64 {
 }
 
 /// The next question.
-pub(crate) fn question(random: &mut Random, known: &Known) -> Question {
+pub(crate) fn question(random: &mut Random, known: &ServerState) -> Question {
     let newest = known.newest;
     match random.below(44) {
         0 => {
@@ -285,8 +285,8 @@ pub(crate) fn no_alarm(member_id: u64) -> pb::AlarmRequest {
 }
 
 /// A watch; its id is chosen by the server where it is 0.
-pub(crate) fn watch(random: &mut Random, known: &Known, id: i64) -> pb::WatchCreateRequest {
-    let Known { newest, compacted, .. } = *known;
+pub(crate) fn watch(random: &mut Random, known: &ServerState, id: i64) -> pb::WatchCreateRequest {
+    let ServerState { newest, compacted, .. } = *known;
     let (key, range_end) = (random.key(), random.end());
     let start_revision = match random.below(8) {
         0 => newest + 1 + random.signed(20),

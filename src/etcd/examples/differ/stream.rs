@@ -181,6 +181,6 @@ impl Stream {
                 Err(_) => continue,
             }
         }
-        Err(format!("nobody says that all watches are at {revision}").into())
+        Err(format!("no progress notification for revision {revision}").into())
     }
 }

@@ -8,7 +8,7 @@ use proto::etcdserverpb as pb;
 use proto::mvccpb::Event;
 use tonic::transport::Channel;
 
-use crate::questions::{Known, Random, watch};
+use crate::questions::{Random, ServerState, watch};
 use crate::stream::{Stream, Told};
 
 /// The watch of everything.
@@ -186,7 +186,7 @@ impl Watches {
     /// Waits until everything up to the newest revision was told, and compares it.
     pub(crate) async fn sync(
         &mut self,
-        known: &Known,
+        known: &ServerState,
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
         if known.newest > self.synced {
@@ -208,8 +208,8 @@ impl Watches {
         Ok(())
     }
 
-    /// Whether a key was deleted and made anew in a revision: etcd's compaction to that very one
-    /// loses the key, and the next read of it ends etcd.
+    /// Whether a key was deleted and created again in a revision. etcd's compaction to that revision
+    /// loses the key, and the next read of it terminates etcd.
     pub(crate) fn has_anew(&self, revision: i64) -> bool {
         let first = self.history.partition_point(|change| change.revision < revision);
         let of = self.history.range(first..).take_while(|change| change.revision == revision);
@@ -228,7 +228,7 @@ impl Watches {
     pub(crate) async fn change(
         &mut self,
         random: &mut Random,
-        known: &Known,
+        known: &ServerState,
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
         if known.newest <= self.settled {
@@ -273,7 +273,7 @@ impl Watches {
     /// Asks how far the watches are; what they must tell was told before.
     async fn settle(
         &mut self,
-        known: &Known,
+        known: &ServerState,
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
         self.settled = known.newest;
@@ -336,7 +336,7 @@ impl Watches {
     /// After [`Watches::resume`] and a change: waits until the watches are there again.
     pub(crate) async fn resumed(
         &mut self,
-        known: &Known,
+        known: &ServerState,
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
         self.sync(known, differences).await?;

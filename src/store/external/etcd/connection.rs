@@ -1,10 +1,11 @@
 //! The connection to a member of etcd, with failover to the next member.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::pki::reloadable_cert::LiveCert;
-use base::pki::{Leaf, external_roots};
+use base::pki::reloadable_cert::{LiveCert, ReloadError};
+use base::pki::{Leaf, RootsError, external_roots};
 use base::{Backoff, Shutdown};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -24,6 +25,51 @@ const CONNECT: Duration = Duration::from_secs(5);
 const ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// First and longest wait between attempts.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// Why no member of an etcd can be connected.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    /// A TLS file cannot be read.
+    #[error("{0}")]
+    File(#[source] std::io::Error),
+    /// The CA file is empty.
+    #[error("--datastore-cafile {} is empty", .0.display())]
+    EmptyCa(PathBuf),
+    /// Client certificate and key cannot be used.
+    #[error(
+        "--datastore-certfile {} with --datastore-keyfile {}: {source}",
+        certificate.display(),
+        key.display()
+    )]
+    Certificate {
+        /// File of the certificate.
+        certificate: PathBuf,
+        /// File of the key.
+        key: PathBuf,
+        /// The reason.
+        source: ReloadError,
+    },
+    /// The CA cannot be used.
+    #[error("{0}")]
+    Roots(#[source] RootsError),
+    /// The attempts with each member failed.
+    #[error("{}", .0.iter().map(|(url, error)| format!("{url}: {error}")).collect::<Vec<_>>().join("; "))]
+    Members(Vec<(String, MemberError)>),
+}
+
+/// Why a member of an etcd cannot be connected.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MemberError {
+    /// The member did not answer.
+    #[error("no answer for {} s", CONNECT.as_secs())]
+    Timeout,
+    /// The address is not part of a URI.
+    #[error("{0}")]
+    Uri(#[source] tonic::transport::Error),
+    /// The connection failed.
+    #[error("{}", causes(String::new(), Some(.0)).trim_start_matches(": "))]
+    Transport(#[source] tonic::transport::Error),
+}
 
 /// A connection and its number.
 #[derive(Debug, Clone)]
@@ -47,7 +93,10 @@ impl Connections {
     ///
     /// # Errors
     /// The error of every member, with its address.
-    pub(super) async fn connect(endpoints: Endpoints, tls: DatastoreTls) -> Result<Self, String> {
+    pub(super) async fn connect(
+        endpoints: Endpoints,
+        tls: DatastoreTls,
+    ) -> Result<Self, ConnectError> {
         let connections = Self {
             endpoints,
             tls,
@@ -134,13 +183,13 @@ impl Connections {
                         }
                     }
                 }
-                Err(error) => error.clone_into(&mut self.last_error.lock()),
+                Err(error) => *self.last_error.lock() = error.to_string(),
             }
         }
     }
 
     /// Tries each member once, starting with `first`.
-    async fn round(&self, first: usize) -> Result<(usize, Channel), String> {
+    async fn round(&self, first: usize) -> Result<(usize, Channel), ConnectError> {
         let config = match self.endpoints.tls {
             true => Some(certificates(&self.tls).await?),
             false => None,
@@ -149,27 +198,26 @@ impl Connections {
         let mut failed = Vec::new();
         for at in (0..count).map(|n| first.wrapping_add(n) % count.max(1)) {
             let Some(member) = self.endpoints.members.get(at) else { continue };
-            let late = || Err(format!("no answer for {} s", CONNECT.as_secs()));
             let connected = tokio::time::timeout(CONNECT, connect(member, config.clone())).await;
-            match connected.unwrap_or_else(|_| late()) {
+            match connected.unwrap_or(Err(MemberError::Timeout)) {
                 Ok(channel) => return Ok((at, channel)),
                 Err(error) => {
-                    failed.push(format!("{}://{member}: {error}", self.endpoints.scheme()))
+                    failed.push((format!("{}://{member}", self.endpoints.scheme()), error))
                 }
             }
         }
-        Err(failed.join("; "))
+        Err(ConnectError::Members(failed))
     }
 }
 
 /// The TLS configuration; files are read for each connection because certificates are renewed.
-async fn certificates(tls: &DatastoreTls) -> Result<Arc<rustls::ClientConfig>, String> {
-    let read = |path: &std::path::Path| base::fs::read_to_string(path).map_err(|e| e.to_string());
+async fn certificates(tls: &DatastoreTls) -> Result<Arc<rustls::ClientConfig>, ConnectError> {
+    let read = |path: &std::path::Path| base::fs::read_to_string(path).map_err(ConnectError::File);
     let ca = match &tls.ca {
         Some(path) => {
             let pem = read(path)?;
             if pem.trim().is_empty() {
-                return Err(format!("--datastore-cafile {} is empty", path.display()));
+                return Err(ConnectError::EmptyCa(path.clone()));
             }
             pem
         }
@@ -180,19 +228,17 @@ async fn certificates(tls: &DatastoreTls) -> Result<Arc<rustls::ClientConfig>, S
             let (cert_pem, key_pem) = (read(certificate)?, read(key)?);
             let not_after = base::pki::end_of(&cert_pem).unwrap_or_default();
             let leaf = Leaf { cert_pem, key_pem: key_pem.into(), not_after };
-            let unusable = |error: &dyn std::fmt::Display| {
-                format!(
-                    "--datastore-certfile {} with --datastore-keyfile {}: {error}",
-                    certificate.display(),
-                    key.display()
-                )
-            };
-            Some(LiveCert::new(&leaf).map_err(|error| unusable(&error))?)
+            let (certificate, key) = (certificate.clone(), key.clone());
+            Some(LiveCert::new(&leaf).map_err(|source| ConnectError::Certificate {
+                certificate,
+                key,
+                source,
+            })?)
         }
         _ => None,
     };
-    let made =
-        external_roots::client(ca.as_bytes(), false, shown).await.map_err(|e| e.to_string())?;
+    let made = external_roots::client(ca.as_bytes(), false, shown).await;
+    let made = made.map_err(ConnectError::Roots)?;
     let mut config = rustls::ClientConfig::clone(&made);
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
@@ -201,18 +247,16 @@ async fn certificates(tls: &DatastoreTls) -> Result<Arc<rustls::ClientConfig>, S
 async fn connect(
     member: &MemberAddress,
     tls: Option<Arc<rustls::ClientConfig>>,
-) -> Result<Channel, String> {
+) -> Result<Channel, MemberError> {
     // The scheme http keeps the library from adding its own TLS.
-    let way = Way::from_shared(format!("http://{member}")).map_err(|e| e.to_string())?;
+    let way = Way::from_shared(format!("http://{member}")).map_err(MemberError::Uri)?;
     let way = way
         .http2_keep_alive_interval(ALIVE.0)
         .keep_alive_timeout(ALIVE.1)
         .keep_alive_while_idle(true);
     let to = member.clone();
     let dial = tower::service_fn(move |_: Uri| dial(to.clone(), tls.clone()));
-    way.connect_with_connector(dial)
-        .await
-        .map_err(|error| causes(String::new(), Some(&error)).trim_start_matches(": ").to_owned())
+    way.connect_with_connector(dial).await.map_err(MemberError::Transport)
 }
 
 async fn dial(

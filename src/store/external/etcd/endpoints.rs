@@ -6,6 +6,8 @@ use url::Url;
 
 /// Maximum number of members; etcd itself advises against more than seven.
 const MEMBERS_MAX: usize = 32;
+/// The form of the list, for error messages.
+const FORM: &str = "is a list of http://HOST:PORT or https://HOST:PORT, with commas between";
 
 /// Address of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +28,35 @@ impl fmt::Display for MemberAddress {
     }
 }
 
+/// Why the URLs of an etcd are refused. No message contains a possible password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointsError {
+    /// A part is not a URL with the scheme `http` or `https`, or has no host.
+    #[error("{FORM}")]
+    Form,
+    /// A part is not a URL.
+    #[error("{FORM}; one is not a URL ({0})")]
+    Url(#[source] url::ParseError),
+    /// A URL has a user or a password.
+    #[error(
+        "has a user of etcd, which would be ignored: this server authenticates with its \
+         certificate (--datastore-certfile)"
+    )]
+    User,
+    /// A URL has a path, a query or a fragment.
+    #[error("{FORM}; one has text after its port")]
+    Path,
+    /// A URL has no port.
+    #[error("{FORM}; {0} has no port, etcd's is 2379")]
+    NoPort(String),
+    /// There are too many members.
+    #[error("names {0} members of etcd: at most {MEMBERS_MAX}")]
+    TooMany(usize),
+    /// The schemes differ.
+    #[error("mixes http:// and https://: all members of an etcd must use the same scheme")]
+    MixedSchemes,
+}
+
 /// The endpoints of an etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoints {
@@ -40,7 +71,7 @@ impl Endpoints {
     ///
     /// # Errors
     /// A message without what may be a password.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, EndpointsError> {
         let mut members = Vec::new();
         let mut schemes = Vec::new();
         for part in text.split(',').map(str::trim) {
@@ -49,14 +80,11 @@ impl Endpoints {
             members.push(member);
         }
         if members.len() > MEMBERS_MAX {
-            return Err(format!("names {} members of etcd: at most {MEMBERS_MAX}", members.len()));
+            return Err(EndpointsError::TooMany(members.len()));
         }
         let tls = schemes.contains(&true);
         if tls && schemes.contains(&false) {
-            return Err(
-                "mixes http:// and https://: all members of an etcd must use the same scheme"
-                    .to_owned(),
-            );
+            return Err(EndpointsError::MixedSchemes);
         }
         Ok(Self { members, tls })
     }
@@ -83,32 +111,27 @@ impl fmt::Display for Endpoints {
 }
 
 /// Parses a URL; returns whether it uses TLS, and the member.
-fn member(text: &str) -> Result<(bool, MemberAddress), String> {
-    let form = "is a list of http://HOST:PORT or https://HOST:PORT, with commas between";
+fn member(text: &str) -> Result<(bool, MemberAddress), EndpointsError> {
     let tls = match text.split_once("://") {
         Some(("https", _)) => true,
         Some(("http", _)) => false,
-        _ => return Err(form.to_owned()),
+        _ => return Err(EndpointsError::Form),
     };
     // Unparsable text may be a password: it is not repeated.
-    let url = Url::parse(text).map_err(|reason| format!("{form}; one is not a URL ({reason})"))?;
+    let url = Url::parse(text).map_err(EndpointsError::Url)?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(
-            "has a user of etcd, which would be ignored: this server authenticates with its \
-            certificate (--datastore-certfile)"
-                .to_owned(),
-        );
+        return Err(EndpointsError::User);
     }
     if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
-        return Err(format!("{form}; one has text after its port"));
+        return Err(EndpointsError::Path);
     }
-    let host = url.host_str().filter(|host| !host.is_empty()).ok_or(form)?;
+    let host = url.host_str().filter(|host| !host.is_empty()).ok_or(EndpointsError::Form)?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     // The parser drops the default port of a scheme.
     let own = if tls { ":443" } else { ":80" };
     let given = text.trim_end_matches('/').ends_with(own);
     let port = url.port().or(given.then_some(if tls { 443 } else { 80 }));
-    let port = port.ok_or_else(|| format!("{form}; {host} has no port, etcd's is 2379"))?;
+    let port = port.ok_or_else(|| EndpointsError::NoPort(host.clone()))?;
     Ok((tls, MemberAddress { host, port }))
 }
 
@@ -135,7 +158,7 @@ mod tests {
             ("https://a:1,", Err("a list of http://HOST:PORT")),
             ("https://a:secret", Err("one is not a URL")),
         ] {
-            let got = Endpoints::parse(text).map(|place| place.to_string());
+            let got = Endpoints::parse(text).map(|e| e.to_string()).map_err(|e| e.to_string());
             match (&got, want) {
                 (Ok(got), Ok(want)) => assert_eq!(got, want),
                 (Err(got), Err(want)) => {

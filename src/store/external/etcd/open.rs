@@ -25,6 +25,7 @@ use crate::external::etcd::follower::Follower;
 const OLDEST: (u32, u32) = (3, 4);
 /// Capacity of the queue for the newest revision.
 const ASKS_MAX: usize = 1024;
+
 /// Errors of opening an etcd.
 #[derive(Debug)]
 pub(crate) enum Unusable {
@@ -51,7 +52,8 @@ async fn connect(
     tls: DatastoreTls,
     shutdown: Shutdown,
 ) -> Result<Client, Unusable> {
-    let connections = Connections::connect(endpoints, tls).await.map_err(unusable)?;
+    let connections = Connections::connect(endpoints, tls).await;
+    let connections = connections.map_err(|error| unusable(error.to_string()))?;
     let client = Client { connections: Arc::new(connections), observed: Arc::default(), shutdown };
     // Without retries, so that TLS errors are reported at once.
     let connection = client.connections.current().await;
@@ -100,7 +102,7 @@ pub(crate) async fn open(
     let client = connect(endpoints, tls, shutdown.clone()).await?;
     tasks.spawn(
         Kind::Critical,
-        "etcd line",
+        "etcd connection",
         Arc::clone(&client.connections).keep(shutdown.clone()),
     );
     client.newest().await.map_err(|error| failed(&error))?;

@@ -25,6 +25,16 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Maximum wait for the lock: the database may still have the session of a server that just ended.
 const WAIT: Duration = Duration::from_secs(3);
 
+/// Query for the session that holds the advisory lock in PostgreSQL.
+const POSTGRES_HOLDER: &str = "SELECT a.application_name || ', ' || \
+     COALESCE(host(a.client_addr), 'a local socket') || ', process ' || a.pid \
+     FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' \
+     AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = \
+     current_database()) AND (l.classid::bigint << 32) + l.objid::bigint = $1 LIMIT 1";
+/// Query for the connection that holds the named lock in MySQL.
+const MYSQL_HOLDER: &str = "SELECT CONCAT('connection ', id, ' of ', user, ' from ', host) FROM \
+     information_schema.processlist WHERE id = IS_USED_LOCK(CONCAT('kube-lite:', DATABASE()))";
+
 /// How the database is accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
@@ -72,85 +82,88 @@ pub(super) async fn connect(
 }
 
 async fn remote(endpoint: &Endpoint, access: Access) -> Result<Box<dyn Session>, SqlError> {
-    let held = |who: Option<String>| {
-        let who = who.unwrap_or_else(|| "another session".to_owned());
-        SqlError::Held(format!("{endpoint} is in use by {who}: only one server may write to it"))
-    };
     match sql_endpoint(endpoint)? {
-        SqlEndpoint::Postgres(url) => {
-            let options = postgres(url, endpoint)?;
-            let connected = match options.connect().await.map_err(classify) {
-                Err(SqlError::NoDatabase(_)) if access == Access::Exclusive => {
-                    let name = options.get_database().unwrap_or_default();
-                    let maintenance = options.clone().database("postgres").connect().await;
-                    let mut maintenance = Open(maintenance.map_err(classify)?);
-                    // The name was checked when the endpoint was parsed.
-                    maintenance.run(&format!("CREATE DATABASE \"{name}\"")).await?;
-                    Box::new(maintenance).close().await?;
-                    options.connect().await.map_err(classify)
-                }
-                connected => connected,
-            };
-            let mut session = Open(connected?);
-            if access == Access::Exclusive {
-                session.run(&format!("SET lock_timeout = {}", WAIT.as_millis())).await?;
-                let lock = session.execute("SELECT pg_advisory_lock($1)", &[Arg::Number(LOCK)]);
-                let taken = lock.await;
-                session.run("SET lock_timeout = 0").await?;
-                if let Err(SqlError::Held(_)) = taken {
-                    let who = session.text(
-                        "SELECT a.application_name || ', ' || COALESCE(host(a.client_addr), 'a local socket') || ', process ' || a.pid \
-                         FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = \
-                         'advisory' AND l.granted \
-                         AND l.database = (SELECT oid FROM pg_database WHERE datname = \
-                         current_database()) \
-                         AND (l.classid::bigint << 32) + l.objid::bigint = $1 LIMIT 1",
-                        &[Arg::Number(LOCK)],
-                    );
-                    return Err(held(who.await?));
-                }
-                taken?;
-            }
-            Ok(Box::new(session))
-        }
-        SqlEndpoint::Mysql(source) => {
-            let options = mysql(source, endpoint);
-            let connected = match options.connect().await.map_err(classify) {
-                Err(SqlError::NoDatabase(_)) if access == Access::Exclusive => {
-                    let mut nowhere = source.clone();
-                    nowhere.database = String::new();
-                    let connected = mysql(&nowhere, endpoint).connect().await;
-                    let mut maintenance = Open(connected.map_err(classify)?);
-                    let name = &source.database;
-                    maintenance.run(&format!("CREATE DATABASE IF NOT EXISTS `{name}`")).await?;
-                    Box::new(maintenance).close().await?;
-                    options.connect().await.map_err(classify)
-                }
-                connected => connected,
-            };
-            let mut session = Open(connected?);
-            if access == Access::Exclusive {
-                let taken = session
-                    .number(
-                        "SELECT CAST(GET_LOCK(CONCAT('kube-lite:', DATABASE()), ?) AS SIGNED)",
-                        &[Arg::Number(WAIT.as_secs().cast_signed())],
-                    )
-                    .await?;
-                if taken != Some(1) {
-                    let who = session.text(
-                        "SELECT CONCAT('connection ', id, ' of ', user, ' from ', host) FROM information_schema.processlist \
-                         WHERE id = IS_USED_LOCK(CONCAT('kube-lite:', DATABASE()))",
-                        &[],
-                    );
-                    return Err(held(who.await?));
-                }
-                // The database releases the lock of a server that disappeared.
-                session.run("SET SESSION wait_timeout = 60").await?;
-            }
-            Ok(Box::new(session))
-        }
+        SqlEndpoint::Postgres(url) => connect_postgres(url, endpoint, access).await,
+        SqlEndpoint::Mysql(source) => connect_mysql(source, endpoint, access).await,
         SqlEndpoint::Sqlite(path) => sqlite(path, access).await,
     }
+}
+
+/// The error of a lock that another session holds.
+fn held(endpoint: &Endpoint, holder: Option<String>) -> SqlError {
+    let holder = holder.unwrap_or_else(|| "another session".to_owned());
+    SqlError::Held(format!("{endpoint} is in use by {holder}: only one server may write to it"))
+}
+
+/// Connects to PostgreSQL, creates a missing database and takes the advisory lock.
+async fn connect_postgres(
+    url: &Url,
+    endpoint: &Endpoint,
+    access: Access,
+) -> Result<Box<dyn Session>, SqlError> {
+    let options = postgres(url, endpoint)?;
+    let connected = match options.connect().await.map_err(classify) {
+        Err(SqlError::NoDatabase(_)) if access == Access::Exclusive => {
+            let name = options.get_database().unwrap_or_default();
+            let maintenance = options.clone().database("postgres").connect().await;
+            let mut maintenance = Open(maintenance.map_err(classify)?);
+            // The name was checked when the endpoint was parsed.
+            maintenance.run(&format!("CREATE DATABASE \"{name}\"")).await?;
+            Box::new(maintenance).close().await?;
+            options.connect().await.map_err(classify)
+        }
+        connected => connected,
+    };
+    let mut session = Open(connected?);
+    if access == Access::Exclusive {
+        session.run(&format!("SET lock_timeout = {}", WAIT.as_millis())).await?;
+        let lock = session.execute("SELECT pg_advisory_lock($1)", &[Arg::Number(LOCK)]);
+        let taken = lock.await;
+        session.run("SET lock_timeout = 0").await?;
+        if let Err(SqlError::Held(_)) = taken {
+            let holder = session.text(POSTGRES_HOLDER, &[Arg::Number(LOCK)]);
+            return Err(held(endpoint, holder.await?));
+        }
+        taken?;
+    }
+    Ok(Box::new(session))
+}
+
+/// Connects to MySQL, creates a missing database and takes the named lock.
+async fn connect_mysql(
+    source: &Mysql,
+    endpoint: &Endpoint,
+    access: Access,
+) -> Result<Box<dyn Session>, SqlError> {
+    let options = mysql(source, endpoint);
+    let connected = match options.connect().await.map_err(classify) {
+        Err(SqlError::NoDatabase(_)) if access == Access::Exclusive => {
+            let mut nowhere = source.clone();
+            nowhere.database = String::new();
+            let connected = mysql(&nowhere, endpoint).connect().await;
+            let mut maintenance = Open(connected.map_err(classify)?);
+            let name = &source.database;
+            maintenance.run(&format!("CREATE DATABASE IF NOT EXISTS `{name}`")).await?;
+            Box::new(maintenance).close().await?;
+            options.connect().await.map_err(classify)
+        }
+        connected => connected,
+    };
+    let mut session = Open(connected?);
+    if access == Access::Exclusive {
+        let taken = session
+            .number(
+                "SELECT CAST(GET_LOCK(CONCAT('kube-lite:', DATABASE()), ?) AS SIGNED)",
+                &[Arg::Number(WAIT.as_secs().cast_signed())],
+            )
+            .await?;
+        if taken != Some(1) {
+            return Err(held(endpoint, session.text(MYSQL_HOLDER, &[]).await?));
+        }
+        // The database releases the lock of a server that disappeared.
+        session.run("SET SESSION wait_timeout = 60").await?;
+    }
+    Ok(Box::new(session))
 }
 
 async fn sqlite(path: &Path, access: Access) -> Result<Box<dyn Session>, SqlError> {

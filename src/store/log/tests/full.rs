@@ -72,7 +72,7 @@ fn lazy_writes_that_find_no_space_are_kept_in_memory_until_there_is_some() {
     let (disk, node) = nearly_full();
     submit(&node, put("a", "first"), Durability::Lazy).unwrap();
     let mut lazily = 0;
-    // Answered before anybody writes them: whoever asked for no more is told of nothing.
+    // Acknowledged before they are written: lazy writes do not report the missing space.
     while lazily < 10 && submit(&node, put("l", &"v".repeat(200)), Durability::Lazy).is_ok() {
         lazily += 1;
     }

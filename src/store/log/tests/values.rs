@@ -146,7 +146,7 @@ fn full_segments_are_read_and_a_checkpoint_takes_their_place_and_leaves_nothing_
         run_checkpoint(&node);
         let (names, nameless) = disk.mapped();
         assert!(names.len() == 1 && names[0].starts_with("checkpoint-"), "{round}: {names:?}");
-        assert_eq!(nameless, 0, "round {round}: nobody reads from files that were removed");
+        assert_eq!(nameless, 0, "round {round}: no removed file is mapped");
         compare_all(&node, &written, 0);
         written.extend(fill(&node, &format!("b{round}/"), 1));
     }

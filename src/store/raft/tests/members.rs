@@ -1,4 +1,4 @@
-//! Three members: what is acknowledged survives whoever goes, and nobody is told what is old.
+//! Three members: acknowledged writes survive the loss of any member, and reads are never stale.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -87,7 +87,7 @@ async fn a_leader_that_is_stopped_hands_over_and_its_clients_go_on() {
     let leader = cluster.leader().await;
     assert_ne!(leader, 0);
     cluster.store(3 - leader).txn(put("after", "v")).await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(1), "nobody waits for an election");
+    assert!(begun.elapsed() < Duration::from_secs(1), "no election is needed");
     cluster.start(0).await.unwrap();
     assert_eq!(cluster.same_everywhere().await.len(), 2);
 }
@@ -237,7 +237,7 @@ async fn a_member_that_joins_late_gets_a_checkpoint_and_one_that_is_removed_is_t
     cluster.crash(0).await;
     cluster.store(3).txn(put("two of three", "v")).await.unwrap();
     assert_eq!(cluster.same_everywhere().await.len(), 102);
-    // Who was removed comes back with its old disk, and disturbs nobody.
+    // A removed member restarts with its old disk and does not disturb the others.
     let term = cluster.store(1).term();
     cluster.start(2).await.unwrap();
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -296,8 +296,8 @@ async fn a_leader_cut_off_goes_on_after_another_one_tried_to_give_it_the_lead() 
     let error = cluster.nodes[&leader].members.transfer(lost).await.unwrap_err();
     let expected = "the other member did not become leader in time";
     assert!(matches!(&error, StoreError::Unavailable(text) if text == expected), "{error}");
-    // The one that was cut off hears of the term in which the lead was given up before anybody
-    // leads the next one.
+    // The isolated member learns of the term in which the leadership was resigned before another
+    // member leads the next one.
     cluster.heal();
     for machine in 0..3 {
         cluster.store(machine).txn(put(&format!("k{machine}"), "v")).await.unwrap();
@@ -374,7 +374,7 @@ async fn a_member_is_reached_at_its_new_address_and_a_copy_of_one_is_refused() {
     assert_eq!(cluster.same_everywhere().await.len(), 2);
     let list = cluster.nodes[&0].members.list();
     assert!(list.iter().any(|member| member.id == id && member.address == address(5)), "{list:?}");
-    // At an address where another one lives, nobody answers for it.
+    // The address belongs to another member.
     let error = cluster.nodes[&0].members.add(99, &address(5)).await.unwrap_err();
     assert!(error.to_string().contains("remove that member first"), "{error}");
 }
@@ -435,7 +435,7 @@ async fn a_lease_whose_end_is_under_way_is_not_renewed() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
     cluster.crash(1).await;
     cluster.crash(2).await;
-    // Its end is in the leader's log, and nobody has agreed on it.
+    // Its expiry is in the leader's log, but not committed.
     tokio::time::sleep(Duration::from_millis(800)).await;
     let others = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -472,7 +472,10 @@ async fn lazy_writes_end_before_another_member_comes() {
     assert!(cluster.nodes[&0].engine.has_lazy());
     cluster.start(1).await.unwrap();
     cluster.add(1).await;
-    assert!(!cluster.nodes[&0].engine.has_lazy(), "all is on disk before anybody else gets it");
+    assert!(
+        !cluster.nodes[&0].engine.has_lazy(),
+        "all entries are on disk before another member receives them"
+    );
     cluster.store(0).txn(lazy("with another")).await.unwrap();
     assert!(!cluster.nodes[&0].engine.has_lazy());
     let id = cluster.nodes[&1].members.id();

@@ -62,8 +62,7 @@ enum Fate {
     Arrives(Duration, Option<Duration>, Option<Duration>),
 }
 
-/// Whether a message does no harm when it comes twice. Commands are sent once, and whoever carries
-/// them keeps to that.
+/// Whether a message may be delivered twice. Commands are sent once, and transports respect that.
 fn may_come_twice(message: &[u8]) -> bool {
     let request = Envelope::decode(message).map(|(_, reader)| Request::decode(reader));
     !matches!(request, Ok(Ok(Request::Propose(_) | Request::Change(_))))
@@ -166,7 +165,7 @@ impl Way {
 impl Transport for Way {
     async fn call(&self, to: &Peer, lane: Lane, request: Bytes) -> Result<Bytes, CallError> {
         match self.net.fate(&self.from, to, lane, &request) {
-            Fate::Refused => Err(CallError::NotSent(format!("nobody is at {}", to.address))),
+            Fate::Refused => Err(CallError::NotSent(format!("no member at {}", to.address))),
             Fate::Lost => unanswered().await,
             Fate::Arrives(there, twice, back) => {
                 if let Some(later) = twice {

@@ -87,13 +87,13 @@ async fn simulate(seed: u64, print: bool) -> Result<Run, String> {
     Ok(run)
 }
 
-/// Faults, each mended after a while or together with others, and then none.
+/// Injects faults and repairs them after a while, single or together; at the end none is left.
 async fn weather(storm: &mut Storm) -> Result<(), String> {
     storm.wait(500, 1500).await;
     for _ in 0..4 + storm.rng.below(6) {
         storm.fault().await?;
         storm.wait(0, 2500).await;
-        storm.look()?;
+        storm.check_nodes()?;
         if storm.rng.chance(50) {
             storm.calm();
             storm.start_all().await?;
@@ -101,16 +101,16 @@ async fn weather(storm: &mut Storm) -> Result<(), String> {
         }
     }
     storm.calm();
-    storm.look()?;
+    storm.check_nodes()?;
     storm.start_all().await?;
-    settle(storm).await
+    converge(storm).await
 }
 
-/// With nothing wrong any more all members come to have the same, and answer.
-async fn settle(storm: &mut Storm) -> Result<(), String> {
+/// Without faults, all members converge to the same state and answer.
+async fn converge(storm: &mut Storm) -> Result<(), String> {
     let begun = base::clock::now();
     loop {
-        storm.look()?;
+        storm.check_nodes()?;
         storm.start_all().await?;
         storm.announce().await;
         if begun.elapsed() > RECOVERY {
@@ -126,15 +126,15 @@ async fn settle(storm: &mut Storm) -> Result<(), String> {
             break;
         }
     }
-    // Clients meet a cluster that works.
+    // Clients run against a working cluster for a while.
     storm.wait(1000, 1000).await;
     let world = storm.world.clone();
     world.clients().shutdown().request();
     world.clients().drain(Duration::from_secs(30)).await;
-    // Leases that nobody renews run out.
+    // Leases without renewals expire.
     storm.wait(12_000, 12_000).await;
-    storm.look()?;
-    // A removal whose asker had given up may have come to its end since.
+    storm.check_nodes()?;
+    // A removal whose caller timed out may have completed since.
     let members = storm.only_members().await?;
     if !ready(storm, &members).await {
         return Err("a member does not answer".to_owned());
@@ -151,16 +151,16 @@ async fn settle(storm: &mut Storm) -> Result<(), String> {
     for machine in &members {
         let leases = storm.cluster.store(*machine).leases().await.map_err(|e| e.to_string())?;
         if !leases.is_empty() {
-            return Err(format!("leases that nobody renews are still there: {leases:?}"));
+            return Err(format!("leases without renewals still exist: {leases:?}"));
         }
     }
     world.trace().note(format_args!("end: {:?}", dumps[0]));
-    // What a barrier tells every watch is delivered.
+    // Time for the last events to be delivered.
     storm.wait(1000, 1000).await;
     let newest = storm.cluster.store(members[0]).revision().0;
     let book = world.book();
     if book.newest() != newest {
-        return Err(format!("revision {newest} was shown by nobody, {} was", book.newest()));
+        return Err(format!("revision {newest} was delivered by no watch, {} was", book.newest()));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is an external etcd's alone, one function each, over an etcd that has nothing yet.
+//! Properties of an external etcd only, one function each, over an empty etcd.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,8 @@ async fn end(tasks: Tasks) {
     assert_eq!(tasks.fault(), None);
 }
 
-/// One server at a time writes; who it is is told; it takes over from a former life of its own,
-/// which then writes no more.
+/// One server writes at a time, and refusals name it. It takes over from a former process of its
+/// own, which then cannot write.
 pub(super) async fn held(endpoint: &Endpoint) {
     let (first, former) = open(endpoint, Some((1, "edge-1"))).await.unwrap();
     let refused = open(endpoint, Some((2, "edge-2"))).await.unwrap_err().to_string();

@@ -70,7 +70,7 @@ pub(super) async fn revisions(store: Arc<dyn Backend>) {
     assert_eq!(numbers(&get(&store, "a").await.unwrap()), (6, 6, 1, 0));
 }
 
-/// Of writers that saw the same revision one wins, the others are told what is there.
+/// Of writers that saw the same revision one wins; the others receive the current value.
 pub(super) async fn guards(store: Arc<dyn Backend>) {
     assert!(guarded(&store, "k", 0, put("k", "first", 0)).await.succeeded);
     let second = guarded(&store, "k", 0, put("k", "second", 0)).await;

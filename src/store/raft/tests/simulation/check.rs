@@ -8,7 +8,7 @@ use todc_utils::linearizability::history::{Action, History};
 use todc_utils::specifications::Specification;
 
 use super::model::{Call, Model, Reply, Response};
-use super::world::{Book, Outcome, Record, Seen, Witnessed};
+use super::world::{Book, Outcome, Record, WatchedEvent, Witnessed};
 
 type Wrong = Result<(), String>;
 
@@ -154,7 +154,7 @@ fn owners(book: &Book, timeline: &[Model]) -> Result<Owners, String> {
         }
     }
     if let Some((value, revision)) = values.first_key_value() {
-        return Err(format!("nobody wrote the {value} of revision {revision}"));
+        return Err(format!("no call wrote the {value} of revision {revision}"));
     }
     let unowned: Vec<i64> = book.seen.keys().filter(|r| !owners.contains_key(r)).copied().collect();
     let mut used = BTreeSet::new();
@@ -190,7 +190,7 @@ fn deleter(
     if lease != 0 && before.leased(lease) == keys && witnessed.events.iter().all(|e| e.deleted) {
         return Ok(None);
     }
-    Err(format!("nobody made revision {revision}: {:?}", witnessed.events))
+    Err(format!("no call made revision {revision}: {:?}", witnessed.events))
 }
 
 /// What ended before another call began was before it; what was seen stays.
@@ -245,7 +245,8 @@ fn leases(book: &Book, owners: &Owners, timeline: &[Model]) -> Wrong {
         let before = at(timeline, revision - 1)?;
         let lease = before.items[&witnessed.events[0].key].lease;
         let renewals = book.records.iter().filter(|record| {
-            matches!(record.call, Call::Renew { lease: l } | Call::Grant { lease: l, .. } if l == lease)
+            matches!(record.call,
+                Call::Renew { lease: l } | Call::Grant { lease: l, .. } if l == lease)
                 && matches!(record.outcome, Outcome::Reply(_))
                 && record.ended < witnessed.applied_state
         });
@@ -281,10 +282,10 @@ fn leases(book: &Book, owners: &Owners, timeline: &[Model]) -> Wrong {
 fn streams(book: &Book, timeline: &[Model]) -> Wrong {
     let newest = timeline.len() as i64 - 1;
     for stream in &book.streams {
-        let wanted = |event: &&Seen| stream.keys.contains(&event.key);
+        let wanted = |event: &&WatchedEvent| stream.keys.contains(&event.key);
         // One that a compaction ended may have been told nothing.
         let expected = book.seen.range(stream.first..stream.first.max(stream.told + 1));
-        let expected: Vec<&Seen> =
+        let expected: Vec<&WatchedEvent> =
             expected.flat_map(|(_, witnessed)| witnessed.events.iter().filter(wanted)).collect();
         // Within a revision the order is open, and the version before may have been compacted.
         let mut got = stream.events.clone();
@@ -292,7 +293,9 @@ fn streams(book: &Book, timeline: &[Model]) -> Wrong {
             return Err(format!("a watch went back: {stream:?}"));
         }
         got.sort_by_key(|event| (event.revision, event.key));
-        let same = |(a, b): (&&Seen, &Seen)| **a == Seen { before: a.before, ..b.clone() };
+        let same = |(a, b): (&&WatchedEvent, &WatchedEvent)| {
+            **a == WatchedEvent { before: a.before, ..b.clone() }
+        };
         if expected.len() != got.len() || !expected.iter().zip(&got).all(same) {
             let missing: Vec<i64> = expected.iter().map(|event| event.revision).collect();
             let brought: Vec<i64> = got.iter().map(|event| event.revision).collect();
@@ -411,9 +414,18 @@ mod tests {
         Item { value, create: 2, modified: revision, version, lease: 0 }
     }
 
-    fn seen(value: u64, revision: i64, version: i64) -> Seen {
+    fn seen(value: u64, revision: i64, version: i64) -> WatchedEvent {
         let before = if revision == 2 { 0 } else { revision - 1 };
-        Seen { key: 1, revision, deleted: false, value, create: 2, version, lease: 0, before }
+        WatchedEvent {
+            key: 1,
+            revision,
+            deleted: false,
+            value,
+            create: 2,
+            version,
+            lease: 0,
+            before,
+        }
     }
 
     fn read(revision: i64, found: Option<Item>) -> (Call, Option<Reply>) {
@@ -465,7 +477,7 @@ mod tests {
         let mut invented = book(Vec::new());
         let other = Witnessed { events: vec![seen(7, 4, 3)], applied_state: 10, at: 10 };
         invented.seen.insert(4, other);
-        assert!(check(&invented).unwrap_err().contains("nobody wrote the 7"));
+        assert!(check(&invented).unwrap_err().contains("no call wrote the 7"));
         let refused =
             Record { outcome: Outcome::Refused("no".to_owned()), ..record(3, 4, put(2), None) };
         let mut kept = book(Vec::new());
@@ -476,7 +488,7 @@ mod tests {
     #[test]
     fn a_watch_with_a_gap_or_an_event_twice_is_found() {
         use super::super::world::Stream;
-        let with = |events: Vec<Seen>| {
+        let with = |events: Vec<WatchedEvent>| {
             let mut book = book(Vec::new());
             book.streams.push(Stream { keys: 0..8, first: 2, told: 3, events, ended: false });
             check(&book)

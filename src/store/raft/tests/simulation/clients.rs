@@ -64,7 +64,11 @@ impl Client {
                 Outcome::Reply(reply) => self.learn(&call, reply),
                 Outcome::Unknown(_) => machine = self.rng.below(5) as usize,
                 Outcome::Refused(_) => {
-                    self.leases.retain(|lease| !matches!(&call, Call::Renew { lease: l } | Call::Put { lease: l, .. } if l == lease));
+                    let uses = |lease: &i64| {
+                        matches!(&call,
+                            Call::Renew { lease: l } | Call::Put { lease: l, .. } if l == lease)
+                    };
+                    self.leases.retain(|lease| !uses(lease));
                 }
             }
             self.world.end(record, outcome);

@@ -1,4 +1,4 @@
-//! What goes wrong, and how it is mended.
+//! Injects faults into the cluster and repairs them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -84,7 +84,7 @@ impl Storm {
     }
 
     /// Machines that stopped by themselves must have had a reason.
-    pub(super) fn look(&mut self) -> Result<(), String> {
+    pub(super) fn check_nodes(&mut self) -> Result<(), String> {
         for machine in self.cluster.nodes.keys().copied().collect::<Vec<_>>() {
             let node = &self.cluster.nodes[&machine];
             let power = node.disk.has_power();
@@ -125,7 +125,7 @@ impl Storm {
 
     /// One thing goes wrong, or two.
     pub(super) async fn fault(&mut self) -> Result<(), String> {
-        self.look()?;
+        self.check_nodes()?;
         let Some(victim) = self.victim() else { return self.start_all().await };
         match self.rng.below(17) {
             0 => {

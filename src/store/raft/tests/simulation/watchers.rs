@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::clients::KEYS;
-use super::world::{Door, Seen, Stream, Witnessed, World, key_range};
+use super::world::{Door, Stream, WatchedEvent, Witnessed, World, key_range};
 use crate::contract::{Revision, StoreError, WatchBatch, Watcher};
 use crate::log::sim::Rng;
 
@@ -27,7 +27,8 @@ pub(super) fn witness(world: &World, door: Door) {
                 }
                 Err(StoreError::Compacted { oldest, .. }) => {
                     if oldest > newest + 1 {
-                        let text = format!("revisions {newest} to {oldest} were shown by nobody");
+                        let text =
+                            format!("revisions {newest} to {oldest} were delivered by no watch");
                         return world.book().blame(text);
                     }
                     back = newest + 1 - oldest;
@@ -55,7 +56,7 @@ fn note(world: &World, machine: usize, batch: &WatchBatch) {
     let at = world.trace().now();
     let mut book = world.book();
     let applied_state = book.next_place();
-    let seen: Vec<Seen> = batch.events.iter().map(Seen::of).collect();
+    let seen: Vec<WatchedEvent> = batch.events.iter().map(WatchedEvent::of).collect();
     for events in seen.chunk_by(|a, b| a.revision == b.revision) {
         let mut events = events.to_vec();
         events.sort_by_key(|event| event.key);
@@ -75,9 +76,12 @@ fn note(world: &World, machine: usize, batch: &WatchBatch) {
     }
 }
 
-fn same(known: &[Seen], events: &[Seen]) -> bool {
+fn same(known: &[WatchedEvent], events: &[WatchedEvent]) -> bool {
     known.len() == events.len()
-        && known.iter().zip(events).all(|(a, b)| *a == Seen { before: a.before, ..b.clone() })
+        && known
+            .iter()
+            .zip(events)
+            .all(|(a, b)| *a == WatchedEvent { before: a.before, ..b.clone() })
 }
 
 /// Starts a client's watcher.
@@ -147,7 +151,7 @@ async fn follow(world: &World, stream: usize, mut watcher: Watcher) {
         let wrong = {
             let stream = &mut book.streams[stream];
             let before = stream.told;
-            stream.events.extend(batch.events.iter().map(Seen::of));
+            stream.events.extend(batch.events.iter().map(WatchedEvent::of));
             stream.told = batch.revision.0.max(before);
             (batch.revision.0 < before)
                 .then(|| format!("a watch was told {before}, then {}", batch.revision.0))

@@ -52,7 +52,7 @@ pub(super) struct Record {
 
 /// A change of one key as a watch brought it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct WatchedEvent {
     pub(super) key: u8,
     pub(super) revision: i64,
     pub(super) deleted: bool,
@@ -95,7 +95,7 @@ pub(super) fn value_number(text: &[u8]) -> u64 {
     found
 }
 
-impl Seen {
+impl WatchedEvent {
     pub(super) fn of(event: &Event) -> Self {
         let kv = &event.kv;
         Self {
@@ -114,7 +114,7 @@ impl Seen {
 /// A revision as it was first seen on any machine.
 #[derive(Debug)]
 pub(super) struct Witnessed {
-    pub(super) events: Vec<Seen>,
+    pub(super) events: Vec<WatchedEvent>,
     /// AppliedState in the order of everything that happened, and when, in microseconds.
     pub(super) applied_state: u64,
     pub(super) at: u64,
@@ -128,7 +128,7 @@ pub(super) struct Stream {
     pub(super) first: i64,
     /// It was told that it has everything up to here.
     pub(super) told: i64,
-    pub(super) events: Vec<Seen>,
+    pub(super) events: Vec<WatchedEvent>,
     /// A compaction ended it.
     pub(super) ended: bool,
 }
