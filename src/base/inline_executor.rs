@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_ready_runs_before_the_outer_one_goes_on() {
+    async fn ready_futures_run_before_the_outer_one_continues() {
         let (nested, made, polls) =
             (InlineExecutor::default(), Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
         let outer = poll_fn(|_| {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_woken_by_itself_and_is_dropped_with_the_outer_one() {
+    async fn pending_futures_are_woken_separately_and_dropped_with_the_outer_one() {
         let nested = InlineExecutor::default();
         let (ask, asked) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel::<()>();

@@ -68,7 +68,7 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     #[tokio::test]
-    async fn what_one_side_says_last_arrives_before_the_end() {
+    async fn the_last_bytes_of_a_side_arrive_before_the_end() {
         let (client, ours) = tokio::io::duplex(64);
         let (theirs, mut server) = tokio::io::duplex(64);
         let shutdown = Shutdown::new();

@@ -60,7 +60,7 @@ mod tests {
     use crate::tasks::{Kind, Tasks, blocking};
 
     #[test]
-    fn what_is_spawned_runs_beside_it_and_what_blocks_does_not_hold_the_end_up() {
+    fn spawned_tasks_run_concurrently_and_blocking_work_does_not_delay_the_exit() {
         let (never, asked) = std::sync::mpsc::channel::<()>();
         let sum = block_on(1 << 20, || async {
             let tasks = Tasks::default();

@@ -394,7 +394,7 @@ async fn watches_of_the_same_key_are_told_what_each_of_them_wants() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_refused_by_name() {
+async fn unsupported_calls_are_refused_by_name() {
     let world = World::new().await;
     let mut maintenance = MaintenanceClient::new(world.channel.clone());
     let error = maintenance.downgrade(pb::DowngradeRequest::default()).await.unwrap_err();
@@ -543,7 +543,7 @@ async fn http(world: &World, request: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn health_version_and_metrics_stand_beside_grpc() {
+async fn health_version_and_metrics_are_served_on_the_grpc_port() {
     let mut world = World::new().await;
     world.put("a", "1").await;
     let ok = |body: &str| ("200 OK".to_owned(), body.to_owned());

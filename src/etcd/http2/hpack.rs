@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_decodes() {
+    fn encoded_headers_decode() {
         let long = "/".repeat(1000);
         let fields = list(&[(":path", "/"), (":authority", &long), ("x", "")]).unwrap();
         let mut block = Vec::new();

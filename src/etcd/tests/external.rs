@@ -124,11 +124,11 @@ async fn a_write_whose_answer_is_lost_is_told_as_unknown_and_not_sent_again() {
     let refused = store.txn(one("k/2")).await.unwrap_err();
     assert!(matches!(refused, StoreError::Unknown(_)), "{refused}");
     let read = store.range(RangeRequest::new(KeyRange::key("k/2")));
-    let mend = async {
+    let recovery = async {
         tokio::task::yield_now().await;
         cut.send_replace(false);
     };
-    let (found, ()) = tokio::join!(read, mend);
+    let (found, ()) = tokio::join!(read, recovery);
     // It happened, once; reads and watches go on as soon as there is a way again.
     let found = found.unwrap().kvs;
     assert_eq!((found[0].version, found[0].mod_revision), (1, Revision(3)));

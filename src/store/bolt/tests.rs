@@ -79,7 +79,7 @@ fn a_small_database_byte_by_byte() {
 }
 
 #[test]
-fn what_is_written_is_read_whatever_its_size() {
+fn databases_of_any_size_round_trip() {
     for count in [0_u32, 1, 2, 3, 100, 130, 20_000] {
         let keys: Keys = (0..count)
             .map(|n| {

@@ -181,7 +181,7 @@ mod tests {
     use super::ClusterId;
 
     #[test]
-    fn the_id_of_a_store_is_read_as_it_is_written() {
+    fn the_id_of_a_cluster_round_trips() {
         let id = ClusterId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 254, 255]);
         assert_eq!(id.to_string(), "000102030405060708090a0b0c0dfeff");
         assert_eq!(ClusterId::parse(&id.to_string()), Some(id));

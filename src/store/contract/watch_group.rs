@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_room_learns_that_the_watcher_has_gone() {
+    async fn a_sender_waiting_for_capacity_learns_that_the_watcher_is_gone() {
         let group = WatchGroup::default();
         let (mut way, watching) = group.begin(1);
         while way.offer(progress(1), WATCHER_BATCHES).is_ok() {}

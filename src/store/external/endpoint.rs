@@ -231,7 +231,7 @@ mod tests {
 
     /// The forms of <https://docs.k3s.io/datastore>.
     #[test]
-    fn the_forms_of_k3s_are_read_and_passwords_are_not_shown() {
+    fn endpoints_of_k3s_are_parsed_and_passwords_are_not_shown() {
         for (text, want) in [
             ("/var/lib/state.db", "sqlite:///var/lib/state.db"),
             ("sqlite:///var/lib/state.db", "sqlite:///var/lib/state.db"),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_ignored_is_refused() {
+    fn endpoints_with_ignored_parts_are_refused() {
         for (text, why) in [
             ("state.db", "absolute path"),
             ("sqlite://state.db", "absolute path"),

@@ -68,7 +68,7 @@ pub async fn copy_etcd(endpoint: &Endpoint, file: File) -> Result<SavedSnapshot,
 
 fn datastore_error(endpoint: String, why: etcd::Unusable) -> DatastoreError {
     match why {
-        etcd::Unusable::Held(who) => DatastoreError::Held(who),
+        etcd::Unusable::Held(holder) => DatastoreError::Held(holder),
         etcd::Unusable::Failed(why) => DatastoreError::Unusable { endpoint, why },
     }
 }

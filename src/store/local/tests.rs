@@ -47,7 +47,7 @@ async fn history_then_live_without_loss_or_double() {
 }
 
 #[tokio::test]
-async fn who_asks_brings_progress_to_the_watchers_of_a_range_and_to_no_others() {
+async fn a_progress_request_notifies_only_watchers_of_its_range() {
     let store = open_memory();
     let range = KeyRange::prefix("b/");
     let mut watcher = store.watch(range.clone(), None).await.unwrap();

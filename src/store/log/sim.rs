@@ -116,7 +116,7 @@ impl SimDisk {
     }
 
     /// Nothing that was still to go wrong does.
-    pub(crate) fn mend(&self) {
+    pub(crate) fn repair(&self) {
         let mut inner = self.0.lock();
         (inner.power_cut_at, inner.fail_sync_at) = (None, None);
         (inner.capacity, inner.latency) = (u64::MAX, 0);

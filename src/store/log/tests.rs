@@ -516,7 +516,7 @@ fn one_small_put_writes_less_than_a_page() {
 }
 
 #[test]
-fn what_queues_together_is_one_entry_and_one_sync() {
+fn requests_queued_together_become_one_entry_with_one_sync() {
     let disk = SimDisk::new();
     let node = open(&disk).unwrap();
     let (syncs, written) = (disk.syncs(), node.engine.written());

@@ -247,7 +247,7 @@ mod tests {
     /// As above, with etcd 3.7.3: `del a --from-key` and `put a 3` in one transaction, and
     /// compactions of deletions alone.
     #[test]
-    fn what_only_a_deletion_of_the_very_revision_keeps_is_etcds() {
+    fn hashes_include_tombstones_of_the_compacted_revision_as_in_etcd() {
         let mut world = World::default();
         world.write(vec![put("a", "1", 0)]);
         world.write(vec![put("a", "2", 0)]);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compacted_or_to_come_has_no_checksum() {
+    fn compacted_and_future_revisions_have_no_hash() {
         let mut world = World::default();
         world.write(vec![put("a", "1", 0)]);
         world.write(vec![put("a", "2", 0)]);

@@ -72,7 +72,7 @@ fn a_key_created_again_starts_at_version_1_with_a_new_creation() {
 }
 
 #[test]
-fn what_writes_nothing_takes_no_revision() {
+fn a_transaction_without_changes_takes_no_revision() {
     let mut state = written(&[("a", "1")]);
     assert_eq!(
         apply(&mut state, &txn(vec![delete(KeyRange::prefix("x"))])).unwrap().revision,

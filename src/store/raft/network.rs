@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_committed_goes_with_the_next_entries_or_alone_after_a_while() {
+    async fn the_commit_index_is_sent_with_entries_or_alone_after_a_delay() {
         let (_link, input, mut output) = gathering();
         input.send(request(1, 2)).await.unwrap();
         assert_eq!(next(&mut output).await, (1, 2, Duration::ZERO), "entries wait for nothing");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_another_member_waits_for_goes_at_once() {
+    async fn a_commit_index_that_a_member_awaits_is_sent_at_once() {
         let (links, input, mut output) = gathering();
         input.send(request(5, 0)).await.unwrap();
         links.await_elsewhere(5);

@@ -123,7 +123,7 @@ mod tests {
     use crate::{Config, open};
 
     #[tokio::test]
-    async fn what_was_imported_opens_and_nothing_is_put_over_data() {
+    async fn an_imported_store_opens_and_is_never_overwritten() {
         let mut state = State::default();
         for (key, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
             let put = Op::Put { key: key.into(), value: value.into(), lease: 0, prev_kv: false };

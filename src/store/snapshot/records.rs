@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn invalid_records_are_refused() {
         for key in [
             &b""[..],
             b"\0\0\0\0\0\0\0\x02",

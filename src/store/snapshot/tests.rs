@@ -238,7 +238,7 @@ async fn a_reset_store_has_its_data_a_new_cluster_and_a_revision_that_nobody_has
 }
 
 #[test]
-fn what_is_no_snapshot_changes_nothing() {
+fn an_invalid_snapshot_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (bad, db) = (dir.path().join("bad"), dir.path().join("db"));
     std::fs::write(&bad, "nothing").unwrap();

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read_and_what_would_be_ignored_is_refused() {
+    fn lists_are_parsed_and_urls_with_ignored_parts_are_refused() {
         for (text, want) in [
             (
                 "https://10.0.0.1:2379,https://10.0.0.2:2379",

@@ -160,7 +160,7 @@ mod tests {
 
     /// Codes and texts of etcd 3.7.3, `api/v3rpc/rpctypes/error.go`.
     #[test]
-    fn what_may_have_happened_is_told_apart_from_what_has_not() {
+    fn unknown_outcomes_are_distinguished_from_unapplied_requests() {
         let unavailable = |text: &str| EtcdError::of(Status::unavailable(text)).into_store_error(0);
         assert!(matches!(unavailable("etcdserver: no leader"), StoreError::Unavailable(_)));
         assert!(matches!(unavailable("etcdserver: leader changed"), StoreError::Unknown(_)));

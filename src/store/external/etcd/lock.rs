@@ -131,13 +131,13 @@ impl ServerLock {
         let Some(there) = self.put_if(absent, lease).await? else { return Ok(()) };
         let value_in_etcd: Option<LockValue> = serde_json::from_slice(&there.value).ok();
         if value_in_etcd.as_ref().is_none_or(|value_in_etcd| value_in_etcd.id != self.id()) {
-            let who = match value_in_etcd {
+            let holder = match value_in_etcd {
                 Some(LockValue { name, process, .. }) => {
                     format!("kube-lite on {name}, process {process}")
                 }
                 None => format!("the writer of the key {LOCK_KEY}"),
             };
-            return Err(LockError::By(who));
+            return Err(LockError::By(holder));
         }
         let same = equal(CompareTarget::Mod, TargetUnion::ModRevision(there.mod_revision));
         if self.put_if(same, lease).await?.is_some() {
@@ -205,8 +205,8 @@ impl ServerLock {
         }
         match self.acquire().await {
             Ok(()) => Ok(()),
-            Err(LockError::By(who)) => Err(StoreError::Stopped(format!(
-                "{} was away for more than {TTL} s, and {who} has taken it since: let one server \
+            Err(LockError::By(holder)) => Err(StoreError::Stopped(format!(
+                "{} was away for more than {TTL} s, and {holder} has taken it since: let one server \
                  at a time use it",
                 self.client.connections.endpoints
             ))),

@@ -110,8 +110,8 @@ pub(crate) async fn open(
         Some(holder) => {
             let lock = ServerLock::new(client.clone(), holder);
             lock.acquire_or_wait().await.map_err(|reason| match reason {
-                LockError::By(who) => Unusable::Held(format!(
-                    "{name} is in use by {who}: only one server may write to it; the lock of a \
+                LockError::By(holder) => Unusable::Held(format!(
+                    "{name} is in use by {holder}: only one server may write to it; the lock of a \
                      killed server expires after 20 s"
                 )),
                 LockError::Refused(error) => failed(&error),

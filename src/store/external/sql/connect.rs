@@ -189,9 +189,9 @@ async fn sqlite(path: &Path, access: Access) -> Result<Box<dyn Session>, SqlErro
         Ok(session) => Ok(Box::new(session)),
         Err(SqlError::Held(_)) => {
             let shown = path.display();
-            let who = holder(path).unwrap_or_else(|| "another process".to_owned());
+            let holder = holder(path).unwrap_or_else(|| "another process".to_owned());
             Err(SqlError::Held(format!(
-                "{shown} is in use by {who}: stop k3s or the other server first"
+                "{shown} is in use by {holder}: stop k3s or the other server first"
             )))
         }
         Err(error) => {

@@ -26,7 +26,7 @@ const JOBS_MAX: usize = 256;
 /// Converts an error of a start.
 fn datastore_error(endpoint: &Endpoint) -> impl Fn(SqlError) -> DatastoreError + '_ {
     move |classify| match classify {
-        SqlError::Held(who) => DatastoreError::Held(who),
+        SqlError::Held(holder) => DatastoreError::Held(holder),
         other => {
             DatastoreError::Unusable { endpoint: endpoint.to_string(), why: other.to_string() }
         }

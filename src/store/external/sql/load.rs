@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_compaction_of_kine_left_is_read_and_leftovers_are_not() {
+    fn rows_left_by_kines_compaction_are_read_and_leftovers_are_not() {
         let rows = vec![
             row(1, COMPACT_KEY, "create", 0, 6, 0),
             // Superseded before the compacted revision, but never deleted.

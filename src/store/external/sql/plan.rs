@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_schema_cannot_hold_is_refused_by_name() {
+    fn requests_beyond_the_schema_are_refused_by_name() {
         let state = State::default();
         let notified = |command| plan(&state, command, 2, NAMES).unwrap_err().to_string();
         let several = notified(txn(vec![put("a", 0), put("b", 0)]));

@@ -57,7 +57,7 @@ fn writes_are_refused_reads_go_on_and_space_is_noticed() {
 }
 
 #[test]
-fn who_waits_for_space_is_refused_when_it_is_stopped_and_the_stop_does_not_wait() {
+fn stopping_refuses_writes_that_wait_for_space() {
     let (disk, node) = nearly_full();
     commit(&node, put("b", &"v".repeat(1000))).unwrap_err();
     node.stop();

@@ -62,7 +62,7 @@ fn lazy_writes_wait_in_memory_for_the_next_synced_one_and_go_out_with_it() {
 }
 
 #[test]
-fn what_waits_in_memory_is_bounded() {
+fn requests_waiting_in_memory_are_bounded() {
     let disk = SimDisk::new();
     let node = open(&disk).unwrap();
     submit(&node, put("a", "first"), Durability::Lazy).unwrap();

@@ -86,7 +86,7 @@ fn every_value_is_the_one_that_was_written_whatever_file_it_lies_in() {
                         // Half-way through the device is full.
                         disk.set_capacity(disk.used() + rng.below(200_000));
                         run_checkpoint(&node);
-                        disk.mend();
+                        disk.repair();
                     }
                     2 => {
                         let newest = node.shared.state.read().revision();
@@ -160,7 +160,7 @@ fn full_segments_are_read_and_a_checkpoint_takes_their_place_and_leaves_nothing_
 }
 
 #[test]
-fn who_holds_a_value_keeps_it_after_its_file_was_removed() {
+fn a_held_value_stays_readable_after_its_file_was_removed() {
     let disk = SimDisk::new();
     let node = open(&disk).unwrap();
     let written = fill(&node, "a", 1);
@@ -191,7 +191,7 @@ fn a_checkpoint_that_fails_leaves_the_values_where_they_are() {
     all.extend(fill(&node, "b", 1));
     disk.set_capacity(disk.used() + 100_000);
     run_checkpoint(&node);
-    disk.mend();
+    disk.repair();
     assert!(before.0.iter().all(|name| disk.mapped().0.contains(name)), "{before:?}");
     compare_all(&node, &all, 0);
 }

@@ -13,7 +13,7 @@ use crate::contract::{
 const ELECTION: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
-async fn what_one_member_writes_all_read() {
+async fn writes_of_one_member_are_read_by_all() {
     let cluster = Cluster::of(3, 1).await;
     assert_eq!(cluster.leader().await, 0, "who began leads");
     for machine in 0..3 {
@@ -124,7 +124,7 @@ async fn the_smaller_side_refuses_and_tells_nothing_old() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_away_longer_than_the_log_is_caught_up_by_a_checkpoint() {
+async fn a_member_behind_the_log_is_caught_up_by_a_checkpoint() {
     let mut cluster = Cluster::of(3, 6).await;
     cluster.store(2).txn(put("k0", "old")).await.unwrap();
     let mut watcher = cluster.store(2).watch(KeyRange::prefix("k"), None).await.unwrap();

@@ -433,7 +433,7 @@ impl Cluster {
         }
         let disk = &node.disk;
         if disk.has_power() {
-            disk.mend();
+            disk.repair();
         } else {
             self.disks.insert(machine, disk.after_power_cut(&mut self.rng));
         }

@@ -37,8 +37,8 @@ async fn end(tasks: Tasks) {
 pub(super) async fn held(endpoint: &Endpoint) {
     let (first, former) = open(endpoint, Some((1, "edge-1"))).await.unwrap();
     let refused = open(endpoint, Some((2, "edge-2"))).await.unwrap_err().to_string();
-    let who = format!("is in use by kube-lite on edge-1, process {}", std::process::id());
-    assert!(refused.contains(&who), "{refused}");
+    let holder = format!("is in use by kube-lite on edge-1, process {}", std::process::id());
+    assert!(refused.contains(&holder), "{refused}");
 
     // What goes through the condition on the key is answered as without it.
     let written = first.txn(one(put("a", "1"))).await.unwrap();

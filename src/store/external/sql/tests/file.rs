@@ -78,7 +78,7 @@ async fn separable_puts_are_stored_together() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_is_there_after_a_restart() {
+async fn acknowledged_writes_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
     let first = tasks();

@@ -105,14 +105,14 @@ async fn lose(left: usize, happens: bool) {
 }
 
 #[tokio::test]
-async fn what_had_happened_is_applied_once() {
+async fn a_committed_transaction_with_a_lost_response_is_applied_once() {
     for left in 1..6 {
         lose(left, true).await;
     }
 }
 
 #[tokio::test]
-async fn what_had_not_happened_is_done_again() {
+async fn a_transaction_that_was_not_committed_is_retried() {
     for left in 1..6 {
         lose(left, false).await;
     }

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_is_accepted_and_a_stale_read_is_not() {
+    fn linearizable_histories_pass_and_stale_reads_fail() {
         let after = |begun, (call, reply)| record(begun, begun + 1, call, reply);
         check(&book(vec![after(4, read(3, Some(item(2, 3, 2))))])).unwrap();
         check(&book(vec![after(4, read(2, Some(item(1, 2, 1))))])).unwrap();

@@ -110,7 +110,7 @@ impl Storm {
         self.cluster.set_duplicates(0);
         for node in self.cluster.nodes.values() {
             if node.disk.has_power() {
-                node.disk.mend();
+                node.disk.repair();
             }
         }
     }
