@@ -196,7 +196,7 @@ impl Nodes {
         headers::set_host(&mut request, &target.authority());
         *request.uri_mut() = path.parse::<Uri>().map_err(|e| failed(&e))?;
         let io = self.open(target).await.map_err(|e| failed(&dial_error(target, &e)))?;
-        let response = upgrade::carry(io, request, &self.tasks)
+        let response = upgrade::relay(io, request, &self.tasks)
             .await
             .map_err(|e| Status::failure(500, "", e.to_string()))?;
         Ok(response)

@@ -29,11 +29,11 @@ const KEPT: usize = 4 * 1024;
 pub trait Hold: Io {
     /// Tells the kernel to send only full segments (`TCP_CORK`) until it is unset. Without support
     /// each write is sent separately.
-    fn hold(&self, _on: bool) {}
+    fn set_corked(&self, _on: bool) {}
 }
 
 impl Hold for TcpStream {
-    fn hold(&self, on: bool) {
+    fn set_corked(&self, on: bool) {
         if let Err(error) = SockRef::from(self).set_tcp_cork(on) {
             // The connection has ended, which the next write reports.
             tracing::debug!(%error, "a connection cannot be corked");
@@ -42,8 +42,8 @@ impl Hold for TcpStream {
 }
 
 impl Hold for server::TlsStream<TcpStream> {
-    fn hold(&self, on: bool) {
-        self.get_ref().0.hold(on);
+    fn set_corked(&self, on: bool) {
+        self.get_ref().0.set_corked(on);
     }
 }
 
@@ -66,7 +66,7 @@ impl Inner {
         self.large += usize::from(piece.len() > COPIED_MAX);
         if self.large > 1 && !self.held {
             self.held = true;
-            self.io.hold(true);
+            self.io.set_corked(true);
         }
         self.poll_write(cx, piece)
     }
@@ -74,7 +74,7 @@ impl Inner {
     fn let_go(&mut self) {
         self.large = 0;
         if std::mem::take(&mut self.held) {
-            self.io.hold(false);
+            self.io.set_corked(false);
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
     struct Told(Arc<Mutex<Vec<Result<usize, bool>>>>);
 
     impl Hold for Told {
-        fn hold(&self, on: bool) {
+        fn set_corked(&self, on: bool) {
             self.0.lock().push(Err(on));
         }
     }

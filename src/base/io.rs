@@ -49,14 +49,14 @@ pub async fn join(a: impl Io, b: impl Io, shutdown: &Shutdown) {
     let (mut a_in, mut a_out) = tokio::io::split(a);
     let (mut b_in, mut b_out) = tokio::io::split(b);
     tokio::select! {
-        copied = tokio::io::copy(&mut a_in, &mut b_out) => note(copied),
-        copied = tokio::io::copy(&mut b_in, &mut a_out) => note(copied),
+        copied = tokio::io::copy(&mut a_in, &mut b_out) => log_error(copied),
+        copied = tokio::io::copy(&mut b_in, &mut a_out) => log_error(copied),
         () = shutdown.requested() => {}
     }
     let _ = tokio::join!(a_out.shutdown(), b_out.shutdown());
 }
 
-fn note(copied: std::io::Result<u64>) {
+fn log_error(copied: std::io::Result<u64>) {
     if let Err(error) = copied {
         tracing::debug!(%error, "a carried connection broke");
     }

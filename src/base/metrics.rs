@@ -257,7 +257,7 @@ impl Family {
             }
             match self.kind {
                 Kind::Counter | Kind::Gauge => {
-                    line(out, self.name, "", &labels, &float(cell.value))
+                    write_line(out, self.name, "", &labels, &float(cell.value))
                 }
                 Kind::Summary => totals(out, self.name, &labels, cell.value, cell.count),
                 Kind::Histogram => {
@@ -281,7 +281,7 @@ pub fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-fn line(out: &mut String, name: &str, suffix: &str, labels: &str, value: &str) {
+fn write_line(out: &mut String, name: &str, suffix: &str, labels: &str, value: &str) {
     let _ = if labels.is_empty() {
         writeln!(out, "{name}{suffix} {value}")
     } else {
@@ -290,8 +290,8 @@ fn line(out: &mut String, name: &str, suffix: &str, labels: &str, value: &str) {
 }
 
 fn totals(out: &mut String, name: &str, labels: &str, sum: f64, count: u64) {
-    line(out, name, "_sum", labels, &float(sum));
-    line(out, name, "_count", labels, &count.to_string());
+    write_line(out, name, "_sum", labels, &float(sum));
+    write_line(out, name, "_count", labels, &count.to_string());
 }
 
 /// Appends the lines of a histogram; rows are bounds with their own counts, not cumulative.
@@ -308,9 +308,9 @@ pub fn histogram(
     for (bound, number) in rows {
         below += number;
         let labels = format!("{labels}{comma}le=\"{}\"", float(bound));
-        line(out, name, "_bucket", &labels, &below.to_string());
+        write_line(out, name, "_bucket", &labels, &below.to_string());
     }
-    line(out, name, "_bucket", &format!("{labels}{comma}le=\"+Inf\""), &count.to_string());
+    write_line(out, name, "_bucket", &format!("{labels}{comma}le=\"+Inf\""), &count.to_string());
     totals(out, name, labels, sum, count);
 }
 

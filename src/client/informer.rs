@@ -58,7 +58,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn tell(&self, change: &Change) {
+    pub(crate) fn notify(&self, change: &Change) {
         for listener in self.listeners.read().iter() {
             listener(change);
         }
@@ -209,7 +209,7 @@ impl Informers {
             stop.request();
         }
         for object in shared.cache.list("").into_iter().filter(|_| told) {
-            shared.tell(&Change::Deleted(object));
+            shared.notify(&Change::Deleted(object));
         }
     }
 

@@ -102,21 +102,21 @@ async fn follow(
                     Some(old) => Change::Updated { old, new: object },
                     None => Change::Added(object),
                 };
-                shared.tell(&change);
+                shared.notify(&change);
             }
             WatchEvent::Deleted(object) => {
                 if unseen.is_none() {
                     *resume = Some(object.resource_version);
                 }
                 if shared.cache.remove(&object.key).is_some() {
-                    shared.tell(&Change::Deleted(object));
+                    shared.notify(&Change::Deleted(object));
                 }
             }
             WatchEvent::Bookmark { revision, initial } => {
                 if initial {
                     for key in unseen.take().unwrap_or_default() {
                         if let Some(old) = shared.cache.remove(&key) {
-                            shared.tell(&Change::Deleted(old));
+                            shared.notify(&Change::Deleted(old));
                         }
                     }
                     shared.synced.send_replace(true);

@@ -28,12 +28,13 @@ pub(crate) fn status(code: u16, method: &Method, path: &str, body: &[u8]) -> Sta
         }
         _ => format!("the server responded with the status code {code} but did not return more information"),
     };
-    let asked = asked(path).map(|what| format!(" ({} {what})", method.as_str().to_lowercase()));
-    Status::failure(code, "", message + &asked.unwrap_or_default())
+    let requested_resource = requested_resource(path)
+        .map(|what| format!(" ({} {what})", method.as_str().to_lowercase()));
+    Status::failure(code, "", message + &requested_resource.unwrap_or_default())
 }
 
 /// Renders `pods.metrics.k8s.io` and the object's name.
-fn asked(path: &str) -> Option<String> {
+fn requested_resource(path: &str) -> Option<String> {
     let path = path.split('?').next().unwrap_or_default();
     let mut parts = path.trim_matches('/').split('/');
     let group = match parts.next()? {

@@ -158,7 +158,8 @@ fn serving(names: &Names, local: &[IpAddr]) -> Profile {
     }
 }
 
-/// Loads or creates all files under `<data_dir>/server/tls` and renews certificates close to expiry.
+/// Loads or creates all files under `<data_dir>/server/tls` and renews certificates close to
+/// expiry.
 ///
 /// # Errors
 /// When a file cannot be read or written, or a CA is damaged.

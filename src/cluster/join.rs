@@ -26,7 +26,8 @@ use crate::certs::{ServerCerts, node_client, node_serving, proxy_client};
 use crate::token::Secret;
 use https::{Exchange, ExchangeError, HttpResponse};
 
-/// Path of join requests, authenticated by a token, or for renewal by the node's client certificate.
+/// Path of join requests, authenticated by a token, or for renewal by the node's client
+/// certificate.
 pub const JOIN_PATH: &str = "/v1-kube-lite/join";
 /// Path of the CA of servers, the same as in k3s.
 pub const CA_PATH: &str = "/cacerts";

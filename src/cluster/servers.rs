@@ -1,5 +1,5 @@
-//! The servers of an agent: their addresses, their health, and a dialer that connects to a reachable
-//! one.
+//! The servers of an agent: their addresses, their health, and a dialer that connects to a
+//! reachable one.
 //!
 //! Addresses come from `--server`, from servers, and from a file that survives restarts. While
 //! tunnels run (see [`crate::tunnel`]), their state determines the health of servers; so do failed
@@ -28,8 +28,8 @@ use crate::guarded::Guarded;
 
 /// Default port of servers.
 pub const DEFAULT_PORT: u16 = 6443;
-/// Timeout of a dial before the next server is tried. It allows for one retransmitted SYN, which the
-/// kernel sends after 1 s.
+/// Timeout of a dial before the next server is tried. It allows for one retransmitted SYN, which
+/// the kernel sends after 1 s.
 const DIAL_MAX: Duration = Duration::from_secs(3);
 /// Maximum number of addresses; further ones are ignored. A cluster has three to seven servers.
 const SERVERS_MAX: usize = 32;

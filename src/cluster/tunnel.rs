@@ -49,16 +49,16 @@ pub(crate) const SETTINGS_HEADER: &str = "kube-lite-settings";
 pub(crate) const FAULT_HEADER: &str = "kube-lite-fault";
 /// Maximum number of concurrent streams of a tunnel; more wait at the server.
 pub(crate) const STREAMS_MAX: u32 = 256;
-/// Flow-control window of one stream to the agent, in bytes. It bounds the agent's memory per stalled
-/// stream.
+/// Flow-control window of one stream to the agent, in bytes. It bounds the agent's memory per
+/// stalled stream.
 pub(crate) const AGENT_STREAM_WINDOW: u32 = 64 * 1024;
 /// Flow-control window of one stream to the server, in bytes.
 pub(crate) const SERVER_STREAM_WINDOW: u32 = 128 * 1024;
 /// Send buffer of one stream, in bytes.
 pub(crate) const SEND_BUFFER_MAX: usize = 64 * 1024;
 
-/// A connection that is silent for this long is closed, independent of the node's other connections:
-/// three intervals of [`HeartbeatConfig::CALM`].
+/// A connection that is silent for this long is closed, independent of the node's other
+/// connections: three intervals of [`HeartbeatConfig::CALM`].
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// How the loss of a peer is detected.
@@ -74,12 +74,13 @@ pub struct HeartbeatConfig {
 }
 
 impl HeartbeatConfig {
-    /// Few wake-ups: a lost machine is detected within 30 s, before the node's lease (40 s) expires.
+    /// Few wake-ups: a lost machine is detected within 30 s, before the node's lease (40 s)
+    /// expires.
     pub const CALM: Self =
         Self { interval: Duration::from_secs(10), silence: SILENCE_MAX, extra_connections: 0 };
 
-    /// For `--fast-node-loss`: a machine without power is detected within 6 s, at a packet loss of up
-    /// to 30 %.
+    /// For `--fast-node-loss`: a machine without power is detected within 6 s, at a packet loss of
+    /// up to 30 %.
     pub const FAST: Self = Self {
         interval: Duration::from_secs(1),
         silence: Duration::from_millis(5500),

@@ -31,14 +31,14 @@ impl Page {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn line(&mut self, name: &str, labels: &str, value: impl Display) {
+    fn write_line(&mut self, name: &str, labels: &str, value: impl Display) {
         // As above.
         let _ = writeln!(self.0, "{name}{labels} {value}");
     }
 
     fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
-        self.line(name, "", value);
+        self.write_line(name, "", value);
     }
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
@@ -46,11 +46,11 @@ impl Page {
         let mut below = 0;
         for (bound, within) in BOUNDS.iter().zip(&histogram.within) {
             below += within;
-            self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), below);
+            self.write_line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), below);
         }
-        self.line(&format!("{name}_bucket"), "{le=\"+Inf\"}", histogram.count);
-        self.line(&format!("{name}_sum"), "", histogram.sum.as_secs_f64());
-        self.line(&format!("{name}_count"), "", histogram.count);
+        self.write_line(&format!("{name}_bucket"), "{le=\"+Inf\"}", histogram.count);
+        self.write_line(&format!("{name}_sum"), "", histogram.sum.as_secs_f64());
+        self.write_line(&format!("{name}_count"), "", histogram.count);
     }
 }
 
@@ -140,19 +140,27 @@ impl Etcd {
             "gauge",
             "Which version is running. 1 for 'server_version' label with current version.",
         );
-        page.line("etcd_server_version", &format!("{{server_version=\"{ETCD_VERSION}\"}}"), 1);
+        page.write_line(
+            "etcd_server_version",
+            &format!("{{server_version=\"{ETCD_VERSION}\"}}"),
+            1,
+        );
         page.head(
             "etcd_cluster_version",
             "gauge",
             "Which version is running. 1 for 'cluster_version' label with current cluster version",
         );
-        page.line("etcd_cluster_version", "{cluster_version=\"3.7\"}", 1);
+        page.write_line("etcd_cluster_version", "{cluster_version=\"3.7\"}", 1);
         page.head(
             "etcd_server_id",
             "gauge",
             "Server or member ID in hexadecimal format. 1 for 'server_id' label with current ID.",
         );
-        page.line("etcd_server_id", &format!("{{server_id=\"{:x}\"}}", self.identity.member), 1);
+        page.write_line(
+            "etcd_server_id",
+            &format!("{{server_id=\"{:x}\"}}", self.identity.member),
+            1,
+        );
         let alarms = self.backend.alarms();
         if !alarms.is_empty() {
             page.head(
@@ -165,7 +173,7 @@ impl Etcd {
         for (member, alarm) in alarms {
             let labels =
                 format!("{{alarm_type=\"{}\",server_id=\"{member:x}\"}}", alarm_name(alarm));
-            page.line("etcd_debugging_server_alarms", &labels, 1);
+            page.write_line("etcd_debugging_server_alarms", &labels, 1);
         }
     }
 
@@ -203,7 +211,7 @@ impl Etcd {
         }
         for (peer, count) in connected {
             let labels = format!("{{Local=\"{:x}\",Remote=\"{peer:x}\"}}", members.id());
-            page.line("etcd_network_active_peers", &labels, count);
+            page.write_line("etcd_network_active_peers", &labels, count);
         }
         let traffic = members.traffic();
         if traffic.is_empty() {
@@ -229,7 +237,7 @@ impl Etcd {
             let name = format!("etcd_network_peer_{name}_total");
             page.head(&name, "counter", help);
             for (peer, traffic) in &traffic {
-                page.line(&name, &format!("{{{label}=\"{peer:x}\"}}"), count(traffic));
+                page.write_line(&name, &format!("{{{label}=\"{peer:x}\"}}"), count(traffic));
             }
         }
     }
@@ -307,7 +315,7 @@ impl Counters {
         page.head(name, "gauge", "The result of each kind of healthcheck.");
         for ((kind, check), (good, ..)) in &checks {
             let labels = format!("{{name=\"{}\",type=\"{}\"}}", check.name(), kind.name());
-            page.line(name, &labels, u8::from(*good));
+            page.write_line(name, &labels, u8::from(*good));
         }
         let name = "etcd_server_healthchecks_total";
         page.head(name, "counter", "The total number of each kind of healthcheck.");
@@ -321,7 +329,7 @@ impl Counters {
                     check.name(),
                     kind.name()
                 );
-                page.line(name, &labels, count);
+                page.write_line(name, &labels, count);
             }
         }
     }
@@ -340,7 +348,7 @@ impl Counters {
         let counted = |count: &AtomicU64| Some(count.load(Relaxed)).filter(|count| *count > 0);
         for (method, count) in self.started.iter().enumerate() {
             if let Some(count) = counted(count) {
-                page.line(name, &labels(method, None), count);
+                page.write_line(name, &labels(method, None), count);
             }
         }
         let name = "grpc_server_handled_total";
@@ -352,7 +360,7 @@ impl Counters {
         for (method, codes) in self.handled.iter().enumerate() {
             for (code, count) in (0..).zip(codes) {
                 if let Some(count) = counted(count) {
-                    page.line(name, &labels(method, Some(code)), count);
+                    page.write_line(name, &labels(method, Some(code)), count);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What etcd 3.7.3 answered to the same requests, asked over the wire.
+//! Requests over the wire with the answers of etcd 3.7.3.
 
 mod external;
 mod wire;
@@ -82,7 +82,7 @@ fn all() -> pb::RangeRequest {
     pb::RangeRequest { key: "a".into(), range_end: "z".into(), ..Default::default() }
 }
 
-fn told(status: &Status) -> (Code, &str) {
+fn code_and_message(status: &Status) -> (Code, &str) {
     (status.code(), status.message())
 }
 
@@ -102,11 +102,11 @@ async fn reads_are_sorted_filtered_and_cut_as_etcd_does() {
         (keys(&found.kvs), found.more, found.count),
         (vec!["b".to_owned(), "a".to_owned()], true, 3)
     );
-    // Without an order the first two keys are sorted, and one of them told.
+    // Without an order the first two keys are sorted, and one of them is returned.
     let by_value = pb::RangeRequest { sort_target: 4, limit: 1, ..all() };
     let found = world.kv.range(by_value).await.unwrap().into_inner();
     assert_eq!((keys(&found.kvs), found.more, found.count), (vec!["a".to_owned()], true, 3));
-    // What is equal stays in the order of its keys.
+    // Equal elements keep the order of their keys.
     let by_version = pb::RangeRequest { sort_order: 2, sort_target: 1, ..all() };
     let found = world.kv.range(by_version).await.unwrap().into_inner();
     assert_eq!(keys(&found.kvs), ["b", "a", "c"]);
@@ -122,17 +122,23 @@ async fn reads_are_sorted_filtered_and_cut_as_etcd_does() {
     );
     let error = world.kv.range(pb::RangeRequest { revision: 6, ..all() }).await.unwrap_err();
     assert_eq!(
-        told(&error),
+        code_and_message(&error),
         (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision")
     );
     let error = world.kv.range(pb::RangeRequest::default()).await.unwrap_err();
-    assert_eq!(told(&error), (Code::InvalidArgument, "etcdserver: key is not provided"));
+    assert_eq!(
+        code_and_message(&error),
+        (Code::InvalidArgument, "etcdserver: key is not provided")
+    );
     let error = world.kv.range(pb::RangeRequest { sort_order: 3, ..all() }).await.unwrap_err();
-    assert_eq!(told(&error), (Code::InvalidArgument, "etcdserver: invalid sort option"));
+    assert_eq!(
+        code_and_message(&error),
+        (Code::InvalidArgument, "etcdserver: invalid sort option")
+    );
     world.kv.compact(pb::CompactionRequest { revision: 4, physical: false }).await.unwrap();
     let error = world.kv.range(pb::RangeRequest { revision: 3, ..all() }).await.unwrap_err();
     assert_eq!(
-        told(&error),
+        code_and_message(&error),
         (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted")
     );
 }
@@ -154,7 +160,7 @@ async fn a_streamed_read_is_the_read_in_parts_and_the_last_says_how_many() {
         parts,
         [("a".to_owned(), 0, false), ("b".to_owned(), 0, false), ("c".to_owned(), 3, true)]
     );
-    // Any target without an order is taken; an order is not.
+    // Any target is accepted without an order; an unknown order is not.
     for (sort_order, sort_target, expected) in [
         (0, 4, Ok(())),
         (0, 1, Ok(())),
@@ -164,11 +170,11 @@ async fn a_streamed_read_is_the_read_in_parts_and_the_last_says_how_many() {
     ] {
         let request = pb::RangeRequest { sort_order, sort_target, ..all() };
         let answer = world.kv.range_stream(request).await;
-        let told = answer.as_ref().map(|_| ()).map_err(|error| {
+        let code_and_message = answer.as_ref().map(|_| ()).map_err(|error| {
             assert_eq!(error.code(), Code::Unimplemented);
             error.message()
         });
-        assert_eq!(told, expected, "{sort_order} {sort_target}");
+        assert_eq!(code_and_message, expected, "{sort_order} {sort_target}");
     }
 }
 
@@ -187,15 +193,15 @@ async fn a_put_may_keep_the_value_or_the_lease_that_is_there() {
     let kv = world.kv.range(all()).await.unwrap().into_inner().kvs.remove(0);
     assert_eq!((&*kv.value, kv.lease, kv.version), (&b"new"[..], 0, 3));
     let error = world.kv.put(pb::PutRequest { ignore_value: true, ..put("b") }).await.unwrap_err();
-    assert_eq!(told(&error), (Code::InvalidArgument, "etcdserver: key not found"));
+    assert_eq!(code_and_message(&error), (Code::InvalidArgument, "etcdserver: key not found"));
     let error = world
         .kv
         .put(pb::PutRequest { ignore_value: true, value: "v".into(), ..put("a") })
         .await
         .unwrap_err();
-    assert_eq!(told(&error), (Code::InvalidArgument, "etcdserver: value is provided"));
+    assert_eq!(code_and_message(&error), (Code::InvalidArgument, "etcdserver: value is provided"));
     let error = world.kv.put(pb::PutRequest { lease: 8, ..put("a") }).await.unwrap_err();
-    assert_eq!(told(&error), (Code::NotFound, "etcdserver: requested lease not found"));
+    assert_eq!(code_and_message(&error), (Code::NotFound, "etcdserver: requested lease not found"));
 }
 
 #[tokio::test]
@@ -239,20 +245,20 @@ async fn a_transaction_runs_one_branch_and_answers_each_step() {
             pb::response_op::Response::ResponseTxn(_) => 0,
         })
         .collect();
-    // What changed nothing before the first change says the revision before.
+    // A transaction without changes before the first one returns the previous revision.
     assert_eq!(revisions, [2, 3, 3]);
     let twice = vec![step(Step::RequestPut(put("b"))), step(Step::RequestPut(put("b")))];
     let error =
         world.kv.txn(pb::TxnRequest { success: twice, ..Default::default() }).await.unwrap_err();
     assert_eq!(
-        told(&error),
+        code_and_message(&error),
         (Code::InvalidArgument, "etcdserver: duplicate key given in txn request")
     );
     let many = (0..129).map(|n| step(Step::RequestPut(put(&n.to_string())))).collect();
     let error =
         world.kv.txn(pb::TxnRequest { success: many, ..Default::default() }).await.unwrap_err();
     assert_eq!(
-        told(&error),
+        code_and_message(&error),
         (Code::InvalidArgument, "etcdserver: too many operations in txn request")
     );
 }
@@ -272,7 +278,7 @@ async fn leases_take_their_keys_along_and_say_how_long_they_live() {
     let told_of = leases.lease_time_to_live(live).await.unwrap().into_inner();
     assert_eq!((told_of.ttl, told_of.granted_ttl), (-1, 0));
     let error = leases.lease_revoke(pb::LeaseRevokeRequest { id: 7 }).await.unwrap_err();
-    assert_eq!(told(&error), (Code::NotFound, "etcdserver: requested lease not found"));
+    assert_eq!(code_and_message(&error), (Code::NotFound, "etcdserver: requested lease not found"));
     let (sender, mut receiver) = mpsc::channel(1);
     sender.send(pb::LeaseKeepAliveRequest { id: 7 }).await.unwrap();
     let stream = futures::stream::poll_fn(move |cx| receiver.poll_recv(cx));
@@ -299,7 +305,7 @@ async fn watches_share_a_stream_and_tell_of_history_compaction_and_progress() {
     let mut next = async || watch.message().await.unwrap().unwrap();
     let first = next().await;
     assert_eq!((first.watch_id, first.created, first.header.unwrap().revision), (0, true, 4));
-    // The first watch's events and the second's creation come in either order.
+    // The first watch's events and the second's creation may arrive in either order.
     let mut seen = [next().await, next().await, next().await];
     seen.sort_by_key(|response| (response.watch_id, !response.created));
     let event = &seen[0].events[0];
@@ -332,7 +338,7 @@ async fn watches_share_a_stream_and_tell_of_history_compaction_and_progress() {
         (-1, 0, 6)
     );
 
-    // What a compaction has ended is ended once more for who asks, and has its id until then.
+    // A watch cancelled by a compaction is cancelled again on request, and keeps its id until then.
     for watch_id in [0, 1] {
         let cancel = RequestUnion::CancelRequest(pb::WatchCancelRequest { watch_id });
         sender.send(pb::WatchRequest { request_union: Some(cancel) }).await.unwrap();
@@ -342,7 +348,7 @@ async fn watches_share_a_stream_and_tell_of_history_compaction_and_progress() {
     }
 }
 
-/// What a watch was told: 0 for a put, 1 for a deletion, the value, and the value before.
+/// Events of a watch: 0 for a put, 1 for a deletion, the value, and the previous value.
 type Told = Vec<(i32, String, Option<String>)>;
 
 #[tokio::test]
@@ -375,21 +381,25 @@ async fn watches_of_the_same_key_are_told_what_each_of_them_wants() {
         let response = next().await;
         for event in response.events {
             let text = |kv: proto::mvccpb::KeyValue| String::from_utf8(kv.value.to_vec()).unwrap();
-            let told = (event.r#type, event.kv.map(text).unwrap(), event.prev_kv.map(text));
-            seen[usize::try_from(response.watch_id).unwrap()].push(told);
+            let code_and_message =
+                (event.r#type, event.kv.map(text).unwrap(), event.prev_kv.map(text));
+            seen[usize::try_from(response.watch_id).unwrap()].push(code_and_message);
         }
     }
-    let told = |events: &[(i32, &str, Option<&str>)]| -> Told {
+    let code_and_message = |events: &[(i32, &str, Option<&str>)]| -> Told {
         events
             .iter()
             .map(|(kind, now, before)| (*kind, (*now).into(), before.map(Into::into)))
             .collect()
     };
-    let plain = told(&[(0, "1", None), (0, "2", None), (1, "", None)]);
+    let plain = code_and_message(&[(0, "1", None), (0, "2", None), (1, "", None)]);
     assert_eq!(seen[0], plain);
-    assert_eq!(seen[1], told(&[(0, "1", None), (0, "2", Some("1")), (1, "", Some("2"))]));
-    assert_eq!(seen[2], told(&[(1, "", Some("2"))]));
-    assert_eq!(seen[3], told(&[(0, "1", None), (0, "2", None)]));
+    assert_eq!(
+        seen[1],
+        code_and_message(&[(0, "1", None), (0, "2", Some("1")), (1, "", Some("2"))])
+    );
+    assert_eq!(seen[2], code_and_message(&[(1, "", Some("2"))]));
+    assert_eq!(seen[3], code_and_message(&[(0, "1", None), (0, "2", None)]));
     assert_eq!(seen[4], plain);
 }
 
@@ -399,7 +409,7 @@ async fn unsupported_calls_are_refused_by_name() {
     let mut maintenance = MaintenanceClient::new(world.channel.clone());
     let error = maintenance.downgrade(pb::DowngradeRequest::default()).await.unwrap_err();
     assert_eq!(
-        told(&error),
+        code_and_message(&error),
         (
             Code::Unimplemented,
             "kube-lite: a downgrade is not supported: the version is that of kube-lite"
@@ -445,17 +455,17 @@ async fn alarms_are_raised_refuse_and_end_as_etcds() {
     assert_eq!((ask(0, 0).await, ask(0, 2).await), (vec![(9, 1)], vec![]));
     let full = (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
     let error = world.kv.put(put("b")).await.unwrap_err();
-    assert_eq!(told(&error), full);
+    assert_eq!(code_and_message(&error), full);
     let mut leases = LeaseClient::new(world.channel.clone());
     let grant = pb::LeaseGrantRequest { ttl: 60, id: 7 };
-    assert_eq!(told(&leases.lease_grant(grant).await.unwrap_err()), full);
+    assert_eq!(code_and_message(&leases.lease_grant(grant).await.unwrap_err()), full);
     let delete = pb::DeleteRangeRequest { key: "a".into(), ..Default::default() };
     assert_eq!(world.kv.delete_range(delete.clone()).await.unwrap().into_inner().deleted, 1);
     assert_eq!((ask(2, 1).await, ask(2, 1).await, ask(0, 0).await), (vec![(9, 1)], vec![], vec![]));
     world.put("b", "1").await;
     ask(1, 2).await;
     let error = world.kv.delete_range(delete).await.unwrap_err();
-    assert_eq!(told(&error), (Code::DataLoss, "etcdserver: corrupt cluster"));
+    assert_eq!(code_and_message(&error), (Code::DataLoss, "etcdserver: corrupt cluster"));
     assert_eq!(world.kv.range(all()).await.unwrap().into_inner().count, 1);
     let mut maintenance = MaintenanceClient::new(world.channel.clone());
     let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
@@ -471,23 +481,23 @@ async fn checksums_say_what_they_depend_on() {
     let mut maintenance = MaintenanceClient::new(world.channel.clone());
     let at = |revision| pb::HashKvRequest { revision };
     let hash = maintenance.hash_kv(at(0)).await.unwrap().into_inner();
-    // etcd 3.7.3's number after the same three puts.
+    // etcd 3.7.3's hash after the same three puts.
     assert_eq!(
         (hash.hash, hash.compact_revision, hash.hash_revision, hash.header.unwrap().revision),
         (2_069_675_932, -1, 4, 4)
     );
     let error = maintenance.hash_kv(at(5)).await.unwrap_err();
     assert_eq!(
-        told(&error),
+        code_and_message(&error),
         (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision")
     );
     world.kv.compact(pb::CompactionRequest { revision: 4, physical: false }).await.unwrap();
     let error = maintenance.hash_kv(at(3)).await.unwrap_err();
     assert_eq!(
-        told(&error),
+        code_and_message(&error),
         (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted")
     );
-    // For the very revision etcd answers the sum that it took while it compacted.
+    // For the compacted revision itself etcd returns the hash computed during the compaction.
     let hash = maintenance.hash_kv(at(4)).await.unwrap().into_inner();
     assert_eq!((hash.hash, hash.compact_revision, hash.hash_revision), (2_069_675_932, -1, 4));
     world.put("c", "4").await;
@@ -510,10 +520,13 @@ async fn members_are_listed_and_refused_changes_have_etcds_texts() {
     let add =
         |url: &str| pb::MemberAddRequest { peer_ur_ls: vec![url.to_owned()], is_learner: false };
     let error = cluster.member_add(add("foo")).await.unwrap_err();
-    assert_eq!(told(&error), (Code::InvalidArgument, "etcdserver: given member URLs are invalid"));
+    assert_eq!(
+        code_and_message(&error),
+        (Code::InvalidArgument, "etcdserver: given member URLs are invalid")
+    );
     let error = cluster.member_add(add("http://a:2380")).await.unwrap_err();
     assert_eq!(
-        told(&error),
+        code_and_message(&error),
         (
             Code::Unimplemented,
             "kube-lite: adding a member by its address is not supported: start `kube-lite server \
@@ -522,14 +535,17 @@ async fn members_are_listed_and_refused_changes_have_etcds_texts() {
     );
     let update = pb::MemberUpdateRequest { id: 5, peer_ur_ls: vec!["http://a:1".to_owned()] };
     let error = cluster.member_update(update).await.unwrap_err();
-    assert_eq!(told(&error), (Code::NotFound, "etcdserver: member not found"));
+    assert_eq!(code_and_message(&error), (Code::NotFound, "etcdserver: member not found"));
     let mut maintenance = MaintenanceClient::new(world.channel.clone());
     let error = maintenance.move_leader(pb::MoveLeaderRequest { target_id: 5 }).await.unwrap_err();
-    assert_eq!(told(&error), (Code::FailedPrecondition, "etcdserver: bad leader transferee"));
+    assert_eq!(
+        code_and_message(&error),
+        (Code::FailedPrecondition, "etcdserver: bad leader transferee")
+    );
     maintenance.move_leader(pb::MoveLeaderRequest { target_id: 1 }).await.unwrap();
 }
 
-/// A request over HTTP/1.1 on the port of gRPC; status line and body.
+/// Sends a request over HTTP/1.1 on the gRPC port; returns status line and body.
 async fn http(world: &World, request: &str) -> (String, String) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(world.address).await.unwrap();

@@ -72,7 +72,7 @@ pub async fn serve<B>(
         }
         _ => {
             *request.uri_mut() = path;
-            return upgrade::carry(io, request, tasks).await;
+            return upgrade::relay(io, request, tasks).await;
         }
     };
     let Some(answer) = websocket::accept(request.headers(), ours) else {
@@ -82,7 +82,7 @@ pub async fn serve<B>(
         ));
     };
     let client = hyper::upgrade::on(&mut request);
-    let mut response = upgrade::send(io, ask(&path, url, theirs), tasks).await?;
+    let mut response = upgrade::send(io, runtime_request(&path, url, theirs), tasks).await?;
     match response.status() {
         StatusCode::SWITCHING_PROTOCOLS => {}
         status if status.as_u16() < 400 => return Err(Error::NotUpgraded(status.as_u16())),
@@ -117,7 +117,7 @@ async fn translate(session: Session, client: impl Io, backend: impl Io + 'static
 }
 
 /// The SPDY request to the runtime.
-fn ask(path: &Uri, url: &Uri, protocol: &'static str) -> Request<Body> {
+fn runtime_request(path: &Uri, url: &Uri, protocol: &'static str) -> Request<Body> {
     let mut request = Request::new(upgrade::empty());
     *request.method_mut() = Method::POST;
     *request.uri_mut() = path.clone();

@@ -102,7 +102,7 @@ where
 ///
 /// # Errors
 /// When the backend does not answer, or answers with neither 101 nor a refusal.
-pub async fn carry<B>(
+pub async fn relay<B>(
     io: BoxIo,
     mut request: Request<B>,
     tasks: &Tasks,
@@ -181,7 +181,7 @@ mod tests {
                         return Ok::<_, std::convert::Infallible>(Response::new(full("own")));
                     }
                     let io: BoxIo = Box::new(TcpStream::connect(at).await.unwrap());
-                    Ok(carry(io, request, &tasks).await.unwrap_or_else(|error| {
+                    Ok(relay(io, request, &tasks).await.unwrap_or_else(|error| {
                         let mut answer = Response::new(full(error.to_string()));
                         *answer.status_mut() = StatusCode::BAD_GATEWAY;
                         answer

@@ -51,7 +51,7 @@ impl Remote {
         *request.version_mut() = http::Version::HTTP_11;
         let io = self.open(address).await.map_err(|e| failed(&e))?;
         if upgrades {
-            return upgrade::carry(io, request, self.tasks()).await.map_err(|e| failed(&e));
+            return upgrade::relay(io, request, self.tasks()).await.map_err(|e| failed(&e));
         }
         let response = upgrade::send(io, request, self.tasks()).await.map_err(|e| failed(&e))?;
         if is_redirect(response.status()) {

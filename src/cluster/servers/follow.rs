@@ -9,8 +9,8 @@ use client::{Informer, Informers, Scope};
 
 use super::Servers;
 
-/// Sets the addresses of `servers` at each change of the EndpointSlices of `default/kubernetes`. The
-/// client's identity must be allowed to watch them.
+/// Sets the addresses of `servers` at each change of the EndpointSlices of `default/kubernetes`.
+/// The client's identity must be allowed to watch them.
 pub fn follow(servers: &Servers, informers: &Informers, tasks: &Tasks) {
     let scope = Scope {
         gvr: Gvr::new("discovery.k8s.io", "v1", "endpointslices"),

@@ -133,8 +133,9 @@ impl Shared {
         let key = format!("{PROBLEMS}{address}");
         while !stop.is_requested() {
             let have: Vec<String> = self.up.borrow().keys().cloned().collect();
+            let kind = ConnectionKind::Tunnel(&have);
             let attempt = tokio::select! {
-                attempt = connect::connect(address, &self.tls, ConnectionKind::Tunnel(&have), &self.tasks) => attempt,
+                attempt = connect::connect(address, &self.tls, kind, &self.tasks) => attempt,
                 () = stop.requested() => break,
             };
             match attempt {
@@ -234,15 +235,18 @@ impl Shared {
             futures::future::join_all(extra_connections).await;
             std::future::pending::<()>().await;
         };
+        let patience = config.server_silence();
         let why = tokio::select! {
             ended = connection => match ended {
                 Ok(()) => "closed by the server".to_owned(),
                 Err(error) => error.to_string(),
             },
-            () = all.silent(config.server_silence()) => format!("nothing was heard for {:?}", config.server_silence()),
+            () = all.silent(patience) => format!("nothing was heard for {patience:?}"),
             () = own_activity.silent(SILENCE_MAX) => format!("nothing was heard for {SILENCE_MAX:?}"),
             () = extra_connections => "stopping".to_owned(),
-            gone = address_removed(&self.own, local) => format!("{gone} is no address of this machine any more"),
+            gone = address_removed(&self.own, local) => {
+                format!("{gone} is no address of this machine any more")
+            }
             () = stop.requested() => "stopping".to_owned(),
         };
         cut.cancel();
@@ -267,7 +271,8 @@ impl Shared {
     }
 }
 
-/// Resolves when the machine loses the local address of a connection, which no packet can reach then.
+/// Resolves when the machine loses the local address of a connection, which no packet can reach
+/// then.
 async fn address_removed(own: &LocalMachine, local: Option<IpAddr>) -> IpAddr {
     let mut addresses = own.addresses.clone();
     match local.filter(|local| addresses.borrow().contains(local)) {

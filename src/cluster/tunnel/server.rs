@@ -105,8 +105,9 @@ impl Tunnels {
         free.map_or(0, |free| usize::from(EXTRA_CONNECTIONS_MAX).saturating_sub(free))
     }
 
-    /// Handles [`super::PATH`]. `user` has the name and groups of the client certificate. The upgrade
-    /// is in the request's extensions; the tunnel is established after the response has been sent.
+    /// Handles [`super::PATH`]. `user` has the name and groups of the client certificate. The
+    /// upgrade is in the request's extensions; the tunnel is established after the response has
+    /// been sent.
     pub fn accept<B>(
         &self,
         user: Option<(&str, &[String])>,

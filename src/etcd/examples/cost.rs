@@ -28,7 +28,8 @@ const STREAMS: usize = 10;
 const WATCHES: u64 = 1000;
 const KEYS: u64 = 10_000;
 
-/// A server on a thread of its own: its address, and where the kernel tells of the thread.
+/// Starts a server in a separate thread; returns its address and the path of the thread's CPU
+/// statistics.
 fn server() -> Result<(String, String), Failure> {
     let (told, ready) = mpsc::channel();
     let serve = move || -> Result<(), Failure> {
@@ -54,7 +55,7 @@ fn server() -> Result<(String, String), Failure> {
     Ok(ready.recv()?)
 }
 
-/// Nanoseconds of a thread on a processor, or of all threads of a process.
+/// CPU time of a thread, or of all threads of a process, in nanoseconds.
 fn used(of: &str) -> Result<u64, Failure> {
     let one = |path: std::path::PathBuf| -> Result<u64, Failure> {
         let text = std::fs::read_to_string(path.join("schedstat"))?;
@@ -73,7 +74,7 @@ fn put(key: u64) -> pb::PutRequest {
     pb::PutRequest { key, value: vec![b'x'; 256].into(), ..Default::default() }
 }
 
-/// Asks until `count` were answered.
+/// Sends requests until `count` are answered.
 async fn ask(address: &str, write: bool, count: u64) -> Result<(), Failure> {
     let left = Arc::new(AtomicU64::new(count));
     let mut channels = Vec::new();
@@ -100,7 +101,7 @@ async fn ask(address: &str, write: bool, count: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Watches of one key, and so many events at all of them together.
+/// Opens watches of one key each, and receives this many events over all of them.
 async fn events(address: &str, thread: &str, count: u64) -> Result<u64, Failure> {
     let mut streams = Vec::new();
     for _ in 0..STREAMS {
@@ -121,7 +122,7 @@ async fn events(address: &str, thread: &str, count: u64) -> Result<u64, Failure>
     while written * WATCHES < count {
         kv.put(put(0)).await?;
         written += 1;
-        // A few ahead of the slowest, as in `benches/store`.
+        // A few requests ahead of the slowest watch, as in `benches/store`.
         while came + 4 * WATCHES < written * WATCHES {
             came += seen.next().await.ok_or("the watches ended")??.events.len() as u64;
         }

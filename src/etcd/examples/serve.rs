@@ -1,8 +1,10 @@
-//! Serves etcd's interface over a store of its own: what tests and benches compare with etcd.
+//! Serves etcd's interface over a store, for tests and benchmarks that compare it with etcd.
+//!
 //! usage: serve ADDRESS [DIRECTORY [QUOTA [NAME [CERTIFICATES]]]]
-//! Without a directory the store is in memory; the quota is in bytes, 0 is etcd's default. With a
-//! folder of certificates (ca.pem, server.pem, server.key) it serves TLS to clients of that CA,
-//! else it serves in the clear.
+//!
+//! Without a directory the store is in memory; the quota is in bytes, 0 means etcd's default. With
+//! a folder of certificates (ca.pem, server.pem, server.key) it serves TLS to clients of that CA,
+//! otherwise plain text.
 
 use std::error::Error;
 use std::io::Write;
@@ -65,7 +67,7 @@ async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
         shutdown.request();
         Ok::<(), std::io::Error>(())
     });
-    // What etcd's own tests wait for.
+    // The line that etcd's own tests wait for.
     writeln!(std::io::stdout(), "ready to serve client requests")?;
     etcd::serve(Etcd::new(backend, profile, scratch, tasks), listener, tls).await?;
     Ok(())

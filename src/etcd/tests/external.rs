@@ -1,5 +1,5 @@
-//! The store's client of an external etcd, over this etcd: the facts that every engine is held to,
-//! and a connection that fails.
+//! The store's client of an external etcd, over this etcd: the contract tests of all engines, and a
+//! failing connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -68,8 +68,7 @@ async fn whole() {
     facts::whole(&place(&[World::of(store, tasks).await.address])).await;
 }
 
-/// A wire to `to`, on which, while the channel says so, answers are lost and the connection with
-/// them.
+/// A proxy to `to` that, while the channel is set, drops responses and closes the connection.
 async fn wire(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -98,7 +97,7 @@ async fn forward(
         let mut buffer = [0; 4096];
         loop {
             let length = far_in.read(&mut buffer).await?;
-            // What was asked has happened: this is its answer.
+            // This is the response to an executed request.
             if length == 0 || *cut.borrow() {
                 return Ok(());
             }
@@ -129,7 +128,7 @@ async fn a_write_whose_answer_is_lost_is_told_as_unknown_and_not_sent_again() {
         cut.send_replace(false);
     };
     let (found, ()) = tokio::join!(read, recovery);
-    // It happened, once; reads and watches go on as soon as there is a way again.
+    // It happened exactly once; reads and watches continue after the reconnect.
     let found = found.unwrap().kvs;
     assert_eq!((found[0].version, found[0].mod_revision), (1, Revision(3)));
     assert_eq!(store.txn(one("k/3")).await.unwrap().revision, Revision(4));
@@ -150,7 +149,7 @@ async fn the_next_member_is_asked_when_one_is_gone() {
     let (store, tasks) = opened(&[first, second]).await;
     store.txn(one("a")).await.unwrap();
     cut.send_replace(true);
-    // A barrier is a read: it is answered by the other one.
+    // A barrier is a read: the other member answers it.
     assert_eq!(store.read_barrier().await.unwrap(), Revision(2));
     store.txn(one("b")).await.unwrap();
     end(tasks).await;
@@ -190,7 +189,7 @@ async fn a_watch_whose_place_is_compacted_while_etcd_is_away_is_told_so() {
     end(tasks).await;
 }
 
-/// An etcd of a version of long ago.
+/// An etcd with an unsupported old version.
 struct Old;
 
 type Answer<T> = Result<Response<T>, Status>;

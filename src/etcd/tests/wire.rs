@@ -1,5 +1,5 @@
-//! What is said over HTTP/2 itself: the calls that are read here are refused as those that are left
-//! to the library.
+//! HTTP/2 messages: calls of the fast path are refused in the same way as those of the gRPC
+//! library.
 
 use std::convert::Infallible;
 
@@ -16,7 +16,7 @@ use super::{World, put};
 
 type Sent = UnsyncBoxBody<Bytes, Infallible>;
 
-/// What was answered: headers, data and trailers.
+/// A response: headers, data and trailers.
 #[derive(Debug, PartialEq)]
 struct Answer {
     headers: HeaderMap,
@@ -25,7 +25,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Code and text, as they stand on the wire.
+    /// Code and message, as sent.
     fn status(&self) -> (&str, &str) {
         let of = |name| {
             let told = self.trailers.as_ref().and_then(|trailers| trailers.get(name));
@@ -35,7 +35,7 @@ impl Answer {
     }
 }
 
-/// A connection, and its socket to break it.
+/// A connection, and its socket for breaking it.
 async fn connect(world: &World) -> (SendRequest<Sent>, std::net::TcpStream) {
     let stream = tokio::net::TcpStream::connect(world.address).await.unwrap();
     let socket = stream.into_std().unwrap();
@@ -48,7 +48,7 @@ async fn connect(world: &World) -> (SendRequest<Sent>, std::net::TcpStream) {
     (sender, socket)
 }
 
-/// A body of these frames; without an end when it is `open`.
+/// A body of these frames; it does not end if `open`.
 fn body(frames: &[&[u8]], open: bool) -> Sent {
     let frames: Vec<_> = frames
         .iter()
@@ -98,7 +98,7 @@ async fn an_answer_is_headers_a_message_and_trailers() {
     let pair = [18, 12, 10, 1, b'k', 16, 2, 24, 2, 32, 1, 42, 1, b'v', 32, 1];
     assert!(answer.data.ends_with(&pair), "{:?}", answer.data);
     assert_eq!(usize::from(answer.data[4]), answer.data.len() - 5);
-    // What etcd refuses, in a header as its own servers put it where nothing was sent before.
+    // etcd's error, in the headers, as for its own calls that have sent nothing.
     let answer = call(&mut sender, "Range", &[], body(&[&[0, 0, 0, 0, 0]], false)).await;
     assert_eq!(answer.status(), ("3", "etcdserver:%20key%20is%20not%20provided"));
     assert!(answer.data.is_empty());
@@ -116,7 +116,7 @@ async fn calls_that_are_read_here_are_refused_as_others_are() {
         (&[], &[&[1, 0, 0, 0, 1, 1]], "13"),
         (&[], &[&[2, 0, 0, 0, 1, 1]], "13"),
         (&[("grpc-encoding", "identity")], &[&[1, 0, 0, 0, 1, 1]], "13"),
-        // A field of the number 0.
+        // A field with number 0.
         (&[], &[&[0, 0, 0, 0, 1, 0]], "13"),
         (&[], &[&[0, 0, 0x20, 0, 1]], "11"),
         (&gzip, &[&[1, 0, 0, 0, 1, 1]], "12"),

@@ -1,7 +1,7 @@
-//! The facts that the tests hold every engine to, over a datastore: `contract ENDPOINT`, whose last
-//! part is the beginning of the names of the databases, one for each fact, all new; or `contract
-//! http://HOST:PORT FACT`, over an etcd that is new for the fact. --cafile, --certfile and
-//! --keyfile, each with its file behind it, are for a datastore with TLS.
+//! The contract tests of all engines, over a datastore: `contract ENDPOINT`, whose last part is the
+//! prefix of the database names, one new database per test; or `contract http://HOST:PORT TEST`,
+//! over an etcd that is new for the test. --cafile, --certfile and --keyfile, each followed by its
+//! file, are for a datastore with TLS.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, as a program")]
 
 #[path = "../external/sql/tests/contract.rs"]
@@ -41,7 +41,7 @@ macro_rules! facts {
             let (store, tasks) = open(&endpoint).await;
             contract::$fact(store).await;
             end(tasks).await;
-            // What was acknowledged opens again.
+            // Acknowledged data opens again.
             let (store, tasks) = open(&endpoint).await;
             println!("ok {} at revision {}", stringify!($fact), store.revision().0);
             end(tasks).await;

@@ -1,4 +1,4 @@
-//! Rate and latency of durable puts: `puts DIR WRITERS SECONDS [lazy]`, one line of figures. For
+//! Rate and latency of durable puts: `puts DIR WRITERS SECONDS [lazy]`, one line of results. For
 //! `benches/run` and by hand.
 
 use std::sync::Arc;

@@ -1,9 +1,8 @@
-//! Writes that are known to be acknowledged, and the check that they are there: for
-//! `tests/simulation/disk`.
+//! Records acknowledged writes and checks that they exist: for `tests/simulation/disk`.
 //!
-//! `torture DIR write WRITERS COUNT` puts until that many are acknowledged (0: for ever), one line
-//! `KEY NUMBER REVISION` each. `torture DIR check` reads such lines and says which are not there.
-//! `torture DIR free` deletes and compacts.
+//! `torture DIR write WRITERS COUNT` puts until that many are acknowledged (0: without end), one
+//! line `KEY NUMBER REVISION` each. `torture DIR check` reads such lines and prints the missing
+//! ones. `torture DIR free` deletes and compacts.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -17,7 +16,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const PREFIX: &str = "/torture/";
 
-/// Sizes that end within, at and behind sectors and pages.
+/// Sizes around the boundaries of sectors and pages.
 const SIZES: [usize; 6] = [10, 480, 512, 1500, 4096, 20_000];
 
 fn value(number: u64) -> String {
@@ -45,7 +44,7 @@ async fn write(
         let (at, value) = (key.clone().into(), value(next).into());
         let op = Op::Put { key: at, value, lease: 0, prev_kv: false };
         let answer = store.txn(Txn { success: vec![op], ..Txn::default() }).await?;
-        // One write, so that a line is there whole or not at all.
+        // A single write, so that a line is complete or missing.
         let line = format!("{key} {next} {}\n", answer.revision.0);
         std::io::stdout().write_all(line.as_bytes())?;
         next += 1;
@@ -89,7 +88,7 @@ async fn check(store: &Arc<dyn Backend>) -> Result<String, Failure> {
     Err(format!("of {seen} acknowledged are lost: {lost:?}").into())
 }
 
-/// Frees space, as who meets a full disk may.
+/// Frees space, as an administrator of a full disk would.
 async fn free(store: &Arc<dyn Backend>) -> Result<String, Failure> {
     let first = format!("{PREFIX}filler/1");
     let all = KeyRange::prefix(format!("{PREFIX}filler/"));
@@ -99,7 +98,7 @@ async fn free(store: &Arc<dyn Backend>) -> Result<String, Failure> {
         store.txn(Txn { success: vec![op], ..Txn::default() })
     };
     delete(rest).await?;
-    // A compaction keeps what its own revision deleted, for watches from there.
+    // A compaction keeps the deletions of its own revision, for watches that start there.
     let answer = delete(KeyRange::key(first)).await?;
     match store.compact(answer.revision).await {
         Ok(()) | Err(StoreError::Compacted { .. }) => {}
@@ -108,7 +107,7 @@ async fn free(store: &Arc<dyn Backend>) -> Result<String, Failure> {
     Ok(format!("freed at revision {}", answer.revision.0))
 }
 
-/// Writes until there is no space, frees, and writes again.
+/// Writes until there is no space, frees some, and writes again.
 async fn fill(store: &Arc<dyn Backend>) -> Result<String, Failure> {
     let (mut written, mut number) = (0, 0_u64);
     let full = loop {

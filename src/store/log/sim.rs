@@ -39,7 +39,7 @@ struct File {
     durable: Vec<u8>,
     current: Vec<u8>,
     reserved: u64,
-    /// What was handed out as maps: as long as one of them is there, the file must stay as it is.
+    /// The content of maps in use: while one exists, the file must not change.
     maps: Vec<Weak<Vec<u8>>>,
 }
 
@@ -50,7 +50,7 @@ impl File {
     }
 }
 
-/// A map of a file: its content then.
+/// A map of a file with its content at that time.
 struct Map(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Map {
@@ -67,21 +67,21 @@ struct Inner {
     next: u64,
     operations: u64,
     syncs: u64,
-    /// The power goes at this operation.
+    /// The power is lost at this operation.
     power_cut_at: Option<u64>,
     /// This sync fails.
     fail_sync_at: Option<u64>,
-    /// Bytes the device has.
+    /// Capacity of the device in bytes.
     capacity: u64,
-    /// The file system reserves nothing: a full device is met at the write.
+    /// Whether the file system cannot reserve space: a full device is detected by the write.
     lazy_space: bool,
-    /// Most milliseconds that a batch of the log takes.
+    /// Maximum delay of a batch of the log, in milliseconds.
     latency: u64,
-    /// The file system knows no maps.
+    /// Whether the file system does not support maps.
     mapless: bool,
 }
 
-/// See the module; clones are the same directory.
+/// A simulated directory; clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct SimDisk(Arc<Mutex<Inner>>);
 
@@ -115,7 +115,7 @@ impl SimDisk {
         self.0.lock().latency = milliseconds;
     }
 
-    /// Nothing that was still to go wrong does.
+    /// Removes all pending faults.
     pub(crate) fn repair(&self) {
         let mut inner = self.0.lock();
         (inner.power_cut_at, inner.fail_sync_at) = (None, None);
@@ -130,13 +130,12 @@ impl SimDisk {
         self.0.lock().used()
     }
 
-    /// From now on nothing can be mapped.
+    /// Disables maps.
     pub(crate) fn map_nothing(&self) {
         self.0.lock().mapless = true;
     }
 
-    /// Names of the files of which values are read, and how many files without a name there are of
-    /// which values are.
+    /// Names of the mapped files, and the number of mapped files without a name.
     pub(crate) fn mapped(&self) -> (Vec<String>, usize) {
         let inner = self.0.lock();
         let mapped = |id: &u64| {
@@ -149,17 +148,16 @@ impl SimDisk {
         (names.collect(), nameless)
     }
 
-    /// From now on nothing is reserved.
+    /// Disables reservation of space.
     pub(crate) fn reserve_nothing(&self) {
         self.0.lock().lazy_space = true;
     }
 
-    /// The directory after the power came back: of what was not synced, any sectors and any names
-    /// may have lasted.
+    /// The directory after a power loss: any unsynced sectors and names may have been written.
     pub(crate) fn after_power_cut(&self, rng: &mut Rng) -> Self {
         let inner = self.0.lock();
         let mut names = inner.durable_names.clone();
-        // Names reach the disk in order; how far is open.
+        // Names reach the disk in order; the number is random.
         if rng.chance(50) {
             names = inner.names.clone();
         }
@@ -204,8 +202,7 @@ impl SimDisk {
         })))
     }
 
-    /// The directory after the process was killed: what it wrote is there, and what it did not sync
-    /// still is not durable.
+    /// The directory after a kill: written data exists, but unsynced data is still not durable.
     pub(crate) fn after_kill(&self) -> Self {
         let inner = self.0.lock();
         let unmapped = |file: &File| File { maps: Vec::new(), ..file.clone() };
@@ -219,7 +216,7 @@ impl SimDisk {
         })))
     }
 
-    /// Changes a file's durable content.
+    /// Changes the durable content of a file.
     pub(super) fn edit(&self, name: &str, edit: impl FnOnce(&mut Vec<u8>)) {
         let mut inner = self.0.lock();
         let id = inner.names[name];
@@ -233,7 +230,7 @@ impl SimDisk {
         inner.files[&inner.names[name]].current.clone()
     }
 
-    /// A copy that shares nothing.
+    /// An independent copy.
     pub(crate) fn copy(&self) -> Self {
         self.after_power_cut_keeping_all()
     }
@@ -382,7 +379,7 @@ impl DiskFile for SimFile {
         if file.current.len() < from + data.len() {
             file.current.resize(from + data.len(), 0);
         }
-        // When the power goes during the write, the bytes were on their way.
+        // If the power is lost during the write, parts of it may have been written.
         file.current[from..from + data.len()].copy_from_slice(data);
         if lost { Err(io::Error::other("the power is gone")) } else { Ok(()) }
     }

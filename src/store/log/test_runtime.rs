@@ -1,4 +1,4 @@
-//! openraft's runtime in tests: tokio's, without what would differ from run to run.
+//! openraft's runtime in tests: tokio's, without differences between runs.
 
 use std::future::Future;
 use std::io;
@@ -10,7 +10,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 /// tokio with random numbers from [`base::clock`], which a simulation seeds, and with watch
-/// channels that wake those who wait in the order in which they came: tokio's choose by dice.
+/// channels that wake waiters in order: tokio's choose at random.
 #[derive(Debug)]
 pub(crate) struct Ordered(TokioRuntime);
 

@@ -22,7 +22,7 @@ use crate::mvcc::{Command, Outcome};
 use crate::raft;
 use crate::raft::{Options, RaftEngine};
 
-/// The whole store on a simulated disk: consensus, proposals and the log's writer take turns on one
+/// The whole store on a simulated disk: consensus, proposals and the log's writer run on one
 /// thread.
 #[derive(Debug)]
 struct Node {
@@ -44,14 +44,14 @@ fn open(disk: &SimDisk) -> Result<Node, OpenError> {
 }
 
 impl Node {
-    /// Submits all at once and waits for the answers.
+    /// Submits all requests at once and waits for the responses.
     fn submit_all(&self, commands: Vec<(Command, Durability)>) -> Vec<Result<Outcome, StoreError>> {
         let submit = |(command, durability)| self.engine.submit(command, durability);
         self.runtime.block_on(futures::future::join_all(commands.into_iter().map(submit)))
     }
 
-    /// Lets the tasks do what they have begun.
-    fn settle(&self) {
+    /// Lets the tasks finish their current work.
+    fn run_tasks(&self) {
         self.runtime.block_on(async {
             for _ in 0..200 {
                 tokio::task::yield_now().await;
@@ -109,13 +109,13 @@ fn everything(node: &Node) -> BTreeMap<String, String> {
 }
 
 fn run_checkpoint(node: &Node) {
-    // A failing disk is what some of these tests are about.
+    // The disk fails in some of these tests.
     let _ = node.runtime.block_on(node.engine.write_checkpoint());
-    node.settle();
+    node.run_tasks();
 }
 
-/// What must hold after a power cut: everything acknowledged as synced is there, and no revision is
-/// used twice.
+/// Invariants after a power loss: everything acknowledged as synced exists, and no revision is used
+/// twice.
 #[derive(Default)]
 struct Expected {
     /// Newest revision acknowledged as synced.
@@ -170,7 +170,7 @@ fn simulate(seed: u64) {
     let mut rng = Rng(seed);
     let mut disk = SimDisk::new();
     let mut expected = Expected::default();
-    // What each revision wrote, as acknowledged; the newest acknowledgement of a revision wins.
+    // The effect of each revision, as acknowledged; the newest acknowledgement of a revision wins.
     let mut by_revision: BTreeMap<i64, (String, Option<String>)> = BTreeMap::new();
     for round in 0..6 {
         let cut = disk.operations() + 1 + rng.below(120);
@@ -220,7 +220,7 @@ fn check(
         "seed {seed} round {round}: revision {now} after {} was acknowledged",
         expected.synced
     );
-    // Revisions the store went past without them: they were lazy and are lost.
+    // Revisions in a gap: they were lazy and are lost.
     let survives =
         |revision: i64| !state.gaps().iter().any(|gap| gap.from < revision && revision <= gap.to);
     for (revision, (key, value)) in &*by_revision {
@@ -242,14 +242,14 @@ fn check(
         let found = found.kvs.first().map(|kv| String::from_utf8(kv.value.to_vec()).unwrap());
         assert_eq!(&found, value, "seed {seed} round {round} revision {revision} key {key}");
     }
-    // The watch history tells the same story.
+    // The watch history is consistent.
     let all = KeyRange { start: [0][..].into(), end: [0][..].into() };
     let start = state.gaps().last().map_or(0, |gap| gap.to + 1).max(state.compacted()).max(1);
     let (events, _) = state.events(start, &all, usize::MAX).unwrap();
     let revisions: Vec<i64> = events.iter().map(|e| e.kv.mod_revision.0).collect();
     assert!(revisions.is_sorted(), "seed {seed}");
     expected.seen = expected.seen.max(now);
-    // Lazily acknowledged and lost is no fault, and must not come back either.
+    // A lazily acknowledged write may be lost, but must not reappear.
     by_revision.retain(|revision, _| survives(*revision));
 }
 
@@ -276,7 +276,7 @@ fn sample() -> SimDisk {
     disk.copy()
 }
 
-/// Where the records of the first segment begin, and where the last ends.
+/// The start of the first record in the first segment, and the end of the last.
 fn offsets(content: &[u8]) -> (Vec<usize>, usize) {
     let mut at = FILE_HEADER;
     let mut offsets = Vec::new();
@@ -298,7 +298,7 @@ fn a_log_cut_at_any_byte_of_its_last_record_loses_only_that_record() {
         let cut = disk.copy();
         cut.edit(LOG, |content| content.truncate(at));
         let node = open(&cut).unwrap_or_else(|e| panic!("cut at {at}: {e}"));
-        // The last bytes are padding, which carries nothing.
+        // The last bytes are padding without content.
         let keys = everything(&node).len();
         assert!(keys == 19 || keys == 20 && at + 8 > end, "cut at {at}: {keys} keys");
     }
@@ -343,7 +343,7 @@ fn a_flipped_bit_in_acknowledged_data_is_an_error_that_names_the_place() {
                 assert!(flipped.content(LOG) == before, "a refused file is not changed");
             }
             Err(other) => panic!("byte {at} bit {bit}: {other}"),
-            // The padding behind a record is under no checksum: it carries nothing.
+            // The padding after a record has no checksum and no content.
             Ok(node) => assert!(
                 everything(&node).len() == 20 || in_last,
                 "byte {at} bit {bit} went unnoticed"
@@ -455,13 +455,13 @@ fn a_full_disk_takes_writes_again_once_enough_was_deleted() {
         written += 1;
     }
     assert!(written > 100, "{written}");
-    node.settle();
+    node.run_tasks();
     let mut newest = 0;
     for n in 0..written {
         newest = commit(&node, delete(&format!("k{n}"))).unwrap();
     }
     commit(&node, Command::Compact(newest)).unwrap();
-    node.settle();
+    node.run_tasks();
     commit(&node, put("again", &value)).unwrap();
     assert_eq!(everything(&open(&disk.copy()).unwrap()).len(), 1);
 }
@@ -523,6 +523,6 @@ fn requests_queued_together_become_one_entry_with_one_sync() {
     let commands = (0..50).map(|n| (put(&format!("k{n}"), "v"), Durability::Synced)).collect();
     assert!(node.submit_all(commands).iter().all(Result::is_ok));
     assert_eq!(disk.syncs() - syncs, 1);
-    // 50 records of their own would be 50 heads of 24 bytes.
+    // 50 separate records would have 50 heads of 24 bytes.
     assert!(node.engine.written() - written < 50 * 24, "{} bytes", node.engine.written() - written);
 }

@@ -136,7 +136,7 @@ impl History {
             std::mem::replace(&mut self.latest, version);
         // A value in a file costs no memory, and need not be read now.
         let value = match sum {
-            0 => Value::keep(value, number, &self.latest.value),
+            0 => Value::pack(value, number, &self.latest.value),
             _ => Value::Whole(value),
         };
         // Most keys have few older versions.
@@ -181,7 +181,7 @@ impl History {
         kept.filter(move |kept| kept.modified >= floor)
     }
 
-    fn place(&self, modified: i64, sub: u32) -> Option<usize> {
+    fn position(&self, modified: i64, sub: u32) -> Option<usize> {
         let first = self.older().partition_point(|v| v.modified < modified);
         let mut same =
             (first..=self.older().len()).take_while(|index| self.modified(*index) == modified);
@@ -190,12 +190,12 @@ impl History {
 
     /// Index of the change `sub` of `modified`.
     pub(super) fn kept_at(&self, modified: i64, sub: u32) -> Option<VersionRef<'_>> {
-        self.kept(self.place(modified, sub)?)
+        self.kept(self.position(modified, sub)?)
     }
 
     /// Replaces exactly this value of the change `sub` of `modified` by `stored`.
     pub(super) fn exchange(&mut self, value: &Bytes, at: (i64, u32), stored: &MappedValue) {
-        let Some(index) = self.place(at.0, at.1) else { return };
+        let Some(index) = self.position(at.0, at.1) else { return };
         let older = self.older.as_mut().and_then(|all| all.get_mut(index));
         let (kept, sum) = match older {
             Some(Older { value: Value::Whole(kept), sum, .. }) => (kept, sum),

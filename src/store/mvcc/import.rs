@@ -56,7 +56,7 @@ impl Import {
         let mut history = History::new(first);
         versions.for_each(|version| history.push(version));
         let live = history.live();
-        self.state.hold(usize::from(live.is_some()), bytes);
+        self.state.count_imported(usize::from(live.is_some()), bytes);
         if let Some(version) = live.filter(|version| version.lease != 0) {
             self.attached.push((version.lease, key.clone()));
         }

@@ -26,7 +26,7 @@ pub(super) enum Value {
 
 impl Value {
     /// Stores `value` of the version with this number, before `next`.
-    pub(super) fn keep(value: Bytes, version: i64, next: &[u8]) -> Self {
+    pub(super) fn pack(value: Bytes, version: i64, next: &[u8]) -> Self {
         let small = value.len() < PACKED_BYTES_MIN || next.len() < PACKED_BYTES_MIN;
         let Some(len) = u32::try_from(value.len()).ok().filter(|_| !small) else {
             return Self::Whole(value);
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn like_values_take_little_and_come_back() {
         let (old, new) = (pod("Pending"), pod("Running, and for an hour already"));
-        let kept = Value::keep(old.clone(), 1, &new);
+        let kept = Value::pack(old.clone(), 1, &new);
         let Value::Packed { bytes, .. } = &kept else { panic!("it is kept whole") };
         assert!(bytes.len() < old.len() / 10, "{} of {}", bytes.len(), old.len());
         assert_eq!(kept.len(), old.len());
@@ -88,9 +88,9 @@ mod tests {
     #[test]
     fn small_unlike_and_sixteenth_values_stay_whole() {
         let (old, new) = (pod("Pending"), pod("Running"));
-        assert_eq!(Value::keep(old.clone(), 16, &new), Value::Whole(old.clone()));
-        assert_eq!(Value::keep(old.clone(), 1, b""), Value::Whole(old.clone()));
-        assert_eq!(Value::keep("a".into(), 1, &new), Value::Whole("a".into()));
+        assert_eq!(Value::pack(old.clone(), 16, &new), Value::Whole(old.clone()));
+        assert_eq!(Value::pack(old.clone(), 1, b""), Value::Whole(old.clone()));
+        assert_eq!(Value::pack("a".into(), 1, &new), Value::Whole("a".into()));
         let mut seed = 1_u32;
         let noise: Bytes = std::iter::repeat_with(|| {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -98,6 +98,6 @@ mod tests {
         })
         .take(4096)
         .collect();
-        assert_eq!(Value::keep(noise.clone(), 1, &new), Value::Whole(noise));
+        assert_eq!(Value::pack(noise.clone(), 1, &new), Value::Whole(noise));
     }
 }

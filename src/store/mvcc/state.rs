@@ -143,7 +143,7 @@ impl State {
     }
 
     /// Accounts for an imported key.
-    pub(super) fn hold(&mut self, live: usize, bytes: usize) {
+    pub(super) fn count_imported(&mut self, live: usize, bytes: usize) {
         self.live += live;
         self.bytes += bytes;
     }

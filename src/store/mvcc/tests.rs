@@ -1,4 +1,4 @@
-//! Facts of etcd's key space: revisions, versions, comparisons, deletions, leases, compaction.
+//! Properties of etcd's key space: revisions, versions, comparisons, deletions, leases, compaction.
 
 use super::{Command, *};
 use crate::contract::{
@@ -194,7 +194,7 @@ fn one_key_written_twice_is_refused() {
         (vec![nested(vec![put("a", "2")], vec![put("a", "3")])], false),
         (vec![nested(vec![put("a", "2")], vec![]), nested(vec![put("a", "3")], vec![])], true),
         (vec![nested(vec![delete(KeyRange::prefix("a"))], vec![]), put("a", "1")], true),
-        // etcd does not see how far the open end reaches.
+        // etcd does not consider the open end of the range.
         (vec![nested(vec![delete(all())], vec![]), put("a", "1")], false),
     ] {
         let request = Txn { success: ops.clone(), ..Txn::default() };
@@ -243,8 +243,8 @@ fn compaction_frees_at_once_and_keeps_what_later_reads_and_watches_need() {
     ));
     assert_eq!(values(&state, all(), 5).unwrap(), [("a".into(), "22".into())]);
     assert!(matches!(state.events(4, &all(), 10), Err(StoreError::Compacted { .. })));
-    // The deletion at exactly the compacted revision is still told (etcd issues 18089 and 19179),
-    // with what was deleted.
+    // The deletion at the compacted revision is still delivered (etcd issues 18089 and 19179), with
+    // the deleted value.
     let (events, next) = state.events(5, &all(), 10).unwrap();
     let told: Vec<_> = events
         .iter()
@@ -298,7 +298,7 @@ fn a_lease_takes_its_keys_with_it_in_one_revision() {
         prev_kv: false,
     };
     apply(&mut state, &txn(vec![leased("x"), leased("y"), leased("z")])).unwrap();
-    // A put without the lease takes the key off it.
+    // A put without the lease detaches the key.
     apply(&mut state, &txn(vec![put("y", "2")])).unwrap();
     assert_eq!(apply(&mut state, &Command::LeaseRevoke { id: 7 }).unwrap().revision, Revision(5));
     assert_eq!(
@@ -395,7 +395,8 @@ fn a_raised_alarm_refuses_what_it_is_about_until_it_ends() {
     state.apply(&Command::LeaseRevoke { id: 1 }, events).unwrap();
 }
 
-/// etcd overlooks that a deletion to the end `[0]` and a put meet, and does both in their order.
+/// etcd does not detect that a deletion with the end `[0]` overlaps a put, and executes both in
+/// order.
 #[test]
 fn a_key_may_be_written_and_deleted_in_one_revision_up_to_the_open_end() {
     let mut state = State::default();
@@ -420,7 +421,7 @@ fn a_key_may_be_written_and_deleted_in_one_revision_up_to_the_open_end() {
         };
         events.iter().map(line).collect()
     };
-    // What stood before is what stood before the revision.
+    // The previous value is that before the revision.
     let expected = ["a=1<0", "n=1<-", "!a=<0", "!n=<-", "c=2<-"];
     assert_eq!(show(&live), expected);
     let all = KeyRange { start: "a".into(), end: [0][..].into() };

@@ -1,4 +1,4 @@
-//! Real directories: what a process finds again, locks, and the first released format.
+//! Real directories: reopening, locks, and the first released format.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ async fn concurrent_writers_and_checkpoints() {
     stop(&tasks).await;
 }
 
-/// Real maps of real files, under readers, writers and checkpoints at once.
+/// Real maps of real files, with concurrent readers, writers and checkpoints.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_are_read_from_files_as_they_were_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -171,8 +171,8 @@ impl Transport for Nowhere {
     }
 }
 
-/// Members without addresses are read, and the first one says its own as soon as another one is to
-/// reach it.
+/// Members without addresses are loaded, and the first one announces its address when another one
+/// needs it.
 #[tokio::test]
 async fn a_member_of_the_first_format_gets_an_address_when_others_come() {
     let dir = first_format();
@@ -202,7 +202,7 @@ async fn a_member_of_the_first_format_gets_an_address_when_others_come() {
     stop(&tasks).await;
 }
 
-/// A directory as the first format wrote it; once released, it must open for ever.
+/// A directory in the first released format, which must always open.
 #[tokio::test]
 async fn the_first_format_opens() {
     let dir = first_format();

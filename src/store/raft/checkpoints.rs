@@ -121,7 +121,7 @@ impl Checkpoints {
     }
 
     /// While the guard is held, the state is not replaced by another member's checkpoint.
-    pub(super) async fn hold(&self) -> tokio::sync::OwnedMutexGuard<()> {
+    pub(super) async fn lock(&self) -> tokio::sync::OwnedMutexGuard<()> {
         Arc::clone(&self.one).lock_owned().await
     }
 

@@ -465,7 +465,7 @@ impl Engine for RaftEngine {
     }
 
     async fn lock_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
-        Some(self.checkpoints.hold().await)
+        Some(self.checkpoints.lock().await)
     }
 
     fn stopped(&self) -> Option<StoreError> {

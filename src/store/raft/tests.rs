@@ -1,4 +1,4 @@
-//! openraft's own suite on the log and the state machine, and the log as followers will use it.
+//! openraft's test suite of the log and the state machine, and the log as followers use it.
 
 mod facts;
 mod members;
@@ -27,7 +27,7 @@ use crate::mvcc::Command;
 
 struct Simulated;
 
-/// Parts over a disk, with the tasks that end with the guard.
+/// The parts over a disk, with tasks that end with the guard.
 fn parts(disk: &SimDisk) -> (Guard, RaftParts) {
     let tasks = Tasks::new(Shutdown::new());
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -112,7 +112,7 @@ async fn an_end_that_was_replaced_before_a_checkpoint_does_not_hinder_a_start() 
     log.blocking_append((1..10).map(|index| entry(1, index))).await.unwrap();
     log.truncate_after(Some(id(1, 4))).await.unwrap();
     log.blocking_append((5..8).map(|index| entry(3, index))).await.unwrap();
-    // The checkpoint goes beyond where the old end began, but not to where it ended.
+    // The checkpoint includes the start of the truncated entries, but not their end.
     log.save_committed(Some(id(3, 6))).await.unwrap();
     let entries = [first].into_iter().chain((1..5).map(|index| entry(1, index)));
     let entries = entries.chain((5..7).map(|index| entry(3, index)));
@@ -147,13 +147,13 @@ async fn applied_entries_are_read_from_disk_whatever_their_sizes_and_the_newest_
             let [start, end] = [range.start, range.end].map(|at| usize::try_from(at).unwrap());
             assert_eq!(format!("{found:?}"), format!("{:?}", &entries[start..end]), "{range:?}");
         }
-        // The last one but one has 200,000 bytes, more than is kept.
+        // The last but one has 200,000 bytes, more than the limit.
         assert_eq!(reader.entries.find(&(48..49)).on_disk(), !others);
         assert!(reader.entries.find(&(47..49)).on_disk());
     }
 }
 
-/// An entry that writes a value of so many bytes.
+/// An entry that writes a value of this size.
 fn sized(index: u64, bytes: usize) -> Entry {
     use crate::contract::{Op, Txn};
     let value = vec![b'v'; bytes].into();

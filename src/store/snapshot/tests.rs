@@ -27,7 +27,7 @@ fn apply(state: &mut State, command: Command) {
     state.apply(&command, &mut Vec::new()).unwrap();
 }
 
-/// Two keys in revision 2, a lease, changes, deletions, and 60 keys behind them.
+/// Two keys in revision 2, a lease, changes, deletions, and 60 further keys.
 fn sample() -> State {
     let mut state = State::default();
     apply(&mut state, Command::LeaseGrant { id: 7, ttl: 60 });
@@ -96,8 +96,7 @@ fn changes_of_a_revision_stand_in_the_order_in_which_they_were_made() {
     let mut state = State::default();
     apply(&mut state, Command::Txn(txn(vec![put("b", "1", 0), put("a", "1", 0)])));
     assert_eq!(places(state), [("a".into(), 1), ("b".into(), 0)]);
-    // What an older store's checkpoint brought back has no places; each change has its own all the
-    // same.
+    // Checkpoints of older stores contain no sub-revisions; each change still gets a distinct one.
     let version = Version {
         value: "1".into(),
         created: 2,
@@ -149,7 +148,7 @@ fn no_changed_byte_and_no_cut_goes_unnoticed() {
     for length in (0..good.len()).step_by(101) {
         assert!(inspect_bytes(&good[..length]).is_err(), "{length} bytes");
     }
-    // Without the sum it is the file of a data directory, and its pages are checked all the same.
+    // Without the checksum it is the file of a data directory; its pages are still checked.
     let pages = &good[..good.len() - 32];
     assert!(!inspect_bytes(pages).unwrap().has_checksum);
     let mut changed = good.clone();
@@ -221,7 +220,7 @@ async fn a_reset_store_has_its_data_a_new_cluster_and_a_revision_that_nobody_has
         assert_eq!(done.revision.0, own.revision + 1);
     })
     .await;
-    // Again after a start, and from the snapshot.
+    // The same after a restart, and from the snapshot.
     let file = File::open(&snapshot).unwrap();
     let unwanted = reset(dir.path(), Some((&file, &snapshot)), &mut |_, _| Err("no".into()));
     assert_eq!(unwanted.unwrap_err().to_string(), "no");
@@ -250,7 +249,7 @@ fn an_invalid_snapshot_changes_nothing() {
 
 #[tokio::test]
 async fn an_interrupted_reset_is_finished_by_the_next_start() {
-    // Interrupted after every rename: the files are put where they stood then.
+    // Interrupted after every rename: the files are put back to that state.
     for moved in 0..3 {
         let dir = tempfile::tempdir().unwrap();
         with_store(dir.path(), async |store| store.txn(txn(vec![put("a", "1", 0)])).await.unwrap())

@@ -26,7 +26,7 @@ fn next(texts: &Texts, at: u64) -> Texts {
 fn trusts(believer: &Texts, signer: &Texts) -> bool {
     let leaf = probe(&read(signer), Usage::Peer, NOW).unwrap();
     let anchors = tls::roots(&read(believer).bundle()).unwrap();
-    believed(&leaf, anchors, Usage::Peer, NOW).is_ok()
+    verify_chain(&leaf, anchors, Usage::Peer, NOW).is_ok()
 }
 
 fn refused(old: &Texts, new: &Texts) -> String {

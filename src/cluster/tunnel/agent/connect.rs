@@ -115,7 +115,8 @@ fn is_unknown_ca(error: &io::Error) -> bool {
     matches!(error, Some(TlsError::InvalidCertificate(why)) if unknown.contains(why))
 }
 
-/// Classifies a TLS error: a valid certificate of a server with another store is reported separately.
+/// Classifies a TLS error: a valid certificate of a server with another store is reported
+/// separately.
 fn tls_failure(error: io::Error) -> ConnectError {
     use rustls::{CertificateError, Error as TlsError};
     match error.get_ref().and_then(|e| e.downcast_ref::<TlsError>()) {

@@ -1,9 +1,9 @@
-//! What was answered, without what is each side's own.
+//! Answers without the parts that differ between servers.
 
 use proto::etcdserverpb as pb;
 use tonic::{Response, Status};
 
-/// What to compare of an answer: all but who gave it.
+/// The comparable part of an answer.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Answer {
     Range(pb::RangeResponse),
@@ -19,7 +19,7 @@ pub(crate) enum Answer {
     Hash(pb::HashKvResponse),
     Alarm(pb::AlarmResponse),
     Defragment(pb::DefragmentResponse),
-    /// Code and text.
+    /// Status code and message.
     Refused(tonic::Code, String),
 }
 
@@ -45,7 +45,7 @@ impl Answer {
         header.as_ref().map(|header| header.revision)
     }
 
-    /// Whether it is no refusal.
+    /// Whether the answer is not an error.
     pub(crate) fn is_done(&self) -> bool {
         !matches!(self, Self::Refused(..))
     }
@@ -87,15 +87,15 @@ headed!(
     WatchResponse
 );
 
-/// Ids and terms are each side's own.
+/// Clears ids and terms, which differ between servers.
 pub(crate) fn strip(answer: &mut impl Headed) {
     if let Some(header) = answer.header() {
         (header.cluster_id, header.member_id, header.raft_term) = (0, 0, 0);
     }
 }
 
-/// An answer or a refusal, without what is each side's own.
-pub(crate) fn told<T: Headed>(
+/// An answer or an error, without the parts that differ between servers.
+pub(crate) fn comparable<T: Headed>(
     answer: Result<Response<T>, Status>,
     kind: impl FnOnce(T) -> Answer,
 ) -> Answer {

@@ -1,7 +1,8 @@
-//! Asks a real etcd and the example `serve` the same random questions, and prints where their
-//! answers differ. Watches are compared event by event; now and then both processes are killed, or
-//! asked to end, and started again on their directories, and leases run out. usage: differ ETCD
-//! SERVE DIRECTORY OPERATIONS [SEED]   (the directory must be empty)
+//! Sends the same random requests to a real etcd and to the example `serve`, and prints differences
+//! of their answers. Watches are compared event by event. Occasionally both processes are killed or
+//! stopped and restarted on their directories, and leases expire.
+//!
+//! usage: differ ETCD SERVE DIRECTORY OPERATIONS [SEED]   (the directory must be empty)
 
 mod answers;
 mod questions;
@@ -22,25 +23,25 @@ use crate::questions::{Question, Random, ServerState, no_alarm, question};
 use crate::side::{End, Program, Side};
 use crate::watches::Watches;
 
-/// Differences printed before the rest is only counted.
+/// Maximum number of printed differences; further ones are only counted.
 const PRINTED: usize = 20;
 
-/// Reads that are asked beside one another.
+/// Number of concurrent reads.
 const READS: usize = 8;
 
-/// Checksums of compactions that both sides keep.
+/// Number of compactions whose hashes both sides keep.
 const SUMS: usize = 10;
 
-/// One in so many operations is followed by this; with every tenth seed ten times as often.
+/// Average number of operations between two such events; a tenth of it with every tenth seed.
 const SYNC: u64 = 60;
 const WATCHES: u64 = 1500;
 const RESTART: u64 = 5000;
 const EXPIRY: u64 = 50_000;
 
-/// A lease that runs out, beside those that do not.
+/// Time to live of a lease that expires, in contrast to the others.
 const LEASE: i64 = 9;
 
-/// Both sides, and what is known of them.
+/// Both sides and their common state.
 struct KeyValueRef {
     sides: [Side; 2],
     watches: Watches,
@@ -51,7 +52,7 @@ struct KeyValueRef {
     restarts: usize,
     expired: usize,
     differences: usize,
-    /// Compactions since the last start; before the second one etcd may not have ended that from
+    /// Compactions since the last start; before the second one etcd may not have finished that from
     /// before the start.
     compactions: usize,
     /// CPU seconds of processes that have ended.
@@ -100,7 +101,7 @@ impl KeyValueRef {
         Ok(())
     }
 
-    /// Asks both; the answer of the first.
+    /// Sends a request to both sides; returns the answer of the first.
     async fn ask(&mut self, question: Question) -> Result<Answer, Box<dyn Error>> {
         let mut answers = self.ask_all(vec![question]).await?;
         answers.pop().ok_or_else(|| "nothing was answered".into())
@@ -131,7 +132,7 @@ impl KeyValueRef {
     }
 
     async fn compact(&mut self, request: pb::CompactionRequest) -> Result<(), Box<dyn Error>> {
-        // What was before an event can be told only until it is compacted.
+        // The previous value of an event is available only until it is compacted.
         self.sync().await?;
         let revision = request.revision;
         if self.watches.has_anew(revision) {
@@ -172,7 +173,7 @@ impl KeyValueRef {
         resumed
     }
 
-    /// A change that nothing refuses.
+    /// A change that is never refused.
     async fn write(&mut self) -> Result<(), Box<dyn Error>> {
         for member in [1, 2] {
             self.ask(Question::Alarm(no_alarm(member))).await?;
@@ -184,7 +185,7 @@ impl KeyValueRef {
         Ok(())
     }
 
-    /// Lets a lease with keys run out, sometimes with a restart before.
+    /// Lets a lease with keys expire, sometimes after a restart.
     async fn expire(&mut self) -> Result<(), Box<dyn Error>> {
         self.write().await?;
         self.sync().await?;
@@ -262,7 +263,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut end = signal(SignalKind::terminate())?;
     let ran = tokio::select! {
         ran = pair.run(operations) => ran,
-        // Both processes end with `pair`.
+        // Dropping `pair` ends both processes.
         _ = end.recv() => return Err("asked to end".into()),
     };
     if let Err(error) = &ran {

@@ -1,12 +1,12 @@
-//! What is asked, by chance: the same for the same seed.
+//! Generates random requests, deterministic by seed.
 
 use bytes::Bytes;
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::compare::TargetUnion;
 use proto::etcdserverpb::request_op::Request as Step;
 
-/// What is equal comes in the order of its keys as long as there are few: Go sorts more than twelve
-/// another way.
+/// Equal elements keep the order of their keys in small results: Go sorts more than twelve with
+/// another algorithm.
 const KEYS: [&[u8]; 12] = [
     b"k0",
     b"k1",
@@ -22,18 +22,18 @@ const KEYS: [&[u8]; 12] = [
     b"k\xff\xff",
 ];
 
-/// What the questions are about.
+/// The state that requests refer to.
 #[derive(Debug, Default)]
 pub(crate) struct ServerState {
     /// Newest revision.
     pub(crate) newest: i64,
-    /// That of the last compaction.
+    /// Revision of the last compaction.
     pub(crate) compacted: i64,
-    /// Compactions whose checksums both sides have kept, oldest first.
+    /// Compactions whose hashes both sides have kept, oldest first.
     pub(crate) sums: Vec<i64>,
 }
 
-/// Marsaglia's xorshift: the same questions for the same seed.
+/// Marsaglia's xorshift; deterministic by seed.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -56,7 +56,7 @@ impl Random {
         i64::try_from(self.below(n)).unwrap_or(0)
     }
 
-    /// One of twelve keys, now and then none.
+    /// One of twelve keys, sometimes an empty one.
     pub(crate) fn key(&mut self) -> Bytes {
         if self.one_in(100) {
             return Bytes::new();
@@ -73,7 +73,7 @@ impl Random {
         }
     }
 
-    /// Most are short; some are so long that the store keeps them in files.
+    /// Most values are short; some are so long that the store keeps them in files.
     fn value(&mut self) -> Bytes {
         let number = self.below(4);
         if self.one_in(24) {
@@ -139,7 +139,7 @@ fn txn(random: &mut Random, newest: i64, depth: u64) -> pb::TxnRequest {
             2 => (2, TargetUnion::ModRevision(if random.one_in(2) { 0 } else { revision })),
             3 => (3, TargetUnion::Value(format!("v{number}").into_bytes().into())),
             4 => (4, TargetUnion::Lease(number)),
-            // A target without its value.
+            // A comparison target without its value.
             _ => (2, TargetUnion::Version(number)),
         };
         pb::Compare {
@@ -174,8 +174,8 @@ fn has(txn: &pb::TxnRequest, found: &dyn Fn(&Step) -> bool) -> bool {
     steps.any(|step| if let Step::RequestTxn(txn) = step { has(txn, found) } else { found(step) })
 }
 
-/// etcd dies of a put that keeps what a step before it deleted, which it lets happen where the
-/// deletion goes to the end `\0`.
+/// Whether a transaction crashes etcd: a put that keeps the value of a key that an earlier step
+/// deleted, which etcd accepts if the deletion has the end `\0`.
 fn is_deadly(txn: &pb::TxnRequest) -> bool {
     has(txn, &|step| matches!(step, Step::RequestDeleteRange(d) if *d.range_end == [0]))
         && has(txn, &|step| matches!(step, Step::RequestPut(p) if p.ignore_value || p.ignore_lease))
@@ -193,7 +193,7 @@ fn harmless_txn(random: &mut Random, newest: i64) -> pb::TxnRequest {
 #[derive(Debug, Clone)]
 pub(crate) enum Question {
     Range(pb::RangeRequest),
-    /// The same in pieces, merged.
+    /// The same read as a stream, merged.
     Stream(pb::RangeRequest),
     Put(pb::PutRequest),
     Delete(pb::DeleteRangeRequest),
@@ -210,17 +210,17 @@ pub(crate) enum Question {
 }
 
 impl Question {
-    /// Whether it changes nothing.
+    /// Whether the request changes nothing.
     pub(crate) fn only_reads(&self) -> bool {
         use Question::{Hash, Leases, Live, Range, Stream};
         matches!(self, Range(_) | Stream(_) | Hash(_) | Live(_) | Leases)
     }
 }
 
-/// The revision of a checksum.
+/// The revision of a hash request.
 fn summed(random: &mut Random, known: &ServerState) -> i64 {
     let ServerState { newest, compacted, ref sums } = *known;
-    // For the revisions of compactions it is what was summed up then.
+    // For revisions of compactions the hash is that of the compaction.
     if !sums.is_empty() && random.one_in(4) {
         return sums.get(random.below(sums.len() as u64) as usize).copied().unwrap_or(0);
     }
@@ -232,14 +232,14 @@ fn summed(random: &mut Random, known: &ServerState) -> i64 {
     }
 }
 
-/// The next question.
+/// Generates the next request.
 pub(crate) fn question(random: &mut Random, known: &ServerState) -> Question {
     let newest = known.newest;
     match random.below(44) {
         0 => {
             let mut request = range(random, newest);
-            // With a target and no order etcd sorts each piece of its own, and counts what is
-            // behind the last key of one.
+            // With a target and no order etcd sorts each piece separately, and counts the keys
+            // after the last one of a piece.
             if request.sort_order == 0 {
                 request.sort_target = 0;
             }
@@ -250,13 +250,13 @@ pub(crate) fn question(random: &mut Random, known: &ServerState) -> Question {
         22..=24 => Question::Delete(delete(random)),
         25..=33 => Question::Txn(harmless_txn(random, newest)),
         34 if random.one_in(5) => Question::Compact(pb::CompactionRequest {
-            // The 0 is taken by an etcd that has not compacted yet, which then answers the checksum
-            // of nothing for the newest.
+            // An etcd without compactions accepts 0, and then returns the hash of an empty store
+            // for the newest revision.
             revision: match newest - random.signed(60) + 5 {
                 0 => 1,
                 revision => revision,
             },
-            // Otherwise checksums depend on how far etcd has come with it.
+            // Otherwise hashes depend on the progress of etcd's compaction.
             physical: true,
         }),
         34 | 35 => Question::Grant(pb::LeaseGrantRequest {
@@ -272,19 +272,19 @@ pub(crate) fn question(random: &mut Random, known: &ServerState) -> Question {
             member_id: 1 + random.below(2),
             alarm: i32::try_from(random.below(2)).unwrap_or(0),
         }),
-        // An alarm does not stay: it would refuse nearly everything that follows.
+        // An alarm is disarmed at once: it would refuse nearly all following requests.
         42 | 43 => Question::Alarm(no_alarm(1 + random.below(2))),
         37 | 38 => Question::Live(pb::LeaseTimeToLiveRequest { id: random.signed(6), keys: true }),
         _ => Question::Leases,
     }
 }
 
-/// Ends a member's alarm about space.
+/// Disarms a member's NOSPACE alarm.
 pub(crate) fn no_alarm(member_id: u64) -> pb::AlarmRequest {
     pb::AlarmRequest { action: 2, member_id, alarm: 1 }
 }
 
-/// A watch; its id is chosen by the server where it is 0.
+/// A watch; id 0 lets the server choose.
 pub(crate) fn watch(random: &mut Random, known: &ServerState, id: i64) -> pb::WatchCreateRequest {
     let ServerState { newest, compacted, .. } = *known;
     let (key, range_end) = (random.key(), random.end());
@@ -306,8 +306,8 @@ pub(crate) fn watch(random: &mut Random, known: &ServerState, id: i64) -> pb::Wa
             2 if random.one_in(4) => vec![0, 1],
             _ => Vec::new(),
         },
-        // What was before the revision of a compaction is compacted for etcd, and still there for
-        // ours.
+        // For etcd the version before the revision of a compaction is compacted; our store still
+        // has it.
         prev_kv: start_revision != compacted && random.one_in(2),
         watch_id: id,
         fragment: random.one_in(2),

@@ -1,4 +1,4 @@
-//! One of the two: its process, its connection, its answers.
+//! One of the two servers: its process, its connection, its answers.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -15,32 +15,31 @@ use tokio::process::{Child, Command};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
-use crate::answers::{Answer, Headed, told};
+use crate::answers::{Answer, Headed, comparable};
 use crate::questions::Question;
 
-/// What both say once they serve.
+/// The log message of both servers when they are ready.
 const READY: &str = "ready to serve client requests";
 
-/// How a process is ended.
+/// How a process is stopped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum End {
     Killed,
     Asked,
 }
 
-/// A program and what it is started with.
+/// A program and its arguments.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
-    /// One thing is asked after another: more threads would only wake each other.
+    /// Requests are sequential: more threads would only wake each other.
     pub(crate) environment: &'static [(&'static str, &'static str)],
     pub(crate) address: SocketAddr,
 }
 
 impl Program {
-    /// etcd on two ports of its own. It is elected within a tenth of a second, and does not wait
-    /// for the disk.
+    /// An etcd on two separate ports, with fast elections and without fsync.
     pub(crate) fn etcd(program: PathBuf, directory: &str) -> Result<Self, Box<dyn Error>> {
         let (address, peers) = (free_address()?, free_address()?);
         let arguments = [
@@ -66,7 +65,7 @@ impl Program {
         Ok(Self { program, arguments, environment, address })
     }
 
-    /// Starts it, and waits until it serves.
+    /// Starts the program and waits until it serves.
     async fn start(&self, tasks: &Tasks) -> Result<Child, Box<dyn Error>> {
         let name = self.program.display();
         let mut child = Command::new(&self.program)
@@ -100,7 +99,7 @@ fn free_address() -> Result<SocketAddr, Box<dyn Error>> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// Reads what a process says until it ends; what looks like its death is shown.
+/// Reads the output of a process until it ends; prints lines that indicate a crash.
 async fn follow(
     out: impl AsyncRead + Unpin,
     ready: tokio::sync::watch::Sender<bool>,
@@ -120,7 +119,7 @@ async fn follow(
     Ok(())
 }
 
-/// One of the two that are asked.
+/// One of the two servers.
 pub(crate) struct Side {
     program: Program,
     tasks: Tasks,
@@ -147,7 +146,7 @@ impl Side {
         })
     }
 
-    /// Ends the process and starts it on the same directory.
+    /// Stops the process and restarts it on the same directory.
     pub(crate) async fn restart(&mut self, how: End) -> Result<(), Box<dyn Error>> {
         self.stop(how).await?;
         self.child = self.program.start(&self.tasks).await?;
@@ -158,7 +157,7 @@ impl Side {
         Ok(())
     }
 
-    /// Ends the process.
+    /// Stops the process.
     pub(crate) async fn stop(&mut self, how: End) -> Result<(), Box<dyn Error>> {
         match (how, self.child.id()) {
             (End::Asked, Some(id)) => {
@@ -170,7 +169,7 @@ impl Side {
         Ok(())
     }
 
-    /// CPU seconds of the process so far, by the kernel's hundredths.
+    /// CPU seconds of the process so far, with the kernel's resolution of 1/100 s.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let stat =
             self.child.id().and_then(|id| std::fs::read_to_string(format!("/proc/{id}/stat")).ok());
@@ -186,36 +185,39 @@ impl Side {
         let (mut kv, mut lease, mut maintenance) =
             (self.kv.clone(), self.lease.clone(), self.maintenance.clone());
         match question.clone() {
-            Question::Range(request) => told(kv.range(request).await, Answer::Range),
-            Question::Stream(request) => told(merged(&mut kv, request).await, Answer::Range),
-            Question::Put(request) => told(kv.put(request).await, Answer::Put),
-            Question::Delete(request) => told(kv.delete_range(request).await, Answer::Delete),
-            Question::Txn(request) => told(kv.txn(request).await, Answer::Txn),
-            Question::Compact(request) => told(kv.compact(request).await, Answer::Compact),
-            Question::Grant(request) => told(lease.lease_grant(request).await, Answer::Grant),
-            Question::Revoke(request) => told(lease.lease_revoke(request).await, Answer::Revoke),
-            Question::Hash(request) => told(maintenance.hash_kv(request).await, Answer::Hash),
-            Question::Alarm(request) => told(maintenance.alarm(request).await, Answer::Alarm),
-            Question::Defragment => {
-                told(maintenance.defragment(pb::DefragmentRequest {}).await, Answer::Defragment)
+            Question::Range(request) => comparable(kv.range(request).await, Answer::Range),
+            Question::Stream(request) => comparable(merged(&mut kv, request).await, Answer::Range),
+            Question::Put(request) => comparable(kv.put(request).await, Answer::Put),
+            Question::Delete(request) => comparable(kv.delete_range(request).await, Answer::Delete),
+            Question::Txn(request) => comparable(kv.txn(request).await, Answer::Txn),
+            Question::Compact(request) => comparable(kv.compact(request).await, Answer::Compact),
+            Question::Grant(request) => comparable(lease.lease_grant(request).await, Answer::Grant),
+            Question::Revoke(request) => {
+                comparable(lease.lease_revoke(request).await, Answer::Revoke)
             }
-            Question::KeepAlive(id) => told(renewed(&mut lease, id).await, Answer::KeepAlive),
+            Question::Hash(request) => comparable(maintenance.hash_kv(request).await, Answer::Hash),
+            Question::Alarm(request) => comparable(maintenance.alarm(request).await, Answer::Alarm),
+            Question::Defragment => comparable(
+                maintenance.defragment(pb::DefragmentRequest {}).await,
+                Answer::Defragment,
+            ),
+            Question::KeepAlive(id) => comparable(renewed(&mut lease, id).await, Answer::KeepAlive),
             Question::Live(request) => {
-                // The seconds left are a matter of when it was asked; etcd's keys are in the order
-                // of a Go map.
+                // The remaining seconds depend on the time of the request; etcd's keys have the
+                // order of a Go map.
                 let mut answer = lease.lease_time_to_live(request).await;
                 if let Ok(answer) = answer.as_mut().map(Response::get_mut) {
                     answer.ttl = answer.ttl.min(0);
                     answer.keys.sort();
                 }
-                told(answer, Answer::Live)
+                comparable(answer, Answer::Live)
             }
             Question::Leases => {
                 let mut answer = lease.lease_leases(pb::LeaseLeasesRequest {}).await;
                 if let Ok(answer) = answer.as_mut().map(Response::get_mut) {
                     answer.leases.sort_by_key(|lease| lease.id);
                 }
-                told(answer, Answer::Leases)
+                comparable(answer, Answer::Leases)
             }
         }
     }
@@ -225,7 +227,7 @@ async fn connect(address: SocketAddr) -> Result<Channel, Box<dyn Error>> {
     Ok(Endpoint::from_shared(format!("http://{address}"))?.connect().await?)
 }
 
-/// A read in pieces as one answer.
+/// Merges a streamed read into one answer.
 async fn merged(
     kv: &mut KvClient<Channel>,
     request: pb::RangeRequest,
@@ -249,7 +251,7 @@ async fn renewed(
     let once = futures::stream::iter([pb::LeaseKeepAliveRequest { id }]);
     let mut answers = lease.lease_keep_alive(once).await?.into_inner();
     let mut answer = answers.message().await?.unwrap_or_default();
-    // It is that of before the renewal.
+    // The value is that of before the renewal.
     answer.forget_header();
     Ok(Response::new(answer))
 }

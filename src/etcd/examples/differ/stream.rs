@@ -1,4 +1,4 @@
-//! One side's stream of watches.
+//! One side's watch stream.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -17,24 +17,23 @@ use tonic::{Response, Status, Streaming};
 
 use crate::answers::strip;
 
-/// How long the next message may take; waited for several times over, as the whole machine may be
-/// held up once.
+/// Timeout of the next message; retried several times, since the whole machine may stall.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ATTEMPTS: usize = 4;
 
-/// etcd answers how far it is only once it is there, which it looks at ten times a second, and
-/// forgets who asked before.
+/// Interval of progress requests. etcd answers one only when its watches are synced, which it
+/// checks ten times a second, and forgets earlier requests.
 const ASKED_AGAIN: Duration = Duration::from_millis(110);
 
-/// What a watch was told since it was last looked at.
+/// What a watch received since it was last compared.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct Received {
     pub(crate) events: Vec<Event>,
-    /// The revision that is kept, and the reason.
+    /// The compacted revision and the cancel reason.
     pub(crate) canceled: Option<(i64, String)>,
 }
 
-/// etcd says that a stream is there with its first message.
+/// etcd confirms a stream with its first message.
 enum Responses {
     Opening(BoxFuture<'static, Result<Response<Streaming<pb::WatchResponse>>, Status>>),
     Open(Box<Streaming<pb::WatchResponse>>),
@@ -55,10 +54,10 @@ impl Responses {
 pub(crate) struct Stream {
     requests: mpsc::Sender<pb::WatchRequest>,
     responses: Responses,
-    pub(crate) told: BTreeMap<i64, Told>,
-    /// Newest revision that each was told of.
+    pub(crate) received: BTreeMap<i64, Received>,
+    /// Newest revision that each watch received.
     pub(crate) seen: BTreeMap<i64, i64>,
-    /// What all of them have, as was last said.
+    /// Revision that all watches have reached, from the last progress notification.
     progress: i64,
 }
 
@@ -68,15 +67,15 @@ impl Stream {
         let stream = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
         let opening = async move { WatchClient::new(channel).watch(stream).await };
         let responses = Responses::Opening(opening.boxed());
-        let (told, seen) = (BTreeMap::new(), BTreeMap::new());
-        Self { requests, responses, told, seen, progress: 0 }
+        let (received, seen) = (BTreeMap::new(), BTreeMap::new());
+        Self { requests, responses, received, seen, progress: 0 }
     }
 
     async fn send(&self, request: RequestUnion) -> Result<(), Box<dyn Error>> {
         Ok(self.requests.send(pb::WatchRequest { request_union: Some(request) }).await?)
     }
 
-    /// Takes the next message.
+    /// Receives the next message.
     async fn next(&mut self, waits_for: &str) -> Result<pb::WatchResponse, Box<dyn Error>> {
         for _ in 0..ATTEMPTS {
             if let Ok(message) = timeout(PATIENCE, self.responses.message()).await {
@@ -93,17 +92,17 @@ impl Stream {
         let id = message.watch_id;
         if message.canceled {
             let why = (message.compact_revision, message.cancel_reason.clone());
-            self.told.entry(id).or_default().canceled = Some(why);
+            self.received.entry(id).or_default().canceled = Some(why);
         } else if let Some(last) = message.events.last().and_then(|event| event.kv.as_ref()) {
             self.seen.insert(id, last.mod_revision);
-            self.told.entry(id).or_default().events.append(&mut message.events);
+            self.received.entry(id).or_default().events.append(&mut message.events);
         } else if id == -1 && !message.created {
             self.progress = message.header.map_or(0, |header| header.revision);
         }
         message
     }
 
-    /// Begins a watch; the answer to that.
+    /// Creates a watch; returns the response.
     pub(crate) async fn create(
         &mut self,
         request: pb::WatchCreateRequest,
@@ -114,14 +113,14 @@ impl Stream {
             let message = self.next(&waits_for).await?;
             if message.created {
                 if message.canceled {
-                    self.told.remove(&message.watch_id);
+                    self.received.remove(&message.watch_id);
                 }
                 return Ok(message);
             }
         }
     }
 
-    /// Ends a watch; the answer to that.
+    /// Cancels a watch; returns the response.
     pub(crate) async fn cancel(&mut self, id: i64) -> Result<pb::WatchResponse, Box<dyn Error>> {
         self.send(RequestUnion::CancelRequest(pb::WatchCancelRequest { watch_id: id })).await?;
         let waits_for = format!("that watch {id} ended");
@@ -134,7 +133,7 @@ impl Stream {
         }
     }
 
-    /// Waits until a watch has told of a revision, or has ended.
+    /// Waits until a watch has received a revision, or has been cancelled.
     pub(crate) async fn reach(&mut self, id: i64, revision: i64) -> Result<(), Box<dyn Error>> {
         let waits_for = format!("revision {revision} by watch {id}");
         while self.seen.get(&id).is_none_or(|seen| *seen < revision) && !self.has_ended(id) {
@@ -143,7 +142,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits until a watch has ended by itself.
+    /// Waits until the server has cancelled a watch.
     pub(crate) async fn end(&mut self, id: i64) -> Result<(), Box<dyn Error>> {
         while !self.has_ended(id) {
             self.next(&format!("the end of watch {id}")).await?;
@@ -152,22 +151,22 @@ impl Stream {
     }
 
     fn has_ended(&self, id: i64) -> bool {
-        self.told.get(&id).is_some_and(|told| told.canceled.is_some())
+        self.received.get(&id).is_some_and(|received| received.canceled.is_some())
     }
 
-    /// Asks how far all watches are, until they are at a revision.
-    pub(crate) async fn settle(&mut self, revision: i64) -> Result<(), Box<dyn Error>> {
+    /// Requests progress until all watches have reached a revision.
+    pub(crate) async fn wait_for_progress(&mut self, revision: i64) -> Result<(), Box<dyn Error>> {
         for _ in 0..ATTEMPTS * 200 {
             self.send(RequestUnion::ProgressRequest(pb::WatchProgressRequest {})).await?;
-            let told = async {
+            let received = async {
                 while self.progress < revision {
                     self.next(&format!("that all watches are at {revision}")).await?;
                 }
                 Ok::<(), Box<dyn Error>>(())
             };
-            match timeout(ASKED_AGAIN, told).await {
-                Ok(told) => {
-                    told?;
+            match timeout(ASKED_AGAIN, received).await {
+                Ok(received) => {
+                    received?;
                     return if self.progress == revision {
                         Ok(())
                     } else {

@@ -1,4 +1,4 @@
-//! The watches of both sides, and what they tell.
+//! The watches of both sides and the comparison of their events.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -9,15 +9,15 @@ use proto::mvccpb::Event;
 use tonic::transport::Channel;
 
 use crate::questions::{Random, ServerState, watch};
-use crate::stream::{Stream, Told};
+use crate::stream::{Received, Stream};
 
-/// The watch of everything.
+/// The id of the watch of all keys.
 const ALL: i64 = 1000;
 
-/// Most others at a time.
+/// Maximum number of other watches.
 const OTHERS: usize = 8;
 
-/// A change that a watch may have to tell of.
+/// A change that a watch may have to deliver.
 struct Change {
     revision: i64,
     key: Bytes,
@@ -31,12 +31,12 @@ impl Change {
     }
 }
 
-/// A watch that runs on both sides.
+/// A watch that exists on both sides.
 struct Running {
     request: pb::WatchCreateRequest,
-    /// First revision that it wants.
+    /// Its start revision.
     start: i64,
-    /// Newest that it must have told of.
+    /// Newest revision that it must have delivered.
     due: i64,
 }
 
@@ -53,14 +53,14 @@ impl Running {
         within && !filtered && change.revision >= self.start
     }
 
-    fn note(&mut self, change: &Change) {
+    fn record_change(&mut self, change: &Change) {
         if self.wants(change) {
             self.due = self.due.max(change.revision);
         }
     }
 }
 
-/// Two streams, one on each side, with the same watches.
+/// Two streams, one per side, with the same watches.
 struct KeyValueRef {
     sides: [Stream; 2],
     running: BTreeMap<i64, Running>,
@@ -71,7 +71,7 @@ impl KeyValueRef {
         Self { sides: channels.map(Stream::open), running: BTreeMap::new() }
     }
 
-    /// Begins a watch on both; its id, unless both refused it.
+    /// Creates a watch on both sides; returns its id unless both refused it.
     async fn create(
         &mut self,
         requests: [pb::WatchCreateRequest; 2],
@@ -107,7 +107,7 @@ impl KeyValueRef {
         Ok(())
     }
 
-    /// Waits until all have told of what they must.
+    /// Waits until all watches have delivered their events.
     async fn reach(&mut self) -> Result<(), Box<dyn Error>> {
         let [one, other] = &mut self.sides;
         for (id, watch) in self.running.iter().filter(|(_, watch)| watch.due > 0) {
@@ -116,25 +116,27 @@ impl KeyValueRef {
         Ok(())
     }
 
-    /// Compares what was told, and forgets it.
+    /// Compares the received events and clears them.
     fn compare(&mut self, differences: &mut Vec<String>) -> usize {
         let [one, other] = &mut self.sides;
-        let (told, others) = (std::mem::take(&mut one.told), std::mem::take(&mut other.told));
-        if told != others {
-            for id in told.keys().chain(others.keys().filter(|id| !told.contains_key(id))) {
-                let nothing = Told::default();
-                let (a, b) = (told.get(id).unwrap_or(&nothing), others.get(id).unwrap_or(&nothing));
+        let (received, others) =
+            (std::mem::take(&mut one.received), std::mem::take(&mut other.received));
+        if received != others {
+            for id in received.keys().chain(others.keys().filter(|id| !received.contains_key(id))) {
+                let nothing = Received::default();
+                let (a, b) =
+                    (received.get(id).unwrap_or(&nothing), others.get(id).unwrap_or(&nothing));
                 if a != b {
                     let request = self.running.get(id).map(|watch| &watch.request);
                     differences.push(format!("watch {id}: {request:?}\n{}", what_differs(a, b)));
                 }
             }
         }
-        told.values().map(|told| told.events.len()).sum()
+        received.values().map(|received| received.events.len()).sum()
     }
 }
 
-fn what_differs(a: &Told, b: &Told) -> String {
+fn what_differs(a: &Received, b: &Received) -> String {
     let (one, other) = (&a.events, &b.events);
     let at = one.iter().zip(other).position(|(a, b)| a != b).unwrap_or(one.len().min(other.len()));
     format!(
@@ -148,18 +150,18 @@ fn what_differs(a: &Told, b: &Told) -> String {
     )
 }
 
-/// All watches. Those that begin in the past or now are asked how far they are; etcd answers that
-/// for a stream only once its last watch has begun and none has ended by a compaction, so that
-/// those are apart.
+/// All watches. Watches that start in the past or at the current revision receive progress
+/// requests. etcd answers those for a stream only when its last watch has started and none was
+/// cancelled by a compaction, so those watches use a separate stream.
 pub(crate) struct Watches {
     begun: KeyValueRef,
     apart: KeyValueRef,
     history: VecDeque<Change>,
-    /// Everything up to here was told and compared.
+    /// Everything up to this revision was delivered and compared.
     synced: i64,
-    /// At this revision it was asked how far all are: an answer to that may still come.
+    /// Revision of the last progress request, whose answer may still arrive.
     settled: i64,
-    /// Events that were compared.
+    /// Number of compared events.
     pub(crate) events: usize,
 }
 
@@ -183,7 +185,7 @@ impl Watches {
         Ok(watches)
     }
 
-    /// Waits until everything up to the newest revision was told, and compares it.
+    /// Waits until everything up to the newest revision was delivered, and compares it.
     pub(crate) async fn sync(
         &mut self,
         known: &ServerState,
@@ -192,11 +194,11 @@ impl Watches {
         if known.newest > self.synced {
             let [one, other] = &mut self.begun.sides;
             tokio::try_join!(one.reach(ALL, known.newest), other.reach(ALL, known.newest))?;
-            let events = one.told.get(&ALL).map_or(&[][..], |told| &told.events);
+            let events = one.received.get(&ALL).map_or(&[][..], |received| &received.events);
             for change in events.iter().filter_map(Change::of) {
                 for watch in self.begun.running.values_mut().chain(self.apart.running.values_mut())
                 {
-                    watch.note(&change);
+                    watch.record_change(&change);
                 }
                 self.history.push_back(change);
             }
@@ -208,8 +210,8 @@ impl Watches {
         Ok(())
     }
 
-    /// Whether a key was deleted and created again in a revision. etcd's compaction to that revision
-    /// loses the key, and the next read of it terminates etcd.
+    /// Whether a key was deleted and created again in a revision. etcd's compaction to that
+    /// revision loses the key, and the next read of it terminates etcd.
     pub(crate) fn has_anew(&self, revision: i64) -> bool {
         let first = self.history.partition_point(|change| change.revision < revision);
         let of = self.history.range(first..).take_while(|change| change.revision == revision);
@@ -217,14 +219,14 @@ impl Watches {
         of.filter(|change| change.is_put).any(|change| deleted.contains(&&change.key))
     }
 
-    /// After a compaction.
+    /// Updates the watches after a compaction.
     pub(crate) fn forget(&mut self, compacted: i64) {
         let behind = self.history.partition_point(|change| change.revision < compacted);
         self.history.drain(..behind);
     }
 
-    /// Ends some watches, begins others, and asks how far they are, unless nothing was written
-    /// since that was asked; all must be synced.
+    /// Cancels some watches, creates others, and requests progress unless nothing was written since
+    /// the last request; all watches must be synced.
     pub(crate) async fn change(
         &mut self,
         random: &mut Random,
@@ -264,21 +266,24 @@ impl Watches {
                 pair.compare(differences);
                 pair.cancel(id, differences).await?;
             } else if let Some(watch) = pair.running.get_mut(&id) {
-                self.history.iter().for_each(|change| watch.note(change));
+                self.history.iter().for_each(|change| watch.record_change(change));
             }
         }
-        self.settle(known, differences).await
+        self.wait_for_progress(known, differences).await
     }
 
-    /// Asks how far the watches are; what they must tell was told before.
-    async fn settle(
+    /// Requests progress of the watches, whose events were delivered before.
+    async fn wait_for_progress(
         &mut self,
         known: &ServerState,
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
         self.settled = known.newest;
         let [one, other] = &mut self.begun.sides;
-        tokio::try_join!(one.settle(known.newest), other.settle(known.newest))?;
+        tokio::try_join!(
+            one.wait_for_progress(known.newest),
+            other.wait_for_progress(known.newest)
+        )?;
         for (id, watch) in self.begun.running.iter().filter(|(_, watch)| watch.due > 0) {
             for (name, side) in [("one", &*one), ("other", &*other)] {
                 if side.seen.get(id).is_none_or(|seen| *seen < watch.due) {
@@ -292,14 +297,14 @@ impl Watches {
         self.sync(known, differences).await
     }
 
-    /// Takes up the watches on new connections, each behind what it was told of.
+    /// Resumes the watches on new connections, each after its last event.
     pub(crate) async fn resume(
         &mut self,
         channels: [Channel; 2],
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
-        // Those are not taken up; what one side has told of them and the other has not is lost with
-        // the connection.
+        // These are not resumed; events that only one side has delivered are lost with the
+        // connection.
         self.apart = KeyValueRef::open(channels.clone());
         let before = std::mem::replace(&mut self.begun, KeyValueRef::open(channels));
         let [one, other] = before.sides;
@@ -320,9 +325,9 @@ impl Watches {
             }
         }
         for (new, old) in self.begun.sides.iter_mut().zip([one, other]) {
-            for (id, told) in old.told {
-                let new = new.told.entry(id).or_default();
-                let later = std::mem::replace(&mut new.events, told.events);
+            for (id, received) in old.received {
+                let new = new.received.entry(id).or_default();
+                let later = std::mem::replace(&mut new.events, received.events);
                 new.events.extend(later);
             }
             for (id, seen) in old.seen {
@@ -333,13 +338,13 @@ impl Watches {
         Ok(())
     }
 
-    /// After [`Watches::resume`] and a change: waits until the watches are there again.
+    /// After [`Watches::resume`] and a change: waits until the watches are established again.
     pub(crate) async fn resumed(
         &mut self,
         known: &ServerState,
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
         self.sync(known, differences).await?;
-        self.settle(known, differences).await
+        self.wait_for_progress(known, differences).await
     }
 }

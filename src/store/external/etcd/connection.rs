@@ -145,7 +145,10 @@ impl Connections {
     ///
     /// # Errors
     /// None; the health check decides how long etcd may be unreachable.
-    pub(super) async fn keep(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
+    pub(super) async fn keep_connected(
+        self: Arc<Self>,
+        shutdown: Shutdown,
+    ) -> Result<(), StoreError> {
         let mut current = self.current.subscribe();
         let mut backoff = Backoff::new(WAIT.0, WAIT.1);
         let (mut number, mut first) = (1_u64, 1_usize);

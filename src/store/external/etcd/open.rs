@@ -103,7 +103,7 @@ pub(crate) async fn open(
     tasks.spawn(
         Kind::Critical,
         "etcd connection",
-        Arc::clone(&client.connections).keep(shutdown.clone()),
+        Arc::clone(&client.connections).keep_connected(shutdown.clone()),
     );
     client.newest().await.map_err(|error| failed(&error))?;
     let lock = match holder {
@@ -155,7 +155,7 @@ pub(crate) async fn snapshot(
         let saved = save(&client, file).await;
         saved.map_err(|error| Unusable::Failed(format!("its snapshot: {error}")))
     };
-    let connections = Arc::clone(&client.connections).keep(shutdown);
+    let connections = Arc::clone(&client.connections).keep_connected(shutdown);
     tokio::select! {
         copied = copy => copied,
         // It runs until shutdown.

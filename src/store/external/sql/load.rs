@@ -119,7 +119,7 @@ mod tests {
         KeyRange { start: [0][..].into(), end: [0][..].into() }
     }
 
-    fn shown(state: &State, revision: i64) -> Vec<(String, i64, i64, i64, i64)> {
+    fn keys_at(state: &State, revision: i64) -> Vec<(String, i64, i64, i64, i64)> {
         let request =
             RangeRequest { revision: Some(Revision(revision)), ..RangeRequest::new(all()) };
         let found = state.range(&request).unwrap();
@@ -153,14 +153,14 @@ mod tests {
         let mut state = loaded(Leases::default(), 0, rows);
         assert_eq!((state.revision(), state.compacted()), (9, 0));
         assert_eq!(
-            shown(&state, 9),
+            keys_at(&state, 9),
             [("a7".to_owned(), 7, 7, 1, 0), ("b9".to_owned(), 3, 9, 2, 3600)]
         );
         assert_eq!(
-            shown(&state, 5),
+            keys_at(&state, 5),
             [("a5".to_owned(), 2, 5, 2, 0), ("b3".to_owned(), 3, 3, 1, 3600)]
         );
-        assert_eq!(shown(&state, 6).len(), 1);
+        assert_eq!(keys_at(&state, 6).len(), 1);
         assert_eq!(state.leases().collect::<Vec<_>>(), [(3600, 3600)]);
         assert_eq!(state.lease_keys(3600).unwrap().collect::<Vec<_>>(), ["b"]);
         let deletions = state.events(2, &all(), 99).unwrap().0;
@@ -186,7 +186,7 @@ mod tests {
         // There was a deletion at 6 itself: from 7 on everything is known.
         assert_eq!((state.revision(), state.compacted()), (9, 7));
         assert_eq!(
-            shown(&state, 9),
+            keys_at(&state, 9),
             [("a7".to_owned(), 2, 7, 3, 0), ("c8".to_owned(), 4, 8, 2, 0)]
         );
         let events = state.events(7, &all(), 99).unwrap().0;

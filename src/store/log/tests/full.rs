@@ -1,5 +1,5 @@
-//! A device that is full where nothing was reserved: what was taken waits, nothing more is taken,
-//! and it goes on by itself.
+//! A full device without reserved space: accepted writes wait, new ones are refused, and writing
+//! resumes automatically.
 
 use super::*;
 use crate::contract::{Durability, StoreError};

@@ -1,4 +1,4 @@
-//! What need not be durable at once: where it waits, until when, and what a crash leaves of it.
+//! Lazy writes: where they wait, until when, and what remains after a crash.
 
 use super::*;
 use crate::contract::{Durability, KeyRange, StoreError};
@@ -18,7 +18,7 @@ fn lazy_writes_cost_no_sync_and_their_lost_revisions_are_never_used_again() {
     }
     assert_eq!(disk.syncs(), syncs);
     assert!(node.engine.has_lazy(), "the deadline runs");
-    // Nothing that was not synced lasts.
+    // Unsynced data is lost.
     let mut rng = (0..).map(Rng).find(|rng| {
         open(&disk.after_power_cut(&mut rng.clone()))
             .is_ok_and(|node| everything(&node)["lazy"] == "first")
@@ -46,7 +46,7 @@ fn lazy_writes_wait_in_memory_for_the_next_synced_one_and_go_out_with_it() {
     }
     assert_eq!((disk.operations(), disk.syncs()), before, "nothing was written");
     assert_eq!(everything(&node)["a"], "49", "and they are read");
-    // A kill now leaves what was there before them, and their revisions are not used again.
+    // After a kill the earlier content remains, and their revisions are not used again.
     let newest = node.shared.state.read().revision();
     let killed = open(&disk.after_kill()).unwrap();
     assert_eq!(everything(&killed)["a"], "first");
@@ -73,12 +73,12 @@ fn requests_waiting_in_memory_are_bounded() {
         submit(&node, put(&format!("k{lazily}"), &value), Durability::Lazy).unwrap();
         lazily += 1;
     }
-    // What is staged for one write is bounded too, and to less in tests.
+    // The bytes staged for one write are bounded, too, with a lower limit in tests.
     let bound = LAZY_BYTES.min(BATCH_BYTES) / 1000;
     assert!((bound..bound + 3).contains(&lazily), "{lazily} of 1 KB");
     assert_eq!(disk.syncs(), syncs, "written without a sync");
     assert!(node.engine.has_lazy(), "the deadline runs");
-    // They survive the process, not the machine.
+    // They survive the process, but not the machine.
     let killed = open(&disk.after_kill()).unwrap();
     assert!(everything(&killed).len() >= lazily);
 }
@@ -136,7 +136,7 @@ fn three_renewals_of_a_node_cost_one_page() {
         assert!(!node.engine.has_lazy());
         ends.push(end());
     }
-    // The first one is written at once, with the bound of the revisions that are handed out.
+    // The first one is written at once, with the ceiling of the revisions in use.
     assert_eq!(ends[0] % PAGE, 0, "{ends:?}");
     assert!(ends.windows(2).all(|pair| pair[1] == pair[0] + PAGE), "{ends:?}");
     commit(&node, put("after", "1")).unwrap();

@@ -1,5 +1,5 @@
-//! Values that are read from files: the right ones, whatever was appended, replaced, cut off,
-//! removed or refused meanwhile.
+//! Values that are read from files: they stay correct while files are appended, replaced,
+//! truncated, removed or refused.
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -11,10 +11,10 @@ use crate::log::{
 };
 use crate::mvcc::{ClusterData, State, Version};
 
-/// What each revision wrote: the key, and the value unless it was a deletion.
+/// The effect of each revision: the key, and the value unless it was a deletion.
 type Written = BTreeMap<i64, (String, Option<String>)>;
 
-/// A value that tells where it belongs at every place of it.
+/// A value whose every part identifies its position.
 fn value(key: &str, step: u64, bytes: usize) -> String {
     let mut value = String::new();
     while value.len() < bytes {
@@ -29,7 +29,7 @@ fn read(node: &Node, key: &str, revision: i64) -> Option<KeyValue> {
     node.shared.state.read().range(&request).unwrap().kvs.pop()
 }
 
-/// Every key as it was at the newest revision and at some of those before.
+/// Compares all keys at the newest revision and at some earlier ones.
 fn compare_all(node: &Node, written: &Written, compacted: i64) {
     let mut now: BTreeMap<&str, Option<&str>> = BTreeMap::new();
     for (revision, (key, value)) in written {
@@ -63,7 +63,7 @@ fn step(node: &Node, rng: &mut Rng, written: &mut Written, number: u64) {
     }
 }
 
-/// Segments of 256 KiB fill every few dozen steps, while readers and checkpoints go on.
+/// Segments of 256 KiB fill every few dozen steps, while readers and checkpoints continue.
 #[test]
 fn every_value_is_the_one_that_was_written_whatever_file_it_lies_in() {
     for seed in 0..8 {
@@ -83,7 +83,7 @@ fn every_value_is_the_one_that_was_written_whatever_file_it_lies_in() {
                 match rng.below(60) {
                     0 => run_checkpoint(&node),
                     1 => {
-                        // Half-way through the device is full.
+                        // Half-way through, the device becomes full.
                         disk.set_capacity(disk.used() + rng.below(200_000));
                         run_checkpoint(&node);
                         disk.repair();
@@ -100,7 +100,7 @@ fn every_value_is_the_one_that_was_written_whatever_file_it_lies_in() {
                 }
                 files = files.max(disk.mapped().0.len());
             }
-            node.settle();
+            node.run_tasks();
             compare_all(&node, &written, compacted);
             if rng.chance(50) {
                 assert_eq!(node.stop(), None);
@@ -114,7 +114,7 @@ fn every_value_is_the_one_that_was_written_whatever_file_it_lies_in() {
     }
 }
 
-/// Fills so many segments.
+/// Fills this many segments.
 fn fill(node: &Node, prefix: &str, segments: u64) -> Written {
     let mut written = Written::new();
     for number in 0..segments * SEGMENT_BYTES / 10_000 + 4 {
@@ -123,7 +123,7 @@ fn fill(node: &Node, prefix: &str, segments: u64) -> Written {
         let revision = commit(node, put(&key, &value)).unwrap();
         written.insert(revision, (key, Some(value)));
     }
-    node.settle();
+    node.run_tasks();
     written
 }
 
@@ -138,7 +138,7 @@ fn full_segments_are_read_and_a_checkpoint_takes_their_place_and_leaves_nothing_
     let mut written = fill(&node, "a", 1);
     let (names, nameless) = disk.mapped();
     assert!(segments(&names) >= 1 && nameless == 0, "{names:?} {nameless}");
-    // Whichever file was written last is not among them: it is still appended to.
+    // The last written file is not mapped: it is still appended to.
     let last = disk.list().unwrap().into_iter().filter(|name| name.starts_with("log-"));
     let last: Vec<String> = last.collect();
     assert!(!names.contains(last.last().unwrap()), "{names:?} of {last:?}");
@@ -152,7 +152,7 @@ fn full_segments_are_read_and_a_checkpoint_takes_their_place_and_leaves_nothing_
     }
     let newest = *written.last_key_value().unwrap().0;
     compare_all(&node, &written, newest);
-    // A start finds all of them in files again, but for those of the last segment.
+    // After a restart all values are in files, except those of the last segment.
     let disk = disk.after_kill();
     let node = open(&disk).unwrap();
     assert!(disk.mapped().0.len() >= 2, "{:?}", disk.mapped());
@@ -212,15 +212,15 @@ fn without_maps_values_stay_in_memory() {
     compare_all(&open(&copy).unwrap(), &written, newest);
 }
 
-/// What a record says counts only where the state has the same: another leader's entries took the
-/// place of these.
+/// A value in a record is used only if the state agrees: entries of another leader may have
+/// replaced it.
 #[test]
 fn a_segment_whose_entries_were_replaced_gives_no_value() {
     let disk = SimDisk::new();
     let node = open(&disk).unwrap();
     let written = fill(&node, "a", 1);
     drop(node);
-    // Another history: the same keys and lengths, every second value another one.
+    // Another history: the same keys and lengths, every second value differs.
     let mut state = State::default();
     for (number, (key, value)) in written.values().enumerate() {
         let value = value.clone().unwrap();
@@ -268,7 +268,7 @@ fn a_damaged_segment_gives_no_value_from_there_on() {
     assert!(map_segment_values(&disk, 77, &state, &mut 0).is_ok(), "one that is gone");
 }
 
-/// What a device has changed must not get a new checksum, as if it were what was written.
+/// Data changed by the device must not get a new checksum.
 #[test]
 fn a_value_that_its_device_changed_is_not_written_anew() {
     let version = |value: &'static str, sum| Version {

@@ -1,5 +1,5 @@
-//! What etcd's interface asks of several members: profiles, alarms, checksums, leases from
-//! anywhere, the lead by request.
+//! etcd's interface with several members: profiles, alarms, hashes, leases from any member,
+//! leadership transfer.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn profiles_and_alarms_are_everywhere_and_outlive_checkpoints() {
     assert!(cluster.store(2).set_alarm(7, Alarm::NOSPACE, false).await.unwrap());
     assert!(!cluster.store(0).set_alarm(7, Alarm::NOSPACE, false).await.unwrap());
     cluster.store(0).txn(put("k", "v")).await.unwrap();
-    // Who is removed is forgotten.
+    // The profile of a removed member is removed.
     let gone = cluster.nodes[&2].members.id();
     cluster.nodes[&0].members.remove(gone).await.unwrap();
     assert!(!cluster.nodes[&0].members.profiles().contains_key(&gone));
@@ -97,7 +97,7 @@ async fn a_lead_that_nobody_takes_is_no_end_of_writes() {
     cluster.crash(2).await;
     let error = cluster.nodes[&0].members.transfer(lost).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
-    // Two of three elect one of them.
+    // Two of three members elect one of them.
     cluster.store(1).txn(put("k", "v")).await.unwrap();
     cluster.start(2).await.unwrap();
     assert_eq!(cluster.same_everywhere().await.len(), 1);

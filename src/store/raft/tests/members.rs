@@ -9,7 +9,7 @@ use crate::contract::{
     Compare, Durability, KeyRange, Op, OpResponse, Ordering, Revision, StoreError, Target, Txn,
 };
 
-/// As long as an election may take, with all that may go wrong in one.
+/// Maximum time of an election, including failed attempts.
 const ELECTION: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
@@ -32,7 +32,7 @@ async fn writes_of_one_member_are_read_by_all() {
     let all = cluster.same_everywhere().await;
     assert_eq!(all.values().collect::<Vec<_>>(), ["2", "2", "2"]);
     assert_eq!((0..3).map(|m| cluster.voters(m)).collect::<Vec<_>>(), [3, 3, 3]);
-    // Each counted what went to the others and came from them.
+    // Each member counted its traffic with the others.
     let ids: Vec<u64> = (0..3).map(|m| cluster.nodes[&m].members.id()).collect();
     let [to_1, to_2] = [1, 2].map(|m| cluster.nodes[&0].members.traffic()[&ids[m]]);
     for traffic in [to_1, to_2] {
@@ -108,7 +108,7 @@ async fn the_smaller_side_refuses_and_tells_nothing_old() {
     refused(cluster.store(0).read_barrier().await.unwrap_err());
     refused(cluster.store(0).txn(put("k", "3")).await.unwrap_err());
     assert_eq!(contents(cluster.store(0)).await["k"], "1", "what it has can be read as such");
-    // A comparison that holds no more is not answered from what is old.
+    // A comparison that no longer holds must not be answered from stale state.
     let compare = Compare {
         range: KeyRange::key("k"),
         target: Target::Value("2".into()),
@@ -138,13 +138,13 @@ async fn a_member_behind_the_log_is_caught_up_by_a_checkpoint() {
         cluster.store(machine).read_barrier().await.unwrap();
         cluster.nodes[&machine].engine.write_checkpoint().await.unwrap();
     }
-    // A leader keeps what it has begun to send; the next one has only the checkpoint.
+    // A leader keeps entries that it is sending; the next one has only the checkpoint.
     cluster.stop(0).await;
     cluster.start(0).await.unwrap();
     cluster.leader_among(&[0, 1]).await;
     cluster.store(0).txn(put("behind", "v")).await.unwrap();
-    // Each eighth message breaks the transfer, which could not be done in seven: it goes on where
-    // it was.
+    // Each eighth message fails, but the transfer needs more than seven: it resumes where it
+    // stopped.
     cluster.break_bulk_after(Some(8));
     let before = cluster.bulk_messages();
     cluster.heal();
@@ -153,7 +153,7 @@ async fn a_member_behind_the_log_is_caught_up_by_a_checkpoint() {
     assert!(pieces > 15, "200 KB in pieces of 16 KB: {pieces}");
     assert!(pieces < 40, "what had come was not sent again: {pieces}");
     assert_eq!(cluster.same_everywhere().await.len(), 201);
-    // The watch is ended, and one from where it was brings everything once.
+    // The watch is cancelled, and one from its position delivers everything once.
     let mut next = 3;
     let ended = loop {
         match watcher.batches.recv().await.unwrap() {
@@ -170,7 +170,7 @@ async fn a_member_behind_the_log_is_caught_up_by_a_checkpoint() {
         revisions.extend(batch.events.iter().map(|event| event.kv.mod_revision.0));
     }
     assert_eq!(revisions, (next..next + 200).collect::<Vec<_>>());
-    // It is on its own disk now.
+    // The data is on its own disk now.
     cluster.crash(2).await;
     cluster.start(2).await.unwrap();
     assert_eq!(cluster.same_everywhere().await.len(), 201);
@@ -226,7 +226,7 @@ async fn a_member_that_joins_late_gets_a_checkpoint_and_one_that_is_removed_is_t
     cluster.promote([1, 2]).await;
     assert_eq!(cluster.voters(0), 3);
 
-    // One of them goes for good, another one comes.
+    // One member is lost permanently, another one joins.
     let gone = cluster.nodes[&2].members.id();
     cluster.crash(2).await;
     cluster.nodes[&1].members.remove(gone).await.unwrap();
@@ -279,7 +279,7 @@ async fn a_leader_that_removed_itself_changes_nothing_more() {
     assert!(gone.leadership().borrow().leads, "until another one does");
     let error = gone.add(id, &at).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
-    // Whoever asks another one is answered by the next leader.
+    // Requests to another member are answered by the next leader.
     other.add(id, &at).await.unwrap();
     let listed: Vec<u64> = other.list().iter().map(|member| member.id).collect();
     assert!(listed.contains(&id) && !listed.contains(&gone.id()), "{listed:?}");
@@ -347,7 +347,7 @@ async fn all_stopped_at_once_start_again_with_everything() {
     for machine in 0..3 {
         cluster.crash(machine).await;
     }
-    // Two are enough; the third follows.
+    // Two members suffice; the third follows.
     for machine in [2, 1] {
         cluster.start(machine).await.unwrap();
     }
@@ -361,7 +361,7 @@ async fn all_stopped_at_once_start_again_with_everything() {
 async fn a_member_is_reached_at_its_new_address_and_a_copy_of_one_is_refused() {
     let mut cluster = Cluster::of(3, 10).await;
     let id = cluster.nodes[&2].members.id();
-    // The machine 2 gets the address of a machine 5: the same disk, another name.
+    // Machine 2 gets the address of a machine 5: the same disk, another name.
     cluster.stop(2).await;
     let disk = cluster.disks[&2].clone();
     cluster.disks.insert(5, disk.clone());
@@ -389,8 +389,7 @@ async fn a_member_at_another_address_is_found_by_the_leader_that_needs_it_to_agr
     cluster.crash(lost).await;
     cluster.renumber(moved);
     cluster.start(moved).await.unwrap();
-    // Nobody has agreed on the new address: only with the moved member there is a quorum that
-    // could.
+    // The new address is not committed: only the moved member completes the quorum for it.
     let begun = tokio::time::Instant::now();
     while cluster.store(moved).txn(put("with it", "2")).await.is_err() {
         assert!(begun.elapsed() < ELECTION, "the moved member was not found");
@@ -399,7 +398,7 @@ async fn a_member_at_another_address_is_found_by_the_leader_that_needs_it_to_agr
     cluster.nodes[&moved].members.add(id, &at).await.unwrap();
     let known = cluster.nodes[&moved].members.list();
     assert!(known.iter().any(|member| member.id == id && member.address == at), "{known:?}");
-    // Also with who comes back and knows the old address only.
+    // Also for a returning member that knows only the old address.
     cluster.start(lost).await.unwrap();
     let all = cluster.same_everywhere().await;
     assert_eq!(all.values().collect::<Vec<_>>(), ["1", "2"]);
@@ -415,7 +414,7 @@ async fn leases_end_at_the_leader_and_are_renewed_from_anywhere() {
         tokio::time::sleep(Duration::from_secs(6)).await;
         assert_eq!(cluster.store(2).lease_keep_alive(lease.id).await.unwrap().remaining_ttl, 10);
     }
-    // A new leader does not know who renewed: everybody gets the whole time again.
+    // A new leader does not know the last renewals: all leases get their full time again.
     tokio::time::sleep(Duration::from_secs(6)).await;
     cluster.crash(0).await;
     cluster.leader().await;
@@ -454,7 +453,7 @@ async fn a_leader_without_a_quorum_renews_no_lease() {
     let cluster = Cluster::of(3, 16).await;
     let lease = cluster.store(0).lease_grant(0, 60).await.unwrap();
     cluster.partition(&[0]);
-    // The others may have let it run out by now.
+    // The others may have expired it by now.
     let error = cluster.store(0).lease_keep_alive(lease.id).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
     cluster.heal();
@@ -504,8 +503,8 @@ async fn a_watch_at_a_follower_brings_every_change_once_and_in_order() {
     assert_eq!(keys, (0..30).map(|n| format!("k{n}")).collect::<Vec<_>>());
 }
 
-/// Writers, crashes with and without power, partitions and loss; what was acknowledged must be
-/// there in the end.
+/// Writers, crashes with and without power loss, partitions and message loss; acknowledged writes
+/// must exist at the end.
 async fn storm(seed: u64) {
     let mut cluster = Cluster::of(3, seed).await;
     let mut acknowledged = Vec::new();
@@ -517,7 +516,7 @@ async fn storm(seed: u64) {
             1 => cluster.set_loss(cluster.rng.clone().below(30), 40),
             2 => cluster.crash(victim).await,
             _ => {
-                // The power goes in the middle of one of the next operations.
+                // The power is lost during one of the next operations.
                 let disk = &cluster.nodes[&victim].disk;
                 let at = disk.operations() + 1 + cluster.rng.below(12);
                 disk.cut_power_at(at);

@@ -23,31 +23,31 @@ use crate::raft::{
 
 const CLUSTER: ClusterId = ClusterId(*b"members in tests");
 
-/// After which members close a connection over which nothing comes (`cluster::peers`).
+/// Time after which members close a silent connection (`cluster::peers`).
 const UNANSWERED: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 struct Inner {
     members: BTreeMap<String, Arc<Members>>,
     cut: HashSet<(String, String)>,
-    /// Of a hundred messages, so many are lost.
+    /// Percentage of lost messages.
     loss: u64,
-    /// Longest delay in milliseconds.
+    /// Maximum delay in milliseconds.
     delay: u64,
-    /// Of a hundred messages that may come twice, so many do.
+    /// Percentage of messages that are delivered twice, among those that may be.
     duplicates: u64,
     trace: Option<Trace>,
-    /// Bulk messages until one is lost, again and again.
+    /// Number of bulk messages before one is lost, repeatedly.
     bulk_breaks_after: Option<u64>,
     bulk: u64,
     rng: Rng,
 }
 
-/// What lies between the members.
+/// The network between the members.
 #[derive(Debug, Clone)]
 pub(super) struct Net(Arc<Mutex<Inner>>);
 
-/// One member's way out.
+/// The transport of one member.
 #[derive(Debug)]
 struct Way {
     net: Net,
@@ -58,7 +58,7 @@ struct Way {
 enum Fate {
     Refused,
     Lost,
-    /// After how long, after how long once more, and how long the answer takes unless it is lost.
+    /// Delay of the delivery, of a second delivery, and of the response unless it is lost.
     Arrives(Duration, Option<Duration>, Option<Duration>),
 }
 
@@ -81,12 +81,12 @@ impl Net {
                 }
             };
             let sum = crc32c::crc32c(message);
-            trace.note(format_args!("{from} to {}: {sum:08x} {what}", to.address));
+            trace.record(format_args!("{from} to {}: {sum:08x} {what}", to.address));
         }
         fate
     }
 
-    /// Who answers at an address, if messages get there.
+    /// The member at an address, if messages reach it.
     fn at(&self, from: &str, to: &str) -> Option<Arc<Members>> {
         let net = self.0.lock();
         let cut = net.cut.contains(&(from.to_owned(), to.to_owned()));
@@ -127,15 +127,14 @@ impl Inner {
     }
 }
 
-/// What comes of a message that, or whose answer, is lost: real connections notice after some
-/// seconds that nothing comes.
+/// The result of a lost message or response: real connections time out after some seconds.
 async fn unanswered() -> Result<Bytes, CallError> {
     tokio::time::sleep(UNANSWERED).await;
     Err(CallError::Unanswered("the connection is dead".to_owned()))
 }
 
 impl Way {
-    /// Takes a message to where it goes; the answer unless that is lost.
+    /// Delivers a message; returns the response unless it is lost.
     fn deliver(
         &self,
         to: &Peer,
@@ -151,7 +150,7 @@ impl Way {
                 let answer = member.answer(&request).await;
                 tokio::time::sleep(back.unwrap_or_default()).await;
                 if back.is_some() && net.at(&to, &from).is_some() {
-                    // Who does not wait any more does not need the answer.
+                    // A caller that no longer waits needs no response.
                     let _ = done.send(answer);
                 }
             }
@@ -196,15 +195,15 @@ impl Node {
     }
 }
 
-/// Machines `0..`, each with a disk that outlives its process.
+/// Machines `0..`, each with a disk that survives its process.
 pub(super) struct Cluster {
     pub(super) net: Net,
     pub(super) nodes: BTreeMap<usize, Node>,
     pub(super) disks: BTreeMap<usize, SimDisk>,
     pub(super) rng: Rng,
-    /// Tasks of processes that are gone and have not noticed.
+    /// Tasks of killed processes that have not noticed it.
     ghosts: Vec<Tasks>,
-    /// Machines that are at another address than at first: how often they moved.
+    /// How often machines have moved to another address.
     moves: BTreeMap<usize, usize>,
 }
 
@@ -212,7 +211,7 @@ pub(super) fn address(machine: usize) -> String {
     format!("m{machine}:1")
 }
 
-/// Waits in the paused time until something holds.
+/// Waits in paused time until a condition holds.
 pub(super) async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     for _ in 0..12_000 {
         if let Some(found) = look() {
@@ -241,7 +240,7 @@ pub(super) async fn contents(store: &Arc<dyn Backend>) -> BTreeMap<String, Strin
 }
 
 impl Cluster {
-    /// No machine runs.
+    /// Creates a cluster without running machines.
     pub(super) fn empty(seed: u64) -> Self {
         let inner = Inner {
             members: BTreeMap::new(),
@@ -260,12 +259,12 @@ impl Cluster {
         Self { net, nodes, disks, rng: Rng(!seed), ghosts, moves }
     }
 
-    /// Notes every message from now on.
+    /// Records all messages from now on.
     pub(super) fn trace(&self, trace: &Trace) {
         self.net.0.lock().trace = Some(trace.clone());
     }
 
-    /// Where a machine is reached.
+    /// The address of a machine.
     pub(super) fn at(&self, machine: usize) -> String {
         match self.moves.get(&machine) {
             Some(moves) => format!("m{machine}:{}", moves + 1),
@@ -273,12 +272,12 @@ impl Cluster {
         }
     }
 
-    /// From its next start on a machine is reached elsewhere.
+    /// Changes the address of a machine at its next start.
     pub(super) fn renumber(&mut self, machine: usize) {
         *self.moves.entry(machine).or_default() += 1;
     }
 
-    /// `count` voters.
+    /// Starts a cluster with `count` voters.
     pub(super) async fn of(count: usize, seed: u64) -> Self {
         let mut cluster = Self::empty(seed);
         cluster.start(0).await.unwrap();
@@ -334,7 +333,7 @@ impl Cluster {
         self.nodes[&leader].members.promote(ids).await.unwrap();
     }
 
-    /// The machine that leads, once there is one that all voters who run and are reached agree on.
+    /// The leader that all running and reachable voters agree on.
     pub(super) async fn leader(&self) -> usize {
         self.leader_among(&self.nodes.keys().copied().collect::<Vec<_>>()).await
     }
@@ -351,7 +350,7 @@ impl Cluster {
         .await
     }
 
-    /// Cuts the machines `group` off from the others.
+    /// Isolates the machines in `group` from the others.
     pub(super) fn partition(&self, group: &[usize]) {
         self.net.0.lock().cut.clear();
         for machine in self.nodes.keys().filter(|m| !group.contains(m)) {
@@ -362,7 +361,7 @@ impl Cluster {
         }
     }
 
-    /// What one machine sends another is lost.
+    /// Drops messages from one machine to another.
     pub(super) fn cut_one_way(&self, from: usize, to: usize) {
         self.net.0.lock().cut.insert((self.at(from), self.at(to)));
     }
@@ -388,14 +387,14 @@ impl Cluster {
         self.net.0.lock().bulk
     }
 
-    /// The power of a machine goes: nothing is sent or written any more, and what was not synced
-    /// may be lost.
+    /// A machine loses its power: nothing is sent or written any more, and unsynced data may be
+    /// lost.
     pub(super) async fn crash(&mut self, machine: usize) {
         self.lose(machine, true);
         self.drain().await;
     }
 
-    /// A process is gone at once, by `power` or because it was killed.
+    /// A process ends at once, by power loss or kill.
     pub(super) fn lose(&mut self, machine: usize, power: bool) {
         self.net.0.lock().members.remove(&self.at(machine));
         let Some(node) = self.nodes.remove(&machine) else { return };
@@ -407,22 +406,22 @@ impl Cluster {
         self.ghosts.push(node.tasks);
     }
 
-    /// Waits until what was lost is gone.
+    /// Waits until killed processes have ended.
     pub(super) async fn drain(&mut self) {
         for tasks in self.ghosts.drain(..) {
             tasks.drain(Duration::from_secs(60)).await;
         }
     }
 
-    /// Stops a machine in order.
+    /// Stops a machine cleanly.
     pub(super) async fn stop(&mut self, machine: usize) {
         assert_eq!(self.halt(machine).await, Ok(None));
     }
 
-    /// Stops a machine; with what fault it ended, if it did not do so in order.
+    /// Stops a machine; returns its fault if it did not stop cleanly.
     ///
     /// # Errors
-    /// What did not end.
+    /// Names of the tasks that did not end.
     pub(super) async fn halt(&mut self, machine: usize) -> Result<Option<String>, String> {
         let node = self.nodes.remove(&machine).unwrap();
         node.tasks.shutdown().request();
@@ -444,7 +443,7 @@ impl Cluster {
         &self.nodes[&machine].store
     }
 
-    /// Every running machine, after a consistent read, has the same keys.
+    /// After a consistent read, all running machines have the same keys.
     pub(super) async fn same_everywhere(&self) -> BTreeMap<String, String> {
         let mut all = Vec::new();
         for node in self.nodes.values() {

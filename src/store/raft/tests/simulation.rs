@@ -1,8 +1,7 @@
-//! Whole clusters in one thread and in no time: one seed decides what clients ask, what goes wrong,
-//! and in which order.
+//! Simulates whole clusters in one thread with paused time: one seed determines the clients' calls,
+//! the faults, and their order.
 //!
-//! `tests/simulation/run` runs many; a seed that fails is run again, with everything that happens,
-//! by `--seed`.
+//! `tests/simulation/run` runs many seeds; `--seed` repeats a failing one and prints all events.
 
 mod check;
 mod clients;
@@ -22,17 +21,17 @@ use super::net::{Cluster, Node};
 use crate::contract::KeyRange;
 use crate::log::sim::Rng;
 
-/// Most time the members get to be one again when nothing is wrong any more.
+/// Maximum time for the members to converge after all faults are repaired.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// Seeds of a plain `cargo test`: with those that found something three quarters of a minute on two
-/// cores, for a debug build needs 1.3 s for each. `tests/simulation/run` builds what needs 0.1 s.
+/// Number of seeds in a plain `cargo test`: with the recorded ones 45 s on two cores, as a debug
+/// build needs 1.3 s per seed. `tests/simulation/run` uses an optimized build that needs 0.1 s.
 const SEEDS: u64 = 60;
 
-/// What a run was.
+/// Result of a run.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Run {
-    /// Everything that happened, and how many things that were.
+    /// Hash of all events, and their number.
     digest: (u64, u64),
     answered: usize,
     unknown: usize,
@@ -154,7 +153,7 @@ async fn converge(storm: &mut Storm) -> Result<(), String> {
             return Err(format!("leases without renewals still exist: {leases:?}"));
         }
     }
-    world.trace().note(format_args!("end: {:?}", dumps[0]));
+    world.trace().record(format_args!("end: {:?}", dumps[0]));
     // Time for the last events to be delivered.
     storm.wait(1000, 1000).await;
     let newest = storm.cluster.store(members[0]).revision().0;
@@ -176,7 +175,7 @@ async fn ready(storm: &Storm, members: &[usize]) -> bool {
     !members.is_empty()
 }
 
-/// Everything that members must have the same of; the order of changes within a revision is open.
+/// The content that members must agree on; the order of changes within a revision is not specified.
 fn dump(node: &Node) -> Vec<String> {
     let state = node.engine.applied_state.shared.state.read();
     let all = KeyRange { start: [0][..].into(), end: [0][..].into() };
@@ -188,7 +187,7 @@ fn dump(node: &Node) -> Vec<String> {
     std::iter::once(head).chain(events).collect()
 }
 
-/// Stops everything that still runs.
+/// Stops all running machines.
 async fn end(mut storm: Storm) {
     storm.world.clients().shutdown().request();
     storm.world.watchers().shutdown().request();
@@ -201,7 +200,7 @@ async fn end(mut storm: Storm) {
     storm.world.watchers().drain(Duration::from_secs(60)).await;
 }
 
-/// Runs seeds on so many threads, and says which fail.
+/// Runs seeds on this many threads; prints those that fail.
 fn many(
     seeds: impl Iterator<Item = u64>,
     threads: u64,
@@ -228,7 +227,7 @@ fn many(
     (runs.into_inner(), failures.into_inner())
 }
 
-/// What the runs were together.
+/// Summary of all runs.
 fn sum(runs: &[Run]) -> Run {
     let mut all = Run::default();
     for run in runs {
@@ -259,7 +258,7 @@ fn parameter(name: &str) -> Option<u64> {
     std::env::var(format!("KUBE_LITE_SIMULATION_{name}")).ok()?.parse().ok()
 }
 
-/// Seeds that found something, each with its cause.
+/// Seeds that found a bug, each with its cause.
 fn found_before() -> Vec<u64> {
     let lines = include_str!("simulation/seeds.txt").lines();
     let seeds =
@@ -290,7 +289,7 @@ fn many_seeds() {
         all.faults
     );
     use std::io::Write;
-    // Who does not read it does not need it.
+    // A failed write to standard error is ignored.
     let _ = std::io::stdout().write_all(line.as_bytes());
     for (seed, wrong) in &failures {
         let wrong: String = wrong.chars().take(3000).collect();
@@ -303,7 +302,7 @@ fn many_seeds() {
         failures.len(),
         failures.iter().map(|f| f.0).collect::<Vec<_>>()
     );
-    // A run in which hardly anything is answered, or nothing goes wrong, shows nothing.
+    // A run with hardly any answers or faults tests nothing.
     assert!(all.answered > 50 * runs.len(), "{all:?}");
     assert!(count < 50 || all.faults.len() >= 15, "{all:?}");
 }

@@ -40,7 +40,7 @@ pub(super) async fn held(endpoint: &Endpoint) {
     let holder = format!("is in use by kube-lite on edge-1, process {}", std::process::id());
     assert!(refused.contains(&holder), "{refused}");
 
-    // What goes through the condition on the key is answered as without it.
+    // Requests with the condition on the lock key are answered as without it.
     let written = first.txn(one(put("a", "1"))).await.unwrap();
     let revision = written.revision.0;
     assert!(written.succeeded && matches!(&written.responses[..], [OpResponse::Put(None)]));
@@ -76,15 +76,15 @@ pub(super) async fn held(endpoint: &Endpoint) {
     former.drain(Duration::from_secs(10)).await;
     second.txn(one(put("a", "6"))).await.unwrap();
     end(tasks).await;
-    // It was given back.
+    // The lock was released.
     let (third, tasks) = open(endpoint, Some((2, "edge-2"))).await.unwrap();
     let found = third.range(RangeRequest::new(KeyRange::key("a"))).await.unwrap();
     assert_eq!(found.kvs[0].value, "6");
     end(tasks).await;
 }
 
-/// Lists longer than a page are of one revision, and changes larger than etcd sends at once come
-/// whole.
+/// Lists longer than a page have one revision, and changes larger than etcd's message limit arrive
+/// completely.
 pub(super) async fn pages(endpoint: &Endpoint) {
     let (store, tasks) = open(endpoint, None).await.unwrap();
     for hundred in 0..41 {
@@ -117,7 +117,7 @@ pub(super) async fn pages(endpoint: &Endpoint) {
         );
     }
     assert_eq!(seen, (0..6).map(|n| (43 + i64::from(n), 1 << 20, n)).collect::<Vec<_>>());
-    // A watch of the past goes on in the present.
+    // A watch that starts in the past continues with new events.
     store.txn(one(put("large", "small"))).await.unwrap();
     let mut last = Vec::new();
     while last.is_empty() {

@@ -1,5 +1,5 @@
-//! What every store answers, whatever keeps it: facts of etcd, one function each, over an empty
-//! store.
+//! The contract of every store, independent of the engine: properties of etcd, one function each,
+//! over an empty store.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ async fn one(store: &Arc<dyn Backend>, op: Op) -> TxnResponse {
     store.txn(Txn { success: vec![op], ..Txn::default() }).await.unwrap()
 }
 
-/// As the API server writes: when the key has this revision, else the key is answered.
+/// Writes as the API server does: if the key has this revision; otherwise returns the key.
 async fn guarded(store: &Arc<dyn Backend>, key: &str, revision: i64, op: Op) -> TxnResponse {
     let range = KeyRange::key(key.to_owned());
     let compare = Compare {
@@ -53,7 +53,7 @@ fn numbers(kv: &KeyValue) -> (i64, i64, i64, i64) {
     (kv.create_revision.0, kv.mod_revision.0, kv.version, kv.lease)
 }
 
-/// The first write has revision 2, each further one the next; a key made again starts at version 1.
+/// The first write has revision 2, each further one the next; a recreated key starts at version 1.
 pub(super) async fn revisions(store: Arc<dyn Backend>) {
     assert_eq!(store.revision(), Revision(1));
     assert_eq!(one(&store, put("a", "1", 0)).await.revision, Revision(2));
@@ -63,7 +63,7 @@ pub(super) async fn revisions(store: Arc<dyn Backend>) {
     assert_eq!(numbers(&get(&store, "a").await.unwrap()), (2, 4, 2, 0));
     let gone = one(&store, delete("a")).await;
     assert!(matches!(&gone.responses[..], [OpResponse::Delete(1, prev)] if prev[0].value == "2"));
-    // What writes nothing takes no revision.
+    // A transaction without changes takes no revision.
     let nothing = one(&store, delete("a")).await;
     assert_eq!((gone.revision, nothing.revision), (Revision(5), Revision(5)));
     assert_eq!(one(&store, put("a", "3", 0)).await.revision, Revision(6));
@@ -87,7 +87,7 @@ pub(super) async fn guards(store: Arc<dyn Backend>) {
     assert!(get(store, "k").await.is_none());
 }
 
-/// Many at once each get a revision of their own, without a gap, and a watch sees all of them in
+/// Concurrent writes have separate revisions without gaps, and a watch delivers all of them in
 /// order.
 pub(super) async fn crowds(store: Arc<dyn Backend>) {
     let mut watcher = store.watch(KeyRange::prefix("n/"), Some(Revision(2))).await.unwrap();
@@ -104,7 +104,7 @@ pub(super) async fn crowds(store: Arc<dyn Backend>) {
     assert_eq!(seen, (2..302).collect::<Vec<i64>>());
 }
 
-/// History is read and watched from any revision on, with what was there before each change.
+/// History is read and watched from any revision on, with the previous values.
 pub(super) async fn history(store: Arc<dyn Backend>) {
     for op in [put("a", "1", 0), put("a", "2", 0), delete("a"), put("a", "3", 0)] {
         one(&store, op).await;
@@ -143,7 +143,7 @@ pub(super) async fn history(store: Arc<dyn Backend>) {
     assert!(matches!(refused, Err(StoreError::Compacted { .. })));
 }
 
-/// Keys go with their lease, unless they were put again without it.
+/// Keys are deleted with their lease, unless they were put again without it.
 pub(super) async fn leases(store: Arc<dyn Backend>) {
     assert_eq!(store.lease_grant(7, 600).await.unwrap().granted_ttl, 600);
     assert!(matches!(store.lease_grant(7, 600).await, Err(StoreError::LeaseExists)));
@@ -163,7 +163,7 @@ pub(super) async fn leases(store: Arc<dyn Backend>) {
     assert_eq!(store.leases().await.unwrap(), Vec::<i64>::new());
 }
 
-/// An update keeps what it does not say, and wants the key to be there.
+/// An update keeps unspecified fields and requires the key to exist.
 pub(super) async fn updates(store: Arc<dyn Backend>) {
     let update = |key: &'static str| Op::Update {
         key: key.into(),

@@ -1,4 +1,4 @@
-//! SQLite: what is there after a restart, what k3s finds, and who may open the file.
+//! SQLite: the content after a restart, the rows that k3s reads, and the lock of the file.
 
 use std::path::Path;
 
@@ -38,12 +38,12 @@ async fn texts(path: &Path, sql: &'static str) -> Vec<String> {
     rows.iter().map(|row| row.get::<Option<String>, _>(0).unwrap_or_else(|| "-".into())).collect()
 }
 
-/// Every column of kine's table in one text.
+/// All columns of kine's table in one text.
 const TABLE: &str = "SELECT id || ' ' || name || ' ' || created || deleted || ' ' || COALESCE(create_revision, 0) || ' ' || \
     prev_revision || ' ' || lease || ' ' || COALESCE(value, '-') || ' ' || COALESCE(old_value, \
     '-') FROM kine ORDER BY id";
 
-/// Writes of separable puts are kine's rows, one a revision, and the answer is the last one's.
+/// Separable puts are kine's rows, one revision each, and the response is that of the last one.
 #[tokio::test]
 async fn separable_puts_are_stored_together() {
     let dir = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ async fn acknowledged_writes_survive_a_restart() {
         texts(&path, TABLE).await,
         [
             "1 compact_rev_key 10 0 4 0  -",
-            // The change at the compacted revision keeps what a watch from there on shows.
+            // The change at the compacted revision is kept for watches that start there.
             "2 a 10 0 0 0 1 -",
             "3 b 10 0 0 600 1 -",
             "4 a 00 2 2 0 2 1",
@@ -124,8 +124,8 @@ async fn acknowledged_writes_survive_a_restart() {
     );
 }
 
-/// What kine's SQL (v0.17) makes: its schema, its rows, an interrupted compaction, a hole filled
-/// up.
+/// The result of kine's SQL (v0.17): its schema, its rows, an interrupted compaction and a filled
+/// gap.
 #[tokio::test]
 async fn a_file_of_k3s_opens_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ async fn a_file_of_k3s_opens_as_it_is() {
             "8 /registry/pods/p 10 0 7 0 p3 -",
         ]
     );
-    // Whoever inserts without an id goes on behind ours.
+    // An insert without an id continues after our rows.
     let next = "INSERT INTO kine(name, prev_revision) VALUES ('x', 0) RETURNING CAST(id AS TEXT)";
     assert_eq!(texts(&path, next).await, ["9"]);
 }

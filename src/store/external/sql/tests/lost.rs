@@ -1,5 +1,5 @@
-//! A connection that is lost while a transaction is under way: what happened is applied once, what
-//! did not is done again.
+//! A connection that is lost during a transaction: a committed one is applied once, others are
+//! retried.
 
 use async_trait::async_trait;
 
@@ -15,7 +15,7 @@ use crate::external::sql::session::{Arg, Session, SqlError};
 struct Unreliable {
     inner: Box<dyn Session>,
     left: usize,
-    /// It happens all the same.
+    /// Whether the commit is executed.
     happens: bool,
 }
 
@@ -74,7 +74,7 @@ fn put(key: &str) -> Txn {
     Txn { success: vec![op], ..Txn::default() }
 }
 
-/// The first transaction makes the row of the compacted revision.
+/// The first transaction creates the row of the compacted revision.
 async fn lose(left: usize, happens: bool) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
@@ -118,7 +118,7 @@ async fn a_transaction_that_was_not_committed_is_retried() {
     }
 }
 
-/// Whoever writes beside the store has taken the id that comes next.
+/// A writer outside the store has taken the next id.
 #[tokio::test]
 async fn a_second_writer_stops_the_store() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ async fn a_second_writer_stops_the_store() {
     assert!(tasks.fault().unwrap().starts_with("datastore: "));
 }
 
-/// Adds a row before the one of the key `b`.
+/// Inserts a row before the one of the key `b`.
 struct Beside(Box<dyn Session>);
 
 #[async_trait]

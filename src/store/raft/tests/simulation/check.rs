@@ -1,5 +1,5 @@
-//! Whether a history could have been: by the revisions that every answer carries, and by an
-//! independent checker's search.
+//! Checks whether a history is possible: by the revisions in all responses, and by the search of an
+//! independent checker.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::world::{Book, Outcome, Record, WatchedEvent, Witnessed};
 
 type Wrong = Result<(), String>;
 
-/// Checks everything in the book.
+/// Checks the whole book.
 pub(super) fn check(book: &Book) -> Wrong {
     if let Some(wrong) = &book.wrong {
         return Err(wrong.clone());
@@ -25,9 +25,9 @@ pub(super) fn check(book: &Book) -> Wrong {
     search(book, &owners)
 }
 
-/// The keys after each revision, replayed from what machines showed.
+/// The keys after each revision, replayed from the watched events.
 fn timeline(seen: &BTreeMap<i64, Witnessed>) -> Result<Vec<Model>, String> {
-    // Nothing is at revision 0.
+    // Revision 0 has no keys.
     let mut models = vec![Model::default(), Model::default()];
     for (revision, witnessed) in seen {
         let before = models.last().unwrap();
@@ -66,17 +66,17 @@ fn at(timeline: &[Model], revision: i64) -> Result<&Model, String> {
         .ok_or_else(|| format!("no machine ever showed revision {revision}"))
 }
 
-/// Who made each revision; `None` is a lease that ran out.
+/// The call that made each revision; `None` is an expired lease.
 type Owners = BTreeMap<i64, Option<usize>>;
 
 fn blame(record: &Record, why: &str) -> String {
     format!("{why}: {record:?}")
 }
 
-/// Whether the answer is what the model answers, and whether it made its revision.
+/// Whether a response equals the model's, and whether the call made its revision.
 fn replays(record: &Record, reply: &Reply, timeline: &[Model]) -> Result<bool, String> {
     let now = at(timeline, reply.revision)?;
-    // Nothing is before the revision that an empty store answers.
+    // There is nothing before the revision of an empty store.
     if reply.revision > 1 {
         let before = at(timeline, reply.revision - 1)?;
         let (after, expected) = before.apply(&record.call);
@@ -140,8 +140,8 @@ fn owners(book: &Book, timeline: &[Model]) -> Result<Owners, String> {
             _ => {}
         }
     }
-    // Its answer does not say what it deleted: what another call did, or was seen before, was not
-    // this one's doing.
+    // Its response does not contain the deleted keys. A revision that another call made, or that
+    // was seen before this call, was not made by it.
     for (number, record) in book.records.iter().enumerate().filter(|(_, record)| revokes(record)) {
         let Outcome::Reply(reply) = &record.outcome else { continue };
         let made = replays(record, reply, timeline)?;
@@ -166,7 +166,7 @@ fn owners(book: &Book, timeline: &[Model]) -> Result<Owners, String> {
     Ok(owners)
 }
 
-/// Whose deletion without an answer a revision is.
+/// The deletion without a response that made a revision.
 fn deleter(
     book: &Book,
     timeline: &[Model],
@@ -193,7 +193,7 @@ fn deleter(
     Err(format!("no call made revision {revision}: {:?}", witnessed.events))
 }
 
-/// What ended before another call began was before it; what was seen stays.
+/// A call that ended before another one began precedes it; observed revisions stay.
 fn real_time(book: &Book, timeline: &[Model]) -> Wrong {
     let mut moments: Vec<(u64, bool, usize)> = Vec::new();
     for (number, record) in book.records.iter().enumerate() {
@@ -226,7 +226,7 @@ fn real_time(book: &Book, timeline: &[Model]) -> Wrong {
             if reply.answer != Response::Found(expected.clone()) {
                 return Err(blame(record, &format!("at {revision} there is {expected:?}")));
             }
-            // A machine shows nothing older than what it has shown since its start.
+            // A machine never shows an older revision than before, until its restart.
             let shown = local.entry((record.machine, record.life)).or_default();
             if reply.revision < *shown {
                 return Err(blame(record, &format!("the machine showed revision {shown} before")));
@@ -238,7 +238,7 @@ fn real_time(book: &Book, timeline: &[Model]) -> Wrong {
     Ok(())
 }
 
-/// No lease ends before its time, and none that was revoked is renewed or used.
+/// No lease expires too early, and no revoked lease is renewed or used.
 fn leases(book: &Book, owners: &Owners, timeline: &[Model]) -> Wrong {
     for (revision, _) in owners.iter().filter(|(_, owner)| owner.is_none()) {
         let witnessed = &book.seen[revision];
@@ -278,16 +278,17 @@ fn leases(book: &Book, owners: &Owners, timeline: &[Model]) -> Wrong {
     Ok(())
 }
 
-/// Every watch brought what happened to its keys, all of it, once and in order.
+/// Every watch delivered all changes of its keys, once and in order.
 fn streams(book: &Book, timeline: &[Model]) -> Wrong {
     let newest = timeline.len() as i64 - 1;
     for stream in &book.streams {
         let wanted = |event: &&WatchedEvent| stream.keys.contains(&event.key);
-        // One that a compaction ended may have been told nothing.
+        // A watch cancelled by a compaction may have delivered nothing.
         let expected = book.seen.range(stream.first..stream.first.max(stream.told + 1));
         let expected: Vec<&WatchedEvent> =
             expected.flat_map(|(_, witnessed)| witnessed.events.iter().filter(wanted)).collect();
-        // Within a revision the order is open, and the version before may have been compacted.
+        // The order within a revision is not specified, and the previous version may have been
+        // compacted.
         let mut got = stream.events.clone();
         if !got.is_sorted_by_key(|event| event.revision) {
             return Err(format!("a watch went back: {stream:?}"));
@@ -315,9 +316,9 @@ fn streams(book: &Book, timeline: &[Model]) -> Wrong {
 #[derive(Debug, Clone)]
 enum Step {
     Answered(Call, Reply),
-    /// Nobody got the answer, but it made this revision.
+    /// The response was lost, but the call made this revision.
     Made(Call, i64),
-    /// A lease ran out.
+    /// A lease expired.
     RanOut(Vec<u8>, i64),
 }
 
@@ -351,7 +352,7 @@ impl Specification for Store {
     }
 }
 
-/// Has the checker look for an order of all calls that explains all answers.
+/// Lets the checker search for an order of all calls that explains all responses.
 fn search(book: &Book, owners: &Owners) -> Wrong {
     let mut steps: Vec<(u64, u64, Step)> = Vec::new();
     for record in &book.records {
@@ -438,7 +439,7 @@ mod tests {
         Some(Reply { revision, answer: Response::Put(before) })
     }
 
-    /// Two puts, the second one without an answer, and what comes after.
+    /// Two puts, the second one without a response, and later calls.
     fn book(more: Vec<Record>) -> Book {
         let mut book = Book::default();
         book.records.push(record(1, 2, put(1), wrote(2, None)));

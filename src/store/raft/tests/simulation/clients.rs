@@ -1,4 +1,4 @@
-//! Clients: each asks one thing after the other, of a machine that it leaves when that does not
+//! Clients: each sends one request at a time to a machine, and changes the machine if it does not
 //! answer.
 
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use crate::contract::{
 };
 use crate::log::sim::Rng;
 
-/// Keys that clients use.
+/// Number of keys that clients use.
 pub(super) const KEYS: u8 = 8;
 
-/// What a client knows from the answers it got.
+/// State of a client from its responses.
 struct Client {
     world: World,
     number: usize,
@@ -27,7 +27,7 @@ struct Client {
     newest: i64,
 }
 
-/// Starts one.
+/// Starts a client.
 pub(super) fn start(world: &World, number: usize, seed: u64) {
     let client = Client {
         world: world.clone(),
@@ -240,7 +240,7 @@ async fn ask(store: &Arc<dyn Backend>, call: &Call) -> Result<Reply, StoreError>
     }
 }
 
-/// Asks, and says what became of it.
+/// Sends a request; returns the outcome.
 pub(super) async fn perform(store: &Arc<dyn Backend>, call: &Call) -> Outcome {
     match ask(store, call).await {
         Ok(reply) => Outcome::Reply(reply),

@@ -8,25 +8,25 @@ use super::world::World;
 use crate::contract::{Role, StoreError};
 use crate::log::sim::Rng;
 
-/// Most machines at a time.
+/// Maximum number of machines.
 const MACHINES_MAX: usize = 5;
 
-/// A run's machines and what is wrong with them.
+/// The machines of a run and their faults.
 pub(super) struct Storm {
     pub(super) cluster: Cluster,
     pub(super) world: World,
     pub(super) rng: Rng,
-    /// Machines that do not run and will.
+    /// Machines that are stopped and will be restarted.
     down: BTreeSet<usize>,
-    /// Machines whose disks were made to fail.
+    /// Machines with failing disks.
     excused: BTreeSet<usize>,
     lives: u64,
     next_machine: usize,
-    /// What happened, for the count of what was tried.
+    /// Injected faults, for the statistics.
     pub(super) faults: Vec<&'static str>,
 }
 
-/// A change of the members that gets no answer is given up.
+/// Timeout of a membership change.
 async fn within<T>(seconds: u64, change: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
     tokio::time::timeout(Duration::from_secs(seconds), change).await.ok()?.ok()
 }
@@ -43,8 +43,8 @@ impl Storm {
         this
     }
 
-    fn note(&mut self, fault: &'static str, on: usize) {
-        self.world.trace().note(format_args!("fault: {fault} ({on})"));
+    fn record(&mut self, fault: &'static str, on: usize) {
+        self.world.trace().record(format_args!("fault: {fault} ({on})"));
         self.faults.push(fault);
     }
 
@@ -53,7 +53,7 @@ impl Storm {
         tokio::time::sleep(Duration::from_millis(wait)).await;
     }
 
-    /// A running machine, rather often the leader.
+    /// A running machine, with a preference for the leader.
     fn victim(&mut self) -> Option<usize> {
         let nodes = &self.cluster.nodes;
         let leads = |machine: &&usize| nodes[*machine].members.leadership().borrow().leads;
@@ -63,7 +63,7 @@ impl Storm {
         if self.rng.chance(40) { leader.or(any) } else { any }
     }
 
-    /// A machine goes at once.
+    /// Kills a machine.
     fn lose(&mut self, machine: usize, power: bool) {
         self.world.close(machine);
         self.cluster.lose(machine, power);
@@ -83,7 +83,7 @@ impl Storm {
         }
     }
 
-    /// Machines that stopped by themselves must have had a reason.
+    /// Checks that machines that stopped by themselves had a reason.
     pub(super) fn check_nodes(&mut self) -> Result<(), String> {
         for machine in self.cluster.nodes.keys().copied().collect::<Vec<_>>() {
             let node = &self.cluster.nodes[&machine];
@@ -102,9 +102,9 @@ impl Storm {
         Ok(())
     }
 
-    /// Ends what is wrong with network and disks.
+    /// Repairs network and disks.
     pub(super) fn calm(&mut self) {
-        self.world.trace().note(format_args!("calm"));
+        self.world.trace().record(format_args!("calm"));
         self.cluster.heal();
         self.cluster.set_loss(0, 5);
         self.cluster.set_duplicates(0);
@@ -115,7 +115,7 @@ impl Storm {
         }
     }
 
-    /// Starts what does not run.
+    /// Starts all stopped machines.
     pub(super) async fn start_all(&mut self) -> Result<(), String> {
         for machine in self.down.clone() {
             self.start(machine).await?;
@@ -123,41 +123,41 @@ impl Storm {
         Ok(())
     }
 
-    /// One thing goes wrong, or two.
+    /// Injects one or two faults.
     pub(super) async fn fault(&mut self) -> Result<(), String> {
         self.check_nodes()?;
         let Some(victim) = self.victim() else { return self.start_all().await };
         match self.rng.below(17) {
             0 => {
-                self.note("power cut", victim);
+                self.record("power cut", victim);
                 self.lose(victim, true);
             }
             1 => {
-                self.note("kill", victim);
+                self.record("kill", victim);
                 self.lose(victim, false);
             }
             2 | 3 => {
-                self.note("power cut in an operation", victim);
+                self.record("power cut in an operation", victim);
                 let disk = &self.cluster.nodes[&victim].disk;
                 disk.cut_power_at(disk.operations() + 1 + self.rng.below(30));
             }
             4 => {
-                self.note("power cut everywhere", victim);
+                self.record("power cut everywhere", victim);
                 for machine in self.cluster.nodes.keys().copied().collect::<Vec<_>>() {
                     self.lose(machine, true);
                 }
             }
             5 => {
-                self.note("stop", victim);
+                self.record("stop", victim);
                 self.halt(victim).await?;
                 self.down.insert(victim);
             }
             6 => {
-                self.note("partition", victim);
+                self.record("partition", victim);
                 self.cluster.partition(&[victim]);
             }
             7 => {
-                self.note("one-way partition", victim);
+                self.record("one-way partition", victim);
                 let others: Vec<usize> = self.cluster.nodes.keys().copied().collect();
                 let away = self.rng.chance(50);
                 for other in others.into_iter().filter(|other| *other != victim) {
@@ -168,17 +168,17 @@ impl Storm {
                 }
             }
             8 => {
-                self.note("bad network", victim);
+                self.record("bad network", victim);
                 let (loss, delay) = (self.rng.below(30), self.rng.below(200));
                 self.cluster.set_loss(loss, delay);
                 self.cluster.set_duplicates(self.rng.clone().below(20));
             }
             9..12 => self.spoil_disk(victim),
             12 => {
-                self.note("checkpoint", victim);
+                self.record("checkpoint", victim);
                 let engine = std::sync::Arc::clone(&self.cluster.nodes[&victim].engine);
                 let wait = Duration::from_secs(5);
-                // One that finds a failing disk is tried again later.
+                // A start that fails because of the disk is retried later.
                 let _ = tokio::time::timeout(wait, engine.write_checkpoint()).await;
             }
             13 => self.transfer(victim).await,
@@ -189,22 +189,22 @@ impl Storm {
         Ok(())
     }
 
-    /// A disk becomes slow, fails or is full.
+    /// Makes a disk slow, failing or full.
     fn spoil_disk(&mut self, victim: usize) {
         match self.rng.below(3) {
             0 => {
-                self.note("slow disk", victim);
+                self.record("slow disk", victim);
                 let most = 10 + self.rng.below(400);
                 self.cluster.nodes[&victim].disk.set_latency(most);
             }
             1 => {
-                self.note("failed sync", victim);
+                self.record("failed sync", victim);
                 let disk = &self.cluster.nodes[&victim].disk;
                 disk.fail_sync_at(disk.syncs() + 1 + self.rng.below(5));
                 self.excused.insert(victim);
             }
             _ => {
-                self.note("full disk", victim);
+                self.record("full disk", victim);
                 let disk = &self.cluster.nodes[&victim].disk;
                 disk.set_capacity(disk.used() + self.rng.below(64 * 1024));
             }
@@ -212,7 +212,7 @@ impl Storm {
     }
 
     async fn transfer(&mut self, victim: usize) {
-        self.note("transfer of the lead", victim);
+        self.record("transfer of the lead", victim);
         let to = self.cluster.nodes[&victim].members.id();
         if let Some(leader) = self.leader() {
             let members = std::sync::Arc::clone(&self.cluster.nodes[&leader].members);
@@ -220,13 +220,13 @@ impl Storm {
         }
     }
 
-    /// A new machine joins, and votes when it can.
+    /// Adds a new machine and promotes it.
     async fn add(&mut self) -> Result<(), String> {
         let known = self.cluster.nodes.len() + self.down.len();
         let Some(helper) = self.victim().filter(|_| known < MACHINES_MAX) else { return Ok(()) };
         let machine = self.next_machine;
         self.next_machine += 1;
-        self.note("new member", machine);
+        self.record("new member", machine);
         self.start(machine).await?;
         let id = self.cluster.nodes[&machine].members.id();
         let address = self.cluster.at(machine);
@@ -248,7 +248,7 @@ impl Storm {
         if voters < 3 || self.cluster.nodes.len() < 3 {
             return Ok(());
         }
-        self.note("removed member", victim);
+        self.record("removed member", victim);
         let id = self.cluster.nodes[&victim].members.id();
         let Some(helper) = self.cluster.nodes.keys().find(|machine| **machine != victim) else {
             return Ok(());
@@ -273,8 +273,8 @@ impl Storm {
         halted.map(drop)
     }
 
-    /// A machine comes back at another address, whatever else is wrong; one at a time, for members
-    /// of which none knows where another is cannot find each other.
+    /// A machine restarts at another address, despite other faults; one at a time, since members
+    /// that all moved could not find each other.
     async fn move_away(&mut self, victim: usize) -> Result<(), String> {
         let Some(leader) = self.leader() else { return Ok(()) };
         let known = self.cluster.nodes[&leader].members.list();
@@ -285,7 +285,7 @@ impl Storm {
         {
             return Ok(());
         }
-        self.note("new address", victim);
+        self.record("new address", victim);
         self.halt(victim).await?;
         self.cluster.renumber(victim);
         self.start(victim).await?;
@@ -293,7 +293,7 @@ impl Storm {
         Ok(())
     }
 
-    /// Tells where the machines are that are not where the members think.
+    /// Announces the addresses of moved machines.
     pub(super) async fn announce(&mut self) {
         let nodes: Vec<usize> = self.cluster.nodes.keys().copied().collect();
         for machine in nodes {
@@ -308,7 +308,7 @@ impl Storm {
         }
     }
 
-    /// Who leads in the newest term.
+    /// The leader of the newest term.
     pub(super) fn leader(&self) -> Option<usize> {
         let nodes = self.cluster.nodes.iter();
         let leading = nodes.filter(|(_, node)| node.members.leadership().borrow().leads);
@@ -316,7 +316,7 @@ impl Storm {
         newest.map(|(machine, _)| *machine)
     }
 
-    /// The machines that are members, as their leader knows them; the others are stopped.
+    /// The members as their leader knows them; other machines are stopped.
     pub(super) async fn only_members(&mut self) -> Result<Vec<usize>, String> {
         let Some(leader) = self.leader() else { return Ok(Vec::new()) };
         let list = self.cluster.nodes[&leader].members.list();

@@ -1,11 +1,10 @@
-//! What the store is to do, one call after the other: the specification that histories are checked
-//! against.
+//! The specification of the store for sequential calls, which histories are checked against.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A key as the contract shows it; values are the numbers of the calls that wrote them, so each is
-/// written once.
+/// A key as the contract shows it. Values are the numbers of the calls that wrote them, so each
+/// value is written once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Item {
     pub(super) value: u64,
@@ -17,7 +16,7 @@ pub(super) struct Item {
 
 pub(super) type Items = BTreeMap<u8, Item>;
 
-/// What a client asks for; keys are numbers below ten.
+/// A call of a client; keys are numbers below ten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Call {
     Put {
@@ -31,7 +30,7 @@ pub(super) enum Call {
         expected: i64,
         value: u64,
     },
-    /// Deletes the keys of the range and puts another, at once.
+    /// Deletes the keys of the range and puts another one, in one transaction.
     Move {
         from: Range<u8>,
         key: u8,
@@ -44,7 +43,7 @@ pub(super) enum Call {
         keys: Range<u8>,
         consistent: bool,
     },
-    /// Reads what was at a revision.
+    /// Reads the keys at a revision.
     ReadAt {
         keys: Range<u8>,
         revision: i64,
@@ -65,7 +64,7 @@ pub(super) enum Call {
 }
 
 impl Call {
-    /// What it writes, told from all other writes.
+    /// The unique value that it writes.
     pub(super) fn value(&self) -> Option<u64> {
         match self {
             Self::Put { value, .. } | Self::Cas { value, .. } | Self::Move { value, .. } => {
@@ -75,7 +74,7 @@ impl Call {
         }
     }
 
-    /// Whether its answer says which keys there are at a moment between its begin and its end.
+    /// Whether its response contains the keys at a time between its begin and its end.
     pub(super) fn is_linear(&self) -> bool {
         match self {
             Self::Read { consistent, .. } => *consistent,
@@ -88,7 +87,7 @@ impl Call {
     }
 }
 
-/// What was answered.
+/// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) revision: i64,
@@ -97,13 +96,13 @@ pub(super) struct Reply {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Response {
-    /// Of a put: what was there before.
+    /// Of a put: the previous value.
     Put(Option<Item>),
-    /// The comparison failed: what is there.
+    /// The comparison failed: the current value.
     Differs(Option<Item>),
-    /// Of a deletion: what was there.
+    /// Of a deletion: the deleted keys.
     Deleted(Items),
-    /// Of both at once.
+    /// Of both in one transaction.
     Moved(Items, Option<Item>),
     Found(Items),
     Done,
@@ -127,7 +126,7 @@ impl Model {
         self.items.range(keys.clone()).map(|(key, item)| (*key, item.clone())).collect()
     }
 
-    /// Keys that hang on a lease.
+    /// Keys that are attached to a lease.
     pub(super) fn leased(&self, lease: i64) -> Vec<u8> {
         let leased = self.items.iter().filter(|(_, item)| item.lease == lease);
         leased.map(|(key, _)| *key).collect()
@@ -150,7 +149,7 @@ impl Model {
         found
     }
 
-    /// The keys after `call`, and its answer.
+    /// The keys after `call`, and its response.
     pub(super) fn apply(&self, call: &Call) -> (Self, Reply) {
         let mut next = self.clone();
         next.revision += 1;

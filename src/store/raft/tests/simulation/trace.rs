@@ -1,5 +1,4 @@
-//! Everything that happened in a run, in one number: two runs with the same number were the same
-//! run.
+//! A hash of all events of a run: two runs with the same hash are equal.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -15,24 +14,24 @@ struct Inner {
     digest: Mutex<(u64, u64)>,
 }
 
-/// See the module; clones are the same one.
+/// The trace of a run; clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Trace(Arc<Inner>);
 
 impl Trace {
-    /// Begins now; with `print`, each line goes to standard error, too.
+    /// Starts a trace; with `print`, each line is also written to standard error.
     pub(crate) fn new(print: bool) -> Self {
         let digest = Mutex::new((0xcbf2_9ce4_8422_2325, 0));
         Self(Arc::new(Inner { begun: base::clock::now(), print, digest }))
     }
 
-    /// Microseconds since the begin.
+    /// Microseconds since the start.
     pub(crate) fn now(&self) -> u64 {
         u64::try_from(self.0.begun.elapsed().as_micros()).unwrap()
     }
 
-    /// Notes what happened.
-    pub(crate) fn note(&self, what: Arguments<'_>) {
+    /// Records an event.
+    pub(crate) fn record(&self, what: Arguments<'_>) {
         let line = format!("{:>12} {what}\n", self.now());
         let mut digest = self.0.digest.lock();
         for byte in line.bytes() {
@@ -41,24 +40,24 @@ impl Trace {
         digest.1 += 1;
         drop(digest);
         if self.0.print {
-            // Who does not read the log does not need it.
+            // A failed write to standard error is ignored.
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }
 
-    /// With `print`, what the code under test logs on this thread goes to standard error, too,
-    /// until the guard is dropped.
+    /// With `print`, writes the log of the code under test on this thread to standard error until
+    /// the guard is dropped.
     pub(crate) fn follow_logs(&self) -> Option<tracing::subscriber::DefaultGuard> {
         self.0.print.then(|| tracing::subscriber::set_default(Logs(self.clone())))
     }
 
-    /// The number, and how many things happened.
+    /// The hash and the number of events.
     pub(crate) fn digest(&self) -> (u64, u64) {
         *self.0.digest.lock()
     }
 }
 
-/// Prints events.
+/// Prints log events.
 struct Logs(Trace);
 
 impl tracing::Subscriber for Logs {
@@ -78,7 +77,7 @@ impl tracing::Subscriber for Logs {
         let mut line = format!("{:>12} {}:", self.0.now(), event.metadata().target());
         event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
             use std::fmt::Write;
-            // Never an error: it goes to memory.
+            // Writing to memory does not fail.
             let _ = write!(line, " {field}={value:?}");
         });
         line.push('\n');

@@ -1,5 +1,5 @@
-//! Watchers: one for everything at each machine, which the others' answers are compared with, and
-//! some of clients that move from machine to machine.
+//! Watchers: a witness of all keys at each machine, with which responses are compared, and watchers
+//! of clients that move between machines.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::world::{Door, Stream, WatchedEvent, Witnessed, World, key_range};
 use crate::contract::{Revision, StoreError, WatchBatch, Watcher};
 use crate::log::sim::Rng;
 
-/// Revisions that a machine's witness looks back, to compare them with what others showed.
+/// Number of earlier revisions that a machine's witness reads, to compare them with other machines.
 const LOOK_BACK: i64 = 20;
 
-/// Notes every revision that a machine shows, and that all show the same.
+/// Records every revision that a machine delivers, and checks that all deliver the same.
 pub(super) fn witness(world: &World, door: Door) {
     let (spawner, world) = (world, world.clone());
     spawner.spawn(spawner.watchers(), async move {
@@ -22,7 +22,7 @@ pub(super) fn witness(world: &World, door: Door) {
             let start = (newest + 1 - back).max(2);
             match door.store.watch(key_range(&(0..KEYS)), Some(Revision(start))).await {
                 Ok(watcher) => {
-                    note_all(&world, &door, watcher).await;
+                    record_all(&world, &door, watcher).await;
                     back = LOOK_BACK;
                 }
                 Err(StoreError::Compacted { oldest, .. }) => {
@@ -44,15 +44,15 @@ pub(super) fn witness(world: &World, door: Door) {
     });
 }
 
-async fn note_all(world: &World, door: &Door, mut watcher: Watcher) {
-    // Also after the machine is gone: what is in the channel was shown before.
+async fn record_all(world: &World, door: &Door, mut watcher: Watcher) {
+    // Also after the machine has stopped: events in the channel were delivered before.
     while let Some(Ok(batch)) = watcher.batches.recv().await {
-        world.trace().note(format_args!("{} shows up to {}", door.machine, batch.revision.0));
-        note(world, door.machine, &batch);
+        world.trace().record(format_args!("{} shows up to {}", door.machine, batch.revision.0));
+        record_batch(world, door.machine, &batch);
     }
 }
 
-fn note(world: &World, machine: usize, batch: &WatchBatch) {
+fn record_batch(world: &World, machine: usize, batch: &WatchBatch) {
     let at = world.trace().now();
     let mut book = world.book();
     let applied_state = book.next_place();
@@ -62,7 +62,7 @@ fn note(world: &World, machine: usize, batch: &WatchBatch) {
         events.sort_by_key(|event| event.key);
         let revision = events[0].revision;
         match book.seen.get(&revision) {
-            // The version before may have been compacted by now.
+            // The previous version may have been compacted by now.
             Some(known) if !same(&known.events, &events) => {
                 let text = format!(
                     "machine {machine} shows as revision {revision} {events:?}, but it was {:?}",
@@ -113,13 +113,13 @@ async fn watch(world: World, mut rng: Rng) {
             }
             None => None,
         };
-        world.trace().note(format_args!("watch of {keys:?} at {machine} from {start:?}"));
+        world.trace().record(format_args!("watch of {keys:?} at {machine} from {start:?}"));
         match door.store.watch(range.clone(), start.map(Revision)).await {
             Ok(watcher) => {
                 let stream = *stream.get_or_insert_with(|| {
                     begin(&world, &keys, start.unwrap_or_else(|| door.store.revision().0 + 1))
                 });
-                // Now and then a client goes elsewhere by itself.
+                // Sometimes a client moves to another machine by itself.
                 let stay = Duration::from_millis(if rng.chance(30) { 1500 } else { 60_000 });
                 let followed = follow(&world, stream, watcher);
                 tokio::select! {
@@ -142,7 +142,7 @@ async fn watch(world: World, mut rng: Rng) {
 
 async fn follow(world: &World, stream: usize, mut watcher: Watcher) {
     while let Some(Ok(batch)) = watcher.batches.recv().await {
-        world.trace().note(format_args!(
+        world.trace().record(format_args!(
             "watch {stream}: {} events, up to {}",
             batch.events.len(),
             batch.revision.0

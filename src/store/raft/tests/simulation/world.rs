@@ -1,5 +1,5 @@
-//! What clients share: the doors to the machines that run, and the book of everything asked,
-//! answered and seen.
+//! State that clients share: the doors to the running machines, and the book of all calls,
+//! responses and events.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -14,24 +14,24 @@ use super::trace::Trace;
 use crate::contract::{Backend, Event, KeyRange, StoreError};
 use crate::log::sim::Rng;
 
-/// The way to a running machine; ends with it.
+/// Access to a running machine; ends with it.
 #[derive(Debug, Clone)]
 pub(super) struct Door {
     pub(super) machine: usize,
-    /// Which of its starts it is.
+    /// The number of the machine's start.
     pub(super) life: u64,
     pub(super) store: Arc<dyn Backend>,
     pub(super) gone: Shutdown,
 }
 
-/// What became of a call.
+/// Outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was answered.
+    /// A response was received.
     Reply(Reply),
-    /// It was refused, and changed nothing.
+    /// The call was refused and changed nothing.
     Refused(String),
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown(String),
 }
 
@@ -41,16 +41,16 @@ pub(super) struct Record {
     pub(super) client: usize,
     pub(super) machine: usize,
     pub(super) life: u64,
-    /// Places in the order of everything that happened.
+    /// Positions in the order of all events.
     pub(super) begun: u64,
     pub(super) ended: u64,
-    /// When it began, in microseconds.
+    /// Start time in microseconds.
     pub(super) begun_at: u64,
     pub(super) call: Call,
     pub(super) outcome: Outcome,
 }
 
-/// A change of one key as a watch brought it.
+/// A change of one key, as a watch delivered it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WatchedEvent {
     pub(super) key: u8,
@@ -60,7 +60,7 @@ pub(super) struct WatchedEvent {
     pub(super) create: i64,
     pub(super) version: i64,
     pub(super) lease: i64,
-    /// Revision of the version before; 0 where there is none.
+    /// Revision of the previous version; 0 if there is none.
     pub(super) before: i64,
 }
 
@@ -79,15 +79,15 @@ pub(super) fn number(text: &[u8]) -> u64 {
     std::str::from_utf8(text).unwrap().trim_start_matches('k').parse().unwrap()
 }
 
-/// The value with this number: every second is so large that segments of the log fill and values
-/// lie in files.
+/// The value with this number: every second one is so large that segments of the log fill and
+/// values are read from files.
 pub(super) fn value(number: u64) -> String {
     let times =
         if number.is_multiple_of(2) { 200 + usize::try_from(number % 7).unwrap() * 500 } else { 1 };
     format!("{number} ").repeat(times)
 }
 
-/// Number of a value that is whole, and the right one to its last byte.
+/// The number of a complete and correct value.
 pub(super) fn value_number(text: &[u8]) -> u64 {
     let first = text.split(|byte| *byte == b' ').next().unwrap_or_default();
     let found = number(first);
@@ -115,35 +115,34 @@ impl WatchedEvent {
 #[derive(Debug)]
 pub(super) struct Witnessed {
     pub(super) events: Vec<WatchedEvent>,
-    /// AppliedState in the order of everything that happened, and when, in microseconds.
+    /// Position in the order of all events, and the time in microseconds.
     pub(super) applied_state: u64,
     pub(super) at: u64,
 }
 
-/// What one watcher got, over all machines it watched at.
+/// The events that one watcher received, over all machines.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) keys: std::ops::Range<u8>,
-    /// First revision it asked for.
+    /// The requested start revision.
     pub(super) first: i64,
-    /// It was told that it has everything up to here.
+    /// The revision of the last progress notification.
     pub(super) told: i64,
     pub(super) events: Vec<WatchedEvent>,
-    /// A compaction ended it.
+    /// Whether a compaction cancelled it.
     pub(super) ended: bool,
 }
 
-/// Everything that was asked, answered and seen.
+/// All calls, responses and events.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     applied_state: u64,
     pub(super) records: Vec<Record>,
     pub(super) seen: BTreeMap<i64, Witnessed>,
     pub(super) streams: Vec<Stream>,
-    /// Granted leases: seconds, and the begin of the last renewal that was answered, in
-    /// microseconds.
+    /// Granted leases: seconds, and the start of the last answered renewal in microseconds.
     pub(super) leases: BTreeMap<i64, (i64, u64)>,
-    /// First thing that must not be.
+    /// The first violation.
     pub(super) wrong: Option<String>,
     values: u64,
 }
@@ -159,7 +158,7 @@ impl Book {
         self.values
     }
 
-    /// Newest revision seen anywhere.
+    /// Newest revision seen on any machine.
     pub(super) fn newest(&self) -> i64 {
         self.seen.last_key_value().map_or(1, |(revision, _)| *revision)
     }
@@ -178,7 +177,7 @@ struct Inner {
     watchers: Tasks,
 }
 
-/// See the module; clones are the same one.
+/// Shared state of a run; clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct World(Arc<Inner>);
 
@@ -205,7 +204,7 @@ impl World {
         &self.0.watchers
     }
 
-    /// Runs a task of the clients or the watchers; one that panics is what is wrong with the run.
+    /// Runs a task of the clients or watchers; a panic fails the run.
     pub(super) fn spawn(&self, tasks: &Tasks, future: impl Future<Output = ()> + Send + 'static) {
         let world = self.clone();
         tasks.spawn(Kind::Request, "client", async move {
@@ -228,7 +227,7 @@ impl World {
         }
     }
 
-    /// The door of that machine while it runs, or else of any.
+    /// The door of this machine if it runs, otherwise of any.
     pub(super) fn door(&self, machine: usize, rng: &mut Rng) -> Option<Door> {
         let doors = self.0.doors.lock();
         if let Some(door) = doors.get(&machine) {
@@ -238,7 +237,7 @@ impl World {
         doors.values().nth(any).cloned()
     }
 
-    /// As [`World::door`], waiting for one.
+    /// As [`World::door`], but waits for one.
     pub(super) async fn some_door(&self, machine: usize, rng: &mut Rng) -> Door {
         loop {
             if let Some(door) = self.door(machine, rng) {
@@ -249,7 +248,7 @@ impl World {
     }
 
     pub(super) fn begin(&self, client: usize, door: &Door, call: &Call) -> usize {
-        self.trace().note(format_args!("client {client} at {}: {call:?}", door.machine));
+        self.trace().record(format_args!("client {client} at {}: {call:?}", door.machine));
         let begun_at = self.trace().now();
         let mut book = self.book();
         let begun = book.next_place();
@@ -270,7 +269,7 @@ impl World {
         let mut book = self.book();
         let ended = book.next_place();
         let record = &mut book.records[record];
-        self.trace().note(format_args!("client {}: {outcome:?}", record.client));
+        self.trace().record(format_args!("client {}: {outcome:?}", record.client));
         record.ended = ended;
         record.outcome = outcome;
         if let (Call::Grant { lease, ttl }, Outcome::Reply(_)) = (&record.call, &record.outcome) {
