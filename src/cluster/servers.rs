@@ -117,7 +117,7 @@ struct State {
     /// The server of the last connection.
     current: Option<String>,
     /// Whether tunnels run and determine the health of servers.
-    tunnels: bool,
+    has_tunnels: bool,
 }
 
 #[derive(Debug)]
@@ -238,7 +238,7 @@ impl Servers {
 
     /// From now on tunnels determine the health of servers.
     pub(crate) fn tunnels_run(&self) {
-        self.0.state.lock().tunnels = true;
+        self.0.state.lock().has_tunnels = true;
     }
 
     /// Records that the tunnel to a server is up.
@@ -256,10 +256,10 @@ impl Servers {
 
     /// Records the result of a dial. The state of a tunnel takes precedence.
     fn dialled(&self, address: &str, error: Option<&io::Error>) {
-        let tunnels = self.0.state.lock().tunnels;
+        let has_tunnels = self.0.state.lock().has_tunnels;
         self.change(address, |entry| match (error, entry.health) {
             (_, Health::Connected) => {}
-            (None, Health::Unreachable) if tunnels => {}
+            (None, Health::Unreachable) if has_tunnels => {}
             (None, _) => entry.set(Health::Reached, ""),
             (Some(error), _) => entry.set(Health::Unreachable, &error.to_string()),
         });

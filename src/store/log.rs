@@ -57,7 +57,7 @@ pub(crate) use record::{CHECKPOINT_MAGIC, FILE_HEADER, Kind, LOG_MAGIC, read_fil
 pub(crate) use recover::{Identity, Recovered, begin_at, first_member, recover, recover_expecting};
 pub use sys::advise_dontneed;
 pub(crate) use types::{
-    Applied, Batch, Entry, LogId, Membership, Outcomes, Payload, Reply, StoredMembership, Types,
+    Applied, Batch, LogEntry, LogId, Membership, Outcomes, Payload, Reply, StoredMembership, Types,
     Vote, behind, entry_bytes,
 };
 pub(crate) use values::{FullSegments, map_checkpoint_values, map_segment_values};

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use proc_macro2::{TokenStream, TokenTree};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use crate::files::files;
 
@@ -198,8 +198,13 @@ fn types_and_files_say_what_they_are() {
 
 /// The names of the structs, enums, traits and aliases that the code defines.
 fn type_names(tokens: TokenStream) -> Vec<String> {
+    definitions(tokens, &["struct", "enum", "trait", "type"])
+}
+
+/// The names after these keywords. In `impl` blocks `type` is left out: the trait names the type.
+fn definitions(tokens: TokenStream, keywords: &[&str]) -> Vec<String> {
     let mut names = Vec::new();
-    let mut is_definition = false;
+    let (mut is_definition, mut is_impl) = (false, false);
     for token in tokens {
         match token {
             TokenTree::Ident(name) => {
@@ -207,11 +212,16 @@ fn type_names(tokens: TokenStream) -> Vec<String> {
                 if is_definition {
                     names.push(name.clone());
                 }
-                is_definition = ["struct", "enum", "trait", "type"].contains(&name.as_str());
+                is_definition = keywords.contains(&name.as_str());
+                is_impl |= name == "impl";
             }
             TokenTree::Group(group) => {
                 is_definition = false;
-                names.extend(type_names(group.stream()));
+                let is_body = group.delimiter() == Delimiter::Brace;
+                let inner: &[&str] =
+                    if is_impl && is_body { &["struct", "enum", "trait"] } else { keywords };
+                names.extend(definitions(group.stream(), inner));
+                is_impl &= !is_body;
             }
             _ => is_definition = false,
         }
@@ -234,19 +244,7 @@ fn source_text_is_split_into_code_comments_and_strings() {
 }
 
 /// Folders with lines that are still too long.
-const PENDING_WIDTH: &[&str] =
-    &["src/apiserver", "src/cluster", "src/kcel", "src/net", "src/store"];
+const PENDING_WIDTH: &[&str] = &["src/apiserver", "src/kcel", "src/net"];
 
 /// Folders whose names and texts have not been rewritten yet.
-const PENDING_WORDS: &[&str] = &[
-    "src/apiserver",
-    "src/base",
-    "src/client",
-    "src/cluster",
-    "src/controllers",
-    "src/etcd",
-    "src/kcel",
-    "src/net",
-    "src/store",
-    "src/stream",
-];
+const PENDING_WORDS: &[&str] = &["src/apiserver", "src/controllers", "src/kcel", "src/net"];

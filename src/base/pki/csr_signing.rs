@@ -37,7 +37,7 @@ pub struct CsrSubject {
     /// URIs.
     pub uris: Vec<String>,
     /// Whether the subject has other attributes.
-    pub other: bool,
+    pub has_other_attributes: bool,
     /// The key, as DER (SubjectPublicKeyInfo).
     pub key: Vec<u8>,
 }
@@ -71,7 +71,7 @@ impl CsrSubject {
             ..Self::default()
         };
         let known = subject.organizations.len() + names.len().min(1);
-        subject.other = info.subject.iter_attributes().count() != known;
+        subject.has_other_attributes = info.subject.iter_attributes().count() != known;
         for extension in request.requested_extensions().into_iter().flatten() {
             let ParsedExtension::SubjectAlternativeName(names) = extension else { continue };
             for name in &names.general_names {
@@ -93,7 +93,7 @@ impl CsrSubject {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
-        if self.other || self.organizations.len() > kinds.len() {
+        if self.has_other_attributes || self.organizations.len() > kinds.len() {
             return Err(SigningError::Subject);
         }
         for (kind, organization) in kinds.into_iter().zip(&self.organizations) {

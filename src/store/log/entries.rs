@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::files::{Disk, DiskFile};
 use super::record::{HEAD, Head, Kind, segment_name};
-use super::{Entry, LogId, Vote, behind, decode_head, entry_bytes};
+use super::{LogEntry, LogId, Vote, behind, decode_head, entry_bytes};
 use crate::encoding::Reader;
 
 /// Bytes of log between two marks: the maximum to read over to find an entry.
@@ -77,12 +77,12 @@ impl Marks {
 /// Consecutive entries and their size in bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     bytes: usize,
 }
 
 impl Recent {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LogEntry> {
         self.entries.iter()
     }
 
@@ -90,17 +90,17 @@ impl Recent {
         self.entries.front().map(|entry| entry.log_id.index())
     }
 
-    pub(crate) fn last(&self) -> Option<&Entry> {
+    pub(crate) fn last(&self) -> Option<&LogEntry> {
         self.entries.back()
     }
 
-    pub(crate) fn push(&mut self, entry: Entry) {
+    pub(crate) fn push(&mut self, entry: LogEntry) {
         self.bytes += entry_bytes(&entry);
         self.entries.push_back(entry);
     }
 
     /// Removes and returns the first entry if it is before `index`.
-    pub(crate) fn pop_before(&mut self, index: u64) -> Option<Entry> {
+    pub(crate) fn pop_before(&mut self, index: u64) -> Option<LogEntry> {
         let entry = self.entries.pop_front_if(|entry| entry.log_id.index() < index)?;
         self.bytes -= entry_bytes(&entry);
         Some(entry)
@@ -137,12 +137,12 @@ pub(crate) struct Entries(pub(crate) Mutex<View>);
 /// Entries found in memory, and the positions of the rest.
 pub(crate) struct Located {
     pieces: Vec<(Mark, Range<u64>)>,
-    recent: Vec<Entry>,
+    recent: Vec<LogEntry>,
 }
 
 impl Entries {
     /// Appends entries.
-    pub(crate) fn append(&self, entries: &[Entry]) {
+    pub(crate) fn append(&self, entries: &[LogEntry]) {
         let mut view = self.0.lock();
         entries.iter().cloned().for_each(|entry| view.recent.push(entry));
         if let Some(last) = entries.last() {
@@ -194,7 +194,7 @@ impl Entries {
         let memory = view.recent.first().unwrap_or(end);
         let on_disk = start..end.min(memory);
         let pieces = if on_disk.is_empty() { Vec::new() } else { view.marks.pieces(&on_disk) };
-        let in_range = |entry: &&Entry| (start..end).contains(&entry.log_id.index());
+        let in_range = |entry: &&LogEntry| (start..end).contains(&entry.log_id.index());
         Located { pieces, recent: view.recent.iter().filter(in_range).cloned().collect() }
     }
 }
@@ -209,7 +209,7 @@ impl Located {
     ///
     /// # Errors
     /// Errors of the file system; `InvalidData` for a record that does not match its checksum.
-    pub(crate) fn load(self, disk: &dyn Disk) -> io::Result<Vec<Entry>> {
+    pub(crate) fn load(self, disk: &dyn Disk) -> io::Result<Vec<LogEntry>> {
         let mut entries = Vec::new();
         for (mark, range) in self.pieces {
             read_piece(disk, mark, range, &mut entries)?;
@@ -250,7 +250,7 @@ fn read_piece(
     disk: &dyn Disk,
     mark: Mark,
     range: Range<u64>,
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<LogEntry>,
 ) -> io::Result<()> {
     let name = segment_name(mark.sequence);
     let file = disk.open(&name)?;

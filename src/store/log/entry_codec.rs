@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Address, Batch, Entry, Kind, LogId, Membership, Payload, Vote, behind};
+use super::{Address, Batch, Kind, LogEntry, LogId, Membership, Payload, Vote, behind};
 use crate::encoding::{Malformed, Put, Reader};
 
 /// The head of an entry.
@@ -16,7 +16,7 @@ pub(crate) struct EntryHead {
 }
 
 /// The record kind of an entry.
-fn kind_of(entry: &Entry) -> Kind {
+fn kind_of(entry: &LogEntry) -> Kind {
     match entry.payload {
         Payload::Blank => Kind::Blank,
         Payload::Normal(_) => Kind::Commands,
@@ -26,7 +26,7 @@ fn kind_of(entry: &Entry) -> Kind {
 
 /// An entry as a record: its kind, and a function that appends the payload. `committed` is the
 /// number of committed entries.
-pub(crate) fn encode_entry(entry: &Entry, committed: u64) -> (Kind, impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn encode_entry(entry: &LogEntry, committed: u64) -> (Kind, impl FnOnce(&mut Vec<u8>)) {
     let write = move |out: &mut Vec<u8>| {
         let index = entry.log_id.index();
         out.put_u64(entry.log_id.committed_leader_id().term);
@@ -62,7 +62,7 @@ impl EntryHead {
     ///
     /// # Errors
     /// [`Malformed`] with the offset.
-    pub(crate) fn body(self, kind: Kind, reader: &mut Reader<'_>) -> Result<Entry, Malformed> {
+    pub(crate) fn body(self, kind: Kind, reader: &mut Reader<'_>) -> Result<LogEntry, Malformed> {
         let payload = match kind {
             Kind::Blank => Payload::Blank,
             Kind::Commands => Payload::Normal(Batch::decode(reader)?),
@@ -70,7 +70,7 @@ impl EntryHead {
             _ => return reader.malformed(),
         };
         reader.end()?;
-        Ok(Entry { log_id: self.id, payload })
+        Ok(LogEntry { log_id: self.id, payload })
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
                 ],
             ),
         ] {
-            let entry = Entry { log_id: id, payload };
+            let entry = LogEntry { log_id: id, payload };
             let (kind, write) = encode_entry(&entry, 299);
             let mut bytes = Vec::new();
             write(&mut bytes);

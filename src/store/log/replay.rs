@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::entries::{Mark, View};
 use super::record::{Kind, Record, segment_name};
 use super::segments::Meta;
-use super::{Applied, Batch, Entry, OpenError, Payload, StoredMembership, behind, decode_head};
+use super::{Applied, Batch, LogEntry, OpenError, Payload, StoredMembership, behind, decode_head};
 use crate::encoding::{Malformed, Reader};
 use crate::mvcc::State;
 
@@ -149,7 +149,7 @@ impl Replay {
         }
         self.check_next(index)?;
         self.log_bytes += record.payload.len() as u64;
-        let entry: Entry = head.body(record.kind, &mut reader).map_err(&corrupt)?;
+        let entry: LogEntry = head.body(record.kind, &mut reader).map_err(&corrupt)?;
         self.next = index + 1;
         self.view.recent.push(entry);
         self.apply(head.committed);

@@ -43,7 +43,7 @@ impl openraft::RaftTypeConfig for Types {
     type ErrorSource = openraft::impls::BoxedErrorSource;
 }
 
-pub(crate) type Entry = openraft::type_config::alias::EntryOf<Types>;
+pub(crate) type LogEntry = openraft::type_config::alias::EntryOf<Types>;
 pub(crate) type Payload = openraft::EntryPayload<Batch, u64, Address>;
 pub(crate) type LogId = openraft::type_config::alias::LogIdOf<Types>;
 pub(crate) type Vote = openraft::type_config::alias::VoteOf<Types>;
@@ -56,7 +56,7 @@ pub(crate) fn behind(id: Option<&LogId>) -> u64 {
 }
 
 /// Approximate size of an entry in the log.
-pub(crate) fn entry_bytes(entry: &Entry) -> usize {
+pub(crate) fn entry_bytes(entry: &LogEntry) -> usize {
     match &entry.payload {
         Payload::Normal(batch) => batch.encoded().len(),
         Payload::Blank | Payload::Membership(_) => 64,

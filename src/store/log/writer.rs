@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::entries::{Entries, Mark};
 use super::record::Kind;
 use super::segments::{Log, Meta, WriteError};
-use super::{Entry, OpenError, Payload, RESERVE_BYTES, Types, Vote, encode_entry};
+use super::{LogEntry, OpenError, Payload, RESERVE_BYTES, Types, Vote, encode_entry};
 use crate::contract::StoreError;
 use crate::timing::Timing;
 
@@ -48,7 +48,7 @@ pub(crate) type Done = oneshot::Sender<io::Result<()>>;
 /// A request to the writer.
 pub(crate) enum Job {
     /// Appends entries.
-    Append(Vec<Entry>, IOFlushed<Types>),
+    Append(Vec<LogEntry>, IOFlushed<Types>),
     /// Makes a vote durable.
     Vote(Vote, Done),
     /// Truncates the log from this index on.
@@ -397,7 +397,7 @@ impl Writer {
         crate::log::behind(self.entries.0.lock().committed.as_ref())
     }
 
-    fn stage(&mut self, entry: &Entry) {
+    fn stage(&mut self, entry: &LogEntry) {
         let committed = self.committed();
         self.log.meta.committed = committed;
         match &entry.payload {

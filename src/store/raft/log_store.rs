@@ -9,7 +9,7 @@ use std::sync::Arc;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::log::{Disk, DiskWork, Entries, Entry, Job, LogId, Types, Vote, behind, entry_bytes};
+use crate::log::{Disk, DiskWork, Entries, Job, LogEntry, LogId, Types, Vote, behind, entry_bytes};
 
 /// Bytes of commands after which a message to a follower gets no further entry. An entry has at
 /// most half a segment, so the message stays far below its limit.
@@ -60,7 +60,7 @@ impl RaftLogReader<Types> for LogReader {
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + Send>(
         &mut self,
         range: R,
-    ) -> Result<Vec<Entry>, io::Error> {
+    ) -> Result<Vec<LogEntry>, io::Error> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(start) => start.saturating_add(1),
@@ -85,7 +85,7 @@ impl RaftLogReader<Types> for LogReader {
         &mut self,
         start: u64,
         end: u64,
-    ) -> Result<Vec<Entry>, io::Error> {
+    ) -> Result<Vec<LogEntry>, io::Error> {
         // Read in steps, because entries that are only on disk are all loaded to memory.
         let mut entries = Vec::new();
         let (mut bytes, mut next) = (0, start);
@@ -140,10 +140,10 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<Types>) -> Result<(), io::Error>
     where
-        I: IntoIterator<Item = Entry> + Send,
+        I: IntoIterator<Item = LogEntry> + Send,
         I::IntoIter: Send,
     {
-        let entries: Vec<Entry> = entries.into_iter().collect();
+        let entries: Vec<LogEntry> = entries.into_iter().collect();
         self.reader.entries.append(&entries);
         self.send(Job::Append(entries, callback)).await
     }

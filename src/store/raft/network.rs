@@ -251,12 +251,12 @@ mod tests {
 
     use super::*;
     use crate::contract::ClusterId;
-    use crate::log::{Entry, LogId, Payload};
+    use crate::log::{LogEntry, LogId, Payload};
 
     /// A request with a number of committed entries and a number of new entries.
     fn request(committed: u64, entries: u64) -> Append {
         let id = |index| LogId::new_term_index(1, index);
-        let entry = |at| Entry { log_id: id(committed + at), payload: Payload::Blank };
+        let entry = |at| LogEntry { log_id: id(committed + at), payload: Payload::Blank };
         Append {
             vote: Vote::new_committed(1, 1),
             prev_log_id: committed.checked_sub(1).map(id),

@@ -13,7 +13,7 @@ use super::transport::MAX_MESSAGE_BYTES;
 use super::wire::{Chunk, Envelope, Request, Response};
 use crate::contract::{Durability, StoreError};
 use crate::local::engine::Engine;
-use crate::log::{Entry, Types, behind, entry_bytes};
+use crate::log::{LogEntry, Types, behind, entry_bytes};
 use crate::mvcc::Command;
 
 /// Maximum wait for the leader's confirmation that a sender is a member.
@@ -146,7 +146,7 @@ impl Members {
     }
 
     /// Ensures room for the leader's entries.
-    async fn room_for(&self, entries: &[Entry]) -> Result<(), StoreError> {
+    async fn room_for(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
         if entries.is_empty() {
             return Ok(());
         }

@@ -21,7 +21,7 @@ use super::state_machine::Machine;
 use crate::contract::ClusterId;
 use crate::log::sim::SimDisk;
 use crate::log::{
-    Batch, Disk, DiskWork, Entry, Identity, LogId, Membership, Payload, Types, Vote, recover,
+    Batch, Disk, DiskWork, Identity, LogEntry, LogId, Membership, Payload, Types, Vote, recover,
 };
 use crate::mvcc::Command;
 
@@ -60,12 +60,12 @@ fn id(term: u64, index: u64) -> LogId {
     LogId::new_term_index(term, index)
 }
 
-fn entry(term: u64, index: u64) -> Entry {
+fn entry(term: u64, index: u64) -> LogEntry {
     let command = Command::Compact(i64::try_from(term * 1000 + index).unwrap());
     let mut encoded = Vec::new();
     Batch::encode(&command, &mut Vec::new(), &mut encoded);
     let payload = Payload::Normal(Batch::new(vec![command], encoded, 0, true));
-    Entry { log_id: id(term, index), payload }
+    LogEntry { log_id: id(term, index), payload }
 }
 
 async fn texts(log: &mut LogStore) -> Vec<String> {
@@ -79,7 +79,7 @@ async fn a_replaced_end_of_the_log_a_vote_and_members_survive_a_start() {
     let disk = SimDisk::new();
     let (_guard, RaftParts { mut log, .. }) = parts(&disk);
     let members = Membership::new_with_defaults(vec![BTreeSet::from([1, 2, 3])], [4]);
-    let first = Entry { log_id: id(0, 0), payload: Payload::Membership(members) };
+    let first = LogEntry { log_id: id(0, 0), payload: Payload::Membership(members) };
     log.blocking_append([first]).await.unwrap();
     log.blocking_append((1..10).map(|index| entry(1, index))).await.unwrap();
     log.truncate_after(Some(id(1, 4))).await.unwrap();
@@ -107,7 +107,7 @@ async fn an_end_that_was_replaced_before_a_checkpoint_does_not_hinder_a_start() 
     let disk = SimDisk::new();
     let (_guard, RaftParts { mut log, mut machine, .. }) = parts(&disk);
     let members = Membership::new_with_defaults(vec![BTreeSet::from([1, 2, 3])], []);
-    let first = Entry { log_id: id(0, 0), payload: Payload::Membership(members) };
+    let first = LogEntry { log_id: id(0, 0), payload: Payload::Membership(members) };
     log.blocking_append([first.clone()]).await.unwrap();
     log.blocking_append((1..10).map(|index| entry(1, index))).await.unwrap();
     log.truncate_after(Some(id(1, 4))).await.unwrap();
@@ -133,7 +133,8 @@ async fn applied_entries_are_read_from_disk_whatever_their_sizes_and_the_newest_
         let (_guard, RaftParts { mut log, mut machine, .. }) = parts(&SimDisk::new());
         let others = members.len() > 1;
         let members = Membership::new_with_defaults(vec![BTreeSet::from_iter(members)], []);
-        let mut entries = vec![Entry { log_id: id(0, 0), payload: Payload::Membership(members) }];
+        let mut entries =
+            vec![LogEntry { log_id: id(0, 0), payload: Payload::Membership(members) }];
         for (index, bytes) in (1..).zip([7, 300, 65_000, 4000, 200_000, 1].repeat(8)) {
             entries.push(sized(index, bytes));
         }
@@ -154,7 +155,7 @@ async fn applied_entries_are_read_from_disk_whatever_their_sizes_and_the_newest_
 }
 
 /// An entry that writes a value of this size.
-fn sized(index: u64, bytes: usize) -> Entry {
+fn sized(index: u64, bytes: usize) -> LogEntry {
     use crate::contract::{Op, Txn};
     let value = vec![b'v'; bytes].into();
     let op = Op::Put { key: "key".into(), value, lease: 0, prev_kv: false };
@@ -162,5 +163,5 @@ fn sized(index: u64, bytes: usize) -> Entry {
     let mut encoded = Vec::new();
     Batch::encode(&command, &mut Vec::new(), &mut encoded);
     let payload = Payload::Normal(Batch::new(vec![command], encoded, 0, true));
-    Entry { log_id: id(1, index), payload }
+    LogEntry { log_id: id(1, index), payload }
 }

@@ -18,7 +18,7 @@ use openraft::raft::{
 use crate::contract::{ClusterId, StoreError};
 use crate::encoding::{Malformed, Put, Reader};
 use crate::log::{
-    Address, Applied, Entry, Kind, LogId, StoredMembership, Types, Vote, decode_head, decode_id,
+    Address, Applied, Kind, LogEntry, LogId, StoredMembership, Types, Vote, decode_head, decode_id,
     decode_membership, decode_vote, encode_entry, encode_id, encode_membership, encode_vote,
 };
 use crate::mvcc::{Command, Outcome};
@@ -394,7 +394,7 @@ fn encode_append(append: &AppendEntriesRequest<Types>, out: &mut Vec<u8>) {
 fn decode_append(reader: &mut Reader<'_>) -> Result<AppendEntriesRequest<Types>, Malformed> {
     let vote = some_vote(reader)?;
     let (prev_log_id, leader_commit) = (decode_id(reader)?, decode_id(reader)?);
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<LogEntry> = Vec::new();
     for _ in 0..reader.u64()? {
         let Some(kind) = Kind::from_byte(reader.byte()?) else { return reader.malformed() };
         let (head, mut payload) = decode_head(Reader::new(reader.slice()?))?;

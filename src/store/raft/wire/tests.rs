@@ -24,11 +24,11 @@ fn membership() -> Membership {
     Membership::new(vec![BTreeSet::from([1, 300])], nodes).unwrap()
 }
 
-fn commands() -> Entry {
+fn commands() -> LogEntry {
     let command = Command::LeaseGrant { id: 7, ttl: 60 };
     let mut encoded = Vec::new();
     Batch::encode(&command, &mut Vec::new(), &mut encoded);
-    Entry {
+    LogEntry {
         log_id: id(2, 6),
         payload: Payload::Normal(Batch::new(vec![command], encoded, 9, true)),
     }
@@ -37,9 +37,9 @@ fn commands() -> Entry {
 fn requests() -> Vec<Request> {
     let vote = Vote::new_committed(2, 1);
     let entries = vec![
-        Entry { log_id: id(2, 5), payload: Payload::Blank },
+        LogEntry { log_id: id(2, 5), payload: Payload::Blank },
         commands(),
-        Entry { log_id: id(2, 7), payload: Payload::Membership(membership()) },
+        LogEntry { log_id: id(2, 7), payload: Payload::Membership(membership()) },
     ];
     let append = AppendEntriesRequest {
         vote,
