@@ -48,7 +48,7 @@ use policy::{Level, Policy, Stage};
 use crate::request::RequestInfo;
 use crate::request::audit_id;
 use crate::request::body::Body;
-use crate::webhook::kubeconfig::Place;
+use crate::webhook::kubeconfig::WebhookEndpoint;
 
 const PLUGIN_LOG: &str = "log";
 const PLUGIN_WEBHOOK: &str = "webhook";
@@ -70,7 +70,7 @@ fn hold(held: &AtomicUsize, length: usize) -> bool {
 pub struct Plan {
     policy: Policy,
     log: Option<Log>,
-    webhook: Option<(Webhook, Place)>,
+    webhook: Option<(Webhook, WebhookEndpoint)>,
 }
 
 impl Plan {
@@ -108,8 +108,8 @@ impl Plan {
                 let flag = "audit-webhook-config-file";
                 let text = base::fs::read(file).map_err(|e| format!("{flag}: {e}"))?;
                 let folder = file.parent().unwrap_or(Path::new("."));
-                let place = Place::of(&text, folder, "the audit webhook")
-                    .map_err(|why| wrong(flag, file, why))?;
+                let place = WebhookEndpoint::of(&text, folder, "the audit webhook")
+                    .map_err(|why| wrong(flag, file, why.to_string()))?;
                 Some((webhook.clone(), place))
             }
         };

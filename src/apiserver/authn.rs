@@ -4,6 +4,7 @@
 pub mod bootstrap_token;
 mod config;
 mod configuration;
+mod errors;
 pub mod flags;
 pub mod impersonate;
 pub mod issuer;
@@ -27,7 +28,8 @@ use crate::request::user::User;
 #[cfg(feature = "fuzzing")]
 pub(crate) use configuration::read as fuzz_configuration;
 
-pub use config::{Anonymous, Plan};
+pub use config::{Anonymous, Plan, PlanError};
+pub use errors::{AudienceError, ReadError, TokenError};
 use x509::Peer;
 
 pub(crate) use jwt::Issuers;
@@ -72,13 +74,12 @@ pub trait TokenAuthenticator: Send + Sync {
     /// empty for the API server's own.
     ///
     /// # Errors
-    /// The reason why a token of this kind is rejected; for logs and TokenReview, never for the
-    /// bearer.
+    /// If a token of this kind is rejected.
     async fn authenticate_token(
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<TokenIdentity>, String>;
+    ) -> Result<Option<TokenIdentity>, TokenError>;
 }
 
 /// The authenticators of the API server, in upstream's order.
@@ -130,24 +131,27 @@ impl Union {
     /// Authenticates a token of any kind; for TokenReview.
     ///
     /// # Errors
-    /// The reasons of the authenticators that rejected it.
+    /// The errors of the authenticators that rejected it.
     pub async fn review(
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<TokenIdentity>, String> {
+    ) -> Result<Option<TokenIdentity>, TokenError> {
         let mut errors = Vec::new();
-        for kind in &self.tokens {
-            match kind.authenticate_token(token, audiences).await {
+        for authenticator in &self.tokens {
+            match authenticator.authenticate_token(token, audiences).await {
                 Ok(None) => {}
-                Ok(found) => return Ok(found),
-                Err(why) => errors.push(why),
+                Ok(identity) => return Ok(identity),
+                Err(error) => errors.push(error),
             }
         }
-        match errors.as_slice() {
-            [] => Ok(None),
-            [one] => Err(one.clone()),
-            many => Err(format!("[{}]", many.join(", "))),
+        match errors.pop() {
+            None => Ok(None),
+            Some(only) if errors.is_empty() => Err(only),
+            Some(last) => {
+                errors.push(last);
+                Err(TokenError::Several(errors))
+            }
         }
     }
 }
@@ -160,12 +164,12 @@ impl Authenticator for Union {
         peer: Option<&Peer>,
         path: &str,
     ) -> Result<Option<User>, Status> {
-        let mut refused = match peer {
+        let mut is_rejected = match peer {
             Some(peer) => match peer.user(headers) {
                 Ok(Some(user)) => return Ok(Some(with_authenticated(user))),
                 Ok(None) => false,
-                Err(why) => {
-                    tracing::debug!(why, "client certificate refused");
+                Err(error) => {
+                    tracing::debug!(%error, "client certificate rejected");
                     true
                 }
             },
@@ -177,9 +181,9 @@ impl Authenticator for Union {
             let token = match token {
                 Ok(Some(token)) => token,
                 Ok(None) => continue,
-                Err(why) => {
-                    tracing::debug!(why, "bearer token refused");
-                    refused = true;
+                Err(error) => {
+                    tracing::debug!(error, "bearer token rejected");
+                    is_rejected = true;
                     continue;
                 }
             };
@@ -196,14 +200,14 @@ impl Authenticator for Union {
                     }
                     return Ok(Some(with_authenticated(user)));
                 }
-                Ok(None) => refused = true,
-                Err(why) => {
-                    tracing::debug!(why, "bearer token refused");
-                    refused = true;
+                Ok(None) => is_rejected = true,
+                Err(error) => {
+                    tracing::debug!(%error, "bearer token rejected");
+                    is_rejected = true;
                 }
             }
         }
-        if !refused && self.anonymous.allows(path) {
+        if !is_rejected && self.anonymous.allows(path) {
             return Ok(Some(User::anonymous()));
         }
         Err(unauthorized())
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_good_token_a_bad_one_and_none() {
+    async fn an_invalid_token_is_401_and_no_token_is_anonymous() {
         let good = headers(http::header::AUTHORIZATION, "Bearer secret");
         let user = union(true).authenticate(&good, None, "/api").await.unwrap().unwrap();
         assert_eq!(
@@ -339,7 +343,7 @@ mod tests {
     /// C1.4: the group that passes every authorizer requires a client certificate; service account
     /// tokens never carry it, and under the hardened profile no token does.
     #[tokio::test]
-    async fn tokens_make_no_masters() {
+    async fn tokens_do_not_carry_system_masters() {
         let masters = |name: &str| User {
             name: name.into(),
             groups: vec!["system:masters".into(), "dev".into()],
@@ -364,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authorization_header_is_read_as_upstream_does() {
+    fn the_bearer_token_follows_exactly_one_space() {
         let read = |value: &str| {
             let found = authorization_token(&headers(http::header::AUTHORIZATION, value));
             (found.token, found.has_extra_space)
@@ -383,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_behind_several_spaces_is_no_token() {
+    async fn a_token_after_several_spaces_is_ignored_with_a_warning() {
         let spaces = headers(http::header::AUTHORIZATION, "Bearer  secret");
         let user = union(true).authenticate(&spaces, None, "/api").await.unwrap().unwrap();
         assert_eq!(user, User::anonymous());
@@ -406,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn subprotocols_are_read_as_upstream_does() {
+    fn the_websocket_token_is_one_of_several_subprotocols() {
         let encoded = |token: &str| format!("{WEBSOCKET_TOKEN}{}", URL_SAFE_NO_PAD.encode(token));
         let read = |protocols: &str| websocket_token(&websocket(protocols));
         let good = format!("v5.channel.k8s.io, {}", encoded("a"));
@@ -425,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn browsers_send_the_token_as_a_subprotocol() {
+    async fn a_websocket_token_authenticates() {
         let value =
             format!("v5.channel.k8s.io, {WEBSOCKET_TOKEN}{}", URL_SAFE_NO_PAD.encode("secret"));
         let user =

@@ -67,9 +67,9 @@ pub struct Failure {
     pub error: String,
 }
 
-/// The known permissions of a user in a namespace.
+/// The permissions of a user in a namespace that authorizers can list (upstream's `RulesFor`).
 #[derive(Debug, Clone, Default)]
-pub struct Known {
+pub struct UserRules {
     /// The rules.
     pub rules: Vec<rule::Rule>,
     /// Whether there can be permissions beyond the rules.
@@ -85,8 +85,8 @@ pub trait Authorizer: Send + Sync {
     async fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 
     /// The rules that apply to a user; empty if the authorizer has no rules.
-    fn rules(&self, _user: &User, _namespace: &str) -> Known {
-        Known::default()
+    fn rules(&self, _user: &User, _namespace: &str) -> UserRules {
+        UserRules::default()
     }
 
     /// Renders lines for `/metrics`.

@@ -2,6 +2,7 @@
 
 mod config;
 mod configured;
+mod errors;
 mod key_ring;
 mod keys;
 mod kms;
@@ -9,9 +10,9 @@ mod metrics;
 mod providers;
 pub mod rewrite;
 
-pub use crate::encryption::key_ring::{Error, Next, Ring, Stage, Wish};
-pub use configured::{Configured, Plan};
-pub use keys::Keys;
+pub use crate::encryption::key_ring::{Error, Next, NextError, Ring, Stage, Wish};
+pub use configured::{Configured, Plan, PlanError, StartError};
+pub use keys::{AdoptError, Keys, WriteError};
 
 /// Whether a stored value has the prefix of encrypted values, of any provider.
 pub fn is_encrypted(stored: &[u8]) -> bool {

@@ -35,7 +35,9 @@ pub fn column(path: &str) {
 /// A file: the number says which.
 pub fn configuration(which: u8, text: &[u8]) {
     match which % 4 {
-        0 => drop(crate::webhook::kubeconfig::Place::of(text, Path::new("/"), "a fuzzer")),
+        0 => {
+            drop(crate::webhook::kubeconfig::WebhookEndpoint::of(text, Path::new("/"), "a fuzzer"))
+        }
         1 => drop(crate::audit::fuzz_policy(text)),
         2 => drop(crate::authn::fuzz_configuration(text)),
         _ => crate::authz::fuzz_configuration(text),

@@ -215,7 +215,7 @@ impl Reviews {
                 Ok(json!({"authenticated": true, "user": user_info(&user), "audiences": shared}))
             }
             Ok(None) => Ok(json!({"user": {}, "error": "invalid bearer token"})),
-            Err(why) => Ok(json!({"user": {}, "error": why})),
+            Err(error) => Ok(json!({"user": {}, "error": error.to_string()})),
         }
     }
 }

@@ -3,6 +3,31 @@
 use api::field::{Error, Path, go_quote};
 use serde_json::{Map, Value};
 
+/// The errors of a configuration file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A value of the wrong type: its path and the expected type.
+    #[error("{0}")]
+    WrongType(String),
+    /// Unknown fields, as `unknown field "PATH"`.
+    #[error("strict decoding error: {}", .0.join(", "))]
+    UnknownFields(Vec<String>),
+    /// Upstream's validation errors.
+    #[error("{}", joined(.0))]
+    Invalid(Vec<Error>),
+}
+
+/// Joins validation errors like upstream's `ToAggregate`: several are in brackets.
+fn joined(errors: &[Error]) -> String {
+    match errors {
+        [one] => one.to_string(),
+        several => {
+            let texts: Vec<String> = several.iter().map(ToString::to_string).collect();
+            format!("[{}]", texts.join(", "))
+        }
+    }
+}
+
 /// Collects the errors of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
@@ -12,25 +37,18 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Returns the collected errors as one message.
+    /// Returns the collected errors.
     ///
     /// # Errors
-    /// The message: type errors first, then unknown fields, then upstream's validation errors.
-    pub(crate) fn finish(self) -> Result<(), String> {
-        if let [first, ..] = self.unreadable.as_slice() {
-            return Err(first.clone());
+    /// The first type error, else all unknown fields, else all validation errors.
+    pub(crate) fn finish(self) -> Result<(), ConfigError> {
+        if let Some(first) = self.unreadable.into_iter().next() {
+            return Err(ConfigError::WrongType(first));
         }
         if !self.unknown.is_empty() {
-            return Err(format!("strict decoding error: {}", self.unknown.join(", ")));
+            return Err(ConfigError::UnknownFields(self.unknown));
         }
-        match self.errors.as_slice() {
-            [] => Ok(()),
-            [one] => Err(one.to_string()),
-            many => {
-                let all: Vec<String> = many.iter().map(ToString::to_string).collect();
-                Err(format!("[{}]", all.join(", ")))
-            }
-        }
+        if self.errors.is_empty() { Ok(()) } else { Err(ConfigError::Invalid(self.errors)) }
     }
 
     /// Records fields that are not in `known`.

@@ -16,10 +16,9 @@ mod reach;
 pub(crate) mod tests;
 
 pub use client::Client;
-pub use config::{ClientConfig, Place};
-pub use errors::CallError;
+pub use config::{ClientConfig, Endpoint};
+pub use errors::{CallError, ConfigError, ResolveError, ResponseError, TransportError, UrlError};
 pub use reach::{Callout, Reach, Services};
 
 pub(crate) use client::answer;
-pub(crate) use errors::{go_duration, handshake as handshake_text};
-pub(crate) use reach::dial_text;
+pub(crate) use errors::go_duration;

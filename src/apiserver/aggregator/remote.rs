@@ -18,7 +18,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio_rustls::TlsConnector;
 
 use super::Settings;
-use crate::webhook::{dial_text, handshake_text};
+use crate::webhook::TransportError;
 
 /// The default port of a Service.
 const PORT: u16 = 443;
@@ -143,7 +143,9 @@ impl Remote {
     /// # Errors
     /// A message of upstream's resolver.
     pub(super) async fn endpoint(&self) -> Result<SocketAddr, String> {
-        self.settings.callout.reach.endpoint(&self.namespace, &self.service, self.port).await
+        let reach = &self.settings.callout.reach;
+        let found = reach.endpoint(&self.namespace, &self.service, self.port).await;
+        found.map_err(|e| e.to_string())
     }
 
     /// Connects with the front proxy's client certificate.
@@ -164,9 +166,10 @@ impl Remote {
         let name = ServerName::try_from(host.clone()).map_err(|e| format!("tls: {host}: {e}"))?;
         let opened = async {
             let io = self.settings.callout.reach.dial(address).await;
-            let io = io.map_err(|e| dial_text(address, &e))?;
+            let io = io.map_err(|e| TransportError::dial(address, e).to_string())?;
             let io = TlsConnector::from(tls).connect(name, io).await;
-            io.map(|io| Box::new(io) as BoxIo).map_err(|e| handshake_text(&host, &e))
+            io.map(|io| Box::new(io) as BoxIo)
+                .map_err(|e| TransportError::handshake(&host, e).to_string())
         };
         match tokio::time::timeout(CONNECT_MAX, opened).await {
             Ok(opened) => opened,

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::PLUGIN_WEBHOOK;
 use crate::audit::flags::{Batch, Webhook};
 use crate::audit::metrics::Counts;
-use crate::webhook::kubeconfig::Place;
+use crate::webhook::kubeconfig::WebhookEndpoint;
 use crate::webhook::post::{self, Attempts, Poster};
 
 /// Upstream's `defaultRequestTimeout`: for one attempt, and told to the webhook.
@@ -58,7 +58,7 @@ fn list(events: &[Bytes]) -> Bytes {
 impl Hook {
     /// To this place; nothing is dialled before there are events.
     pub(super) fn new(
-        place: Place,
+        place: WebhookEndpoint,
         settings: &Webhook,
         counts: &Arc<Counts>,
         tasks: &Tasks,
@@ -100,7 +100,8 @@ impl Hook {
     }
 
     async fn post(&self, body: Bytes) -> Result<(), String> {
-        let (parts, _) = self.poster.post(body, "30s", ANSWER_BYTES_MAX).await?;
+        let (parts, _) =
+            self.poster.post(body, "30s", ANSWER_BYTES_MAX).await.map_err(|e| e.to_string())?;
         if parts.status.is_success() {
             Ok(())
         } else {
@@ -113,7 +114,7 @@ impl Hook {
     /// # Errors
     /// Why certificates cannot be used.
     pub(super) async fn check(&self) -> Result<(), String> {
-        self.poster.check().await
+        self.poster.check().await.map_err(|e| e.to_string())
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn policy(text: &[u8]) -> Result<Policy, String> {
     }
     let mut reader = Reader::default();
     let policy = reader.policy(map);
-    reader.finish()?;
+    reader.finish().map_err(|e| e.to_string())?;
     if policy.rules.is_empty() {
         return Err("loaded illegal policy with 0 rules".to_owned());
     }

@@ -2,18 +2,30 @@
 
 use std::sync::Arc;
 
+use api::object::BadObject;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::static_token::same;
-use super::{TokenAuthenticator, TokenIdentity};
+use super::{ReadError, TokenAuthenticator, TokenError, TokenIdentity};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 use crate::request::user::User;
 
 const GROUP: &str = "system:bootstrappers";
+
+/// A bootstrap token cannot be checked.
+#[derive(Debug, thiserror::Error)]
+pub enum BootstrapTokenError {
+    /// The Secret cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The Secret cannot be decoded.
+    #[error(transparent)]
+    Decode(#[from] BadObject),
+}
 
 /// Reads the tokens from the watch cache, so that deleting the Secret revokes the token at once.
 pub struct BootstrapTokens(Arc<dyn Lookup>);
@@ -77,17 +89,19 @@ impl TokenAuthenticator for BootstrapTokens {
         &self,
         token: &str,
         _: &[String],
-    ) -> Result<Option<TokenIdentity>, String> {
-        let Some((id, asked)) = split(token) else { return Ok(None) };
+    ) -> Result<Option<TokenIdentity>, TokenError> {
+        let Some((id, token_secret)) = split(token) else { return Ok(None) };
         let name = format!("bootstrap-token-{id}");
         let found = self.0.get(&lookup::SECRETS, "kube-system", &name).await;
-        let found =
-            found.map_err(|error| format!("cannot read secret {name}: {}", error.message))?;
+        let found = found.map_err(|status| {
+            let (object, status) = (format!("secret {name}"), Box::new(status));
+            BootstrapTokenError::Read(ReadError { object, status })
+        })?;
         let Some(object) = found else { return Ok(None) };
-        let secret = object.value().map_err(|error| error.to_string())?;
+        let secret = object.value().map_err(BootstrapTokenError::Decode)?;
         let usable = secret.pointer("/metadata/deletionTimestamp").is_none()
             && secret.get("type").and_then(Value::as_str) == Some("bootstrap.kubernetes.io/token")
-            && same(&data(&secret, "token-secret"), asked.as_bytes())
+            && same(&data(&secret, "token-secret"), token_secret.as_bytes())
             && data(&secret, "token-id") == id.as_bytes()
             && !expired(&secret)
             && data(&secret, "usage-bootstrap-authentication") == b"true";
@@ -126,14 +140,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_secret_that_cannot_be_read_is_no_unknown_token() {
+    async fn an_unreadable_secret_is_an_error_and_not_an_unknown_token() {
         let fixed = Fixed::new(&[]);
         let tokens = BootstrapTokens::new(Arc::clone(&fixed) as Arc<dyn Lookup>);
         let token = "abcdef.0123456789abcdef";
-        assert_eq!(tokens.authenticate_token(token, &[]).await, Ok(None));
+        assert!(tokens.authenticate_token(token, &[]).await.unwrap().is_none());
         fixed.break_reads(&lookup::SECRETS);
-        let why = tokens.authenticate_token(token, &[]).await.unwrap_err();
-        assert_eq!(why, "cannot read secret bootstrap-token-abcdef: the store has no leader");
+        let error = tokens.authenticate_token(token, &[]).await.unwrap_err().to_string();
+        assert_eq!(error, "cannot read secret bootstrap-token-abcdef: the store has no leader");
     }
 
     #[tokio::test]

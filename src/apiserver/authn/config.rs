@@ -1,16 +1,17 @@
 //! The authentication configuration from flags and their files, validated before the server starts.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::field::{Error, Path};
 
-use super::configuration::{self, Configuration};
+use super::configuration::{self, Configuration, ContentError, InvalidConfiguration};
 use super::jwt::{Algorithm, Mapper};
 use super::token_webhook::Webhook;
 use crate::authn::flags::Settings;
-use crate::webhook::kubeconfig::Place;
+use crate::webhook::kubeconfig::{KubeconfigError, WebhookEndpoint};
 
 /// The configuration file and its content.
 #[derive(Debug, Clone)]
@@ -46,6 +47,51 @@ impl From<bool> for Anonymous {
     fn from(everywhere: bool) -> Self {
         if everywhere { Self::Everywhere } else { Self::Nowhere }
     }
+}
+
+/// The authentication configuration is invalid. The message names the flag, the file and the field,
+/// with the fix.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The configuration file cannot be read.
+    #[error("authentication-config: {0}")]
+    ReadFile(#[source] io::Error),
+    /// The configuration file cannot be decoded.
+    #[error("authentication-config={}: {source}; correct the file and start again", .file.display())]
+    File {
+        /// The path.
+        file: PathBuf,
+        /// The cause.
+        source: ContentError,
+    },
+    /// The CA file of the issuer cannot be read.
+    #[error("oidc-ca-file: {0}")]
+    ReadCaFile(#[source] io::Error),
+    /// The configuration has invalid values.
+    #[error("{origin}: invalid authentication configuration: {source}; correct it and start again")]
+    Invalid {
+        /// The flag of the configuration, with the path if it is a file.
+        origin: String,
+        /// The errors.
+        source: InvalidConfiguration,
+    },
+    /// The kubeconfig of the token webhook cannot be read.
+    #[error("authentication-token-webhook-config-file: {0}")]
+    ReadWebhookFile(#[source] io::Error),
+    /// The kubeconfig of the token webhook is invalid.
+    #[error(transparent)]
+    WebhookFile(#[from] WebhookFileError),
+}
+
+/// The kubeconfig of the token webhook is invalid.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "authentication-token-webhook-config-file={}: {source}; correct the file and start again",
+    .file.display()
+)]
+pub struct WebhookFileError {
+    file: PathBuf,
+    source: KubeconfigError,
 }
 
 /// The authentication configuration. The default is upstream's: no issuers, anonymous requests are
@@ -89,23 +135,22 @@ impl Plan {
     /// tokens, which the file must not configure.
     ///
     /// # Errors
-    /// The flag, file and field of the error, with the fix.
-    pub fn read(settings: &Settings, own_issuers: &[String]) -> Result<Self, String> {
+    /// If a file cannot be read or is invalid.
+    pub fn read(settings: &Settings, own_issuers: &[String]) -> Result<Self, PlanError> {
         let mut plan =
             Self { anonymous: settings.anonymous.unwrap_or(true).into(), ..Self::default() };
         plan.webhook = settings.webhook.as_ref().map(webhook).transpose()?;
-        let mut place = "oidc-issuer-url".to_owned();
+        let mut origin = "oidc-issuer-url".to_owned();
         if let Some(path) = &settings.config_file {
-            let flag = "authentication-config";
-            let content = base::fs::read(path).map_err(|e| format!("{flag}: {e}"))?;
-            place = format!("{flag}={}", path.display());
+            let content = base::fs::read(path).map_err(PlanError::ReadFile)?;
+            origin = format!("authentication-config={}", path.display());
             plan.configuration = configuration::read(&content)
-                .map_err(|why| format!("{place}: {why}; correct the file and start again"))?;
+                .map_err(|source| PlanError::File { file: path.clone(), source })?;
             plan.algorithms = Algorithm::ALL.to_vec();
             plan.file = Some(File { path: path.clone(), content });
         } else if let Some(oidc) = &settings.oidc {
             let read = oidc.ca_file.as_ref().map(|path| base::fs::read_to_string(path));
-            let read = read.transpose().map_err(|e| format!("oidc-ca-file: {e}"))?;
+            let read = read.transpose().map_err(PlanError::ReadCaFile)?;
             plan.configuration = oidc.configuration(read);
             plan.algorithms.clone_from(&oidc.algorithms);
         }
@@ -122,21 +167,17 @@ impl Plan {
                 (true, false) => Anonymous::At(anonymous.paths.iter().cloned().collect()),
             };
         }
-        match configuration::text_of(&errors) {
-            None => Ok(plan),
-            Some(why) => Err(format!(
-                "{place}: invalid authentication configuration: {why}; correct it and start again"
-            )),
-        }
+        InvalidConfiguration::check(errors)
+            .map_err(|source| PlanError::Invalid { origin, source })?;
+        Ok(plan)
     }
 }
 
-fn webhook(settings: &crate::authn::flags::Webhook) -> Result<Webhook, String> {
-    let (flag, file) = ("authentication-token-webhook-config-file", &settings.config_file);
-    let text = base::fs::read(file).map_err(|e| format!("{flag}: {e}"))?;
+fn webhook(settings: &crate::authn::flags::Webhook) -> Result<Webhook, PlanError> {
+    let file = &settings.config_file;
+    let text = base::fs::read(file).map_err(PlanError::ReadWebhookFile)?;
     let folder = file.parent().unwrap_or(std::path::Path::new("."));
-    let place = Place::of(&text, folder, "the token webhook").map_err(|why| {
-        format!("{flag}={}: {why}; correct the file and start again", file.display())
-    })?;
-    Ok(Webhook { place, version: settings.version.clone(), cache_ttl: settings.cache_ttl })
+    let endpoint = WebhookEndpoint::of(&text, folder, "the token webhook")
+        .map_err(|source| WebhookFileError { file: file.clone(), source })?;
+    Ok(Webhook { endpoint, version: settings.version.clone(), cache_ttl: settings.cache_ttl })
 }

@@ -7,12 +7,14 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
+use api::codec::{DecodeError, yaml};
 use api::field::{Path, go_quote};
 use serde_json::{Map, Value};
 
-use crate::strict_config::Reader;
+use crate::strict_config::{ConfigError, Reader};
 
-pub(crate) use validate::{text_of, validate};
+pub(super) use validate::InvalidConfiguration;
+pub(crate) use validate::validate;
 
 /// The supported versions; their fields are the same.
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1"];
@@ -122,32 +124,54 @@ pub struct UserRule {
     pub message: String,
 }
 
+/// The content of a file cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum ContentError {
+    /// The file is empty.
+    #[error("empty config data")]
+    Empty,
+    /// It is neither YAML nor JSON.
+    #[error(transparent)]
+    Syntax(#[from] DecodeError),
+    /// A key occurs twice.
+    #[error("strict decoding error: {0}")]
+    DuplicateKey(String),
+    /// It is not an object.
+    #[error("is no object with apiVersion, kind and jwt")]
+    NotObject,
+    /// The version is not supported.
+    #[error(
+        "apiVersion: Unsupported value: {}: must be {} or {}",
+        go_quote(.0), VERSIONS[0], VERSIONS[1]
+    )]
+    Version(String),
+    /// It is of another kind.
+    #[error("kind: Unsupported value: {}: must be {KIND}", go_quote(.0), KIND = KIND)]
+    Kind(String),
+    /// Fields have the wrong type or are unknown.
+    #[error(transparent)]
+    Fields(#[from] ConfigError),
+}
+
 /// Parses a file, YAML or JSON, without validation.
 ///
 /// # Errors
 /// The fields that cannot be parsed.
-pub(crate) fn read(text: &[u8]) -> Result<Configuration, String> {
+pub(crate) fn read(text: &[u8]) -> Result<Configuration, ContentError> {
     if text.is_empty() {
-        return Err("empty config data".into());
+        return Err(ContentError::Empty);
     }
-    let (value, doubled) = crate::serialization::any_yaml_doubled(text)?;
-    if let Some(doubled) = doubled {
-        return Err(format!("strict decoding error: {doubled}"));
+    let (value, duplicate) = yaml::parse_doubled(text)?;
+    if let Some(duplicate) = duplicate {
+        return Err(ContentError::DuplicateKey(duplicate));
     }
-    let Value::Object(map) = &value else {
-        return Err("is no object with apiVersion, kind and jwt".into());
-    };
+    let Value::Object(map) = &value else { return Err(ContentError::NotObject) };
     let word = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
     if !VERSIONS.contains(&word("apiVersion")) {
-        let given = go_quote(word("apiVersion"));
-        return Err(format!(
-            "apiVersion: Unsupported value: {given}: must be {} or {}",
-            VERSIONS[0], VERSIONS[1]
-        ));
+        return Err(ContentError::Version(word("apiVersion").to_owned()));
     }
     if word("kind") != KIND {
-        let given = go_quote(word("kind"));
-        return Err(format!("kind: Unsupported value: {given}: must be {KIND}"));
+        return Err(ContentError::Kind(word("kind").to_owned()));
     }
     let mut reader = Reader::default();
     let configuration = configuration(&mut reader, map);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::field::go_quote;
 
 use super::configuration::{ClaimRule, Configuration, Issuer, Jwt, Mapping, Mappings};
-use super::jwt::Algorithm;
+use super::jwt::{Algorithm, AlgorithmError};
 
 /// The algorithm that every OpenID provider supports (OpenID Connect Core 1.0, 3.1.3.7).
 const DEFAULT_ALGORITHM: &str = "RS256";
@@ -71,6 +71,65 @@ pub struct Oidc {
     pub algorithms: Vec<Algorithm>,
 }
 
+/// A flag has an invalid value or conflicts with another one.
+#[derive(Debug, thiserror::Error)]
+pub enum FlagError {
+    /// `api-audiences` is not supported.
+    #[error("api-audiences is not supported: tokens of this cluster are for its own issuer alone")]
+    ApiAudiences,
+    /// Issuers are configured both in the file and by flags.
+    #[error("authentication-config file and oidc-* flags are mutually exclusive")]
+    FileWithOidc,
+    /// The version of TokenReview is not supported.
+    #[error(
+        "unsupported authentication webhook version {}, supported versions are \"v1\", \"v1beta1\"",
+        go_quote(.version)
+    )]
+    WebhookVersion {
+        /// The version.
+        version: String,
+    },
+    /// The TTL is not a duration.
+    #[error("authentication-token-webhook-cache-ttl={value}: {reason}")]
+    CacheTtl {
+        /// The value of the flag.
+        value: String,
+        /// Go's message.
+        reason: String,
+    },
+    /// The TTL is negative.
+    #[error("authentication-token-webhook-cache-ttl={value}: must not be negative")]
+    NegativeCacheTtl {
+        /// The value of the flag.
+        value: String,
+    },
+    /// The value of `anonymous-auth` is not a boolean.
+    #[error("anonymous-auth={value}: is neither true nor false")]
+    AnonymousAuth {
+        /// The value of the flag.
+        value: String,
+    },
+    /// The issuer or the client is missing.
+    #[error(
+        "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"
+    )]
+    IncompleteOidc,
+    /// A required claim has no value.
+    #[error("oidc-required-claim={value}: malformed pair, expect string=string")]
+    RequiredClaim {
+        /// The value of the flag.
+        value: String,
+    },
+    /// A signature algorithm is not supported.
+    #[error("oidc-signing-algs={value}: {source}")]
+    SigningAlgorithm {
+        /// The algorithm.
+        value: String,
+        /// The cause.
+        source: AlgorithmError,
+    },
+}
+
 /// Whether this is an authentication flag.
 pub fn is_flag(name: &str) -> bool {
     FLAGS.contains(&name)
@@ -81,8 +140,8 @@ impl Settings {
     /// must be true for all of them.
     ///
     /// # Errors
-    /// A message with the flag that has an invalid value or conflicts with another flag.
-    pub fn of(arguments: &[String]) -> Result<Self, String> {
+    /// If a flag has an invalid value or conflicts with another flag.
+    pub fn of(arguments: &[String]) -> Result<Self, FlagError> {
         let mut given: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for argument in arguments {
             let (name, value) = crate::flags::parts(argument);
@@ -90,8 +149,7 @@ impl Settings {
             given.entry(name).or_default().push(value);
         }
         if given.contains_key("api-audiences") {
-            let why = "is not supported: tokens of this cluster are for its own issuer alone";
-            return Err(format!("api-audiences {why}"));
+            return Err(FlagError::ApiAudiences);
         }
         let last = |name: &str| {
             let value = given.get(name).and_then(|values| values.last()).copied();
@@ -101,7 +159,7 @@ impl Settings {
         let anonymous = last("anonymous-auth").map(boolean).transpose()?;
         let is_oidc = given.keys().any(|name| name.starts_with("oidc-"));
         if is_oidc && config_file.is_some() {
-            return Err("authentication-config file and oidc-* flags are mutually exclusive".into());
+            return Err(FlagError::FileWithOidc);
         }
         let oidc = if is_oidc { Some(oidc(&given, last)?) } else { None };
         let webhook = webhook(last)?;
@@ -109,22 +167,20 @@ impl Settings {
     }
 }
 
-fn webhook<'a>(last: impl Fn(&str) -> Option<&'a str>) -> Result<Option<Webhook>, String> {
+fn webhook<'a>(last: impl Fn(&str) -> Option<&'a str>) -> Result<Option<Webhook>, FlagError> {
     let name = |rest: &str| format!("authentication-token-webhook-{rest}");
     let version = last(&name("version")).unwrap_or(WEBHOOK_VERSION);
     if !["v1", "v1beta1"].contains(&version) {
-        return Err(format!(
-            "unsupported authentication webhook version {}, supported versions are \"v1\", \"v1beta1\"",
-            go_quote(version)
-        ));
+        return Err(FlagError::WebhookVersion { version: version.to_owned() });
     }
     let cache_ttl = match last(&name("cache-ttl")) {
         None => WEBHOOK_CACHE_TTL,
         Some(text) => {
-            let bad = |why: String| format!("{}={text}: {why}", name("cache-ttl"));
+            let value = || text.to_owned();
+            let nanos = api::codec::time::parse_duration(text)
+                .map_err(|e| FlagError::CacheTtl { value: value(), reason: e.to_string() })?;
             let nanos =
-                api::codec::time::parse_duration(text).map_err(|why| bad(why.to_string()))?;
-            let nanos = u64::try_from(nanos).map_err(|_| bad("must not be negative".into()))?;
+                u64::try_from(nanos).map_err(|_| FlagError::NegativeCacheTtl { value: value() })?;
             Duration::from_nanos(nanos)
         }
     };
@@ -135,20 +191,20 @@ fn webhook<'a>(last: impl Fn(&str) -> Option<&'a str>) -> Result<Option<Webhook>
     }))
 }
 
-fn boolean(text: &str) -> Result<bool, String> {
+fn boolean(text: &str) -> Result<bool, FlagError> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(format!("anonymous-auth={text}: is neither true nor false")),
+        _ => Err(FlagError::AnonymousAuth { value: text.to_owned() }),
     }
 }
 
 fn oidc<'a>(
     given: &BTreeMap<&str, Vec<&'a str>>,
     last: impl Fn(&str) -> Option<&'a str>,
-) -> Result<Oidc, String> {
+) -> Result<Oidc, FlagError> {
     let (Some(url), Some(client)) = (last("oidc-issuer-url"), last("oidc-client-id")) else {
-        return Err("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set".into());
+        return Err(FlagError::IncompleteOidc);
     };
     let claim = last("oidc-username-claim").unwrap_or("sub");
     let prefix = match last("oidc-username-prefix") {
@@ -167,9 +223,8 @@ fn oidc<'a>(
         .map(|claim| mapping(claim, last("oidc-groups-prefix").unwrap_or_default().to_owned()));
     let mut required = BTreeMap::new();
     for pair in given.get("oidc-required-claim").into_iter().flatten() {
-        let (name, value) = pair.split_once('=').ok_or_else(|| {
-            format!("oidc-required-claim={pair}: malformed pair, expect string=string")
-        })?;
+        let malformed = || FlagError::RequiredClaim { value: (*pair).to_owned() };
+        let (name, value) = pair.split_once('=').ok_or_else(malformed)?;
         required.insert(name.trim(), value.trim());
     }
     let rules = required.into_iter().map(|(claim, value)| ClaimRule {
@@ -180,8 +235,10 @@ fn oidc<'a>(
     let mut algorithms = Vec::new();
     let names = given.get("oidc-signing-algs").into_iter().flatten();
     for name in names.flat_map(|value| value.split(',')) {
-        algorithms
-            .push(Algorithm::of(name).map_err(|why| format!("oidc-signing-algs={name}: {why}"))?);
+        let value = || name.to_owned();
+        let algorithm = Algorithm::of(name)
+            .map_err(|source| FlagError::SigningAlgorithm { value: value(), source })?;
+        algorithms.push(algorithm);
     }
     if algorithms.is_empty() {
         algorithms.extend(Algorithm::of(DEFAULT_ALGORITHM));
@@ -216,13 +273,13 @@ impl Oidc {
 mod tests {
     use super::*;
 
-    fn of(arguments: &[&str]) -> Result<Settings, String> {
+    fn of(arguments: &[&str]) -> Result<Settings, FlagError> {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
         Settings::of(&arguments)
     }
 
     #[test]
-    fn flags_of_oidc_become_one_issuer() {
+    fn oidc_flags_configure_one_issuer() {
         let both = ["oidc-issuer-url=https://i", "--oidc-client-id=c"];
         let oidc = of(&both).unwrap().oidc.unwrap();
         let username = &oidc.jwt.mappings.username;
@@ -261,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_in_upstreams_words() {
+    fn invalid_and_conflicting_flags_are_rejected() {
         for (arguments, want) in [
             (
                 &["oidc-client-id=c"][..],
@@ -289,7 +346,7 @@ mod tests {
                 "oidc-required-claim=x: malformed pair, expect string=string",
             ),
         ] {
-            assert_eq!(of(arguments).unwrap_err(), want);
+            assert_eq!(of(arguments).unwrap_err().to_string(), want);
         }
         assert_eq!(of(&["audit-log-path=-"]).unwrap(), Settings::default());
         let webhook =

@@ -16,7 +16,28 @@ const MAX_TOKEN: usize = 16 * 1024;
 #[error(
     "service-account key cannot be used: {0}; it must be a PEM file with P-256 or RSA private keys"
 )]
-pub struct BadKey(String);
+pub struct BadKey(#[source] KeyProblem);
+
+/// What is wrong with a key.
+#[derive(Debug, thiserror::Error)]
+enum KeyProblem {
+    #[error("{reason}")]
+    Pem { reason: String },
+    #[error("the file holds no key")]
+    NoKey,
+    #[error(transparent)]
+    Generate(#[from] rcgen::Error),
+    #[error("{0}")]
+    Rejected(ring::error::KeyRejected),
+    #[error("unexpected length of the public point")]
+    PointLength,
+    #[error("neither P-256 nor RSA")]
+    Algorithm,
+    #[error(transparent)]
+    Claims(#[from] serde_json::Error),
+    #[error("signing failed")]
+    Signing,
+}
 
 enum Private {
     Ec(Box<EcdsaKeyPair>),
@@ -64,7 +85,7 @@ impl SigningKey {
     /// # Errors
     /// If the random generator fails.
     pub fn generate_pem() -> Result<String, BadKey> {
-        Ok(KeyPair::generate().map_err(|e| BadKey(e.to_string()))?.serialize_pem())
+        Ok(KeyPair::generate().map_err(|e| BadKey(e.into()))?.serialize_pem())
     }
 
     /// Parses PEM: P-256 signs ES256, RSA signs RS256. Of several keys, returns the first one,
@@ -81,9 +102,10 @@ impl SigningKey {
     /// # Errors
     /// If one of the keys is unusable.
     pub fn all(pem: &str) -> Result<(Self, Vec<PublicKey>), BadKey> {
-        let mut keys =
-            base::pki::rotation::keys(pem).map_err(|e| BadKey(e.to_string()))?.into_iter();
-        let signs = keys.next().ok_or_else(|| BadKey("the file holds no key".into()))?;
+        let mut keys = base::pki::rotation::keys(pem)
+            .map_err(|e| BadKey(KeyProblem::Pem { reason: e.to_string() }))?
+            .into_iter();
+        let signs = keys.next().ok_or(BadKey(KeyProblem::NoKey))?;
         let former = keys.map(|pair| Self::of(&pair).map(|key| key.public));
         Ok((Self::of(&signs)?, former.collect::<Result<_, _>>()?))
     }
@@ -94,7 +116,7 @@ impl SigningKey {
                 .as_ref());
         let common =
             |algorithm: Algorithm| json!({"use": "sig", "kid": key_id, "alg": algorithm.name()});
-        let rejected = |e: ring::error::KeyRejected| BadKey(e.to_string());
+        let rejected = |e: ring::error::KeyRejected| BadKey(KeyProblem::Rejected(e));
         let (private, algorithm, raw, own) = if pair.is_compatible(&rcgen::PKCS_ECDSA_P256_SHA256) {
             let algorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
             let ec =
@@ -102,7 +124,7 @@ impl SigningKey {
                     .map_err(rejected)?;
             let point = ec.public_key().as_ref().to_vec();
             let (Some(x), Some(y)) = (point.get(1..33), point.get(33..65)) else {
-                return Err(BadKey("unexpected length of the public point".into()));
+                return Err(BadKey(KeyProblem::PointLength));
             };
             let own = json!({"kty": "EC", "crv": "P-256", "x": b64(x), "y": b64(y)});
             (Private::Ec(Box::new(ec)), Algorithm::Es256, point, own)
@@ -114,7 +136,7 @@ impl SigningKey {
             let raw = public.as_ref().to_vec();
             (Private::Rsa(Box::new(rsa)), Algorithm::Rs256, raw, own)
         } else {
-            return Err(BadKey("neither P-256 nor RSA".into()));
+            return Err(BadKey(KeyProblem::Algorithm));
         };
         let mut jwk = common(algorithm);
         if let (Value::Object(jwk), Value::Object(own)) = (&mut jwk, own) {
@@ -134,10 +156,10 @@ impl SigningKey {
     /// If the random generator or the key fails.
     pub fn sign(&self, claims: &impl serde::Serialize) -> Result<String, BadKey> {
         let header = json!({"alg": self.public.algorithm.name(), "kid": self.public.key_id});
-        let claims = serde_json::to_vec(claims).map_err(|e| BadKey(e.to_string()))?;
+        let claims = serde_json::to_vec(claims).map_err(|e| BadKey(e.into()))?;
         let mut token = format!("{}.{}", b64(header.to_string().as_bytes()), b64(&claims));
         let rng = SystemRandom::new();
-        let failed = |_| BadKey("signing failed".into());
+        let failed = |_| BadKey(KeyProblem::Signing);
         let signature = match &self.private {
             Private::Ec(key) => key.sign(&rng, token.as_bytes()).map_err(failed)?.as_ref().to_vec(),
             Private::Rsa(key) => {
@@ -175,27 +197,44 @@ pub fn unverified_claims<T: for<'de> Deserialize<'de>>(token: &str) -> Option<T>
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()
 }
 
+/// The signature of a token is invalid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureError {
+    /// It is not a compact JSON Web Signature.
+    #[error("malformed token")]
+    Malformed,
+    /// The header contains an extension that must be understood.
+    #[error("unsupported critical header")]
+    CriticalHeader,
+    /// No key has the ID that the header names.
+    #[error("invalid signature, no keys found")]
+    NoKey,
+    /// No key signed the token.
+    #[error("invalid signature")]
+    Invalid,
+}
+
 /// Verifies the signature with the key that the header names, or with any key if it names none.
 ///
 /// # Errors
-/// The reason why the signature is invalid.
-pub fn verify(token: &str, keys: &[PublicKey]) -> Result<(), String> {
-    let malformed = || "malformed token".to_owned();
-    let (signed, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
-    let (header, _) = signed.split_once('.').ok_or_else(malformed)?;
-    let header = URL_SAFE_NO_PAD.decode(header).map_err(|_| malformed())?;
-    let header: Header = serde_json::from_slice(&header).map_err(|_| malformed())?;
+/// If no key signed the token.
+pub fn verify(token: &str, keys: &[PublicKey]) -> Result<(), SignatureError> {
+    const MALFORMED: SignatureError = SignatureError::Malformed;
+    let (signed, signature) = token.rsplit_once('.').ok_or(MALFORMED)?;
+    let (header, _) = signed.split_once('.').ok_or(MALFORMED)?;
+    let header = URL_SAFE_NO_PAD.decode(header).map_err(|_| MALFORMED)?;
+    let header: Header = serde_json::from_slice(&header).map_err(|_| MALFORMED)?;
     if header.crit.is_some() {
-        return Err("unsupported critical header".into());
+        return Err(SignatureError::CriticalHeader);
     }
-    let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| malformed())?;
+    let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| MALFORMED)?;
     let mut candidates =
         keys.iter().filter(|key| header.kid.is_empty() || key.key_id == header.kid).peekable();
     if candidates.peek().is_none() {
-        return Err("invalid signature, no keys found".into());
+        return Err(SignatureError::NoKey);
     }
     // The key determines the algorithm, never the token.
-    let genuine = candidates.any(|key| {
+    let is_genuine = candidates.any(|key| {
         let algorithm: &dyn signature::VerificationAlgorithm = match key.algorithm {
             Algorithm::Es256 => &signature::ECDSA_P256_SHA256_FIXED,
             Algorithm::Rs256 => &signature::RSA_PKCS1_2048_8192_SHA256,
@@ -205,7 +244,7 @@ pub fn verify(token: &str, keys: &[PublicKey]) -> Result<(), String> {
                 .verify(signed.as_bytes(), &signature)
                 .is_ok()
     });
-    if genuine { Ok(()) } else { Err("invalid signature".into()) }
+    if is_genuine { Ok(()) } else { Err(SignatureError::Invalid) }
 }
 
 /// The document at `/openid/v1/jwks`.
@@ -230,32 +269,32 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_holds_for_its_key_and_content_only() {
+    fn a_signature_is_valid_for_its_key_and_content_only() {
         let (ours, other) = (key(), key());
         let token = ours.sign(&json!({"iss": "x"})).unwrap();
         let both = [other.public().clone(), ours.public().clone()];
         assert_eq!(verify(&token, &both), Ok(()));
-        assert_eq!(verify(&token, &both[..1]), Err("invalid signature, no keys found".into()));
+        assert_eq!(verify(&token, &both[..1]), Err(SignatureError::NoKey));
         let mut parts: Vec<String> = token.split('.').map(str::to_owned).collect();
         parts[1] = b64(br#"{"iss":"y"}"#);
-        assert_eq!(verify(&parts.join("."), &both), Err("invalid signature".into()));
+        assert_eq!(verify(&parts.join("."), &both), Err(SignatureError::Invalid));
     }
 
     #[test]
-    fn a_key_that_signed_before_the_change_still_verifies_and_signs_nothing() {
+    fn former_keys_verify_and_do_not_sign() {
         let (old, new) = (SigningKey::generate_pem().unwrap(), SigningKey::generate_pem().unwrap());
         let token = SigningKey::from_pem(&old).unwrap().sign(&json!({"iss": "x"})).unwrap();
         let (signs, former) = SigningKey::all(&format!("{new}{old}")).unwrap();
         let keys: Vec<_> = [signs.public().clone()].into_iter().chain(former).collect();
         assert_eq!(verify(&token, &keys), Ok(()));
-        assert_eq!(verify(&token, &keys[..1]), Err("invalid signature, no keys found".into()));
+        assert_eq!(verify(&token, &keys[..1]), Err(SignatureError::NoKey));
         let fresh = signs.sign(&json!({"iss": "x"})).unwrap();
         assert_eq!(verify(&fresh, &keys[..1]), Ok(()));
         assert_eq!(jwks(&keys)["keys"].as_array().unwrap().len(), 2);
     }
 
     #[test]
-    fn the_token_cannot_choose_another_algorithm() {
+    fn a_token_that_names_another_algorithm_is_rejected() {
         let ours = key();
         let token = ours.sign(&json!({})).unwrap();
         let rest = token.split_once('.').unwrap().1;
@@ -269,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_set_describes_a_point() {
+    fn the_key_set_contains_the_coordinates_of_the_point() {
         let document = jwks(&[key().public().clone()]);
         let jwk = &document["keys"][0];
         assert_eq!(

@@ -21,17 +21,38 @@ use async_trait::async_trait;
 use base::Kind;
 
 pub(crate) use claims::Mapper;
-pub(crate) use expressions::{Expression, Variable, Wanted};
-pub(super) use keys::Algorithm;
+pub(crate) use expressions::{Expression, ResultType, Variable};
+pub(super) use keys::{Algorithm, AlgorithmError};
 
 use super::configuration::{Configuration, Jwt};
-use super::{TokenAuthenticator, TokenIdentity};
+use super::{TokenAuthenticator, TokenError, TokenIdentity};
 use crate::authn::config::Plan;
 use crate::request::user::User;
 use crate::webhook::Callout;
-use keys::Token;
+use claims::ClaimError;
+use keys::{Token, TokenClaimError};
 use reload::Reloads;
-use remote::KeySet;
+use remote::{KeySet, VerificationError};
+
+/// A token of an OpenID issuer is rejected. The messages are upstream's.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct IssuerTokenError(#[from] IssuerTokenCause);
+
+#[derive(Debug, thiserror::Error)]
+enum IssuerTokenCause {
+    #[error("oidc: authenticator not initialized")]
+    NotInitialized,
+    #[error("oidc: verify token: {0}")]
+    Token(#[source] TokenClaimError),
+    #[error("oidc: verify token: failed to verify signature: {0}")]
+    Signature(#[source] VerificationError),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// There are not enough resources to evaluate an expression.
+    #[error(transparent)]
+    NoStack(Box<api::Status>),
+}
 
 /// One issuer.
 struct Authenticator {
@@ -43,27 +64,25 @@ struct Authenticator {
 
 impl Authenticator {
     /// `None` if the token names another issuer.
-    async fn authenticate(&self, token: &str) -> Result<Option<User>, String> {
+    async fn authenticate(&self, token: &str) -> Result<Option<User>, IssuerTokenCause> {
         let issuer = &self.jwt.issuer;
         let Some(token) = Token::of(token).filter(|token| token.issuer() == Some(&issuer.url))
         else {
             return Ok(None);
         };
         if !self.keys.is_ready() {
-            return Err("oidc: authenticator not initialized".into());
+            return Err(IssuerTokenCause::NotInitialized);
         }
-        let verify = |why: String| format!("oidc: verify token: {why}");
-        token.check_algorithm(&self.algorithms).map_err(verify)?;
-        self.keys
-            .verify(&token)
-            .await
-            .map_err(|why| verify(format!("failed to verify signature: {why}")))?;
-        token.check_claims(&issuer.audiences, base::clock::unix_time()).map_err(verify)?;
+        token.check_algorithm(&self.algorithms).map_err(IssuerTokenCause::Token)?;
+        self.keys.verify(&token).await.map_err(IssuerTokenCause::Signature)?;
+        let now = base::clock::unix_time();
+        token.check_claims(&issuer.audiences, now).map_err(IssuerTokenCause::Token)?;
         let mapped =
             crate::admission::expressions::cel_authorizer::on_stack(self.mapper.depth(), || {
                 claims::user(&self.jwt, &self.mapper, &token.claims)
             });
-        mapped.map_err(|status| status.to_string())?.map(Some)
+        let user = mapped.map_err(|status| IssuerTokenCause::NoStack(Box::new(status)))?;
+        Ok(Some(user?))
     }
 }
 
@@ -99,7 +118,7 @@ impl Issuers {
                 algorithms: plan.algorithms.clone(),
                 anonymous: plan.configuration.anonymous.clone(),
                 path: file.path.clone(),
-                known: file.content.clone(),
+                last_content: file.content.clone(),
                 callout: callout.clone(),
             };
             callout.tasks.spawn(Kind::Critical, "authentication-config", following.run());
@@ -174,9 +193,9 @@ impl TokenAuthenticator for Issuers {
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<TokenIdentity>, String> {
+    ) -> Result<Option<TokenIdentity>, TokenError> {
         let ours: Vec<String> =
-            audiences.iter().filter(|asked| self.audiences.contains(asked)).cloned().collect();
+            audiences.iter().filter(|given| self.audiences.contains(given)).cloned().collect();
         if !audiences.is_empty() && ours.is_empty() {
             return Ok(None);
         }
@@ -189,7 +208,7 @@ impl TokenAuthenticator for Issuers {
                 let result = if found.is_ok() { "success" } else { "failure" };
                 LATENCY.took(&[&issuer, result], begun.elapsed());
             }
-            if let Some(user) = found? {
+            if let Some(user) = found.map_err(IssuerTokenError)? {
                 return Ok(Some(TokenIdentity { user, audiences: ours }));
             }
         }

@@ -10,9 +10,8 @@ use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use super::jws::{self, BadKey, PublicKey, SigningKey};
-use super::{TokenAuthenticator, TokenIdentity};
-use crate::authz::rule::go_list;
+use super::jws::{self, BadKey, PublicKey, SignatureError, SigningKey};
+use super::{AudienceError, ReadError, TokenAuthenticator, TokenError, TokenIdentity};
 use crate::metrics::requests as meters;
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
@@ -76,6 +75,70 @@ fn subject(namespace: &str, account: &str) -> String {
     format!("system:serviceaccount:{namespace}:{account}")
 }
 
+/// A token in a Secret is rejected. The messages are upstream's.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretTokenError {
+    /// The signature is invalid.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// The token is for other audiences.
+    #[error(transparent)]
+    Audience(#[from] AudienceError),
+    /// The Secret or the service account cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A required claim is missing.
+    #[error("{0} claim is missing")]
+    MissingClaim(&'static str),
+    /// The subject is not the service account that other claims name.
+    #[error("sub claim is invalid")]
+    Subject,
+    /// The Secret was deleted.
+    #[error("Token has been invalidated")]
+    Invalidated,
+    /// The Secret contains another token.
+    #[error("Token does not match server's copy")]
+    Mismatch,
+    /// The service account does not exist.
+    #[error("serviceaccounts {name:?} not found")]
+    AccountNotFound {
+        /// The name of the service account.
+        name: String,
+    },
+    /// The service account is being deleted.
+    #[error("ServiceAccount {namespace}/{name} has been deleted")]
+    AccountDeleted {
+        /// The namespace of the service account.
+        namespace: String,
+        /// The name of the service account.
+        name: String,
+    },
+    /// The service account was created again since the token was issued.
+    #[error("ServiceAccount UID ({actual}) does not match claim ({claimed})")]
+    AccountUid {
+        /// The UID of the existing service account.
+        actual: String,
+        /// The UID in the token.
+        claimed: String,
+    },
+    /// The Secret has the label that marks unused tokens as invalid.
+    #[error(
+        "the token in secret {namespace}/{secret} for service account {namespace}/{account} has \
+         been marked invalid. Use tokens from the TokenRequest API or manually created secret-based \
+         tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use of \
+         this token",
+        INVALID_SINCE = INVALID_SINCE
+    )]
+    MarkedInvalid {
+        /// The namespace of both.
+        namespace: String,
+        /// The name of the Secret.
+        secret: String,
+        /// The name of the service account.
+        account: String,
+    },
+}
+
 /// Verifies the tokens of Secrets.
 pub struct SecretTokens {
     lookup: Arc<dyn Lookup>,
@@ -90,80 +153,99 @@ impl SecretTokens {
         Self { lookup, audiences, keys }
     }
 
-    async fn check(&self, token: &str, claims: &Claims) -> Result<(), String> {
-        for (what, value) in [
-            ("sub", &claims.sub),
-            ("namespace", &claims.namespace),
-            ("secretName", &claims.secret),
-            ("serviceAccountName", &claims.account),
-            ("serviceAccountUID", &claims.uid),
-        ] {
-            if value.is_empty() {
-                return Err(format!("{what} claim is missing"));
-            }
-        }
-        if claims.sub != subject(&claims.namespace, &claims.account) {
-            return Err("sub claim is invalid".into());
-        }
+    async fn check(&self, token: &str, claims: &Claims) -> Result<(), SecretTokenError> {
+        check_claims(claims)?;
         let (namespace, account) = (&claims.namespace, &claims.account);
         let secret = self.lookup.get_live(&lookup::SECRETS, namespace, &claims.secret).await;
         let secret = secret
-            .map_err(|error| {
-                format!("cannot read secret {namespace}/{}: {}", claims.secret, error.message)
+            .map_err(|status| ReadError {
+                object: format!("secret {namespace}/{}", claims.secret),
+                status: Box::new(status),
             })?
             .and_then(|object| ObjectFields::of(&object))
-            .filter(|facts| !facts.deleting)
-            .ok_or("Token has been invalidated")?;
+            .filter(|secret| !secret.is_deleting)
+            .ok_or(SecretTokenError::Invalidated)?;
         // Compares digests, so that timing reveals nothing about the token.
         if digest(&SHA256, &secret.token).as_ref() != digest(&SHA256, token.as_bytes()).as_ref() {
-            return Err("Token does not match server's copy".into());
+            return Err(SecretTokenError::Mismatch);
         }
-        let found = self.lookup.get_live(&lookup::SERVICE_ACCOUNTS, namespace, account).await;
-        let found = found
-            .map_err(|error| {
-                format!("cannot read service account {namespace}/{account}: {}", error.message)
-            })?
-            .ok_or_else(|| format!("serviceaccounts {account:?} not found"))?;
-        if ObjectFields::of(&found).is_none_or(|facts| facts.deleting) {
-            return Err(format!("ServiceAccount {namespace}/{account} has been deleted"));
-        }
-        if *found.uid != *claims.uid {
-            return Err(format!(
-                "ServiceAccount UID ({}) does not match claim ({})",
-                found.uid, claims.uid
-            ));
-        }
-        if secret.invalid {
+        let service_account = self.account(claims).await?;
+        if secret.is_marked_invalid {
             meters::INVALID_TOKENS.inc(&[]);
             let key = "authentication.k8s.io/legacy-token-invalidated";
             crate::audit::annotate(key, || format!("{}/{namespace}", claims.secret));
-            return Err(format!(
-                "the token in secret {namespace}/{} for service account {namespace}/{account} has been marked invalid. Use tokens \
-                 from the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from \
-                 the secret to temporarily allow use of this token",
-                claims.secret
-            ));
+            return Err(SecretTokenError::MarkedInvalid {
+                namespace: namespace.clone(),
+                secret: claims.secret.clone(),
+                account: account.clone(),
+            });
         }
-        let named = |account: &serde_json::Value| {
-            let secrets = api::value::items(account, "secrets");
-            secrets.iter().any(|secret| api::value::str_at(secret, "name") == claims.secret)
-        };
-        let key = if found.value().is_ok_and(|account| named(&account)) {
-            meters::AUTO_TOKENS.inc(&[]);
-            "authentication.k8s.io/legacy-token-autogenerated-secret"
-        } else {
-            meters::MANUAL_TOKENS.inc(&[]);
-            "authentication.k8s.io/legacy-token-manual-secret"
-        };
-        crate::audit::annotate(key, || claims.secret.clone());
+        record_use(&service_account, &claims.secret);
         Ok(())
     }
+
+    /// The service account that the token names.
+    async fn account(&self, claims: &Claims) -> Result<Arc<Object>, SecretTokenError> {
+        let (namespace, name) = (&claims.namespace, &claims.account);
+        let found = self.lookup.get_live(&lookup::SERVICE_ACCOUNTS, namespace, name).await;
+        let found = found
+            .map_err(|status| ReadError {
+                object: format!("service account {namespace}/{name}"),
+                status: Box::new(status),
+            })?
+            .ok_or_else(|| SecretTokenError::AccountNotFound { name: name.clone() })?;
+        if ObjectFields::of(&found).is_none_or(|account| account.is_deleting) {
+            let (namespace, name) = (namespace.clone(), name.clone());
+            return Err(SecretTokenError::AccountDeleted { namespace, name });
+        }
+        if *found.uid != *claims.uid {
+            let (actual, claimed) = (found.uid.to_string(), claims.uid.clone());
+            return Err(SecretTokenError::AccountUid { actual, claimed });
+        }
+        Ok(found)
+    }
+}
+
+/// Checks that all claims are present and that they name one service account.
+fn check_claims(claims: &Claims) -> Result<(), SecretTokenError> {
+    for (name, value) in [
+        ("sub", &claims.sub),
+        ("namespace", &claims.namespace),
+        ("secretName", &claims.secret),
+        ("serviceAccountName", &claims.account),
+        ("serviceAccountUID", &claims.uid),
+    ] {
+        if value.is_empty() {
+            return Err(SecretTokenError::MissingClaim(name));
+        }
+    }
+    if claims.sub != subject(&claims.namespace, &claims.account) {
+        return Err(SecretTokenError::Subject);
+    }
+    Ok(())
+}
+
+/// Records the use of a token: in the metrics and in the audit event.
+fn record_use(account: &Object, secret_name: &str) {
+    let lists_secret = |account: &serde_json::Value| {
+        let secrets = api::value::items(account, "secrets");
+        secrets.iter().any(|secret| api::value::str_at(secret, "name") == secret_name)
+    };
+    let key = if account.value().is_ok_and(|account| lists_secret(&account)) {
+        meters::AUTO_TOKENS.inc(&[]);
+        "authentication.k8s.io/legacy-token-autogenerated-secret"
+    } else {
+        meters::MANUAL_TOKENS.inc(&[]);
+        "authentication.k8s.io/legacy-token-manual-secret"
+    };
+    crate::audit::annotate(key, || secret_name.to_owned());
 }
 
 /// The fields of a Secret or ServiceAccount that the check depends on.
 struct ObjectFields {
-    deleting: bool,
-    invalid: bool,
+    is_deleting: bool,
+    /// Whether the Secret has the label [`INVALID_SINCE`].
+    is_marked_invalid: bool,
     token: Vec<u8>,
 }
 
@@ -172,8 +254,9 @@ impl ObjectFields {
         let value = object.value().ok()?;
         let token = api::value::str_in(&value, &["data", "token"]);
         Some(Self {
-            deleting: value.pointer("/metadata/deletionTimestamp").is_some(),
-            invalid: !api::value::str_in(&value, &["metadata", "labels", INVALID_SINCE]).is_empty(),
+            is_deleting: value.pointer("/metadata/deletionTimestamp").is_some(),
+            is_marked_invalid: !api::value::str_in(&value, &["metadata", "labels", INVALID_SINCE])
+                .is_empty(),
             token: STANDARD.decode(token).ok()?,
         })
     }
@@ -185,7 +268,17 @@ impl TokenAuthenticator for SecretTokens {
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<TokenIdentity>, String> {
+    ) -> Result<Option<TokenIdentity>, TokenError> {
+        Ok(self.authenticate(token, audiences).await?)
+    }
+}
+
+impl SecretTokens {
+    async fn authenticate(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Option<TokenIdentity>, SecretTokenError> {
         let Some(claims) = jws::unverified_claims::<Claims>(token) else { return Ok(None) };
         if claims.iss != ISSUER {
             return Ok(None);
@@ -193,14 +286,12 @@ impl TokenAuthenticator for SecretTokens {
         jws::verify(token, &self.keys)?;
         meters::LEGACY_TOKENS.inc(&[]);
         crate::audit::annotate("authentication.k8s.io/legacy-token", || claims.sub.clone());
-        let asked = if audiences.is_empty() { &self.audiences } else { audiences };
+        let target = if audiences.is_empty() { &self.audiences } else { audiences };
         let shared: Vec<String> =
-            self.audiences.iter().filter(|aud| asked.contains(aud)).cloned().collect();
+            self.audiences.iter().filter(|aud| target.contains(aud)).cloned().collect();
         if shared.is_empty() {
-            let (own, asked) = (go_list(&self.audiences), go_list(asked));
-            return Err(format!(
-                "token audiences {own} is invalid for the target audiences {asked}"
-            ));
+            let (token, target) = (self.audiences.clone(), target.to_vec());
+            return Err(AudienceError { token, target }.into());
         }
         self.check(token, &claims).await?;
         let user = User {
@@ -223,7 +314,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn a_token_lives_and_dies_with_its_secret() {
+    async fn a_token_is_valid_while_its_secret_contains_it() {
         let pem = SigningKey::generate_pem().unwrap();
         let signer = Signer::from_pem(&pem).unwrap();
         let token = signer.sign("shop", "bot", "u1", "bot-token").unwrap();
@@ -234,10 +325,10 @@ mod tests {
         let keys = vec![SigningKey::from_pem(&pem).unwrap().public().clone()];
         let tokens =
             SecretTokens::new(Arc::clone(&lookup) as Arc<dyn Lookup>, vec!["own".into()], keys);
-        assert_eq!(
-            tokens.authenticate_token(&token, &[]).await,
-            Err("Token has been invalidated".to_owned())
-        );
+        let rejection = async |token: &str| {
+            tokens.authenticate_token(token, &[]).await.unwrap_err().to_string()
+        };
+        assert_eq!(rejection(&token).await, "Token has been invalidated");
         let secret = |data: &str, labels: serde_json::Value| {
             json!({"metadata": {"name": "bot-token", "namespace": "shop", "uid": "s", "labels": labels},
                 "data": {"token": STANDARD.encode(data)}})
@@ -248,19 +339,18 @@ mod tests {
         assert_eq!(identity.audiences, ["own"]);
         assert!(tokens.authenticate_token(&token, &["other".into()]).await.is_err());
         lookup.break_reads(&lookup::SECRETS);
-        let found = tokens.authenticate_token(&token, &[]).await.unwrap_err();
-        assert_eq!(found, "cannot read secret shop/bot-token: the store has no leader");
+        assert_eq!(
+            rejection(&token).await,
+            "cannot read secret shop/bot-token: the store has no leader"
+        );
         lookup.restore_reads();
         lookup.put(&lookup::SECRETS, secret(&token, json!({INVALID_SINCE: "2026-01-01"})));
         assert!(tokens.authenticate_token(&token, &[]).await.is_err());
         lookup.put(&lookup::SECRETS, secret("another", json!({})));
-        assert_eq!(
-            tokens.authenticate_token(&token, &[]).await,
-            Err("Token does not match server's copy".to_owned())
-        );
+        assert_eq!(rejection(&token).await, "Token does not match server's copy");
         // A token of another issuer is not handled here.
         let foreign = Claims { iss: "https://other".into(), ..Claims::default() };
         let foreign = SigningKey::from_pem(&pem).unwrap().sign(&foreign).unwrap();
-        assert_eq!(tokens.authenticate_token(&foreign, &[]).await, Ok(None));
+        assert!(tokens.authenticate_token(&foreign, &[]).await.unwrap().is_none());
     }
 }

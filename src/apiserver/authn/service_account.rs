@@ -10,10 +10,9 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::jws::{self, PublicKey};
+use super::jws::{self, PublicKey, SignatureError};
 use super::x509::CREDENTIAL_ID;
-use super::{TokenAuthenticator, TokenIdentity};
-use crate::authz::rule::go_list;
+use super::{AudienceError, ReadError, TokenAuthenticator, TokenError, TokenIdentity};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 use crate::request::user::User;
@@ -99,6 +98,67 @@ fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<
     })
 }
 
+/// A service-account token is rejected. The messages are upstream's.
+#[derive(Debug, thiserror::Error)]
+pub enum AccountTokenError {
+    /// The signature is invalid.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// The token is for other audiences.
+    #[error(transparent)]
+    Audience(#[from] AudienceError),
+    /// An object that the token is bound to cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The token has expired.
+    #[error("service account token has expired")]
+    Expired,
+    /// `nbf` is in the future.
+    #[error("service account token is not valid yet")]
+    NotYetValid,
+    /// `iat` is in the future.
+    #[error("service account token is issued in the future")]
+    IssuedInFuture,
+    /// The token is bound to a webhook configuration.
+    #[error("tokens bound to webhook configurations are not supported")]
+    WebhookBound,
+    /// The service account does not exist.
+    #[error("serviceaccounts \"{name}\" not found")]
+    AccountNotFound {
+        /// The name of the service account.
+        name: String,
+    },
+    /// The service account was created again since the token was issued.
+    #[error("service account UID ({actual}) does not match claim ({claimed})")]
+    AccountUid {
+        /// The UID of the existing service account.
+        actual: String,
+        /// The UID in the token.
+        claimed: String,
+    },
+    /// The service account is being deleted.
+    #[error("service account {namespace}/{name} has been deleted")]
+    AccountDeleted {
+        /// The namespace of the service account.
+        namespace: String,
+        /// The name of the service account.
+        name: String,
+    },
+    /// The bound object was deleted.
+    #[error("service account token has been invalidated")]
+    Invalidated,
+    /// The bound object was created again since the token was issued.
+    #[error("{kind} UID ({actual}) does not match service account {kind} ref claim ({claimed})")]
+    BoundUid {
+        /// `pod`, `node` or `secret`.
+        kind: &'static str,
+        /// The UID of the existing object.
+        actual: String,
+        /// The UID in the token.
+        claimed: String,
+    },
+}
+
 /// Verifies service-account tokens.
 pub struct ServiceAccounts {
     lookup: Arc<dyn Lookup>,
@@ -122,7 +182,7 @@ impl ServiceAccounts {
         Self { lookup, issuers, audiences, keys, verified: Mutex::default() }
     }
 
-    fn claims(&self, token: &str) -> Result<Option<Arc<Claims>>, String> {
+    fn claims(&self, token: &str) -> Result<Option<Arc<Claims>>, SignatureError> {
         let mut key = [0; 32];
         key.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
         if let Some(known) = self.verified.lock().get(&key) {
@@ -142,20 +202,23 @@ impl ServiceAccounts {
         Ok(Some(claims))
     }
 
-    async fn check_bound(&self, bound: &Bound, now: i64) -> Result<(), String> {
+    async fn check_bound(&self, bound: &Bound, now: i64) -> Result<(), AccountTokenError> {
         let Bound { namespace, serviceaccount: account, .. } = bound;
         let Some(object) = self.find(&lookup::SERVICE_ACCOUNTS, namespace, &account.name).await?
         else {
-            return Err(format!("serviceaccounts \"{}\" not found", account.name));
+            return Err(AccountTokenError::AccountNotFound { name: account.name.clone() });
         };
         if *object.uid != *account.uid {
-            return Err(format!(
-                "service account UID ({}) does not match claim ({})",
-                object.uid, account.uid
-            ));
+            return Err(AccountTokenError::AccountUid {
+                actual: object.uid.to_string(),
+                claimed: account.uid.clone(),
+            });
         }
         if deleted(&object, now) {
-            return Err(format!("service account {namespace}/{} has been deleted", account.name));
+            return Err(AccountTokenError::AccountDeleted {
+                namespace: namespace.clone(),
+                name: account.name.clone(),
+            });
         }
         if let Some(secret) = &bound.secret {
             self.check_exists(&lookup::SECRETS, namespace, secret, "secret", now).await?;
@@ -172,18 +235,16 @@ impl ServiceAccounts {
         gvr: &Gvr,
         namespace: &str,
         r: &Reference,
-        kind: &str,
+        kind: &'static str,
         now: i64,
-    ) -> Result<(), String> {
-        let invalid = || "service account token has been invalidated".to_owned();
-        let object = self.find(gvr, namespace, &r.name).await?.ok_or_else(invalid)?;
+    ) -> Result<(), AccountTokenError> {
+        let object = self.find(gvr, namespace, &r.name).await?;
+        let object = object.ok_or(AccountTokenError::Invalidated)?;
         if *object.uid != *r.uid {
-            return Err(format!(
-                "{kind} UID ({}) does not match service account {kind} ref claim ({})",
-                object.uid, r.uid
-            ));
+            let (actual, claimed) = (object.uid.to_string(), r.uid.clone());
+            return Err(AccountTokenError::BoundUid { kind, actual, claimed });
         }
-        if deleted(&object, now) { Err(invalid()) } else { Ok(()) }
+        if deleted(&object, now) { Err(AccountTokenError::Invalidated) } else { Ok(()) }
     }
 
     /// Reads the cache, then the store: a token may be used before the cache has seen its pod.
@@ -192,11 +253,11 @@ impl ServiceAccounts {
         gvr: &Gvr,
         namespace: &str,
         name: &str,
-    ) -> Result<Option<Arc<Object>>, String> {
+    ) -> Result<Option<Arc<Object>>, ReadError> {
         let found = self.lookup.find(gvr, namespace, name).await;
-        found.map_err(|error| {
-            let resource = &gvr.resource;
-            format!("cannot read {resource} \"{name}\" that the token names: {}", error.message)
+        found.map_err(|status| ReadError {
+            object: format!("{} \"{name}\" that the token names", gvr.resource),
+            status: Box::new(status),
         })
     }
 }
@@ -224,15 +285,15 @@ pub(super) fn now() -> i64 {
     i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX)
 }
 
-fn in_time(claims: &Claims, now: i64) -> Result<(), String> {
+fn check_times(claims: &Claims, now: i64) -> Result<(), AccountTokenError> {
     if now - LEEWAY > claims.exp {
-        return Err("service account token has expired".into());
+        return Err(AccountTokenError::Expired);
     }
     if now + LEEWAY < claims.nbf {
-        return Err("service account token is not valid yet".into());
+        return Err(AccountTokenError::NotYetValid);
     }
     if now + LEEWAY < claims.iat {
-        return Err("service account token is issued in the future".into());
+        return Err(AccountTokenError::IssuedInFuture);
     }
     Ok(())
 }
@@ -275,24 +336,31 @@ impl TokenAuthenticator for ServiceAccounts {
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<TokenIdentity>, String> {
+    ) -> Result<Option<TokenIdentity>, TokenError> {
+        Ok(self.authenticate(token, audiences).await?)
+    }
+}
+
+impl ServiceAccounts {
+    async fn authenticate(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Option<TokenIdentity>, AccountTokenError> {
         let Some(claims) = self.claims(token)? else { return Ok(None) };
-        let asked = if audiences.is_empty() { &self.audiences } else { audiences };
+        let target = if audiences.is_empty() { &self.audiences } else { audiences };
         let shared: Vec<String> =
-            claims.aud.iter().filter(|aud| asked.contains(aud)).cloned().collect();
+            claims.aud.iter().filter(|aud| target.contains(aud)).cloned().collect();
         if shared.is_empty() {
-            let (own, asked) = (go_list(&claims.aud), go_list(asked));
-            return Err(format!(
-                "token audiences {own} is invalid for the target audiences {asked}"
-            ));
+            return Err(AudienceError { token: claims.aud.clone(), target: target.to_vec() }.into());
         }
         let now = now();
-        in_time(&claims, now)?;
+        check_times(&claims, now)?;
         let bound = &claims.kubernetes;
         if bound.validatingwebhookconfiguration.is_some()
             || bound.mutatingwebhookconfiguration.is_some()
         {
-            return Err("tokens bound to webhook configurations are not supported".into());
+            return Err(AccountTokenError::WebhookBound);
         }
         self.check_bound(bound, now).await?;
         Ok(Some(TokenIdentity { user: user(&claims), audiences: shared }))

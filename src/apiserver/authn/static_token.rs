@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use ring::digest::{SHA256, digest};
 
-use super::{TokenAuthenticator, TokenIdentity};
+use super::{TokenAuthenticator, TokenError, TokenIdentity};
 use crate::request::user::User;
 
 /// Users by digest of the token, so that comparisons take constant time and tokens are not kept in
@@ -34,21 +34,39 @@ impl StaticTokens {
     }
 }
 
+/// A line of a token file is invalid; lines count from 1.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct TokenFileError {
+    line: usize,
+    problem: LineProblem,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum LineProblem {
+    #[error("a quote is not closed")]
+    OpenQuote,
+    #[error("at least three columns are needed: token, user name, user uid")]
+    MissingColumns,
+    #[error("the token is empty")]
+    EmptyToken,
+}
+
 /// Parses a token file (upstream's `--token-auth-file`): CSV with token, user name, user UID and,
 /// quoted, the groups.
 ///
 /// # Errors
-/// The error with its line number.
-pub fn parse(text: &str) -> Result<Vec<(String, User)>, String> {
+/// The first invalid line.
+pub fn parse(text: &str) -> Result<Vec<(String, User)>, TokenFileError> {
     let mut users = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let at = |why: &str| format!("line {}: {why}", index + 1);
-        let columns = columns(line).ok_or_else(|| at("a quote is not closed"))?;
+        let invalid = |problem| TokenFileError { line: index + 1, problem };
+        let columns = columns(line).ok_or_else(|| invalid(LineProblem::OpenQuote))?;
         let [token, name, uid, rest @ ..] = columns.as_slice() else {
-            return Err(at("at least three columns are needed: token, user name, user uid"));
+            return Err(invalid(LineProblem::MissingColumns));
         };
         if token.is_empty() {
-            return Err(at("the token is empty"));
+            return Err(invalid(LineProblem::EmptyToken));
         }
         let groups = rest.first().map(String::as_str).unwrap_or_default();
         let groups: Vec<&str> =
@@ -82,9 +100,9 @@ impl TokenAuthenticator for StaticTokens {
         &self,
         token: &str,
         _: &[String],
-    ) -> Result<Option<TokenIdentity>, String> {
-        let asked = fingerprint(token);
-        let found = self.0.iter().rfind(|(known, _)| same(known, &asked));
+    ) -> Result<Option<TokenIdentity>, TokenError> {
+        let given = fingerprint(token);
+        let found = self.0.iter().rfind(|(known, _)| same(known, &given));
         Ok(found.map(|(_, user)| TokenIdentity { user: user.clone(), audiences: Vec::new() }))
     }
 }
@@ -101,10 +119,10 @@ mod tests {
         assert_eq!(admin.groups, ["system:masters", "b", "system:authenticated"]);
         assert_eq!(jane.groups, ["system:authenticated"]);
         assert_eq!(
-            parse("t,u").unwrap_err(),
+            parse("t,u").unwrap_err().to_string(),
             "line 1: at least three columns are needed: token, user name, user uid"
         );
-        assert_eq!(parse("a,b,c\n,x,y").unwrap_err(), "line 2: the token is empty");
-        assert_eq!(parse("a,b,c,\"g").unwrap_err(), "line 1: a quote is not closed");
+        assert_eq!(parse("a,b,c\n,x,y").unwrap_err().to_string(), "line 2: the token is empty");
+        assert_eq!(parse("a,b,c,\"g").unwrap_err().to_string(), "line 1: a quote is not closed");
     }
 }

@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::{TokenAuthenticator, TokenIdentity};
+use super::{TokenAuthenticator, TokenError, TokenIdentity};
 use crate::metrics::requests as meters;
 use crate::request::user::User;
-use crate::webhook::kubeconfig::Place;
+use crate::webhook::TransportError;
+use crate::webhook::kubeconfig::WebhookEndpoint;
 use crate::webhook::post::{self, Attempts, Poster};
 
 /// The timeout for one token including all attempts (upstream's `sharedLookupTimeout`).
@@ -37,7 +38,7 @@ const PROBLEM: &str = "authentication/webhook";
 /// The configuration of the webhook.
 #[derive(Debug, Clone)]
 pub(crate) struct Webhook {
-    pub(crate) place: Place,
+    pub(crate) endpoint: WebhookEndpoint,
     /// `v1` or `v1beta1`.
     pub(crate) version: String,
     /// The TTL of cached responses; zero disables the cache.
@@ -62,11 +63,57 @@ pub(crate) struct TokenWebhook {
     problems: Problems,
 }
 
-/// The reason why there is no response.
-enum Failure {
-    /// The next attempt may succeed.
-    Again(String),
-    Final(String),
+/// The webhook rejects a token, or cannot check it.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct TokenWebhookError(#[from] TokenWebhookCause);
+
+#[derive(Debug, thiserror::Error)]
+enum TokenWebhookCause {
+    /// The webhook rejects the token with this message.
+    #[error("{0}")]
+    Rejected(String),
+    #[error("Post {}: {source}", go_quote(.url))]
+    Post { url: String, source: PostError },
+    #[error("the answer of the token webhook cannot be used: {0}")]
+    Response(#[source] ReviewError),
+    /// The process stops.
+    #[error("the token webhook is closed")]
+    Closed,
+    #[error("the token webhook gives no answer: context deadline exceeded")]
+    Deadline,
+}
+
+/// An attempt gives no usable response.
+#[derive(Debug, thiserror::Error)]
+enum PostError {
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    #[error("the answer breaks off or has more than {ANSWER_BYTES_MAX} bytes",
+        ANSWER_BYTES_MAX = ANSWER_BYTES_MAX)]
+    Body,
+    #[error("the server responded with the status code {code}")]
+    Status { code: u16, is_transient: bool },
+}
+
+impl PostError {
+    /// Whether the next attempt may succeed.
+    fn is_transient(&self) -> bool {
+        match self {
+            Self::Transport(error) => error.is_transient(),
+            Self::Body => false,
+            Self::Status { is_transient, .. } => *is_transient,
+        }
+    }
+}
+
+/// A response is not a TokenReview.
+#[derive(Debug, thiserror::Error)]
+enum ReviewError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("it is no TokenReview of {version}")]
+    Kind { version: String },
 }
 
 impl TokenWebhook {
@@ -75,7 +122,7 @@ impl TokenWebhook {
         let mut secret = [0; 32];
         base::clock::random_bytes(&mut secret);
         Self {
-            poster: Poster::new(webhook.place.clone(), post::User::AUTHENTICATION, tasks),
+            poster: Poster::new(webhook.endpoint.clone(), post::User::AUTHENTICATION, tasks),
             webhook,
             audiences,
             secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
@@ -117,7 +164,12 @@ impl TokenWebhook {
         }
     }
 
-    async fn ask(&self, token: &str, audiences: &[String]) -> Result<Answer, String> {
+    /// Posts a review, with retries.
+    async fn post_review(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Answer, TokenWebhookCause> {
         let mut spec = json!({"token": token});
         if !audiences.is_empty() {
             api::value::set(&mut spec, "audiences", audiences);
@@ -126,31 +178,38 @@ impl TokenWebhook {
         let review = json!({"kind": "TokenReview", "apiVersion": version, "metadata": {"creationTimestamp": null}, "spec": spec, "status": {"user": {}}});
         let body = Bytes::from(review.to_string());
         let mut attempts = Attempts::first(Attempts::DELAY);
-        let why = loop {
+        let error = loop {
             match self.post(body.clone()).await {
-                Ok(answer) => {
+                Ok(response) => {
                     self.problems.clear(PROBLEM);
-                    return self.read(&answer, &version, audiences);
+                    return self.read(&response, &version, audiences);
                 }
-                Err(Failure::Again(why)) => {
-                    let Some(wait) = attempts.next() else { break why };
-                    tracing::debug!(error = why, "the token webhook is asked again");
-                    base::clock::sleep(wait).await;
+                Err(error) if error.is_transient() => {
+                    let Some(delay) = attempts.next() else { break error };
+                    tracing::debug!(%error, "retrying the token webhook");
+                    base::clock::sleep(delay).await;
                 }
-                Err(Failure::Final(why)) => break why,
+                Err(error) => break error,
             }
         };
-        let why = format!("Post {}: {why}", go_quote(&self.webhook.place.url()));
-        let what = format!("the token webhook gives no answer: {why}");
+        let url = self.webhook.endpoint.url();
+        let error = TokenWebhookCause::Post { url, source: error };
+        let what = format!("the token webhook gives no answer: {error}");
         self.problems.put(PROBLEM, what, "start it, or correct its kubeconfig");
-        Err(why)
+        Err(error)
     }
 
-    fn read(&self, answer: &[u8], version: &str, audiences: &[String]) -> Result<Answer, String> {
-        let bad = |why: &str| format!("the answer of the token webhook cannot be used: {why}");
-        let review: Value = serde_json::from_slice(answer).map_err(|e| bad(&e.to_string()))?;
+    fn read(
+        &self,
+        response: &[u8],
+        version: &str,
+        audiences: &[String],
+    ) -> Result<Answer, TokenWebhookCause> {
+        let review: Value =
+            serde_json::from_slice(response).map_err(|e| TokenWebhookCause::Response(e.into()))?;
         if str_at(&review, "kind") != "TokenReview" || str_at(&review, "apiVersion") != version {
-            return Err(bad(&format!("it is no TokenReview of {version}")));
+            let error = ReviewError::Kind { version: version.to_owned() };
+            return Err(TokenWebhookCause::Response(error));
         }
         let status = get(&review, "status");
         let mut shared = Vec::new();
@@ -170,8 +229,10 @@ impl TokenWebhook {
             }
         }
         if !bool_at(status, "authenticated") {
-            let why = str_at(status, "error");
-            return if why.is_empty() { Ok(None) } else { Err(why.to_owned()) };
+            return match str_at(status, "error") {
+                "" => Ok(None),
+                error => Err(TokenWebhookCause::Rejected(error.to_owned())),
+            };
         }
         let user = get(status, "user");
         let texts = |value: &Value| -> Vec<String> {
@@ -187,24 +248,19 @@ impl TokenWebhook {
         Ok(Some(TokenIdentity { user, audiences: shared }))
     }
 
-    async fn post(&self, body: Bytes) -> Result<Bytes, Failure> {
-        let posted = self.poster.post(body, "30s", ANSWER_BYTES_MAX).await;
-        let (parts, body) = posted.map_err(|why| {
-            if post::is_passing(&why) { Failure::Again(why) } else { Failure::Final(why) }
-        })?;
+    async fn post(&self, body: Bytes) -> Result<Bytes, PostError> {
+        let (parts, body) = self.poster.post(body, "30s", ANSWER_BYTES_MAX).await?;
         if parts.status.is_success() {
-            let why = || format!("the answer breaks off or has more than {ANSWER_BYTES_MAX} bytes");
-            return body.ok_or_else(|| Failure::Final(why()));
+            return body.ok_or(PostError::Body);
         }
-        let why = format!("the server responded with the status code {}", parts.status.as_u16());
-        let is_passing = matches!(
+        let is_transient = matches!(
             parts.status,
             StatusCode::TOO_MANY_REQUESTS
                 | StatusCode::INTERNAL_SERVER_ERROR
                 | StatusCode::GATEWAY_TIMEOUT
         );
-        let is_passing = is_passing || parts.headers.contains_key(RETRY_AFTER);
-        Err(if is_passing { Failure::Again(why) } else { Failure::Final(why) })
+        let is_transient = is_transient || parts.headers.contains_key(RETRY_AFTER);
+        Err(PostError::Status { code: parts.status.as_u16(), is_transient })
     }
 }
 
@@ -214,7 +270,7 @@ impl TokenAuthenticator for TokenWebhook {
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<TokenIdentity>, String> {
+    ) -> Result<Option<TokenIdentity>, TokenError> {
         let digest = self.digest(token, audiences);
         let begun = base::clock::now();
         if let Some(answer) = self.cached(&digest) {
@@ -222,23 +278,23 @@ impl TokenAuthenticator for TokenWebhook {
             return Ok(answer);
         }
         meters::fetching(1.0);
-        let asked = async {
-            let closed = |_| "the token webhook is closed".to_owned();
-            let _call = self.calls.acquire().await.map_err(closed)?;
+        let call = async {
+            let permit = self.calls.acquire().await;
+            let _permit = permit.map_err(|_| TokenWebhookCause::Closed)?;
             // A concurrent request may have resolved the same token meanwhile.
             if let Some(answer) = self.cached(&digest) {
                 return Ok(answer);
             }
-            let answer = self.ask(token, audiences).await?;
+            let answer = self.post_review(token, audiences).await?;
             self.cache_answer(digest, &answer);
             Ok(answer)
         };
-        let late = |_| "the token webhook gives no answer: context deadline exceeded".to_owned();
-        let answer = tokio::time::timeout(LOOKUP_MAX, asked).await.map_err(late);
+        let answer = tokio::time::timeout(LOOKUP_MAX, call).await;
+        let answer = answer.map_err(|_| TokenWebhookCause::Deadline);
         meters::fetching(-1.0);
         let answer = answer.and_then(|answer| answer);
         meters::token(false, answer.is_ok(), begun);
-        answer
+        Ok(answer.map_err(TokenWebhookError)?)
     }
 }
 
@@ -248,12 +304,14 @@ mod tests {
 
     fn webhook() -> TokenWebhook {
         let config = b"{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]}";
-        let place = Place::of(config, std::path::Path::new("/"), "the token webhook").unwrap();
-        let webhook = Webhook { place, version: "v1".into(), cache_ttl: Duration::from_secs(120) };
+        let folder = std::path::Path::new("/");
+        let endpoint = WebhookEndpoint::of(config, folder, "the token webhook").unwrap();
+        let webhook =
+            Webhook { endpoint, version: "v1".into(), cache_ttl: Duration::from_secs(120) };
         TokenWebhook::new(webhook, vec!["api".into()], &Tasks::new(base::Shutdown::new()))
     }
 
-    fn read(status: &Value, audiences: &[&str]) -> Result<Answer, String> {
+    fn read(status: &Value, audiences: &[&str]) -> Result<Answer, TokenWebhookCause> {
         let version = "authentication.k8s.io/v1";
         let review = json!({"kind": "TokenReview", "apiVersion": version, "status": status});
         let audiences: Vec<String> = audiences.iter().map(|a| (*a).to_owned()).collect();
@@ -261,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_as_upstream_reads_them() {
+    fn responses_give_identity_rejection_or_unknown_token() {
         let user = json!({"username": "jane", "uid": "1", "groups": ["a"], "extra": {"k": ["v"]}});
         let jane = |audiences: &[&str]| json!({"authenticated": true, "user": user, "audiences": audiences});
         let found = read(&jane(&[]), &[]).unwrap().unwrap();
@@ -272,19 +330,17 @@ mod tests {
         );
         // A response without audiences is valid for the API server's own.
         assert_eq!(read(&jane(&[]), &["api", "x"]).unwrap().unwrap().audiences, ["api"]);
-        assert_eq!(read(&jane(&[]), &["x"]), Ok(None));
+        assert!(read(&jane(&[]), &["x"]).unwrap().is_none());
         assert_eq!(read(&jane(&["x", "y"]), &["x", "api"]).unwrap().unwrap().audiences, ["x"]);
-        assert_eq!(read(&json!({"authenticated": false}), &[]), Ok(None));
-        assert_eq!(
-            read(&json!({"authenticated": false, "error": "who is that"}), &[]),
-            Err("who is that".into())
-        );
+        assert!(read(&json!({"authenticated": false}), &[]).unwrap().is_none());
+        let rejection = json!({"authenticated": false, "error": "unknown token"});
+        assert_eq!(read(&rejection, &[]).unwrap_err().to_string(), "unknown token");
         let other = br#"{"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1beta1"}"#;
         assert!(webhook().read(other, "authentication.k8s.io/v1", &[]).is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_hold_for_a_while_and_are_bounded() {
+    async fn the_cache_expires_and_is_bounded() {
         let webhook = webhook();
         let one = webhook.digest("t", &[]);
         assert_ne!(one, webhook.digest("t", &["api".into()]));

@@ -31,7 +31,7 @@ pub struct Verifier {
 /// connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    verdict: Result<Verified, String>,
+    verdict: Result<Verified, CertificateError>,
     /// The end of the validity period, Unix time in seconds.
     not_after: i64,
 }
@@ -41,6 +41,21 @@ enum Verified {
     User(User),
     /// A front proxy, whose `X-Remote-*` headers are trusted.
     Proxy,
+}
+
+/// A client certificate is rejected.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum CertificateError {
+    #[error("unreadable client certificate: {0}")]
+    Unreadable(x509_parser::nom::Err<x509_parser::error::X509Error>),
+    #[error("front proxy {common_name:?} is not among the allowed names")]
+    ProxyName { common_name: String },
+    #[error(transparent)]
+    Verification(rustls::Error),
+    #[error("client certificate without common name")]
+    NoCommonName,
+    #[error("client certificate has expired")]
+    Expired,
 }
 
 /// CA certificates that cannot be used for verification.
@@ -82,7 +97,7 @@ impl Verifier {
             parsed.as_ref().map_or(0, |(_, cert)| cert.validity().not_after.timestamp());
         let verdict = match parsed {
             Ok((_, cert)) => self.verify(end, rest, &cert),
-            Err(error) => Err(format!("unreadable client certificate: {error}")),
+            Err(error) => Err(CertificateError::Unreadable(error)),
         };
         Some(Peer { verdict, not_after })
     }
@@ -92,7 +107,7 @@ impl Verifier {
         end: &CertificateDer<'_>,
         rest: &[CertificateDer<'_>],
         cert: &X509Certificate<'_>,
-    ) -> Result<Verified, String> {
+    ) -> Result<Verified, CertificateError> {
         let now = UnixTime::now();
         let common_name = cert
             .subject()
@@ -109,10 +124,10 @@ impl Verifier {
                     {
                         Ok(Verified::Proxy)
                     } else {
-                        Err(format!("front proxy {common_name:?} is not among the allowed names"))
+                        Err(CertificateError::ProxyName { common_name: common_name.to_owned() })
                     }
                 }
-                _ => Err(error.to_string()),
+                _ => Err(CertificateError::Verification(error)),
             },
         }
     }
@@ -136,9 +151,9 @@ fn user(
     end: &CertificateDer<'_>,
     cert: &X509Certificate<'_>,
     common_name: &str,
-) -> Result<User, String> {
+) -> Result<User, CertificateError> {
     if common_name.is_empty() {
-        return Err("client certificate without common name".into());
+        return Err(CertificateError::NoCommonName);
     }
     let groups = cert
         .subject()
@@ -159,17 +174,17 @@ impl Peer {
     /// user in its headers.
     ///
     /// # Errors
-    /// The reason why the certificate is rejected; for the log.
-    pub(super) fn user(&self, headers: &HeaderMap) -> Result<Option<User>, String> {
+    /// If the certificate is rejected.
+    pub(super) fn user(&self, headers: &HeaderMap) -> Result<Option<User>, CertificateError> {
         let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX);
         crate::metrics::requests::EXPIRATION.observe(&[], (self.not_after - now) as f64);
         if self.not_after < i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX) {
-            return Err("client certificate has expired".into());
+            return Err(CertificateError::Expired);
         }
         match &self.verdict {
             Ok(Verified::User(user)) => Ok(Some(user.clone())),
             Ok(Verified::Proxy) => Ok(remote_user(headers)),
-            Err(why) => Err(why.clone()),
+            Err(error) => Err(error.clone()),
         }
     }
 }

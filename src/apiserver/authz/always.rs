@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::rule::Rule;
-use super::{Attributes, Authorizer, Decision, Known};
+use super::{Attributes, Authorizer, Decision, UserRules};
 use crate::request::user::User;
 
 /// `AlwaysAllow`.
@@ -15,12 +15,12 @@ impl Authorizer for AlwaysAllow {
         Decision::Allow(String::new())
     }
 
-    fn rules(&self, _: &User, _: &str) -> Known {
+    fn rules(&self, _: &User, _: &str) -> UserRules {
         let all = || vec!["*".to_owned()];
         let resources =
             Rule { verbs: all(), api_groups: all(), resources: all(), ..Rule::default() };
         let paths = Rule { verbs: all(), non_resource_urls: all(), ..Rule::default() };
-        Known { rules: vec![resources, paths], ..Known::default() }
+        UserRules { rules: vec![resources, paths], ..UserRules::default() }
     }
 }
 

@@ -6,7 +6,7 @@ use api::Status;
 use api::field::go_quote;
 use async_trait::async_trait;
 
-use super::{Attributes, Authorizer, Decision, Failure, Known};
+use super::{Attributes, Authorizer, Decision, Failure, UserRules};
 use crate::authz::metrics::{Counts, Tally};
 use crate::request::user::User;
 use crate::response::aggregate::aggregate;
@@ -80,8 +80,8 @@ impl Authorizer for Chain {
         Decision::Failed(Failure { denied: false, reason, error: aggregate(errors) })
     }
 
-    fn rules(&self, user: &User, namespace: &str) -> Known {
-        let mut all = Known::default();
+    fn rules(&self, user: &User, namespace: &str) -> UserRules {
+        let mut all = UserRules::default();
         for member in &self.members {
             let known = member.authorizer.rules(user, namespace);
             all.rules.extend(known.rules);

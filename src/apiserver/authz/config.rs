@@ -1,17 +1,67 @@
 //! The configured authorizers and their order: flags and the file of `authorization-config`, parsed
 //! and validated (`pkg/kubeapiserver/options/authorization.go`, `pkg/kubeapiserver/authorizer`).
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::webhook::kubeconfig::Place;
-
+use super::flags::FlagError;
+use super::load::LoadError;
 use super::{flags, load};
+use crate::webhook::kubeconfig::{KubeconfigError, WebhookEndpoint};
 
 /// The flag for the configuration file.
 pub(super) const FILE_FLAG: &str = "authorization-config";
 /// The name of the webhook that flags configure.
 const DEFAULT_WEBHOOK: &str = "default";
+
+/// The configuration of authorizers is invalid. The message names the flag, the file and the field,
+/// with the fix.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// Flags are invalid.
+    #[error(transparent)]
+    Flags(#[from] FlagError),
+    /// The configuration file cannot be read.
+    #[error("authorization-config: {0}")]
+    ReadFile(#[source] io::Error),
+    /// The configuration file is invalid.
+    #[error("authorization-config={}: {source}; correct the file and start again", .file.display())]
+    File {
+        /// The path.
+        file: PathBuf,
+        /// The cause.
+        source: FileError,
+    },
+    /// The kubeconfig of the webhook of the flags is invalid.
+    #[error("{0}; correct the file and start again")]
+    Webhook(#[source] EndpointError),
+}
+
+/// The configuration file, or a kubeconfig that it names, is invalid.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The configuration file.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The kubeconfig of a webhook.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+}
+
+/// The kubeconfig of a webhook is invalid. `field` names the kubeconfig: a flag, or a field of the
+/// configuration file.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct EndpointError(#[from] EndpointCause);
+
+#[derive(Debug, thiserror::Error)]
+enum EndpointCause {
+    #[error("{field}: {source}")]
+    Read { field: String, source: io::Error },
+    #[error("{field}={}: {source}", .file.display())]
+    Content { field: String, file: PathBuf, source: KubeconfigError },
+}
 
 /// The version of SubjectAccessReview for a webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,24 +146,29 @@ impl Configuration {
     /// Parses the kubeconfigs of the webhooks; `None` for other authorizers.
     ///
     /// # Errors
-    /// The field, the file and the error in it.
-    pub(super) fn places(&self) -> Result<Vec<Option<Place>>, String> {
-        let place = |(at, entry): (usize, &AuthorizerConfig)| match &entry.kind {
+    /// If a kubeconfig cannot be read or is invalid.
+    pub(super) fn endpoints(&self) -> Result<Vec<Option<WebhookEndpoint>>, EndpointError> {
+        let endpoint = |(at, entry): (usize, &AuthorizerConfig)| match &entry.kind {
             Kind::Webhook(hook) => {
                 let field = format!("authorizers[{at}].connectionInfo.kubeConfigFile");
-                place(&field, &hook.kubeconfig).map(Some)
+                read_endpoint(&field, &hook.kubeconfig).map(Some)
             }
             _ => Ok(None),
         };
-        self.0.iter().enumerate().map(place).collect()
+        self.0.iter().enumerate().map(endpoint).collect()
     }
 }
 
-fn place(field: &str, file: &Path) -> Result<Place, String> {
-    let text = base::fs::read(file).map_err(|e| format!("{field}: {e}"))?;
+fn read_endpoint(field: &str, file: &Path) -> Result<WebhookEndpoint, EndpointError> {
+    let text = base::fs::read(file)
+        .map_err(|source| EndpointCause::Read { field: field.to_owned(), source })?;
     let folder = file.parent().unwrap_or(Path::new("."));
-    let place = Place::of(&text, folder, "the authorization webhook");
-    place.map_err(|why| format!("{field}={}: {why}", file.display()))
+    let endpoint = WebhookEndpoint::of(&text, folder, "the authorization webhook");
+    Ok(endpoint.map_err(|source| EndpointCause::Content {
+        field: field.to_owned(),
+        file: file.to_owned(),
+        source,
+    })?)
 }
 
 /// The validated configuration from flags and files, before any authorizer is created.
@@ -121,7 +176,7 @@ fn place(field: &str, file: &Path) -> Result<Place, String> {
 pub struct Plan {
     pub(super) configuration: Configuration,
     /// The endpoints of webhooks, by index of the authorizer.
-    pub(super) places: Vec<Option<Place>>,
+    pub(super) endpoints: Vec<Option<WebhookEndpoint>>,
     /// The configuration file, which is reloaded when it changes, and its current content.
     pub(super) file: Option<(PathBuf, Vec<u8>)>,
     /// Whether the flags enable the mode AlwaysAllow.
@@ -137,8 +192,11 @@ impl Default for Plan {
 }
 
 impl Plan {
-    pub(super) fn of(configuration: Configuration, places: Vec<Option<Place>>) -> Self {
-        Self { configuration, places, file: None, allows_all: false }
+    pub(super) fn of(
+        configuration: Configuration,
+        endpoints: Vec<Option<WebhookEndpoint>>,
+    ) -> Self {
+        Self { configuration, endpoints, file: None, allows_all: false }
     }
 
     /// Whether this is an authorization flag.
@@ -151,7 +209,7 @@ impl Plan {
     ///
     /// # Errors
     /// The flag, file and field of the error, with the fix.
-    pub fn read(arguments: &[String]) -> Result<Self, String> {
+    pub fn read(arguments: &[String]) -> Result<Self, PlanError> {
         match flags::FlagValues::of(arguments)?.resolve()? {
             flags::SelectedConfiguration::Nothing => Ok(Self::default()),
             flags::SelectedConfiguration::File(file) => Self::from_file(file),
@@ -161,46 +219,45 @@ impl Plan {
         }
     }
 
-    fn from_file(file: PathBuf) -> Result<Self, String> {
-        let text = base::fs::read(&file).map_err(|e| format!("{FILE_FLAG}: {e}"))?;
-        let made = load::configuration(&text)
-            .and_then(|configuration| Ok((configuration.places()?, configuration)));
-        let (places, configuration) = made.map_err(|why| {
-            format!("{FILE_FLAG}={}: {why}; correct the file and start again", file.display())
-        })?;
-        Ok(Self { file: Some((file, text)), ..Self::of(configuration, places) })
+    fn from_file(file: PathBuf) -> Result<Self, PlanError> {
+        let text = base::fs::read(&file).map_err(PlanError::ReadFile)?;
+        let parse = || {
+            let configuration = load::configuration(&text)?;
+            Ok((configuration.endpoints()?, configuration))
+        };
+        let (endpoints, configuration) =
+            parse().map_err(|source| PlanError::File { file: file.clone(), source })?;
+        Ok(Self { file: Some((file, text)), ..Self::of(configuration, endpoints) })
     }
 
-    fn from_modes(modes: &[String], hook: Option<&Hook>) -> Result<Self, String> {
+    fn from_modes(modes: &[String], hook: Option<&Hook>) -> Result<Self, PlanError> {
         let mut entries = Vec::with_capacity(modes.len());
-        let mut places = Vec::with_capacity(modes.len());
+        let mut endpoints = Vec::with_capacity(modes.len());
         for mode in modes {
             let made = match (Kind::plain(mode), hook) {
                 (Some(kind), _) => (AuthorizerConfig::plain(kind), None),
                 (None, Some(hook)) => {
-                    let why = |why| format!("{why}; correct the file and start again");
-                    let place = place("authorization-webhook-config-file", &hook.kubeconfig)
-                        .map_err(why)?;
+                    let flag = "authorization-webhook-config-file";
+                    let endpoint = read_endpoint(flag, &hook.kubeconfig);
+                    let endpoint = endpoint.map_err(PlanError::Webhook)?;
                     let kind = Kind::Webhook(hook.clone());
-                    (AuthorizerConfig { name: DEFAULT_WEBHOOK.to_owned(), kind }, Some(place))
+                    (AuthorizerConfig { name: DEFAULT_WEBHOOK.to_owned(), kind }, Some(endpoint))
                 }
                 // The flags are validated already.
                 (None, None) => continue,
             };
             entries.push(made.0);
-            places.push(made.1);
+            endpoints.push(made.1);
         }
         let allows_all = entries.iter().any(|entry| entry.kind == Kind::AlwaysAllow);
-        Ok(Self { allows_all, ..Self::of(Configuration(entries), places) })
+        Ok(Self { allows_all, ..Self::of(Configuration(entries), endpoints) })
     }
 
     /// Whether anonymous requests can be accepted. Upstream rejects them together with the mode
-    /// AlwaysAllow of the flag, which would allow everything to everybody.
+    /// AlwaysAllow of the flag, which would allow everything to all clients.
     pub fn admits_anonymous(&self) -> bool {
         if self.allows_all {
-            tracing::warn!(
-                "requests without credentials are refused: authorization-mode has AlwaysAllow"
-            );
+            tracing::warn!("anonymous requests are rejected: authorization-mode has AlwaysAllow");
         }
         !self.allows_all
     }

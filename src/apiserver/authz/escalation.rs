@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::rbac::{Rbac, RoleRef};
+use super::rbac::{Rbac, RoleError, RoleRef};
 use super::rule::{Rule, compact, display, go_list, missing, nullable};
 use super::{Attributes, Authorizer, Decision};
 use crate::admission::{Operation, Plugin, Request};
@@ -85,7 +85,8 @@ impl Escalation {
         let object_name =
             object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
         let refuse = |why: &str| Status::forbidden(GROUP, resource, object_name, why);
-        self.confirm(request.user, request.namespace, &role.rules).map_err(|why| refuse(&why))?;
+        self.confirm(request.user, request.namespace, &role.rules)
+            .map_err(|error| refuse(&error.to_string()))?;
         let aggregates = |role: &Role| !role.aggregation_rule.cluster_role_selectors.is_empty();
         let aggregated = aggregates(&role)
             || request.old.map(parse).transpose()?.is_some_and(|old| aggregates(&old));
@@ -119,7 +120,7 @@ impl Escalation {
         let rules = self.rbac.rules_of(&role, request.namespace)?;
         let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
         self.confirm(request.user, request.namespace, &rules)
-            .map_err(|why| Status::forbidden(GROUP, resource, name, &why))
+            .map_err(|error| Status::forbidden(GROUP, resource, name, &error.to_string()))
     }
 
     async fn may(
@@ -142,26 +143,50 @@ impl Escalation {
         matches!(self.authorizer.authorize(user, &attributes).await, Decision::Allow(_))
     }
 
-    fn confirm(&self, user: &User, namespace: &str, rules: &[Rule]) -> Result<(), String> {
-        let (owned, errors) = self.rbac.rules_for(user, namespace);
+    /// Checks that the user has these permissions.
+    fn confirm(
+        &self,
+        user: &User,
+        namespace: &str,
+        rules: &[Rule],
+    ) -> Result<(), MissingPermissions> {
+        let (owned, resolution_errors) = self.rbac.rules_for(user, namespace);
         let lacking = missing(&owned, rules);
         if lacking.is_empty() {
             return Ok(());
         }
-        let mut texts: Vec<String> = compact(lacking).iter().map(display).collect();
-        texts.sort();
-        texts.dedup();
-        let mut why = format!(
-            "user {} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
-            go_quote(&user.name),
-            go_list(&user.groups),
-            texts.join("\n")
-        );
-        if !errors.is_empty() {
-            why = format!("{why}; resolution errors: [{}]", errors.join(", "));
-        }
-        Err(why)
+        let mut missing: Vec<String> = compact(lacking).iter().map(display).collect();
+        missing.sort();
+        missing.dedup();
+        let (user, groups) = (user.name.clone(), user.groups.clone());
+        Err(MissingPermissions { user, groups, missing, resolution_errors })
     }
+}
+
+/// A user grants permissions beyond the user's own. The message is upstream's.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "user {} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}{}",
+    go_quote(.user),
+    go_list(.groups),
+    .missing.join("\n"),
+    resolution_text(.resolution_errors)
+)]
+struct MissingPermissions {
+    user: String,
+    groups: Vec<String>,
+    /// The rules, in upstream's text form.
+    missing: Vec<String>,
+    /// The errors because of which the user may have more permissions than are known.
+    resolution_errors: Vec<RoleError>,
+}
+
+fn resolution_text(errors: &[RoleError]) -> String {
+    if errors.is_empty() {
+        return String::new();
+    }
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    format!("; resolution errors: [{}]", texts.join(", "))
 }
 
 #[async_trait]

@@ -8,7 +8,7 @@ use api::field::go_quote;
 
 use super::config::{FILE_FLAG, Hook, Kind, Version};
 use super::rule::go_list;
-use crate::response::aggregate::aggregate;
+use crate::response::aggregate::aggregate_errors;
 
 const MODE: &str = "authorization-mode";
 const POLICY_FILE: &str = "authorization-policy-file";
@@ -23,6 +23,85 @@ pub(super) const FLAGS: [&str; 7] =
 
 /// The timeout of one attempt for the webhook of the flags.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A flag has an invalid value or conflicts with another one. The messages are upstream's.
+#[derive(Debug, thiserror::Error)]
+pub enum FlagError {
+    /// The flag has no value.
+    #[error("{name}: needs a value, write {name}=VALUE")]
+    NoValue {
+        /// The name of the flag.
+        name: String,
+    },
+    /// It is not an authorization flag.
+    #[error("{name} is no flag of authorization")]
+    Unknown {
+        /// The name of the flag.
+        name: String,
+    },
+    /// The policy file of ABAC is not supported.
+    #[error("authorization-policy-file is not supported: {NO_ABAC}", NO_ABAC = NO_ABAC)]
+    PolicyFile,
+    /// The configuration file and flags for single settings exclude each other.
+    #[error(
+        "--authorization-config can not be specified when --authorization-mode or \
+         --authorization-webhook-* flags are defined"
+    )]
+    FileWithFlags,
+    /// The modes are invalid.
+    #[error("{}", aggregate_errors(.0))]
+    Modes(Vec<ModeError>),
+    /// The version of SubjectAccessReview is not supported.
+    #[error(
+        "unsupported webhook authorizer version {}, supported versions are \"v1\", \"v1beta1\"",
+        go_quote(.version)
+    )]
+    WebhookVersion {
+        /// The version.
+        version: String,
+    },
+    /// The value is not a duration.
+    #[error("{name}={value}: {reason}")]
+    Duration {
+        /// The name of the flag.
+        name: String,
+        /// Its value.
+        value: String,
+        /// Go's message.
+        reason: String,
+    },
+    /// The duration is negative.
+    #[error("{name}={value}: must not be negative")]
+    NegativeDuration {
+        /// The name of the flag.
+        name: String,
+        /// Its value.
+        value: String,
+    },
+}
+
+/// An invalid value of `authorization-mode`, or a conflict with the webhook's configuration file.
+#[derive(Debug, thiserror::Error)]
+pub enum ModeError {
+    /// The flag names no mode.
+    #[error("at least one authorization-mode must be passed")]
+    Missing,
+    /// ABAC is not supported.
+    #[error("authorization-mode ABAC is not supported: {NO_ABAC}", NO_ABAC = NO_ABAC)]
+    Abac,
+    /// There is no such mode.
+    #[error("authorization-mode {} is not a valid mode", go_quote(.0))]
+    Unknown(String),
+    /// The mode Webhook needs a configuration file.
+    #[error("authorization-mode Webhook's authorization config file not passed")]
+    NoWebhookFile,
+    /// The configuration file needs the mode Webhook.
+    #[error("cannot specify --authorization-webhook-config-file without mode Webhook")]
+    NoWebhookMode,
+    /// A mode occurs twice in these modes.
+    #[error("authorization-mode {} has mode specified more than once", go_list(.0))]
+    Repeated(Vec<String>),
+}
 
 /// Flags as given; the last value of a flag counts, modes are concatenated.
 pub(super) struct FlagValues<'a>(Vec<(&'a str, &'a str)>);
@@ -43,14 +122,13 @@ impl<'a> FlagValues<'a> {
     ///
     /// # Errors
     /// The argument that has no value or is not an authorization flag.
-    pub(super) fn of(arguments: &'a [String]) -> Result<Self, String> {
+    pub(super) fn of(arguments: &'a [String]) -> Result<Self, FlagError> {
         let one = |argument: &'a String| {
             let (name, value) = crate::flags::parts(argument);
-            let value =
-                value.ok_or_else(|| format!("{name}: needs a value, write {name}=VALUE"))?;
+            let value = value.ok_or_else(|| FlagError::NoValue { name: name.to_owned() })?;
             match FLAGS.iter().find(|known| **known == name) {
                 Some(name) => Ok((*name, value)),
-                None => Err(format!("{name} is no flag of authorization")),
+                None => Err(FlagError::Unknown { name: name.to_owned() }),
             }
         };
         arguments.iter().map(one).collect::<Result<_, _>>().map(Self)
@@ -67,18 +145,16 @@ impl<'a> FlagValues<'a> {
     /// Validates all flags together.
     ///
     /// # Errors
-    /// Upstream's messages.
-    pub(super) fn resolve(&self) -> Result<SelectedConfiguration, String> {
+    /// If a value is invalid or flags conflict.
+    pub(super) fn resolve(&self) -> Result<SelectedConfiguration, FlagError> {
         if self.is_given(POLICY_FILE) {
-            return Err(format!("{POLICY_FILE} is not supported: {NO_ABAC}"));
+            return Err(FlagError::PolicyFile);
         }
         let file = self.text(FILE_FLAG);
         if !file.is_empty() {
             let legacy = [MODE, WEBHOOK_FILE, WEBHOOK_VERSION, AUTHORIZED_TTL, UNAUTHORIZED_TTL];
             if legacy.iter().any(|name| self.is_given(name)) {
-                return Err(format!(
-                    "--{FILE_FLAG} can not be specified when --{MODE} or --authorization-webhook-* flags are defined"
-                ));
+                return Err(FlagError::FileWithFlags);
             }
             return Ok(SelectedConfiguration::File(PathBuf::from(file)));
         }
@@ -92,47 +168,48 @@ impl<'a> FlagValues<'a> {
         if !self.is_given(MODE) && hook.kubeconfig.as_os_str().is_empty() {
             return Ok(SelectedConfiguration::Nothing);
         }
+        let errors = self.check_modes(&modes, &hook);
+        if !errors.is_empty() {
+            return Err(FlagError::Modes(errors));
+        }
+        let hook = modes.iter().any(|mode| mode == "Webhook").then_some(hook);
+        Ok(SelectedConfiguration::Modes(modes, hook))
+    }
+
+    fn check_modes(&self, modes: &[String], hook: &Hook) -> Vec<ModeError> {
         let mut errors = Vec::new();
         if modes.is_empty() && self.is_given(MODE) {
-            errors.push(format!("at least one {MODE} must be passed"));
+            errors.push(ModeError::Missing);
         }
-        let hooked = modes.iter().any(|mode| mode == "Webhook");
-        let no_file = hook.kubeconfig.as_os_str().is_empty();
-        for mode in &modes {
+        let has_webhook = modes.iter().any(|mode| mode == "Webhook");
+        let has_file = !hook.kubeconfig.as_os_str().is_empty();
+        for mode in modes {
             if mode == "ABAC" {
-                errors.push(format!("{MODE} ABAC is not supported: {NO_ABAC}"));
+                errors.push(ModeError::Abac);
             } else if !Kind::NAMES.contains(&mode.as_str()) {
-                errors.push(format!("{MODE} {} is not a valid mode", go_quote(mode)));
+                errors.push(ModeError::Unknown(mode.clone()));
             }
-            if mode == "Webhook" && no_file {
-                errors.push(format!("{MODE} Webhook's authorization config file not passed"));
+            if mode == "Webhook" && !has_file {
+                errors.push(ModeError::NoWebhookFile);
             }
         }
-        if !no_file && !hooked {
-            errors.push(format!("cannot specify --{WEBHOOK_FILE} without mode Webhook"));
+        if has_file && !has_webhook {
+            errors.push(ModeError::NoWebhookMode);
         }
-        let mut sorted = modes.clone();
+        let mut sorted = modes.to_vec();
         sorted.sort();
         sorted.dedup();
         if sorted.len() != modes.len() {
-            errors.push(format!("{MODE} {} has mode specified more than once", go_list(&modes)));
+            errors.push(ModeError::Repeated(modes.to_vec()));
         }
-        if errors.is_empty() {
-            return Ok(SelectedConfiguration::Modes(modes, hooked.then_some(hook)));
-        }
-        Err(aggregate(errors))
+        errors
     }
 
-    fn hook(&self) -> Result<Hook, String> {
+    fn hook(&self) -> Result<Hook, FlagError> {
         let version = match self.text(WEBHOOK_VERSION) {
             "v1" => Version::V1,
             "" | "v1beta1" => Version::V1beta1,
-            other => {
-                return Err(format!(
-                    "unsupported webhook authorizer version {}, supported versions are \"v1\", \"v1beta1\"",
-                    go_quote(other)
-                ));
-            }
+            other => return Err(FlagError::WebhookVersion { version: other.to_owned() }),
         };
         Ok(Hook {
             authorized_ttl: self.duration(AUTHORIZED_TTL, Duration::from_secs(5 * 60))?,
@@ -145,15 +222,20 @@ impl<'a> FlagValues<'a> {
         })
     }
 
-    fn duration(&self, name: &str, default: Duration) -> Result<Duration, String> {
+    fn duration(&self, name: &str, default: Duration) -> Result<Duration, FlagError> {
         let text = self.text(name);
         if text.is_empty() {
             return Ok(default);
         }
-        let nanos = api::codec::time::parse_duration(text);
-        let nanos = nanos.map_err(|why| format!("{name}={text}: {why}"))?;
-        let nanos = u64::try_from(nanos);
-        nanos.map(Duration::from_nanos).map_err(|_| format!("{name}={text}: must not be negative"))
+        let nanos = api::codec::time::parse_duration(text).map_err(|e| FlagError::Duration {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            reason: e.to_string(),
+        })?;
+        u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| FlagError::NegativeDuration {
+            name: name.to_owned(),
+            value: text.to_owned(),
+        })
     }
 }
 
@@ -165,13 +247,13 @@ pub(super) const NO_ABAC: &str =
 mod tests {
     use super::*;
 
-    fn resolve(arguments: &[&str]) -> Result<SelectedConfiguration, String> {
+    fn resolve(arguments: &[&str]) -> Result<SelectedConfiguration, FlagError> {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
         FlagValues::of(&arguments)?.resolve()
     }
 
     #[test]
-    fn defaults_are_upstreams() {
+    fn webhook_flags_default_to_upstreams_values() {
         assert_eq!(resolve(&[]).unwrap(), SelectedConfiguration::Nothing);
         let flags = ["--authorization-mode=Node,Webhook", "authorization-webhook-config-file=/h"];
         let SelectedConfiguration::Modes(modes, Some(hook)) = resolve(&flags).unwrap() else {
@@ -184,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_add_up_in_their_order() {
+    fn modes_of_several_flags_are_concatenated() {
         let modes = |flags: &[&str]| match resolve(flags) {
             Ok(SelectedConfiguration::Modes(modes, None)) => modes.join(" "),
             other => panic!("{other:?}"),
@@ -196,7 +278,7 @@ mod tests {
 
     /// Messages of upstream's `Validate`.
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_and_conflicting_flags_are_rejected() {
         for (flags, want) in [
             (&["authorization-mode="][..], "at least one authorization-mode must be passed"),
             (&["authorization-mode=rbac"], r#"authorization-mode "rbac" is not a valid mode"#),
@@ -249,7 +331,7 @@ mod tests {
                 "authorization-mode: needs a value, write authorization-mode=VALUE",
             ),
         ] {
-            assert_eq!(resolve(flags).unwrap_err(), want, "{flags:?}");
+            assert_eq!(resolve(flags).unwrap_err().to_string(), want, "{flags:?}");
         }
     }
 }

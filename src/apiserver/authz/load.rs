@@ -6,6 +6,7 @@ use std::path::{Path as File, PathBuf};
 use std::time::Duration;
 
 use api::codec::time::{duration_text, parse_duration};
+use api::codec::{DecodeError, yaml};
 use api::field::{Error, Path, go_quote};
 use api::validation::names::name_is_subdomain;
 use serde_json::{Map, Value};
@@ -13,32 +14,109 @@ use serde_json::{Map, Value};
 use super::config::{AuthorizerConfig, Configuration, Hook, Kind, Version};
 use super::flags::NO_ABAC;
 use super::webhook::conditions::{CONDITIONS_MAX, condition};
-use crate::response::aggregate::aggregate;
-use crate::strict_config::Reader;
+use crate::response::aggregate::aggregate_errors;
+use crate::strict_config::{ConfigError, Reader};
 
 const GROUP: &str = "apiserver.config.k8s.io";
 const KIND: &str = "AuthorizationConfiguration";
 const TIMEOUT_MAX: i64 = 30_000_000_000;
 
+/// The content of the file is invalid.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It cannot be decoded.
+    #[error("failed to load AuthorizationConfiguration from file: {0}")]
+    Decode(#[from] ContentError),
+    /// Fields have invalid values.
+    #[error("{}", aggregate_errors(.0))]
+    Invalid(Vec<Error>),
+    /// Authorizers have other names than those that upstream reserves for their types.
+    #[error("{}", aggregate_errors(.0))]
+    Names(Vec<NameError>),
+}
+
+/// The content of the file cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum ContentError {
+    /// It is neither YAML nor JSON.
+    #[error(transparent)]
+    Syntax(#[from] DecodeError),
+    /// It is not an object.
+    #[error("is no object with apiVersion, kind and authorizers")]
+    NotObject,
+    /// A key occurs twice.
+    #[error("strict decoding error: {0}")]
+    DuplicateKey(String),
+    /// It has no `kind`.
+    #[error("kind: Required value: must be {KIND}", KIND = KIND)]
+    NoKind,
+    /// The version is not supported.
+    #[error(
+        "apiVersion: Unsupported value: {}: must be {GROUP}/v1, v1beta1 or v1alpha1",
+        go_quote(.0), GROUP = GROUP
+    )]
+    Version(String),
+    /// It is of another kind.
+    #[error("no kind {} is registered for version {}: must be {KIND}",
+        go_quote(.kind), go_quote(.version), KIND = KIND)]
+    Kind {
+        /// The `kind`.
+        kind: String,
+        /// The `apiVersion`.
+        version: String,
+    },
+    /// Fields have the wrong type or are unknown.
+    #[error(transparent)]
+    Fields(#[from] ConfigError),
+}
+
+/// An authorizer has another name than the one that upstream reserves for its type.
+#[derive(Debug, thiserror::Error)]
+#[error("expected name {expected} for authorizer {kind} instead of {name}")]
+pub struct NameError {
+    kind: &'static str,
+    expected: String,
+    name: String,
+}
+
+/// A kubeconfig cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum KubeconfigFileError {
+    #[error("must be an absolute path")]
+    Relative,
+    #[error("must be a regular file")]
+    NotRegular,
+    #[error("error loading file: stat {file}: {}", stat_text(.source))]
+    Stat { file: String, source: std::io::Error },
+}
+
+/// Go's message for a failed `stat`.
+fn stat_text(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
 /// Parses a configuration from YAML or JSON; checks that the kubeconfigs exist.
 ///
 /// # Errors
 /// The field and its error.
-pub(super) fn configuration(text: &[u8]) -> Result<Configuration, String> {
-    let load = |why| format!("failed to load {KIND} from file: {why}");
+pub(super) fn configuration(text: &[u8]) -> Result<Configuration, LoadError> {
     let empty = Map::new();
-    let (value, doubled) = crate::serialization::any_yaml_doubled(text).map_err(load)?;
+    let (value, duplicate) = yaml::parse_doubled(text).map_err(ContentError::from)?;
     let map = match &value {
         // As in upstream, an empty file is an empty configuration.
         Value::Null => &empty,
         Value::Object(map) => map,
-        _ => return Err(load("is no object with apiVersion, kind and authorizers".to_owned())),
+        _ => return Err(ContentError::NotObject.into()),
     };
-    if let Some(doubled) = doubled {
-        return Err(load(format!("strict decoding error: {doubled}")));
+    if let Some(duplicate) = duplicate {
+        return Err(ContentError::DuplicateKey(duplicate).into());
     }
     if !map.is_empty() {
-        versioned(map).map_err(load)?;
+        check_version(map)?;
     }
     let mut reader = Reader::default();
     reader.known(map, "", &["apiVersion", "kind", "authorizers"]);
@@ -46,49 +124,40 @@ pub(super) fn configuration(text: &[u8]) -> Result<Configuration, String> {
     let found: Vec<DecodedAuthorizer> =
         found.iter().map(|(path, map)| reader.authorizer(map, path)).collect();
     let mut errors = std::mem::take(&mut reader.errors);
-    reader.finish().map_err(load)?;
+    reader.finish().map_err(ContentError::from)?;
     let entries = validated(&found, &mut errors);
-    let mut all: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    if all.is_empty() {
-        all.extend(named(&entries));
+    if !errors.is_empty() {
+        return Err(LoadError::Invalid(errors));
     }
-    if all.is_empty() { Ok(Configuration(entries)) } else { Err(aggregate(all)) }
+    let misnamed = misnamed(&entries);
+    if misnamed.is_empty() { Ok(Configuration(entries)) } else { Err(LoadError::Names(misnamed)) }
 }
 
-fn versioned(map: &Map<String, Value>) -> Result<(), String> {
+fn check_version(map: &Map<String, Value>) -> Result<(), ContentError> {
     let text = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
     let (version, kind) = (text("apiVersion"), text("kind"));
     if kind.is_empty() {
-        return Err(format!("kind: Required value: must be {KIND}"));
+        return Err(ContentError::NoKind);
     }
     let known = version
         .strip_prefix(GROUP)
         .is_some_and(|rest| matches!(rest, "/v1" | "/v1beta1" | "/v1alpha1"));
     if version.is_empty() || !known {
-        return Err(format!(
-            "apiVersion: Unsupported value: {}: must be {GROUP}/v1, v1beta1 or v1alpha1",
-            go_quote(version)
-        ));
+        return Err(ContentError::Version(version.to_owned()));
     }
     if kind != KIND {
-        let kind = go_quote(kind);
-        return Err(format!(
-            "no kind {kind} is registered for version {}: must be {KIND}",
-            go_quote(version)
-        ));
+        return Err(ContentError::Kind { kind: kind.to_owned(), version: version.to_owned() });
     }
     Ok(())
 }
 
-/// The names of authorizers that need none in the file: all but webhooks.
-fn named(entries: &[AuthorizerConfig]) -> Vec<String> {
-    let others = entries.iter().filter(|entry| !matches!(entry.kind, Kind::Webhook(_)));
-    let wrong = others.filter_map(|entry| {
+/// The authorizers with other names than upstream's; only webhooks have names to choose.
+fn misnamed(entries: &[AuthorizerConfig]) -> Vec<NameError> {
+    let named = entries.iter().filter(|entry| !matches!(entry.kind, Kind::Webhook(_)));
+    let wrong = named.filter_map(|entry| {
         let kind = entry.kind.name();
-        let want = kind.to_lowercase();
-        (want != entry.name).then(|| {
-            format!("expected name {want} for authorizer {kind} instead of {}", entry.name)
-        })
+        let expected = kind.to_lowercase();
+        (expected != entry.name).then(|| NameError { kind, expected, name: entry.name.clone() })
     });
     wrong.collect()
 }
@@ -150,9 +219,9 @@ impl Reader {
         ];
         self.known(map, &path.to_string(), &known);
         let empty = Map::new();
-        let place = path.child("connectionInfo");
+        let connection_path = path.child("connectionInfo");
         let connection = self.object(map, "connectionInfo", path).map_or(&empty, |(_, map)| map);
-        self.known(connection, &place.to_string(), &["type", "kubeConfigFile"]);
+        self.known(connection, &connection_path.to_string(), &["type", "kubeConfigFile"]);
         let conditions = self.objects(map, "matchConditions", path);
         let conditions = conditions.iter().map(|(at, condition)| {
             self.known(condition, &at.to_string(), &["expression"]);
@@ -176,8 +245,9 @@ impl Reader {
             version: self.text(map, "subjectAccessReviewVersion", path),
             conditions_version: self.text(map, "matchConditionSubjectAccessReviewVersion", path),
             failure_policy: self.text(map, "failurePolicy", path),
-            connection: self.text(connection, "type", &place),
-            kubeconfig: kubeconfig.then(|| self.text(connection, "kubeConfigFile", &place)),
+            connection: self.text(connection, "type", &connection_path),
+            kubeconfig: kubeconfig
+                .then(|| self.text(connection, "kubeConfigFile", &connection_path)),
             conditions,
         }
     }
@@ -304,7 +374,7 @@ impl DecodedWebhook {
             ("KubeConfigFile", None | Some("")) => errors.push(Error::required(&field, "")),
             ("KubeConfigFile", Some(file)) => {
                 if let Err(why) = check_readable(file) {
-                    errors.push(Error::invalid(&field, file, why));
+                    errors.push(Error::invalid(&field, file, why.to_string()));
                 }
             }
             (other, _) => {
@@ -316,21 +386,14 @@ impl DecodedWebhook {
 }
 
 /// Checks that a kubeconfig can be read.
-fn check_readable(file: &str) -> Result<(), String> {
+fn check_readable(file: &str) -> Result<(), KubeconfigFileError> {
     if !File::new(file).is_absolute() {
-        return Err("must be an absolute path".to_owned());
+        return Err(KubeconfigFileError::Relative);
     }
     match std::fs::metadata(file) {
         Ok(found) if found.is_file() => Ok(()),
-        Ok(_) => Err("must be a regular file".to_owned()),
-        Err(error) => {
-            let why = match error.kind() {
-                std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
-                std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-                _ => error.to_string(),
-            };
-            Err(format!("error loading file: stat {file}: {why}"))
-        }
+        Ok(_) => Err(KubeconfigFileError::NotRegular),
+        Err(source) => Err(KubeconfigFileError::Stat { file: file.to_owned(), source }),
     }
 }
 

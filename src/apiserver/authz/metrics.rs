@@ -149,7 +149,7 @@ impl Counts {
     }
 
     /// Records that this content of the file is active.
-    pub(super) fn holds(&self, text: &[u8]) {
+    pub(super) fn record_active(&self, text: &[u8]) {
         *self.holds.lock() = crate::server_identity::hash_of(text);
     }
 

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::rule::Rule;
-use super::{Attributes, Authorizer, Decision, Failure, Known};
+use super::{Attributes, Authorizer, Decision, Failure, UserRules};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 use crate::request::user::User;
@@ -217,12 +217,12 @@ impl Authorizer for Node {
         }
     }
 
-    fn rules(&self, user: &User, _: &str) -> Known {
+    fn rules(&self, user: &User, _: &str) -> UserRules {
         if identity(user).is_none() {
-            return Known::default();
+            return UserRules::default();
         }
         let error = "node authorizer does not support user rule resolution";
-        Known { incomplete: true, errors: vec![error.to_owned()], ..Known::default() }
+        UserRules { incomplete: true, errors: vec![error.to_owned()], ..UserRules::default() }
     }
 }
 

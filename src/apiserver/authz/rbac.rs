@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use serde::Deserialize;
 
 use super::rule::{Rule, nullable};
-use super::{Attributes, Authorizer, Decision, Known};
+use super::{Attributes, Authorizer, Decision, UserRules};
 use crate::request::user::User;
 
 /// `rbac/v1 Subject`.
@@ -59,14 +59,33 @@ struct Binding {
     subjects: Vec<Subject>,
 }
 
-/// A binding and the index of its subject that this entry is for.
-type Entry = (Arc<Binding>, usize);
+/// A binding and the index of one of its subjects.
+type BoundSubject = (Arc<Binding>, usize);
+
+/// A role cannot be resolved; its binding grants nothing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum RoleError {
+    /// The kind is neither Role nor ClusterRole.
+    #[error("unsupported role reference kind: {kind:?}")]
+    Kind {
+        /// The kind.
+        kind: String,
+    },
+    /// The role does not exist.
+    #[error("{resource}.rbac.authorization.k8s.io \"{name}\" not found")]
+    NotFound {
+        /// `role` or `clusterrole`.
+        resource: &'static str,
+        /// The name of the role.
+        name: String,
+    },
+}
 
 /// The bindings of one namespace (or of the cluster) by subject name.
 #[derive(Default)]
 struct Index {
-    users: HashMap<Box<str>, Vec<Entry>>,
-    groups: HashMap<Box<str>, Vec<Entry>>,
+    users: HashMap<Box<str>, Vec<BoundSubject>>,
+    groups: HashMap<Box<str>, Vec<BoundSubject>>,
 }
 
 #[derive(Default)]
@@ -168,7 +187,7 @@ impl Rbac {
 
     /// All rules of the user in this namespace (including cluster-wide ones), and the errors of
     /// role resolution.
-    pub fn rules_for(&self, user: &User, namespace: &str) -> (Vec<Rule>, Vec<String>) {
+    pub fn rules_for(&self, user: &User, namespace: &str) -> (Vec<Rule>, Vec<RoleError>) {
         let (mut rules, mut errors) = (Vec::new(), Vec::new());
         self.state.read().visit(user, namespace, |found| {
             match found {
@@ -189,9 +208,8 @@ impl Rbac {
             "Role" => ("roles", namespace),
             "ClusterRole" => ("clusterroles", ""),
             other => {
-                return Err(Status::internal(&format!(
-                    "unsupported role reference kind: {other:?}"
-                )));
+                let error = RoleError::Kind { kind: other.to_owned() };
+                return Err(Status::internal(&error.to_string()));
             }
         };
         let state = self.state.read();
@@ -219,21 +237,23 @@ impl Authorizer for Rbac {
         match allowed {
             Some(by) => Decision::Allow(format!("RBAC: allowed by {by}")),
             None if errors.is_empty() => Decision::NoOpinion(String::new()),
-            None => Decision::NoOpinion(format!("RBAC: {}", aggregate(&mut errors))),
+            None => Decision::NoOpinion(format!("RBAC: {}", aggregate(&errors))),
         }
     }
 
-    fn rules(&self, user: &User, namespace: &str) -> Known {
+    fn rules(&self, user: &User, namespace: &str) -> UserRules {
         let (rules, errors) = self.rules_for(user, namespace);
-        Known { rules, errors, incomplete: false }
+        let errors = errors.iter().map(ToString::to_string).collect();
+        UserRules { rules, errors, incomplete: false }
     }
 }
 
 /// Upstream's aggregate of errors: one alone, several in brackets without duplicates.
-fn aggregate(errors: &mut Vec<String>) -> String {
-    errors.sort();
-    errors.dedup();
-    match errors.as_slice() {
+fn aggregate(errors: &[RoleError]) -> String {
+    let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    texts.sort();
+    texts.dedup();
+    match texts.as_slice() {
         [one] => one.clone(),
         many => format!("[{}]", many.join(", ")),
     }
@@ -293,7 +313,7 @@ impl State {
     fn unbind(&mut self, key: &ObjectKey) {
         let Some(old) = self.bindings.remove(key) else { return };
         let Some(index) = self.index.get_mut(&*key.namespace) else { return };
-        let drop = |map: &mut HashMap<Box<str>, Vec<Entry>>| {
+        let drop = |map: &mut HashMap<Box<str>, Vec<BoundSubject>>| {
             map.retain(|_, entries| {
                 entries.retain(|(binding, _)| !Arc::ptr_eq(binding, &old));
                 !entries.is_empty()
@@ -312,7 +332,7 @@ impl State {
         &'s self,
         user: &User,
         namespace: &str,
-        mut visitor: impl FnMut(Result<(&'s Entry, &'s Rule), String>) -> bool,
+        mut visitor: impl FnMut(Result<(&'s BoundSubject, &'s Rule), RoleError>) -> bool,
     ) {
         let scopes = if namespace.is_empty() { &[""][..] } else { &["", namespace][..] };
         let mut seen: Vec<*const Binding> = Vec::new();
@@ -334,22 +354,19 @@ impl State {
 
     fn visit_role<'s>(
         &'s self,
-        entry: &'s Entry,
+        entry: &'s BoundSubject,
         scope: &str,
-        visitor: &mut impl FnMut(Result<(&'s Entry, &'s Rule), String>) -> bool,
+        visitor: &mut impl FnMut(Result<(&'s BoundSubject, &'s Rule), RoleError>) -> bool,
     ) -> bool {
         let role = &entry.0.role;
         let (namespace, resource) = match role.kind.as_str() {
             "Role" => (scope, "role"),
             "ClusterRole" => ("", "clusterrole"),
-            other => return visitor(Err(format!("unsupported role reference kind: {other:?}"))),
+            other => return visitor(Err(RoleError::Kind { kind: other.to_owned() })),
         };
         match self.roles.get(&ObjectKey::new(namespace, &role.name)) {
             Some(rules) => rules.iter().all(|rule| visitor(Ok((entry, rule)))),
-            None => visitor(Err(format!(
-                "{resource}.rbac.authorization.k8s.io \"{}\" not found",
-                role.name
-            ))),
+            None => visitor(Err(RoleError::NotFound { resource, name: role.name.clone() })),
         }
     }
 }

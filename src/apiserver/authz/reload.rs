@@ -10,14 +10,44 @@ use base::Tasks;
 use parking_lot::Mutex;
 
 use super::chain::{Chain, Member};
-use super::config::{Configuration, FILE_FLAG, Kind, Plan};
-use super::webhook::Webhook;
-use super::{Attributes, Authorizer, Decision, Known, load};
+use super::config::{Configuration, FILE_FLAG, FileError, Kind, Plan};
+use super::webhook::{Webhook, WebhookCheckError};
+use super::{Attributes, Authorizer, Decision, UserRules, load};
 use crate::authz::always::{AlwaysAllow, AlwaysDeny};
 use crate::authz::metrics::Counts;
 use crate::file_watcher::FileWatcher;
 use crate::request::user::User;
-use crate::webhook::kubeconfig::Place;
+use crate::webhook::kubeconfig::WebhookEndpoint;
+
+/// The CA certificates of a webhook are unusable.
+#[derive(Debug, thiserror::Error)]
+#[error("authorization webhook: {0}; correct the file and start again")]
+pub struct CheckError(#[source] WebhookCheckError);
+
+/// A changed file does not satisfy the restrictions on reloads. The messages are those of upstream's
+/// `reload.go`.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum RestrictionError {
+    #[error("missing required types: [{}]", .0.join(" "))]
+    MissingTypes(Vec<&'static str>),
+    #[error("authorizer type {0} is not allowed if it was not enabled at initial server startup")]
+    NotEnabledAtStart(&'static str),
+}
+
+/// A changed file does not take effect.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    #[error(transparent)]
+    Panicked(#[from] tokio::task::JoinError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Restricted(#[from] RestrictionError),
+    #[error(transparent)]
+    Webhook(#[from] WebhookCheckError),
+}
 
 /// The dependencies of authorizers, which persist over reloads.
 struct AuthorizerFactory {
@@ -34,7 +64,7 @@ struct BuiltChain {
 }
 
 impl BuiltChain {
-    async fn check(&self) -> Result<(), String> {
+    async fn check(&self) -> Result<(), WebhookCheckError> {
         for webhook in &self.webhooks {
             webhook.check().await?;
         }
@@ -43,7 +73,11 @@ impl BuiltChain {
 }
 
 impl AuthorizerFactory {
-    fn make(&self, configuration: &Configuration, places: &[Option<Place>]) -> BuiltChain {
+    fn build(
+        &self,
+        configuration: &Configuration,
+        endpoints: &[Option<WebhookEndpoint>],
+    ) -> BuiltChain {
         let mut webhooks = Vec::new();
         let mut members = Vec::with_capacity(configuration.0.len());
         for (at, entry) in configuration.0.iter().enumerate() {
@@ -54,11 +88,13 @@ impl AuthorizerFactory {
                 Kind::Rbac => Arc::clone(&self.rbac),
                 Kind::Webhook(hook) => {
                     // Every webhook was parsed together with its endpoint.
-                    let Some(place) = places.get(at).and_then(Option::clone) else { continue };
-                    let made = Webhook::new(&entry.name, hook, place, &self.counts, &self.tasks);
-                    let made = Arc::new(made);
-                    webhooks.push(Arc::clone(&made));
-                    made
+                    let endpoint = endpoints.get(at).and_then(Option::clone);
+                    let Some(endpoint) = endpoint else { continue };
+                    let (counts, tasks) = (&self.counts, &self.tasks);
+                    let webhook = Webhook::new(&entry.name, hook, endpoint, counts, tasks);
+                    let webhook = Arc::new(webhook);
+                    webhooks.push(Arc::clone(&webhook));
+                    webhook
                 }
             };
             let tally = self.counts.tally(entry.kind.name(), &entry.name);
@@ -83,15 +119,16 @@ impl Authorization {
         rbac: Arc<dyn Authorizer>,
         tasks: &Tasks,
     ) -> Self {
-        let making = AuthorizerFactory { node, rbac, counts: Arc::default(), tasks: tasks.clone() };
-        let BuiltChain { chain, webhooks } = making.make(&plan.configuration, &plan.places);
+        let factory =
+            AuthorizerFactory { node, rbac, counts: Arc::default(), tasks: tasks.clone() };
+        let BuiltChain { chain, webhooks } = factory.build(&plan.configuration, &plan.endpoints);
         let Some((file, text)) = plan.file else {
             return Self { authorizer: Arc::new(chain), webhooks, reloaded: None };
         };
-        making.counts.holds(&text);
+        factory.counts.record_active(&text);
         let reloaded = Arc::new(ReloadableAuthorizer {
             current: ArcSwap::from_pointee(chain),
-            making,
+            factory,
             file,
             required: kinds(&plan.configuration),
             last: Mutex::new(Arc::new((text, plan.configuration))),
@@ -111,12 +148,10 @@ impl Authorization {
     /// Checks the TLS configuration of webhooks.
     ///
     /// # Errors
-    /// The kubeconfig and why its certificates are unusable.
-    pub async fn check(&self) -> Result<(), String> {
+    /// If the CA certificates of a kubeconfig are unusable.
+    pub async fn check(&self) -> Result<(), CheckError> {
         for webhook in &self.webhooks {
-            let why =
-                |why| format!("authorization webhook: {why}; correct the file and start again");
-            webhook.check().await.map_err(why)?;
+            webhook.check().await.map_err(CheckError)?;
         }
         Ok(())
     }
@@ -146,18 +181,20 @@ fn kinds(configuration: &Configuration) -> Vec<&'static str> {
 /// Checks a changed configuration against the restrictions on reloads.
 ///
 /// # Errors
-/// Upstream's messages.
-fn allowed(configuration: &Configuration, required: &[&'static str]) -> Result<(), String> {
+/// If a type is missing, or was not enabled at the start.
+fn check_restrictions(
+    configuration: &Configuration,
+    required: &[&'static str],
+) -> Result<(), RestrictionError> {
     let now = kinds(configuration);
-    let missing: Vec<&str> = required.iter().filter(|kind| !now.contains(kind)).copied().collect();
+    let missing: Vec<&'static str> =
+        required.iter().filter(|kind| !now.contains(kind)).copied().collect();
     if !missing.is_empty() {
-        return Err(format!("missing required types: [{}]", missing.join(" ")));
+        return Err(RestrictionError::MissingTypes(missing));
     }
-    let started = |kind: &&&str| matches!(**kind, "Node" | "RBAC") && !required.contains(*kind);
-    match now.iter().find(started) {
-        Some(kind) => Err(format!(
-            "authorizer type {kind} is not allowed if it was not enabled at initial server startup"
-        )),
+    let is_new = |kind: &&&str| matches!(**kind, "Node" | "RBAC") && !required.contains(*kind);
+    match now.iter().find(is_new) {
+        Some(kind) => Err(RestrictionError::NotEnabledAtStart(kind)),
         None => Ok(()),
     }
 }
@@ -167,28 +204,30 @@ enum Read {
     Same,
     /// Different text, same configuration.
     Reworded(Vec<u8>, Configuration),
-    Changed(Vec<u8>, Configuration, Vec<Option<Place>>),
-    Wrong(Option<Vec<u8>>, String),
+    Changed(Vec<u8>, Configuration, Vec<Option<WebhookEndpoint>>),
+    /// The text, if it could be read, and the error.
+    Failed(Option<Vec<u8>>, ReloadError),
 }
 
 fn read(file: &Path, last: &(Vec<u8>, Configuration), required: &[&'static str]) -> Read {
     let text = match base::fs::read(file) {
         Ok(text) => text,
-        Err(error) => return Read::Wrong(None, error.to_string()),
+        Err(error) => return Read::Failed(None, error.into()),
     };
     if text == last.0 {
         return Read::Same;
     }
-    let made = load::configuration(&text).and_then(|configuration| {
+    let parse = || {
+        let configuration = load::configuration(&text).map_err(FileError::from)?;
         if configuration != last.1 {
-            allowed(&configuration, required)?;
+            check_restrictions(&configuration, required)?;
         }
-        Ok((configuration.places()?, configuration))
-    });
-    match made {
+        Ok((configuration.endpoints().map_err(FileError::from)?, configuration))
+    };
+    match parse() {
         Ok((_, configuration)) if configuration == last.1 => Read::Reworded(text, configuration),
-        Ok((places, configuration)) => Read::Changed(text, configuration, places),
-        Err(why) => Read::Wrong(Some(text), why),
+        Ok((endpoints, configuration)) => Read::Changed(text, configuration, endpoints),
+        Err(error) => Read::Failed(Some(text), error),
     }
 }
 
@@ -196,7 +235,7 @@ fn read(file: &Path, last: &(Vec<u8>, Configuration), required: &[&'static str])
 /// stays in effect.
 struct ReloadableAuthorizer {
     current: ArcSwap<Chain>,
-    making: AuthorizerFactory,
+    factory: AuthorizerFactory,
     file: PathBuf,
     required: Vec<&'static str>,
     /// The text that was last read, and the active configuration.
@@ -219,37 +258,38 @@ impl ReloadableAuthorizer {
         let last = Arc::clone(&self.last.lock());
         let known = Arc::clone(&last);
         let read = base::tasks::blocking(move || read(&file, &known, &required)).await;
-        let read = read.unwrap_or_else(|e| Read::Wrong(None, e.to_string()));
+        let read = read.unwrap_or_else(|e| Read::Failed(None, e.into()));
         let (text, outcome) = match read {
             Read::Same => return,
             Read::Reworded(text, configuration) => {
                 *self.last.lock() = Arc::new((text, configuration));
                 return;
             }
-            Read::Wrong(text, why) => (text.map(|text| (text, last.1.clone())), Err(why)),
-            Read::Changed(text, configuration, places) => {
-                let made = self.making.make(&configuration, &places);
-                match made.check().await {
-                    Ok(()) => (Some((text, configuration)), Ok(made.chain)),
-                    Err(why) => (Some((text, last.1.clone())), Err(why)),
+            Read::Failed(text, error) => (text.map(|text| (text, last.1.clone())), Err(error)),
+            Read::Changed(text, configuration, endpoints) => {
+                let built = self.factory.build(&configuration, &endpoints);
+                match built.check().await {
+                    Ok(()) => (Some((text, configuration)), Ok(built.chain)),
+                    Err(error) => (Some((text, last.1.clone())), Err(error.into())),
                 }
             }
         };
         if let Some(read) = text {
             if outcome.is_ok() {
-                self.making.counts.holds(&read.0);
+                self.factory.counts.record_active(&read.0);
             }
             *self.last.lock() = Arc::new(read);
         }
         let file = self.file.display();
-        self.making.counts.reloaded(outcome.is_ok());
+        self.factory.counts.reloaded(outcome.is_ok());
         match outcome {
             Ok(chain) => {
                 self.current.store(Arc::new(chain));
-                tracing::info!(%file, "the authorization configuration changed and holds");
+                tracing::info!(%file, "reloaded the authorization configuration");
             }
             Err(error) => tracing::error!(
-                %file, error, "{FILE_FLAG}: the file changed and is not good, what it said before holds"
+                %file, %error,
+                "{FILE_FLAG}: the changed file is invalid; the former configuration stays in effect"
             ),
         }
     }
@@ -262,7 +302,7 @@ impl Authorizer for ReloadableAuthorizer {
         chain.authorize(user, attributes).await
     }
 
-    fn rules(&self, user: &User, namespace: &str) -> Known {
+    fn rules(&self, user: &User, namespace: &str) -> UserRules {
         self.current.load().rules(user, namespace)
     }
 
@@ -282,19 +322,21 @@ mod tests {
 
     /// Messages of upstream's `reload.go` and `LoadAndValidateData`.
     #[test]
-    fn what_was_not_there_at_the_start_does_not_come() {
+    fn a_reload_cannot_add_node_or_rbac_nor_drop_types() {
         let required = kinds(&of(&[Kind::Rbac, Kind::AlwaysDeny]));
-        assert_eq!(allowed(&of(&[Kind::AlwaysDeny, Kind::Rbac]), &required), Ok(()));
+        assert_eq!(check_restrictions(&of(&[Kind::AlwaysDeny, Kind::Rbac]), &required), Ok(()));
         assert_eq!(
-            allowed(&of(&[Kind::AlwaysDeny, Kind::Rbac, Kind::AlwaysAllow]), &required),
+            check_restrictions(&of(&[Kind::AlwaysDeny, Kind::Rbac, Kind::AlwaysAllow]), &required),
             Ok(())
         );
         assert_eq!(
-            allowed(&of(&[Kind::AlwaysAllow]), &required).unwrap_err(),
+            check_restrictions(&of(&[Kind::AlwaysAllow]), &required).unwrap_err().to_string(),
             "missing required types: [AlwaysDeny RBAC]"
         );
         assert_eq!(
-            allowed(&of(&[Kind::AlwaysDeny, Kind::Rbac, Kind::Node]), &required).unwrap_err(),
+            check_restrictions(&of(&[Kind::AlwaysDeny, Kind::Rbac, Kind::Node]), &required)
+                .unwrap_err()
+                .to_string(),
             "authorizer type Node is not allowed if it was not enabled at initial server startup"
         );
     }

@@ -5,10 +5,10 @@ mod cache;
 pub(super) mod conditions;
 mod review;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::Status as Refusal;
 use async_trait::async_trait;
 use base::Tasks;
 use bytes::Bytes;
@@ -16,15 +16,15 @@ use http::header::RETRY_AFTER;
 use parking_lot::Mutex;
 
 use cache::{Cache, Key};
-use conditions::Conditions;
+use conditions::{Conditions, ConditionsError};
 use review::Status;
 
 use super::config::Hook;
-use super::{Attributes, Authorizer, Decision, Failure, Known};
+use super::{Attributes, Authorizer, Decision, Failure, UserRules};
 use crate::authz::metrics::{Counts, Matching, Outcome};
 use crate::request::user::User;
-use crate::webhook::kubeconfig::Place;
-use crate::webhook::post::{self, Attempts, Poster};
+use crate::webhook::kubeconfig::WebhookEndpoint;
+use crate::webhook::post::{self, Attempts, CertificateAuthorityError, Poster};
 use crate::webhook::{CallError, answer};
 
 /// The maximum delay that a `Retry-After` header can request.
@@ -33,17 +33,25 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// The size of client-controlled attributes, and of a reason, from which on a decision is not
 /// cached, in bytes.
-const REMEMBERED_MAX: usize = 10_000;
+const CACHED_BYTES_MAX: usize = 10_000;
 /// The minimum interval between logged failures.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A failed call.
 #[derive(Debug)]
-struct Fault {
-    text: String,
+struct FailedCall {
+    error: String,
     outcome: Outcome,
     /// The minimum delay before a retry; `None` if a retry is useless.
-    again: Option<Duration>,
+    retry_after: Option<Duration>,
+}
+
+/// The CA certificates of a webhook are unusable.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", .kubeconfig.display())]
+pub(super) struct WebhookCheckError {
+    kubeconfig: PathBuf,
+    source: CertificateAuthorityError,
 }
 
 /// The webhook authorizer.
@@ -62,7 +70,7 @@ impl Webhook {
     pub(super) fn new(
         name: &str,
         settings: &Hook,
-        place: Place,
+        endpoint: WebhookEndpoint,
         counts: &Arc<Counts>,
         tasks: &Tasks,
     ) -> Self {
@@ -70,7 +78,7 @@ impl Webhook {
             name: name.to_owned(),
             conditions: Conditions::of(&settings.conditions),
             settings: settings.clone(),
-            poster: Poster::new(place, post::User::AUTHORIZATION, tasks),
+            poster: Poster::new(endpoint, post::User::AUTHORIZATION, tasks),
             cache: Mutex::default(),
             counts: Arc::clone(counts),
             last_logged: Mutex::default(),
@@ -80,10 +88,11 @@ impl Webhook {
     /// Checks the TLS configuration before the first request.
     ///
     /// # Errors
-    /// The kubeconfig and why its certificates are unusable.
-    pub(super) async fn check(&self) -> Result<(), String> {
-        let file = self.settings.kubeconfig.display();
-        self.poster.check().await.map_err(|why| format!("{file}: {why}"))
+    /// If the CA certificates of the kubeconfig are unusable.
+    pub(super) async fn check(&self) -> Result<(), WebhookCheckError> {
+        let kubeconfig = || self.settings.kubeconfig.clone();
+        let checked = self.poster.check().await;
+        checked.map_err(|source| WebhookCheckError { kubeconfig: kubeconfig(), source })
     }
 
     fn failed(&self, error: String) -> Decision {
@@ -92,12 +101,12 @@ impl Webhook {
     }
 
     /// Whether the match conditions are met.
-    fn matches(&self, user: &User, attributes: &Attributes<'_>) -> Result<bool, String> {
+    fn matches(&self, user: &User, attributes: &Attributes<'_>) -> Result<bool, ConditionsError> {
         if self.conditions.is_empty() {
             return Ok(true);
         }
         let began = base::clock::now();
-        let matched = self.conditions.match_all(&review::shown(user, attributes));
+        let matched = self.conditions.match_all(&review::condition_input(user, attributes));
         let matching = match matched {
             Ok(true) => Matching::Matched,
             Ok(false) => Matching::Excluded,
@@ -107,31 +116,32 @@ impl Webhook {
         matched
     }
 
-    async fn ask(&self, body: Bytes) -> Result<Status, Fault> {
+    async fn call(&self, body: Bytes) -> Result<Status, FailedCall> {
         let mut attempts = Attempts::first(Attempts::DELAY);
         loop {
             let began = base::clock::now();
             let once = tokio::time::timeout(self.settings.timeout, self.once(body.clone())).await;
             let outcome = once.unwrap_or_else(|_| {
-                let text = self.failed_post(
-                    "context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+                let error = self.failed_post(
+                    &"context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
                 );
-                Err(Fault { text, outcome: Outcome::Timeout, again: None })
+                Err(FailedCall { error, outcome: Outcome::Timeout, retry_after: None })
             });
             let took = began.elapsed();
-            let counted = outcome.as_ref().map_or_else(|fault| fault.outcome, |_| Outcome::Success);
+            let counted =
+                outcome.as_ref().map_or_else(|failed| failed.outcome, |_| Outcome::Success);
             self.counts.called(&self.name, counted, took);
-            let fault = match outcome {
+            let failed = match outcome {
                 Ok(status) => return Ok(status),
-                Err(fault) => fault,
+                Err(failed) => failed,
             };
-            let Some(least) = fault.again else { return Err(fault) };
-            let Some(wait) = attempts.next() else { return Err(fault) };
-            base::clock::sleep(wait.max(least)).await;
+            let Some(retry_after) = failed.retry_after else { return Err(failed) };
+            let Some(delay) = attempts.next() else { return Err(failed) };
+            base::clock::sleep(delay.max(retry_after)).await;
         }
     }
 
-    fn failed_post(&self, why: &str) -> String {
+    fn failed_post(&self, why: &dyn std::fmt::Display) -> String {
         let url = format!("{}?timeout={}", self.poster.url(), self.timeout());
         format!("Post {}: {why}", api::field::go_quote(&url))
     }
@@ -141,24 +151,26 @@ impl Webhook {
         api::codec::time::duration_text(nanos)
     }
 
-    async fn once(&self, body: Bytes) -> Result<Status, Fault> {
+    async fn once(&self, body: Bytes) -> Result<Status, FailedCall> {
         let posted = self.poster.post(body, &self.timeout(), ANSWER_BYTES_MAX).await;
-        let (parts, body) = posted.map_err(|why| Fault {
-            again: post::is_passing(&why).then_some(Duration::ZERO),
-            text: self.failed_post(&why),
+        let (parts, body) = posted.map_err(|error| FailedCall {
+            retry_after: error.is_transient().then_some(Duration::ZERO),
+            error: self.failed_post(&error),
             outcome: Outcome::Error,
         })?;
-        let broken = |text: String| Fault { text, outcome: Outcome::Error, again: None };
+        let unusable =
+            |error: String| FailedCall { error, outcome: Outcome::Error, retry_after: None };
         let body = body.ok_or_else(|| {
-            broken(format!("the answer breaks off or has more than {ANSWER_BYTES_MAX} bytes"))
+            unusable(format!("the answer breaks off or has more than {ANSWER_BYTES_MAX} bytes"))
         })?;
         match answer(&parts, &body) {
-            Ok(said) => review::status(&said, self.settings.version).map_err(broken),
+            Ok(review) => review::status(&review, self.settings.version)
+                .map_err(|error| unusable(error.to_string())),
             Err(CallError::Refused(status)) => {
-                let asked = parts.headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok());
-                Err(refused(&status, asked.and_then(|seconds| seconds.parse().ok())))
+                let seconds = parts.headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok());
+                Err(error_response(&status, seconds.and_then(|seconds| seconds.parse().ok())))
             }
-            Err(other) => Err(broken(other.to_string())),
+            Err(other) => Err(unusable(other.to_string())),
         }
     }
 
@@ -167,26 +179,26 @@ impl Webhook {
         let mut last_logged = self.last_logged.lock();
         if last_logged.is_none_or(|last_logged| now.duration_since(last_logged) >= LOG_INTERVAL) {
             *last_logged = Some(now);
-            tracing::error!(webhook = self.name, error, "an authorization webhook does not answer");
+            tracing::error!(webhook = self.name, error, "the authorization webhook failed");
         }
     }
 }
 
 /// Classifies an error response: whether a retry can succeed (upstream's `DefaultShouldRetry`).
-fn refused(status: &Refusal, after: Option<u64>) -> Fault {
+fn error_response(status: &api::Status, after: Option<u64>) -> FailedCall {
     let seconds =
         status.details.as_ref().and_then(|details| u64::try_from(details.retry_after_seconds).ok());
     let after = after.filter(|_| status.code == 429 || status.code >= 500);
     let after = after.or(seconds.filter(|seconds| *seconds > 0));
     let transient =
         matches!(status.reason.as_str(), "InternalError" | "Timeout" | "TooManyRequests");
-    let again = match after {
+    let retry_after = match after {
         Some(seconds) => Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX)),
         None => transient.then_some(Duration::ZERO),
     };
     let timed_out = status.reason == "Timeout" || status.code == 504;
     let outcome = if timed_out { Outcome::Timeout } else { Outcome::Error };
-    Fault { text: status.message.clone(), outcome, again }
+    FailedCall { error: status.message.clone(), outcome, retry_after }
 }
 
 /// The decision of a response.
@@ -204,7 +216,7 @@ fn decision(status: Status) -> Decision {
 }
 
 /// The size of the attributes that the client controls, in bytes.
-fn controlled(a: &Attributes<'_>) -> usize {
+fn controlled_bytes(a: &Attributes<'_>) -> usize {
     let all = [a.namespace, a.verb, a.group, a.version, a.resource, a.subresource, a.name, a.path];
     all.iter().map(|text| text.len()).sum()
 }
@@ -215,7 +227,7 @@ impl Authorizer for Webhook {
         match self.matches(user, attributes) {
             Ok(true) => {}
             Ok(false) => return Decision::NoOpinion(String::new()),
-            Err(error) => return self.failed(error),
+            Err(error) => return self.failed(error.to_string()),
         }
         let spec = review::spec(user, attributes);
         let body = Bytes::from(review::body(spec, self.settings.version));
@@ -228,9 +240,11 @@ impl Authorizer for Webhook {
         if let Some(status) = self.cache.lock().get(&key, base::clock::now()) {
             return decision(status);
         }
-        match self.ask(body).await {
+        match self.call(body).await {
             Ok(status) => {
-                if controlled(attributes) < REMEMBERED_MAX && status.reason.len() < REMEMBERED_MAX {
+                if controlled_bytes(attributes) < CACHED_BYTES_MAX
+                    && status.reason.len() < CACHED_BYTES_MAX
+                {
                     let settings = &self.settings;
                     let ttl = if status.allowed {
                         settings.authorized_ttl
@@ -241,19 +255,19 @@ impl Authorizer for Webhook {
                 }
                 decision(status)
             }
-            Err(fault) => {
-                self.log_failure(&fault.text);
+            Err(failed) => {
+                self.log_failure(&failed.error);
                 if !self.settings.denies_on_failure {
-                    self.counts.failed_open(&self.name, fault.outcome);
+                    self.counts.failed_open(&self.name, failed.outcome);
                 }
-                self.failed(fault.text)
+                self.failed(failed.error)
             }
         }
     }
 
-    fn rules(&self, _: &User, _: &str) -> Known {
+    fn rules(&self, _: &User, _: &str) -> UserRules {
         let error = "webhook authorizer does not support user rule resolution";
-        Known { incomplete: true, errors: vec![error.to_owned()], ..Known::default() }
+        UserRules { incomplete: true, errors: vec![error.to_owned()], ..UserRules::default() }
     }
 }
 

@@ -146,7 +146,7 @@ impl Checks {
                 Some(transformer) => {
                     let checked = transformer.check().await;
                     if let Err(error) = &checked {
-                        tracing::warn!(error, "a KMS plugin is not well");
+                        tracing::warn!(%error, "a KMS plugin is not healthy");
                     }
                     checked.is_ok()
                 }

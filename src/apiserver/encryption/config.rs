@@ -8,17 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::codec::time::{duration_text, parse_duration};
+use api::codec::{DecodeError, yaml};
 use api::field::{Error, Path, go_quote};
 use base::Tasks;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
+use super::errors::CipherError;
 use super::kms::{Grpc, Kms};
 use super::providers::{Keyed, Method, Provider};
 use crate::encryption::metrics::Counts;
-use crate::response::aggregate::aggregate;
-use crate::strict_config::Reader;
+use crate::response::aggregate::aggregate_errors;
+use crate::strict_config::{ConfigError, Reader};
 
 const VERSION: &str = "apiserver.config.k8s.io/v1";
 const KIND: &str = "EncryptionConfiguration";
@@ -53,29 +55,63 @@ enum DecodedProvider {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Configuration(pub(super) Vec<Rule>);
 
+/// The content of a file is invalid. The messages contain no keys.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ContentError {
+    #[error(transparent)]
+    Syntax(#[from] DecodeError),
+    #[error("is no object with apiVersion, kind and resources")]
+    NotObject,
+    #[error("strict decoding error: {0}")]
+    DuplicateKey(String),
+    #[error("Object 'Kind' is missing")]
+    NoKind,
+    #[error("Object 'apiVersion' is missing")]
+    NoVersion,
+    #[error("no kind {} is registered for version {}: must be {KIND} of {VERSION}",
+        go_quote(.kind), go_quote(.version), KIND = KIND, VERSION = VERSION)]
+    Kind { kind: String, version: String },
+    /// Fields have the wrong type or are unknown.
+    #[error(transparent)]
+    Fields(#[from] ConfigError),
+    /// Fields have invalid values.
+    #[error("{}", aggregate_errors(.0))]
+    Invalid(Vec<Error>),
+    /// Both are names of resources with their groups, or wildcards.
+    #[error(
+        "error while building transformers: resource {} is masked by earlier rule {}",
+        go_quote(.resource),
+        go_quote(.earlier)
+    )]
+    Masked { resource: String, earlier: String },
+}
+
+/// The key of a provider is unusable; validation prevents it.
+#[derive(Debug, thiserror::Error)]
+#[error("error while creating cipher for named key {name}: {source}")]
+pub(super) struct NamedKeyError {
+    name: String,
+    source: CipherError,
+}
+
 /// Parses YAML or JSON. `reload` is whether the file is reloaded when it changes.
 ///
 /// # Errors
 /// The field and its error; never a key.
-pub(super) fn configuration(text: &[u8], reload: bool) -> Result<Configuration, String> {
-    let (value, doubled) = crate::serialization::any_yaml_doubled(text)?;
-    let Value::Object(map) = &value else {
-        return Err("is no object with apiVersion, kind and resources".to_owned());
-    };
-    if let Some(doubled) = doubled {
-        return Err(format!("strict decoding error: {doubled}"));
+pub(super) fn configuration(text: &[u8], reload: bool) -> Result<Configuration, ContentError> {
+    let (value, duplicate) = yaml::parse_doubled(text)?;
+    let Value::Object(map) = &value else { return Err(ContentError::NotObject) };
+    if let Some(duplicate) = duplicate {
+        return Err(ContentError::DuplicateKey(duplicate));
     }
     let head = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
     match (head("apiVersion"), head("kind")) {
-        (_, "") => return Err("Object 'Kind' is missing".to_owned()),
-        ("", _) => return Err("Object 'apiVersion' is missing".to_owned()),
+        (_, "") => return Err(ContentError::NoKind),
+        ("", _) => return Err(ContentError::NoVersion),
         (VERSION, KIND) => {}
         (version, kind) => {
-            return Err(format!(
-                "no kind {} is registered for version {}: must be {KIND} of {VERSION}",
-                go_quote(kind),
-                go_quote(version)
-            ));
+            let (kind, version) = (kind.to_owned(), version.to_owned());
+            return Err(ContentError::Kind { kind, version });
         }
     }
     let mut reader = Reader::default();
@@ -112,9 +148,9 @@ pub(super) fn configuration(text: &[u8], reload: bool) -> Result<Configuration, 
         errors.push(Error::required(&root, "at least one resources is required"));
     }
     if !errors.is_empty() {
-        return Err(aggregate(errors.iter().map(ToString::to_string).collect()));
+        return Err(ContentError::Invalid(errors));
     }
-    masked(&rules)?;
+    check_masked(&rules)?;
     Ok(Configuration(rules))
 }
 
@@ -175,8 +211,9 @@ fn bad_name(name: &str) -> Option<&'static str> {
     }
 }
 
-fn masked(rules: &[Rule]) -> Result<(), String> {
-    let shown = |resource: &str, group: &str| match (resource, group) {
+/// Checks that no resource is configured after a wildcard that includes it.
+fn check_masked(rules: &[Rule]) -> Result<(), ContentError> {
+    let name = |resource: &str, group: &str| match (resource, group) {
         ("*", "") => "*.".to_owned(),
         (resource, "") => resource.to_owned(),
         (resource, group) => format!("{resource}.{group}"),
@@ -185,11 +222,10 @@ fn masked(rules: &[Rule]) -> Result<(), String> {
     for (resource, group) in rules.iter().flat_map(|rule| &rule.resources).map(|name| split(name)) {
         let earlier = [("*", group), ("*", "*")].into_iter().find(|rule| seen.contains(rule));
         if let Some(earlier) = earlier {
-            return Err(format!(
-                "error while building transformers: resource {} is masked by earlier rule {}",
-                go_quote(&shown(resource, group)),
-                go_quote(&shown(earlier.0, earlier.1))
-            ));
+            return Err(ContentError::Masked {
+                resource: name(resource, group),
+                earlier: name(earlier.0, earlier.1),
+            });
         }
         seen.insert((resource, group));
     }
@@ -374,13 +410,13 @@ fn socket(endpoint: &str, path: &Path, errors: &mut Vec<Error>) -> PathBuf {
         return PathBuf::new();
     }
     // Text between the slashes would be a host.
-    let place = match rest.strip_prefix("//") {
+    let path = match rest.strip_prefix("//") {
         Some(rest) => rest.find('/').and_then(|at| rest.get(at..)).unwrap_or_default(),
         None => rest,
     };
-    match place.strip_prefix("/@") {
+    match path.strip_prefix("/@") {
         Some(name) => PathBuf::from(format!("@{name}")),
-        None => PathBuf::from(place),
+        None => PathBuf::from(path),
     }
 }
 
@@ -391,25 +427,25 @@ impl Configuration {
     /// Creates the providers, including KMS plugins.
     ///
     /// # Errors
-    /// Upstream's; validation prevents them.
+    /// If a key is unusable.
     pub(super) fn build(
         &self,
         counts: &Arc<Counts>,
         tasks: &Tasks,
-    ) -> Result<(Table, Vec<Arc<Kms>>), String> {
+    ) -> Result<(Table, Vec<Arc<Kms>>), NamedKeyError> {
         let mut lists: BTreeMap<(&str, &str), Vec<Provider>> = BTreeMap::new();
         let mut plugins = Vec::new();
         for rule in &self.0 {
-            let mut made = Vec::with_capacity(rule.providers.len());
-            for given in &rule.providers {
-                let provider = given.provider(counts, tasks)?;
+            let mut providers = Vec::with_capacity(rule.providers.len());
+            for decoded in &rule.providers {
+                let provider = decoded.provider(counts, tasks)?;
                 if let Provider::Kms(kms) = &provider {
                     plugins.push(Arc::clone(kms));
                 }
-                made.push(provider);
+                providers.push(provider);
             }
             for name in &rule.resources {
-                lists.entry(split(name)).or_default().extend(made.iter().cloned());
+                lists.entry(split(name)).or_default().extend(providers.iter().cloned());
             }
         }
         let mut table = Table::new();
@@ -421,24 +457,26 @@ impl Configuration {
     }
 }
 
+/// Creates the cipher of a key.
+type NewCipher = fn(&[u8]) -> Result<Method, CipherError>;
+
 impl DecodedProvider {
-    fn provider(&self, counts: &Arc<Counts>, tasks: &Tasks) -> Result<Provider, String> {
-        const AES: &str = "no matching key was found for the provided AES transformer";
-        const BOX: &str = "no matching key was found for the provided Secretbox transformer";
-        let keyed = |prefix, keys: &[Key], method: fn(&[u8]) -> Result<Method, String>, unknown| {
-            let keys = keys.iter().map(|key| {
-                method(&key.secret).map(|method| (format!("{}:", key.name), method)).map_err(
-                    |why| format!("error while creating cipher for named key {}: {why}", key.name),
-                )
+    fn provider(&self, counts: &Arc<Counts>, tasks: &Tasks) -> Result<Provider, NamedKeyError> {
+        let keyed = |prefix, algorithm, keys: &[Key], cipher: NewCipher| {
+            let keys = keys.iter().map(|key| match cipher(&key.secret) {
+                Ok(method) => Ok((format!("{}:", key.name), method)),
+                Err(source) => Err(NamedKeyError { name: key.name.clone(), source }),
             });
-            let keys = keys.collect::<Result<_, String>>()?;
-            Ok(Provider::Keyed(Arc::new(Keyed { prefix, keys, unknown })))
+            let keys = keys.collect::<Result<_, _>>()?;
+            Ok(Provider::Keyed(Arc::new(Keyed { prefix, keys, algorithm })))
         };
         match self {
             Self::Identity => Ok(Provider::Identity),
-            Self::Gcm(keys) => keyed("k8s:enc:aesgcm:v1:", keys, Method::gcm, AES),
-            Self::Cbc(keys) => keyed("k8s:enc:aescbc:v1:", keys, Method::cbc, AES),
-            Self::Secretbox(keys) => keyed("k8s:enc:secretbox:v1:", keys, Method::secretbox, BOX),
+            Self::Gcm(keys) => keyed("k8s:enc:aesgcm:v1:", "AES", keys, Method::gcm),
+            Self::Cbc(keys) => keyed("k8s:enc:aescbc:v1:", "AES", keys, Method::cbc),
+            Self::Secretbox(keys) => {
+                keyed("k8s:enc:secretbox:v1:", "Secretbox", keys, Method::secretbox)
+            }
             Self::Kms { name, socket, timeout } => {
                 let plugin = Arc::new(Grpc::new(socket.clone(), *timeout, tasks));
                 Ok(Provider::Kms(Kms::new(name, plugin, counts)))

@@ -14,15 +14,15 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use ring::digest;
 
-use super::config::{Configuration, Table, configuration};
+use super::config::{Configuration, ContentError, NamedKeyError, Table, configuration};
+use super::errors::{PluginError, PluginsError, ProviderError};
 use super::kms::Kms;
 use super::providers::{self, Provider};
 use super::{Keys, is_encrypted};
 use crate::encryption::metrics::Counts;
 use crate::file_watcher::FileWatcher;
 use crate::flags;
-use crate::registry::storage::{Opened, Transformer};
-use crate::response::aggregate::aggregate;
+use crate::registry::storage::{Opened, TransformError, Transformer};
 
 const FILE_FLAG: &str = "encryption-provider-config";
 const RELOAD_FLAG: &str = "encryption-provider-config-automatic-reload";
@@ -49,23 +49,90 @@ impl std::fmt::Debug for Plan {
     }
 }
 
-fn load(file: &Path, reload: bool) -> Result<(String, Configuration), String> {
-    let told = |why: String| format!("error while parsing file: {why}");
-    let name = || api::field::go_quote(&file.display().to_string());
-    let text = base::fs::read(file).map_err(|e| {
-        told(format!("error while loading file: error reading encryption provider configuration file {}: {e}", name()))
-    })?;
+/// The flags or the file are invalid.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The value of a flag is not a boolean.
+    #[error("{flag}={value}: must be true or false")]
+    Boolean {
+        /// The name of the flag.
+        flag: String,
+        /// Its value.
+        value: String,
+    },
+    /// Reloading needs a file.
+    #[error(
+        "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config"
+    )]
+    ReloadWithoutFile,
+    /// The file is invalid.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// The file of the flag `encryption-provider-config` is invalid.
+#[derive(Debug, thiserror::Error)]
+#[error("encryption-provider-config={}: {source}; correct the file and start again", .file.display())]
+pub struct FileError {
+    file: PathBuf,
+    source: LoadError,
+}
+
+/// The file cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+enum LoadError {
+    #[error(
+        "error while parsing file: error while loading file: error reading encryption provider \
+         configuration file {}: {source}",
+        quoted(.file)
+    )]
+    Read { file: PathBuf, source: std::io::Error },
+    #[error(
+        "error while parsing file: error while loading file: encryption provider configuration \
+         file {} is empty",
+        quoted(.0)
+    )]
+    Empty(PathBuf),
+    #[error(
+        "error while parsing file: error decoding encryption provider configuration file {}: \
+         {source}",
+        quoted(.file)
+    )]
+    Content { file: PathBuf, source: ContentError },
+}
+
+fn quoted(file: &Path) -> String {
+    api::field::go_quote(&file.display().to_string())
+}
+
+/// The providers of a configuration cannot be created.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct StartError(#[from] NamedKeyError);
+
+/// A changed file does not take effect.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error(transparent)]
+    Panicked(#[from] tokio::task::JoinError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Key(#[from] NamedKeyError),
+    #[error("health check for new transformers failed: {0}")]
+    NotHealthy(#[source] PluginsError),
+}
+
+fn load(file: &Path, reload: bool) -> Result<(String, Configuration), LoadError> {
+    let path = || file.to_owned();
+    let text = base::fs::read(file).map_err(|source| LoadError::Read { file: path(), source })?;
     if text.is_empty() {
-        return Err(told(format!(
-            "error while loading file: encryption provider configuration file {} is empty",
-            name()
-        )));
+        return Err(LoadError::Empty(path()));
     }
     let digest = digest::digest(&digest::SHA256, &text);
     let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    let configuration = configuration(&text, reload).map_err(|why| {
-        told(format!("error decoding encryption provider configuration file {}: {why}", name()))
-    })?;
+    let configuration = configuration(&text, reload)
+        .map_err(|source| LoadError::Content { file: path(), source })?;
     Ok((format!("sha256:{hex}"), configuration))
 }
 
@@ -79,8 +146,8 @@ impl Plan {
     /// the file. `None` if they name no file.
     ///
     /// # Errors
-    /// The flag, file and field of the error.
-    pub fn read(arguments: &[String]) -> Result<Option<Self>, String> {
+    /// If a flag or the file is invalid.
+    pub fn read(arguments: &[String]) -> Result<Option<Self>, PlanError> {
         let (mut file, mut reload) = (None, false);
         for argument in arguments {
             match flags::parts(argument) {
@@ -88,19 +155,19 @@ impl Plan {
                 (_, None | Some("true" | "1" | "t" | "T" | "TRUE" | "True")) => reload = true,
                 (_, Some("false" | "0" | "f" | "F" | "FALSE" | "False")) => reload = false,
                 (name, Some(other)) => {
-                    return Err(format!("{name}={other}: must be true or false"));
+                    let (flag, value) = (name.to_owned(), other.to_owned());
+                    return Err(PlanError::Boolean { flag, value });
                 }
             }
         }
         let Some(file) = file else {
             return match reload {
-                true => Err(format!("--{RELOAD_FLAG} must be set with --{FILE_FLAG}")),
+                true => Err(PlanError::ReloadWithoutFile),
                 false => Ok(None),
             };
         };
-        let (hash, configuration) = load(&file, reload).map_err(|why| {
-            format!("{FILE_FLAG}={}: {why}; correct the file and start again", file.display())
-        })?;
+        let (hash, configuration) =
+            load(&file, reload).map_err(|source| FileError { file: file.clone(), source })?;
         Ok(Some(Self { file, reload, hash, configuration }))
     }
 }
@@ -113,14 +180,14 @@ struct Current {
 
 impl Current {
     /// Checks the health of all plugins.
-    async fn check(&self) -> Result<(), String> {
+    async fn check(&self) -> Result<(), PluginsError> {
         let mut errors = Vec::new();
-        for (at, kms) in self.plugins.iter().enumerate() {
-            if let Err(why) = kms.check().await {
-                errors.push(format!("kms-provider-{at}: {why}"));
+        for (position, kms) in self.plugins.iter().enumerate() {
+            if let Err(source) = kms.check().await {
+                errors.push(PluginError { position, source });
             }
         }
-        if errors.is_empty() { Ok(()) } else { Err(aggregate(errors)) }
+        if errors.is_empty() { Ok(()) } else { Err(PluginsError(errors)) }
     }
 }
 
@@ -144,13 +211,13 @@ impl Configured {
     ///
     /// # Errors
     /// Providers that cannot be created.
-    pub async fn start(plan: Plan, own: Arc<Keys>, tasks: &Tasks) -> Result<Arc<Self>, String> {
+    pub async fn start(plan: Plan, own: Arc<Keys>, tasks: &Tasks) -> Result<Arc<Self>, StartError> {
         let counts = Arc::<Counts>::default();
         counts.loaded(&plan.hash);
         let (table, plugins) = plan.configuration.build(&counts, tasks)?;
         let current = Current { table, plugins };
         if let Err(error) = current.check().await {
-            tracing::warn!(error, "a KMS plugin is not well");
+            tracing::warn!(%error, "a KMS plugin is not healthy");
         }
         current.plugins.iter().for_each(|kms| kms.follow_plugin(tasks));
         let this = Arc::new(Self {
@@ -180,31 +247,37 @@ impl Configured {
         let mut changes = FileWatcher::new(&self.file).await;
         loop {
             // Read once first: the file may have changed since the start.
-            let read = self.reload().await;
-            let again = read.is_err();
-            match read {
+            let reloaded = self.reload().await;
+            let has_failed = reloaded.is_err();
+            match reloaded {
                 Ok(None) => {}
                 Ok(Some(hash)) => {
                     self.counts.reloaded(Some(&hash));
-                    tracing::info!(file = %self.file.display(), "the encryption configuration changed and holds");
+                    tracing::info!(
+                        file = %self.file.display(), "reloaded the encryption configuration"
+                    );
                 }
                 Err(error) => {
                     self.counts.reloaded(None);
-                    tracing::error!(file = %self.file.display(), error, "error processing encryption config file, what it said before holds");
+                    tracing::error!(
+                        file = %self.file.display(), %error,
+                        "error processing encryption config file; \
+                         the former configuration stays in effect"
+                    );
                 }
             }
             tokio::select! {
                 () = changes.next() => {}
                 // Retry, because a plugin does not notify when it becomes healthy.
-                () = base::clock::sleep(RETRY_INTERVAL), if again => {}
+                () = base::clock::sleep(RETRY_INTERVAL), if has_failed => {}
             }
         }
     }
 
-    async fn reload(&self) -> Result<Option<String>, String> {
+    /// Loads the file; returns its hash if a changed configuration took effect.
+    async fn reload(&self) -> Result<Option<String>, ReloadError> {
         let file = self.file.clone();
-        let loaded = base::tasks::blocking(move || load(&file, true)).await;
-        let (hash, configuration) = loaded.map_err(|e| e.to_string())??;
+        let (hash, configuration) = base::tasks::blocking(move || load(&file, true)).await??;
         if *self.last.lock() == hash {
             return Ok(None);
         }
@@ -212,9 +285,9 @@ impl Configured {
         let current = Current { table, plugins };
         let mut wait = base::Backoff::new(WAIT.0, WAIT.1);
         let until = base::clock::now() + HEALTHY_TIMEOUT;
-        while let Err(why) = current.check().await {
+        while let Err(error) = current.check().await {
             if base::clock::now() >= until || !wait.wait(self.tasks.shutdown()).await {
-                return Err(format!("health check for new transformers failed: {why}"));
+                return Err(ReloadError::NotHealthy(error));
             }
         }
         current.plugins.iter().for_each(|kms| kms.follow_plugin(&self.tasks));
@@ -251,28 +324,27 @@ impl Transformer for Configured {
         self.providers(resource).is_some() || self.own.covers(resource)
     }
 
-    fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, String> {
+    fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, TransformError> {
         match self.providers(resource) {
-            Some(list) => providers::seal(&list, &qualified(resource), key, plain, &self.counts),
+            Some(list) => providers::seal(&list, &qualified(resource), key, plain, &self.counts)
+                .map_err(TransformError::new),
             None => Ok(plain.clone()),
         }
     }
 
-    fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, String> {
+    fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, TransformError> {
         let opened = match self.providers(resource) {
             Some(list) => providers::open(&list, &qualified(resource), key, stored, &self.counts),
-            None if is_encrypted(stored) => {
-                Err("identity transformer tried to read encrypted data".to_owned())
-            }
+            None if is_encrypted(stored) => Err(ProviderError::IdentityReadsEncrypted),
             None => Ok(Opened { plain: stored.clone(), stale: false }),
         };
-        opened.or_else(|why| match self.own.covers(resource) && is_encrypted(stored) {
-            true => self
-                .own
-                .open(resource, key, stored)
-                .map(|o| Opened { stale: true, ..o })
-                .map_err(|_| why),
-            false => Err(why),
+        opened.or_else(|error| {
+            let error = TransformError::new(error);
+            if !self.own.covers(resource) || !is_encrypted(stored) {
+                return Err(error);
+            }
+            let opened = self.own.open(resource, key, stored).map_err(|_| error)?;
+            Ok(Opened { stale: true, ..opened })
         })
     }
 
@@ -289,9 +361,9 @@ impl Transformer for Configured {
         self.reload || !self.current.load().plugins.is_empty()
     }
 
-    async fn check(&self) -> Result<(), String> {
+    async fn check(&self) -> Result<(), TransformError> {
         let current = self.current.load_full();
-        current.check().await
+        current.check().await.map_err(TransformError::new)
     }
 
     fn render(&self, out: &mut String) {

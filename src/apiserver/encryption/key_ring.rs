@@ -39,7 +39,7 @@ pub enum Error {
         /// The line, from 1.
         line: usize,
         /// The error in the line.
-        why: &'static str,
+        why: KeyError,
     },
     /// A value is encrypted with an unknown key.
     #[error(
@@ -63,14 +63,52 @@ pub enum Error {
         /// The storage key.
         key: String,
     },
-    /// A change is outdated.
-    #[error("the keys were changed meanwhile (generation {own}, not before {given})")]
-    Outdated {
-        /// The generation of this server.
-        own: u64,
-        /// The generation of the change.
-        given: u64,
-    },
+}
+
+/// A line of the keys file, or a new key, is invalid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The ID is empty, too long, or contains other characters than letters, digits and `-_.`.
+    #[error("the key's id is not a short word")]
+    Id,
+    /// The key does not have 32 bytes.
+    #[error("the key has not 32 bytes")]
+    Length,
+    /// The line does not consist of an ID and a key.
+    #[error("no id and key")]
+    Form,
+    /// Two keys have the same ID.
+    #[error("the key's id occurs twice")]
+    DuplicateId,
+    /// There are too many keys.
+    #[error("there are more than 64 keys")]
+    TooMany,
+    /// The key is not base64.
+    #[error("the key is not base64")]
+    Base64,
+    /// The file contains no key.
+    #[error("the file holds no key")]
+    NoKey,
+}
+
+/// The requested change is not possible now. The messages name the fix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NextError {
+    /// Another change is not complete.
+    #[error("a change of keys is unfinished: run `kube-lite secrets-encrypt rotate-keys` first")]
+    Unfinished,
+    /// Values are being decrypted.
+    #[error(
+        "encryption is being disabled: run `kube-lite secrets-encrypt disable` first, which \
+         finishes that"
+    )]
+    Disabling,
+    /// There are no keys to rotate.
+    #[error("secrets are not encrypted: run `kube-lite secrets-encrypt enable` first")]
+    NotEnabled,
+    /// The new key is invalid.
+    #[error(transparent)]
+    Key(#[from] KeyError),
 }
 
 /// The stage of a key rotation, with k3s's names.
@@ -158,22 +196,21 @@ pub struct Ring {
     entries: Vec<RingEntry>,
 }
 
-fn key(id: &str, secret: &[u8]) -> Result<RingEntry, &'static str> {
+fn key(id: &str, secret: &[u8]) -> Result<RingEntry, KeyError> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.';
     if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(plain) {
-        return Err("the key's id is not a short word");
+        return Err(KeyError::Id);
     }
-    let secret: [u8; 32] = secret.try_into().map_err(|_| "the key has not 32 bytes")?;
+    let secret: [u8; 32] = secret.try_into().map_err(|_| KeyError::Length)?;
     let secret = SecretValue::from(secret);
-    let unbound =
-        UnboundKey::new(&AES_256_GCM, secret.as_slice()).map_err(|_| "the key has not 32 bytes")?;
+    let unbound = UnboundKey::new(&AES_256_GCM, secret.as_slice()).map_err(|_| KeyError::Length)?;
     let cipher = LessSafeKey::new(unbound);
     Ok(RingEntry::Key(Arc::new(Key { id: id.to_owned(), secret, cipher })))
 }
 
 impl Ring {
     /// A ring with one new key.
-    pub(super) fn new() -> Result<Self, &'static str> {
+    pub(super) fn new() -> Result<Self, KeyError> {
         Ok(Self { generation: 0, stage: Stage::Start, entries: vec![fresh("key1".to_owned())?] })
     }
 
@@ -187,21 +224,21 @@ impl Ring {
         for (i, line) in lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'))
         {
             let bad = |why| Error::Content { path: path.to_owned(), line: i + 1, why };
-            ring.take_line(line.trim()).map_err(bad)?;
+            ring.parse_line(line.trim()).map_err(bad)?;
         }
         if ring.keys().next().is_none() {
-            let why = "the file holds no key";
+            let why = KeyError::NoKey;
             return Err(Error::Content { path: path.to_owned(), line: 1, why });
         }
         Ok(ring)
     }
 
-    fn take_line(&mut self, line: &str) -> Result<(), &'static str> {
+    fn parse_line(&mut self, line: &str) -> Result<(), KeyError> {
         if line == "identity" {
             self.entries.push(RingEntry::Plain);
             return Ok(());
         }
-        let (id, rest) = line.split_once(' ').ok_or("no id and key")?;
+        let (id, rest) = line.split_once(' ').ok_or(KeyError::Form)?;
         let rest = rest.trim();
         if let ("generation", Ok(generation)) = (id, rest.parse()) {
             self.generation = generation;
@@ -213,12 +250,12 @@ impl Ring {
             return Ok(());
         }
         if self.keys().any(|known| known.id == id) {
-            return Err("the key's id occurs twice");
+            return Err(KeyError::DuplicateId);
         }
         if self.entries.len() >= KEYS_MAX {
-            return Err("there are more than 64 keys");
+            return Err(KeyError::TooMany);
         }
-        let secret = STANDARD.decode(rest).map_err(|_| "the key is not base64")?;
+        let secret = STANDARD.decode(rest).map_err(|_| KeyError::Base64)?;
         let secret = SecretValue::from(secret);
         self.entries.push(key(id, &secret)?);
         Ok(())
@@ -290,29 +327,26 @@ impl Ring {
     /// The steps for the requested change, or for the rest of an interrupted one.
     ///
     /// # Errors
-    /// The reason why it is not possible now, with the fix.
-    pub fn next(&self, wish: Wish) -> Result<Next, String> {
+    /// If it is not possible now.
+    pub fn next(&self, wish: Wish) -> Result<Next, NextError> {
         let entries = self.entries.clone();
         let (prepared, active) = match (self.stage, self.active().is_some(), wish) {
             (Stage::Prepare, _, Wish::Rotate) => (None, self.promoted()),
             (Stage::Active, true, Wish::Rotate | Wish::Enable)
             | (Stage::Active, false, Wish::Disable) => (None, self.clone()),
             (Stage::Prepare, ..) | (Stage::Active, true, _) => {
-                return Err("a change of keys is unfinished: run `kube-lite secrets-encrypt rotate-keys` first".to_owned());
+                return Err(NextError::Unfinished);
             }
             (Stage::Active, false, _) => {
-                return Err("encryption is being disabled: run `kube-lite secrets-encrypt disable` first, which finishes that".to_owned());
+                return Err(NextError::Disabling);
             }
             (_, true, Wish::Enable) | (_, false, Wish::Disable) => return Ok(Next::Nothing),
             (_, false, Wish::Rotate) => {
-                return Err(
-                    "secrets are not encrypted: run `kube-lite secrets-encrypt enable` first"
-                        .to_owned(),
-                );
+                return Err(NextError::NotEnabled);
             }
             (_, true, Wish::Rotate) => {
                 let mut entries = entries;
-                entries.push(fresh(self.free_id()).map_err(str::to_owned)?);
+                entries.push(fresh(self.free_id())?);
                 let prepared = self.step(Stage::Prepare, entries);
                 let active = prepared.promoted();
                 (Some(prepared), active)
@@ -469,7 +503,8 @@ impl Ring {
     }
 }
 
-fn fresh(id: String) -> Result<RingEntry, &'static str> {
+/// A new random key.
+fn fresh(id: String) -> Result<RingEntry, KeyError> {
     let mut secret = vec![0; 32];
     base::clock::random_bytes(&mut secret);
     key(&id, &SecretValue::from(secret))

@@ -12,11 +12,41 @@ use bytes::Bytes;
 use tokio::sync::RwLock;
 
 use crate::encryption::key_ring::{Error, Ring};
-use crate::registry::storage::{Opened, Transformer};
+use crate::registry::storage::{Opened, TransformError, Transformer};
 
 /// How long a change waits for pending writes with the former keys; a store that blocks longer has
 /// other problems.
 const WRITES_MAX: Duration = Duration::from_secs(20);
+
+/// The keys file cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// An error of the file system.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The thread that writes the file panicked.
+    #[error(transparent)]
+    Panicked(#[from] tokio::task::JoinError),
+}
+
+/// A ring does not become active; nothing is changed.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// Writes with the former keys do not complete.
+    #[error("writes that are under way do not end, the store may have no leader")]
+    PendingWrites,
+    /// The active ring is newer.
+    #[error("the keys were changed meanwhile (generation {own}, not before {given})")]
+    Outdated {
+        /// The generation of the active ring.
+        own: u64,
+        /// The generation of the given ring.
+        given: u64,
+    },
+    /// The keys file cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
 
 /// The resources that are encrypted; more require a configuration file.
 fn covers(resource: &Gvr) -> bool {
@@ -65,7 +95,7 @@ impl Keys {
     /// # Errors
     /// If the file cannot be read, written or parsed.
     pub fn load_or_create(path: &Path) -> Result<Self, Error> {
-        let make = || Ring::new().map(|ring| ring.render()).map_err(str::to_owned);
+        let make = || Ring::new().map(|ring| ring.render()).map_err(|e| e.to_string());
         let text = pki::ensure_secret(path, make)?;
         let ring = Ring::parse(&text, &path.display().to_string())?;
         Ok(Self::with(path, ring, false))
@@ -110,14 +140,13 @@ impl Keys {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub async fn save(&self) -> Result<(), String> {
+    pub async fn save(&self) -> Result<(), WriteError> {
         if !self.is_unsaved() {
             return Ok(());
         }
         let (path, text) = (self.path.clone(), self.ring().render());
         let write = move || base::fs::write_atomic(&path, text.as_bytes(), 0o600);
-        let written = base::tasks::blocking(write).await;
-        written.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+        base::tasks::blocking(write).await??;
         self.unsaved.store(false, Ordering::Release);
         Ok(())
     }
@@ -146,19 +175,17 @@ impl Keys {
     /// active ring is no change.
     ///
     /// # Errors
-    /// [`Error::Outdated`], or errors of the file; then nothing is changed.
-    pub async fn adopt(&self, ring: Ring) -> Result<(), String> {
+    /// If the ring is outdated or the file cannot be written.
+    pub async fn adopt(&self, ring: Ring) -> Result<(), AdoptError> {
         let gate = tokio::time::timeout(WRITES_MAX, self.gate.write()).await;
-        let _alone = gate.map_err(|_| {
-            "writes that are under way do not end, the store may have no leader".to_owned()
-        })?;
+        let _guard = gate.map_err(|_| AdoptError::PendingWrites)?;
         let own = self.ring();
         if own.hash() == ring.hash() {
             return Ok(());
         }
         if !self.is_unsaved() && own.generation() >= ring.generation() {
-            let error = Error::Outdated { own: own.generation(), given: ring.generation() };
-            return Err(error.to_string());
+            let (own, given) = (own.generation(), ring.generation());
+            return Err(AdoptError::Outdated { own, given });
         }
         // Nothing was encrypted with generated keys.
         let dropped = if self.is_unsaved() { String::new() } else { own.dropped(&ring) };
@@ -167,12 +194,12 @@ impl Keys {
             keep_former(&path, &dropped)?;
             base::fs::write_atomic(&path, text.as_bytes(), 0o600)
         });
-        written.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+        written.await.map_err(WriteError::from)?.map_err(WriteError::from)?;
         tracing::info!(
             active = ring.active().unwrap_or("identity"),
             inactive = ?ring.inactive(),
             stage = ring.stage().name(),
-            "keys of encryption at rest changed"
+            "changed the keys of encryption at rest"
         );
         self.current.store(Arc::new(ring));
         self.unsaved.store(false, Ordering::Release);
@@ -195,17 +222,17 @@ impl Transformer for Keys {
         covers(resource).then(|| Arc::clone(&self.gate))
     }
 
-    fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, String> {
+    fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, TransformError> {
         if !covers(resource) {
             return Ok(plain.clone());
         }
-        let sealed = self.ring().encrypt(key, plain).map_err(|e| e.to_string())?;
+        let sealed = self.ring().encrypt(key, plain).map_err(TransformError::new)?;
         Ok(sealed.unwrap_or_else(|| plain.clone()))
     }
 
-    fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, String> {
+    fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, TransformError> {
         let ring = self.ring();
-        let plain = ring.decrypt(key, stored).map_err(|e| e.to_string())?;
+        let plain = ring.decrypt(key, stored).map_err(TransformError::new)?;
         Ok(Opened { plain, stale: covers(resource) && ring.stale(stored) })
     }
 }
@@ -217,7 +244,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[tokio::test]
-    async fn the_file_is_made_once_and_private_and_changes_are_in_it_before_they_hold() {
+    async fn the_file_is_private_and_written_before_a_ring_becomes_active() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys");
         let keys = Keys::load_or_create(&path).unwrap();
@@ -251,7 +278,7 @@ mod tests {
             keys.seal(&secrets, "/k", &stored).unwrap().starts_with(b"k8s:enc:aesgcm:v1:key2:")
         );
         assert_eq!(
-            keys.adopt(prepared).await.unwrap_err(),
+            keys.adopt(prepared).await.unwrap_err().to_string(),
             "the keys were changed meanwhile (generation 2, not before 1)"
         );
         let former = || std::fs::read_to_string(path.with_extension("former")).unwrap_or_default();

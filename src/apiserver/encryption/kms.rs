@@ -3,13 +3,13 @@
 //! new key requires a new seed.
 
 mod grpc;
+mod validate;
 mod wire;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use api::validation::names::name_is_subdomain;
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use base::Tasks;
@@ -20,10 +20,12 @@ use ring::aead::{AES_256_GCM, LessSafeKey, UnboundKey};
 use ring::{digest, hkdf};
 use tokio::time::Instant;
 
-use super::providers::{Gcm, SHORT};
+use super::errors::{
+    CipherError, HealthError, HealthProblem, KeyIdError, KmsError, RotationError, RpcError,
+};
+use super::providers::Gcm;
 use crate::encryption::metrics::Counts;
 use crate::metrics::storage as meters;
-use crate::response::aggregate::aggregate;
 pub(super) use grpc::Grpc;
 pub(super) use wire::Annotations;
 use wire::{SourceType, Stored};
@@ -37,9 +39,6 @@ const STATUS_TTL: (Duration, Duration) = (Duration::from_secs(20), Duration::fro
 const WRITES_MAX: Duration = Duration::from_secs(180);
 /// The length of a seed, and of the info from which the key of a value is derived, in bytes.
 const SEED: usize = 32;
-/// The maximum length of a key ID and of an encrypted seed, then that of annotations, in bytes.
-const TEXT_MAX: usize = 1024;
-const ANNOTATIONS_MAX: usize = 32 * 1024;
 /// The number of decrypted seeds in the cache: one per start of each server, until values are
 /// rewritten.
 const SEEDS_MAX: usize = 4096;
@@ -63,18 +62,18 @@ pub(super) struct SealedKey {
     pub(super) annotations: Annotations,
 }
 
-/// The interface of a plugin; errors are messages.
+/// The interface of a plugin (`KeyManagementService` of `k8s.io/kms/apis/v2`).
 #[async_trait]
 pub(super) trait Plugin: Send + Sync + std::fmt::Debug {
-    async fn status(&self) -> Result<Status, String>;
-    async fn encrypt(&self, uid: &str, plain: &[u8]) -> Result<SealedKey, String>;
+    async fn status(&self) -> Result<Status, RpcError>;
+    async fn encrypt(&self, uid: &str, plain: &[u8]) -> Result<SealedKey, RpcError>;
     async fn decrypt(
         &self,
         uid: &str,
         ciphertext: &[u8],
         key_id: &str,
         annotations: &Annotations,
-    ) -> Result<Vec<u8>, String>;
+    ) -> Result<Vec<u8>, RpcError>;
 }
 
 /// The source of keys for values.
@@ -84,24 +83,23 @@ enum Source {
 }
 
 impl Source {
-    fn of(source_type: SourceType, bytes: &[u8]) -> Result<Self, String> {
+    fn of(source_type: SourceType, bytes: &[u8]) -> Result<Self, KmsError> {
         match source_type {
-            SourceType::Key => Gcm::new(bytes).map(Self::Key),
-            SourceType::Seed if bytes.len() < SEED => {
-                Err(format!("invalid seed length {} used for key generation", bytes.len()))
-            }
+            SourceType::Key => Ok(Self::Key(Gcm::new(bytes)?)),
+            SourceType::Seed if bytes.len() < SEED => Err(KmsError::SeedLength(bytes.len())),
             SourceType::Seed => Ok(Self::Seed(hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, bytes))),
         }
     }
 
-    fn expanded(seed: &hkdf::Prk, info: &[u8]) -> Result<Gcm, String> {
+    /// The key that is derived from the seed.
+    fn expanded(seed: &hkdf::Prk, info: &[u8]) -> Result<Gcm, KmsError> {
         let infos = [info];
         let expanded = seed.expand(&infos, &AES_256_GCM);
-        let expanded = expanded.map_err(|_| "failed to derive a key")?;
+        let expanded = expanded.map_err(|_| KmsError::KeyDerivation)?;
         Ok(Gcm::Ring(Box::new(LessSafeKey::new(UnboundKey::from(expanded)))))
     }
 
-    fn seal(&self, key: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
+    fn seal(&self, key: &str, plain: &[u8]) -> Result<Vec<u8>, KmsError> {
         let mut out = Vec::with_capacity(plain.len() + 64);
         match self {
             Self::Key(cipher) => cipher.seal(key, plain, &mut out)?,
@@ -115,14 +113,16 @@ impl Source {
         Ok(out)
     }
 
-    fn open(&self, key: &str, data: &[u8]) -> Result<Vec<u8>, String> {
-        match self {
+    fn open(&self, key: &str, data: &[u8]) -> Result<Vec<u8>, KmsError> {
+        let opened = match self {
             Self::Key(cipher) => cipher.open(key, data),
             Self::Seed(seed) => {
-                let (info, sealed) = data.split_at_checked(SEED).ok_or(SHORT)?;
+                let split = data.split_at_checked(SEED);
+                let (info, sealed) = split.ok_or(CipherError::TooShort)?;
                 Self::expanded(seed, info)?.open(key, sealed)
             }
-        }
+        };
+        Ok(opened?)
     }
 }
 
@@ -137,12 +137,12 @@ struct State {
 /// The last status of the plugin.
 #[derive(Default)]
 struct LastStatus {
-    last: Option<(Instant, Result<(), String>)>,
+    last: Option<(Instant, Result<(), HealthError>)>,
     version: String,
 }
 
 /// Seeds by their encrypted form; an error is retried at the next use.
-type Seeds = HashMap<Vec<u8>, (Result<Arc<Source>, String>, Instant)>;
+type Seeds = HashMap<Vec<u8>, (Result<Arc<Source>, KmsError>, Instant)>;
 
 /// A plugin.
 pub(super) struct Kms {
@@ -151,7 +151,7 @@ pub(super) struct Kms {
     plugin: Arc<dyn Plugin>,
     state: ArcSwapOption<State>,
     seeds: Mutex<Seeds>,
-    heard: tokio::sync::Mutex<LastStatus>,
+    last_status: tokio::sync::Mutex<LastStatus>,
     /// Serializes calls: concurrent readers mostly need the same seed.
     fetching: tokio::sync::Mutex<()>,
     counts: Arc<Counts>,
@@ -165,63 +165,6 @@ fn hashed(text: &str) -> String {
     let digest = digest::digest(&digest::SHA256, text.as_bytes());
     let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex}")
-}
-
-fn valid_key_id(id: &str) -> Result<(), String> {
-    match id.len() {
-        0 => Err("keyID is empty".to_owned()),
-        1..=TEXT_MAX => Ok(()),
-        length => Err(format!("keyID is {length} bytes, which exceeds the max size of {TEXT_MAX}")),
-    }
-}
-
-fn valid_annotations(annotations: &Annotations) -> Result<(), String> {
-    let mut errors = Vec::new();
-    for name in annotations.keys() {
-        let invalid = |why: &str| {
-            format!("annotations: Invalid value: {}: {why}", api::field::go_quote(name))
-        };
-        let plain = name.strip_suffix('.').unwrap_or(name);
-        let wrong = name_is_subdomain(plain, false);
-        if name.is_empty() {
-            errors.push("annotations: Required value".to_owned());
-        } else if !wrong.is_empty() {
-            let wrong: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-            errors.push(invalid(&wrong.join(",")));
-        } else if !plain.contains('.') {
-            errors.push(invalid("should be a domain with at least two segments separated by dots"));
-        }
-    }
-    let size: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if size > ANNOTATIONS_MAX {
-        errors.push(format!(
-            "total size of annotations is {size}, which exceeds the max size of {ANNOTATIONS_MAX}"
-        ));
-    }
-    if errors.is_empty() { Ok(()) } else { Err(aggregate(errors)) }
-}
-
-/// Validates all fields but the data, like upstream's `ValidateEncryptedObject`.
-fn valid(source: &[u8], key_id: &str, annotations: &Annotations) -> Result<(), String> {
-    let source = match source.len() {
-        0 => Err("encrypted DEK source is empty".to_owned()),
-        1..=TEXT_MAX => Ok(()),
-        length => Err(format!(
-            "encrypted DEK source is {length} bytes, which exceeds the max size of {TEXT_MAX}"
-        )),
-    };
-    source.map_err(|why| format!("failed to validate encrypted DEK source: {why}"))?;
-    valid_key_id(key_id).map_err(|why| format!("failed to validate key id: {why}"))?;
-    valid_annotations(annotations).map_err(|why| format!("failed to validate annotations: {why}"))
-}
-
-fn decoded(rest: &[u8]) -> Result<Stored, String> {
-    let stored = Stored::decode(rest)?;
-    if stored.data.is_empty() {
-        return Err("encrypted data is empty".to_owned());
-    }
-    valid(&stored.source, &stored.key_id, &stored.annotations)?;
-    Ok(stored)
 }
 
 /// The encoding of all fields but the data.
@@ -246,7 +189,7 @@ impl Kms {
             plugin,
             state: ArcSwapOption::empty(),
             seeds: Mutex::default(),
-            heard: tokio::sync::Mutex::default(),
+            last_status: tokio::sync::Mutex::default(),
             fetching: tokio::sync::Mutex::default(),
             counts: Arc::clone(counts),
         })
@@ -257,17 +200,14 @@ impl Kms {
         &self.prefix
     }
 
-    /// Records a call of the plugin, under the gRPC code at the start of its error.
-    fn called(&self, method: &str, begun: Instant, error: Option<&String>) {
-        let code = error.map_or("OK", |why| {
-            let of = why.strip_prefix("rpc error: code = ").and_then(|rest| rest.split(' ').next());
-            of.unwrap_or("unknown-non-grpc")
-        });
+    /// Records a call of the plugin, under its gRPC code.
+    fn record_call(&self, method: &str, begun: Instant, error: Option<&RpcError>) {
+        let code = error.map_or("OK", |error| error.code);
         let method = format!("/v2.KeyManagementService/{method}");
         meters::called(&self.name, &method, code, begun.elapsed());
     }
 
-    fn used(&self, key_id: &str, direction: &str) {
+    fn record_use(&self, key_id: &str, direction: &str) {
         meters::key_used(
             crate::server_identity::own_hash(),
             &hashed(key_id),
@@ -276,20 +216,19 @@ impl Kms {
         );
     }
 
-    fn state(&self) -> Result<Arc<State>, String> {
-        self.state.load_full().ok_or_else(|| "got unexpected nil transformer".to_owned())
+    fn state(&self) -> Result<Arc<State>, KmsError> {
+        self.state.load_full().ok_or(KmsError::NoSeed)
     }
 
     /// Encrypts a value and appends it to `out`.
-    pub(super) fn seal(&self, key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+    pub(super) fn seal(&self, key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), KmsError> {
         let state = self.state()?;
         if base::clock::now() > state.expires.0 {
-            return Err(format!(
-                "encryptedDEKSource with keyID hash {} expired at {} (current time is {})",
-                api::field::go_quote(&hashed(&state.key.key_id)),
-                text_of(state.expires.1),
-                text_of(jiff::Timestamp::now())
-            ));
+            return Err(KmsError::Expired {
+                key_id_hash: hashed(&state.key.key_id),
+                expired: text_of(state.expires.1),
+                now: text_of(jiff::Timestamp::now()),
+            });
         }
         let stored = Stored {
             data: state.source.seal(key, plain)?,
@@ -299,14 +238,14 @@ impl Kms {
             source_type: SourceType::Seed,
         };
         stored.encode(out);
-        self.used(&stored.key_id, "to_storage");
+        self.record_use(&stored.key_id, "to_storage");
         Ok(())
     }
 
     /// Decrypts the value after the prefix; also returns whether it is stale because the key
     /// changed.
-    pub(super) fn open(&self, key: &str, rest: &[u8]) -> Result<(Vec<u8>, bool), String> {
-        let stored = decoded(rest)?;
+    pub(super) fn open(&self, key: &str, rest: &[u8]) -> Result<(Vec<u8>, bool), KmsError> {
+        let stored = validate::decode(rest)?;
         let state = self.state()?;
         let (data, source_type) = (stored.data, stored.source_type);
         let sealed = SealedKey {
@@ -319,10 +258,10 @@ impl Kms {
                 *used = base::clock::now();
                 source.clone()
             }
-            None => Err("failed to decrypt DEK, error: the plugin was not asked".to_owned()),
+            None => Err(KmsError::NotFetched),
         };
         let plain = source?.open(key, &data)?;
-        self.used(&sealed.key_id, "from_storage");
+        self.record_use(&sealed.key_id, "from_storage");
         let stale = sealed.key_id != state.key.key_id || source_type != SourceType::Seed;
         Ok((plain, stale))
     }
@@ -332,19 +271,19 @@ impl Kms {
         for value in stored {
             let Some(rest) = value.strip_prefix(self.prefix.as_bytes()) else { continue };
             // Damaged values are reported by `open`.
-            let Ok(stored) = decoded(rest) else { continue };
+            let Ok(stored) = validate::decode(rest) else { continue };
             let sealed = SealedKey {
                 ciphertext: stored.source,
                 key_id: stored.key_id,
                 annotations: stored.annotations,
             };
             let at = cache_key(stored.source_type, &sealed);
-            let known = || self.seeds.lock().get(&at).is_some_and(|(source, _)| source.is_ok());
-            if known() {
+            let is_cached = || self.seeds.lock().get(&at).is_some_and(|(source, _)| source.is_ok());
+            if is_cached() {
                 continue;
             }
-            let _one = self.fetching.lock().await;
-            if known() {
+            let _guard = self.fetching.lock().await;
+            if is_cached() {
                 continue;
             }
             self.counts.missed();
@@ -352,15 +291,15 @@ impl Kms {
             let SealedKey { ciphertext, key_id, annotations } = &sealed;
             let begun = base::clock::now();
             let answer = self.plugin.decrypt(&uid, ciphertext, key_id, annotations).await;
-            self.called("Decrypt", begun, answer.as_ref().err());
+            self.record_call("Decrypt", begun, answer.as_ref().err());
             let source = answer
-                .map_err(|why| format!("failed to decrypt DEK, error: {why}"))
+                .map_err(KmsError::Decrypt)
                 .and_then(|bytes| Source::of(stored.source_type, &bytes));
-            self.keep(at, source.map(Arc::new));
+            self.cache(at, source.map(Arc::new));
         }
     }
 
-    fn keep(&self, at: Vec<u8>, source: Result<Arc<Source>, String>) {
+    fn cache(&self, at: Vec<u8>, source: Result<Arc<Source>, KmsError>) {
         let mut seeds = self.seeds.lock();
         if seeds.len() >= SEEDS_MAX {
             let oldest = seeds.iter().min_by_key(|(_, (_, used))| *used).map(|(at, _)| at.clone());
@@ -374,71 +313,64 @@ impl Kms {
     /// key.
     ///
     /// # Errors
-    /// Upstream's messages.
-    pub(super) async fn check(&self) -> Result<(), String> {
-        let mut heard = self.heard.lock().await;
-        if let Some((at, told)) = &heard.last {
-            let lasts = if told.is_ok() { STATUS_TTL.0 } else { STATUS_TTL.1 };
-            if base::clock::now().duration_since(*at) < lasts {
-                return told.clone();
+    /// If the plugin cannot be called, or reports a problem.
+    pub(super) async fn check(&self) -> Result<(), HealthError> {
+        let mut last_status = self.last_status.lock().await;
+        if let Some((at, health)) = &last_status.last {
+            let ttl = if health.is_ok() { STATUS_TTL.0 } else { STATUS_TTL.1 };
+            if base::clock::now().duration_since(*at) < ttl {
+                return health.clone();
             }
         }
         let begun = base::clock::now();
         let answer = self.plugin.status().await;
-        self.called("Status", begun, answer.as_ref().err());
-        let told = match answer {
-            Ok(status) => self.follow(&status, &mut heard.version).await,
-            Err(why) => Err(format!(
-                "failed to perform status section of the healthz check for KMS Provider {}, error: {why}",
-                self.name
-            )),
+        self.record_call("Status", begun, answer.as_ref().err());
+        let provider = || self.name.clone();
+        let health = match answer {
+            Ok(status) => match self.apply_status(&status, &mut last_status.version).await {
+                problems if problems.is_empty() => Ok(()),
+                problems => Err(HealthError::NotHealthy { provider: provider(), problems }),
+            },
+            Err(source) => Err(HealthError::Status { provider: provider(), source }),
         };
-        heard.last = Some((base::clock::now(), told.clone()));
-        told
+        last_status.last = Some((base::clock::now(), health.clone()));
+        health
     }
 
-    async fn follow(&self, status: &Status, version: &mut String) -> Result<(), String> {
-        let mut errors = Vec::new();
+    /// Checks a status, and follows the plugin's key. `version` is that of the first status.
+    async fn apply_status(&self, status: &Status, version: &mut String) -> Vec<HealthProblem> {
+        let mut problems = Vec::new();
         if status.health != "ok" {
-            errors.push(format!("got unexpected healthz status: {}", status.health));
+            problems.push(HealthProblem::Health(status.health.clone()));
         }
         if !matches!(status.version.as_str(), "v2" | "v2beta1") {
-            errors.push(format!("expected KMSv2 API version v2, got {}", status.version));
+            problems.push(HealthProblem::Version(status.version.clone()));
         } else if version.is_empty() {
             version.clone_from(&status.version);
         } else if *version != status.version {
-            errors.push(format!(
-                "KMSv2 API version should not change after the initial status response version {version}, got {}",
-                status.version
-            ));
+            let (initial, current) = (version.clone(), status.version.clone());
+            problems.push(HealthProblem::VersionChanged { initial, current });
         }
-        let told = valid_key_id(&status.key_id);
-        let server = crate::server_identity::own_hash();
-        let told_as = match (&told, status.key_id.is_empty()) {
-            (Ok(()), _) => Ok(hashed(&status.key_id)),
-            (Err(_), true) => Err("empty"),
-            (Err(_), false) => Err("too_long"),
+        let checked = validate::key_id(&status.key_id);
+        let hash = hashed(&status.key_id);
+        let label = match &checked {
+            Ok(()) => Ok(hash.as_str()),
+            Err(KeyIdError::Empty) => Err("empty"),
+            Err(KeyIdError::TooLong { .. }) => Err("too_long"),
         };
-        meters::key_told(server, &self.name, told_as.as_deref().map_err(|why| *why));
-        match told {
-            Err(why) => errors.push(format!(
-                "got invalid KMSv2 KeyID hash {}: {why}",
-                api::field::go_quote(&hashed(&status.key_id))
-            )),
-            Ok(()) => errors.extend(self.follow_key(&status.key_id).await.err()),
+        meters::key_told(crate::server_identity::own_hash(), &self.name, label);
+        match checked {
+            Err(source) => problems.push(HealthProblem::KeyId { hash, source }),
+            Ok(()) => {
+                let followed = self.follow_key(&status.key_id).await;
+                problems.extend(followed.err().map(|error| Box::new(error).into()));
+            }
         }
-        match errors.is_empty() {
-            true => Ok(()),
-            false => Err(format!(
-                "kmsv2 Provider {} is not healthy, error: {}",
-                self.name,
-                aggregate(errors)
-            )),
-        }
+        problems
     }
 
     /// Extends the seed while the plugin's key is unchanged; generates a new seed for a new key.
-    async fn follow_key(&self, key_id: &str) -> Result<(), String> {
+    async fn follow_key(&self, key_id: &str) -> Result<(), RotationError> {
         let now = jiff::Timestamp::now();
         let later = jiff::SignedDuration::try_from(WRITES_MAX).unwrap_or_default();
         // Counts from before the call of the plugin.
@@ -450,40 +382,39 @@ impl Kms {
             return Ok(());
         }
         let uid = base::clock::random_uuid();
-        let made = self.seed(&uid).await;
-        if let Ok((source, key)) = &made {
-            if key.key_id == key_id {
-                let at = cache_key(SourceType::Seed, key);
-                self.keep(at, Ok(Arc::clone(source)));
+        let (error, encrypt_key_id) = match self.seed(&uid).await {
+            Ok((source, key)) if key.key_id == key_id => {
+                let at = cache_key(SourceType::Seed, &key);
+                self.cache(at, Ok(Arc::clone(&source)));
                 tracing::info!(
                     provider = self.name,
                     key_id = hashed(key_id),
-                    "a new seed seals values"
+                    "encrypting with a new seed"
                 );
-                let (source, key) = (Arc::clone(source), key.clone());
                 self.state.store(Some(Arc::new(State { source, key, expires })));
                 return Ok(());
             }
-        }
-        let (error, encrypted) = match made {
-            Ok((_, key)) => ("<nil>".to_owned(), key.key_id),
-            Err(why) => (why, String::new()),
+            Ok((_, key)) => (None, key.key_id),
+            Err(error) => (Some(error), String::new()),
         };
-        let quoted = |text: &str| api::field::go_quote(&hashed(text));
-        Err(format!(
-            "failed to rotate DEK uid={}, useSeed=true, errState={}, errGen={error}, statusKeyIDHash={}, encryptKeyIDHash={}, stateKeyIDHash={}, expirationTimestamp={}",
-            api::field::go_quote(&uid),
-            if state.is_some() { "<nil>" } else { "got unexpected nil transformer" },
-            quoted(key_id),
-            quoted(&encrypted),
-            quoted(state.as_ref().map_or("", |state| state.key.key_id.as_str())),
-            state
-                .as_ref()
-                .map_or_else(|| "0001-01-01T00:00:00Z".to_owned(), |s| text_of(s.expires.1)),
-        ))
+        let state = state.as_ref();
+        Err(RotationError {
+            uid,
+            has_seed: state.is_some(),
+            error,
+            status_key_hash: hashed(key_id),
+            encrypt_key_hash: hashed(&encrypt_key_id),
+            seed_key_hash: state.map(|state| hashed(&state.key.key_id)).unwrap_or_default(),
+            // Go's zero time.
+            expires: state.map_or_else(
+                || "0001-01-01T00:00:00Z".to_owned(),
+                |state| text_of(state.expires.1),
+            ),
+        })
     }
 
-    async fn seed(&self, uid: &str) -> Result<(Arc<Source>, SealedKey), String> {
+    /// Generates a seed and lets the plugin encrypt it.
+    async fn seed(&self, uid: &str) -> Result<(Arc<Source>, SealedKey), KmsError> {
         let begun = base::clock::now();
         let mut seed = [0; SEED];
         base::clock::random_bytes(&mut seed);
@@ -491,9 +422,9 @@ impl Kms {
         let source = Source::of(SourceType::Seed, &seed)?;
         let begun = base::clock::now();
         let key = self.plugin.encrypt(uid, &seed).await;
-        self.called("Encrypt", begun, key.as_ref().err());
-        let key = key.map_err(|why| format!("failed to encrypt DEK, error: {why}"))?;
-        valid(&key.ciphertext, &key.key_id, &key.annotations)?;
+        self.record_call("Encrypt", begun, key.as_ref().err());
+        let key = key.map_err(KmsError::Encrypt)?;
+        validate::sealed_key(&key.ciphertext, &key.key_id, &key.annotations)?;
         Ok((Arc::new(source), key))
     }
 
@@ -516,7 +447,7 @@ async fn watch(kms: Weak<Kms>) {
         let wait = match one.check().await {
             Ok(()) => POLL_INTERVALS.0,
             Err(error) => {
-                tracing::warn!(provider = one.name, error, "the KMS plugin is not well");
+                tracing::warn!(provider = one.name, %error, "the KMS plugin is not healthy");
                 POLL_INTERVALS.1
             }
         };

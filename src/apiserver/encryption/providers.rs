@@ -11,23 +11,16 @@ use bytes::Bytes;
 use crypto_secretbox::{Nonce as BoxNonce, XSalsa20Poly1305};
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
+use super::errors::{CipherError, ProviderError};
 use super::is_encrypted;
 use super::kms::Kms;
 use crate::encryption::metrics::Counts;
 use crate::registry::storage::Opened;
-use crate::response::aggregate::aggregate;
 
 /// The size of an AES block, of the CBC initialization vector, and of tags, in bytes.
 const BLOCK: usize = 16;
 /// The size of a secretbox nonce in bytes; its tag has the size of a block.
 const BOX: usize = 24;
-/// The error of all providers for truncated values.
-pub(super) const SHORT: &str = "the stored data was shorter than the required size";
-/// The error of Go's GCM for a value that was changed, or moved from another key.
-const FORGED: &str = "cipher: message authentication failed";
-
-/// The error for values of several gigabytes.
-const UNSEALED: &str = "the value cannot be sealed";
 
 /// AES-GCM for all key sizes. Ring does not support keys of 24 bytes.
 pub(super) enum Gcm {
@@ -37,9 +30,9 @@ pub(super) enum Gcm {
 
 impl Gcm {
     /// # Errors
-    /// Go's message, for a size other than 16, 24 or 32 bytes.
-    pub(super) fn new(key: &[u8]) -> Result<Self, String> {
-        let bad = || format!("crypto/aes: invalid key size {}", key.len());
+    /// For a size other than 16, 24 or 32 bytes.
+    pub(super) fn new(key: &[u8]) -> Result<Self, CipherError> {
+        let bad = || CipherError::AesKeySize(key.len());
         let algorithm = match key.len() {
             16 => &AES_128_GCM,
             24 => {
@@ -55,7 +48,12 @@ impl Gcm {
     }
 
     /// Appends nonce, ciphertext and tag.
-    pub(super) fn seal(&self, key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+    pub(super) fn seal(
+        &self,
+        key: &str,
+        plain: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), CipherError> {
         let mut nonce = [0; NONCE_LEN];
         base::clock::random_bytes(&mut nonce);
         out.extend_from_slice(&nonce);
@@ -66,32 +64,35 @@ impl Gcm {
             Self::Ring(cipher) => {
                 let nonce = Nonce::assume_unique_for_key(nonce);
                 let aad = Aad::from(key.as_bytes());
-                let tag =
-                    cipher.seal_in_place_separate_tag(nonce, aad, body).map_err(|_| UNSEALED)?;
+                let tag = cipher.seal_in_place_separate_tag(nonce, aad, body);
+                let tag = tag.map_err(|_| CipherError::TooLong)?;
                 out.extend_from_slice(tag.as_ref());
             }
             Self::Middle(cipher) => {
                 let tag = cipher
                     .encrypt_in_place_detached(&nonce.into(), key.as_bytes(), body)
-                    .map_err(|_| UNSEALED)?;
+                    .map_err(|_| CipherError::TooLong)?;
                 out.extend_from_slice(&tag);
             }
         }
         Ok(())
     }
 
-    pub(super) fn open(&self, key: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
-        let (nonce, body) = sealed.split_first_chunk::<NONCE_LEN>().ok_or(SHORT)?;
+    pub(super) fn open(&self, key: &str, sealed: &[u8]) -> Result<Vec<u8>, CipherError> {
+        let split = sealed.split_first_chunk::<NONCE_LEN>();
+        let (nonce, body) = split.ok_or(CipherError::TooShort)?;
         let mut body = body.to_vec();
         match self {
             Self::Ring(cipher) => {
                 let nonce = Nonce::assume_unique_for_key(*nonce);
                 let aad = Aad::from(key.as_bytes());
-                let length = cipher.open_in_place(nonce, aad, &mut body).map_err(|_| FORGED)?.len();
+                let opened = cipher.open_in_place(nonce, aad, &mut body);
+                let length = opened.map_err(|_| CipherError::Authentication)?.len();
                 body.truncate(length);
             }
             Self::Middle(cipher) => {
-                let (text, tag) = body.split_last_chunk_mut::<BLOCK>().ok_or(FORGED)?;
+                let split = body.split_last_chunk_mut::<BLOCK>();
+                let (text, tag) = split.ok_or(CipherError::Authentication)?;
                 cipher
                     .decrypt_in_place_detached(
                         &(*nonce).into(),
@@ -99,7 +100,7 @@ impl Gcm {
                         text,
                         (&*tag).into(),
                     )
-                    .map_err(|_| FORGED)?;
+                    .map_err(|_| CipherError::Authentication)?;
                 body.truncate(body.len().saturating_sub(BLOCK));
             }
         }
@@ -115,8 +116,8 @@ pub(super) enum Aes {
 }
 
 impl Aes {
-    fn new(key: &[u8]) -> Result<Self, String> {
-        let bad = |_| format!("crypto/aes: invalid key size {}", key.len());
+    fn new(key: &[u8]) -> Result<Self, CipherError> {
+        let bad = |_| CipherError::AesKeySize(key.len());
         match key.len() {
             16 => Aes128::new_from_slice(key).map(Self::Short).map_err(bad),
             24 => Aes192::new_from_slice(key).map(Self::Middle).map_err(bad),
@@ -163,10 +164,10 @@ fn cbc_seal(cipher: &Aes, plain: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn cbc_open(cipher: &Aes, sealed: &[u8]) -> Result<Vec<u8>, String> {
-    let (first, body) = sealed.split_first_chunk::<BLOCK>().ok_or(SHORT)?;
+fn cbc_open(cipher: &Aes, sealed: &[u8]) -> Result<Vec<u8>, CipherError> {
+    let (first, body) = sealed.split_first_chunk::<BLOCK>().ok_or(CipherError::TooShort)?;
     if body.len() % BLOCK != 0 {
-        return Err("the stored data is not a multiple of the block size".to_owned());
+        return Err(CipherError::BlockSize);
     }
     let mut before: &[u8] = first;
     let mut out = Vec::with_capacity(body.len());
@@ -179,36 +180,35 @@ fn cbc_open(cipher: &Aes, sealed: &[u8]) -> Result<Vec<u8>, String> {
     }
     let padding = out.last().copied().map_or(0, usize::from);
     if padding == 0 || padding > out.len() {
-        return Err("invalid PKCS7 data (empty or not padded)".to_owned());
+        return Err(CipherError::NotPadded);
     }
     let size = out.len() - padding;
     if out.iter().skip(size).any(|byte| usize::from(*byte) != padding) {
-        return Err("invalid padding on input".to_owned());
+        return Err(CipherError::Padding);
     }
     out.truncate(size);
     Ok(out)
 }
 
-fn box_seal(cipher: &XSalsa20Poly1305, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+fn box_seal(cipher: &XSalsa20Poly1305, plain: &[u8], out: &mut Vec<u8>) -> Result<(), CipherError> {
     let mut nonce = [0; BOX];
     base::clock::random_bytes(&mut nonce);
     out.extend_from_slice(&nonce);
     let mut body = plain.to_vec();
     let tag = cipher.encrypt_in_place_detached(&BoxNonce::from(nonce), &[], &mut body);
     // The tag precedes the ciphertext, as in NaCl.
-    out.extend_from_slice(&tag.map_err(|_| UNSEALED)?);
+    out.extend_from_slice(&tag.map_err(|_| CipherError::TooLong)?);
     out.extend_from_slice(&body);
     Ok(())
 }
 
-fn box_open(cipher: &XSalsa20Poly1305, sealed: &[u8]) -> Result<Vec<u8>, String> {
-    let (nonce, body) = sealed.split_first_chunk::<BOX>().ok_or(SHORT)?;
-    let (tag, body) = body.split_first_chunk::<BLOCK>().ok_or(SHORT)?;
+fn box_open(cipher: &XSalsa20Poly1305, sealed: &[u8]) -> Result<Vec<u8>, CipherError> {
+    let (nonce, body) = sealed.split_first_chunk::<BOX>().ok_or(CipherError::TooShort)?;
+    let (tag, body) = body.split_first_chunk::<BLOCK>().ok_or(CipherError::TooShort)?;
     let mut body = body.to_vec();
     let opened =
         cipher.decrypt_in_place_detached(&BoxNonce::from(*nonce), &[], &mut body, tag.into());
-    // Upstream's message for a value that was changed.
-    opened.map_err(|_| "output array was not large enough for encryption".to_owned())?;
+    opened.map_err(|_| CipherError::SecretboxAuthentication)?;
     Ok(body)
 }
 
@@ -220,20 +220,20 @@ pub(super) enum Method {
 }
 
 impl Method {
-    pub(super) fn gcm(key: &[u8]) -> Result<Self, String> {
+    pub(super) fn gcm(key: &[u8]) -> Result<Self, CipherError> {
         Gcm::new(key).map(Self::Gcm)
     }
 
-    pub(super) fn cbc(key: &[u8]) -> Result<Self, String> {
+    pub(super) fn cbc(key: &[u8]) -> Result<Self, CipherError> {
         Aes::new(key).map(|aes| Self::Cbc(Box::new(aes)))
     }
 
-    pub(super) fn secretbox(key: &[u8]) -> Result<Self, String> {
-        let bad = |_| format!("expected key size 32 for secretbox provider, got {}", key.len());
+    pub(super) fn secretbox(key: &[u8]) -> Result<Self, CipherError> {
+        let bad = |_| CipherError::SecretboxKeySize(key.len());
         XSalsa20Poly1305::new_from_slice(key).map(|c| Self::Secretbox(Box::new(c))).map_err(bad)
     }
 
-    fn seal(&self, key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+    fn seal(&self, key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), CipherError> {
         match self {
             Self::Gcm(cipher) => cipher.seal(key, plain, out),
             Self::Cbc(cipher) => {
@@ -244,7 +244,7 @@ impl Method {
         }
     }
 
-    fn open(&self, key: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
+    fn open(&self, key: &str, sealed: &[u8]) -> Result<Vec<u8>, CipherError> {
         match self {
             Self::Gcm(cipher) => cipher.open(key, sealed),
             Self::Cbc(cipher) => cbc_open(cipher, sealed),
@@ -259,8 +259,31 @@ pub(super) struct Keyed {
     pub(super) prefix: &'static str,
     /// The name followed by a colon, and the key; the first one encrypts.
     pub(super) keys: Vec<(String, Method)>,
-    /// The error for an unknown key name.
-    pub(super) unknown: &'static str,
+    /// The name of the algorithm in errors.
+    pub(super) algorithm: &'static str,
+}
+
+impl Keyed {
+    fn unknown_key(&self) -> ProviderError {
+        ProviderError::UnknownKey { algorithm: self.algorithm }
+    }
+
+    /// Decrypts the value after the prefix with the key that it names.
+    fn open(&self, key: &str, rest: &[u8]) -> Result<Opened, ProviderError> {
+        let mut errors = Vec::new();
+        for (position, (name, method)) in self.keys.iter().enumerate() {
+            let Some(sealed) = rest.strip_prefix(name.as_bytes()) else { continue };
+            match method.open(key, sealed) {
+                Ok(plain) => return Ok(Opened { plain: plain.into(), stale: position != 0 }),
+                Err(error) => errors.push(error.into()),
+            }
+        }
+        if errors.is_empty() {
+            Err(self.unknown_key())
+        } else {
+            Err(ProviderError::Several(errors))
+        }
+    }
 }
 
 /// A provider.
@@ -282,13 +305,13 @@ impl Provider {
         }
     }
 
-    fn seal(&self, key: &str, plain: &Bytes) -> Result<Bytes, String> {
+    fn seal(&self, key: &str, plain: &Bytes) -> Result<Bytes, ProviderError> {
         let mut out = Vec::with_capacity(plain.len() + 256);
         out.extend_from_slice(self.prefix().as_bytes());
         match self {
             Self::Identity => return Ok(plain.clone()),
             Self::Keyed(keyed) => {
-                let (name, method) = keyed.keys.first().ok_or(keyed.unknown)?;
+                let (name, method) = keyed.keys.first().ok_or_else(|| keyed.unknown_key())?;
                 out.extend_from_slice(name.as_bytes());
                 method.seal(key, plain, &mut out)?;
             }
@@ -298,28 +321,12 @@ impl Provider {
     }
 
     /// Decrypts the value after the prefix.
-    fn open(&self, key: &str, stored: &Bytes) -> Result<Opened, String> {
+    fn open(&self, key: &str, stored: &Bytes) -> Result<Opened, ProviderError> {
         let rest = stored.get(self.prefix().len()..).unwrap_or_default();
         match self {
-            Self::Identity if is_encrypted(stored) => {
-                Err("identity transformer tried to read encrypted data".to_owned())
-            }
+            Self::Identity if is_encrypted(stored) => Err(ProviderError::IdentityReadsEncrypted),
             Self::Identity => Ok(Opened { plain: stored.clone(), stale: false }),
-            Self::Keyed(keyed) => {
-                let mut errors = Vec::new();
-                for (at, (name, method)) in keyed.keys.iter().enumerate() {
-                    let Some(sealed) = rest.strip_prefix(name.as_bytes()) else { continue };
-                    match method.open(key, sealed) {
-                        Ok(plain) => return Ok(Opened { plain: plain.into(), stale: at != 0 }),
-                        Err(why) => errors.push(why),
-                    }
-                }
-                if errors.is_empty() {
-                    Err(keyed.unknown.to_owned())
-                } else {
-                    Err(aggregate(errors))
-                }
-            }
+            Self::Keyed(keyed) => keyed.open(key, rest),
             Self::Kms(kms) => {
                 let (plain, stale) = kms.open(key, rest)?;
                 Ok(Opened { plain: plain.into(), stale })
@@ -335,7 +342,7 @@ pub(super) fn seal(
     key: &str,
     plain: &Bytes,
     counts: &Counts,
-) -> Result<Bytes, String> {
+) -> Result<Bytes, ProviderError> {
     let Some(first) = providers.first() else { return Ok(plain.clone()) };
     let begun = base::clock::now();
     let sealed = first.seal(key, plain);
@@ -350,7 +357,7 @@ pub(super) fn open(
     key: &str,
     stored: &Bytes,
     counts: &Counts,
-) -> Result<Opened, String> {
+) -> Result<Opened, ProviderError> {
     const DIRECTION: &str = "from_storage";
     let begun = base::clock::now();
     let mut errors = Vec::new();
@@ -369,14 +376,14 @@ pub(super) fn open(
             Ok(opened) => {
                 return Ok(Opened { stale: opened.stale || at != 0, ..opened });
             }
-            Err(why) => errors.push(why),
+            Err(error) => errors.push(error),
         }
     }
     if errors.is_empty() {
         counts.transformed(resource, DIRECTION, "unknown", begun, false);
-        return Err("no matching prefix found".to_owned());
+        return Err(ProviderError::NoMatchingPrefix);
     }
-    Err(aggregate(errors))
+    Err(ProviderError::Several(errors))
 }
 
 #[cfg(test)]

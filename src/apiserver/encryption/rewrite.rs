@@ -13,8 +13,8 @@ use store::{
     Target, Txn,
 };
 
-use super::{Keys, is_encrypted};
-use crate::registry::storage::Transformer;
+use super::{Error, Keys, is_encrypted};
+use crate::registry::storage::{TransformError, Transformer};
 
 /// The prefix of Secrets in the store.
 const SECRETS: &str = "/registry/secrets/";
@@ -71,7 +71,7 @@ struct KeyCheck {
 
 impl KeyCheck {
     /// A key is good once it decrypts one value: other failures under it are damaged values.
-    fn add(&mut self, key: &str, value: &Bytes, open: impl FnOnce() -> Result<(), String>) {
+    fn add(&mut self, key: &str, value: &Bytes, open: impl FnOnce() -> Result<(), TransformError>) {
         // A KMS plugin may not be available yet.
         if !is_encrypted(value) || value.starts_with(KMS) {
             return;
@@ -85,8 +85,8 @@ impl KeyCheck {
                 self.failed.remove(&head);
                 self.opened.insert(head);
             }
-            Err(why) => {
-                let unopened = || Unopened { key: key.to_owned(), why };
+            Err(error) => {
+                let unopened = || Unopened { key: key.to_owned(), why: error.to_string() };
                 self.failed.entry(head).or_insert_with(unopened);
             }
         }
@@ -118,28 +118,38 @@ pub async fn unopened(
     Ok(check.failed.into_values().next())
 }
 
+/// Stale Secrets cannot be rewritten.
+#[derive(Debug, thiserror::Error)]
+pub enum RewriteError {
+    /// An error of the store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A value cannot be decrypted or encrypted.
+    #[error(transparent)]
+    Value(#[from] Error),
+}
+
 /// Rewrites every stale Secret, unless it has changed since it was read, because the writer used
 /// the newest key; returns the number of rewritten Secrets.
 ///
 /// # Errors
 /// Errors of the store, or the key whose value cannot be decrypted. Rewritten values are kept.
-pub async fn rewrite_stale(store: &Arc<dyn Backend>, keys: &Keys) -> Result<usize, String> {
+pub async fn rewrite_stale(store: &Arc<dyn Backend>, keys: &Keys) -> Result<usize, RewriteError> {
     let ring = keys.ring();
     let mut written = 0;
-    let told = |error: StoreError| error.to_string();
-    let mut pages = Pages::begin(store).await.map_err(told)?;
-    while let Some(kvs) = pages.next().await.map_err(told)? {
+    let mut pages = Pages::begin(store).await?;
+    while let Some(kvs) = pages.next().await? {
         let mut writes = Vec::new();
         for kv in kvs.into_iter().filter(|kv| ring.stale(&kv.value)) {
             let key = String::from_utf8_lossy(&kv.key).into_owned();
-            let plain = ring.decrypt(&key, &kv.value).map_err(|e| e.to_string())?;
-            let sealed = ring.encrypt(&key, &plain).map_err(|e| e.to_string())?;
+            let plain = ring.decrypt(&key, &kv.value)?;
+            let sealed = ring.encrypt(&key, &plain)?;
             writes.push(replace(kv, sealed.unwrap_or(plain)));
         }
         let mut answers =
             futures::stream::iter(writes).map(|txn| store.txn(txn)).buffer_unordered(WRITES);
         while let Some(answer) = answers.next().await {
-            written += usize::from(answer.map_err(told)?.succeeded);
+            written += usize::from(answer?.succeeded);
         }
     }
     Ok(written)
@@ -201,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_missing_when_it_opens_none_of_its_values() {
+    fn a_key_is_missing_if_it_decrypts_none_of_its_values() {
         let (own, other) = (Ring::new().unwrap(), Ring::new().unwrap());
         let seal = |ring: &Ring, key: &str| ring.encrypt(key, b"{}").unwrap().unwrap();
         let mut damaged = seal(&own, "/registry/secrets/n/a").to_vec();
@@ -211,7 +221,7 @@ mod tests {
         let unopened = |values: &[(&str, Bytes)]| {
             let mut check = KeyCheck::default();
             for (key, value) in values {
-                let open = || own.decrypt(key, value).map(drop).map_err(|e| e.to_string());
+                let open = || own.decrypt(key, value).map(drop).map_err(TransformError::new);
                 check.add(key, value, open);
             }
             check.failed.into_values().next().map(|unopened| unopened.key)

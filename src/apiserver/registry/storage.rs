@@ -15,7 +15,8 @@ use transaction::{Change, Outcome};
 
 use super::Resource;
 use super::leases::Leases;
-pub use super::transformer::{Opened, Transformer};
+pub(crate) use super::transformer::NoKeyConfigured;
+pub use super::transformer::{Opened, TransformError, Transformer};
 use super::unreadable::{Step, Unreadable};
 use crate::crd::Read;
 use crate::metrics::storage as metrics;
@@ -202,8 +203,9 @@ impl Storage {
             (Vec::with_capacity(kvs.len()), Vec::new(), Vec::new());
         for kv in kvs {
             let revision = kv.mod_revision.0;
-            let read = open(self, row, kv)
-                .and_then(|bytes| custom.read(bytes, revision).map_err(|why| undecodable(kv, why)));
+            let read = open(self, row, kv).and_then(|bytes| {
+                custom.read(bytes, revision).map_err(|error| undecodable(kv, error.to_string()))
+            });
             match read {
                 Ok(Read::Ready(object)) => out.push(Ok(object)),
                 Err(error) => out.push(Err(error)),
@@ -233,7 +235,7 @@ impl Storage {
         for (at, kv) in foreign_kvs {
             if let (Some(slot), Some(value)) = (out.get_mut(at), values.next()) {
                 let finished = custom.finish(value, kv.mod_revision.0);
-                *slot = finished.map_err(|why| undecodable(kv, why));
+                *slot = finished.map_err(|error| undecodable(kv, error.to_string()));
             }
         }
         out
@@ -251,19 +253,19 @@ impl Storage {
     /// The plain JSON of a stored value.
     fn open(&self, row: &Resource, kv: &KeyValue) -> Result<Bytes, Unreadable> {
         let opened = self.opened(row, kv);
-        let value = opened.map_err(|why| Unreadable::new(kv, Step::Transform, why))?.plain;
+        let value = opened.map_err(|e| Unreadable::new(kv, Step::Transform, e.to_string()))?.plain;
         convert::stored_json(row, value, self.primary_family())
             .map_err(|error| undecodable(kv, error.to_string()))
     }
 
-    fn opened(&self, row: &Resource, kv: &KeyValue) -> Result<Opened, String> {
+    fn opened(&self, row: &Resource, kv: &KeyValue) -> Result<Opened, TransformError> {
         match &self.transformer {
             Some(transformer) => {
                 let key = String::from_utf8_lossy(&kv.key);
                 transformer.open(&row.spec.gvr, &key, &kv.value)
             }
             None if kv.value.starts_with(ENCRYPTED_PREFIX) => {
-                Err("it is encrypted and no key is configured".into())
+                Err(TransformError::new(NoKeyConfigured))
             }
             None => Ok(Opened { plain: kv.value.clone(), stale: false }),
         }
@@ -300,12 +302,13 @@ impl Storage {
         };
         self.fetch(row, &[kv]).await;
         let opened = self.opened(row, kv);
-        Ok(opened.map_err(|why| Unreadable::new(kv, Step::Transform, why))?.stale)
+        Ok(opened.map_err(|e| Unreadable::new(kv, Step::Transform, e.to_string()))?.stale)
     }
 
     fn seal(&self, row: &Resource, key: &str, plain: &Bytes) -> Result<Bytes, Status> {
         let Some(transformer) = &self.transformer else { return Ok(plain.clone()) };
-        transformer.seal(&row.spec.gvr, key, plain).map_err(|e| Status::internal(&e))
+        let sealed = transformer.seal(&row.spec.gvr, key, plain);
+        sealed.map_err(|e| Status::internal(&e.to_string()))
     }
 
     /// Writes a new object.
@@ -460,7 +463,7 @@ impl Storage {
         };
         self.fetch(row, &[kv]).await;
         let opened = self.opened(row, kv);
-        let opened = opened.map_err(|why| Unreadable::new(kv, Step::Transform, why))?;
+        let opened = opened.map_err(|e| Unreadable::new(kv, Step::Transform, e.to_string()))?;
         Ok(!opened.stale && opened.plain == wanted)
     }
 

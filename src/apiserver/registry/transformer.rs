@@ -17,6 +17,24 @@ pub struct Opened {
     pub stale: bool,
 }
 
+/// A value cannot be encrypted or decrypted, or the keys are unavailable; the cause is that of the
+/// [`Transformer`].
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct TransformError(Box<dyn std::error::Error + Send + Sync>);
+
+impl TransformError {
+    /// Wraps the error of a transformer.
+    pub fn new(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self(Box::new(cause))
+    }
+}
+
+/// The value is encrypted, and the storage has no transformer.
+#[derive(Debug, thiserror::Error)]
+#[error("it is encrypted and no key is configured")]
+pub(crate) struct NoKeyConfigured;
+
 /// Encrypts the values of some resources, such as Secrets, before they reach the store.
 #[async_trait]
 pub trait Transformer: Send + Sync + std::fmt::Debug {
@@ -26,14 +44,14 @@ pub trait Transformer: Send + Sync + std::fmt::Debug {
     /// Encrypts a value that is stored under `key`.
     ///
     /// # Errors
-    /// A sentence; nothing is written then.
-    fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, String>;
+    /// If the value cannot be encrypted; nothing is written then.
+    fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, TransformError>;
 
     /// Decrypts a stored value; a value that is not encrypted is returned as it is.
     ///
     /// # Errors
-    /// A sentence.
-    fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, String>;
+    /// If the value cannot be decrypted.
+    fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, TransformError>;
 
     /// The lock that a write holds for reading from encryption until the value is stored, so that
     /// keys are not dropped meanwhile.
@@ -53,8 +71,8 @@ pub trait Transformer: Send + Sync + std::fmt::Debug {
     /// Checks the health of the transformer.
     ///
     /// # Errors
-    /// The reason when it is not healthy.
-    async fn check(&self) -> Result<(), String> {
+    /// If it is not healthy.
+    async fn check(&self) -> Result<(), TransformError> {
         Ok(())
     }
 

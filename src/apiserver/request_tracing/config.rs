@@ -100,7 +100,7 @@ impl Plan {
                 DEFAULT
             }
         };
-        reader.finish().map_err(failed)?;
+        reader.finish().map_err(|e| failed(e.to_string()))?;
         let mut reader = Reader::default();
         let path = Path::new("samplingRatePerMillion");
         if rate < 0 {
@@ -115,7 +115,7 @@ impl Plan {
             reader.errors.push(Error::invalid(&Path::new("endpoint"), shown.as_str(), why.clone()));
         }
         let invalid = |why: String| format!("failed to validate tracing configuration: {why}");
-        reader.finish().map_err(invalid)?;
+        reader.finish().map_err(|e| invalid(e.to_string()))?;
         let endpoint = endpoint.map_err(|(_, why)| invalid(why))?;
         Ok(Self { endpoint, rate })
     }

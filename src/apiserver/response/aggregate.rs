@@ -1,5 +1,10 @@
 //! Joins several error messages into one, in the format of upstream's `utilerrors.Aggregate`.
 
+/// Joins errors like [`aggregate`].
+pub(crate) fn aggregate_errors<E: std::fmt::Display>(errors: &[E]) -> String {
+    aggregate(errors.iter().map(ToString::to_string).collect())
+}
+
 /// Joins the messages in brackets without duplicates; a single message is returned unchanged.
 pub(crate) fn aggregate(mut all: Vec<String>) -> String {
     let mut seen = std::collections::BTreeSet::new();

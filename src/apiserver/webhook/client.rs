@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 
 use super::config::Address;
-use super::reach::dial_text;
+use super::errors::{ConfigError, ResolveError, ResponseError, TransportError};
 use super::{CallError, Callout, ClientConfig, errors, go_duration};
 use api::Status;
 
@@ -63,8 +63,8 @@ impl Client {
     ///
     /// # Errors
     /// If the address is invalid.
-    pub fn new(config: ClientConfig, callout: Callout) -> Result<Self, CallError> {
-        let address = Address::of(&config.place)?;
+    pub fn new(config: ClientConfig, callout: Callout) -> Result<Self, ConfigError> {
+        let address = Address::of(&config.endpoint)?;
         Ok(Self { config, address, callout, tls: OnceCell::new(), idle: Mutex::new(Vec::new()) })
     }
 
@@ -76,51 +76,44 @@ impl Client {
     pub async fn post(&self, review: &Value, timeout: Duration) -> Result<Value, CallError> {
         let path = format!("{}?timeout={}", self.address.path, go_duration(timeout));
         let url = format!("https://{}{path}", self.address.authority);
-        let failed =
-            |why: &str| CallError::Transport(format!("Post {}: {why}", api::field::go_quote(&url)));
-        let body = serde_json::to_vec(review)
-            .map_err(|e| CallError::Config(format!("the review cannot be encoded: {e}")))?;
+        let failed = |source: TransportError| CallError::Transport { url: url.clone(), source };
+        let body = serde_json::to_vec(review).map_err(ConfigError::Review)?;
         let request = self.request(&path, body.into())?;
         let tls = self
             .tls
             .get_or_try_init(|| external_roots::client(&self.config.ca_bundle, false, None))
             .await
-            .map_err(|e| CallError::Config(e.to_string()))?;
+            .map_err(|e| ConfigError::RootCertificates { reason: e.to_string() })?;
         let exchange = async {
-            let (response, sender, address) =
-                self.send(request, tls).await.map_err(|e| failed(&e))?;
+            let (response, sender, address) = self.send(request, tls).await.map_err(failed)?;
             let (parts, body) = response.into_parts();
-            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|e| {
-                CallError::Answer(format!(
-                    "unexpected error when reading response body. Please retry. Original error: {e}"
-                ))
-            })?;
+            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+            let body = body.map_err(ResponseError::Body)?;
             self.return_idle(address, sender);
             answer(&parts, &body.to_bytes())
         };
         match tokio::time::timeout(timeout, exchange).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(failed("context deadline exceeded")),
+            Err(_) => Err(failed(TransportError::Deadline)),
         }
     }
 
-    fn request(&self, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, CallError> {
+    fn request(&self, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, ConfigError> {
         Request::post(path)
             .header(HOST, &self.address.authority)
             .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
             .header(ACCEPT, HeaderValue::from_static("application/json, */*"))
             .header(USER_AGENT, HeaderValue::from_static("kube-apiserver-admission"))
             .body(Full::new(body))
-            .map_err(|e| CallError::Config(format!("the request cannot be made: {e}")))
+            .map_err(ConfigError::Request)
     }
 
-    /// Sends over an idle connection to one of the addresses, else over a new one. Errors have Go's
-    /// messages.
+    /// Sends over an idle connection to one of the addresses, else over a new one.
     async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
         tls: &Arc<rustls::ClientConfig>,
-    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>, SocketAddr), String> {
+    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>, SocketAddr), TransportError> {
         let addresses = self.addresses().await?;
         while let Some(mut idle) = self.take(&addresses) {
             if idle.sender.ready().await.is_err() {
@@ -131,16 +124,16 @@ impl Client {
                 // The connection was closed before anything was sent: the request can be retried.
                 Err(mut error) => match error.take_message() {
                     Some(whole) => request = whole,
-                    None => return Err(exchange_text(&error.into_error())),
+                    None => return Err(TransportError::Exchange(error.into_error())),
                 },
             }
         }
         let (mut sender, address) = self.connect(&addresses, tls).await?;
-        let response = sender.send_request(request).await.map_err(|e| exchange_text(&e))?;
+        let response = sender.send_request(request).await.map_err(TransportError::Exchange)?;
         Ok((response, sender, address))
     }
 
-    async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
+    async fn addresses(&self) -> Result<Vec<SocketAddr>, ResolveError> {
         let reach = &self.callout.reach;
         match &self.address.service {
             Some((namespace, name)) => {
@@ -170,32 +163,33 @@ impl Client {
         &self,
         addresses: &[SocketAddr],
         tls: &Arc<rustls::ClientConfig>,
-    ) -> Result<(SendRequest<Full<Bytes>>, SocketAddr), String> {
-        let name = ServerName::try_from(self.address.host.clone())
-            .map_err(|e| format!("tls: {}: {e}", self.address.host))?;
-        let mut last = String::new();
+    ) -> Result<(SendRequest<Full<Bytes>>, SocketAddr), TransportError> {
+        let host = &self.address.host;
+        let name = ServerName::try_from(host.clone())
+            .map_err(|source| TransportError::ServerName { host: host.clone(), source })?;
+        let mut last = TransportError::NoAddress;
         for address in addresses {
             let dialled = tokio::time::timeout(CONNECT_MAX, self.callout.reach.dial(*address));
             let io = match dialled.await {
                 Ok(Ok(io)) => io,
                 Ok(Err(error)) => {
-                    last = dial_text(*address, &error);
+                    last = TransportError::dial(*address, error);
                     continue;
                 }
                 Err(_) => {
-                    last = format!("dial tcp {address}: i/o timeout");
+                    last = TransportError::DialTimeout { address: *address };
                     continue;
                 }
             };
             let shaken = TlsConnector::from(Arc::clone(tls)).connect(name.clone(), io);
             let io = match tokio::time::timeout(CONNECT_MAX, shaken).await {
                 Ok(Ok(io)) => io,
-                Ok(Err(error)) => return Err(errors::handshake(&self.address.host, &error)),
-                Err(_) => return Err("net/http: TLS handshake timeout".to_owned()),
+                Ok(Err(error)) => return Err(TransportError::handshake(host, error)),
+                Err(_) => return Err(TransportError::HandshakeTimeout),
             };
             let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
                 .await
-                .map_err(|e| exchange_text(&e))?;
+                .map_err(TransportError::Exchange)?;
             serve(&self.callout.tasks, connection);
             return Ok((sender, *address));
         }
@@ -222,14 +216,6 @@ where
     });
 }
 
-pub(super) fn exchange_text(error: &hyper::Error) -> String {
-    if error.is_incomplete_message() {
-        return "EOF".to_owned();
-    }
-    let cause = std::error::Error::source(error).map(|c| format!(": {c}")).unwrap_or_default();
-    format!("{error}{cause}")
-}
-
 /// Parses a response.
 ///
 /// # Errors
@@ -253,10 +239,7 @@ pub(crate) fn answer(parts: &http::response::Parts, body: &[u8]) -> Result<Value
     }
     if body.is_empty() {
         let media = if media.is_empty() { "application/json" } else { media };
-        return Err(CallError::Answer(format!(
-            "0-length response with status code: {code} and content type: {media}"
-        )));
+        return Err(ResponseError::Empty { code, media_type: media.to_owned() }.into());
     }
-    decoded
-        .map_err(|e| CallError::Answer(format!("couldn't get version/kind; json parse error: {e}")))
+    Ok(decoded.map_err(ResponseError::Json)?)
 }

@@ -6,14 +6,14 @@ use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use serde_json::Value;
 
-use super::CallError;
+use super::errors::{ConfigError, UrlError};
 
 /// The default port of a Service.
 const PORT: u16 = 443;
 
 /// The endpoint of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Endpoint {
     /// An HTTPS URL, `https://host[:port]/path`.
     Url(String),
     /// A Service of this cluster; its certificate must be valid for `name.namespace.svc`.
@@ -34,7 +34,7 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientConfig {
     /// The endpoint.
-    pub place: Place,
+    pub endpoint: Endpoint,
     /// The CA certificates as PEM; empty: the system's.
     pub ca_bundle: Vec<u8>,
 }
@@ -44,17 +44,16 @@ impl ClientConfig {
     ///
     /// # Errors
     /// If it has neither Service nor URL, or its bundle is invalid base64.
-    pub fn from_value(config: &Value) -> Result<Self, CallError> {
-        let bad = |why: &str| CallError::Config(why.to_owned());
+    pub fn from_value(config: &Value) -> Result<Self, ConfigError> {
         let bundle = STANDARD.decode(str_at(config, "caBundle"));
-        let ca_bundle = bundle.map_err(|e| bad(&format!("caBundle is no base64: {e}")))?;
+        let ca_bundle = bundle.map_err(ConfigError::CaBundle)?;
         let service = get(config, "service");
-        let place = if service.is_object() {
+        let endpoint = if service.is_object() {
             let port = match int_at(service, "port").unwrap_or(0) {
                 0 => PORT,
-                port => u16::try_from(port).map_err(|_| bad("the Service's port is no port"))?,
+                port => u16::try_from(port).map_err(|_| ConfigError::ServicePort)?,
             };
-            Place::Service {
+            Endpoint::Service {
                 namespace: str_in(config, &["service", "namespace"]).to_owned(),
                 name: str_in(config, &["service", "name"]).to_owned(),
                 path: str_at(service, "path").to_owned(),
@@ -62,11 +61,11 @@ impl ClientConfig {
             }
         } else {
             match str_at(config, "url") {
-                "" => return Err(bad("webhook configuration must have either service or URL")),
-                url => Place::Url(url.to_owned()),
+                "" => return Err(ConfigError::NoEndpoint),
+                url => Endpoint::Url(url.to_owned()),
             }
         };
-        Ok(Self { place, ca_bundle })
+        Ok(Self { endpoint, ca_bundle })
     }
 }
 
@@ -90,9 +89,9 @@ impl Address {
     ///
     /// # Errors
     /// If the URL is invalid, has no host, or is not HTTPS.
-    pub(super) fn of(place: &Place) -> Result<Self, CallError> {
-        match place {
-            Place::Service { namespace, name, path, port } => {
+    pub(super) fn of(endpoint: &Endpoint) -> Result<Self, ConfigError> {
+        match endpoint {
+            Endpoint::Service { namespace, name, path, port } => {
                 let host = format!("{name}.{namespace}.svc");
                 Ok(Self {
                     authority: format!("{host}:{port}"),
@@ -102,23 +101,23 @@ impl Address {
                     service: Some((namespace.clone(), name.clone())),
                 })
             }
-            Place::Url(url) => Self::of_url(url),
+            Endpoint::Url(url) => Self::of_url(url),
         }
     }
 
-    fn of_url(url: &str) -> Result<Self, CallError> {
-        let bad = |why: &str| CallError::Config(format!("Unparsable URL: {url}: {why}"));
-        let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| bad(&e.to_string()))?;
+    fn of_url(url: &str) -> Result<Self, ConfigError> {
+        let bad = |reason: UrlError| ConfigError::Url { url: url.to_owned(), reason };
+        let uri: Uri = url.parse().map_err(|e| bad(UrlError::Syntax(e)))?;
         if uri.scheme_str() != Some("https") {
-            return Err(bad("the scheme has to be https"));
+            return Err(bad(UrlError::Scheme));
         }
-        let authority = uri.authority().ok_or_else(|| bad("it has no host"))?;
+        let authority = uri.authority().ok_or_else(|| bad(UrlError::NoHost))?;
         if authority.as_str().contains('@') {
-            return Err(bad("user information is not permitted"));
+            return Err(bad(UrlError::UserInfo));
         }
         let host = authority.host().trim_matches(['[', ']']);
         if host.is_empty() {
-            return Err(bad("it has no host"));
+            return Err(bad(UrlError::NoHost));
         }
         Ok(Self {
             authority: authority.as_str().to_owned(),
@@ -151,10 +150,10 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn places_are_read_as_upstream_reads_them() {
+    fn client_config_needs_a_service_or_an_https_url() {
         let of = |value: Value| {
             ClientConfig::from_value(&value)
-                .and_then(|config| Address::of(&config.place))
+                .and_then(|config| Address::of(&config.endpoint))
                 .map(|a| (format!("https://{}{}", a.authority, a.path), a.host, a.port))
                 .map_err(|e| e.to_string())
         };

@@ -1,31 +1,253 @@
 //! Errors of webhook calls, with the messages of Go's HTTP and TLS: operators search for these.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use api::Status;
+use api::field::go_quote;
 use api::status::{Cause, Details};
 use rustls::CertificateError;
+use rustls::pki_types::InvalidDnsNameError;
 
-/// The maximum length of foreign text in an error (client-go's `maxUnstructuredResponseTextBytes`).
-const FOREIGN_MAX: usize = 2048;
+/// The maximum length of a webhook's text in an error (client-go's `maxUnstructuredResponseTextBytes`).
+const RESPONSE_TEXT_MAX: usize = 2048;
 
 /// The error of a webhook call. Any of them may be transient; the client does not retry.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The configuration is unusable: no call was made.
-    #[error("{0}")]
-    Config(String),
-    /// There is no response: name resolution, connection, TLS or timeout. The message is that of
-    /// Go's `url.Error`.
-    #[error("{0}")]
-    Transport(String),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There is no response. The message is that of Go's `url.Error`.
+    #[error("Post {}: {source}", go_quote(.url))]
+    Transport {
+        /// The URL of the request.
+        url: String,
+        /// The cause.
+        source: TransportError,
+    },
     /// An error response: a `Status`, or an HTTP code other than success.
     #[error("{}", .0.message)]
     Refused(Box<Status>),
     /// The response cannot be parsed.
-    #[error("{0}")]
-    Answer(String),
+    #[error(transparent)]
+    Response(#[from] ResponseError),
+}
+
+/// The configuration of a webhook, or the review to send, is unusable.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// `caBundle` is not base64.
+    #[error("caBundle is no base64: {0}")]
+    CaBundle(#[source] base64::DecodeError),
+    /// The port of the Service is not between 1 and 65535.
+    #[error("the Service's port is no port")]
+    ServicePort,
+    /// Neither a Service nor a URL is configured.
+    #[error("webhook configuration must have either service or URL")]
+    NoEndpoint,
+    /// The URL is unusable.
+    #[error("Unparsable URL: {url}: {reason}")]
+    Url {
+        /// The URL as configured.
+        url: String,
+        /// What is wrong with it.
+        reason: UrlError,
+    },
+    /// The CA certificates are unusable.
+    #[error("{reason}")]
+    RootCertificates {
+        /// The message of the TLS configuration.
+        reason: String,
+    },
+    /// The review cannot be encoded as JSON.
+    #[error("the review cannot be encoded: {0}")]
+    Review(#[source] serde_json::Error),
+    /// The HTTP request cannot be built.
+    #[error("the request cannot be made: {0}")]
+    Request(#[source] http::Error),
+}
+
+/// A URL of a webhook is unusable.
+#[derive(Debug, thiserror::Error)]
+pub enum UrlError {
+    /// It is not a URI.
+    #[error(transparent)]
+    Syntax(#[from] http::uri::InvalidUri),
+    /// It is not HTTPS.
+    #[error("the scheme has to be https")]
+    Scheme,
+    /// It has no host.
+    #[error("it has no host")]
+    NoHost,
+    /// It contains a user name or a password.
+    #[error("user information is not permitted")]
+    UserInfo,
+}
+
+/// A response cannot be parsed.
+#[derive(Debug, thiserror::Error)]
+pub enum ResponseError {
+    /// The body ends early or is too long.
+    #[error("unexpected error when reading response body. Please retry. Original error: {0}")]
+    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The body is empty.
+    #[error("0-length response with status code: {code} and content type: {media_type}")]
+    Empty {
+        /// The HTTP code.
+        code: u16,
+        /// The content type.
+        media_type: String,
+    },
+    /// The body is not JSON.
+    #[error("couldn't get version/kind; json parse error: {0}")]
+    Json(#[source] serde_json::Error),
+}
+
+/// A host or a Service cannot be resolved to an address that webhooks may use.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// The name has no address.
+    #[error("dial tcp: lookup {host}: no such host")]
+    NoSuchHost {
+        /// The name.
+        host: String,
+    },
+    /// All addresses of the name are forbidden.
+    #[error("dial tcp {address}: address not allowed")]
+    Forbidden {
+        /// The first address.
+        address: SocketAddr,
+    },
+    /// The Service or its EndpointSlices cannot be read.
+    #[error("{}", .0.message)]
+    Lookup(Box<Status>),
+    /// The Service does not exist.
+    #[error("service {} not found", go_quote(.name))]
+    ServiceNotFound {
+        /// The name of the Service.
+        name: String,
+    },
+    /// Services of this type have no endpoints in the cluster.
+    #[error("unsupported service type {}", go_quote(.kind))]
+    ServiceType {
+        /// The type.
+        kind: String,
+    },
+    /// The Service does not have this port.
+    #[error("no service port {port} found for service {}", go_quote(.name))]
+    ServicePort {
+        /// The name of the Service.
+        name: String,
+        /// The port.
+        port: u16,
+    },
+    /// No endpoint of the Service is ready.
+    #[error("no endpoints available for service {}", go_quote(.name))]
+    NoEndpoints {
+        /// The name of the Service.
+        name: String,
+    },
+    /// The endpoint has an address of this machine or of its link.
+    #[error(
+        "endpoint {address} of service {} is not allowed: address of this machine or link",
+        go_quote(.name)
+    )]
+    ForbiddenEndpoint {
+        /// The address.
+        address: SocketAddr,
+        /// The name of the Service.
+        name: String,
+    },
+}
+
+/// There is no response. The messages are those of Go's `net`, `crypto/tls` and `net/http`.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// Name resolution failed.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// The name resolved to no address at all.
+    #[error("no address")]
+    NoAddress,
+    /// The connection failed.
+    #[error("{}", dial(.address, .source))]
+    Dial {
+        /// `host:port` or `ip:port`.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The connection was not established in time.
+    #[error("dial tcp {address}: i/o timeout")]
+    DialTimeout {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The host cannot be the name of a certificate.
+    #[error("tls: {host}: {source}")]
+    ServerName {
+        /// The host.
+        host: String,
+        /// The cause.
+        source: InvalidDnsNameError,
+    },
+    /// `tls-server-name` cannot be the name of a certificate.
+    #[error(transparent)]
+    TlsServerName(#[from] InvalidDnsNameError),
+    /// The trusted CA certificates are unusable.
+    #[error("{reason}")]
+    RootCertificates {
+        /// The message of the TLS configuration.
+        reason: String,
+    },
+    /// The TLS handshake failed.
+    #[error("{}", handshake_text(.host, .source))]
+    Handshake {
+        /// The name that the certificate must be valid for.
+        host: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The TLS handshake took too long.
+    #[error("net/http: TLS handshake timeout")]
+    HandshakeTimeout,
+    /// The HTTP request cannot be built.
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    /// The connection failed while the request was sent or the response was read.
+    #[error("{}", exchange_text(.0))]
+    Exchange(#[source] hyper::Error),
+    /// There was no response in time.
+    #[error("context deadline exceeded")]
+    Deadline,
+}
+
+impl TransportError {
+    /// Whether a retry can succeed (upstream's `DefaultShouldRetry`).
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Self::Handshake { source, .. }
+            if source.kind() == io::ErrorKind::ConnectionReset && tls_error(source).is_none())
+    }
+
+    /// A failed TLS handshake with `host`; counts certificates without subject alternative names.
+    pub(crate) fn handshake(host: &str, source: io::Error) -> Self {
+        if let Some(rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+            presented,
+            ..
+        })) = tls_error(&source)
+            && presented.is_empty()
+        {
+            crate::metrics::requests::NAMELESS.inc(&[]);
+        }
+        Self::Handshake { host: host.to_owned(), source }
+    }
+
+    /// A failed connection to `address`.
+    pub(crate) fn dial(address: SocketAddr, source: io::Error) -> Self {
+        Self::Dial { address: address.to_string(), source }
+    }
 }
 
 impl CallError {
@@ -34,7 +256,7 @@ impl CallError {
         match self {
             Self::Refused(status) => status.code,
             Self::Config(_) => 500,
-            Self::Transport(_) | Self::Answer(_) => 503,
+            Self::Transport { .. } | Self::Response(_) => 503,
         }
     }
 }
@@ -50,7 +272,7 @@ pub(crate) fn go_duration(duration: Duration) -> String {
 }
 
 /// The message for a failure to dial `address` (`ip:port`).
-pub(super) fn dial(address: &str, error: &io::Error) -> String {
+fn dial(address: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
             format!("dial tcp {address}: connect: connection refused")
@@ -64,10 +286,23 @@ pub(super) fn dial(address: &str, error: &io::Error) -> String {
     }
 }
 
+/// The error of the TLS library in an I/O error.
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref().and_then(|e| e.downcast_ref())
+}
+
+/// The message for a failed exchange of request and response.
+fn exchange_text(error: &hyper::Error) -> String {
+    if error.is_incomplete_message() {
+        return "EOF".to_owned();
+    }
+    let cause = std::error::Error::source(error).map(|c| format!(": {c}")).unwrap_or_default();
+    format!("{error}{cause}")
+}
+
 /// The message for a failed TLS handshake with `host`.
-pub(crate) fn handshake(host: &str, error: &io::Error) -> String {
-    let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
-    let Some(inner) = inner else {
+fn handshake_text(host: &str, error: &io::Error) -> String {
+    let Some(inner) = tls_error(error) else {
         return match error.kind() {
             io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
             io::ErrorKind::ConnectionReset => "read: connection reset by peer".to_owned(),
@@ -96,7 +331,6 @@ fn certificate(host: &str, why: &CertificateError) -> String {
         CertificateError::NotValidForNameContext { presented, .. } => {
             let names: Vec<&str> = presented.iter().map(|name| plain_name(name)).collect();
             if names.is_empty() {
-                crate::metrics::requests::NAMELESS.inc(&[]);
                 return format!(
                     "cannot validate certificate for {host} because it doesn't contain any SANs"
                 );
@@ -125,38 +359,38 @@ fn plain_name(name: &str) -> &str {
 /// The Status for a response with an error code and without a Status in its body (client-go's
 /// `NewGenericServerResponse`).
 pub(super) fn generic(code: u16, body: &[u8], is_text: bool) -> Status {
-    let cut = body.get(..FOREIGN_MAX.min(body.len())).unwrap_or_default();
-    let said =
+    let cut = body.get(..RESPONSE_TEXT_MAX.min(body.len())).unwrap_or_default();
+    let text =
         if is_text { String::from_utf8_lossy(cut).trim().to_owned() } else { "unknown".to_owned() };
-    let (reason, message) = reason_of(code, &said);
+    let (reason, message) = reason_of(code, &text);
     let mut status = Status::failure(code, reason, message);
     let cause = Cause {
         reason: "UnexpectedServerResponse".to_owned(),
-        message: said,
+        message: text,
         field: String::new(),
     };
     status.details = Some(Details { causes: vec![cause], ..Details::default() });
     status
 }
 
-fn reason_of(code: u16, said: &str) -> (&'static str, String) {
-    let own = |reason: &'static str, text: &str| (reason, text.to_owned());
+fn reason_of(code: u16, text: &str) -> (&'static str, String) {
+    let own = |reason: &'static str, message: &str| (reason, message.to_owned());
     match code {
         400 => own("BadRequest", "the server rejected our request for an unknown reason"),
         401 => own("Unauthorized", "the server has asked for the client to provide credentials"),
-        403 => own("Forbidden", said),
+        403 => own("Forbidden", text),
         404 => own("NotFound", "the server could not find the requested resource"),
         405 => own(
             "MethodNotAllowed",
             "the server does not allow this method on the requested resource",
         ),
-        406 if matches!(said, "" | "unknown") => own(
+        406 if matches!(text, "" | "unknown") => own(
             "NotAcceptable",
             "the server was unable to respond with a content type that the client supports",
         ),
-        406 => own("NotAcceptable", said),
+        406 => own("NotAcceptable", text),
         409 => own("AlreadyExists", "the server reported a conflict"),
-        415 => own("UnsupportedMediaType", said),
+        415 => own("UnsupportedMediaType", text),
         422 => own("Invalid", "the server rejected our request due to an error in our request"),
         429 => own(
             "TooManyRequests",
@@ -171,7 +405,7 @@ fn reason_of(code: u16, said: &str) -> (&'static str, String) {
             "InternalError",
             format!(
                 "an error on the server ({}) has prevented the request from succeeding",
-                api::field::go_quote(said)
+                go_quote(text)
             ),
         ),
         code => (

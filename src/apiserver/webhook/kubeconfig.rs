@@ -4,19 +4,81 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use api::codec::DecodeError;
 use api::field::go_quote;
 use api::value::{bool_at, get, items, str_at};
 use base::pki::Leaf;
-use base::pki::reloadable_cert::LiveCert;
+use base::pki::reloadable_cert::{LiveCert, ReloadError};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use serde_json::Value;
 
+const CLUSTER_FIELDS: [&str; 6] = [
+    "server",
+    "certificate-authority",
+    "certificate-authority-data",
+    "insecure-skip-tls-verify",
+    "tls-server-name",
+    "extensions",
+];
+
+const USER_FIELDS: [&str; 9] = [
+    "client-certificate",
+    "client-certificate-data",
+    "client-key",
+    "client-key-data",
+    "token",
+    "tokenFile",
+    "username",
+    "password",
+    "extensions",
+];
+
+/// A kubeconfig is unusable. `field` is the path of the field, such as `users[NAME].user`.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KubeconfigError {
+    /// The text is neither YAML nor JSON.
+    #[error(transparent)]
+    Syntax(#[from] DecodeError),
+    #[error("current-context: Required value: must name one of the contexts")]
+    NoCurrentContext,
+    /// The current context, or the cluster or user that it names, does not exist.
+    #[error("{list}: Not found: {}: the current context leads there", go_quote(.name))]
+    NotFound { list: &'static str, name: String },
+    /// The field would be ignored. `component` is the webhook that reads the kubeconfig.
+    #[error("{field}: Forbidden: is not supported for {component}")]
+    Unsupported { field: String, component: &'static str },
+    #[error("{field}: Invalid value: {}: {reason}", go_quote(.server))]
+    Server { field: String, server: String, reason: ServerError },
+    #[error("{field}: {source}")]
+    Base64 { field: String, source: base64::DecodeError },
+    #[error("{field}: {source}")]
+    File { field: String, source: std::io::Error },
+    #[error("{field}: specifying a root certificates file with the insecure flag is not allowed")]
+    InsecureWithCertificates { field: String },
+    #[error("{field}: {source}")]
+    ClientCertificate { field: String, source: ReloadError },
+    #[error("{field}: client-certificate and client-key belong together")]
+    HalfKeyPair { field: String },
+    /// The credentials contain characters that are not allowed in a header.
+    #[error("{field}: the token is nothing that a header can carry")]
+    Credentials { field: String },
+}
+
+/// The URL of a cluster is unusable.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServerError {
+    #[error("must be a URL such as https://HOST:PORT/PATH")]
+    Url,
+    #[error("must begin with http:// or https://")]
+    Scheme,
+}
+
 /// The endpoint of a webhook.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct WebhookEndpoint {
     /// The TLS configuration; `None` for plain HTTP.
     pub(crate) tls: Option<Trust>,
     pub(crate) host: String,
@@ -37,13 +99,13 @@ pub(crate) struct Trust {
     pub(crate) certificate: Option<Arc<LiveCert>>,
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for WebhookEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.url())
     }
 }
 
-impl Place {
+impl WebhookEndpoint {
     /// The URL, without possible secrets.
     pub(crate) fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
@@ -51,79 +113,59 @@ impl Place {
     }
 
     /// Parses the current context of a kubeconfig. Relative paths are relative to `folder`; error
-    /// messages name the component `whom`.
+    /// messages name the `component` that reads it.
     ///
     /// # Errors
     /// The field that is missing, invalid or unsupported.
-    pub(crate) fn of(text: &[u8], folder: &Path, whom: &str) -> Result<Self, String> {
-        let config = crate::serialization::any_yaml(text)?;
+    pub(crate) fn of(
+        text: &[u8],
+        folder: &Path,
+        component: &'static str,
+    ) -> Result<Self, KubeconfigError> {
+        let config = api::codec::yaml::parse(text)?;
         let current = str_at(&config, "current-context");
         if current.is_empty() {
-            return Err("current-context: Required value: must name one of the contexts".to_owned());
+            return Err(KubeconfigError::NoCurrentContext);
         }
         let context = entry(&config, "contexts", "context", current)?;
         let cluster = str_at(context, "cluster");
-        let place = format!("clusters[{cluster}].cluster");
+        let cluster_path = format!("clusters[{cluster}].cluster");
         let cluster = entry(&config, "clusters", "cluster", cluster)?;
-        supported(
-            cluster,
-            &place,
-            whom,
-            &[
-                "server",
-                "certificate-authority",
-                "certificate-authority-data",
-                "insecure-skip-tls-verify",
-                "tls-server-name",
-                "extensions",
-            ],
-        )?;
+        check_supported(cluster, &cluster_path, component, &CLUSTER_FIELDS)?;
         let user = str_at(context, "user");
-        let who = format!("users[{user}].user");
+        let user_path = format!("users[{user}].user");
         let user =
             if user.is_empty() { &Value::Null } else { entry(&config, "users", "user", user)? };
-        supported(
-            user,
-            &who,
-            whom,
-            &[
-                "client-certificate",
-                "client-certificate-data",
-                "client-key",
-                "client-key-data",
-                "token",
-                "tokenFile",
-                "username",
-                "password",
-                "extensions",
-            ],
-        )?;
-        let credentials = credentials(user, &who, folder)?;
-        Self::made(cluster, &place, folder, (user, &who), credentials)
+        check_supported(user, &user_path, component, &USER_FIELDS)?;
+        let credentials = credentials(user, &user_path, folder)?;
+        Self::with_cluster((cluster, &cluster_path), (user, &user_path), folder, credentials)
     }
 
-    fn made(
-        cluster: &Value,
-        place: &str,
+    /// `cluster` and `user` are the values with their paths.
+    fn with_cluster(
+        (cluster, cluster_path): (&Value, &str),
+        user: (&Value, &str),
         folder: &Path,
-        (user, who): (&Value, &str),
         credentials: Option<HeaderValue>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, KubeconfigError> {
         let server = str_at(cluster, "server");
-        let bad = |why: &str| format!("{place}.server: Invalid value: {}: {why}", go_quote(server));
-        let uri: Uri =
-            server.parse().map_err(|_| bad("must be a URL such as https://HOST:PORT/PATH"))?;
+        let bad = |reason| KubeconfigError::Server {
+            field: format!("{cluster_path}.server"),
+            server: server.to_owned(),
+            reason,
+        };
+        let uri: Uri = server.parse().map_err(|_| bad(ServerError::Url))?;
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
-            return Err(bad("must be a URL such as https://HOST:PORT/PATH"));
+            return Err(bad(ServerError::Url));
         };
         let is_tls = *scheme == Scheme::HTTPS;
         if !is_tls && *scheme != Scheme::HTTP {
-            return Err(bad("must begin with http:// or https://"));
+            return Err(bad(ServerError::Scheme));
         }
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let tls =
-            if is_tls { Some(trust(cluster, place, folder, (user, who), &host)?) } else { None };
+            if is_tls { Some(trust((cluster, cluster_path), user, folder, &host)?) } else { None };
         let path = match uri.path() {
             "" => "/".to_owned(),
             path => path.to_owned(),
@@ -132,59 +174,73 @@ impl Place {
     }
 }
 
-fn entry<'a>(config: &'a Value, list: &str, member: &str, name: &str) -> Result<&'a Value, String> {
+/// The object `member` of the entry of `list` with this name.
+fn entry<'a>(
+    config: &'a Value,
+    list: &'static str,
+    member: &str,
+    name: &str,
+) -> Result<&'a Value, KubeconfigError> {
     let found = items(config, list).iter().find(|entry| str_at(entry, "name") == name);
-    found.map(|entry| get(entry, member)).filter(|value| value.is_object()).ok_or_else(|| {
-        format!("{list}: Not found: {}: the current context leads there", go_quote(name))
-    })
+    let missing = || KubeconfigError::NotFound { list, name: name.to_owned() };
+    found.map(|entry| get(entry, member)).filter(|value| value.is_object()).ok_or_else(missing)
 }
 
 /// Rejects fields that would be ignored.
-fn supported(value: &Value, place: &str, whom: &str, known: &[&str]) -> Result<(), String> {
-    let unknown = value.as_object().into_iter().flat_map(|map| map.keys());
-    match unknown.into_iter().find(|key| !known.contains(&key.as_str())) {
-        Some(key) => Err(format!("{place}.{key}: Forbidden: is not supported for {whom}")),
+fn check_supported(
+    value: &Value,
+    path: &str,
+    component: &'static str,
+    supported: &[&str],
+) -> Result<(), KubeconfigError> {
+    let mut keys = value.as_object().into_iter().flat_map(|map| map.keys());
+    match keys.find(|key| !supported.contains(&key.as_str())) {
+        Some(key) => {
+            Err(KubeconfigError::Unsupported { field: format!("{path}.{key}"), component })
+        }
         None => Ok(()),
     }
 }
 
 /// The content of `KEY-data`, or of the file that `KEY` names.
-fn data(value: &Value, place: &str, key: &str, folder: &Path) -> Result<Vec<u8>, String> {
+fn data(value: &Value, path: &str, key: &str, folder: &Path) -> Result<Vec<u8>, KubeconfigError> {
     let inline = str_at(value, &format!("{key}-data"));
     if !inline.is_empty() {
-        return STANDARD.decode(inline).map_err(|e| format!("{place}.{key}-data: {e}"));
+        let bad = |source| KubeconfigError::Base64 { field: format!("{path}.{key}-data"), source };
+        return STANDARD.decode(inline).map_err(bad);
     }
     match str_at(value, key) {
         "" => Ok(Vec::new()),
-        file => base::fs::read(&folder.join(file)).map_err(|e| format!("{place}.{key}: {e}")),
+        file => base::fs::read(&folder.join(file))
+            .map_err(|source| KubeconfigError::File { field: format!("{path}.{key}"), source }),
     }
 }
 
 fn trust(
-    cluster: &Value,
-    place: &str,
+    (cluster, cluster_path): (&Value, &str),
+    (user, user_path): (&Value, &str),
     folder: &Path,
-    (user, who): (&Value, &str),
     host: &str,
-) -> Result<Trust, String> {
-    let bundle = data(cluster, place, "certificate-authority", folder)?;
+) -> Result<Trust, KubeconfigError> {
+    let bundle = data(cluster, cluster_path, "certificate-authority", folder)?;
     let unverified = bool_at(cluster, "insecure-skip-tls-verify");
     if unverified && !bundle.is_empty() {
-        return Err(format!(
-            "{place}: specifying a root certificates file with the insecure flag is not allowed"
-        ));
+        return Err(KubeconfigError::InsecureWithCertificates { field: cluster_path.to_owned() });
     }
-    let cert = data(user, who, "client-certificate", folder)?;
-    let key = data(user, who, "client-key", folder)?;
+    let cert = data(user, user_path, "client-certificate", folder)?;
+    let key = data(user, user_path, "client-key", folder)?;
     let certificate = match (cert.is_empty(), key.is_empty()) {
         (true, true) => None,
         (false, false) => {
             let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
             let leaf = Leaf { cert_pem: text(cert), key_pem: text(key).into(), not_after: 0 };
             let made = LiveCert::new(&leaf);
-            Some(made.map_err(|e| format!("{who}.client-certificate: {e}"))?)
+            Some(made.map_err(|source| {
+                let field = format!("{user_path}.client-certificate");
+                KubeconfigError::ClientCertificate { field, source }
+            })?)
         }
-        _ => return Err(format!("{who}: client-certificate and client-key belong together")),
+        _ => return Err(KubeconfigError::HalfKeyPair { field: user_path.to_owned() }),
     };
     let name = match str_at(cluster, "tls-server-name") {
         "" => host.to_owned(),
@@ -193,12 +249,19 @@ fn trust(
     Ok(Trust { bundle, unverified, name, certificate })
 }
 
-fn credentials(user: &Value, who: &str, folder: &Path) -> Result<Option<HeaderValue>, String> {
+fn credentials(
+    user: &Value,
+    path: &str,
+    folder: &Path,
+) -> Result<Option<HeaderValue>, KubeconfigError> {
     let token = match (str_at(user, "tokenFile"), str_at(user, "token")) {
         ("", token) => token.to_owned(),
         (file, _) => {
             let read = base::fs::read_to_string(&folder.join(file));
-            read.map_err(|e| format!("{who}.tokenFile: {e}"))?.trim().to_owned()
+            let field = || format!("{path}.tokenFile");
+            read.map_err(|source| KubeconfigError::File { field: field(), source })?
+                .trim()
+                .to_owned()
         }
     };
     let (name, password) = (str_at(user, "username"), str_at(user, "password"));
@@ -210,7 +273,7 @@ fn credentials(user: &Value, who: &str, folder: &Path) -> Result<Option<HeaderVa
         return Ok(None);
     };
     let mut value = HeaderValue::from_str(&text)
-        .map_err(|_| format!("{who}: the token is nothing that a header can carry"))?;
+        .map_err(|_| KubeconfigError::Credentials { field: path.to_owned() })?;
     value.set_sensitive(true);
     Ok(Some(value))
 }
@@ -225,32 +288,42 @@ mod tests {
         )
     }
 
-    fn of(cluster: &str, user: &str) -> Result<Place, String> {
-        Place::of(config(cluster, user).as_bytes(), Path::new("/nowhere"), "the audit webhook")
+    fn of(cluster: &str, user: &str) -> Result<WebhookEndpoint, KubeconfigError> {
+        WebhookEndpoint::of(
+            config(cluster, user).as_bytes(),
+            Path::new("/nowhere"),
+            "the audit webhook",
+        )
     }
 
     #[test]
-    fn a_place_is_read() {
-        let place = of("{server: 'http://127.0.0.1:8080/audit'}", "{token: t}").unwrap();
-        assert_eq!(place.url(), "http://127.0.0.1:8080/audit");
-        assert_eq!((place.host.as_str(), place.port), ("127.0.0.1", 8080));
-        assert_eq!(place.credentials.as_ref().unwrap(), "Bearer t");
-        assert!(!format!("{place:?}").contains("Bearer"));
-        let place = of(
+    fn current_context_gives_endpoint_and_credentials() {
+        let endpoint = of("{server: 'http://127.0.0.1:8080/audit'}", "{token: t}").unwrap();
+        assert_eq!(endpoint.url(), "http://127.0.0.1:8080/audit");
+        assert_eq!((endpoint.host.as_str(), endpoint.port), ("127.0.0.1", 8080));
+        assert_eq!(endpoint.credentials.as_ref().unwrap(), "Bearer t");
+        assert!(!format!("{endpoint:?}").contains("Bearer"));
+        let endpoint = of(
             "{server: 'https://[::1]', insecure-skip-tls-verify: true, tls-server-name: hook}",
             "{username: a, password: b}",
         )
         .unwrap();
-        assert_eq!((place.host.as_str(), place.port, place.path.as_str()), ("::1", 443, "/"));
-        assert_eq!(place.credentials.as_ref().unwrap(), "Basic YTpi");
-        let trust = place.tls.unwrap();
+        assert_eq!(
+            (endpoint.host.as_str(), endpoint.port, endpoint.path.as_str()),
+            ("::1", 443, "/")
+        );
+        assert_eq!(endpoint.credentials.as_ref().unwrap(), "Basic YTpi");
+        let trust = endpoint.tls.unwrap();
         assert_eq!((trust.name.as_str(), trust.unverified), ("hook", true));
     }
 
     #[test]
-    fn faults_name_the_field() {
-        let none = Place::of(b"kind: Config", Path::new("/"), "x").unwrap_err();
-        assert_eq!(none, "current-context: Required value: must name one of the contexts");
+    fn errors_name_the_field() {
+        let none = WebhookEndpoint::of(b"kind: Config", Path::new("/"), "x").unwrap_err();
+        assert_eq!(
+            none.to_string(),
+            "current-context: Required value: must name one of the contexts"
+        );
         for (cluster, user, want) in [
             (
                 "{server: 'ftp://x'}",
@@ -288,11 +361,11 @@ mod tests {
                 "users[u].user: client-certificate and client-key belong together",
             ),
         ] {
-            assert_eq!(of(cluster, user).unwrap_err(), want, "{cluster} {user}");
+            assert_eq!(of(cluster, user).unwrap_err().to_string(), want, "{cluster} {user}");
         }
         let text = config("{server: 'https://x'}", "{}").replace("cluster: k,", "cluster: other,");
         assert_eq!(
-            Place::of(text.as_bytes(), Path::new("/"), "x").unwrap_err(),
+            WebhookEndpoint::of(text.as_bytes(), Path::new("/"), "x").unwrap_err().to_string(),
             "clusters: Not found: \"other\": the current context leads there"
         );
     }

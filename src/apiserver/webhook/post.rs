@@ -19,9 +19,8 @@ use rustls::pki_types::ServerName;
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 
-use super::client::exchange_text;
-use super::errors;
-use super::kubeconfig::Place;
+use super::errors::TransportError;
+use super::kubeconfig::WebhookEndpoint;
 
 /// The maximum number of idle connections.
 const IDLE_MAX: usize = 16;
@@ -62,9 +61,11 @@ impl Attempts {
     }
 }
 
-/// Whether a retry can succeed after this error (upstream's `DefaultShouldRetry`).
-pub(crate) fn is_passing(why: &str) -> bool {
-    why.ends_with("connection reset by peer")
+/// The CA certificates of the kubeconfig are unusable.
+#[derive(Debug, thiserror::Error)]
+#[error("certificate-authority: {reason}")]
+pub(crate) struct CertificateAuthorityError {
+    reason: String,
 }
 
 /// The component that posts.
@@ -87,7 +88,7 @@ impl User {
 
 /// The client for one endpoint.
 pub(crate) struct Poster {
-    place: Place,
+    endpoint: WebhookEndpoint,
     user: User,
     tls: OnceCell<Arc<rustls::ClientConfig>>,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
@@ -96,40 +97,39 @@ pub(crate) struct Poster {
 
 impl std::fmt::Debug for Poster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", self.place)
+        write!(f, "{:?}", self.endpoint)
     }
 }
 
 impl Poster {
     /// Creates a client; the first post opens a connection.
-    pub(crate) fn new(place: Place, user: User, tasks: &Tasks) -> Self {
-        Self { place, user, tls: OnceCell::new(), idle: Mutex::default(), tasks: tasks.clone() }
+    pub(crate) fn new(endpoint: WebhookEndpoint, user: User, tasks: &Tasks) -> Self {
+        Self { endpoint, user, tls: OnceCell::new(), idle: Mutex::default(), tasks: tasks.clone() }
     }
 
     /// The URL, without possible secrets.
     pub(crate) fn url(&self) -> String {
-        self.place.url()
+        self.endpoint.url()
     }
 
     /// Posts a JSON body and reads the response, unless it is longer than `answer_max` bytes or
     /// ends early. `timeout` is sent to the webhook, as a Go duration; the caller enforces it.
     ///
     /// # Errors
-    /// The reason why there is no response, in Go's format.
+    /// If there is no response.
     pub(crate) async fn post(
         &self,
         body: Bytes,
         timeout: &str,
         answer_max: usize,
-    ) -> Result<(http::response::Parts, Option<Bytes>), String> {
-        let mut request = Request::post(format!("{}?timeout={timeout}", self.place.path))
-            .header(HOST, &self.place.authority)
+    ) -> Result<(http::response::Parts, Option<Bytes>), TransportError> {
+        let mut request = Request::post(format!("{}?timeout={timeout}", self.endpoint.path))
+            .header(HOST, &self.endpoint.authority)
             .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
             .header(ACCEPT, HeaderValue::from_static("application/json, */*"))
             .header(USER_AGENT, HeaderValue::from_static(self.user.agent))
-            .body(Full::new(body))
-            .map_err(|e| e.to_string())?;
-        if let Some(credentials) = &self.place.credentials {
+            .body(Full::new(body))?;
+        if let Some(credentials) = &self.endpoint.credentials {
             request.headers_mut().insert(AUTHORIZATION, credentials.clone());
         }
         let (response, sender) = self.exchange(request).await?;
@@ -147,7 +147,7 @@ impl Poster {
     async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), String> {
+    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), TransportError> {
         while let Some(mut sender) = self.take() {
             if sender.ready().await.is_err() {
                 continue;
@@ -157,14 +157,14 @@ impl Poster {
                 // The connection was closed before anything was sent: the request can be retried.
                 Err(mut error) => match error.take_message() {
                     Some(whole) => request = whole,
-                    None => return Err(exchange_text(&error.into_error())),
+                    None => return Err(TransportError::Exchange(error.into_error())),
                 },
             }
         }
         let io = self.open().await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
             .await
-            .map_err(|e| exchange_text(&e))?;
+            .map_err(TransportError::Exchange)?;
         let shutdown = self.tasks.shutdown().clone();
         let webhook = self.user.agent;
         self.tasks.spawn(Kind::Request, self.user.task, async move {
@@ -182,7 +182,7 @@ impl Poster {
             }
             Ok::<(), std::convert::Infallible>(())
         });
-        let response = sender.send_request(request).await.map_err(|e| exchange_text(&e))?;
+        let response = sender.send_request(request).await.map_err(TransportError::Exchange)?;
         Ok((response, sender))
     }
 
@@ -192,29 +192,34 @@ impl Poster {
         idle.pop()
     }
 
-    async fn open(&self) -> Result<BoxIo, String> {
-        let place = &self.place;
-        let io = Tcp.dial(&place.host, place.port).await;
-        let io = io.map_err(|e| errors::dial(&format!("{}:{}", place.host, place.port), &e))?;
-        let Some(trust) = &place.tls else { return Ok(io) };
+    async fn open(&self) -> Result<BoxIo, TransportError> {
+        let endpoint = &self.endpoint;
+        let io = Tcp.dial(&endpoint.host, endpoint.port).await;
+        let io = io.map_err(|source| {
+            let address = format!("{}:{}", endpoint.host, endpoint.port);
+            TransportError::Dial { address, source }
+        })?;
+        let Some(trust) = &endpoint.tls else { return Ok(io) };
         let tls = self.tls.get_or_try_init(|| {
             external_roots::client(&trust.bundle, trust.unverified, trust.certificate.clone())
         });
-        let tls = Arc::clone(tls.await.map_err(|e| e.to_string())?);
-        let name = ServerName::try_from(trust.name.clone()).map_err(|e| e.to_string())?;
+        let tls = tls.await;
+        let unusable = |reason: String| TransportError::RootCertificates { reason };
+        let tls = Arc::clone(tls.map_err(|e| unusable(e.to_string()))?);
+        let name = ServerName::try_from(trust.name.clone())?;
         let io = TlsConnector::from(tls).connect(name, io).await;
-        io.map(|io| Box::new(io) as BoxIo).map_err(|e| errors::handshake(&trust.name, &e))
+        io.map(|io| Box::new(io) as BoxIo).map_err(|e| TransportError::handshake(&trust.name, e))
     }
 
     /// Checks the TLS configuration before the first post.
     ///
     /// # Errors
-    /// The reason why certificates are unusable.
-    pub(crate) async fn check(&self) -> Result<(), String> {
-        let Some(trust) = &self.place.tls else { return Ok(()) };
+    /// If the CA certificates are unusable.
+    pub(crate) async fn check(&self) -> Result<(), CertificateAuthorityError> {
+        let Some(trust) = &self.endpoint.tls else { return Ok(()) };
         let made =
             external_roots::client(&trust.bundle, trust.unverified, trust.certificate.clone())
                 .await;
-        made.map(|_| ()).map_err(|e| format!("certificate-authority: {e}"))
+        made.map(|_| ()).map_err(|e| CertificateAuthorityError { reason: e.to_string() })
     }
 }

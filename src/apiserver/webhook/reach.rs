@@ -12,7 +12,7 @@ use base::Tasks;
 use base::io::{BoxIo, Dial};
 use serde_json::Value;
 
-use super::errors;
+use super::errors::ResolveError;
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 
@@ -22,15 +22,21 @@ pub trait Reach: Send + Sync {
     /// A ready endpoint for this port of a Service.
     ///
     /// # Errors
-    /// A message of upstream's endpoint resolver, such as `service "x" not found`.
-    async fn endpoint(&self, namespace: &str, name: &str, port: u16) -> Result<SocketAddr, String>;
+    /// If the Service does not exist or has no usable endpoint; the messages are those of
+    /// upstream's endpoint resolver, such as `service "x" not found`.
+    async fn endpoint(
+        &self,
+        namespace: &str,
+        name: &str,
+        port: u16,
+    ) -> Result<SocketAddr, ResolveError>;
 
     /// Resolves a host. Callers dial the returned addresses only, so that a name that resolves
     /// differently later cannot change the target.
     ///
     /// # Errors
-    /// The message in Go's format.
-    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String>;
+    /// If the host is unknown, or none of its addresses is allowed.
+    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError>;
 
     /// Connects to this address.
     ///
@@ -72,14 +78,20 @@ impl Services {
 
 #[async_trait]
 impl Reach for Services {
-    async fn endpoint(&self, namespace: &str, name: &str, port: u16) -> Result<SocketAddr, String> {
-        let quoted = api::field::go_quote(name);
+    async fn endpoint(
+        &self,
+        namespace: &str,
+        name: &str,
+        port: u16,
+    ) -> Result<SocketAddr, ResolveError> {
+        let unreadable = |status| ResolveError::Lookup(Box::new(status));
         let service = self.lookup.get(&lookup::SERVICES, namespace, name).await;
-        let service = service.and_then(lookup::value).map_err(|e| e.message)?;
-        let service = service.ok_or_else(|| format!("service {quoted} not found"))?;
+        let service = service.and_then(lookup::value).map_err(unreadable)?;
+        let service =
+            service.ok_or_else(|| ResolveError::ServiceNotFound { name: name.to_owned() })?;
         let port_name = port_name(&service, name, port)?;
         let all = self.lookup.list(&lookup::ENDPOINT_SLICES, namespace).await;
-        let all = all.map_err(|e| e.message)?;
+        let all = all.map_err(unreadable)?;
         let slices: Vec<Value> = all
             .iter()
             .filter_map(|o| o.value().ok())
@@ -89,29 +101,24 @@ impl Reach for Services {
         let found = endpoints(&slices, port_name, family.unwrap_or_default());
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let chosen = found.get(turn % found.len().max(1)).copied();
-        let chosen =
-            chosen.ok_or_else(|| format!("no endpoints available for service {quoted}"))?;
+        let chosen = chosen.ok_or_else(|| ResolveError::NoEndpoints { name: name.to_owned() })?;
         if !is_foreign(chosen.ip()) {
-            return Err(format!(
-                "endpoint {chosen} of service {quoted} is not allowed: address of this machine or link"
-            ));
+            return Err(ResolveError::ForbiddenEndpoint { address: chosen, name: name.to_owned() });
         }
         Ok(chosen)
     }
 
-    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
+        let unknown = || ResolveError::NoSuchHost { host: host.to_owned() };
         let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
             Ok(ip) => vec![SocketAddr::new(ip, port)],
-            Err(_) => tokio::net::lookup_host((host, port))
-                .await
-                .map_err(|_| format!("dial tcp: lookup {host}: no such host"))?
-                .collect(),
+            Err(_) => tokio::net::lookup_host((host, port)).await.map_err(|_| unknown())?.collect(),
         };
         let allowed: Vec<SocketAddr> =
             found.iter().copied().filter(|address| may_be_url(address.ip())).collect();
         match (found.first(), allowed.is_empty()) {
-            (None, _) => Err(format!("dial tcp: lookup {host}: no such host")),
-            (Some(first), true) => Err(format!("dial tcp {first}: address not allowed")),
+            (None, _) => Err(unknown()),
+            (Some(first), true) => Err(ResolveError::Forbidden { address: *first }),
             _ => Ok(allowed),
         }
     }
@@ -122,26 +129,25 @@ impl Reach for Services {
 }
 
 /// The name of the Service's port with this number.
-fn port_name<'a>(service: &'a Value, name: &str, port: u16) -> Result<&'a str, String> {
+fn port_name<'a>(service: &'a Value, name: &str, port: u16) -> Result<&'a str, ResolveError> {
     let kind = match str_in(service, &["spec", "type"]) {
         "" => "ClusterIP",
         kind => kind,
     };
     if !matches!(kind, "ClusterIP" | "NodePort" | "LoadBalancer") {
-        return Err(format!("unsupported service type {}", api::field::go_quote(kind)));
+        return Err(ResolveError::ServiceType { kind: kind.to_owned() });
     }
     let ports = items(get(service, "spec"), "ports");
     let found = ports.iter().find(|p| int_at(p, "port") == Some(i64::from(port)));
-    found.map(|p| str_at(p, "name")).ok_or_else(|| {
-        format!("no service port {port} found for service {}", api::field::go_quote(name))
-    })
+    let missing = || ResolveError::ServicePort { name: name.to_owned(), port };
+    found.map(|p| str_at(p, "name")).ok_or_else(missing)
 }
 
 /// The addresses of ready endpoints with this port; limited to the Service's primary IP family if
 /// it has endpoints.
 fn endpoints(slices: &[Value], port: &str, family: &str) -> Vec<SocketAddr> {
-    let mut first = Vec::new();
-    let mut others = Vec::new();
+    let mut of_family = Vec::new();
+    let mut of_other_families = Vec::new();
     for slice in slices {
         let number = items(slice, "ports")
             .iter()
@@ -155,13 +161,13 @@ fn endpoints(slices: &[Value], port: &str, family: &str) -> Vec<SocketAddr> {
             let address = items(endpoint, "addresses").first().and_then(Value::as_str);
             let Some(ip) = address.and_then(|a| a.parse::<IpAddr>().ok()) else { continue };
             if !unready {
-                let list =
-                    if str_at(slice, "addressType") == family { &mut first } else { &mut others };
+                let is_of_family = str_at(slice, "addressType") == family;
+                let list = if is_of_family { &mut of_family } else { &mut of_other_families };
                 list.push(SocketAddr::new(ip, number));
             }
         }
     }
-    if first.is_empty() { others } else { first }
+    if of_family.is_empty() { of_other_families } else { of_family }
 }
 
 /// Whether a URL may lead to this address: neither unspecified, nor multicast, nor link-local,
@@ -178,9 +184,4 @@ fn may_be_url(ip: IpAddr) -> bool {
 /// Like [`may_be_url`], and not loopback: users that write endpoints need not be administrators.
 fn is_foreign(ip: IpAddr) -> bool {
     may_be_url(ip) && !ip.to_canonical().is_loopback()
-}
-
-/// The message of a failed dial.
-pub(crate) fn dial_text(address: SocketAddr, error: &io::Error) -> String {
-    errors::dial(&address.to_string(), error)
 }

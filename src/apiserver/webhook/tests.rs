@@ -69,11 +69,11 @@ async fn hook_with(dir: tempfile::TempDir, ca: Ca, leaf: &Leaf, answer: Answer) 
                 let service =
                     service_fn(move |request: Request<hyper::body::Incoming>| async move {
                         let target = request.uri().to_string();
-                        let saw = saw(request.headers());
+                        let identity = identity_of(request.headers());
                         let body = request.into_body().collect().await.unwrap().to_bytes();
                         let sent = serde_json::from_slice(&body).unwrap_or_default();
                         let mut response = answer(&target, sent);
-                        response.headers_mut().insert("x-saw", saw.parse().unwrap());
+                        response.headers_mut().insert("x-saw", identity.parse().unwrap());
                         Ok::<_, Infallible>(response)
                     });
                 let _ = hyper::server::conn::http1::Builder::new()
@@ -88,7 +88,7 @@ async fn hook_with(dir: tempfile::TempDir, ca: Ca, leaf: &Leaf, answer: Answer) 
 }
 
 /// The user agent and credentials, for the header `x-saw`.
-fn saw(headers: &http::HeaderMap) -> String {
+fn identity_of(headers: &http::HeaderMap) -> String {
     let all = |name: &str| {
         let values = headers.get_all(name).iter().map(|v| v.to_str().unwrap());
         values.collect::<Vec<_>>().join(",")
@@ -102,11 +102,11 @@ pub(crate) struct To(pub(crate) SocketAddr);
 
 #[async_trait]
 impl Reach for To {
-    async fn endpoint(&self, _: &str, _: &str, _: u16) -> Result<SocketAddr, String> {
+    async fn endpoint(&self, _: &str, _: &str, _: u16) -> Result<SocketAddr, ResolveError> {
         Ok(self.0)
     }
 
-    async fn resolve(&self, _: &str, _: u16) -> Result<Vec<SocketAddr>, String> {
+    async fn resolve(&self, _: &str, _: u16) -> Result<Vec<SocketAddr>, ResolveError> {
         Ok(vec![self.0])
     }
 
@@ -117,18 +117,18 @@ impl Reach for To {
 
 impl Hook {
     fn client(&self, service: &str, bundle: &str) -> Client {
-        let place = Place::Service {
+        let endpoint = Endpoint::Service {
             namespace: "n".into(),
             name: service.into(),
             path: "/check".into(),
             port: 443,
         };
-        let config = ClientConfig { place, ca_bundle: bundle.as_bytes().to_vec() };
+        let config = ClientConfig { endpoint, ca_bundle: bundle.as_bytes().to_vec() };
         let callout = Callout { reach: Arc::new(To(self.address)), tasks: self.tasks.clone() };
         Client::new(config, callout).unwrap()
     }
 
-    async fn says(&self, client: &Client) -> Result<Value, String> {
+    async fn call(&self, client: &Client) -> Result<Value, String> {
         client.post(&json!({"asked": 1}), SECONDS).await.map_err(|e| e.to_string())
     }
 }
@@ -146,12 +146,12 @@ fn echo(target: &str, sent: Value) -> Response<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn a_call_names_its_timeout_and_connections_are_kept() {
+async fn a_call_sends_its_timeout_and_reuses_connections() {
     let hook = hook(echo).await;
     let client = hook.client("s", hook.ca.cert_pem());
     for _ in 0..3 {
         assert_eq!(
-            hook.says(&client).await,
+            hook.call(&client).await,
             Ok(json!({"target": "/check?timeout=10s", "sent": {"asked": 1}}))
         );
     }
@@ -159,23 +159,23 @@ async fn a_call_names_its_timeout_and_connections_are_kept() {
 }
 
 #[tokio::test]
-async fn who_is_not_vouched_for_or_has_another_name_is_not_believed() {
+async fn certificates_of_another_ca_or_name_are_rejected() {
     let hook = hook(echo).await;
     let other = tempfile::tempdir().unwrap();
     let stranger = hook.client("s", ca(&other).cert_pem());
     assert_eq!(
-        hook.says(&stranger).await.unwrap_err(),
+        hook.call(&stranger).await.unwrap_err(),
         "Post \"https://s.n.svc:443/check?timeout=10s\": tls: failed to verify certificate: x509: certificate signed by unknown authority"
     );
     let misnamed = hook.client("other", hook.ca.cert_pem());
     assert_eq!(
-        hook.says(&misnamed).await.unwrap_err(),
+        hook.call(&misnamed).await.unwrap_err(),
         "Post \"https://other.n.svc:443/check?timeout=10s\": tls: failed to verify certificate: x509: certificate is valid for s.n.svc, not other.n.svc"
     );
 }
 
 #[tokio::test]
-async fn a_self_signed_ca_may_serve_itself_when_it_is_the_bundle() {
+async fn a_self_signed_certificate_is_accepted_as_its_own_ca_bundle() {
     // A certificate like those of `openssl req -x509`.
     let mut params = rcgen::CertificateParams::new(vec!["s.n.svc".to_owned()]).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -185,13 +185,13 @@ async fn a_self_signed_ca_may_serve_itself_when_it_is_the_bundle() {
     let dir = tempfile::tempdir().unwrap();
     let ca = ca(&dir);
     let hook = hook_with(dir, ca, &leaf, echo).await;
-    assert!(hook.says(&hook.client("s", &made.pem())).await.is_ok());
-    let error = hook.says(&hook.client("other", &made.pem())).await.unwrap_err();
+    assert!(hook.call(&hook.client("s", &made.pem())).await.is_ok());
+    let error = hook.call(&hook.client("other", &made.pem())).await.unwrap_err();
     assert!(error.ends_with("x509: certificate is valid for s.n.svc, not other.n.svc"), "{error}");
 }
 
 #[tokio::test]
-async fn redirects_garbage_refusals_and_bombs_are_errors() {
+async fn redirects_invalid_error_and_oversized_responses_are_errors() {
     let hook = hook(|_, _| {
         Response::builder()
             .status(302)
@@ -201,7 +201,7 @@ async fn redirects_garbage_refusals_and_bombs_are_errors() {
     })
     .await;
     assert_eq!(
-        hook.says(&hook.client("s", hook.ca.cert_pem())).await.unwrap_err(),
+        hook.call(&hook.client("s", hook.ca.cert_pem())).await.unwrap_err(),
         "the server responded with the status code 302 but did not return more information"
     );
     let cases: [(Answer, &str); 4] = [
@@ -227,13 +227,13 @@ async fn redirects_garbage_refusals_and_bombs_are_errors() {
     ];
     for (answer, wanted) in cases {
         let hook = self::hook(answer).await;
-        let error = hook.says(&hook.client("s", hook.ca.cert_pem())).await.unwrap_err();
+        let error = hook.call(&hook.client("s", hook.ca.cert_pem())).await.unwrap_err();
         assert!(error.starts_with(wanted), "{error}");
     }
 }
 
 #[tokio::test]
-async fn silence_ends_with_the_deadline() {
+async fn a_call_without_response_ends_at_its_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dir = tempfile::tempdir().unwrap();
     let ca = ca(&dir);
@@ -274,7 +274,7 @@ fn slice(name: &str, family: &str, address: &str, ready: bool) -> Value {
 }
 
 #[tokio::test]
-async fn endpoints_are_chosen_as_upstream_does_and_never_of_this_machine() {
+async fn service_endpoints_are_ready_and_not_of_this_machine() {
     let find = async |service: Option<Value>, slices: &[Value], port| {
         let fixed = Fixed::new(&[]);
         service.into_iter().for_each(|s| {
@@ -284,7 +284,7 @@ async fn endpoints_are_chosen_as_upstream_does_and_never_of_this_machine() {
             fixed.put(&lookup::ENDPOINT_SLICES, slice.clone());
         }
         let found = Services::new(fixed, Arc::new(Tcp)).endpoint("n", "s", port).await;
-        found.map(|address| address.to_string())
+        found.map(|address| address.to_string()).map_err(|e| e.to_string())
     };
     let error = |text: &str| Err(text.to_owned());
     assert_eq!(find(None, &[], 443).await, error("service \"s\" not found"));
@@ -309,9 +309,12 @@ async fn endpoints_are_chosen_as_upstream_does_and_never_of_this_machine() {
 }
 
 #[tokio::test]
-async fn a_url_may_lead_to_loopback_but_not_to_the_metadata_service() {
+async fn urls_can_name_loopback_but_not_link_local_addresses() {
     let services = Services::new(Fixed::new(&[]), Arc::new(Tcp));
-    let resolve = async |host| services.resolve(host, 443).await.map(|all| all[0].to_string());
+    let resolve = async |host| {
+        let resolved = services.resolve(host, 443).await;
+        resolved.map(|all| all[0].to_string()).map_err(|e| e.to_string())
+    };
     assert_eq!(resolve("127.0.0.1").await, Ok("127.0.0.1:443".to_owned()));
     for host in ["169.254.169.254", "0.0.0.0", "::ffff:169.254.169.254", "fe80::1", "224.0.0.1"] {
         let error = resolve(host).await.unwrap_err();

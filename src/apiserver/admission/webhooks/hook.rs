@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::admission::expressions::conditions::Conditions;
 use crate::admission::matching::{Rule, Selectors};
-use crate::webhook::{Callout, Client, ClientConfig};
+use crate::webhook::{Callout, Client, ClientConfig, ConfigError};
 
 /// The default timeout of a webhook (upstream's default).
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ pub(super) struct Hook {
     /// The first review version that both sides support.
     pub(super) speaks: Option<ReviewVersion>,
     /// The client, or the reason why there is none.
-    pub(super) client: Result<Client, String>,
+    pub(super) client: Result<Client, ConfigError>,
 }
 
 impl Hook {
@@ -94,8 +94,7 @@ fn one(
 ) -> Hook {
     let name = str_at(hook, "name");
     let client = ClientConfig::from_value(get(hook, "clientConfig"))
-        .and_then(|config| Client::new(config, callout.clone()))
-        .map_err(|e| e.to_string());
+        .and_then(|config| Client::new(config, callout.clone()));
     let seconds = int_at(hook, "timeoutSeconds").and_then(|s| u64::try_from(s).ok());
     let timeout = seconds
         .filter(|s| *s > 0)

@@ -64,7 +64,7 @@ fn hook(port: u16, counts: &Arc<Counts>, tasks: &Tasks) -> Arc<Hook> {
     let text = format!(
         "current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\nclusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}/in'}}}}]"
     );
-    let place = Place::of(text.as_bytes(), std::path::Path::new("/"), "x").unwrap();
+    let place = WebhookEndpoint::of(text.as_bytes(), std::path::Path::new("/"), "x").unwrap();
     let arguments = ["audit-webhook-config-file=x", "audit-webhook-initial-backoff=1ms"];
     let settings = crate::audit::flags::Settings::of(&arguments.map(str::to_owned)).unwrap();
     Arc::new(Hook::new(place, &settings.webhook.unwrap(), counts, tasks))

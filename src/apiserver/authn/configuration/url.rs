@@ -12,18 +12,44 @@ pub(super) struct Parts<'a> {
     pub(super) fragment: &'a str,
 }
 
+/// A URL cannot be parsed. The messages are Go's.
+#[derive(Debug, thiserror::Error)]
+#[error("parse {}: {problem}", go_quote(.url))]
+pub(super) struct UrlError {
+    url: String,
+    problem: UrlProblem,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum UrlProblem {
+    #[error("net/url: invalid control character in URL")]
+    ControlCharacter,
+    #[error("missing protocol scheme")]
+    MissingScheme,
+    #[error("first path segment in URL cannot contain colon")]
+    ColonInPath,
+    #[error("missing ']' in host")]
+    MissingBracket,
+    #[error("invalid port {} after host", go_quote(.0))]
+    Port(String),
+    #[error("invalid character {} in host name", go_quote(&.0.to_string()))]
+    HostCharacter(char),
+    #[error("invalid URL escape {}", go_quote(.0))]
+    Escape(String),
+}
+
 /// Parses a URL.
 ///
 /// # Errors
-/// Go's message.
-pub(super) fn parse(text: &str) -> Result<Parts<'_>, String> {
-    let wrong = |why: &str| format!("parse {}: {why}", go_quote(text));
+/// If Go's parser rejects the URL.
+pub(super) fn parse(text: &str) -> Result<Parts<'_>, UrlError> {
+    let invalid = |problem| UrlError { url: text.to_owned(), problem };
     if text.bytes().any(|c| c < b' ' || c == 0x7f) {
-        return Err(wrong("net/url: invalid control character in URL"));
+        return Err(invalid(UrlProblem::ControlCharacter));
     }
     let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
     if rest.starts_with(':') {
-        return Err(wrong("missing protocol scheme"));
+        return Err(invalid(UrlProblem::MissingScheme));
     }
     let is_scheme = |scheme: &str| {
         scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -38,7 +64,7 @@ pub(super) fn parse(text: &str) -> Result<Parts<'_>, String> {
         && !rest.starts_with('/')
         && rest.split('/').next().is_some_and(|segment| segment.contains(':'))
     {
-        return Err(wrong("first path segment in URL cannot contain colon"));
+        return Err(invalid(UrlProblem::ColonInPath));
     }
     let (authority, path) = match rest.strip_prefix("//") {
         Some(after) => after.split_at(after.find('/').unwrap_or(after.len())),
@@ -47,23 +73,20 @@ pub(super) fn parse(text: &str) -> Result<Parts<'_>, String> {
     let (user, host) =
         authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
     if host.starts_with('[') && !host.contains(']') {
-        return Err(wrong("missing ']' in host"));
+        return Err(invalid(UrlProblem::MissingBracket));
     }
     let after = host.rsplit_once(']').map_or(host, |(_, after)| after);
     if let Some(at) = after.rfind(':') {
         let port = after.get(at..).unwrap_or_default();
         if !port.bytes().skip(1).all(|c| c.is_ascii_digit()) {
-            return Err(wrong(&format!("invalid port {} after host", go_quote(port))));
+            return Err(invalid(UrlProblem::Port(port.to_owned())));
         }
     }
     if let Some(bad) = host.chars().find(|c| b" <>\"\\^`{|}".iter().any(|b| char::from(*b) == *c)) {
-        return Err(wrong(&format!(
-            "invalid character {} in host name",
-            go_quote(&bad.to_string())
-        )));
+        return Err(invalid(UrlProblem::HostCharacter(bad)));
     }
     if let Some(escape) = [host, path].into_iter().find_map(bad_escape) {
-        return Err(wrong(&format!("invalid URL escape {}", go_quote(escape))));
+        return Err(invalid(UrlProblem::Escape(escape.to_owned())));
     }
     Ok(Parts { scheme: scheme.to_ascii_lowercase(), has_user: user.is_some(), query, fragment })
 }

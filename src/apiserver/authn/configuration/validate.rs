@@ -9,7 +9,8 @@ use api::validation::{each, names};
 
 use super::url;
 use super::{ClaimRule, Configuration, Issuer, Jwt, Mapping, Mappings, UserRule};
-use crate::authn::jwt::{Expression, Mapper, Variable, Wanted};
+use crate::authn::jwt::{Expression, Mapper, ResultType, Variable};
+use crate::response::aggregate::aggregate_errors;
 
 /// The maximum number of issuers of a configuration (upstream's).
 const ISSUERS_MAX: usize = 64;
@@ -31,7 +32,7 @@ pub(crate) fn validate(
     let (mut urls, mut discovery_urls) = (BTreeSet::new(), BTreeSet::new());
     for (at, jwt) in configuration.jwt.iter().enumerate() {
         let path = root.index(at);
-        mappers.push(Arc::new(one(jwt, disallowed, &path, &mut errors)));
+        mappers.push(Arc::new(check_jwt(jwt, disallowed, &path, &mut errors)));
         let issuer = &jwt.issuer;
         if !urls.insert(issuer.url.as_str()) {
             errors.push(Error::duplicate(&path.child("issuer").child("url"), issuer.url.as_str()));
@@ -54,19 +55,19 @@ pub(crate) fn validate(
     (mappers, errors)
 }
 
-/// All errors in one message, in upstream's aggregate format without duplicates.
-pub(crate) fn text_of(errors: &ErrorList) -> Option<String> {
-    let mut seen = BTreeSet::new();
-    let all: Vec<String> =
-        errors.iter().map(ToString::to_string).filter(|text| seen.insert(text.clone())).collect();
-    match all.as_slice() {
-        [] => None,
-        [one] => Some(one.clone()),
-        many => Some(format!("[{}]", many.join(", "))),
+/// The errors of a configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", aggregate_errors(.0))]
+pub struct InvalidConfiguration(ErrorList);
+
+impl InvalidConfiguration {
+    /// Succeeds if there are no errors.
+    pub(crate) fn check(errors: ErrorList) -> Result<(), Self> {
+        if errors.is_empty() { Ok(()) } else { Err(Self(errors)) }
     }
 }
 
-fn one(jwt: &Jwt, disallowed: &[String], path: &Path, errors: &mut ErrorList) -> Mapper {
+fn check_jwt(jwt: &Jwt, disallowed: &[String], path: &Path, errors: &mut ErrorList) -> Mapper {
     let mut mapper = Mapper::default();
     check_issuer(&jwt.issuer, disallowed, &path.child("issuer"), errors);
     let rules = path.child("claimValidationRules");
@@ -97,10 +98,10 @@ fn check_issuer(issuer: &Issuer, disallowed: &[String], path: &Path, errors: &mu
     check_audiences(issuer, path, errors);
     let bundle = &issuer.certificate_authority;
     if !bundle.is_empty()
-        && let Err(why) = certificates(bundle)
+        && let Err(error) = check_certificates(bundle)
     {
         let field = path.child("certificateAuthority");
-        errors.push(Error::invalid(&field, "<omitted>", why));
+        errors.push(Error::invalid(&field, "<omitted>", error.to_string()));
     }
     let egress = issuer.egress_selector_type.as_str();
     if !egress.is_empty() {
@@ -109,15 +110,22 @@ fn check_issuer(issuer: &Issuer, disallowed: &[String], path: &Path, errors: &mu
     }
 }
 
-fn certificates(bundle: &str) -> Result<(), String> {
-    let none = "data does not contain any valid RSA or ECDSA certificates";
-    let all = base::pki::certificates(bundle).map_err(|_| none.to_owned())?;
-    if all.is_empty() {
-        return Err(none.to_owned());
+/// The CA certificates of an issuer are unusable. The messages are Go's.
+#[derive(Debug, thiserror::Error)]
+enum BundleError {
+    #[error("data does not contain any valid RSA or ECDSA certificates")]
+    NoCertificates,
+    #[error("x509: malformed certificate: {0}")]
+    Malformed(#[from] x509_parser::nom::Err<x509_parser::error::X509Error>),
+}
+
+fn check_certificates(bundle: &str) -> Result<(), BundleError> {
+    let certificates = base::pki::certificates(bundle).map_err(|_| BundleError::NoCertificates)?;
+    if certificates.is_empty() {
+        return Err(BundleError::NoCertificates);
     }
-    for one in &all {
-        x509_parser::parse_x509_certificate(one)
-            .map_err(|e| format!("x509: malformed certificate: {e}"))?;
+    for certificate in &certificates {
+        x509_parser::parse_x509_certificate(certificate)?;
     }
     Ok(())
 }
@@ -131,7 +139,7 @@ fn check_url(text: &str, disallowed: &[String], field: &Path, errors: &mut Error
     }
     let parts = match url::parse(text) {
         Ok(parts) => parts,
-        Err(why) => return errors.push(Error::invalid(field, text, why)),
+        Err(error) => return errors.push(Error::invalid(field, text, error.to_string())),
     };
     for (is_wrong, why) in [
         (parts.scheme != "https", "URL scheme must be https"),
@@ -173,12 +181,12 @@ fn check_audiences(issuer: &Issuer, path: &Path, errors: &mut ErrorList) {
 fn compile(
     variable: Variable,
     text: &str,
-    wanted: Wanted,
+    required: ResultType,
     field: &Path,
     errors: &mut ErrorList,
 ) -> Option<Expression> {
-    let compiled = Expression::compile(variable, text, wanted);
-    compiled.map_err(|fault| errors.push(fault.at(field, text))).ok()
+    let compiled = Expression::compile(variable, text, required);
+    compiled.map_err(|error| errors.push(error.at(field, text))).ok()
 }
 
 fn claim_rules(
@@ -216,7 +224,7 @@ fn claim_rules(
                     errors.push(Error::duplicate(&field, text));
                     continue;
                 }
-                let made = compile(Variable::Claims, text, Wanted::Bool, &field, errors);
+                let made = compile(Variable::Claims, text, ResultType::Bool, &field, errors);
                 compiled.extend(made.map(|expression| (expression, rule.message.clone())));
             }
         }
@@ -242,7 +250,7 @@ fn mapping(
                 errors.push(Error::invalid(&path.child("prefix"), prefix.as_str(), why));
             }
             let (text, field) = (mapping.expression.as_str(), path.child("expression"));
-            return compile(Variable::Claims, text, Wanted::Any, &field, errors);
+            return compile(Variable::Claims, text, ResultType::Any, &field, errors);
         }
         (false, true) if mapping.prefix.is_none() => {
             let why = "prefix is required when claim is set. It can be set to an empty string to disable prefixing";
@@ -261,7 +269,7 @@ fn mappings(given: &Mappings, path: &Path, mapper: &mut Mapper, errors: &mut Err
         errors.push(Error::invalid(&path.child("uid"), "", BOTH));
     } else if !uid.expression.is_empty() {
         let field = path.child("uid").child("expression");
-        mapper.uid = compile(Variable::Claims, &uid.expression, Wanted::Any, &field, errors);
+        mapper.uid = compile(Variable::Claims, &uid.expression, ResultType::Any, &field, errors);
     }
     extra(given, path, mapper, errors);
     let uses_verified = |expression: &Expression| expression.selects("email_verified");
@@ -299,7 +307,7 @@ fn extra(given: &Mappings, path: &Path, mapper: &mut Mapper, errors: &mut ErrorL
             continue;
         }
         let text = &entry.value_expression;
-        let made = compile(Variable::Claims, text, Wanted::Any, &field, errors);
+        let made = compile(Variable::Claims, text, ResultType::Any, &field, errors);
         mapper.extra.extend(made.map(|expression| (key.to_owned(), expression)));
     }
 }
@@ -344,7 +352,7 @@ fn user_rules(
         } else if !seen.insert(text) {
             errors.push(Error::duplicate(&field, text));
         } else {
-            let made = compile(Variable::User, text, Wanted::Bool, &field, errors);
+            let made = compile(Variable::User, text, ResultType::Bool, &field, errors);
             compiled.extend(made.map(|expression| (expression, rule.message.clone())));
         }
     }

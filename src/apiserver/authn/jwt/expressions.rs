@@ -28,7 +28,7 @@ impl Variable {
 
 /// The required type of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum ResultType {
     /// Any type; types of claims are known at run time only.
     Any,
     /// A boolean.
@@ -53,6 +53,16 @@ static USER: LazyLock<Env> = LazyLock::new(|| {
 /// The type declaration of claims.
 static READ: Declared = Declared::Claims;
 
+/// An expression has no value. The messages are upstream's.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EvaluationError {
+    /// The input cannot be converted.
+    #[error(transparent)]
+    Input(#[from] kcel::Error),
+    #[error("expression '{expression}' resulted in error: {source}")]
+    Expression { expression: String, source: kcel::Error },
+}
+
 /// A compiled expression.
 #[derive(Debug)]
 pub(crate) struct Expression {
@@ -66,14 +76,18 @@ impl Expression {
     ///
     /// # Errors
     /// Upstream's message.
-    pub(crate) fn compile(variable: Variable, text: &str, wanted: Wanted) -> Result<Self, Fault> {
+    pub(crate) fn compile(
+        variable: Variable,
+        text: &str,
+        required: ResultType,
+    ) -> Result<Self, Fault> {
         let env = match variable {
             Variable::Claims => &*CLAIMS,
             Variable::User => &*USER,
         };
         let program = env.compile_any(text)?;
         // The type of a plain claim is dynamic, which does not count as a boolean, either.
-        if wanted == Wanted::Bool && *program.output() != Type::Bool {
+        if required == ResultType::Bool && *program.output() != Type::Bool {
             return Err(Fault::Invalid("must evaluate to bool".to_owned()));
         }
         Ok(Self { text: text.to_owned(), variable, program })
@@ -97,13 +111,13 @@ impl Expression {
     /// Evaluates the expression; `input` is the value of its variable, claims or user.
     ///
     /// # Errors
-    /// Upstream's message.
-    pub(crate) fn eval<'a>(&self, input: &'a Json) -> Result<Value<'a>, String> {
-        let value = READ.value(input).map_err(|e| e.to_string())?;
+    /// If the expression has no value for this input.
+    pub(crate) fn eval<'a>(&self, input: &'a Json) -> Result<Value<'a>, EvaluationError> {
+        let value = READ.value(input)?;
         let variables = Variables(vec![(self.variable.name(), value)]);
         let mut budget = PER_CALL;
         self.program
             .eval(&variables, &mut budget)
-            .map_err(|error| format!("expression '{}' resulted in error: {error}", self.text))
+            .map_err(|source| EvaluationError::Expression { expression: self.text.clone(), source })
     }
 }

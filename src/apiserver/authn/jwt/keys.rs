@@ -69,16 +69,14 @@ impl Algorithm {
     ///
     /// # Errors
     /// If it is unknown or unsupported.
-    pub fn of(name: &str) -> Result<Self, String> {
+    pub fn of(name: &str) -> Result<Self, AlgorithmError> {
         if name == "ES512" {
-            return Err(
-                "ES512 (P-521) is not supported, let the issuer sign with ES256 or ES384".into()
-            );
+            return Err(AlgorithmError::Es512);
         }
         Self::ALL
             .into_iter()
             .find(|algorithm| algorithm.name() == name)
-            .ok_or_else(|| format!("oidc: unsupported signing alg: {}", go_quote(name)))
+            .ok_or_else(|| AlgorithmError::Unknown(name.to_owned()))
     }
 
     fn rsa(self) -> Option<&'static RsaParameters> {
@@ -92,6 +90,54 @@ impl Algorithm {
             Self::Es256 | Self::Es384 => return None,
         })
     }
+}
+
+/// A signature algorithm is not supported.
+#[derive(Debug, thiserror::Error)]
+pub enum AlgorithmError {
+    /// The cryptography library has no P-521.
+    #[error("ES512 (P-521) is not supported, let the issuer sign with ES256 or ES384")]
+    Es512,
+    /// There is no such algorithm.
+    #[error("oidc: unsupported signing alg: {}", go_quote(.0))]
+    Unknown(String),
+}
+
+/// A text is not a JWK set.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeySetError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("it has no list of keys")]
+    NoKeys,
+}
+
+/// The algorithm or a standard claim of a token is not accepted. The messages are those of go-oidc
+/// and of upstream.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokenClaimError {
+    #[error(
+        "oidc: id token signed with unsupported algorithm, expected {} got {}",
+        quoted(accepted.iter().map(|algorithm| algorithm.name())),
+        go_quote(.actual)
+    )]
+    Algorithm { accepted: Vec<Algorithm>, actual: String },
+    #[error("oidc: failed to unmarshal claims: aud must be a string or a list of them")]
+    AudienceType,
+    #[error("oidc: failed to unmarshal claims: {claim} must be a number")]
+    TimeType { claim: &'static str },
+    #[error("oidc: expected audience {} got {}", expected_audiences(.expected), quoted(texts(.actual)))]
+    Audience { expected: Vec<String>, actual: Vec<String> },
+    /// `expiry` is the Unix time, if the token has one.
+    #[error("oidc: token is expired (Token Expiry: {})", expiry_text(*.expiry))]
+    Expired { expiry: Option<f64> },
+    /// Both are Unix times.
+    #[error(
+        "oidc: current time {} before the nbf (not before) time: {}",
+        moment(*.now),
+        moment(*.not_before)
+    )]
+    NotYetValid { now: f64, not_before: f64 },
 }
 
 /// A public key of an issuer.
@@ -117,11 +163,9 @@ enum Material {
 ///
 /// # Errors
 /// If the text is not a JWK set.
-pub(super) fn set(text: &[u8]) -> Result<Vec<Key>, String> {
-    let value: Json = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-    let Some(keys) = value.get("keys").and_then(Json::as_array) else {
-        return Err("it has no list of keys".to_owned());
-    };
+pub(super) fn set(text: &[u8]) -> Result<Vec<Key>, KeySetError> {
+    let value: Json = serde_json::from_slice(text)?;
+    let keys = value.get("keys").and_then(Json::as_array).ok_or(KeySetError::NoKeys)?;
     Ok(keys.iter().filter_map(key).take(KEYS_MAX).collect())
 }
 
@@ -190,20 +234,16 @@ impl Token {
         given.map(|issuer| if issuer == GOOGLE.1 { GOOGLE.0 } else { issuer })
     }
 
-    /// Whether the signature algorithm is accepted.
+    /// Checks the signature algorithm.
     ///
     /// # Errors
-    /// go-oidc's message.
-    pub(super) fn check_algorithm(&self, known: &[Algorithm]) -> Result<(), String> {
-        if known.iter().any(|algorithm| algorithm.name() == self.algorithm) {
+    /// If it is not accepted.
+    pub(super) fn check_algorithm(&self, accepted: &[Algorithm]) -> Result<(), TokenClaimError> {
+        if accepted.iter().any(|algorithm| algorithm.name() == self.algorithm) {
             return Ok(());
         }
-        let names: Vec<String> = known.iter().map(|algorithm| go_quote(algorithm.name())).collect();
-        Err(format!(
-            "oidc: id token signed with unsupported algorithm, expected [{}] got {}",
-            names.join(" "),
-            go_quote(&self.algorithm)
-        ))
+        let (accepted, actual) = (accepted.to_vec(), self.algorithm.clone());
+        Err(TokenClaimError::Algorithm { accepted, actual })
     }
 
     /// Whether one of these keys signed the token; if it names a key ID, only keys with this ID
@@ -238,54 +278,67 @@ impl Token {
     /// Checks audience and validity period; `now` is the Unix time.
     ///
     /// # Errors
-    /// Messages of go-oidc and of upstream.
-    pub(super) fn check_claims(&self, audiences: &[String], now: Duration) -> Result<(), String> {
-        let bad = |why: &str| format!("oidc: failed to unmarshal claims: {why}");
+    /// If a claim has the wrong type or is not accepted.
+    pub(super) fn check_claims(
+        &self,
+        audiences: &[String],
+        now: Duration,
+    ) -> Result<(), TokenClaimError> {
         let given: Vec<&str> = match self.claims.get("aud") {
             None | Some(Json::Null) => Vec::new(),
             Some(Json::String(one)) => vec![one],
             Some(Json::Array(all)) => all
                 .iter()
-                .map(|one| {
-                    one.as_str().ok_or_else(|| bad("aud must be a string or a list of them"))
-                })
+                .map(|one| one.as_str().ok_or(TokenClaimError::AudienceType))
                 .collect::<Result<_, _>>()?,
-            Some(_) => return Err(bad("aud must be a string or a list of them")),
+            Some(_) => return Err(TokenClaimError::AudienceType),
         };
         if !audiences.iter().any(|audience| given.contains(&audience.as_str())) {
-            let given = quoted(given.into_iter());
-            return Err(match audiences {
-                [one] => format!("oidc: expected audience {} got {given}", go_quote(one)),
-                many => {
-                    let mut sorted: Vec<&str> = many.iter().map(String::as_str).collect();
-                    sorted.sort_unstable();
-                    format!("oidc: expected audience in {} got {given}", quoted(sorted.into_iter()))
-                }
+            return Err(TokenClaimError::Audience {
+                expected: audiences.to_vec(),
+                actual: given.into_iter().map(str::to_owned).collect(),
             });
         }
-        let time = |name: &str| match self.claims.get(name) {
+        let time = |claim: &'static str| match self.claims.get(claim) {
             None | Some(Json::Null) => Ok(None),
             Some(value) => value
                 .as_f64()
                 .map(|seconds| Some(seconds.trunc()))
-                .ok_or_else(|| bad(&format!("{name} must be a number"))),
+                .ok_or(TokenClaimError::TimeType { claim }),
         };
         let now = now.as_secs_f64();
         let expiry = time("exp")?;
         if expiry.is_none_or(|expiry| expiry < now) {
-            let expiry = expiry.map_or_else(|| "0001-01-01 00:00:00 +0000 UTC".to_owned(), moment);
-            return Err(format!("oidc: token is expired (Token Expiry: {expiry})"));
+            return Err(TokenClaimError::Expired { expiry });
         }
-        if let Some(begin) = time("nbf")?
-            && now + NOT_BEFORE_LEEWAY.as_secs_f64() < begin
+        if let Some(not_before) = time("nbf")?
+            && now + NOT_BEFORE_LEEWAY.as_secs_f64() < not_before
         {
-            let (now, begin) = (moment(now), moment(begin));
-            return Err(format!(
-                "oidc: current time {now} before the nbf (not before) time: {begin}"
-            ));
+            return Err(TokenClaimError::NotYetValid { now, not_before });
         }
         Ok(())
     }
+}
+
+fn texts(list: &[String]) -> impl Iterator<Item = &str> {
+    list.iter().map(String::as_str)
+}
+
+/// The only audience, or `in` with all of them, sorted.
+fn expected_audiences(audiences: &[String]) -> String {
+    match audiences {
+        [one] => go_quote(one),
+        many => {
+            let mut sorted: Vec<&str> = texts(many).collect();
+            sorted.sort_unstable();
+            format!("in {}", quoted(sorted.into_iter()))
+        }
+    }
+}
+
+/// A token without expiry has Go's zero time.
+fn expiry_text(expiry: Option<f64>) -> String {
+    expiry.map_or_else(|| "0001-01-01 00:00:00 +0000 UTC".to_owned(), moment)
 }
 
 fn quoted<'a>(texts: impl Iterator<Item = &'a str>) -> String {

@@ -10,8 +10,9 @@ use std::time::Duration;
 use api::field::{Error, Path as Field};
 use parking_lot::Mutex;
 
+use super::remote::NotReadyError;
 use super::{Algorithm, Issuers, build};
-use crate::authn::configuration::{self, Anonymous};
+use crate::authn::configuration::{self, Anonymous, ContentError, InvalidConfiguration};
 use crate::file_watcher::FileWatcher;
 use crate::webhook::Callout;
 
@@ -112,16 +113,31 @@ pub(super) struct Following {
     pub(super) anonymous: Option<Anonymous>,
     pub(super) path: PathBuf,
     /// The last content that was evaluated.
-    pub(super) known: Vec<u8>,
+    pub(super) last_content: Vec<u8>,
     pub(super) callout: Callout,
 }
 
-/// The reason why a change is rejected.
-enum Refused {
-    /// The content is invalid.
-    Content(String),
-    /// A retry may succeed.
-    Yet(String),
+/// A change does not take effect.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    #[error(transparent)]
+    Panicked(#[from] tokio::task::JoinError),
+    /// An issuer did not become ready in time.
+    #[error(transparent)]
+    NotReady(#[from] NotReadyError),
+    #[error(transparent)]
+    Content(#[from] ContentError),
+    #[error(transparent)]
+    Invalid(#[from] InvalidConfiguration),
+}
+
+impl ReloadError {
+    /// Whether a retry without a change of the file can succeed.
+    fn is_transient(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::Panicked(_) | Self::NotReady(_))
+    }
 }
 
 impl Following {
@@ -158,12 +174,14 @@ impl Following {
             match outcome {
                 Ok(false) => {}
                 Ok(true) => {
-                    tracing::info!(file = %self.path.display(), "the authentication configuration was read again");
+                    tracing::info!(
+                        file = %self.path.display(), "reloaded the authentication configuration"
+                    );
                     self.issuers.reloads.success.add();
                 }
-                Err(Refused::Content(why)) => self.refused(&why),
-                Err(Refused::Yet(why)) => {
-                    self.refused(&why);
+                Err(error) if !error.is_transient() => self.report(&error),
+                Err(error) => {
+                    self.report(&error);
                     tokio::select! {
                         () = base::clock::sleep(READY_MAX) => {}
                         () = changes.next() => {}
@@ -174,45 +192,43 @@ impl Following {
         }
     }
 
-    fn refused(&self, why: &str) {
+    fn report(&self, error: &ReloadError) {
         self.issuers.reloads.failure.add();
         let what = "the changed authentication configuration is not taken and the former goes on";
         let fix = format!("correct {}", self.path.display());
-        self.callout.tasks.problems().put(PROBLEM, format!("{what}: {why}"), fix);
+        self.callout.tasks.problems().put(PROBLEM, format!("{what}: {error}"), fix);
     }
 
     /// Loads the file; returns whether a new configuration took effect.
-    async fn load(&mut self) -> Result<bool, Refused> {
+    async fn load(&mut self) -> Result<bool, ReloadError> {
         let path = self.path.clone();
-        let read = base::tasks::blocking(move || base::fs::read(&path)).await;
-        let content = read
-            .map_err(|e| Refused::Yet(e.to_string()))?
-            .map_err(|e| Refused::Yet(e.to_string()))?;
-        if content == self.known {
+        let content = base::tasks::blocking(move || base::fs::read(&path)).await??;
+        if content == self.last_content {
             // The file has the content that is in effect.
             if self.issuers.reloads.is_loaded(&content) {
                 self.callout.tasks.problems().clear(PROBLEM);
             }
             return Ok(false);
         }
-        let made = self.made(&content);
-        if made.is_err() {
-            self.known.clone_from(&content);
+        let built = self.build(&content);
+        if built.is_err() {
+            self.last_content.clone_from(&content);
         }
-        let made = made.map_err(Refused::Content)?;
+        let authenticators = built?;
         let deadline = base::clock::now() + READY_MAX;
-        for one in &made {
+        for authenticator in &authenticators {
             let left = deadline.saturating_duration_since(base::clock::now());
-            one.keys.ready(left).await.map_err(Refused::Yet)?;
+            authenticator.keys.ready(left).await?;
         }
         self.callout.tasks.problems().clear(PROBLEM);
-        self.issuers.current.store(Arc::new(made));
+        self.issuers.current.store(Arc::new(authenticators));
         self.issuers.reloads.loaded(&content);
-        self.known = content;
+        self.last_content = content;
         Ok(true)
     }
 
-    fn made(&self, content: &[u8]) -> Result<Vec<super::Authenticator>, String> {
+    /// Starts the authenticators of a new configuration.
+    fn build(&self, content: &[u8]) -> Result<Vec<super::Authenticator>, ReloadError> {
         let new = configuration::read(content)?;
         // The issuer of the cluster's own tokens is also their audience.
         let (mappers, mut errors) = configuration::validate(&new, &self.issuers.audiences);
@@ -220,9 +236,7 @@ impl Following {
             let why = "changed from initial configuration file";
             errors.push(Error::forbidden(&Field::new("anonymous"), why));
         }
-        match configuration::text_of(&errors) {
-            Some(why) => Err(why),
-            None => Ok(build(&new, mappers, &self.algorithms, &self.callout)),
-        }
+        InvalidConfiguration::check(errors)?;
+        Ok(build(&new, mappers, &self.algorithms, &self.callout))
     }
 }

@@ -74,27 +74,22 @@ async fn a_pod_bound_token_names_pod_and_node_and_dies_with_the_pod() {
     world
         .lookup
         .put(&lookup::PODS, json!({"metadata": {"name": "web", "namespace": "shop", "uid": "p2"}}));
-    assert_eq!(
-        world.accounts.authenticate_token(&token, &[]).await,
-        Err("pod UID (p2) does not match service account pod ref claim (p1)".into())
-    );
+    let error = world.accounts.authenticate_token(&token, &[]).await.unwrap_err();
+    assert_eq!(error.to_string(), "pod UID (p2) does not match service account pod ref claim (p1)");
     let gone = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "p1", "deletionTimestamp": "2020-01-01T00:00:00Z"}});
     world.lookup.put(&lookup::PODS, gone);
-    assert_eq!(
-        world.accounts.authenticate_token(&token, &[]).await,
-        Err("service account token has been invalidated".into())
-    );
+    let error = world.accounts.authenticate_token(&token, &[]).await.unwrap_err();
+    assert_eq!(error.to_string(), "service account token has been invalidated");
 }
 
 #[tokio::test]
-async fn a_token_for_another_audience_is_not_for_the_api_server() {
+async fn a_token_for_another_audience_is_rejected() {
     let world = world();
     let token = token(&world, json!({"audiences": ["vault"]})).await;
+    let error = world.accounts.authenticate_token(&token, &[]).await.unwrap_err();
     assert_eq!(
-        world.accounts.authenticate_token(&token, &[]).await,
-        Err(format!(
-            "token audiences [\"vault\"] is invalid for the target audiences [\"{ISSUER}\"]"
-        ))
+        error.to_string(),
+        format!("token audiences [\"vault\"] is invalid for the target audiences [\"{ISSUER}\"]")
     );
     let identity = world
         .accounts
@@ -106,15 +101,13 @@ async fn a_token_for_another_audience_is_not_for_the_api_server() {
 }
 
 #[tokio::test]
-async fn tokens_of_others_are_not_ours_and_forged_ones_are_refused() {
+async fn tokens_of_other_issuers_are_ignored_and_forged_ones_are_rejected() {
     let world = world();
-    assert_eq!(world.accounts.authenticate_token("abc", &[]).await, Ok(None));
+    assert!(world.accounts.authenticate_token("abc", &[]).await.unwrap().is_none());
     let stranger = SigningKey::from_pem(&SigningKey::generate_pem().unwrap()).unwrap();
     let other = Claims { iss: "https://other".into(), ..Claims::default() };
-    assert_eq!(
-        world.accounts.authenticate_token(&stranger.sign(&other).unwrap(), &[]).await,
-        Ok(None)
-    );
+    let other = stranger.sign(&other).unwrap();
+    assert!(world.accounts.authenticate_token(&other, &[]).await.unwrap().is_none());
     let forged =
         Claims { iss: ISSUER.into(), aud: vec![ISSUER.into()], exp: i64::MAX, ..Claims::default() };
     assert!(
@@ -125,13 +118,14 @@ async fn tokens_of_others_are_not_ours_and_forged_ones_are_refused() {
 #[test]
 fn times_are_checked_with_a_minute_of_leeway() {
     let claims = Claims { exp: 1000, nbf: 500, iat: 500, ..Claims::default() };
-    assert_eq!(in_time(&claims, 1060), Ok(()));
-    assert_eq!(in_time(&claims, 1061), Err("service account token has expired".into()));
-    assert_eq!(in_time(&claims, 439), Err("service account token is not valid yet".into()));
+    assert!(check_times(&claims, 1060).is_ok());
+    let error = |now| check_times(&claims, now).unwrap_err().to_string();
+    assert_eq!(error(1061), "service account token has expired");
+    assert_eq!(error(439), "service account token is not valid yet");
 }
 
 #[tokio::test]
-async fn requests_that_cannot_be_met_are_refused_as_upstream() {
+async fn invalid_token_requests_are_rejected() {
     let world = world();
     let ask = |spec: Value| {
         let world = &world;
@@ -167,7 +161,10 @@ async fn a_pod_that_cannot_be_read_does_not_invalidate_its_token() {
     let token = token(&world, spec.clone()).await;
     world.lookup.break_reads(&lookup::PODS);
     let why = world.accounts.authenticate_token(&token, &[]).await.unwrap_err();
-    assert_eq!(why, "cannot read pods \"web\" that the token names: the store has no leader");
+    assert_eq!(
+        why.to_string(),
+        "cannot read pods \"web\" that the token names: the store has no leader"
+    );
     let mut request = json!({"metadata": {}, "spec": spec});
     let refused = world.issuer.create("shop", "bot", &mut request).await.unwrap_err();
     assert_eq!(refused.code, 503);

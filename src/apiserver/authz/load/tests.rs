@@ -7,7 +7,7 @@ fn file() -> tempfile::NamedTempFile {
     tempfile::NamedTempFile::new().unwrap()
 }
 
-fn read(authorizers: &str) -> Result<Configuration, String> {
+fn read(authorizers: &str) -> Result<Configuration, LoadError> {
     let text = format!(
         "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: {authorizers}"
     );
@@ -116,9 +116,9 @@ fn faults_of_authorizers_are_told_in_upstreams_words() {
             r#"failed to load AuthorizationConfiguration from file: authorizers[0].webhook.timeout: time: unknown unit "x" in duration "5x""#,
         ),
     ] {
-        assert_eq!(read(authorizers).unwrap_err(), want, "{authorizers}");
+        assert_eq!(read(authorizers).unwrap_err().to_string(), want, "{authorizers}");
     }
-    let name = read("[{type: Webhook, name: '..', webhook: {}}]").unwrap_err();
+    let name = read("[{type: Webhook, name: '..', webhook: {}}]").unwrap_err().to_string();
     assert!(
         name.starts_with(r#"[authorizers[0].name: Invalid value: "..": authorizer name is invalid: a lowercase RFC 1123 subdomain must consist of"#),
         "{name}"
@@ -133,7 +133,7 @@ fn assert_webhook_errors(cases: &[(&str, &str, &str)]) {
     assert!(read(&hook(path, &[], "")).is_ok());
     for (without, more, want) in cases {
         let want = format!("authorizers[0].{want}");
-        assert_eq!(read(&hook(path, &[without], more)).unwrap_err(), want, "{more}");
+        assert_eq!(read(&hook(path, &[without], more)).unwrap_err().to_string(), want, "{more}");
     }
 }
 
@@ -238,10 +238,11 @@ fn webhook_match_conditions_are_validated() {
     let path = kubeconfig.path().to_str().unwrap();
     let many = format!("matchConditions: [{}]", vec!["{expression: 'true'}"; 65].join(","));
     assert_eq!(
-        read(&hook(path, &[], &many)).unwrap_err(),
+        read(&hook(path, &[], &many)).unwrap_err().to_string(),
         "authorizers[0].matchConditions: Too many: 65: must have at most 64 items"
     );
     let syntax = read(&hook(path, &[], "matchConditions: [{expression: 'user == '}]")).unwrap_err();
+    let syntax = syntax.to_string();
     assert!(
         syntax.starts_with(r#"authorizers[0].matchConditions[0].expression: Invalid value: "user == ": compilation failed: ERROR: <input>:1:"#),
         "{syntax}"
@@ -251,7 +252,7 @@ fn webhook_match_conditions_are_validated() {
 #[test]
 fn kind_and_version_are_required() {
     let load = "failed to load AuthorizationConfiguration from file: ";
-    let refused = |text: &str| configuration(text.as_bytes()).unwrap_err();
+    let refused = |text: &str| configuration(text.as_bytes()).unwrap_err().to_string();
     assert_eq!(
         refused(""),
         "authorizers: Required value: at least one authorization mode must be defined"

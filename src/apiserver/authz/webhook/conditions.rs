@@ -10,7 +10,7 @@ use kcel::{Env, Program, Type, Value, Variables};
 use serde_json::Value as Json;
 
 use crate::admission::expressions::cel_authorizer::on_stack;
-use crate::response::aggregate::aggregate;
+use crate::response::aggregate::aggregate_errors;
 
 /// The maximum number of match conditions per webhook.
 pub(in crate::authz) const CONDITIONS_MAX: usize = 64;
@@ -71,6 +71,33 @@ pub(in crate::authz) fn condition(text: &str) -> Result<Program, Fault> {
     compile(&ENV, text, Yields::Bool)
 }
 
+/// Match conditions cannot be evaluated, and none of them is false. The messages are upstream's.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConditionsError {
+    /// There are not enough resources for an evaluation.
+    #[error("{}", .0.message)]
+    NoStack(Box<api::Status>),
+    /// The errors of single conditions.
+    #[error("{}", aggregate_errors(.0))]
+    Conditions(Vec<ConditionError>),
+}
+
+/// The error of one condition.
+#[derive(Debug, thiserror::Error)]
+#[error("cel evaluation error: expression '{expression}' resulted in error: {cause}")]
+pub(super) struct ConditionError {
+    expression: String,
+    cause: ConditionCause,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ConditionCause {
+    #[error("{0}")]
+    Compilation(Fault),
+    #[error(transparent)]
+    Evaluation(#[from] kcel::Error),
+}
+
 /// The match conditions of one webhook.
 #[derive(Debug, Default)]
 pub(super) struct Conditions(Vec<(String, Result<Program, Fault>)>);
@@ -87,35 +114,34 @@ impl Conditions {
         self.0.is_empty()
     }
 
-    /// Whether all are true for the spec of a review ([`super::review::shown`]); one that is false
+    /// Whether all are true for the spec of a review ([`super::review::condition_input`]); one that is false
     /// takes precedence over errors of others.
     ///
     /// # Errors
-    /// Upstream's message for the conditions that fail.
-    pub(super) fn match_all(&self, request: &Json) -> Result<bool, String> {
+    /// If conditions cannot be evaluated.
+    pub(super) fn match_all(&self, request: &Json) -> Result<bool, ConditionsError> {
         let programs = self.0.iter().filter_map(|(_, program)| program.as_ref().ok());
         let depth = programs.map(Program::depth).max().unwrap_or(0);
-        on_stack(depth, || self.evaluate(request)).map_err(|status| status.message)?
+        on_stack(depth, || self.evaluate(request))
+            .map_err(|status| ConditionsError::NoStack(Box::new(status)))?
     }
 
-    fn evaluate(&self, request: &Json) -> Result<bool, String> {
+    fn evaluate(&self, request: &Json) -> Result<bool, ConditionsError> {
         let variables = Variables(vec![("request", Value::json(request))]);
         let mut errors = Vec::new();
         for (text, program) in &self.0 {
             let mut left = PER_CALL;
             let yielded = match program {
-                Ok(program) => program.eval(&variables, &mut left).map_err(|e| e.to_string()),
-                Err(fault) => Err(fault.to_string()),
+                Ok(program) => program.eval(&variables, &mut left).map_err(ConditionCause::from),
+                Err(fault) => Err(ConditionCause::Compilation(fault.clone())),
             };
             match yielded {
                 Ok(Value::Bool(false)) => return Ok(false),
                 Ok(_) => {}
-                Err(error) => errors.push(format!(
-                    "cel evaluation error: expression '{text}' resulted in error: {error}"
-                )),
+                Err(cause) => errors.push(ConditionError { expression: text.clone(), cause }),
             }
         }
-        if errors.is_empty() { Ok(true) } else { Err(aggregate(errors)) }
+        if errors.is_empty() { Ok(true) } else { Err(ConditionsError::Conditions(errors)) }
     }
 }
 
@@ -131,7 +157,7 @@ mod tests {
 
     /// Expressions of upstream's `compile_test.go`.
     #[test]
-    fn conditions_have_types() {
+    fn conditions_must_compile_to_a_boolean() {
         for good in [
             "has(request.resourceAttributes) && request.resourceAttributes.namespace == 'default'",
             "request.user == 'admin'",
@@ -152,17 +178,16 @@ mod tests {
 
     /// Rows of upstream's `matcher` semantics: false takes precedence over errors.
     #[test]
-    fn one_that_is_false_outweighs_failures() {
+    fn a_false_condition_takes_precedence_over_errors() {
         let request = json!({"user": "a", "groups": ["g"], "uid": "", "extra": {}, "nonResourceAttributes": {"path": "/x", "verb": "get"}});
         let fails = "request.resourceAttributes.verb == 'get'";
+        let matches =
+            |texts: &[&str]| conditions(texts).match_all(&request).map_err(|e| e.to_string());
+        assert_eq!(matches(&["request.user == 'a'", "'g' in request.groups"]), Ok(true));
+        assert_eq!(matches(&["request.user == 'b'"]), Ok(false));
+        assert_eq!(matches(&[fails, "request.user == 'b'"]), Ok(false));
         assert_eq!(
-            conditions(&["request.user == 'a'", "'g' in request.groups"]).match_all(&request),
-            Ok(true)
-        );
-        assert_eq!(conditions(&["request.user == 'b'"]).match_all(&request), Ok(false));
-        assert_eq!(conditions(&[fails, "request.user == 'b'"]).match_all(&request), Ok(false));
-        assert_eq!(
-            conditions(&[fails, "request.user == 'a'"]).match_all(&request),
+            matches(&[fails, "request.user == 'a'"]),
             Err("cel evaluation error: expression 'request.resourceAttributes.verb == 'get'' resulted in error: no such key: resourceAttributes".to_owned())
         );
     }

@@ -66,12 +66,12 @@ fn selectors(a: &Attributes<'_>, into: &mut Map<String, Value>) {
             Operator::DoesNotExist => "DoesNotExist",
             Operator::GreaterThan | Operator::LessThan => return None,
         };
-        let mut shown = json!({"key": requirement.key(), "operator": operator});
+        let mut term = json!({"key": requirement.key(), "operator": operator});
         let values: Vec<&str> = requirement.values().collect();
         if !values.is_empty() {
-            api::value::set(&mut shown, "values", json!(values));
+            api::value::set(&mut term, "values", json!(values));
         }
-        Some(shown)
+        Some(term)
     });
     let all: [(&str, Vec<Value>); 2] =
         [("fieldSelector", fields.collect()), ("labelSelector", labels.collect())];
@@ -101,20 +101,20 @@ pub(super) fn spec(user: &User, a: &Attributes<'_>) -> Map<String, Value> {
 }
 
 /// The input of match conditions: the `spec` including empty texts and lists.
-pub(super) fn shown(user: &User, a: &Attributes<'_>) -> Value {
-    let mut shown =
+pub(super) fn condition_input(user: &User, a: &Attributes<'_>) -> Value {
+    let mut input =
         json!({"user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra});
     if a.path.is_empty() {
         let all = resource(a);
         let mut asked: Map<String, Value> =
             all.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
         selectors(a, &mut asked);
-        api::value::set(&mut shown, "resourceAttributes", Value::Object(asked));
+        api::value::set(&mut input, "resourceAttributes", Value::Object(asked));
     } else {
         let asked = json!({"path": a.path, "verb": a.verb});
-        api::value::set(&mut shown, "nonResourceAttributes", asked);
+        api::value::set(&mut input, "nonResourceAttributes", asked);
     }
-    shown
+    input
 }
 
 /// The review to post.
@@ -134,22 +134,36 @@ pub(super) fn body(mut spec: Map<String, Value>, version: Version) -> Vec<u8> {
     review.to_string().into_bytes()
 }
 
+/// The response of a webhook is not a review of the requested version.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ReviewError {
+    #[error("expected webhook response of {KIND} {expected}, got {} {}",
+        go_quote(.kind), go_quote(.api_version), KIND = KIND)]
+    Kind { expected: &'static str, kind: String, api_version: String },
+    /// `field` of the status has the wrong type.
+    #[error("the webhook's answer has a value of another type: status.{field}")]
+    Type { field: &'static str },
+}
+
 /// Parses a response.
 ///
 /// # Errors
 /// If it is not a review of this version.
-pub(super) fn status(answer: &Value, version: Version) -> Result<Status, String> {
-    let (kind, given) = (str_at(answer, "kind"), str_at(answer, "apiVersion"));
-    let wanted = version.api_version();
-    if !answer.is_object() || !matches!(kind, "" | KIND) || !(given.is_empty() || given == wanted) {
-        return Err(format!(
-            "expected webhook response of {KIND} {wanted}, got {} {}",
-            go_quote(kind),
-            go_quote(given)
-        ));
+pub(super) fn status(response: &Value, version: Version) -> Result<Status, ReviewError> {
+    let (kind, api_version) = (str_at(response, "kind"), str_at(response, "apiVersion"));
+    let expected = version.api_version();
+    if !response.is_object()
+        || !matches!(kind, "" | KIND)
+        || !(api_version.is_empty() || api_version == expected)
+    {
+        return Err(ReviewError::Kind {
+            expected,
+            kind: kind.to_owned(),
+            api_version: api_version.to_owned(),
+        });
     }
-    let status = get(answer, "status");
-    let checks: [(&str, Check); 3] = [
+    let status = get(response, "status");
+    let checks: [(&'static str, Check); 3] = [
         ("allowed", Value::is_boolean),
         ("denied", Value::is_boolean),
         ("reason", Value::is_string),
@@ -157,7 +171,7 @@ pub(super) fn status(answer: &Value, version: Version) -> Result<Status, String>
     for (name, is_good) in checks {
         let value = get(status, name);
         if !value.is_null() && !is_good(value) {
-            return Err(format!("the webhook's answer has a value of another type: status.{name}"));
+            return Err(ReviewError::Type { field: name });
         }
     }
     Ok(Status {
@@ -186,7 +200,7 @@ mod tests {
 
     /// The example of upstream's `Authorize`, and its selectors (`webhook_v1_test.go`).
     #[test]
-    fn reviews_are_upstreams() {
+    fn posted_reviews_have_upstreams_form() {
         let a = Attributes {
             verb: "list",
             group: "group3",
@@ -229,23 +243,23 @@ mod tests {
     }
 
     #[test]
-    fn conditions_see_what_is_empty() {
+    fn condition_input_includes_empty_fields() {
         let user = User { name: "a".into(), ..User::default() };
         let a = Attributes { verb: "get", resource: "pods", ..Attributes::default() };
         assert_eq!(
-            shown(&user, &a),
+            condition_input(&user, &a),
             json!({"user": "a", "uid": "", "groups": [], "extra": {}, "resourceAttributes": {
                 "namespace": "", "verb": "get", "group": "", "version": "", "resource": "pods", "subresource": "", "name": ""}})
         );
     }
 
     #[test]
-    fn answers_are_of_the_version_asked_in() {
+    fn responses_must_have_the_requested_version() {
         let answer = json!({"apiVersion": "authorization.k8s.io/v1", "kind": KIND, "status": {"denied": true, "reason": "no"}});
         let want = Status { denied: true, reason: "no".into(), ..Status::default() };
         assert_eq!(status(&answer, Version::V1), Ok(want));
         assert_eq!(
-            status(&answer, Version::V1beta1).unwrap_err(),
+            status(&answer, Version::V1beta1).unwrap_err().to_string(),
             r#"expected webhook response of SubjectAccessReview authorization.k8s.io/v1beta1, got "SubjectAccessReview" "authorization.k8s.io/v1""#
         );
         assert_eq!(status(&json!({}), Version::V1), Ok(Status::default()));

@@ -56,9 +56,9 @@ fn webhook(port: u16, hook: &Hook) -> (Webhook, Arc<Counts>) {
     let text = format!(
         "current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\nclusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}/x'}}}}]"
     );
-    let place = Place::of(text.as_bytes(), Path::new("/"), "x").unwrap();
+    let endpoint = WebhookEndpoint::of(text.as_bytes(), Path::new("/"), "x").unwrap();
     let counts = Arc::new(Counts::default());
-    (Webhook::new("w", hook, place, &counts, &Tasks::new(Shutdown::new())), counts)
+    (Webhook::new("w", hook, endpoint, &counts, &Tasks::new(Shutdown::new())), counts)
 }
 
 fn pods() -> Attributes<'static> {
@@ -82,7 +82,9 @@ fn answers_decide() {
 
 #[test]
 fn faults_that_may_pass_are_tried_again() {
-    let again = |code, reason, after| refused(&Refusal::failure(code, reason, "x"), after).again;
+    let again = |code, reason, after| {
+        error_response(&api::Status::failure(code, reason, "x"), after).retry_after
+    };
     assert_eq!(again(500, "InternalError", None), Some(Duration::ZERO));
     assert_eq!(again(504, "Timeout", None), Some(Duration::ZERO));
     assert_eq!(again(429, "TooManyRequests", Some(2)), Some(Duration::from_secs(2)));
@@ -114,7 +116,7 @@ async fn approvals_are_remembered_and_refusals_are_not_without_a_time() {
     }
     assert_eq!(calls.load(Ordering::SeqCst), 3);
     // Attributes that the client controls are too large for the cache.
-    let long = "x".repeat(REMEMBERED_MAX);
+    let long = "x".repeat(CACHED_BYTES_MAX);
     let large = Attributes { name: &long, ..pods() };
     webhook.authorize(&jane, &large).await;
     webhook.authorize(&jane, &large).await;

@@ -9,13 +9,13 @@ const KEYS: [&str; 3] = [
     "YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXoxMjM0NTY=",
 ];
 
-fn read(resources: &str, reload: bool) -> Result<Configuration, String> {
+fn read(resources: &str, reload: bool) -> Result<Configuration, ContentError> {
     let head = "kind: EncryptionConfiguration\napiVersion: apiserver.config.k8s.io/v1\n";
     configuration(format!("{head}resources:{resources}").as_bytes(), reload)
 }
 
 fn refused(resources: &str) -> String {
-    read(resources, false).err().unwrap_or_default()
+    read(resources, false).err().map(|e| e.to_string()).unwrap_or_default()
 }
 
 /// One resource list `secrets` with these providers.
@@ -24,7 +24,7 @@ fn providers(providers: &str) -> String {
 }
 
 #[test]
-fn what_upstream_takes_is_taken() {
+fn valid_configurations_are_accepted() {
     let [short, middle, long] = KEYS;
     let all = format!(
         "[{{aescbc: {{keys: [{{name: a, secret: {long}}}, {{name: b, secret: {short}}}]}}}}, \
@@ -42,7 +42,7 @@ fn what_upstream_takes_is_taken() {
 }
 
 #[test]
-fn resources_are_checked_with_upstreams_texts() {
+fn invalid_resources_are_rejected() {
     let identity = |names: &str| {
         refused(&format!("\n- resources: {names}\n  providers: [{{identity: {{}}}}]"))
     };
@@ -104,7 +104,7 @@ fn resources_are_checked_with_upstreams_texts() {
 }
 
 #[test]
-fn providers_are_checked_with_upstreams_texts_and_keys_stay_hidden() {
+fn invalid_providers_are_rejected_without_their_keys() {
     let at = "resources[0].providers[0]";
     let long = KEYS[2];
     for (given, want) in [
@@ -124,7 +124,7 @@ fn providers_are_checked_with_upstreams_texts_and_keys_stay_hidden() {
 }
 
 #[test]
-fn plugins_are_checked_with_upstreams_texts_and_kms_v1_is_refused_by_name() {
+fn invalid_plugins_and_kms_v1_are_rejected() {
     let at = "resources[0].providers[0].kms";
     let kms = |rest: &str| refused(&providers(&format!("[{{kms: {{apiVersion: v2, {rest}}}}}]")));
     let socket = "endpoint: 'unix:///a'";
@@ -176,13 +176,13 @@ fn plugins_are_checked_with_upstreams_texts_and_kms_v1_is_refused_by_name() {
             "{at}.apiVersion: Invalid value: \"v3\": unsupported apiVersion apiVersion for KMS provider, only v1 and v2 are supported"
         )
     );
-    let place = |endpoint: &str| {
+    let socket_path = |endpoint: &str| {
         let mut errors = Vec::new();
         let path = socket_of(endpoint, &mut errors);
         (path, errors.len())
     };
-    assert_eq!(place("unix:///@name"), ("@name".to_owned(), 0));
-    assert_eq!(place("unix:///a/b.sock"), ("/a/b.sock".to_owned(), 0));
+    assert_eq!(socket_path("unix:///@name"), ("@name".to_owned(), 0));
+    assert_eq!(socket_path("unix:///a/b.sock"), ("/a/b.sock".to_owned(), 0));
 }
 
 fn socket_of(endpoint: &str, errors: &mut Vec<Error>) -> String {
@@ -190,13 +190,13 @@ fn socket_of(endpoint: &str, errors: &mut Vec<Error>) -> String {
 }
 
 #[test]
-fn other_files_are_told_apart() {
-    let told = |text: &str| configuration(text.as_bytes(), false).err().unwrap_or_default();
-    assert_eq!(told("a: b"), "Object 'Kind' is missing");
-    assert_eq!(told("kind: EncryptionConfig"), "Object 'apiVersion' is missing");
+fn other_kinds_of_files_are_rejected() {
+    let error = |text: &str| configuration(text.as_bytes(), false).err().unwrap().to_string();
+    assert_eq!(error("a: b"), "Object 'Kind' is missing");
+    assert_eq!(error("kind: EncryptionConfig"), "Object 'apiVersion' is missing");
     assert!(
-        told("kind: EncryptionConfig\napiVersion: v1")
+        error("kind: EncryptionConfig\napiVersion: v1")
             .starts_with("no kind \"EncryptionConfig\" is registered for version \"v1\"")
     );
-    assert!(read(" []\nextra: 1", false).err().unwrap().contains("unknown field \"extra\""));
+    assert!(refused(" []\nextra: 1").contains("unknown field \"extra\""));
 }

@@ -26,7 +26,7 @@ fn steps(ring: &Ring, wish: Wish) -> (Option<Ring>, Ring, Ring) {
 }
 
 #[test]
-fn what_is_stored_shows_nothing_and_is_read_back_under_its_key_only() {
+fn values_are_encrypted_and_bound_to_their_storage_key() {
     let ring = ring(&[("key1", 1)]);
     let stored = sealed(&ring, b"hunter2");
     assert!(stored.starts_with(b"k8s:enc:aesgcm:v1:key1:"));
@@ -44,7 +44,7 @@ fn what_is_stored_shows_nothing_and_is_read_back_under_its_key_only() {
 }
 
 #[test]
-fn old_keys_still_read_and_the_first_one_writes() {
+fn the_first_key_encrypts_and_all_keys_decrypt() {
     let old = sealed(&ring(&[("key1", 1)]), b"x");
     let both = ring(&[("key2", 2), ("key1", 1)]);
     assert_eq!(both.decrypt(KEY, &old).unwrap(), "x");
@@ -56,7 +56,7 @@ fn old_keys_still_read_and_the_first_one_writes() {
 }
 
 #[test]
-fn a_new_key_is_known_before_it_is_used_and_the_old_one_goes_last() {
+fn a_rotation_distributes_uses_and_drops_keys_in_this_order() {
     let start = ring(&[("key1", 1)]);
     assert_eq!(names(&start), (Some("key1"), vec![], "start"));
     let (prepared, active, finished) = steps(&start, Wish::Rotate);
@@ -73,7 +73,7 @@ fn a_new_key_is_known_before_it_is_used_and_the_old_one_goes_last() {
     let again = Ring::parse(&active.render(), "f").unwrap();
     let (none, resumed, end) = steps(&again, Wish::Rotate);
     assert!(none.is_none() && resumed.hash() == active.hash() && end.hash() == finished.hash());
-    let refused = prepared.next(Wish::Disable).unwrap_err();
+    let refused = prepared.next(Wish::Disable).unwrap_err().to_string();
     assert!(refused.contains("rotate-keys` first"), "{refused}");
     let (next, ..) = steps(&finished, Wish::Rotate);
     assert_eq!(names(&next.unwrap()), (Some("key2"), vec!["key3"], "prepare"));
@@ -90,17 +90,17 @@ fn encryption_is_disabled_and_enabled_with_the_same_key() {
     assert!(active.stale(&old) && !active.stale(b"{}"));
     assert_eq!(active.decrypt(KEY, &old).unwrap(), "x");
     assert!(active.encrypt(KEY, b"x").unwrap().is_none());
-    assert!(active.next(Wish::Rotate).unwrap_err().contains("disable` first"));
+    assert!(active.next(Wish::Rotate).unwrap_err().to_string().contains("disable` first"));
     let finished = Ring::parse(&finished.render(), "f").unwrap();
     assert_eq!(names(&finished), (None, vec!["key1"], "reencrypt_finished"));
-    assert!(finished.next(Wish::Rotate).unwrap_err().contains("enable` first"));
+    assert!(finished.next(Wish::Rotate).unwrap_err().to_string().contains("enable` first"));
     let (_, active, finished) = steps(&finished, Wish::Enable);
     assert_eq!(names(&active), (Some("key1"), vec![], "reencrypt_active"));
     assert!(active.stale(b"{}") && !finished.stale(&old));
 }
 
 #[test]
-fn a_dropped_key_is_kept_apart_and_opens_old_snapshots() {
+fn a_dropped_key_decrypts_old_snapshots() {
     let start = ring(&[("key1", 1)]);
     let old = sealed(&start, b"x");
     let (_, active, finished) = steps(&start, Wish::Rotate);
@@ -115,7 +115,7 @@ fn a_dropped_key_is_kept_apart_and_opens_old_snapshots() {
 }
 
 #[test]
-fn servers_that_differ_agree_on_the_newest_and_lose_no_key_in_use() {
+fn merged_rings_are_the_newest_and_keep_keys_in_use() {
     let start = ring(&[("key1", 1)]);
     let (prepared, active, finished) = steps(&start, Wish::Rotate);
     let prepared = prepared.unwrap();
@@ -136,8 +136,8 @@ fn servers_that_differ_agree_on_the_newest_and_lose_no_key_in_use() {
 }
 
 #[test]
-fn a_file_with_mistakes_says_which_line() {
-    let told = |text: &str| Ring::parse(text, "f").unwrap_err().to_string();
+fn errors_of_the_keys_file_name_the_line() {
+    let error = |text: &str| Ring::parse(text, "f").unwrap_err().to_string();
     let good = STANDARD.encode([1; 32]);
     for (text, why) in [
         ("key1 abc".to_owned(), "f: line 1: the key is not base64; "),
@@ -148,7 +148,7 @@ fn a_file_with_mistakes_says_which_line() {
         ("identity".to_owned(), "f: line 1: the file holds no key; "),
         (String::new(), "f: line 1: the file holds no key; "),
     ] {
-        assert!(told(&text).starts_with(why), "{}", told(&text));
+        assert!(error(&text).starts_with(why), "{}", error(&text));
     }
     assert!(!format!("{:?}", ring(&[("key1", 1)])).contains("AQEB"));
 }

@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 
 use super::wire::{Annotations, Fields, put, put_map};
 use super::{Plugin, SealedKey, Status};
+use crate::encryption::errors::RpcError;
 
 /// The maximum size of a response: a key of 1 kB and annotations of 32 kB.
 const ANSWER_MAX: usize = 256 * 1024;
@@ -50,7 +51,7 @@ pub(in crate::encryption) struct Grpc {
     path: PathBuf,
     timeout: Duration,
     tasks: Tasks,
-    line: Mutex<Option<Sender>>,
+    connection: Mutex<Option<Sender>>,
 }
 
 impl std::fmt::Debug for Grpc {
@@ -59,15 +60,14 @@ impl std::fmt::Debug for Grpc {
     }
 }
 
-/// An error in the format of Go's library.
-fn error(code: &str, text: &str) -> String {
-    format!("rpc error: code = {code} desc = {text}")
+fn error(code: &'static str, message: impl ToString) -> RpcError {
+    RpcError { code, message: message.to_string() }
 }
 
 impl Grpc {
     /// Creates a client; `path` is that of the socket, an abstract one if it begins with `@`.
     pub(in crate::encryption) fn new(path: PathBuf, timeout: Duration, tasks: &Tasks) -> Self {
-        Self { path, timeout, tasks: tasks.clone(), line: Mutex::default() }
+        Self { path, timeout, tasks: tasks.clone(), connection: Mutex::default() }
     }
 
     async fn connect(&self) -> std::io::Result<UnixStream> {
@@ -86,17 +86,19 @@ impl Grpc {
 
     /// The current connection, or a new one. As in upstream, waits for a socket that does not exist
     /// yet.
-    async fn sender(&self) -> Result<Sender, String> {
-        let mut line = self.line.lock().await;
-        if let Some(sender) = line.as_ref().filter(|sender| !sender.is_closed()) {
+    async fn sender(&self) -> Result<Sender, RpcError> {
+        let mut current = self.connection.lock().await;
+        if let Some(sender) = current.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
         let mut wait = base::Backoff::new(WAIT.0, WAIT.1);
         let stream = loop {
             match self.connect().await {
                 Ok(stream) => break stream,
-                Err(why) => {
-                    tracing::debug!(socket = %self.path.display(), error = %why, "the KMS plugin cannot be reached");
+                Err(error) => {
+                    tracing::debug!(
+                        socket = %self.path.display(), %error, "cannot connect to the KMS plugin"
+                    );
                     base::clock::sleep(wait.next_delay()).await;
                 }
             }
@@ -105,7 +107,7 @@ impl Grpc {
             .timer(TokioTimer::new())
             .handshake(TokioIo::new(stream))
             .await;
-        let (sender, connection) = made.map_err(|e| error("Unavailable", &e.to_string()))?;
+        let (sender, connection) = made.map_err(|e| error("Unavailable", e))?;
         let shutdown = self.tasks.shutdown().clone();
         self.tasks.spawn(Kind::Request, "kms connection", async move {
             tokio::select! {
@@ -113,16 +115,16 @@ impl Grpc {
                 () = shutdown.requested() => Ok(()),
             }
         });
-        *line = Some(sender.clone());
+        *current = Some(sender.clone());
         Ok(sender)
     }
 
-    async fn call(&self, method: &str, message: Vec<u8>) -> Result<Bytes, String> {
+    async fn call(&self, method: &str, message: Vec<u8>) -> Result<Bytes, RpcError> {
         let called = tokio::time::timeout(self.timeout, self.exchange(method, &message)).await;
         called.unwrap_or_else(|_| Err(error("DeadlineExceeded", "context deadline exceeded")))
     }
 
-    async fn exchange(&self, method: &str, message: &[u8]) -> Result<Bytes, String> {
+    async fn exchange(&self, method: &str, message: &[u8]) -> Result<Bytes, RpcError> {
         let mut body = Vec::with_capacity(message.len() + 5);
         body.push(0);
         // Messages are short.
@@ -133,21 +135,21 @@ impl Grpc {
             .header(header::TE, "trailers")
             .header(header::USER_AGENT, "kube-lite")
             .body(Full::new(Bytes::from(body)))
-            .map_err(|e| error("Internal", &e.to_string()))?;
-        let unavailable = |e: &dyn std::fmt::Display| error("Unavailable", &e.to_string());
+            .map_err(|e| error("Internal", e))?;
         let mut sender = self.sender().await?;
-        sender.ready().await.map_err(|e| unavailable(&e))?;
-        let response = sender.send_request(request).await.map_err(|e| unavailable(&e))?;
+        sender.ready().await.map_err(|e| error("Unavailable", e))?;
+        let response = sender.send_request(request).await;
+        let response = response.map_err(|e| error("Unavailable", e))?;
         let (head, body) = response.into_parts();
         let whole = Limited::new(body, ANSWER_MAX).collect().await;
-        let whole = whole.map_err(|e| unavailable(&e))?;
+        let whole = whole.map_err(|e| error("Unavailable", e))?;
         let trailers = whole.trailers().cloned().unwrap_or_default();
         status(&trailers).or_else(|| status(&head.headers)).unwrap_or_else(|| {
             let text = format!(
                 "unexpected HTTP status code received from server: {}",
                 head.status.as_u16()
             );
-            Err(error("Unknown", &text))
+            Err(error("Unknown", text))
         })?;
         let bytes = whole.to_bytes();
         match bytes.split_first_chunk::<5>() {
@@ -162,7 +164,7 @@ impl Grpc {
 }
 
 /// The status of the call in headers or trailers, if any.
-fn status(headers: &HeaderMap) -> Option<Result<(), String>> {
+fn status(headers: &HeaderMap) -> Option<Result<(), RpcError>> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let code: usize = text("grpc-status")?.parse().unwrap_or(2);
     if code == 0 {
@@ -170,7 +172,7 @@ fn status(headers: &HeaderMap) -> Option<Result<(), String>> {
     }
     let name = CODES.get(code).copied().unwrap_or("Unknown");
     let message = percent_decoded(text("grpc-message").unwrap_or_default());
-    Some(Err(error(name, &message)))
+    Some(Err(error(name, message)))
 }
 
 fn percent_decoded(text: &str) -> String {
@@ -192,7 +194,7 @@ fn percent_decoded(text: &str) -> String {
 
 #[async_trait]
 impl Plugin for Grpc {
-    async fn status(&self) -> Result<Status, String> {
+    async fn status(&self) -> Result<Status, RpcError> {
         let answer = self.call("Status", Vec::new()).await?;
         let mut status = Status::default();
         for field in Fields(&answer) {
@@ -207,7 +209,7 @@ impl Plugin for Grpc {
         Ok(status)
     }
 
-    async fn encrypt(&self, uid: &str, plain: &[u8]) -> Result<SealedKey, String> {
+    async fn encrypt(&self, uid: &str, plain: &[u8]) -> Result<SealedKey, RpcError> {
         let mut message = Vec::new();
         put(&mut message, 1, plain);
         put(&mut message, 2, uid.as_bytes());
@@ -234,7 +236,7 @@ impl Plugin for Grpc {
         ciphertext: &[u8],
         key_id: &str,
         annotations: &Annotations,
-    ) -> Result<Vec<u8>, String> {
+    ) -> Result<Vec<u8>, RpcError> {
         let mut message = Vec::new();
         put(&mut message, 1, ciphertext);
         put(&mut message, 2, uid.as_bytes());
@@ -251,7 +253,7 @@ impl Plugin for Grpc {
     }
 }
 
-fn damaged() -> String {
+fn damaged() -> RpcError {
     error(
         "Internal",
         "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data",

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::encryption::errors::WireError;
+
 /// Data that a plugin stores with a key.
 pub(crate) type Annotations = BTreeMap<String, Vec<u8>>;
 
@@ -170,8 +172,8 @@ impl Stored {
         put_number(out, 5, u64::from(self.source_type == SourceType::Seed));
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let damaged = || "proto: cannot parse invalid wire-format data".to_owned();
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        const DAMAGED: WireError = WireError::Damaged;
         let mut stored = Self {
             data: Vec::new(),
             key_id: String::new(),
@@ -180,13 +182,13 @@ impl Stored {
             source_type: SourceType::Key,
         };
         for field in Fields(bytes) {
-            let (number, value) = field.ok_or_else(damaged)?;
+            let (number, value) = field.ok_or(DAMAGED)?;
             match number {
-                1 => stored.data = value.bytes().ok_or_else(damaged)?.to_vec(),
-                2 => stored.key_id = value.text().ok_or_else(damaged)?,
-                3 => stored.source = value.bytes().ok_or_else(damaged)?.to_vec(),
+                1 => stored.data = value.bytes().ok_or(DAMAGED)?.to_vec(),
+                2 => stored.key_id = value.text().ok_or(DAMAGED)?,
+                3 => stored.source = value.bytes().ok_or(DAMAGED)?.to_vec(),
                 4 => {
-                    let (key, value) = value.entry().ok_or_else(damaged)?;
+                    let (key, value) = value.entry().ok_or(DAMAGED)?;
                     stored.annotations.insert(key, value);
                 }
                 5 => {
@@ -194,9 +196,9 @@ impl Stored {
                         Value::Number(0) => SourceType::Key,
                         Value::Number(1) => SourceType::Seed,
                         Value::Number(other) => {
-                            return Err(format!("unknown encryptedDEKSourceType: {other}"));
+                            return Err(WireError::SourceType(other));
                         }
-                        Value::Bytes(_) | Value::Other => return Err(damaged()),
+                        Value::Bytes(_) | Value::Other => return Err(DAMAGED),
                     }
                 }
                 _ => {}
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_upstreams_bytes_and_damage_is_told() {
+    fn objects_have_upstreams_encoding_and_damaged_ones_are_errors() {
         let stored = Stored {
             data: b"data".to_vec(),
             key_id: "k".into(),
@@ -230,7 +232,7 @@ mod tests {
             assert!(Stored::decode(&bytes[..cut]).is_err(), "{cut}");
         }
         let error = Stored::decode(b"\x28\x07").unwrap_err();
-        assert_eq!(error, "unknown encryptedDEKSourceType: 7");
+        assert_eq!(error.to_string(), "unknown encryptedDEKSourceType: 7");
         assert!(Stored::decode(&[0xff; 12]).is_err());
     }
 }
