@@ -28,7 +28,7 @@ use crate::request::user::User;
 #[cfg(feature = "fuzzing")]
 pub(crate) use configuration::read as fuzz_configuration;
 
-pub use config::{Anonymous, Plan, PlanError};
+pub use config::{Anonymous, AuthenticationConfig, AuthenticationConfigError};
 pub use errors::{AudienceError, ReadError, TokenError};
 use x509::Peer;
 

@@ -36,7 +36,7 @@ use target::{Target, Trust};
 /// The timeout for a connection to a node, pod or service (as in upstream's dialer).
 const DIAL_MAX: Duration = Duration::from_secs(30);
 /// The maximum length of a kubelet's error response, in bytes.
-const REFUSAL_BYTES_MAX: usize = 50_000;
+const ERROR_BYTES_MAX: usize = 50_000;
 
 /// Connects to nodes, pods and services.
 pub struct Nodes {
@@ -48,7 +48,7 @@ pub struct Nodes {
     /// Presents our client certificate without verifying the server.
     unverified: Arc<ClientConfig>,
     /// Neither verifies the server nor presents a certificate.
-    anyone: Arc<ClientConfig>,
+    anonymous: Arc<ClientConfig>,
     /// The index at which the next endpoint selection starts, for round robin.
     turn: AtomicUsize,
 }
@@ -70,7 +70,7 @@ impl Nodes {
             dial,
             tasks,
             unverified: tls::unverified(&tls),
-            anyone: tls::anonymous_unverified(&tls)?,
+            anonymous: tls::anonymous_unverified(&tls)?,
             kubelet: tls,
             turn: AtomicUsize::new(0),
         })
@@ -78,13 +78,13 @@ impl Nodes {
 
     async fn open(&self, target: &Target) -> io::Result<BoxIo> {
         let opened = async {
-            let found = target.found.map(|ip| ip.to_string());
+            let found = target.resolved_ip.map(|ip| ip.to_string());
             let io = self.dial.dial(found.as_deref().unwrap_or(&target.host), target.port).await?;
             let config = match target.trust {
                 Trust::Plain => return Ok(io),
                 Trust::Kubelet => &self.kubelet,
                 Trust::UnverifiedKubelet => &self.unverified,
-                Trust::Anyone => &self.anyone,
+                Trust::Unverified => &self.anonymous,
             };
             tls::wrap(io, &target.host, Arc::clone(config)).await
         };
@@ -95,12 +95,12 @@ impl Nodes {
     }
 
     /// `pods/log`.
-    async fn log(&self, mut wanted: ConnectRequest) -> Result<Response<Body>, Status> {
-        let Some((pod, node)) = wanted.object.as_ref().zip(wanted.node.as_ref()) else {
+    async fn log(&self, mut connect: ConnectRequest) -> Result<Response<Body>, Status> {
+        let Some((pod, node)) = connect.object.as_ref().zip(connect.node.as_ref()) else {
             // A pod without a node has no logs.
-            return answer(StatusCode::NO_CONTENT, &[]);
+            return empty_response(StatusCode::NO_CONTENT, &[]);
         };
-        let query = Query::parse(wanted.request.uri().query().unwrap_or_default());
+        let query = Query::parse(connect.request.uri().query().unwrap_or_default());
         let mut target = target::kubelet(node)?;
         let skip = query.get("insecureSkipTLSVerifyBackend");
         if skip.is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false")) {
@@ -127,10 +127,14 @@ impl Nodes {
         let response = upgrade::send(io, request, &self.tasks).await.map_err(|e| failed(&e))?;
         if !(200..=206).contains(&response.status().as_u16()) {
             let code = response.status().as_u16();
-            return Err(refusal(code, &wanted.name, read_refusal(response.into_body()).await));
+            return Err(error_status(
+                code,
+                &connect.name,
+                read_error_body(response.into_body()).await,
+            ));
         }
-        if upgrade::is_websocket(wanted.request.headers()) {
-            return self.pour(&mut wanted.request, response.into_body());
+        if upgrade::is_websocket(connect.request.headers()) {
+            return self.stream_log(&mut connect.request, response.into_body());
         }
         let body = response.into_body().map_err(Into::into).boxed_unsync();
         let mut response = Response::new(body);
@@ -139,7 +143,7 @@ impl Nodes {
     }
 
     /// Sends a log as messages of a WebSocket.
-    fn pour(
+    fn stream_log(
         &self,
         request: &mut Request<Body>,
         log: hyper::body::Incoming,
@@ -147,10 +151,10 @@ impl Nodes {
         let refused = |why: &str| Status::failure(403, "Forbidden", why.to_owned());
         let protocol = websocket::one_stream(request.headers())
             .ok_or_else(|| refused("requested protocol(s) are not supported"))?;
-        let answer = websocket::accept(request.headers(), protocol)
+        let response = websocket::accept(request.headers(), protocol)
             .ok_or_else(|| refused("not a WebSocket handshake: key or version 13 is missing"))?;
         let client = hyper::upgrade::on(&mut *request);
-        let kept = std::mem::take(request.extensions_mut());
+        let extensions = std::mem::take(request.extensions_mut());
         let shutdown = self.tasks.shutdown().clone();
         self.tasks.spawn(Kind::Request, "log-websocket", async move {
             match client.await {
@@ -158,32 +162,32 @@ impl Nodes {
                     () = websocket::pour(TokioIo::new(client), protocol, log) => {}
                     () = shutdown.requested() => {}
                 },
-                Err(error) => tracing::debug!(%error, "an upgrade did not come about"),
+                Err(error) => tracing::debug!(%error, "the client did not complete an upgrade"),
             }
-            drop(kept);
+            drop(extensions);
             Ok::<(), std::convert::Infallible>(())
         });
-        Ok(answer)
+        Ok(response)
     }
 
     /// `pods/exec`, `pods/attach`, `pods/portforward`: forwards the upgrade to the kubelet and
     /// copies bytes.
-    async fn session(&self, wanted: ConnectRequest) -> Result<Response<Body>, Status> {
-        let Some((pod, node)) = wanted.object.as_ref().zip(wanted.node.as_ref()) else {
-            let message = format!("pod {} does not have a host assigned", wanted.name);
+    async fn session(&self, connect: ConnectRequest) -> Result<Response<Body>, Status> {
+        let Some((pod, node)) = connect.object.as_ref().zip(connect.node.as_ref()) else {
+            let message = format!("pod {} does not have a host assigned", connect.name);
             return Err(Status::bad_request(message));
         };
-        let query = Query::parse(wanted.request.uri().query().unwrap_or_default());
+        let query = Query::parse(connect.request.uri().query().unwrap_or_default());
         let target = target::kubelet(node)?;
-        let path = target::kubelet_path(&wanted.subresource, pod, &query)?;
-        if !is_upgrade(wanted.request.headers()) {
+        let path = target::kubelet_path(&connect.subresource, pod, &query)?;
+        if !is_upgrade(connect.request.headers()) {
             return Err(Status::bad_request("Upgrade request required"));
         }
-        self.carry(wanted.request, &target, &path).await
+        self.forward_upgrade(connect.request, &target, &path).await
     }
 
     /// Forwards an upgrade request and joins the connections.
-    async fn carry(
+    async fn forward_upgrade(
         &self,
         mut request: Request<Body>,
         target: &Target,
@@ -203,27 +207,30 @@ impl Nodes {
     }
 
     /// `proxy` of nodes, pods and services.
-    async fn proxy(&self, wanted: ConnectRequest) -> Result<Response<Body>, Status> {
-        let uri = wanted.request.uri().clone();
-        let namespaced = wanted.resource != "nodes";
+    async fn proxy(&self, connect: ConnectRequest) -> Result<Response<Body>, Status> {
+        let uri = connect.request.uri().clone();
+        let namespaced = connect.resource != "nodes";
         let (prefix, rest) = headers::split_path(uri.path(), if namespaced { 8 } else { 6 });
         if rest.is_empty()
-            && matches!(*wanted.request.method(), Method::GET | Method::HEAD)
-            && !is_upgrade(wanted.request.headers())
+            && matches!(*connect.request.method(), Method::GET | Method::HEAD)
+            && !is_upgrade(connect.request.headers())
         {
             let query = uri.query().map(|q| format!("?{q}")).unwrap_or_default();
             let location = format!("{}/{query}", uri.path());
-            return answer(StatusCode::MOVED_PERMANENTLY, &[(LOCATION.as_str(), &location)]);
+            return empty_response(
+                StatusCode::MOVED_PERMANENTLY,
+                &[(LOCATION.as_str(), &location)],
+            );
         }
-        let ConnectRequest { resource, namespace, name, object, mut request, .. } = wanted;
-        let target = self.proxied(&Proxied { resource, namespace, name, object }).await?;
+        let ConnectRequest { resource, namespace, name, object, mut request, .. } = connect;
+        let target = self.proxy_target(&Proxied { resource, namespace, name, object }).await?;
         let mut path = if rest.is_empty() { "/".to_owned() } else { rest.to_owned() };
         if let Some(query) = uri.query() {
             path.push('?');
             path.push_str(query);
         }
         if is_upgrade(request.headers()) {
-            return self.carry(request, &target, &path).await;
+            return self.forward_upgrade(request, &target, &path).await;
         }
         let failed = |error: &dyn std::fmt::Display| {
             let message = format!("error trying to reach service: {error}");
@@ -232,20 +239,20 @@ impl Nodes {
         headers::remove_credentials(request.headers_mut());
         headers::remove_hop_by_hop_headers(request.headers_mut());
         headers::set_host(&mut request, &target.authority());
-        let asked = request.headers().get(HOST).cloned();
+        let host = request.headers().get(HOST).cloned();
         if let Ok(forwarded) = HeaderValue::from_str(&format!("{prefix}{rest}")) {
             request.headers_mut().insert("x-forwarded-uri", forwarded);
         }
         *request.uri_mut() = path.parse::<Uri>().map_err(|e| failed(&e))?;
         *request.version_mut() = http::Version::HTTP_11;
-        let bodyless = *request.method() == Method::HEAD;
+        let is_head = *request.method() == Method::HEAD;
         let io = self.open(&target).await.map_err(|e| failed(&dial_error(&target, &e)))?;
         let response = upgrade::send(io, request, &self.tasks).await.map_err(|e| failed(&e))?;
         let mut response = response.map(|b| b.map_err(Into::into).boxed_unsync());
         headers::remove_hop_by_hop_headers(response.headers_mut());
-        let hosts = [target.authority(), text_of(asked.as_ref())];
+        let hosts = [target.authority(), text_of(host.as_ref())];
         headers::rewrite_location(response.headers_mut(), prefix, &hosts);
-        if bodyless {
+        if is_head {
             return Ok(response);
         }
         let link = |link: &str| {
@@ -259,45 +266,52 @@ impl Nodes {
         html::rewrite(response, link).await.map_err(|e| failed(&e))
     }
 
-    async fn proxied(&self, whom: &Proxied) -> Result<Target, Status> {
-        let missing = || Status::not_found("", &whom.resource, &whom.name);
-        let object = whom.object.as_ref().ok_or_else(missing)?;
-        match whom.resource.as_str() {
-            "nodes" => resolved(target::node_proxy(&whom.name, object)?).await,
-            "pods" => target::pod_proxy(&whom.name, object),
-            _ => self.endpoint(whom, object).await,
+    async fn proxy_target(&self, proxied: &Proxied) -> Result<Target, Status> {
+        let missing = || Status::not_found("", &proxied.resource, &proxied.name);
+        let object = proxied.object.as_ref().ok_or_else(missing)?;
+        match proxied.resource.as_str() {
+            "nodes" => resolved(target::node_proxy(&proxied.name, object)?).await,
+            "pods" => target::pod_proxy(&proxied.name, object),
+            _ => self.endpoint(proxied, object).await,
         }
     }
 
     /// Selects an endpoint of a service whose pod has that address.
-    async fn endpoint(&self, whom: &Proxied, service: &Value) -> Result<Target, Status> {
-        let named = target::named("service", &whom.name)?;
+    async fn endpoint(&self, proxied: &Proxied, service: &Value) -> Result<Target, Status> {
+        let named = target::named("service", &proxied.name)?;
         let port = target::service_port(&named, service)?;
-        let all = self.lookup.list(&lookup::ENDPOINT_SLICES, &whom.namespace).await?;
-        let mine = |s: &Value| {
+        let all = self.lookup.list(&lookup::ENDPOINT_SLICES, &proxied.namespace).await?;
+        let is_of_service = |s: &Value| {
             let label = s.pointer("/metadata/labels/kubernetes.io~1service-name");
             label.and_then(Value::as_str) == Some(named.name)
         };
         let slices: Vec<Value> =
-            all.iter().filter_map(|o| o.value().ok()).filter(|s| mine(s)).collect();
+            all.iter().filter_map(|o| o.value().ok()).filter(|s| is_of_service(s)).collect();
         let family = service.pointer("/spec/ipFamilies/0").and_then(Value::as_str);
-        let found = target::endpoints(&slices, &port, family.unwrap_or("IPv4"), &whom.namespace);
+        let found = target::endpoints(&slices, &port, family.unwrap_or("IPv4"), &proxied.namespace);
         let from = self.turn.fetch_add(1, Ordering::Relaxed) % found.len().max(1);
         for (address, port, pod) in found.iter().cycle().skip(from).take(found.len()) {
-            let found = self.lookup.get(&lookup::PODS, &whom.namespace, pod).await;
+            let found = self.lookup.get(&lookup::PODS, &proxied.namespace, pod).await;
             // As in upstream, an endpoint whose pod cannot be read is skipped like one without a
             // pod.
             let pod = match found.and_then(lookup::value) {
                 Ok(Some(pod)) => pod,
                 Ok(None) => continue,
                 Err(error) => {
-                    tracing::warn!(address, pod, %error, "cannot read the pod of an endpoint, the endpoint is not used");
+                    tracing::warn!(
+                        address, pod, %error, "skipping an endpoint whose pod cannot be read"
+                    );
                     continue;
                 }
             };
             if target::has_address(&pod, address) {
-                let trust = if named.scheme == "https" { Trust::Anyone } else { Trust::Plain };
-                return Ok(Target { host: (*address).to_owned(), found: None, port: *port, trust });
+                let trust = if named.scheme == "https" { Trust::Unverified } else { Trust::Plain };
+                return Ok(Target {
+                    host: (*address).to_owned(),
+                    resolved_ip: None,
+                    port: *port,
+                    trust,
+                });
             }
         }
         Err(target::no_endpoints(named.name))
@@ -311,7 +325,7 @@ async fn resolved(mut target: Target) -> Result<Target, Status> {
         let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
         // An unresolvable name may be that of a node with a tunnel.
         let found: Vec<IpAddr> = found.into_iter().flatten().map(|to| to.ip()).collect();
-        target.found = target::elsewhere(&found)?;
+        target.resolved_ip = target::foreign_address(&found)?;
     }
     Ok(target)
 }
@@ -326,16 +340,16 @@ struct Proxied {
 
 #[async_trait]
 impl Connect for Nodes {
-    async fn connect(&self, wanted: ConnectRequest) -> Result<Response<Body>, Status> {
-        match wanted.subresource.as_str() {
-            "log" => self.log(wanted).await,
-            "exec" | "attach" | "portforward" => self.session(wanted).await,
-            _ => self.proxy(wanted).await,
+    async fn connect(&self, connect: ConnectRequest) -> Result<Response<Body>, Status> {
+        match connect.subresource.as_str() {
+            "log" => self.log(connect).await,
+            "exec" | "attach" | "portforward" => self.session(connect).await,
+            _ => self.proxy(connect).await,
         }
     }
 }
 
-fn answer(code: StatusCode, headers: &[(&str, &str)]) -> Result<Response<Body>, Status> {
+fn empty_response(code: StatusCode, headers: &[(&str, &str)]) -> Result<Response<Body>, Status> {
     let mut builder = Response::builder().status(code);
     for (name, value) in headers {
         builder = builder.header(*name, *value);
@@ -362,14 +376,14 @@ fn dial_error(target: &Target, error: &io::Error) -> String {
     }
 }
 
-async fn read_refusal(mut body: hyper::body::Incoming) -> String {
+async fn read_error_body(mut body: hyper::body::Incoming) -> String {
     let mut bytes = Vec::new();
     while let Some(Ok(frame)) = body.frame().await {
         if let Ok(data) = frame.into_data() {
-            let room = REFUSAL_BYTES_MAX.saturating_sub(bytes.len());
+            let room = ERROR_BYTES_MAX.saturating_sub(bytes.len());
             bytes.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
         }
-        if bytes.len() >= REFUSAL_BYTES_MAX {
+        if bytes.len() >= ERROR_BYTES_MAX {
             break;
         }
     }
@@ -377,7 +391,7 @@ async fn read_refusal(mut body: hyper::body::Incoming) -> String {
 }
 
 /// Converts a kubelet's error response for a log to a Status.
-fn refusal(code: u16, pod: &str, text: String) -> Status {
+fn error_status(code: u16, pod: &str, text: String) -> Status {
     match code {
         500 => return Status::internal(&text),
         400 => return Status::bad_request(text),

@@ -11,7 +11,7 @@ mod providers;
 pub mod rewrite;
 
 pub use crate::encryption::key_ring::{Error, Next, NextError, Ring, Stage, Wish};
-pub use configured::{Configured, Plan, PlanError, StartError};
+pub use configured::{Configured, EncryptionConfig, EncryptionConfigError, StartError};
 pub use keys::{AdoptError, Keys, WriteError};
 
 /// Whether a stored value has the prefix of encrypted values, of any provider.

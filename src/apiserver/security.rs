@@ -21,7 +21,7 @@ use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
 use crate::authn::{self, Issuers, TokenAuthenticator, TokenWebhook, Union, impersonate};
 use crate::authz::Authorizer;
-use crate::authz::config::Plan;
+use crate::authz::config::AuthorizationConfig;
 use crate::authz::escalation::Escalation;
 use crate::authz::node::Node;
 use crate::authz::rbac::Rbac;
@@ -51,13 +51,13 @@ pub struct Settings {
     /// Tokens of clients in this process or on this machine.
     pub tokens: Vec<(String, User)>,
     /// The issuers of other tokens, and the configuration of anonymous requests.
-    pub authentication: authn::Plan,
+    pub authentication: authn::AuthenticationConfig,
     /// The default toleration of pods for nodes that are not ready or unreachable.
     pub tolerations: DefaultTolerationSeconds,
     /// The access to webhooks.
     pub callout: Callout,
     /// The configured authorizers.
-    pub authorization: Plan,
+    pub authorization: AuthorizationConfig,
     /// Whether the stricter defaults of `--profile=hardened` apply.
     pub hardened: bool,
 }
@@ -87,7 +87,7 @@ pub struct Security {
 /// Combines the authenticators of the cluster's own `tokens` with those of the configuration.
 fn authenticator(
     tokens: Vec<Arc<dyn TokenAuthenticator>>,
-    plan: &authn::Plan,
+    plan: &authn::AuthenticationConfig,
     audiences: &[String],
     callout: &Callout,
 ) -> Union {
@@ -287,7 +287,7 @@ impl interfaces::TokenIssuer for Issuer {
         let field = |name| api::value::str_in(service_account, &["metadata", name]);
         let (namespace, name) = (field("namespace"), field("name"));
         let warnings = Mutex::default();
-        let asked = admission::Request {
+        let admission_request = admission::Request {
             operation: Operation::Create,
             gvr: &lookup::SERVICE_ACCOUNTS,
             gvk: &api::Gvk::new("authentication.k8s.io", "v1", "TokenRequest"),
@@ -303,7 +303,7 @@ impl interfaces::TokenIssuer for Issuer {
             warnings: &warnings,
         };
         let mut object = Some(request.clone());
-        self.restriction.mutate(&asked, &mut object).await?;
+        self.restriction.mutate(&admission_request, &mut object).await?;
         self.tokens.create(namespace, name, &mut request).await?;
         Ok(request)
     }

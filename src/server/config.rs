@@ -77,9 +77,9 @@ pub struct Config {
     /// CSV file of static tokens.
     pub token_auth_file: Option<PathBuf>,
     /// Authenticators in addition to the cluster's own, and the anonymous paths.
-    pub authentication: apiserver::authn::Plan,
+    pub authentication: apiserver::authn::AuthenticationConfig,
     /// Encryption of values at rest, if a file configures it.
-    pub encryption: Option<encryption::Plan>,
+    pub encryption: Option<encryption::EncryptionConfig>,
     /// API Priority and Fairness.
     pub flow: flow::Settings,
     /// The audit log.
@@ -87,7 +87,7 @@ pub struct Config {
     /// Request tracing; `None` without `tracing-config-file`.
     pub spans: Option<request_tracing::Plan>,
     /// The authorizers.
-    pub authorization: apiserver::authz::config::Plan,
+    pub authorization: apiserver::authz::config::AuthorizationConfig,
     /// Secret with which machines join, if a flag sets it.
     pub token: Option<Secret>,
     /// Secret with which agents join, if a flag sets it.

@@ -17,16 +17,34 @@ use crate::request::user::User;
 
 const GROUP: &str = "certificates.k8s.io";
 
-/// The common names and organizations of the certificate request in `spec.request`.
-fn subject(object: &Value) -> Result<(String, Vec<String>), String> {
-    let pem = STANDARD.decode(str_in(object, &["spec", "request"])).map_err(|e| e.to_string())?;
-    let (_, block) = x509_parser::pem::parse_x509_pem(&pem)
-        .map_err(|_| "PEM block type must be CERTIFICATE REQUEST".to_owned())?;
+/// `spec.request` is not a certificate request.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CsrError {
+    #[error(transparent)]
+    Base64(#[from] base64::DecodeError),
+    #[error("PEM block type must be CERTIFICATE REQUEST")]
+    Pem,
+    #[error(transparent)]
+    Der(#[from] x509_parser::nom::Err<x509_parser::error::X509Error>),
+}
+
+/// A node must not create this certificate request. The messages are upstream's.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NodeCsrError {
+    #[error("unable to parse csr: {0}")]
+    Parse(#[from] CsrError),
+    #[error("can only create a node CSR with CN={common_name}")]
+    CommonName { common_name: String },
+}
+
+/// The common name and the organizations of the certificate request in `spec.request`.
+fn subject(object: &Value) -> Result<(String, Vec<String>), CsrError> {
+    let pem = STANDARD.decode(str_in(object, &["spec", "request"]))?;
+    let (_, block) = x509_parser::pem::parse_x509_pem(&pem).map_err(|_| CsrError::Pem)?;
     if block.label != "CERTIFICATE REQUEST" {
-        return Err("PEM block type must be CERTIFICATE REQUEST".into());
+        return Err(CsrError::Pem);
     }
-    let (_, request) =
-        X509CertificationRequest::from_der(&block.contents).map_err(|e| e.to_string())?;
+    let (_, request) = X509CertificationRequest::from_der(&block.contents)?;
     let subject = &request.certification_request_info.subject;
     let name = subject
         .iter_common_name()
@@ -40,7 +58,7 @@ fn subject(object: &Value) -> Result<(String, Vec<String>), String> {
 }
 
 /// Checks that a node requests certificates for its own name only.
-pub(super) fn node_request(node: &str, object: &Value) -> Result<(), String> {
+pub(super) fn check_node_request(node: &str, object: &Value) -> Result<(), NodeCsrError> {
     let signer = str_in(object, &["spec", "signerName"]);
     if !matches!(
         signer,
@@ -48,13 +66,9 @@ pub(super) fn node_request(node: &str, object: &Value) -> Result<(), String> {
     ) {
         return Ok(());
     }
-    let (name, _) = subject(object).map_err(|why| format!("unable to parse csr: {why}"))?;
-    let wanted = format!("system:node:{node}");
-    if name == wanted {
-        Ok(())
-    } else {
-        Err(format!("can only create a node CSR with CN={wanted}"))
-    }
+    let (name, _) = subject(object)?;
+    let common_name = format!("system:node:{node}");
+    if name == common_name { Ok(()) } else { Err(NodeCsrError::CommonName { common_name }) }
 }
 
 /// Whether the user may do this for the signer, or for all signers of its domain.
@@ -216,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_gets_a_certificate_of_the_masters() {
+    async fn client_certificates_of_system_masters_are_rejected() {
         let gvr = api::Gvr::new(GROUP, "v1", "certificatesigningrequests");
         let ask = |object| {
             admit(
@@ -237,22 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn a_node_asks_in_its_own_name() {
+    fn a_node_requests_certificates_of_its_own_name_only() {
+        let check = |common_name: &str| {
+            let csr = csr("kubernetes.io/kubelet-serving", common_name, "system:nodes");
+            check_node_request("n1", &csr).map_err(|e| e.to_string())
+        };
+        assert_eq!(check("system:node:n1"), Ok(()));
         assert_eq!(
-            node_request(
-                "n1",
-                &csr("kubernetes.io/kubelet-serving", "system:node:n1", "system:nodes")
-            ),
-            Ok(())
-        );
-        assert_eq!(
-            node_request(
-                "n1",
-                &csr("kubernetes.io/kubelet-serving", "system:node:n2", "system:nodes")
-            ),
+            check("system:node:n2"),
             Err("can only create a node CSR with CN=system:node:n1".into())
         );
     }
+
     /// Allows `sign` for `a.b/c` only.
     struct OneSigner;
 
@@ -268,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_of_pods_are_decided_by_who_may_sign_for_the_signer() {
+    async fn pod_certificates_need_the_permission_to_sign_for_the_signer() {
         let gvr = api::Gvr::new(GROUP, "v1", "podcertificaterequests");
         let decide = async |user: &str, signer: &str, status: Value| {
             let old = json!({"metadata": {"name": "r"}, "spec": {"signerName": signer}});

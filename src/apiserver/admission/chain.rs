@@ -71,7 +71,7 @@ mod tests {
     use crate::registry::lookup::testing::Fixed;
 
     #[test]
-    fn the_order_is_upstreams() {
+    fn plugins_are_in_upstreams_order() {
         let lookup: Arc<dyn Lookup> = Fixed::new(&[]);
         let authorizer: Arc<dyn Authorizer> = Arc::new(Authorizers::new(Vec::new()));
         let escalation = Escalation::new(Arc::new(Rbac::new()), Arc::clone(&authorizer));
@@ -108,7 +108,7 @@ mod tests {
 
     /// C3.9: the plugins of the hardened profile, at their upstream positions.
     #[test]
-    fn the_hardened_order_is_upstreams() {
+    fn hardened_plugins_are_in_upstreams_order() {
         let lookup: Arc<dyn Lookup> = Fixed::new(&[]);
         let authorizer: Arc<dyn Authorizer> = Arc::new(Authorizers::new(Vec::new()));
         let escalation = Escalation::new(Arc::new(Rbac::new()), Arc::clone(&authorizer));

@@ -114,7 +114,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn the_newest_default_is_taken_and_an_empty_class_is_respected() {
+    async fn the_newest_default_class_is_set_unless_the_class_is_empty() {
         let class = |name: &str, time: &str| json!({"metadata": {"name": name, "creationTimestamp": time, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}});
         let plugin = DefaultStorageClass(Fixed::new(&[
             (&lookup::STORAGE_CLASSES, class("old", "2026-01-01T00:00:00Z")),

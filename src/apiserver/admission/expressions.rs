@@ -65,8 +65,17 @@ pub(crate) struct Inputs<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OutOfBudget;
 
-/// The value of an expression, or upstream's error message.
-pub(crate) type Yielded<'a> = Result<Value<'a>, String>;
+/// An expression has no value. The messages are upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ExpressionError {
+    #[error("compilation error: {0}")]
+    Compilation(Fault),
+    #[error("expression '{expression}' resulted in error: {source}")]
+    Evaluation { expression: String, source: Error },
+}
+
+/// The value of an expression, or its error.
+pub(crate) type Yielded<'a> = Result<Value<'a>, ExpressionError>;
 
 impl<'a> Inputs<'a> {
     /// Evaluates expressions in order; subtracts their cost from `budget`.
@@ -91,24 +100,26 @@ impl<'a> Inputs<'a> {
         expressions: impl IntoIterator<Item = &'e Expression>,
         budget: &mut u64,
     ) -> Result<Vec<(Yielded<'a>, Duration)>, OutOfBudget> {
-        let given =
-            EvaluationContext { inputs: *self, made: RefCell::default(), cost: Cell::new(0) };
+        let context =
+            EvaluationContext { inputs: *self, evaluated: RefCell::default(), cost: Cell::new(0) };
         let yielded = expressions.into_iter().map(|expression| {
             let program = match &expression.program {
                 Ok(program) => program,
                 Err(fault) => {
-                    return Ok((Err(format!("compilation error: {fault}")), Duration::ZERO));
+                    let error = ExpressionError::Compilation(fault.clone());
+                    return Ok((Err(error), Duration::ZERO));
                 }
             };
             let begun = base::clock::now();
             let mut left = PER_CALL;
-            let result = program.eval(&given, &mut left);
+            let result = program.eval(&context, &mut left);
             let took = base::clock::now().duration_since(begun);
-            for cost in [given.cost.take(), PER_CALL - left] {
+            for cost in [context.cost.take(), PER_CALL - left] {
                 *budget = budget.checked_sub(cost).ok_or(OutOfBudget)?;
             }
-            let result = result.map_err(|error| {
-                format!("expression '{}' resulted in error: {error}", expression.text)
+            let result = result.map_err(|source| ExpressionError::Evaluation {
+                expression: expression.text.clone(),
+                source,
             });
             Ok((result, took))
         });
@@ -119,15 +130,15 @@ impl<'a> Inputs<'a> {
 /// The variables of one evaluation; a variable of the policy is evaluated lazily, and once.
 struct EvaluationContext<'a> {
     inputs: Inputs<'a>,
-    made: RefCell<BTreeMap<&'a str, Result<Value<'a>, Error>>>,
+    evaluated: RefCell<BTreeMap<&'a str, Result<Value<'a>, Error>>>,
     /// The cost of policy variables since the last expression was charged.
     cost: Cell<u64>,
 }
 
 impl<'a> EvaluationContext<'a> {
     fn variable(&self, name: &'a str, of: &'a Expression) -> Result<Value<'a>, Error> {
-        if let Some(made) = self.made.borrow().get(name) {
-            return made.clone();
+        if let Some(evaluated) = self.evaluated.borrow().get(name) {
+            return evaluated.clone();
         }
         let quoted = api::field::go_quote(name);
         let program = of.program.as_ref().map_err(|fault| {
@@ -135,7 +146,7 @@ impl<'a> EvaluationContext<'a> {
         });
         // Two variables of the same name may refer to each other; report the cycle.
         let circle = Error::new(format!("composited variable {quoted} refers to itself"));
-        self.made.borrow_mut().insert(name, Err(circle));
+        self.evaluated.borrow_mut().insert(name, Err(circle));
         let value = program.and_then(|program| {
             let mut left = PER_CALL;
             let value = program.eval(self, &mut left);
@@ -144,7 +155,7 @@ impl<'a> EvaluationContext<'a> {
                 Error::new(format!("composited variable {quoted} fails to evaluate: {error}"))
             })
         });
-        self.made.borrow_mut().insert(name, value.clone());
+        self.evaluated.borrow_mut().insert(name, value.clone());
         value
     }
 }

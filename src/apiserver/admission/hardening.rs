@@ -116,7 +116,7 @@ mod tests {
     /// C2.2, C3.9: CVE-2020-8554; upstream's message, and its exception for addresses that the old
     /// object has.
     #[tokio::test]
-    async fn external_addresses_are_refused_unless_they_were_there() {
+    async fn new_external_ips_are_rejected() {
         let gvr = Gvr::new("", "v1", "services");
         let plugin = DenyServiceExternalIps;
         let made = |ips: &[&str]| admit(&plugin, creates(&gvr, "Service"), service(ips));
@@ -143,7 +143,7 @@ mod tests {
 
     /// C3.9: the event rate limit applies to each namespace separately.
     #[tokio::test]
-    async fn a_namespace_has_a_rate_of_events() {
+    async fn events_are_limited_per_namespace() {
         let (plugin, now) = (EventRateLimit::default(), base::clock::now());
         assert_eq!((0..1100).filter(|_| plugin.take("a", now)).count(), 1000);
         assert!(plugin.take("b", now));

@@ -302,7 +302,7 @@ mod tests {
 
     /// Scenario "quota" of the answers recorded from a live 1.37.1.
     #[tokio::test]
-    async fn defaults_and_bounds_as_recorded() {
+    async fn defaults_are_set_and_maximums_enforced() {
         let limit = json!({"type": "Container", "max": {"cpu": "1"}, "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "250m"}});
         let pod = run(limit.clone(), json!({})).await.unwrap();
         assert_eq!(
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn minimum_and_ratio_read_as_upstream() {
+    async fn minimums_and_ratios_are_enforced() {
         let both = |request: &str, limit: &str| json!({"requests": {"memory": request}, "limits": {"memory": limit}});
         let least = json!({"type": "Pod", "min": {"memory": "64Mi"}});
         assert_eq!(

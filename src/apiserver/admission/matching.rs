@@ -1,7 +1,7 @@
 //! Matches the rules of a webhook against requests: operations, resources, scope, labels of
 //! namespace and object (upstream's `pkg/admission/plugin/webhook/predicates`).
 
-use api::selector::LabelSelector;
+use api::selector::{LabelSelector, SelectorError};
 use api::value::{at, get, items, str_at, str_in};
 use api::{Gvr, Object, Status};
 use serde_json::{Map, Value};
@@ -91,7 +91,7 @@ impl Rule {
             _ => true,
         };
         let has =
-            |list: &[String], wanted: &str| list.iter().any(|item| item == "*" || item == wanted);
+            |list: &[String], value: &str| list.iter().any(|item| item == "*" || item == value);
         in_scope
             && has(&self.operations, operation_name(operation))
             && has(&self.groups, &gvr.group)
@@ -141,11 +141,11 @@ impl Selectors {
     /// Parses `namespaceSelector` and `objectSelector`; an absent one selects everything.
     ///
     /// # Errors
-    /// The message if a selector is invalid.
-    pub(crate) fn of(hook: &Value) -> Result<Self, String> {
+    /// If a selector is invalid.
+    pub(crate) fn of(hook: &Value) -> Result<Self, SelectorError> {
         let read = |key: &str| match get(hook, key) {
             Value::Null => Ok(LabelSelector::everything()),
-            selector => LabelSelector::from_value(Some(selector)).map_err(|e| e.to_string()),
+            selector => LabelSelector::from_value(Some(selector)),
         };
         Ok(Self { namespace: read("namespaceSelector")?, object: read("objectSelector")? })
     }
@@ -211,7 +211,7 @@ mod tests {
     /// group/version/resource/subresource namespace`.
     fn check(rule: Value, yes: &[&str], no: &[&str]) {
         let rule = Rule::of(&rule);
-        for (requests, wanted) in [(yes, true), (no, false)] {
+        for (requests, expected) in [(yes, true), (no, false)] {
             for text in requests {
                 let (operation, rest) = text.split_once(' ').unwrap();
                 let (path, namespace) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -224,7 +224,11 @@ mod tests {
                 };
                 let gvr = Gvr::new(parts[0], parts[1], parts[2]);
                 let subresource = parts.get(3).copied().unwrap_or_default();
-                assert_eq!(rule.matches(operation, &gvr, subresource, namespace), wanted, "{text}");
+                assert_eq!(
+                    rule.matches(operation, &gvr, subresource, namespace),
+                    expected,
+                    "{text}"
+                );
             }
         }
     }
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn subresources_are_named_or_starred() {
+    fn rules_match_subresources_by_name_or_wildcard() {
         let rule = |resources: Value| json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": resources});
         check(rule(json!(["*/*"])), &["CREATE g/v/r", "CREATE g/v/r/exec"], &[]);
         check(
@@ -259,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_are_of_the_cluster() {
+    fn namespaces_are_cluster_scoped() {
         let rule = |scope: &str| json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "scope": scope});
         let (inside, outside) = ("CREATE apps/v1/deployments n", "CREATE /v1/nodes");
         let namespace = "CREATE /v1/namespaces n";
@@ -269,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_take_old_and_new_objects() {
+    fn object_selectors_match_old_and_new_objects() {
         let selectors =
             Selectors::of(&json!({"objectSelector": {"matchLabels": {"a": "b"}}})).unwrap();
         let labelled = json!({"metadata": {"labels": {"a": "b"}}});

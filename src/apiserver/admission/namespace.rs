@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn absent_and_terminating_namespaces_take_nothing_new() {
+    async fn creates_in_absent_and_terminating_namespaces_are_rejected() {
         let pod = json!({"metadata": {"name": "p"}});
         let ask = |namespace| Ask { namespace, ..creates(&lookup::PODS, "Pod") };
         assert!(admit(&plugin(), ask("a"), pod.clone()).await.is_ok());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn default_stays() {
+    async fn default_namespaces_cannot_be_deleted() {
         let delete = |name: &'static str| async move {
             let warnings = Mutex::default();
             let user = crate::User::anonymous();

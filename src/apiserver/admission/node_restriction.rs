@@ -1,5 +1,6 @@
 //! NodeRestriction: a node writes only its own objects, and only the fields that it owns.
 
+mod audience;
 mod pod_certificate;
 
 use std::sync::Arc;
@@ -105,7 +106,8 @@ impl NodeRestriction {
             ("certificates.k8s.io", "certificatesigningrequests", "")
                 if r.operation == Operation::Create =>
             {
-                super::certificates::node_request(node, object).map_err(Rejection::Because)
+                super::certificates::check_node_request(node, object)
+                    .map_err(|error| Rejection::Because(error.to_string()))
             }
             ("certificates.k8s.io", "podcertificaterequests", _) => {
                 self.pod_certificate(node, r, object).await
@@ -226,9 +228,7 @@ impl NodeRestriction {
             _ => return no("node may only request 0 or 1 audiences"),
         };
         let named = self.names_audience(r.namespace, &pod, audience).await;
-        if named
-            .map_err(|why| format!("error validating audience {}: {why}", go_quote(audience)))?
-        {
+        if named.map_err(|e| format!("error validating audience {}: {e}", go_quote(audience)))? {
             return Ok(());
         }
         let attributes = Attributes {
@@ -249,75 +249,6 @@ impl NodeRestriction {
         }
     }
 
-    /// Whether a projected volume of the pod, or the driver of one of its CSI volumes, requests
-    /// tokens for this audience.
-    ///
-    /// # Errors
-    /// If no volume does and some claim, volume or driver is missing or cannot be read.
-    async fn names_audience(
-        &self,
-        namespace: &str,
-        pod: &Value,
-        audience: &str,
-    ) -> Result<bool, String> {
-        let mut errors: Vec<String> = Vec::new();
-        for volume in items(get(pod, "spec"), "volumes") {
-            let projected = items(get(volume, "projected"), "sources").iter();
-            if projected
-                .filter(|s| has(s, "serviceAccountToken"))
-                .any(|s| str_in(s, &["serviceAccountToken", "audience"]) == audience)
-            {
-                return Ok(true);
-            }
-            let driver = if has(volume, "csi") {
-                str_in(volume, &["csi", "driver"]).to_owned()
-            } else {
-                let claim = if has(volume, "ephemeral") {
-                    format!("{}-{}", str_in(pod, &["metadata", "name"]), str_at(volume, "name"))
-                } else {
-                    str_in(volume, &["persistentVolumeClaim", "claimName"]).to_owned()
-                };
-                match self.driver_of(namespace, &claim).await {
-                    Ok(driver) => driver,
-                    Err(why) => {
-                        errors.push(why);
-                        continue;
-                    }
-                }
-            };
-            if driver.is_empty() {
-                continue;
-            }
-            match self.existing_required(&lookup::CSI_DRIVERS, "", &driver).await {
-                Ok(found) => {
-                    let mut asked = items(get(&found, "spec"), "tokenRequests").iter();
-                    if asked.any(|t| str_at(t, "audience") == audience) {
-                        return Ok(true);
-                    }
-                }
-                Err(why) => errors.push(why),
-            }
-        }
-        match errors.as_slice() {
-            [] => Ok(false),
-            [one] => Err(one.clone()),
-            // The format of several errors in Go's aggregate.
-            several => Err(format!("[{}]", several.join(", "))),
-        }
-    }
-
-    /// The CSI driver of a claim's volume; empty if there is no claim or no driver.
-    async fn driver_of(&self, namespace: &str, claim: &str) -> Result<String, String> {
-        if claim.is_empty() {
-            return Ok(String::new());
-        }
-        let claim =
-            self.existing_required(&lookup::PERSISTENT_VOLUME_CLAIMS, namespace, claim).await?;
-        let volume = str_in(&claim, &["spec", "volumeName"]);
-        let volume = self.existing_required(&lookup::PERSISTENT_VOLUMES, "", volume).await?;
-        Ok(str_in(&volume, &["spec", "csi", "driver"]).to_owned())
-    }
-
     async fn existing(
         &self,
         gvr: &Gvr,
@@ -325,20 +256,6 @@ impl NodeRestriction {
         name: &str,
     ) -> Result<Option<Value>, Status> {
         self.lookup.get(gvr, namespace, name).await.and_then(lookup::value)
-    }
-
-    /// Like [`NodeRestriction::existing`], but absence is an error with the message of upstream's
-    /// listers.
-    async fn existing_required(
-        &self,
-        gvr: &Gvr,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Value, String> {
-        let found = self.existing(gvr, namespace, name).await.map_err(|error| error.message)?;
-        let one = gvr.resource.strip_suffix('s').unwrap_or(&gvr.resource);
-        let group = if gvr.group.is_empty() { String::new() } else { format!(".{}", gvr.group) };
-        found.ok_or_else(|| format!("{one}{group} \"{name}\" not found"))
     }
 }
 

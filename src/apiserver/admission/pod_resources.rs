@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_count_by_their_peak_and_sidecars_by_their_sum() {
+    fn usage_is_the_peak_of_init_containers_and_the_sum_of_sidecars() {
         let spec = json!({
             "containers": [{"resources": cpu("1")}, {"resources": cpu("500m")}],
             "initContainers": [{"resources": cpu("2")}, {"restartPolicy": "Always", "resources": cpu("250m")}, {"resources": cpu("1600m")}],

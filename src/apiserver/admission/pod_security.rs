@@ -120,14 +120,14 @@ fn set<S: Into<String>>(values: impl IntoIterator<Item = S>) -> Vec<String> {
 
 /// `pod and container "a"`: the setters of a forbidden value.
 fn setters(pod: bool, names: &[&str]) -> String {
-    let mut who = Vec::new();
+    let mut subjects = Vec::new();
     if pod {
-        who.push("pod".to_owned());
+        subjects.push("pod".to_owned());
     }
     if !names.is_empty() {
-        who.push(containers(names));
+        subjects.push(containers(names));
     }
-    who.join(" and ")
+    subjects.join(" and ")
 }
 
 fn detail(violations: &[Violation]) -> String {
@@ -192,7 +192,7 @@ impl PodSecurity {
         let found = match self.lookup.find(&lookup::NAMESPACES, "", namespace).await {
             Ok(found) => found.ok_or_else(failed)?,
             Err(error) => {
-                tracing::warn!(namespace, %error, "cannot read the namespace of a pod, the pod is refused");
+                tracing::warn!(namespace, %error, "rejecting a pod whose namespace cannot be read");
                 return Err(failed());
             }
         };

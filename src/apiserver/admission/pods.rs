@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use api::Status;
+use api::object::BadObject;
 use api::value::{ensure_object, entries, get, has, int_at, is_empty, items, set, str_at, str_in};
 use async_trait::async_trait;
 use serde_json::{Value, json};
@@ -14,13 +15,22 @@ use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 use crate::response::status::unmapped;
 
-async fn values(lookup: &dyn Lookup, gvr: &api::Gvr) -> Result<Vec<Value>, String> {
-    let all = lookup.list(gvr, "").await.map_err(|e| e.message)?;
-    all.iter().map(|object| object.value().map_err(|e| e.to_string())).collect()
+/// Objects cannot be listed.
+#[derive(Debug, thiserror::Error)]
+enum ListError {
+    #[error("{}", .0.message)]
+    Read(Box<Status>),
+    #[error(transparent)]
+    Decode(#[from] BadObject),
+}
+
+async fn values(lookup: &dyn Lookup, gvr: &api::Gvr) -> Result<Vec<Value>, ListError> {
+    let objects = lookup.list(gvr, "").await.map_err(|e| ListError::Read(Box::new(e)))?;
+    objects.iter().map(|object| Ok(object.value()?)).collect()
 }
 
 /// The reason why a pod is not admitted.
-enum Refusal {
+enum Rejection {
     /// A rule rejects it: 403.
     Forbidden(String),
     /// An object that the rule depends on cannot be read: 500, as for plain errors of upstream's
@@ -28,13 +38,13 @@ enum Refusal {
     Failed(String),
 }
 
-impl From<String> for Refusal {
-    fn from(why: String) -> Self {
-        Self::Forbidden(why)
+impl From<ClassConflict> for Rejection {
+    fn from(conflict: ClassConflict) -> Self {
+        Self::Forbidden(conflict.to_string())
     }
 }
 
-impl Refusal {
+impl Rejection {
     fn status(self, request: &Request<'_>, object: Option<&Value>) -> Status {
         match self {
             Self::Forbidden(why) => request.forbidden(object, &why),
@@ -47,33 +57,35 @@ impl Refusal {
 pub struct Priority(pub Arc<dyn Lookup>);
 
 impl Priority {
-    async fn default_class(&self) -> Result<Option<Value>, String> {
+    async fn default_class(&self) -> Result<Option<Value>, ListError> {
         let mut classes = values(&*self.0, &lookup::PRIORITY_CLASSES).await?;
         classes.retain(|class| get(class, "globalDefault") == &json!(true));
         Ok(classes.into_iter().min_by_key(|class| int_at(class, "value").unwrap_or_default()))
     }
 
-    async fn class(&self, name: &str) -> Result<Option<Value>, Refusal> {
+    async fn class(&self, name: &str) -> Result<Option<Value>, Rejection> {
         if name.is_empty() {
             return self.default_class().await.map_err(|why| {
                 let what = "error occurred while retrieving default priority class";
-                Refusal::Failed(format!("{what}: {why}"))
+                Rejection::Failed(format!("{what}: {why}"))
             });
         }
         let found = self.0.get(&lookup::PRIORITY_CLASSES, "", name).await;
         let class = found.and_then(lookup::value).map_err(|error| {
-            Refusal::Failed(format!(
+            Rejection::Failed(format!(
                 "failed to resolve PriorityClass with name {name}: {}",
                 error.message
             ))
         })?;
         match class {
             Some(class) => Ok(Some(class)),
-            None => Err(Refusal::Forbidden(format!("no PriorityClass with name {name} was found"))),
+            None => {
+                Err(Rejection::Forbidden(format!("no PriorityClass with name {name} was found")))
+            }
         }
     }
 
-    async fn resolve(&self, spec: &mut Value) -> Result<(), Refusal> {
+    async fn resolve(&self, spec: &mut Value) -> Result<(), Rejection> {
         let class = self.class(str_at(spec, "priorityClassName")).await?;
         let (priority, policy) = match &class {
             Some(class) => {
@@ -86,7 +98,7 @@ impl Priority {
             set(spec, "priorityClassName", name);
         }
         if let Some(given) = int_at(spec, "priority").filter(|given| *given != priority) {
-            return Err(Refusal::Forbidden(format!(
+            return Err(Rejection::Forbidden(format!(
                 "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
             )));
         }
@@ -95,7 +107,7 @@ impl Priority {
             if let Some(given) =
                 get(spec, "preemptionPolicy").as_str().filter(|given| *given != policy)
             {
-                return Err(Refusal::Forbidden(format!(
+                return Err(Rejection::Forbidden(format!(
                     "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
                 )));
             }
@@ -123,7 +135,7 @@ impl Plugin for Priority {
         match request.operation {
             Operation::Create => {
                 let outcome = self.resolve(spec).await;
-                outcome.map_err(|refusal| refusal.status(request, object.as_ref()))
+                outcome.map_err(|rejection| rejection.status(request, object.as_ref()))
             }
             Operation::Update => {
                 let old = request.old.map_or(&Value::Null, |old| get(old, "spec"));
@@ -250,17 +262,17 @@ impl Plugin for TaintNodesByCondition {
 pub struct RuntimeClass(pub Arc<dyn Lookup>);
 
 impl RuntimeClass {
-    async fn class(&self, pod: &Value) -> Result<Option<Value>, Refusal> {
+    async fn class(&self, pod: &Value) -> Result<Option<Value>, Rejection> {
         let Some(name) = get(get(pod, "spec"), "runtimeClassName").as_str() else {
             return Ok(None);
         };
         let found = self.0.find(&lookup::RUNTIME_CLASSES, "", name).await;
         let class = found.and_then(lookup::value).map_err(|error| {
-            Refusal::Failed(format!("cannot read RuntimeClass {name}: {}", error.message))
+            Rejection::Failed(format!("cannot read RuntimeClass {name}: {}", error.message))
         })?;
         match class {
             Some(class) => Ok(Some(class)),
-            None => Err(Refusal::Forbidden(format!(
+            None => Err(Rejection::Forbidden(format!(
                 "pod rejected: RuntimeClass {} not found",
                 api::field::go_quote(name)
             ))),
@@ -268,7 +280,17 @@ impl RuntimeClass {
     }
 }
 
-const OVERHEAD: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
+/// A pod contradicts its RuntimeClass. The messages are upstream's.
+#[derive(Debug, thiserror::Error)]
+enum ClassConflict {
+    #[error("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")]
+    Overhead,
+    #[error(
+        "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {class_value}; \
+         pod.spec.nodeSelector[{key}] = {pod_value}"
+    )]
+    NodeSelector { key: String, class_value: String, pod_value: String },
+}
 
 fn same_quantities(a: &Value, b: &Value) -> bool {
     let parsed =
@@ -281,11 +303,11 @@ fn same_quantities(a: &Value, b: &Value) -> bool {
     parsed(a).unwrap_or_default() == parsed(b).unwrap_or_default()
 }
 
-fn apply_class(spec: &mut Value, class: &Value) -> Result<(), String> {
+fn apply_class(spec: &mut Value, class: &Value) -> Result<(), ClassConflict> {
     let overhead = get(get(class, "overhead"), "podFixed");
     if !overhead.is_null() {
         if !is_empty(spec, "overhead") && !same_quantities(overhead, get(spec, "overhead")) {
-            return Err(OVERHEAD.into());
+            return Err(ClassConflict::Overhead);
         }
         set(spec, "overhead", overhead.clone());
     }
@@ -293,17 +315,18 @@ fn apply_class(spec: &mut Value, class: &Value) -> Result<(), String> {
     if scheduling.is_null() {
         return Ok(());
     }
-    for (key, wanted) in entries(scheduling, "nodeSelector") {
+    for (key, class_value) in entries(scheduling, "nodeSelector") {
         let own = get(get(spec, "nodeSelector"), key);
-        if !own.is_null() && own != wanted {
-            let (wanted, own) =
-                (wanted.as_str().unwrap_or_default(), own.as_str().unwrap_or_default());
-            return Err(format!(
-                "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted}; pod.spec.nodeSelector[{key}] = {own}"
-            ));
+        if !own.is_null() && own != class_value {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            return Err(ClassConflict::NodeSelector {
+                key: key.clone(),
+                class_value: text(class_value),
+                pod_value: text(own),
+            });
         }
         if let Some(selector) = ensure_object(spec, "nodeSelector") {
-            set(selector, key, wanted.clone());
+            set(selector, key, class_value.clone());
         }
     }
     if !is_empty(scheduling, "tolerations") {
@@ -333,12 +356,12 @@ impl Plugin for RuntimeClass {
         let outcome = match self.class(pod).await {
             Ok(Some(class)) => {
                 let applied = pod.get_mut("spec").map_or(Ok(()), |spec| apply_class(spec, &class));
-                applied.map_err(Refusal::from)
+                applied.map_err(Rejection::from)
             }
             Ok(None) => Ok(()),
-            Err(refusal) => Err(refusal),
+            Err(rejection) => Err(rejection),
         };
-        outcome.map_err(|refusal| refusal.status(request, object.as_ref()))
+        outcome.map_err(|rejection| rejection.status(request, object.as_ref()))
     }
 
     async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
@@ -347,7 +370,7 @@ impl Plugin for RuntimeClass {
         else {
             return Ok(());
         };
-        let class = self.class(pod).await.map_err(|refusal| refusal.status(request, object))?;
+        let class = self.class(pod).await.map_err(|rejection| rejection.status(request, object))?;
         let defined = class.as_ref().map_or(&Value::Null, |class| get(class, "overhead"));
         let own = get(get(pod, "spec"), "overhead");
         if defined.is_null() {
@@ -359,7 +382,7 @@ impl Plugin for RuntimeClass {
         if same_quantities(get(defined, "podFixed"), own) {
             Ok(())
         } else {
-            Err(request.forbidden(object, OVERHEAD))
+            Err(request.forbidden(object, &ClassConflict::Overhead.to_string()))
         }
     }
 }
@@ -429,7 +452,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn priority_is_the_classes() {
+    async fn priority_is_resolved_from_the_class() {
         let plugin = Priority(world());
         let pod = |spec: Value| json!({"metadata": {"name": "p"}, "spec": spec});
         let run = |spec| admit(&plugin, creates(&lookup::PODS, "Pod"), pod(spec));
@@ -460,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tolerations_are_added_where_none_fits() {
+    async fn default_tolerations_are_added_unless_one_matches() {
         let pod = json!({"metadata": {"name": "p"}, "spec": {"tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}]}});
         let plugin = DefaultTolerationSeconds { unreachable: 7, ..Default::default() };
         let (pod, _) = admit(&plugin, creates(&lookup::PODS, "Pod"), pod).await.unwrap();
@@ -474,7 +497,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_class_brings_overhead_and_scheduling() {
+    async fn a_runtime_class_sets_overhead_and_scheduling() {
         let plugin = RuntimeClass(world());
         let run = |spec: Value| {
             admit(

@@ -124,19 +124,46 @@ pub(super) fn push(value: &mut Value, field: &str, item: Value) {
     }
 }
 
-/// The Secrets that the environment of a container references, each with the wording for
-/// rejections.
-fn environment(
+/// A pod references a Secret that its service account does not list. The messages are upstream's.
+#[derive(Debug, thiserror::Error)]
+enum SecretReferenceError {
+    #[error(
+        "volume with secret.secretName=\"{secret}\" is not allowed because service account \
+         {account} does not reference that secret"
+    )]
+    Volume { secret: String, account: String },
+    /// `kind` is the kind of container, `source_field` is `envFrom` or `envVar` with its name.
+    #[error(
+        "{kind} {container} with {source_field} referencing secret.secretName=\"{secret}\" is not \
+         allowed because service account {account} does not reference that secret"
+    )]
+    Environment {
+        kind: &'static str,
+        container: String,
+        source_field: String,
+        secret: String,
+        account: String,
+    },
+    #[error(
+        "imagePullSecrets[{index}].name=\"{secret}\" is not allowed because service account \
+         {account} does not reference that imagePullSecret"
+    )]
+    ImagePull { index: usize, secret: String, account: String },
+}
+
+/// Checks the Secrets that the environment of a container references.
+fn check_environment(
     container: &Value,
-    kind: &str,
+    kind: &'static str,
     allowed: &[&str],
     account: &str,
-) -> Result<(), String> {
-    let name = str_at(container, "name");
-    let refused = |how: String, secret: &str| {
-        format!(
-            "{kind} {name} with {how} referencing secret.secretName=\"{secret}\" is not allowed because service account {account} does not reference that secret"
-        )
+) -> Result<(), SecretReferenceError> {
+    let refused = |source_field: String, secret: &str| SecretReferenceError::Environment {
+        kind,
+        container: str_at(container, "name").to_owned(),
+        source_field,
+        secret: secret.to_owned(),
+        account: account.to_owned(),
     };
     for env in items(container, "env") {
         let reference = get(get(env, "valueFrom"), "secretKeyRef");
@@ -157,7 +184,11 @@ fn environment(
 
 /// Checks that the pod references only Secrets that its service account lists, if the account
 /// enforces this.
-fn mountable(account: &Value, pod: &Value, ephemeral: bool) -> Result<(), String> {
+fn check_secrets(
+    account: &Value,
+    pod: &Value,
+    ephemeral: bool,
+) -> Result<(), SecretReferenceError> {
     let enforced =
         str_in(account, &["metadata", "annotations", "kubernetes.io/enforce-mountable-secrets"]);
     if !matches!(enforced, "1" | "t" | "T" | "true" | "TRUE" | "True") {
@@ -171,29 +202,27 @@ fn mountable(account: &Value, pod: &Value, ephemeral: bool) -> Result<(), String
     if ephemeral {
         return items(spec, "ephemeralContainers")
             .iter()
-            .try_for_each(|c| environment(c, "ephemeral container", &secrets, name));
+            .try_for_each(|c| check_environment(c, "ephemeral container", &secrets, name));
     }
     for volume in items(spec, "volumes") {
         let secret = str_in(volume, &["secret", "secretName"]);
         if has(volume, "secret") && !secrets.contains(&secret) {
-            return Err(format!(
-                "volume with secret.secretName=\"{secret}\" is not allowed because service account {name} does not reference that secret"
-            ));
+            let (secret, account) = (secret.to_owned(), name.to_owned());
+            return Err(SecretReferenceError::Volume { secret, account });
         }
     }
     items(spec, "initContainers")
         .iter()
-        .try_for_each(|c| environment(c, "init container", &secrets, name))?;
+        .try_for_each(|c| check_environment(c, "init container", &secrets, name))?;
     items(spec, "containers")
         .iter()
-        .try_for_each(|c| environment(c, "container", &secrets, name))?;
+        .try_for_each(|c| check_environment(c, "container", &secrets, name))?;
     let pulls = names("imagePullSecrets");
-    for (i, reference) in items(spec, "imagePullSecrets").iter().enumerate() {
+    for (index, reference) in items(spec, "imagePullSecrets").iter().enumerate() {
         let secret = str_at(reference, "name");
         if !pulls.contains(&secret) {
-            return Err(format!(
-                "imagePullSecrets[{i}].name=\"{secret}\" is not allowed because service account {name} does not reference that imagePullSecret"
-            ));
+            let (secret, account) = (secret.to_owned(), name.to_owned());
+            return Err(SecretReferenceError::ImagePull { index, secret, account });
         }
     }
     Ok(())
@@ -279,7 +308,8 @@ impl Plugin for ServiceAccount {
             return Err(request.forbidden(object, &why));
         }
         let account = self.account(request, pod, name).await?;
-        mountable(&account, pod, ephemeral).map_err(|why| request.forbidden(object, &why))
+        check_secrets(&account, pod, ephemeral)
+            .map_err(|error| request.forbidden(object, &error.to_string()))
     }
 }
 
@@ -298,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plain_pod_gets_what_a_live_1_37_1_gave_it() {
+    async fn a_pod_gets_the_default_account_and_its_token_volume() {
         let account = json!({"metadata": {"name": "default", "namespace": "a"}, "imagePullSecrets": [{"name": "pull"}]});
         let (pod, _) = admit(&plugin(account), creates(&lookup::PODS, "Pod"), pod()).await.unwrap();
         let volume = pod["spec"]["volumes"][0]["name"].as_str().unwrap();
@@ -317,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_pods_wish_about_mounting_wins_over_the_accounts() {
+    async fn automount_of_the_pod_takes_precedence_over_the_accounts() {
         let account = json!({"metadata": {"name": "default", "namespace": "a"}, "automountServiceAccountToken": false});
         let (quiet, _) =
             admit(&plugin(account.clone()), creates(&lookup::PODS, "Pod"), pod()).await.unwrap();
@@ -330,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_account_is_named() {
+    async fn a_missing_account_is_an_error_with_its_name() {
         let mut asking = pod();
         asking["spec"]["serviceAccountName"] = json!("bot");
         let account = json!({"metadata": {"name": "default", "namespace": "other"}});

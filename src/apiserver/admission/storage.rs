@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn growth_needs_a_bound_claim_and_a_willing_class() {
+    async fn expansion_requires_a_bound_claim_and_a_class_that_allows_it() {
         let class = |name: &str, allow: bool| json!({"metadata": {"name": name}, "allowVolumeExpansion": allow});
         let plugin = PersistentVolumeClaimResize(Fixed::new(&[
             (&lookup::STORAGE_CLASSES, class("yes", true)),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn finalizers_are_set_once() {
+    async fn protection_finalizers_are_added_once() {
         let claim = json!({"metadata": {"name": "c", "finalizers": ["x"]}});
         let ask = || creates(&lookup::PERSISTENT_VOLUME_CLAIMS, "PersistentVolumeClaim");
         let (once, _) = admit(&StorageObjectInUseProtection, ask(), claim).await.unwrap();

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_merge_is_that_of_a_comparison_with_all_others() {
+    fn merging_equals_pairwise_comparison() {
         let mut kinds = vec![json!({})];
         for key in ["", "a", "b"] {
             for operator in ["", "Equal", "Exists", "Other"] {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_tolerations_are_merged_at_once() {
+    fn a_hundred_thousand_tolerations_are_merged_quickly() {
         let one = |n: usize| json!({"key": format!("k{n}"), "operator": "Exists"});
         let own: Vec<Value> = (0..100_000).map(one).collect();
         let class = json!({"tolerations": [one(7), one(100_000)]});

@@ -33,7 +33,7 @@ fn create<'a>() -> Ask<'a> {
 }
 
 #[tokio::test]
-async fn a_namespace_that_cannot_be_read_is_an_internal_error() {
+async fn an_unreadable_namespace_is_an_internal_error() {
     let internal = (500, format!("Internal error occurred: {UNREADABLE}"));
     let plugin = namespace::NamespaceLifecycle::new(without(&lookup::NAMESPACES));
     assert_eq!(refused(&plugin, create(), pod(json!({}))).await, internal);
@@ -45,7 +45,7 @@ async fn a_namespace_that_cannot_be_read_is_an_internal_error() {
 }
 
 #[tokio::test]
-async fn classes_that_cannot_be_read_are_no_refusal_by_their_rules() {
+async fn unreadable_classes_are_internal_errors() {
     let named = pod(json!({"priorityClassName": "high"}));
     let plugin = pods::Priority(without(&lookup::PRIORITY_CLASSES));
     assert_eq!(
@@ -70,7 +70,7 @@ async fn classes_that_cannot_be_read_are_no_refusal_by_their_rules() {
 }
 
 #[tokio::test]
-async fn a_node_that_cannot_be_read_leaves_no_pod_without_its_labels() {
+async fn an_unreadable_node_rejects_the_binding() {
     let bound = pod(json!({"nodeName": "n1"}));
     let plugin = pods::PodTopologyLabels(without(&lookup::NODES));
     let found = refused(&plugin, create(), bound.clone()).await;
@@ -81,7 +81,7 @@ async fn a_node_that_cannot_be_read_leaves_no_pod_without_its_labels() {
 }
 
 #[tokio::test]
-async fn an_account_that_cannot_be_read_is_not_called_missing() {
+async fn an_unreadable_service_account_is_not_reported_missing() {
     let plugin = service_account::ServiceAccount::new(without(&lookup::SERVICE_ACCOUNTS));
     let found = refused(&plugin, create(), pod(json!({"serviceAccountName": "bot"}))).await;
     assert_eq!(
@@ -96,7 +96,7 @@ async fn an_account_that_cannot_be_read_is_not_called_missing() {
 }
 
 #[tokio::test]
-async fn growth_of_a_claim_waits_for_its_class() {
+async fn an_unreadable_storage_class_rejects_expansion() {
     let claim = |size: &str| {
         json!({"metadata": {"name": "c"}, "status": {"phase": "Bound"},
             "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": size}}}})
@@ -122,7 +122,7 @@ async fn as_node(world: Arc<Fixed>, ask: Ask<'_>, object: Value) -> (u16, String
 }
 
 #[tokio::test]
-async fn nodes_are_refused_what_cannot_be_looked_up() {
+async fn unreadable_objects_reject_requests_of_nodes() {
     let forbidden = |what: &str, why: &str| (403, format!("{what} is forbidden: {why}"));
     let delete = Ask { operation: Operation::Delete, ..create() };
     assert_eq!(
@@ -142,7 +142,7 @@ async fn nodes_are_refused_what_cannot_be_looked_up() {
 /// The claim may lead to a driver with this audience: upstream rejects before it calls the
 /// authorizer.
 #[tokio::test]
-async fn an_audience_is_not_given_while_a_claim_cannot_be_read() {
+async fn an_unreadable_claim_rejects_an_audience() {
     let own = json!({"metadata": {"name": "web", "namespace": "a", "uid": "p1"}, "spec": {"nodeName": "n1",
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}});
     let request = json!({"metadata": {"name": "bot"}, "spec": {"audiences": ["vault"],

@@ -23,7 +23,7 @@ use super::expressions::{Inputs, Variables};
 use super::matching;
 use crate::admission::expressions::cel_authorizer::{CelAuthorizer, DecisionCache};
 use crate::authz::Authorizer;
-use crate::metrics::admission as meters;
+use crate::metrics::admission as metrics;
 use crate::registry::Resource;
 use crate::registry::objects::Objects;
 use crate::registry::scale::{scale_of, set_replicas};
@@ -145,8 +145,8 @@ impl Matcher {
         let Some((gvr, gvk)) = found else { return Ok(None) };
         in_namespace?;
         let invocation = Invocation { hook: Arc::clone(hook), gvr, gvk };
-        let asked = self.meets_conditions(&invocation, of, request, kind, object).await?;
-        Ok(asked.then_some(invocation))
+        let is_met = self.meets_conditions(&invocation, of, request, kind, object).await?;
+        Ok(is_met.then_some(invocation))
     }
 
     /// Whether the request meets the hook's match conditions; they see the object in the version of
@@ -187,7 +187,7 @@ impl Matcher {
             })
         };
         let (matched, counted) = cel_authorizer.evaluate(hook.conditions.depth(), run).await?;
-        meters::matched("webhook", &hook.name, of, request.operation, &counted);
+        metrics::matched("webhook", &hook.name, of, request.operation, &counted);
         match matched {
             Matched::Yes => Ok(true),
             Matched::Failed(why) if !hook.fails_open => {
@@ -195,13 +195,13 @@ impl Matcher {
                     webhook = hook.name,
                     configuration = hook.configuration,
                     error = why,
-                    "a request is refused for match conditions that cannot be decided"
+                    "rejecting a request: match conditions cannot be evaluated"
                 );
                 let gvr = request.gvr;
                 Err(Status::forbidden(&gvr.group, &gvr.resource, request.named(object), &why))
             }
             Matched::No | Matched::Failed(_) => {
-                meters::excluded(&hook.name, of, request.operation);
+                metrics::excluded(&hook.name, of, request.operation);
                 Ok(false)
             }
         }

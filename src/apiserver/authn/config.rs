@@ -52,7 +52,7 @@ impl From<bool> for Anonymous {
 /// The authentication configuration is invalid. The message names the flag, the file and the field,
 /// with the fix.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError {
+pub enum AuthenticationConfigError {
     /// The configuration file cannot be read.
     #[error("authentication-config: {0}")]
     ReadFile(#[source] io::Error),
@@ -97,7 +97,7 @@ pub struct WebhookFileError {
 /// The authentication configuration. The default is upstream's: no issuers, anonymous requests are
 /// accepted.
 #[derive(Debug, Clone, Default)]
-pub struct Plan {
+pub struct AuthenticationConfig {
     pub(crate) configuration: Configuration,
     /// The compiled expressions, one mapper per issuer.
     pub(crate) mappers: Vec<Arc<Mapper>>,
@@ -110,7 +110,7 @@ pub struct Plan {
     pub(crate) webhook: Option<Webhook>,
 }
 
-impl Plan {
+impl AuthenticationConfig {
     /// Rejects anonymous requests, unless the file configures them.
     #[must_use]
     pub fn without_anonymous(mut self) -> Self {
@@ -136,21 +136,24 @@ impl Plan {
     ///
     /// # Errors
     /// If a file cannot be read or is invalid.
-    pub fn read(settings: &Settings, own_issuers: &[String]) -> Result<Self, PlanError> {
+    pub fn read(
+        settings: &Settings,
+        own_issuers: &[String],
+    ) -> Result<Self, AuthenticationConfigError> {
         let mut plan =
             Self { anonymous: settings.anonymous.unwrap_or(true).into(), ..Self::default() };
         plan.webhook = settings.webhook.as_ref().map(webhook).transpose()?;
         let mut origin = "oidc-issuer-url".to_owned();
         if let Some(path) = &settings.config_file {
-            let content = base::fs::read(path).map_err(PlanError::ReadFile)?;
+            let content = base::fs::read(path).map_err(AuthenticationConfigError::ReadFile)?;
             origin = format!("authentication-config={}", path.display());
             plan.configuration = configuration::read(&content)
-                .map_err(|source| PlanError::File { file: path.clone(), source })?;
+                .map_err(|source| AuthenticationConfigError::File { file: path.clone(), source })?;
             plan.algorithms = Algorithm::ALL.to_vec();
             plan.file = Some(File { path: path.clone(), content });
         } else if let Some(oidc) = &settings.oidc {
             let read = oidc.ca_file.as_ref().map(|path| base::fs::read_to_string(path));
-            let read = read.transpose().map_err(PlanError::ReadCaFile)?;
+            let read = read.transpose().map_err(AuthenticationConfigError::ReadCaFile)?;
             plan.configuration = oidc.configuration(read);
             plan.algorithms.clone_from(&oidc.algorithms);
         }
@@ -168,14 +171,14 @@ impl Plan {
             };
         }
         InvalidConfiguration::check(errors)
-            .map_err(|source| PlanError::Invalid { origin, source })?;
+            .map_err(|source| AuthenticationConfigError::Invalid { origin, source })?;
         Ok(plan)
     }
 }
 
-fn webhook(settings: &crate::authn::flags::Webhook) -> Result<Webhook, PlanError> {
+fn webhook(settings: &crate::authn::flags::Webhook) -> Result<Webhook, AuthenticationConfigError> {
     let file = &settings.config_file;
-    let text = base::fs::read(file).map_err(PlanError::ReadWebhookFile)?;
+    let text = base::fs::read(file).map_err(AuthenticationConfigError::ReadWebhookFile)?;
     let folder = file.parent().unwrap_or(std::path::Path::new("."));
     let endpoint = WebhookEndpoint::of(&text, folder, "the token webhook")
         .map_err(|source| WebhookFileError { file: file.clone(), source })?;

@@ -86,7 +86,7 @@ pub async fn impersonated(
         }
         return Err(Status::bad_request(format!(
             "requested {} without impersonating a user name",
-            asked(&groups, &extra, uid)
+            go_user(&groups, &extra, uid)
         )));
     }
     let mut acting = User { name: name.to_owned(), ..User::default() };
@@ -147,7 +147,7 @@ fn complete(user: &mut User) {
 }
 
 /// The requested user in Go's format.
-fn asked(groups: &[&str], extra: &[(String, &str)], uid: &str) -> String {
+fn go_user(groups: &[&str], extra: &[(String, &str)], uid: &str) -> String {
     let quoted = |texts: &[&str]| {
         let texts: Vec<String> = texts.iter().map(|text| api::field::go_quote(text)).collect();
         format!("[]string{{{}}}", texts.join(", "))
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refusals_read_as_upstream() {
+    async fn unauthorized_impersonation_is_rejected() {
         let joe = User::authenticated("joe", &[]);
         let error = impersonated(
             &headers(&[("impersonate-user", "jane")]),
@@ -272,7 +272,7 @@ mod tests {
     /// C1.3: each header is authorized separately, in upstream's form; the request then runs as the
     /// impersonated user only.
     #[tokio::test]
-    async fn the_matrix_of_values_and_rights() {
+    async fn each_impersonated_value_needs_its_own_permission() {
         let root = User::authenticated("root", &["system:masters"]);
         let user = ("impersonate-user", "jane");
         for (pairs, missing, want) in [
@@ -308,7 +308,7 @@ mod tests {
 
     /// C1.3: an unreadable value never lets a request run as its original user.
     #[tokio::test]
-    async fn values_beyond_ascii_are_read_or_refused() {
+    async fn non_ascii_values_are_decoded_or_rejected() {
         let root = User::authenticated("root", &["system:masters"]);
         let all = Except("", Mutex::default());
         for name in
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_account_brings_its_groups() {
+    async fn an_impersonated_service_account_has_its_groups() {
         let header = headers(&[("impersonate-user", "system:serviceaccount:shop:bot")]);
         let user =
             impersonated(&header, &User::authenticated("root", &[]), &Except("", Mutex::default()))

@@ -26,7 +26,7 @@ pub(super) use keys::{Algorithm, AlgorithmError};
 
 use super::configuration::{Configuration, Jwt};
 use super::{TokenAuthenticator, TokenError, TokenIdentity};
-use crate::authn::config::Plan;
+use crate::authn::config::AuthenticationConfig;
 use crate::request::user::User;
 use crate::webhook::Callout;
 use claims::ClaimError;
@@ -98,7 +98,7 @@ impl Issuers {
     /// Starts the tasks that fetch keys, and follows the configuration file if there is one. They
     /// end with the tasks of `callout`. `None` if there is neither an issuer nor a file.
     pub(crate) fn start(
-        plan: &Plan,
+        plan: &AuthenticationConfig,
         audiences: Vec<String>,
         callout: &Callout,
     ) -> Option<Arc<Self>> {
@@ -131,7 +131,7 @@ impl Issuers {
     pub(crate) fn render(&self, out: &mut String) {
         self.reloads.render(out);
         let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds";
-        let help = "[ALPHA] Time of the last fetch of an issuer's keys, by result.";
+        let help = "[ALPHA] Timestamp of the last successful or failed JWKS fetch split by result, api server identity and jwt issuer for the JWT authenticator.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
         let own = crate::server_identity::own_hash();
         for one in self.current.load().iter() {
@@ -147,7 +147,7 @@ impl Issuers {
             }
         }
         let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_key_set_info";
-        let help = "[ALPHA] The keys of an issuer that were last read, by their hash.";
+        let help = "[ALPHA] Information about the last JWKS fetched by the JWT authenticator with hash as label, split by api server identity and jwt issuer.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
         for one in self.current.load().iter() {
             let issuer = reload::hash(one.jwt.issuer.url.as_bytes());
@@ -165,7 +165,7 @@ impl Issuers {
 /// The duration of token verification (`plugin/pkg/authenticator/token/oidc/metrics.go`).
 pub(crate) static LATENCY: base::metrics::Family = base::metrics::Family::histogram(
     "apiserver_authentication_jwt_authenticator_latency_seconds",
-    "[ALPHA] Time to verify a token of an OpenID issuer, by its outcome.",
+    "[ALPHA] Latency of jwt authentication operations in seconds. This is the time spent authenticating a token for cache miss only (i.e. when the token is not found in the cache).",
     &["jwt_issuer_hash", "result"],
     &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
 );

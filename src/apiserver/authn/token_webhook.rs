@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::{TokenAuthenticator, TokenError, TokenIdentity};
-use crate::metrics::requests as meters;
+use crate::metrics::requests as metrics;
 use crate::request::user::User;
 use crate::webhook::TransportError;
 use crate::webhook::kubeconfig::WebhookEndpoint;
@@ -274,10 +274,10 @@ impl TokenAuthenticator for TokenWebhook {
         let digest = self.digest(token, audiences);
         let begun = base::clock::now();
         if let Some(answer) = self.cached(&digest) {
-            meters::token(true, true, begun);
+            metrics::token(true, true, begun);
             return Ok(answer);
         }
-        meters::fetching(1.0);
+        metrics::fetching(1.0);
         let call = async {
             let permit = self.calls.acquire().await;
             let _permit = permit.map_err(|_| TokenWebhookCause::Closed)?;
@@ -291,9 +291,9 @@ impl TokenAuthenticator for TokenWebhook {
         };
         let answer = tokio::time::timeout(LOOKUP_MAX, call).await;
         let answer = answer.map_err(|_| TokenWebhookCause::Deadline);
-        meters::fetching(-1.0);
+        metrics::fetching(-1.0);
         let answer = answer.and_then(|answer| answer);
-        meters::token(false, answer.is_ok(), begun);
+        metrics::token(false, answer.is_ok(), begun);
         Ok(answer.map_err(TokenWebhookError)?)
     }
 }

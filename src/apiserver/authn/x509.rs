@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_subject_is_the_user_only_under_the_client_ca() {
+    fn only_certificates_of_the_client_ca_authenticate() {
         let (client, proxy, stranger) = (ca("client"), ca("proxy"), ca("stranger"));
         let forged =
             HeaderMap::from_iter([("x-remote-user".parse().unwrap(), "root".parse().unwrap())]);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_an_allowed_front_proxy_name_the_user() {
+    fn only_an_allowed_front_proxy_sets_the_user_by_headers() {
         let (client, proxy) = (ca("client"), ca("proxy"));
         let header = |k: &'static str, v: &'static str| {
             (http::HeaderName::from_static(k), http::HeaderValue::from_static(v))

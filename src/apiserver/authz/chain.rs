@@ -7,7 +7,7 @@ use api::field::go_quote;
 use async_trait::async_trait;
 
 use super::{Attributes, Authorizer, Decision, Failure, UserRules};
-use crate::authz::metrics::{Counts, Tally};
+use crate::authz::metrics::{AuthorizationMetrics, Tally};
 use crate::request::user::User;
 use crate::response::aggregate::aggregate;
 use crate::response::status::without_html;
@@ -32,7 +32,7 @@ impl Member {
 /// feeds (upstream's `pkg/authorization/union`).
 pub struct Chain {
     members: Vec<Member>,
-    counts: Arc<Counts>,
+    metrics: Arc<AuthorizationMetrics>,
 }
 
 impl Chain {
@@ -43,8 +43,8 @@ impl Chain {
     }
 
     /// Creates a chain of `system:masters` and these members.
-    pub(super) fn of(members: Vec<Member>, counts: &Arc<Counts>) -> Self {
-        Self { members, counts: Arc::clone(counts) }
+    pub(super) fn of(members: Vec<Member>, metrics: &Arc<AuthorizationMetrics>) -> Self {
+        Self { members, metrics: Arc::clone(metrics) }
     }
 }
 
@@ -92,7 +92,7 @@ impl Authorizer for Chain {
     }
 
     fn render(&self, out: &mut String) {
-        self.counts.render(out);
+        self.metrics.render(out);
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_read_as_upstream() {
+    fn rejections_have_upstreams_messages() {
         let jane = User::authenticated("jane", &[]);
         let list = Attributes {
             verb: "list",
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn masters_pass_an_empty_chain_and_nobody_else_does() {
+    async fn only_system_masters_passes_an_empty_chain() {
         let chain = Chain::new(Vec::new());
         let any = Attributes { verb: "delete", resource: "nodes", ..Attributes::default() };
         assert!(
@@ -198,10 +198,10 @@ mod tests {
         );
     }
 
-    struct Says(Decision);
+    struct Fixed(Decision);
 
     #[async_trait]
-    impl Authorizer for Says {
+    impl Authorizer for Fixed {
         async fn authorize(&self, _: &User, _: &Attributes<'_>) -> Decision {
             self.0.clone()
         }
@@ -213,7 +213,7 @@ mod tests {
 
     /// Rows of upstream's `union_test.go`, and the error handling of its `Authorize`.
     #[tokio::test]
-    async fn the_first_decision_counts_and_faults_are_gathered() {
+    async fn the_first_decision_applies_and_errors_are_collected() {
         use Decision::{Allow, Deny, NoOpinion};
         let none = || NoOpinion(String::new());
         let rows = [
@@ -232,13 +232,13 @@ mod tests {
             ),
             (vec![failed(true, "r", "down"), Allow("a".into())], failed(true, "r", "down")),
         ];
-        for (says, want) in rows {
-            let counts = Arc::new(Counts::default());
-            let members = says.into_iter().enumerate().map(|(at, says)| {
+        for (decision, want) in rows {
+            let metrics = Arc::new(AuthorizationMetrics::default());
+            let members = decision.into_iter().enumerate().map(|(at, decision)| {
                 let name = format!("m{at}");
-                Member::new(&name, Arc::new(Says(says)), counts.tally("Webhook", &name))
+                Member::new(&name, Arc::new(Fixed(decision)), metrics.tally("Webhook", &name))
             });
-            let chain = Chain::of(members.collect(), &counts);
+            let chain = Chain::of(members.collect(), &metrics);
             let jane = User::authenticated("jane", &[]);
             assert_eq!(chain.authorize(&jane, &Attributes::default()).await, want);
         }

@@ -18,7 +18,7 @@ const DEFAULT_WEBHOOK: &str = "default";
 /// The configuration of authorizers is invalid. The message names the flag, the file and the field,
 /// with the fix.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError {
+pub enum AuthorizationConfigError {
     /// Flags are invalid.
     #[error(transparent)]
     Flags(#[from] FlagError),
@@ -173,7 +173,7 @@ fn read_endpoint(field: &str, file: &Path) -> Result<WebhookEndpoint, EndpointEr
 
 /// The validated configuration from flags and files, before any authorizer is created.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct AuthorizationConfig {
     pub(super) configuration: Configuration,
     /// The endpoints of webhooks, by index of the authorizer.
     pub(super) endpoints: Vec<Option<WebhookEndpoint>>,
@@ -183,7 +183,7 @@ pub struct Plan {
     allows_all: bool,
 }
 
-impl Default for Plan {
+impl Default for AuthorizationConfig {
     /// Node and RBAC, as k3s configures its API server.
     fn default() -> Self {
         let entries = [Kind::Node, Kind::Rbac].map(AuthorizerConfig::plain).to_vec();
@@ -191,7 +191,7 @@ impl Default for Plan {
     }
 }
 
-impl Plan {
+impl AuthorizationConfig {
     pub(super) fn of(
         configuration: Configuration,
         endpoints: Vec<Option<WebhookEndpoint>>,
@@ -204,12 +204,12 @@ impl Plan {
         flags::FLAGS.contains(&name)
     }
 
-    /// Parses flags in the form `NAME=VALUE`, for all of which [`Plan::is_flag`] must be true, and
+    /// Parses flags in the form `NAME=VALUE`, for all of which [`AuthorizationConfig::is_flag`] must be true, and
     /// the files that they name.
     ///
     /// # Errors
     /// The flag, file and field of the error, with the fix.
-    pub fn read(arguments: &[String]) -> Result<Self, PlanError> {
+    pub fn read(arguments: &[String]) -> Result<Self, AuthorizationConfigError> {
         match flags::FlagValues::of(arguments)?.resolve()? {
             flags::SelectedConfiguration::Nothing => Ok(Self::default()),
             flags::SelectedConfiguration::File(file) => Self::from_file(file),
@@ -219,18 +219,18 @@ impl Plan {
         }
     }
 
-    fn from_file(file: PathBuf) -> Result<Self, PlanError> {
-        let text = base::fs::read(&file).map_err(PlanError::ReadFile)?;
+    fn from_file(file: PathBuf) -> Result<Self, AuthorizationConfigError> {
+        let text = base::fs::read(&file).map_err(AuthorizationConfigError::ReadFile)?;
         let parse = || {
             let configuration = load::configuration(&text)?;
             Ok((configuration.endpoints()?, configuration))
         };
-        let (endpoints, configuration) =
-            parse().map_err(|source| PlanError::File { file: file.clone(), source })?;
+        let (endpoints, configuration) = parse()
+            .map_err(|source| AuthorizationConfigError::File { file: file.clone(), source })?;
         Ok(Self { file: Some((file, text)), ..Self::of(configuration, endpoints) })
     }
 
-    fn from_modes(modes: &[String], hook: Option<&Hook>) -> Result<Self, PlanError> {
+    fn from_modes(modes: &[String], hook: Option<&Hook>) -> Result<Self, AuthorizationConfigError> {
         let mut entries = Vec::with_capacity(modes.len());
         let mut endpoints = Vec::with_capacity(modes.len());
         for mode in modes {
@@ -239,7 +239,7 @@ impl Plan {
                 (None, Some(hook)) => {
                     let flag = "authorization-webhook-config-file";
                     let endpoint = read_endpoint(flag, &hook.kubeconfig);
-                    let endpoint = endpoint.map_err(PlanError::Webhook)?;
+                    let endpoint = endpoint.map_err(AuthorizationConfigError::Webhook)?;
                     let kind = Kind::Webhook(hook.clone());
                     (AuthorizerConfig { name: DEFAULT_WEBHOOK.to_owned(), kind }, Some(endpoint))
                 }

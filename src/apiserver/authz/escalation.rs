@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_role_with_rights_beyond_the_writers_is_refused_with_the_list() {
+    async fn a_role_with_further_permissions_is_rejected_with_their_list() {
         let role = |resource: &str| json!({"metadata": {"name": "r"}, "rules": [{"verbs": ["get", "list"], "apiGroups": [""], "resources": [resource]}]});
         let error = write(&world(), "bob", "clusterroles", role("pods")).await.unwrap_err();
         assert_eq!(
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn binding_needs_the_rights_or_the_verb_bind() {
+    async fn a_binding_requires_the_permissions_or_the_verb_bind() {
         let binding = |role: &str| json!({"metadata": {"name": "b"}, "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": role}});
         assert_eq!(
             write(&world(), "bob", "clusterrolebindings", binding("secrets"))

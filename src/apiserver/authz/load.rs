@@ -261,9 +261,9 @@ fn validated(found: &[DecodedAuthorizer], errors: &mut Vec<Error>) -> Vec<Author
     let mut kinds = BTreeSet::new();
     let mut names = BTreeSet::new();
     let mut entries = Vec::with_capacity(found.len());
-    for given in found {
-        let field = given.path.child("type");
-        let kind = given.kind.as_str();
+    for decoded in found {
+        let field = decoded.path.child("type");
+        let kind = decoded.kind.as_str();
         if kind.is_empty() {
             errors.push(Error::required(&field, ""));
             continue;
@@ -280,24 +280,24 @@ fn validated(found: &[DecodedAuthorizer], errors: &mut Vec<Error>) -> Vec<Author
             errors.push(Error::duplicate(&field, kind));
             continue;
         }
-        let field = given.path.child("name");
-        let why = name_is_subdomain(&given.name, false);
-        if given.name.is_empty() {
+        let field = decoded.path.child("name");
+        let why = name_is_subdomain(&decoded.name, false);
+        if decoded.name.is_empty() {
             errors.push(Error::required(&field, ""));
-        } else if names.contains(given.name.as_str()) {
-            errors.push(Error::duplicate(&field, given.name.as_str()));
+        } else if names.contains(decoded.name.as_str()) {
+            errors.push(Error::duplicate(&field, decoded.name.as_str()));
         } else if !why.is_empty() {
             let why = format!("authorizer name is invalid: {}", why.join(", "));
-            errors.push(Error::invalid(&field, given.name.as_str(), why));
+            errors.push(Error::invalid(&field, decoded.name.as_str(), why));
         }
-        names.insert(given.name.as_str());
-        let field = given.path.child("webhook");
-        let kind = match (Kind::plain(kind), &given.webhook) {
+        names.insert(decoded.name.as_str());
+        let field = decoded.path.child("webhook");
+        let kind = match (Kind::plain(kind), &decoded.webhook) {
             (None, None) => {
                 errors.push(Error::required(&field, "required when type=Webhook"));
                 continue;
             }
-            (None, Some(hook)) => match hook.validated(&given.path, errors) {
+            (None, Some(hook)) => match hook.validated(&decoded.path, errors) {
                 Some(hook) => Kind::Webhook(hook),
                 None => continue,
             },
@@ -308,7 +308,7 @@ fn validated(found: &[DecodedAuthorizer], errors: &mut Vec<Error>) -> Vec<Author
                 continue;
             }
         };
-        entries.push(AuthorizerConfig { name: given.name.clone(), kind });
+        entries.push(AuthorizerConfig { name: decoded.name.clone(), kind });
     }
     entries
 }
@@ -331,11 +331,11 @@ impl DecodedWebhook {
         let (authorized, unauthorized) = (self.authorized, self.unauthorized);
         let authorized_ttl = time("authorizedTTL", authorized.0, i64::MAX, "must be > 0s");
         let unauthorized_ttl = time("unauthorizedTTL", unauthorized.0, i64::MAX, "must be > 0s");
-        let mut choice = |name: &str, given: &str, known: &[&str], missing: Option<&str>| {
-            if given.is_empty() {
+        let mut choice = |name: &str, decoded: &str, known: &[&str], missing: Option<&str>| {
+            if decoded.is_empty() {
                 errors.extend(missing.map(|why| Error::required(&field(name), why)));
-            } else if !known.contains(&given) {
-                errors.push(Error::not_supported(&field(name), given, known));
+            } else if !known.contains(&decoded) {
+                errors.push(Error::not_supported(&field(name), decoded, known));
             }
         };
         choice("subjectAccessReviewVersion", &self.version, &["v1", "v1beta1"], Some(""));
@@ -409,8 +409,8 @@ fn check_conditions(conditions: &[String], path: &Path, errors: &mut Vec<Error>)
             errors.push(Error::required(&field, ""));
         } else if !seen.insert(text) {
             errors.push(Error::duplicate(&field, text.as_str()));
-        } else if let Err(fault) = condition(text) {
-            errors.push(fault.at(&field, text));
+        } else if let Err(error) = condition(text) {
+            errors.push(error.at(&field, text));
         }
     }
 }

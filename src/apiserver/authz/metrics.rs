@@ -102,7 +102,7 @@ struct Reloads {
 
 /// The counters. They persist over reloads of the configuration.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct AuthorizationMetrics {
     decisions: Mutex<BTreeMap<(&'static str, String), Arc<Tally>>>,
     hooks: Mutex<BTreeMap<String, Hook>>,
     /// By `failure` and `success`.
@@ -111,7 +111,7 @@ pub(super) struct Counts {
     holds: Mutex<String>,
 }
 
-impl Counts {
+impl AuthorizationMetrics {
     /// The counter of one authorizer.
     pub(super) fn tally(&self, kind: &'static str, name: &str) -> Arc<Tally> {
         Arc::clone(self.decisions.lock().entry((kind, name.to_owned())).or_default())
@@ -157,7 +157,12 @@ impl Counts {
     pub(super) fn render(&self, out: &mut String) {
         let decisions = self.decisions.lock();
         let name = "apiserver_authorization_decisions_total";
-        head(out, name, "counter", "[ALPHA] Decisions by the authorizer that made them.");
+        head(
+            out,
+            name,
+            "counter",
+            "[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.",
+        );
         for ((kind, of), tally) in &*decisions {
             for (word, count) in [("allowed", &tally.allowed), ("denied", &tally.denied)] {
                 let count = count.load(Ordering::Relaxed);
@@ -175,7 +180,12 @@ impl Counts {
         let own = crate::server_identity::own_hash();
         if !reloads.is_empty() {
             let name = "apiserver_authorization_config_controller_automatic_reloads_total";
-            head(out, name, "counter", "[BETA] Times that the configuration was read again.");
+            head(
+                out,
+                name,
+                "counter",
+                "[BETA] Total number of automatic reloads of authorization configuration split by status and apiserver identity.",
+            );
             for (status, of) in &*reloads {
                 let _ = writeln!(
                     out,
@@ -185,7 +195,12 @@ impl Counts {
             }
             let name =
                 "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds";
-            head(out, name, "gauge", "[BETA] When the configuration was last read again.");
+            head(
+                out,
+                name,
+                "gauge",
+                "[BETA] Timestamp of the last automatic reload of authorization configuration split by status and apiserver identity.",
+            );
             for (status, of) in &*reloads {
                 let _ = writeln!(
                     out,
@@ -197,7 +212,12 @@ impl Counts {
         let holds = self.holds.lock();
         if !holds.is_empty() {
             let name = "apiserver_authorization_config_controller_last_config_info";
-            head(out, name, "gauge", "[ALPHA] The configuration that holds, by its hash.");
+            head(
+                out,
+                name,
+                "gauge",
+                "[ALPHA] Information about the last applied authorization configuration with hash as label, split by apiserver identity.",
+            );
             let _ = writeln!(out, "{name}{{apiserver_id_hash=\"{own}\",hash=\"{holds}\"}} 1");
         }
     }
@@ -208,26 +228,21 @@ impl Counts {
             return;
         }
         let name = "apiserver_authorization_webhook_evaluations_total";
-        head(out, name, "counter", "[ALPHA] Calls of authorization webhooks.");
+        head(out, name, "counter", "[ALPHA] Round-trips to authorization webhooks.");
         each(&hooks, |of, hook| {
             for (outcome, calls) in &hook.calls {
                 let _ = writeln!(out, "{name}{{{}}} {}", labels(of, *outcome), calls.count);
             }
         });
         let name = "apiserver_authorization_webhook_duration_seconds";
-        head(out, name, "histogram", "[ALPHA] Time of a call, in seconds.");
+        head(out, name, "histogram", "[ALPHA] Request latency in seconds.");
         each(&hooks, |of, hook| {
             for (outcome, calls) in &hook.calls {
                 calls.render(out, name, &labels(of, *outcome), &CALL_BOUNDS);
             }
         });
         let name = "apiserver_authorization_webhook_evaluations_fail_open_total";
-        head(
-            out,
-            name,
-            "counter",
-            "[ALPHA] Calls without an answer after which the next authorizer was asked.",
-        );
+        head(out, name, "counter", "[ALPHA] NoOpinion results due to webhook timeout or error.");
         each(&hooks, |of, hook| {
             for (outcome, count) in &hook.failed_open {
                 let _ = writeln!(out, "{name}{{{}}} {count}", labels(of, *outcome));
@@ -235,7 +250,12 @@ impl Counts {
         });
         let conditions = |of: &str| format!("name=\"{of}\",type=\"Webhook\"");
         let name = "apiserver_authorization_match_condition_evaluation_seconds";
-        head(out, name, "histogram", "[ALPHA] Time to evaluate match conditions, in seconds.");
+        head(
+            out,
+            name,
+            "histogram",
+            "[ALPHA] Authorization match condition evaluation time in seconds, split by authorizer type and name.",
+        );
         each(&hooks, |of, hook| {
             if hook.matching.count > 0 {
                 hook.matching.render(out, name, &conditions(of), &MATCH_BOUNDS);
@@ -244,12 +264,14 @@ impl Counts {
         let rows: [(_, _, Count); 2] = [
             (
                 "evaluation_errors",
-                "[ALPHA] Match conditions that could not be evaluated.",
+                "[ALPHA] Total number of errors when an authorization webhook encounters a match condition error split by authorizer type and name.",
                 |hook| hook.match_errors,
             ),
-            ("exclusions", "[ALPHA] Webhooks not asked because of a match condition.", |hook| {
-                hook.excluded
-            }),
+            (
+                "exclusions",
+                "[ALPHA] Total number of exclusions when an authorization webhook is skipped because match conditions exclude it.",
+                |hook| hook.excluded,
+            ),
         ];
         for (what, help, count) in rows {
             let name = format!("apiserver_authorization_match_condition_{what}_total");

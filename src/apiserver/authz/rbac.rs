@@ -131,7 +131,7 @@ impl Rbac {
                 }
                 // A role that cannot be parsed grants nothing.
                 Err(error) => {
-                    tracing::warn!(role = %object.key, %error, "unreadable role grants nothing");
+                    tracing::warn!(role = %object.key, %error, "cannot decode a role; it grants nothing");
                     self.state.write().roles.insert(object.key.clone(), Arc::from([]));
                 }
             },
@@ -143,7 +143,7 @@ impl Rbac {
                         subjects: body.subjects,
                     }),
                     Err(error) => {
-                        tracing::warn!(binding = %object.key, %error, "unreadable binding grants nothing");
+                        tracing::warn!(binding = %object.key, %error, "cannot decode a binding; it grants nothing");
                         self.state.write().unbind(&object.key);
                     }
                 }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_role_is_named() {
+    async fn a_missing_role_is_an_error_with_its_name() {
         let rbac = view();
         rbac.put(
             &CLUSTER_ROLE_BINDINGS,
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_changed_binding_forgets_its_old_subjects() {
+    async fn a_changed_binding_drops_its_former_subjects() {
         let rbac = view();
         let bind = |name: &str| {
             object(json!({

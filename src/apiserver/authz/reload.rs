@@ -10,11 +10,11 @@ use base::Tasks;
 use parking_lot::Mutex;
 
 use super::chain::{Chain, Member};
-use super::config::{Configuration, FILE_FLAG, FileError, Kind, Plan};
+use super::config::{AuthorizationConfig, Configuration, FILE_FLAG, FileError, Kind};
 use super::webhook::{Webhook, WebhookCheckError};
 use super::{Attributes, Authorizer, Decision, UserRules, load};
 use crate::authz::always::{AlwaysAllow, AlwaysDeny};
-use crate::authz::metrics::Counts;
+use crate::authz::metrics::AuthorizationMetrics;
 use crate::file_watcher::FileWatcher;
 use crate::request::user::User;
 use crate::webhook::kubeconfig::WebhookEndpoint;
@@ -53,7 +53,7 @@ enum ReloadError {
 struct AuthorizerFactory {
     node: Arc<dyn Authorizer>,
     rbac: Arc<dyn Authorizer>,
-    counts: Arc<Counts>,
+    metrics: Arc<AuthorizationMetrics>,
     tasks: Tasks,
 }
 
@@ -90,17 +90,17 @@ impl AuthorizerFactory {
                     // Every webhook was parsed together with its endpoint.
                     let endpoint = endpoints.get(at).and_then(Option::clone);
                     let Some(endpoint) = endpoint else { continue };
-                    let (counts, tasks) = (&self.counts, &self.tasks);
-                    let webhook = Webhook::new(&entry.name, hook, endpoint, counts, tasks);
+                    let (metrics, tasks) = (&self.metrics, &self.tasks);
+                    let webhook = Webhook::new(&entry.name, hook, endpoint, metrics, tasks);
                     let webhook = Arc::new(webhook);
                     webhooks.push(Arc::clone(&webhook));
                     webhook
                 }
             };
-            let tally = self.counts.tally(entry.kind.name(), &entry.name);
+            let tally = self.metrics.tally(entry.kind.name(), &entry.name);
             members.push(Member::new(&entry.name, authorizer, tally));
         }
-        BuiltChain { chain: Chain::of(members, &self.counts), webhooks }
+        BuiltChain { chain: Chain::of(members, &self.metrics), webhooks }
     }
 }
 
@@ -114,18 +114,18 @@ pub struct Authorization {
 impl Authorization {
     /// Creates them, with the server's own authorizers for Node and RBAC.
     pub(crate) fn new(
-        plan: Plan,
+        plan: AuthorizationConfig,
         node: Arc<dyn Authorizer>,
         rbac: Arc<dyn Authorizer>,
         tasks: &Tasks,
     ) -> Self {
         let factory =
-            AuthorizerFactory { node, rbac, counts: Arc::default(), tasks: tasks.clone() };
+            AuthorizerFactory { node, rbac, metrics: Arc::default(), tasks: tasks.clone() };
         let BuiltChain { chain, webhooks } = factory.build(&plan.configuration, &plan.endpoints);
         let Some((file, text)) = plan.file else {
             return Self { authorizer: Arc::new(chain), webhooks, reloaded: None };
         };
-        factory.counts.record_active(&text);
+        factory.metrics.record_active(&text);
         let reloaded = Arc::new(ReloadableAuthorizer {
             current: ArcSwap::from_pointee(chain),
             factory,
@@ -276,12 +276,12 @@ impl ReloadableAuthorizer {
         };
         if let Some(read) = text {
             if outcome.is_ok() {
-                self.factory.counts.record_active(&read.0);
+                self.factory.metrics.record_active(&read.0);
             }
             *self.last.lock() = Arc::new(read);
         }
         let file = self.file.display();
-        self.factory.counts.reloaded(outcome.is_ok());
+        self.factory.metrics.reloaded(outcome.is_ok());
         match outcome {
             Ok(chain) => {
                 self.current.store(Arc::new(chain));

@@ -103,12 +103,13 @@ impl Rule {
 
     /// Whether this rule includes `sub`, which must come from [`Rule::break_down`].
     pub fn covers(&self, sub: &Rule) -> bool {
-        let all =
-            |own: &[String], wanted: &[String]| has(own, "*") || wanted.iter().all(|w| has(own, w));
-        let resource = |wanted: &String| {
+        let all = |own: &[String], required: &[String]| {
+            has(own, "*") || required.iter().all(|w| has(own, w))
+        };
+        let resource = |required: &String| {
             has(&self.resources, "*")
-                || has(&self.resources, wanted)
-                || wanted.split_once('/').is_some_and(|(_, subresource)| {
+                || has(&self.resources, required)
+                || required.split_once('/').is_some_and(|(_, subresource)| {
                     has(&self.resources, &format!("*/{subresource}"))
                 })
         };
@@ -141,8 +142,8 @@ fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
 }
 
 /// The parts of `wanted` that `owned` does not cover.
-pub fn missing(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    wanted
+pub fn missing(owned: &[Rule], required: &[Rule]) -> Vec<Rule> {
+    required
         .iter()
         .flat_map(Rule::break_down)
         .filter(|sub| !owned.iter().any(|own| own.covers(sub)))
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_match_collection_requests() {
+    fn resource_names_do_not_match_collection_requests() {
         let one = rule(&["get", "list", "create"], &[""], &["secrets"], &["a"]);
         assert!(one.allows(&ask("get", "secrets", "", "a")));
         assert!(!one.allows(&ask("list", "secrets", "", "")));
@@ -264,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn missing_rights_are_named_compactly() {
+    fn missing_permissions_are_listed_compactly() {
         let owned = [rule(&["get"], &[""], &["pods"], &[])];
-        let wanted = [
+        let required = [
             rule(&["get", "list", "watch"], &[""], &["pods"], &[]),
             rule(&["get"], &["apps"], &["*/scale"], &["x"]),
         ];
-        let texts: Vec<String> = compact(missing(&owned, &wanted)).iter().map(display).collect();
+        let texts: Vec<String> = compact(missing(&owned, &required)).iter().map(display).collect();
         assert_eq!(
             texts,
             [
@@ -278,6 +279,6 @@ mod tests {
                 r#"{APIGroups:["apps"], Resources:["*/scale"], ResourceNames:["x"], Verbs:["get"]}"#
             ]
         );
-        assert!(missing(&[rule(&["*"], &["*"], &["*"], &[])], &wanted).is_empty());
+        assert!(missing(&[rule(&["*"], &["*"], &["*"], &[])], &required).is_empty());
     }
 }

@@ -21,7 +21,7 @@ use review::Status;
 
 use super::config::Hook;
 use super::{Attributes, Authorizer, Decision, Failure, UserRules};
-use crate::authz::metrics::{Counts, Matching, Outcome};
+use crate::authz::metrics::{AuthorizationMetrics, Matching, Outcome};
 use crate::request::user::User;
 use crate::webhook::kubeconfig::WebhookEndpoint;
 use crate::webhook::post::{self, Attempts, CertificateAuthorityError, Poster};
@@ -61,7 +61,7 @@ pub(super) struct Webhook {
     conditions: Conditions,
     poster: Poster,
     cache: Mutex<Cache>,
-    counts: Arc<Counts>,
+    metrics: Arc<AuthorizationMetrics>,
     last_logged: Mutex<Option<tokio::time::Instant>>,
 }
 
@@ -71,7 +71,7 @@ impl Webhook {
         name: &str,
         settings: &Hook,
         endpoint: WebhookEndpoint,
-        counts: &Arc<Counts>,
+        metrics: &Arc<AuthorizationMetrics>,
         tasks: &Tasks,
     ) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl Webhook {
             settings: settings.clone(),
             poster: Poster::new(endpoint, post::User::AUTHORIZATION, tasks),
             cache: Mutex::default(),
-            counts: Arc::clone(counts),
+            metrics: Arc::clone(metrics),
             last_logged: Mutex::default(),
         }
     }
@@ -112,7 +112,7 @@ impl Webhook {
             Ok(false) => Matching::Excluded,
             Err(_) => Matching::Failed,
         };
-        self.counts.matched(&self.name, matching, began.elapsed());
+        self.metrics.matched(&self.name, matching, began.elapsed());
         matched
     }
 
@@ -130,7 +130,7 @@ impl Webhook {
             let took = began.elapsed();
             let counted =
                 outcome.as_ref().map_or_else(|failed| failed.outcome, |_| Outcome::Success);
-            self.counts.called(&self.name, counted, took);
+            self.metrics.called(&self.name, counted, took);
             let failed = match outcome {
                 Ok(status) => return Ok(status),
                 Err(failed) => failed,
@@ -258,7 +258,7 @@ impl Authorizer for Webhook {
             Err(failed) => {
                 self.log_failure(&failed.error);
                 if !self.settings.denies_on_failure {
-                    self.counts.failed_open(&self.name, failed.outcome);
+                    self.metrics.failed_open(&self.name, failed.outcome);
                 }
                 self.failed(failed.error)
             }

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_for_this_server_stay_here() {
+    fn credentials_are_not_forwarded() {
         let mut headers = map(&[
             ("authorization", "Bearer x"),
             ("impersonate-user", "root"),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_split_behind_proxy() {
+    fn paths_are_split_after_proxy() {
         let path = "/api/v1/namespaces/a/pods/https:b:1/proxy/c%2Fd//e";
         assert_eq!(split_path(path, 8), ("/api/v1/namespaces/a/pods/https:b:1/proxy", "/c%2Fd//e"));
         assert_eq!(split_path("/api/v1/nodes/n/proxy", 6), ("/api/v1/nodes/n/proxy", ""));
@@ -149,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn redirects_of_the_same_host_come_back_through_the_proxy() {
+    fn redirects_to_the_same_host_are_rewritten_to_the_proxy() {
         let hosts = ["10.0.0.5:80".to_owned(), "api".to_owned()];
-        for (given, wanted) in [
+        for (location, expected) in [
             ("/login?next=1", "/p/proxy/login?next=1"),
             ("http://10.0.0.5:80/a", "/p/proxy/a"),
             ("http://elsewhere/a", "http://elsewhere/a"),
@@ -159,9 +159,9 @@ mod tests {
             ("//elsewhere/a", "//elsewhere/a"),
         ] {
             let mut headers = HeaderMap::new();
-            headers.insert(LOCATION, HeaderValue::from_static(given));
+            headers.insert(LOCATION, HeaderValue::from_static(location));
             rewrite_location(&mut headers, "/p/proxy", &hosts);
-            assert_eq!(headers[LOCATION], wanted);
+            assert_eq!(headers[LOCATION], expected);
         }
     }
 }

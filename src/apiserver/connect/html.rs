@@ -62,7 +62,7 @@ pub(super) async fn rewrite(
         let Ok(data) = frame?.into_data() else { continue };
         page.extend_from_slice(&data);
         if page.len() > PAGE_BYTES_MAX {
-            tracing::debug!("a page through the proxy is too long, its links stay as they are");
+            tracing::debug!("not rewriting the links of a proxied page that is too long");
             let body = http_body_util::Full::new(page.freeze()).map_err(|never| match never {});
             return Ok(Response::from_parts(head, joined(body.boxed_unsync(), rest)));
         }
@@ -174,13 +174,13 @@ impl<'a> Scan<'a> {
     fn tag(&mut self, link: &impl Fn(&str) -> Option<String>) {
         let name = self.take_until(|b| b.is_ascii_whitespace() || matches!(b, b'/' | b'>'));
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        let wanted = LINKS.iter().find(|(tag, _)| *tag == name).map_or(&[][..], |(_, names)| names);
+        let names = LINKS.iter().find(|(tag, _)| *tag == name).map_or(&[][..], |(_, names)| names);
         loop {
             self.take_until(|b| !b.is_ascii_whitespace() && b != b'/');
             match self.rest().first() {
                 None => return,
                 Some(b'>') => break,
-                Some(_) => self.attribute(wanted, link),
+                Some(_) => self.attribute(names, link),
             }
         }
         self.at += 1;
@@ -194,7 +194,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn attribute(&mut self, wanted: &[&str], link: &impl Fn(&str) -> Option<String>) {
+    fn attribute(&mut self, names: &[&str], link: &impl Fn(&str) -> Option<String>) {
         // A name may begin with `=`; this byte must not stop the scan.
         let begin = self.at;
         self.at += 1;
@@ -215,7 +215,7 @@ impl<'a> Scan<'a> {
         };
         let to = self.at;
         self.at = (self.at + usize::from(quote.is_some())).min(self.page.len());
-        let is_wanted = wanted.iter().any(|w| name.eq_ignore_ascii_case(w.as_bytes()));
+        let is_wanted = names.iter().any(|w| name.eq_ignore_ascii_case(w.as_bytes()));
         let changed = std::str::from_utf8(value).ok().filter(|_| is_wanted).and_then(link);
         if let Some(changed) = changed {
             self.out.extend_from_slice(self.page.get(self.copied..from).unwrap_or_default());
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_elements_are_changed_and_nothing_else() {
+    fn only_links_of_elements_are_rewritten() {
         for (page, want) in [
             (r#"<a href="/x">/x</a>"#, r#"<a href="/p/x">/x</a>"#),
             ("<A HREF=/x>y</A>", "<A HREF=/p/x>y</A>"),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn packed_pages_are_changed_and_packed_again() {
+    async fn compressed_pages_are_rewritten() {
         let mut packer = GzEncoder::new(Vec::new(), Compression::default());
         packer.write_all(b"<a href='/x'>").unwrap();
         let answer = answered("gzip", packer.finish().unwrap()).await;
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_that_is_too_long_passes_whole() {
+    async fn too_long_pages_are_not_rewritten() {
         let mut page = b"<a href='/x'>".to_vec();
         page.resize(PAGE_BYTES_MAX + 1, b' ');
         assert_eq!(answered("", page.clone()).await, page);

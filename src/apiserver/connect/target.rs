@@ -22,7 +22,7 @@ pub(super) enum Trust {
     /// A kubelet that is not verified, at the client's request.
     UnverifiedKubelet,
     /// TLS without verification.
-    Anyone,
+    Unverified,
     /// No TLS.
     Plain,
 }
@@ -33,7 +33,7 @@ pub(super) struct Target {
     pub(super) host: String,
     /// The resolved address of `host`, which is dialed: resolving a name twice can yield two
     /// addresses.
-    pub(super) found: Option<IpAddr>,
+    pub(super) resolved_ip: Option<IpAddr>,
     pub(super) port: u16,
     pub(super) trust: Trust,
 }
@@ -100,7 +100,7 @@ pub(super) fn kubelet(node: &Value) -> Result<Target, Status> {
     };
     let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
     let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(KUBELET_PORT);
-    Ok(Target { host: (*host).to_owned(), found: None, port, trust: Trust::Kubelet })
+    Ok(Target { host: (*host).to_owned(), resolved_ip: None, port, trust: Trust::Kubelet })
 }
 
 /// Go's `IsGlobalUnicast`: neither loopback, nor multicast, nor link-local. IPv4-mapped addresses
@@ -115,7 +115,7 @@ fn is_global_unicast(ip: IpAddr) -> bool {
 }
 
 /// The first address of a name, if all of them are global (upstream's `IsProxyableHostname`).
-pub(super) fn elsewhere(addresses: &[IpAddr]) -> Result<Option<IpAddr>, Status> {
+pub(super) fn foreign_address(addresses: &[IpAddr]) -> Result<Option<IpAddr>, Status> {
     if addresses.iter().any(|ip| !is_global_unicast(*ip)) {
         return Err(not_allowed());
     }
@@ -127,7 +127,7 @@ fn not_allowed() -> Status {
 }
 
 fn trust_of(scheme: &str) -> Trust {
-    if scheme == "https" { Trust::Anyone } else { Trust::Plain }
+    if scheme == "https" { Trust::Unverified } else { Trust::Plain }
 }
 
 fn port_of(port: &str, trust: Trust) -> Result<u16, Status> {
@@ -175,7 +175,7 @@ pub(super) fn pod_proxy(id: &str, pod: &Value) -> Result<Target, Status> {
         _ => return Err(not_allowed()),
     }
     let trust = trust_of(named.scheme);
-    Ok(Target { host: host.to_owned(), found: None, port: port_of(port, trust)?, trust })
+    Ok(Target { host: host.to_owned(), resolved_ip: None, port: port_of(port, trust)?, trust })
 }
 
 /// The name of the requested service port: numbers are resolved, names are kept.
@@ -294,8 +294,8 @@ pub(super) fn kubelet_path(
                     pairs.push((key, value.to_owned()));
                 }
             }
-            let wanted = query.get("stream").filter(|v| !v.is_empty());
-            pairs.push(("stream", wanted.unwrap_or("All").to_owned()));
+            let stream = query.get("stream").filter(|v| !v.is_empty());
+            pairs.push(("stream", stream.unwrap_or("All").to_owned()));
             format!("/containerLogs/{namespace}/{name}/{}", container(pod, query)?)
         }
         "portforward" => {

@@ -12,7 +12,7 @@ fn pod() -> Value {
 }
 
 #[test]
-fn the_kubelet_gets_options_in_its_own_form() {
+fn options_are_translated_for_the_kubelet() {
     let query =
         Query::parse("command=sh&command=-c&command=a%20b&stdin=true&stdout=true&tty=false");
     let path = kubelet_path("exec", &pod(), &query).unwrap();
@@ -30,7 +30,7 @@ fn the_kubelet_gets_options_in_its_own_form() {
 }
 
 #[test]
-fn a_container_must_be_named_when_there_are_several() {
+fn a_pod_with_several_containers_requires_a_container_name() {
     let mut pod = pod();
     pod["spec"]["containers"] = json!([{"name": "a"}, {"name": "b"}]);
     let refused = kubelet_path("log", &pod, &Query::parse("")).unwrap_err();
@@ -42,7 +42,7 @@ fn a_container_must_be_named_when_there_are_several() {
 }
 
 #[test]
-fn kubelets_are_reached_at_their_reported_address_and_port() {
+fn kubelets_are_dialed_at_their_reported_address_and_port() {
     let node = json!({"status": {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "fd00::1"}],
                                  "daemonEndpoints": {"kubeletEndpoint": {"Port": 10260}}}});
     assert_eq!(kubelet(&node).unwrap().authority(), "[fd00::1]:10260");
@@ -57,7 +57,7 @@ fn pods_are_proxied_to_their_first_port_and_never_to_this_machine() {
     let plain = pod_proxy("p", &pod()).unwrap();
     assert_eq!((plain.authority().as_str(), plain.trust), ("10.42.0.5:8080", Trust::Plain));
     let tls = pod_proxy("https:p:", &pod()).unwrap();
-    assert_eq!((tls.port, tls.trust), (8080, Trust::Anyone));
+    assert_eq!((tls.port, tls.trust), (8080, Trust::Unverified));
     let forbidden = [
         "127.0.0.1",
         "127.8.9.1",
@@ -94,7 +94,7 @@ fn pods_are_proxied_to_their_first_port_and_never_to_this_machine() {
 }
 
 #[test]
-fn services_lead_to_ready_endpoints_of_the_port() {
+fn services_are_proxied_to_ready_endpoints_of_the_port() {
     let service = json!({"spec": {"ports": [{"name": "web", "port": 80}]}});
     let named = named("service", "s:80").unwrap();
     assert_eq!(service_port(&named, &service).unwrap(), "web");
@@ -119,22 +119,25 @@ fn services_lead_to_ready_endpoints_of_the_port() {
 }
 
 #[test]
-fn refusals_of_kubelets_keep_their_words() {
+fn error_responses_of_kubelets_keep_their_message() {
     let text = "container \"c\" in pod \"p\" is waiting to start: ContainerCreating".to_owned();
-    let status = refusal(400, "p", text.clone());
+    let status = error_status(400, "p", text.clone());
     assert_eq!((status.code, status.reason.as_str(), status.message), (400, "BadRequest", text));
-    let status = refusal(404, "p", String::new());
+    let status = error_status(404, "p", String::new());
     assert_eq!(status.message, "the server could not find the requested resource ( pods/log p)");
 }
 
 /// C2.1: the name of a node is resolved once, and must not lead to this machine (CVE-2020-8562).
 #[tokio::test]
-async fn names_of_nodes_are_resolved_once() {
+async fn node_names_are_resolved_once() {
     let node = json!({"status": {"addresses": [{"type": "Hostname", "address": "localhost"}]}});
     let named = node_proxy("n", &node).unwrap();
     assert_eq!(resolved(named).await.unwrap_err().message, "address not allowed");
     let ips = |all: &[&str]| all.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
-    assert_eq!(elsewhere(&ips(&["192.0.2.1", "192.0.2.2"])).unwrap(), Some(ips(&["192.0.2.1"])[0]));
-    assert!(elsewhere(&ips(&["192.0.2.1", "127.0.0.1"])).is_err());
-    assert_eq!(elsewhere(&[]).unwrap(), None);
+    assert_eq!(
+        foreign_address(&ips(&["192.0.2.1", "192.0.2.2"])).unwrap(),
+        Some(ips(&["192.0.2.1"])[0])
+    );
+    assert!(foreign_address(&ips(&["192.0.2.1", "127.0.0.1"])).is_err());
+    assert_eq!(foreign_address(&[]).unwrap(), None);
 }

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use super::errors::CipherError;
 use super::kms::{Grpc, Kms};
 use super::providers::{Keyed, Method, Provider};
-use crate::encryption::metrics::Counts;
+use crate::encryption::metrics::EncryptionMetrics;
 use crate::response::aggregate::aggregate_errors;
 use crate::strict_config::{ConfigError, Reader};
 
@@ -134,11 +134,11 @@ pub(super) fn configuration(text: &[u8], reload: bool) -> Result<Configuration, 
                 errors.push(Error::invalid(&r.index(at), name.as_str(), why));
             }
         }
-        let given = reader.objects(map, "providers", path);
-        if given.is_empty() {
+        let provider_maps = reader.objects(map, "providers", path);
+        if provider_maps.is_empty() {
             errors.push(Error::required(&p, format!("at least one {p} is required")));
         }
-        let providers = given.iter().filter_map(|(path, map)| {
+        let providers = provider_maps.iter().filter_map(|(path, map)| {
             reader.provider(map, path, (&mut names, reload), &mut errors)
         });
         rules.push(Rule { providers: providers.collect(), resources });
@@ -246,11 +246,11 @@ impl Reader {
             .filter_map(|field| self.object(map, field, path).map(|found| (field, found)))
             .collect();
         // Upstream prints the Go value including its keys.
-        let shown = |why: &str| Error::omitted(path, why);
+        let invalid = |why: &str| Error::omitted(path, why);
         match found.len() {
-            0 => errors.push(shown("provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity")),
+            0 => errors.push(invalid("provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity")),
             1 => {}
-            _ => errors.push(shown("more than one provider specified in a single element, should split into different list elements")),
+            _ => errors.push(invalid("more than one provider specified in a single element, should split into different list elements")),
         }
         let mut keys = |this: &mut Self, field: &str, lengths: &[usize]| {
             let (path, map) = found.get(field)?;
@@ -277,12 +277,12 @@ impl Reader {
         errors: &mut Vec<Error>,
     ) -> Vec<Key> {
         self.known(map, &path.to_string(), &["keys"]);
-        let given = self.objects(map, "keys", path);
-        if given.is_empty() {
+        let maps = self.objects(map, "keys", path);
+        if maps.is_empty() {
             errors.push(Error::required(&path.child("keys"), "at least one keys is required"));
         }
         let mut keys = Vec::new();
-        for (path, map) in &given {
+        for (path, map) in &maps {
             self.known(map, &path.to_string(), &["name", "secret"]);
             let name = self.text(map, "name", path);
             let text = self.text(map, "secret", path);
@@ -343,8 +343,8 @@ impl Reader {
         }
         names.insert(name.clone());
         let at = path.child("timeout");
-        let given = self.text(map, "timeout", path);
-        let nanos = if given.is_empty() { Ok(TIMEOUT) } else { parse_duration(&given) };
+        let text = self.text(map, "timeout", path);
+        let nanos = if text.is_empty() { Ok(TIMEOUT) } else { parse_duration(&text) };
         let nanos = nanos.unwrap_or_else(|why| {
             self.unreadable.push(format!("{at}: {why}"));
             TIMEOUT
@@ -430,7 +430,7 @@ impl Configuration {
     /// If a key is unusable.
     pub(super) fn build(
         &self,
-        counts: &Arc<Counts>,
+        metrics: &Arc<EncryptionMetrics>,
         tasks: &Tasks,
     ) -> Result<(Table, Vec<Arc<Kms>>), NamedKeyError> {
         let mut lists: BTreeMap<(&str, &str), Vec<Provider>> = BTreeMap::new();
@@ -438,7 +438,7 @@ impl Configuration {
         for rule in &self.0 {
             let mut providers = Vec::with_capacity(rule.providers.len());
             for decoded in &rule.providers {
-                let provider = decoded.provider(counts, tasks)?;
+                let provider = decoded.provider(metrics, tasks)?;
                 if let Provider::Kms(kms) = &provider {
                     plugins.push(Arc::clone(kms));
                 }
@@ -461,7 +461,11 @@ impl Configuration {
 type NewCipher = fn(&[u8]) -> Result<Method, CipherError>;
 
 impl DecodedProvider {
-    fn provider(&self, counts: &Arc<Counts>, tasks: &Tasks) -> Result<Provider, NamedKeyError> {
+    fn provider(
+        &self,
+        metrics: &Arc<EncryptionMetrics>,
+        tasks: &Tasks,
+    ) -> Result<Provider, NamedKeyError> {
         let keyed = |prefix, algorithm, keys: &[Key], cipher: NewCipher| {
             let keys = keys.iter().map(|key| match cipher(&key.secret) {
                 Ok(method) => Ok((format!("{}:", key.name), method)),
@@ -479,7 +483,7 @@ impl DecodedProvider {
             }
             Self::Kms { name, socket, timeout } => {
                 let plugin = Arc::new(Grpc::new(socket.clone(), *timeout, tasks));
-                Ok(Provider::Kms(Kms::new(name, plugin, counts)))
+                Ok(Provider::Kms(Kms::new(name, plugin, metrics)))
             }
         }
     }

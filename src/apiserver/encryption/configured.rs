@@ -19,7 +19,7 @@ use super::errors::{PluginError, PluginsError, ProviderError};
 use super::kms::Kms;
 use super::providers::{self, Provider};
 use super::{Keys, is_encrypted};
-use crate::encryption::metrics::Counts;
+use crate::encryption::metrics::EncryptionMetrics;
 use crate::file_watcher::FileWatcher;
 use crate::flags;
 use crate::registry::storage::{Opened, TransformError, Transformer};
@@ -35,7 +35,7 @@ const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_s
 
 /// The parsed and validated file.
 #[derive(Clone)]
-pub struct Plan {
+pub struct EncryptionConfig {
     /// The path.
     pub file: PathBuf,
     reload: bool,
@@ -43,15 +43,18 @@ pub struct Plan {
     configuration: Configuration,
 }
 
-impl std::fmt::Debug for Plan {
+impl std::fmt::Debug for EncryptionConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Plan").field("file", &self.file).field("hash", &self.hash).finish()
+        f.debug_struct("EncryptionConfig")
+            .field("file", &self.file)
+            .field("hash", &self.hash)
+            .finish()
     }
 }
 
 /// The flags or the file are invalid.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError {
+pub enum EncryptionConfigError {
     /// The value of a flag is not a boolean.
     #[error("{flag}={value}: must be true or false")]
     Boolean {
@@ -136,18 +139,18 @@ fn load(file: &Path, reload: bool) -> Result<(String, Configuration), LoadError>
     Ok((format!("sha256:{hex}"), configuration))
 }
 
-impl Plan {
+impl EncryptionConfig {
     /// Whether this is an encryption flag.
     pub fn is_flag(name: &str) -> bool {
         [FILE_FLAG, RELOAD_FLAG].contains(&name)
     }
 
-    /// Parses flags in the form `NAME=VALUE`, for all of which [`Plan::is_flag`] must be true, and
+    /// Parses flags in the form `NAME=VALUE`, for all of which [`EncryptionConfig::is_flag`] must be true, and
     /// the file. `None` if they name no file.
     ///
     /// # Errors
     /// If a flag or the file is invalid.
-    pub fn read(arguments: &[String]) -> Result<Option<Self>, PlanError> {
+    pub fn read(arguments: &[String]) -> Result<Option<Self>, EncryptionConfigError> {
         let (mut file, mut reload) = (None, false);
         for argument in arguments {
             match flags::parts(argument) {
@@ -156,13 +159,13 @@ impl Plan {
                 (_, Some("false" | "0" | "f" | "F" | "FALSE" | "False")) => reload = false,
                 (name, Some(other)) => {
                     let (flag, value) = (name.to_owned(), other.to_owned());
-                    return Err(PlanError::Boolean { flag, value });
+                    return Err(EncryptionConfigError::Boolean { flag, value });
                 }
             }
         }
         let Some(file) = file else {
             return match reload {
-                true => Err(PlanError::ReloadWithoutFile),
+                true => Err(EncryptionConfigError::ReloadWithoutFile),
                 false => Ok(None),
             };
         };
@@ -196,7 +199,7 @@ impl Current {
 pub struct Configured {
     current: ArcSwap<Current>,
     own: Arc<Keys>,
-    counts: Arc<Counts>,
+    metrics: Arc<EncryptionMetrics>,
     file: PathBuf,
     reload: bool,
     /// The hash of the file that was last read.
@@ -211,10 +214,14 @@ impl Configured {
     ///
     /// # Errors
     /// Providers that cannot be created.
-    pub async fn start(plan: Plan, own: Arc<Keys>, tasks: &Tasks) -> Result<Arc<Self>, StartError> {
-        let counts = Arc::<Counts>::default();
-        counts.loaded(&plan.hash);
-        let (table, plugins) = plan.configuration.build(&counts, tasks)?;
+    pub async fn start(
+        plan: EncryptionConfig,
+        own: Arc<Keys>,
+        tasks: &Tasks,
+    ) -> Result<Arc<Self>, StartError> {
+        let metrics = Arc::<EncryptionMetrics>::default();
+        metrics.loaded(&plan.hash);
+        let (table, plugins) = plan.configuration.build(&metrics, tasks)?;
         let current = Current { table, plugins };
         if let Err(error) = current.check().await {
             tracing::warn!(%error, "a KMS plugin is not healthy");
@@ -223,7 +230,7 @@ impl Configured {
         let this = Arc::new(Self {
             current: ArcSwap::from_pointee(current),
             own,
-            counts,
+            metrics,
             file: plan.file,
             reload: plan.reload,
             last: Mutex::new(plan.hash),
@@ -252,13 +259,13 @@ impl Configured {
             match reloaded {
                 Ok(None) => {}
                 Ok(Some(hash)) => {
-                    self.counts.reloaded(Some(&hash));
+                    self.metrics.reloaded(Some(&hash));
                     tracing::info!(
                         file = %self.file.display(), "reloaded the encryption configuration"
                     );
                 }
                 Err(error) => {
-                    self.counts.reloaded(None);
+                    self.metrics.reloaded(None);
                     tracing::error!(
                         file = %self.file.display(), %error,
                         "error processing encryption config file; \
@@ -281,7 +288,7 @@ impl Configured {
         if *self.last.lock() == hash {
             return Ok(None);
         }
-        let (table, plugins) = configuration.build(&self.counts, &self.tasks)?;
+        let (table, plugins) = configuration.build(&self.metrics, &self.tasks)?;
         let current = Current { table, plugins };
         let mut wait = base::Backoff::new(WAIT.0, WAIT.1);
         let until = base::clock::now() + HEALTHY_TIMEOUT;
@@ -326,7 +333,7 @@ impl Transformer for Configured {
 
     fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, TransformError> {
         match self.providers(resource) {
-            Some(list) => providers::seal(&list, &qualified(resource), key, plain, &self.counts)
+            Some(list) => providers::seal(&list, &qualified(resource), key, plain, &self.metrics)
                 .map_err(TransformError::new),
             None => Ok(plain.clone()),
         }
@@ -334,7 +341,7 @@ impl Transformer for Configured {
 
     fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, TransformError> {
         let opened = match self.providers(resource) {
-            Some(list) => providers::open(&list, &qualified(resource), key, stored, &self.counts),
+            Some(list) => providers::open(&list, &qualified(resource), key, stored, &self.metrics),
             None if is_encrypted(stored) => Err(ProviderError::IdentityReadsEncrypted),
             None => Ok(Opened { plain: stored.clone(), stale: false }),
         };
@@ -367,6 +374,6 @@ impl Transformer for Configured {
     }
 
     fn render(&self, out: &mut String) {
-        self.counts.render(out);
+        self.metrics.render(out);
     }
 }

@@ -24,8 +24,8 @@ use super::errors::{
     CipherError, HealthError, HealthProblem, KeyIdError, KmsError, RotationError, RpcError,
 };
 use super::providers::Gcm;
-use crate::encryption::metrics::Counts;
-use crate::metrics::storage as meters;
+use crate::encryption::metrics::EncryptionMetrics;
+use crate::metrics::storage as metrics;
 pub(super) use grpc::Grpc;
 pub(super) use wire::Annotations;
 use wire::{SourceType, Stored};
@@ -154,7 +154,7 @@ pub(super) struct Kms {
     last_status: tokio::sync::Mutex<LastStatus>,
     /// Serializes calls: concurrent readers mostly need the same seed.
     fetching: tokio::sync::Mutex<()>,
-    counts: Arc<Counts>,
+    metrics: Arc<EncryptionMetrics>,
 }
 
 /// The SHA-256 of an ID, for logs and errors.
@@ -182,7 +182,11 @@ fn cache_key(source_type: SourceType, key: &SealedKey) -> Vec<u8> {
 }
 
 impl Kms {
-    pub(super) fn new(name: &str, plugin: Arc<dyn Plugin>, counts: &Arc<Counts>) -> Arc<Self> {
+    pub(super) fn new(
+        name: &str,
+        plugin: Arc<dyn Plugin>,
+        metrics: &Arc<EncryptionMetrics>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             name: name.to_owned(),
             prefix: format!("k8s:enc:kms:v2:{name}:"),
@@ -191,7 +195,7 @@ impl Kms {
             seeds: Mutex::default(),
             last_status: tokio::sync::Mutex::default(),
             fetching: tokio::sync::Mutex::default(),
-            counts: Arc::clone(counts),
+            metrics: Arc::clone(metrics),
         })
     }
 
@@ -204,11 +208,11 @@ impl Kms {
     fn record_call(&self, method: &str, begun: Instant, error: Option<&RpcError>) {
         let code = error.map_or("OK", |error| error.code);
         let method = format!("/v2.KeyManagementService/{method}");
-        meters::called(&self.name, &method, code, begun.elapsed());
+        metrics::called(&self.name, &method, code, begun.elapsed());
     }
 
     fn record_use(&self, key_id: &str, direction: &str) {
-        meters::key_used(
+        metrics::key_used(
             crate::server_identity::own_hash(),
             &hashed(key_id),
             &self.name,
@@ -286,7 +290,7 @@ impl Kms {
             if is_cached() {
                 continue;
             }
-            self.counts.missed();
+            self.metrics.missed();
             let uid = base::clock::random_uuid();
             let SealedKey { ciphertext, key_id, annotations } = &sealed;
             let begun = base::clock::now();
@@ -306,7 +310,7 @@ impl Kms {
             oldest.and_then(|oldest| seeds.remove(&oldest));
         }
         seeds.insert(at, (source, base::clock::now()));
-        meters::seeds(&self.name, seeds.len());
+        metrics::seeds(&self.name, seeds.len());
     }
 
     /// Checks the health of the plugin; calls it unless its last status is recent, and follows its
@@ -358,7 +362,7 @@ impl Kms {
             Err(KeyIdError::Empty) => Err("empty"),
             Err(KeyIdError::TooLong { .. }) => Err("too_long"),
         };
-        meters::key_told(crate::server_identity::own_hash(), &self.name, label);
+        metrics::key_told(crate::server_identity::own_hash(), &self.name, label);
         match checked {
             Err(source) => problems.push(HealthProblem::KeyId { hash, source }),
             Ok(()) => {
@@ -418,7 +422,7 @@ impl Kms {
         let begun = base::clock::now();
         let mut seed = [0; SEED];
         base::clock::random_bytes(&mut seed);
-        meters::key_made(begun);
+        metrics::key_made(begun);
         let source = Source::of(SourceType::Seed, &seed)?;
         let begun = base::clock::now();
         let key = self.plugin.encrypt(uid, &seed).await;

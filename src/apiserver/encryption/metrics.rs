@@ -33,9 +33,9 @@ struct All {
 
 /// The metrics.
 #[derive(Default)]
-pub(super) struct Counts(Mutex<All>);
+pub(super) struct EncryptionMetrics(Mutex<All>);
 
-impl Counts {
+impl EncryptionMetrics {
     /// Records the encryption or decryption of a value.
     pub(super) fn transformed(
         &self,
@@ -98,7 +98,7 @@ impl Counts {
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
-            "# HELP {OPERATIONS} [ALPHA] Values sealed and opened.\n# TYPE {OPERATIONS} counter"
+            "# HELP {OPERATIONS} [ALPHA] Total number of transformations. Successful transformation will have a status 'OK' and a varied status string when the transformation fails. The status, resource, and transformation_type fields can be used for alerting purposes. For example, you can monitor for encryption/decryption failures using the transformation_type (e.g., from_storage for decryption and to_storage for encryption). Additionally, these fields can be used to ensure that the correct transformers are applied to each resource.\n# TYPE {OPERATIONS} counter"
         );
         for ((resource, direction, prefix, status), count) in &all.operations {
             let _ = writeln!(
@@ -108,7 +108,7 @@ impl Counts {
         }
         let _ = writeln!(
             out,
-            "# HELP {DURATION} [ALPHA] Time to seal or open a value.\n# TYPE {DURATION} histogram"
+            "# HELP {DURATION} [ALPHA] Latencies in seconds of value transformation operations.\n# TYPE {DURATION} histogram"
         );
         for ((direction, prefix), durations) in &all.durations {
             let labels =
@@ -123,12 +123,12 @@ impl Counts {
         }
         let _ = writeln!(
             out,
-            "# HELP {MISSES} [ALPHA] Keys that a plugin had to be asked for.\n# TYPE {MISSES} counter\n{MISSES} {}",
+            "# HELP {MISSES} [ALPHA] Total number of cache misses while accessing key decryption key(KEK).\n# TYPE {MISSES} counter\n{MISSES} {}",
             all.misses
         );
         let _ = writeln!(
             out,
-            "# HELP {RELOADS} [ALPHA] Changes of the configuration, by outcome.\n# TYPE {RELOADS} counter"
+            "# HELP {RELOADS} [ALPHA] Total number of reload successes and failures of encryption configuration split by apiserver identity.\n# TYPE {RELOADS} counter"
         );
         for (status, (count, _)) in &all.reloads {
             let _ = writeln!(
@@ -138,14 +138,14 @@ impl Counts {
         }
         let _ = writeln!(
             out,
-            "# HELP {LAST} [ALPHA] When the configuration last changed, by outcome.\n# TYPE {LAST} gauge"
+            "# HELP {LAST} [ALPHA] Timestamp of the last successful or failed automatic reload of encryption configuration split by apiserver identity.\n# TYPE {LAST} gauge"
         );
         for (status, (_, at)) in &all.reloads {
             let _ = writeln!(out, "{LAST}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {at}");
         }
         let _ = writeln!(
             out,
-            "# HELP {INFO} [ALPHA] The configuration that holds, by its hash.\n# TYPE {INFO} gauge\n{INFO}{{apiserver_id_hash=\"{own}\",hash=\"{}\"}} 1",
+            "# HELP {INFO} [ALPHA] Information about the last applied encryption configuration with hash as label, split by apiserver identity.\n# TYPE {INFO} gauge\n{INFO}{{apiserver_id_hash=\"{own}\",hash=\"{}\"}} 1",
             all.hash
         );
     }

@@ -14,7 +14,7 @@ use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, U
 use super::errors::{CipherError, ProviderError};
 use super::is_encrypted;
 use super::kms::Kms;
-use crate::encryption::metrics::Counts;
+use crate::encryption::metrics::EncryptionMetrics;
 use crate::registry::storage::Opened;
 
 /// The size of an AES block, of the CBC initialization vector, and of tags, in bytes.
@@ -341,12 +341,12 @@ pub(super) fn seal(
     resource: &str,
     key: &str,
     plain: &Bytes,
-    counts: &Counts,
+    metrics: &EncryptionMetrics,
 ) -> Result<Bytes, ProviderError> {
     let Some(first) = providers.first() else { return Ok(plain.clone()) };
     let begun = base::clock::now();
     let sealed = first.seal(key, plain);
-    counts.transformed(resource, "to_storage", first.prefix(), begun, sealed.is_ok());
+    metrics.transformed(resource, "to_storage", first.prefix(), begun, sealed.is_ok());
     sealed
 }
 
@@ -356,7 +356,7 @@ pub(super) fn open(
     resource: &str,
     key: &str,
     stored: &Bytes,
-    counts: &Counts,
+    metrics: &EncryptionMetrics,
 ) -> Result<Opened, ProviderError> {
     const DIRECTION: &str = "from_storage";
     let begun = base::clock::now();
@@ -371,7 +371,7 @@ pub(super) fn open(
             continue;
         }
         let name = if provider.prefix().is_empty() { "identity" } else { provider.prefix() };
-        counts.transformed(resource, DIRECTION, name, begun, opened.is_ok());
+        metrics.transformed(resource, DIRECTION, name, begun, opened.is_ok());
         match opened {
             Ok(opened) => {
                 return Ok(Opened { stale: opened.stale || at != 0, ..opened });
@@ -380,7 +380,7 @@ pub(super) fn open(
         }
     }
     if errors.is_empty() {
-        counts.transformed(resource, DIRECTION, "unknown", begun, false);
+        metrics.transformed(resource, DIRECTION, "unknown", begun, false);
         return Err(ProviderError::NoMatchingPrefix);
     }
     Err(ProviderError::Several(errors))

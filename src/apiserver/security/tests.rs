@@ -31,7 +31,7 @@ async fn world_of(change: impl FnOnce(&mut Parts)) -> World {
             "admin".into(),
             User { name: "admin".into(), groups: vec!["system:masters".into()], ..User::default() },
         )],
-        authentication: crate::authn::Plan::default(),
+        authentication: crate::authn::AuthenticationConfig::default(),
         tolerations: Default::default(),
         callout: crate::webhook::Callout {
             reach: Arc::new(crate::webhook::Services::new(
@@ -40,7 +40,7 @@ async fn world_of(change: impl FnOnce(&mut Parts)) -> World {
             )),
             tasks: tasks.clone(),
         },
-        authorization: Plan::default(),
+        authorization: AuthorizationConfig::default(),
         hardened: false,
     };
     let security = Security::new(&objects, settings).unwrap();
@@ -98,7 +98,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_decide_what_one_may_do() {
+async fn permissions_depend_on_the_credentials() {
     let world = world().await;
     let get = |path: &'static str, token: &'static str| {
         world.ask(Method::GET, path, token, &[], Value::Null)
@@ -128,7 +128,7 @@ async fn credentials_decide_what_one_may_do() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_account_uses_its_token_under_its_role() {
+async fn a_service_account_token_has_the_permissions_of_its_role() {
     let world = world().await;
     let admin =
         |path: &'static str, object: Value| world.ask(Method::POST, path, "admin", &[], object);
@@ -170,7 +170,7 @@ async fn a_service_account_uses_its_token_under_its_role() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pod_passes_the_whole_chain() {
+async fn a_pod_passes_all_admission_plugins() {
     let world = world().await;
     let admin =
         |path: &'static str, object: Value| world.ask(Method::POST, path, "admin", &[], object);

@@ -207,7 +207,7 @@ where
         tokio::select! {
             ended = connection => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection to a webhook ended early");
+                    tracing::debug!(%error, "a connection to a webhook failed");
                 }
             }
             () = shutdown.requested() => {}

@@ -422,14 +422,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_written_as_go_does() {
+    fn durations_have_gos_format() {
         for (millis, text) in [(10_000, "10s"), (9_100, "10s"), (60_000, "1m0s"), (30_000, "30s")] {
             assert_eq!(go_duration(Duration::from_millis(millis)), text);
         }
     }
 
     #[test]
-    fn codes_without_a_status_have_client_gos_texts() {
+    fn codes_without_a_status_have_client_gos_messages() {
         let status = generic(500, b"oops\n", true);
         assert_eq!(
             status.message,

@@ -175,7 +175,7 @@ impl Poster {
             tokio::select! {
                 ended = connection => {
                     if let Err(error) = ended {
-                        tracing::debug!(%error, webhook, "a connection to a webhook ended early");
+                        tracing::debug!(%error, webhook, "a connection to a webhook failed");
                     }
                 }
                 () = ending => {}

@@ -21,9 +21,9 @@ pub(crate) fn apiserver_arg_error(why: &dyn Display) -> CommandError {
 
 /// The values of `--kube-apiserver-arg` by subject.
 pub(super) struct ApiServerArgs {
-    pub(super) authorization: apiserver::authz::config::Plan,
-    pub(super) authentication: authn::Plan,
-    pub(super) encryption: Option<encryption::Plan>,
+    pub(super) authorization: apiserver::authz::config::AuthorizationConfig,
+    pub(super) authentication: authn::AuthenticationConfig,
+    pub(super) encryption: Option<encryption::EncryptionConfig>,
     pub(super) flow: flow::Settings,
     pub(super) spans: Option<request_tracing::Plan>,
     /// Audit flags and unknown ones, which [`audit_plan`] rejects.
@@ -33,20 +33,22 @@ pub(super) struct ApiServerArgs {
 impl ApiServerArgs {
     /// Parses arguments of the form `NAME=VALUE`.
     pub(super) fn parse(arguments: Vec<String>) -> Result<Self, CommandError> {
-        let (authorization, rest) = split(arguments, apiserver::authz::config::Plan::is_flag);
+        let (authorization, rest) =
+            split(arguments, apiserver::authz::config::AuthorizationConfig::is_flag);
         let (authentication, rest) = split(rest, authn::flags::is_flag);
-        let (encryption, rest) = split(rest, encryption::Plan::is_flag);
+        let (encryption, rest) = split(rest, encryption::EncryptionConfig::is_flag);
         let (flow, rest) = split(rest, flow::is_flag);
         let (spans, rest) = split(rest, request_tracing::is_flag);
         let settings =
             authn::flags::Settings::of(&authentication).map_err(|e| apiserver_arg_error(&e))?;
         let issuers = [ISSUER.to_owned()];
         Ok(Self {
-            authorization: apiserver::authz::config::Plan::read(&authorization)
+            authorization: apiserver::authz::config::AuthorizationConfig::read(&authorization)
                 .map_err(|e| apiserver_arg_error(&e))?,
-            authentication: authn::Plan::read(&settings, &issuers)
+            authentication: authn::AuthenticationConfig::read(&settings, &issuers)
                 .map_err(|e| apiserver_arg_error(&e))?,
-            encryption: encryption::Plan::read(&encryption).map_err(|e| apiserver_arg_error(&e))?,
+            encryption: encryption::EncryptionConfig::read(&encryption)
+                .map_err(|e| apiserver_arg_error(&e))?,
             flow: flow::Settings::of(&flow).map_err(|e| apiserver_arg_error(&e))?,
             spans: request_tracing::Plan::read(&spans).map_err(|e| apiserver_arg_error(&e))?,
             audit: rest,
@@ -58,7 +60,7 @@ impl ApiServerArgs {
         &self,
         arguments: &[String],
         machine: &Machine,
-    ) -> Result<authn::Plan, CommandError> {
+    ) -> Result<authn::AuthenticationConfig, CommandError> {
         let plan = apply_profile(self.authentication.clone(), arguments, machine)?;
         Ok(if self.authorization.admits_anonymous() { plan } else { plan.without_anonymous() })
     }
@@ -119,10 +121,10 @@ pub(super) fn audit_plan(
 
 /// Applies `--profile=hardened` to authentication and rejects the settings that contradict it.
 fn apply_profile(
-    plan: authn::Plan,
+    plan: authn::AuthenticationConfig,
     arguments: &[String],
     machine: &Machine,
-) -> Result<authn::Plan, CommandError> {
+) -> Result<authn::AuthenticationConfig, CommandError> {
     if !machine.is_hardened() {
         return Ok(plan);
     }

@@ -8,9 +8,9 @@ use kcel::limits::MATCH_CONDITIONS_BUDGET;
 use serde_json::Value as Json;
 
 use crate::metrics::admission::ConditionsEvaluated;
-use crate::response::aggregate::aggregate;
+use crate::response::aggregate::aggregate_errors;
 
-use super::{Expression, Inputs, OUT_OF_BUDGET};
+use super::{Expression, Inputs, OUT_OF_BUDGET, Yielded};
 
 /// The match conditions of a webhook or policy.
 #[derive(Debug, Default)]
@@ -62,16 +62,18 @@ impl Conditions {
         let Ok(yielded) = inputs.evaluate(&self.0, &mut budget) else {
             return counted(Matched::Failed(OUT_OF_BUDGET.to_owned()), 0);
         };
-        let is_false = |value: &Result<Value<'_>, String>| matches!(value, Ok(Value::Bool(false)));
+        let is_false = |value: &Yielded<'_>| matches!(value, Ok(Value::Bool(false)));
         if let Some(at) = yielded.iter().position(is_false) {
             // Upstream does not evaluate the conditions after it.
             let errors = yielded.iter().take(at).filter(|value| value.is_err()).count();
             return counted(Matched::No, errors);
         }
-        let failures: Vec<String> = yielded.into_iter().filter_map(Result::err).collect();
-        let errors = failures.len();
-        let matched =
-            if failures.is_empty() { Matched::Yes } else { Matched::Failed(aggregate(failures)) };
-        counted(matched, errors)
+        let errors: Vec<_> = yielded.into_iter().filter_map(Result::err).collect();
+        let matched = if errors.is_empty() {
+            Matched::Yes
+        } else {
+            Matched::Failed(aggregate_errors(&errors))
+        };
+        counted(matched, errors.len())
     }
 }

@@ -37,7 +37,7 @@ fn decide(conditions: &[&str]) -> Matched {
 
 /// Rows of upstream's `matcher_test.go`.
 #[test]
-fn one_false_condition_outweighs_failures() {
+fn a_false_condition_takes_precedence_over_errors() {
     let failing = "object.missing == 'a'";
     let text = "expression 'object.missing == 'a'' resulted in error: no such key: missing";
     assert_eq!(decide(&[]), Matched::Yes);
@@ -51,7 +51,7 @@ fn one_false_condition_outweighs_failures() {
 }
 
 #[test]
-fn variables_are_made_once_and_paid_once() {
+fn variables_are_evaluated_and_charged_once() {
     let mut compiler = Compiler::composed();
     let list = json!([
         {"name": "list", "expression": "object.items.map(i, i * 2)"},
@@ -66,8 +66,10 @@ fn variables_are_made_once_and_paid_once() {
         let all: Vec<Expression> = texts.iter().map(|text| of(text)).collect();
         let mut budget = 10_000;
         let yielded = inputs.evaluate(&all, &mut budget).unwrap();
-        let yielded: Vec<String> =
-            yielded.into_iter().map(|v| v.map_or_else(|e| e, |v| v.to_string())).collect();
+        let yielded: Vec<String> = yielded
+            .into_iter()
+            .map(|v| v.map_or_else(|e| e.to_string(), |v| v.to_string()))
+            .collect();
         (yielded, 10_000 - budget)
     };
     let (yielded, once) = run(&["variables.list[2] == 6 && variables.sum == 4"]);
@@ -89,7 +91,7 @@ fn variables_are_made_once_and_paid_once() {
 }
 
 #[test]
-fn two_variables_of_one_name_end() {
+fn variables_that_refer_to_themselves_are_errors() {
     let mut compiler = Compiler::composed();
     let list =
         json!([{"name": "a", "expression": "1"}, {"name": "a", "expression": "variables.a + 1"}]);
@@ -97,7 +99,10 @@ fn two_variables_of_one_name_end() {
     let (object, request) = (json!({}), json!({}));
     let text = Expression::of(&compiler, "variables.a == 2", USES, Yields::Bool);
     let yielded = inputs(&object, &request, &made).evaluate(&[text], &mut 1000).unwrap();
-    assert!(yielded[0].as_ref().unwrap_err().contains("refers to itself"), "{yielded:?}");
+    assert!(
+        yielded[0].as_ref().unwrap_err().to_string().contains("refers to itself"),
+        "{yielded:?}"
+    );
 }
 
 /// Allows verbs that begin with `a`, and counts calls.
@@ -118,7 +123,7 @@ impl Authorizer for Counting {
 }
 
 #[tokio::test]
-async fn the_authorizer_is_asked_once_for_each_question() {
+async fn equal_authorization_checks_are_decided_once() {
     let authorizer = Counting(0.into());
     let user = User::authenticated("jane", &[]);
     let cel_authorizer = CelAuthorizer::new(&authorizer, &user);
@@ -151,7 +156,7 @@ async fn the_authorizer_is_asked_once_for_each_question() {
 }
 
 #[tokio::test]
-async fn the_deepest_expression_has_stack() {
+async fn the_deepest_expression_does_not_overflow_the_stack() {
     let text = format!("{}true{}", "(!".repeat(100), ")".repeat(100));
     let expression = Expression::of(&Compiler::plain(), &text, USES, Yields::Bool);
     let user = User::anonymous();

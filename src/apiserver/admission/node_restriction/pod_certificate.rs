@@ -40,11 +40,11 @@ impl NodeRestriction {
         let pod_name = go_quote(&format!("{}/{}", r.namespace, str_at(spec, "podName")));
         self.names_itself(node, spec, &pod_name).await?;
         let (pod, account) = self.pod_of(node, r, spec, &pod_name).await?;
-        let wanted = str_at(spec, "serviceAccountUID");
-        if wanted != account {
+        let claimed = str_at(spec, "serviceAccountUID");
+        if claimed != account {
             return Err(later(format!(
                 "PodCertificateRequest for pod {pod_name} names service account UID {}, which differs from the running service account ({})",
-                go_quote(wanted),
+                go_quote(claimed),
                 go_quote(&account)
             )));
         }
@@ -71,13 +71,13 @@ impl NodeRestriction {
                 "while retrieving node {quoted} named in the PodCertificateRequest: node {quoted} not found"
             ))
         })?;
-        let (uid, wanted) = (str_in(&own, &["metadata", "uid"]), str_at(spec, "nodeUID"));
-        if uid == wanted {
+        let (uid, claimed) = (str_in(&own, &["metadata", "uid"]), str_at(spec, "nodeUID"));
+        if uid == claimed {
             return Ok(());
         }
         Err(later(format!(
             "PodCertificateRequest for pod {pod_name} names node UID {}, inconsistent with the running node ({})",
-            go_quote(wanted),
+            go_quote(claimed),
             go_quote(uid)
         )))
     }
@@ -104,11 +104,11 @@ impl NodeRestriction {
                 go_quote(str_at(spec, "podName"))
             ))
         })?;
-        let (uid, wanted) = (str_in(&pod, &["metadata", "uid"]), str_at(spec, "podUID"));
-        if uid != wanted {
+        let (uid, claimed) = (str_in(&pod, &["metadata", "uid"]), str_at(spec, "podUID"));
+        if uid != claimed {
             return Err(later(format!(
                 "PodCertificateRequest for pod {pod_name} contains pod UID ({}) which differs from running pod {}",
-                go_quote(wanted),
+                go_quote(claimed),
                 go_quote(uid)
             )));
         }

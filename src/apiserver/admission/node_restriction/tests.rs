@@ -45,7 +45,7 @@ async fn a_node_registers_itself_without_reserved_labels() {
 }
 
 #[tokio::test]
-async fn a_node_changes_neither_its_taints_nor_its_owners() {
+async fn a_node_cannot_change_its_taints_or_owners() {
     let old = json!({"metadata": {"name": "n1"}, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}});
     let update = |object| run(Operation::Update, &lookup::NODES, "", Some(old.clone()), object);
     assert_eq!(update(old.clone()).await, Ok(()));
@@ -68,7 +68,7 @@ async fn a_node_changes_neither_its_taints_nor_its_owners() {
 }
 
 #[tokio::test]
-async fn a_node_makes_only_plain_mirror_pods_of_its_own() {
+async fn a_node_creates_only_mirror_pods_bound_to_itself() {
     let mirror = json!({
         "metadata": {"name": "m", "annotations": {"kubernetes.io/config.mirror": "h"},
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u1", "controller": true}]},
@@ -89,7 +89,7 @@ async fn a_node_makes_only_plain_mirror_pods_of_its_own() {
 }
 
 #[tokio::test]
-async fn tokens_are_for_pods_of_the_node() {
+async fn a_node_requests_tokens_for_its_own_pods_only() {
     let request = json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "p1"}}});
     let error = run(Operation::Create, &lookup::SERVICE_ACCOUNTS, "token", None, request)
         .await
@@ -141,7 +141,7 @@ async fn ask(operation: Operation, change: impl FnOnce(&mut Value)) -> Result<()
 }
 
 #[tokio::test]
-async fn certificates_are_for_pods_of_the_node_and_signers_they_name() {
+async fn a_node_requests_pod_certificates_for_its_own_pods_only() {
     assert_eq!(ask(Operation::Create, |_| {}).await, Ok(()));
     let refused = async |change: fn(&mut Value)| {
         let (code, message) = ask(Operation::Create, change).await.unwrap_err();
@@ -179,7 +179,7 @@ async fn certificates_are_for_pods_of_the_node_and_signers_they_name() {
 }
 
 #[tokio::test]
-async fn what_a_late_cache_may_have_caused_can_be_asked_again() {
+async fn rejections_due_to_a_stale_cache_are_retriable() {
     let later = async |change: fn(&mut Value)| {
         let (code, message) = ask(Operation::Create, change).await.unwrap_err();
         assert_eq!(code, 500, "{message}");

@@ -56,13 +56,14 @@ fn app_armor(pod: &Pod<'_>) -> Check {
         (k.starts_with(prefix) && !fine(value))
             .then(|| format!("{k}={}", api::field::go_quote(value)))
     }));
-    let mut who = setters(own.is_some(), &bad);
+    let mut subjects = setters(own.is_some(), &bad);
     if !annotations.is_empty() {
         let word = if annotations.len() == 1 { "annotation" } else { "annotations" };
-        who = if who.is_empty() { word.to_owned() } else { format!("{who} and {word}") };
+        subjects =
+            if subjects.is_empty() { word.to_owned() } else { format!("{subjects} and {word}") };
         values.extend(annotations);
     }
-    if who.is_empty() {
+    if subjects.is_empty() {
         return None;
     }
     let reason = if values.len() == 1 {
@@ -70,7 +71,10 @@ fn app_armor(pod: &Pod<'_>) -> Check {
     } else {
         "forbidden AppArmor profiles"
     };
-    violation(reason, format!("{who} must not set AppArmor profile type to {}", quoted(&values)))
+    violation(
+        reason,
+        format!("{subjects} must not set AppArmor profile type to {}", quoted(&values)),
+    )
 }
 
 fn added<'v>(
@@ -272,10 +276,13 @@ pub(super) fn seccomp(pod: &Pod<'_>) -> Check {
     }
     let kinds =
         set(own.into_iter().chain(pod.containers().filter_map(|c| bad_seccomp(context(c)))));
-    let who = setters(own.is_some(), &bad);
+    let subjects = setters(own.is_some(), &bad);
     violation(
         "seccompProfile",
-        format!("{who} must not set securityContext.seccompProfile.type to {}", quoted(&kinds)),
+        format!(
+            "{subjects} must not set securityContext.seccompProfile.type to {}",
+            quoted(&kinds)
+        ),
     )
 }
 

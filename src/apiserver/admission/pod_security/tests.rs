@@ -17,7 +17,7 @@ fn bare() -> Value {
 
 /// Scenario "namespaces" of the answers recorded from a live 1.37.1.
 #[tokio::test]
-async fn a_privileged_pod_in_a_restricted_namespace_as_recorded() {
+async fn a_privileged_pod_is_rejected_in_a_restricted_namespace() {
     let pod = json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": "i", "securityContext": {"privileged": true}}]}});
     let plugin = world(json!({"pod-security.kubernetes.io/enforce": "restricted"}));
     let error = admit(&plugin, creates(&lookup::PODS, "Pod"), pod).await.unwrap_err();
@@ -28,7 +28,7 @@ async fn a_privileged_pod_in_a_restricted_namespace_as_recorded() {
 }
 
 #[tokio::test]
-async fn a_hardened_pod_passes_restricted_and_a_bare_one_baseline() {
+async fn a_hardened_pod_meets_restricted_and_a_plain_pod_baseline() {
     let mut hard = bare();
     hard["spec"]["securityContext"] =
         json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
@@ -43,7 +43,7 @@ async fn a_hardened_pod_passes_restricted_and_a_bare_one_baseline() {
 }
 
 #[tokio::test]
-async fn controllers_are_warned_and_never_refused() {
+async fn pod_templates_are_only_warned_about() {
     let plugin = world(json!({"pod-security.kubernetes.io/enforce": "baseline"}));
     let deployment = json!({"metadata": {"name": "d"}, "spec": {"template": {"spec": {"hostPID": true, "containers": [{"name": "c"}]}}}});
     let gvr = Gvr::new("apps", "v1", "deployments");
@@ -55,7 +55,7 @@ async fn controllers_are_warned_and_never_refused() {
 }
 
 #[tokio::test]
-async fn a_bad_label_is_refused_as_recorded() {
+async fn invalid_namespace_labels_are_rejected() {
     let namespace = json!({"metadata": {"name": "s-namespaces", "labels": {"pod-security.kubernetes.io/enforce": "bogus"}}});
     let ask = Ask { namespace: "", ..creates(&lookup::NAMESPACES, "Namespace") };
     let error = admit(&world(json!({})), ask, namespace).await.unwrap_err();
@@ -66,7 +66,7 @@ async fn a_bad_label_is_refused_as_recorded() {
 }
 
 #[tokio::test]
-async fn a_stricter_namespace_names_the_pods_that_would_not_pass() {
+async fn a_stricter_level_warns_about_existing_pods() {
     let fixed = Fixed::new(&[]);
     for name in ["x2", "x1"] {
         fixed.put(&lookup::PODS, json!({"metadata": {"name": name, "namespace": "a"}, "spec": {"hostIPC": true, "containers": []}}));
@@ -91,7 +91,7 @@ async fn a_stricter_namespace_names_the_pods_that_would_not_pass() {
 }
 
 #[test]
-fn details_of_single_checks() {
+fn each_check_names_its_violations() {
     let detail_of = |level: Level, minor: Option<u32>, spec: Value| {
         let version = minor.map_or(policy::Version::Latest, policy::Version::Minor);
         detail(&evaluate(LevelVersion { level, version }, &json!({}), &spec))
@@ -128,7 +128,7 @@ fn details_of_single_checks() {
 
 /// C1.9, C2.10: every list of containers is checked, on every path that accepts containers.
 #[tokio::test]
-async fn no_list_of_containers_is_overlooked() {
+async fn all_lists_of_containers_are_checked() {
     let plugin = world(json!({"pod-security.kubernetes.io/enforce": "baseline"}));
     // On update, upstream compares images only.
     let bad = json!({"name": "x", "image": "j", "securityContext": {"privileged": true}});
@@ -153,7 +153,7 @@ async fn no_list_of_containers_is_overlooked() {
 
 /// C3.10: the policy of the hardened profile for namespaces with and without labels.
 #[tokio::test]
-async fn the_hardened_profile_enforces_baseline_where_nothing_is_said() {
+async fn the_hardened_profile_enforces_baseline_without_labels() {
     let privileged = || {
         let mut pod = bare();
         pod["spec"]["hostNetwork"] = json!(true);

@@ -1,7 +1,8 @@
 //! Matches requests against `matchConstraints` and `matchResources` (upstream's `policy/matching`).
 
+use api::selector::SelectorError;
 use api::value::{items, str_at};
-use api::{Gvk, Gvr};
+use api::{Gvk, Gvr, Status};
 use serde_json::Value;
 
 use super::Cluster;
@@ -11,10 +12,20 @@ use crate::admission::matching::{Rule, Selectors, namespace_of};
 /// `MatchResources`.
 #[derive(Debug)]
 pub(super) struct Criteria {
-    selectors: Result<Selectors, String>,
+    selectors: Result<Selectors, SelectorError>,
     rules: Vec<NamedRule>,
     excluded: Vec<NamedRule>,
     is_equivalent: bool,
+}
+
+/// Whether a request matches cannot be decided.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MatchError {
+    #[error(transparent)]
+    Selector(#[from] SelectorError),
+    /// The namespace of the request does not exist or cannot be read.
+    #[error("{}", .0.message)]
+    Namespace(Box<Status>),
 }
 
 /// A rule, optionally limited to `resourceNames`.
@@ -75,43 +86,43 @@ impl Criteria {
     /// The resource and kind of the matching rule; `None` if no rule matches.
     ///
     /// # Errors
-    /// A message if this cannot be decided for a request that matches otherwise.
+    /// If this cannot be decided for a request that matches otherwise.
     pub(super) async fn matches(
         &self,
         cluster: &Cluster,
         request: &Request<'_>,
         kind: &Gvk,
         object: Option<&Value>,
-    ) -> Result<Option<(Gvr, Gvk)>, String> {
+    ) -> Result<Option<(Gvr, Gvk)>, MatchError> {
         let selected = match &self.selectors {
             Ok(selectors) => {
                 let inside = selectors.namespace(request, object, &*cluster.objects).await;
                 if matches!(inside, Ok(false)) || !selectors.object(object, request.old) {
                     return Ok(None);
                 }
-                inside.map(|_| ()).map_err(|status| status.message)
+                inside.map(|_| ()).map_err(|status| MatchError::Namespace(Box::new(status)))
             }
-            Err(why) => Err(why.clone()),
+            Err(error) => Err(MatchError::Selector(error.clone())),
         };
         let others = if self.is_equivalent {
             cluster.versions.equivalents(request.gvr, request.subresource)
         } else {
             Vec::new()
         };
-        let facts = RequestAttributes {
+        let attributes = RequestAttributes {
             request,
             namespace: namespace_of(request, object),
             name: request.named(object),
             kind,
             others,
         };
-        if facts.first(&self.excluded).is_some() {
+        if attributes.first(&self.excluded).is_some() {
             return Ok(None);
         }
         let found = if self.rules.is_empty() {
             Some((request.gvr.clone(), kind.clone()))
         } else {
-            facts.first(&self.rules)
+            attributes.first(&self.rules)
         };
         match found {
             Some(found) => selected.map(|()| Some(found)),

@@ -19,7 +19,7 @@ use crate::admission::expressions::conditions::Matched;
 use crate::admission::reinvocation::ReinvokingPlugin;
 use crate::admission::webhooks::{Scaled, review};
 use crate::admission::{Operation, Plugin, Request};
-use crate::metrics::admission as meters;
+use crate::metrics::admission as metrics;
 
 /// The MutatingAdmissionPolicy plugin.
 pub struct MutatingAdmissionPolicy {
@@ -87,7 +87,7 @@ impl Failures {
         &mut self,
         policy: &Policy<Mutations>,
         binding: Option<&str>,
-        why: &str,
+        why: &dyn std::fmt::Display,
         reason: &'static str,
     ) {
         if policy.fails_open {
@@ -103,9 +103,14 @@ impl Failures {
         self.0.push((text, reason));
     }
 
-    fn misconfigured(&mut self, policy: &Policy<Mutations>, binding: Option<&str>, why: &str) {
+    fn misconfigured(
+        &mut self,
+        policy: &Policy<Mutations>,
+        binding: Option<&str>,
+        error: &dyn std::fmt::Display,
+    ) {
         let what = if binding.is_some() { "binding" } else { "policy" };
-        self.add(policy, binding, &format!("failed to configure {what}: {why}"), "");
+        self.add(policy, binding, &format!("failed to configure {what}: {error}"), "");
     }
 
     fn end(self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
@@ -162,8 +167,12 @@ impl MutatingAdmissionPolicy {
         let ((gvr, gvk), row) = match (matched, row) {
             (Ok(None), _) => return all,
             (Ok(Some(found)), Ok(row)) => (found, row),
-            (Err(why), _) | (_, Err(why)) => {
-                failures.misconfigured(policy, None, &why);
+            (Err(error), _) => {
+                failures.misconfigured(policy, None, &error);
+                return all;
+            }
+            (_, Err(error)) => {
+                failures.misconfigured(policy, None, &error);
                 return all;
             }
         };
@@ -177,7 +186,7 @@ impl MutatingAdmissionPolicy {
                     gvk: gvk.clone(),
                     param,
                 })),
-                Err(why) => failures.misconfigured(policy, Some(&binding.name), &why),
+                Err(error) => failures.misconfigured(policy, Some(&binding.name), &error),
             }
         }
         all
@@ -221,15 +230,15 @@ impl MutatingAdmissionPolicy {
             for mutation in &policy.body.list {
                 let Some(current) = object.as_ref() else { continue };
                 let begun = base::clock::now();
-                let made = invoked.mutate(mutation, current).await;
-                let why = match &made {
+                let mutated = invoked.mutate(mutation, current).await;
+                let why = match &mutated {
                     Ok(_) => None,
                     Err(Failure::Failed(why)) => Some(why.as_str()),
                     Err(Failure::Refused(status)) => Some(status.message.as_str()),
                 };
                 let took = base::clock::now().duration_since(begun);
-                meters::mutated((&policy.name, &binding.name), why, took);
-                match made {
+                metrics::mutated((&policy.name, &binding.name), why, took);
+                match mutated {
                     Ok(changed) => {
                         *object = Some(changed);
                         succeeded = true;
@@ -313,7 +322,7 @@ impl MutationContext<'_> {
         let decide = |inputs: &Inputs<'_>| policy.conditions.count(inputs);
         let seen = (None, self.request.gvr);
         let (matched, counted) = self.run(policy.depth(), object, seen, decide).await?;
-        meters::matched("policy", &policy.name, "validate", self.request.operation, &counted);
+        metrics::matched("policy", &policy.name, "validate", self.request.operation, &counted);
         Ok(match matched {
             Matched::Failed(_) if policy.fails_open => Matched::No,
             matched => matched,
@@ -340,7 +349,7 @@ impl MutationContext<'_> {
         let change = |inputs: &Inputs<'_>| mutation.change(inputs);
         let seen = (self.namespace, &self.invocation.gvr);
         let change = self.run(depth, Some(object), seen, change).await?;
-        let change = change.map_err(Failure::Failed)?;
+        let change = change.map_err(|error| Failure::Failed(error.to_string()))?;
         let current = self.in_version(object)?;
         let changed = match change {
             Change::Apply(mut configuration) => {

@@ -12,9 +12,9 @@ use base::{Kind, Tasks};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::criteria::Criteria;
+use super::criteria::{Criteria, MatchError};
 use super::mutating::Mutations;
-use super::params::{ParamKind, ParamRef};
+use super::params::{ParamError, ParamKind, ParamRef};
 use super::validator::Validations;
 use super::{Cluster, name_of};
 use crate::admission::expressions::conditions::Conditions;
@@ -89,6 +89,15 @@ impl Action {
     }
 }
 
+/// A binding is unusable for a request.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BindingError {
+    #[error(transparent)]
+    Match(#[from] MatchError),
+    #[error(transparent)]
+    Param(#[from] ParamError),
+}
+
 /// A binding of either kind of policy.
 #[derive(Debug)]
 pub(super) struct Binding {
@@ -106,7 +115,7 @@ impl Binding {
     /// policy's `paramKind`.
     ///
     /// # Errors
-    /// The reason why the binding is unusable.
+    /// If the binding is unusable.
     pub(super) async fn params(
         &self,
         cluster: &Cluster,
@@ -114,7 +123,7 @@ impl Binding {
         request: &Request<'_>,
         kind: &Gvk,
         object: Option<&Value>,
-    ) -> Result<Option<Vec<Option<Value>>>, String> {
+    ) -> Result<Option<Vec<Option<Value>>>, BindingError> {
         if let Some(criteria) = &self.criteria
             && criteria.matches(cluster, request, kind, object).await?.is_none()
         {
@@ -275,7 +284,7 @@ impl<B: Body, T: Send + Sync> Follower for Reader<B, T> {
                 side.lock().insert(Arc::clone(name), (version, read));
             }
             Err(error) => {
-                tracing::error!(policy = %object.key, %error, "a stored admission policy or binding cannot be read");
+                tracing::error!(policy = %object.key, %error, "cannot decode a stored admission policy or binding");
             }
         }
     }

@@ -35,7 +35,7 @@ async fn world() -> World {
         service_account_key: SigningKey::generate_pem().unwrap().into(),
         address: "192.168.1.5:6443".into(),
         tokens: Vec::new(),
-        authentication: crate::authn::Plan::default(),
+        authentication: crate::authn::AuthenticationConfig::default(),
         tolerations: Default::default(),
         callout: Callout {
             reach: Arc::new(To("127.0.0.1:1".parse().unwrap())),
@@ -106,13 +106,13 @@ impl World {
         &self,
         path: &str,
         object: &Value,
-        wanted: impl Fn(u16, &Value, &[String]) -> bool,
+        is_expected: impl Fn(u16, &Value, &[String]) -> bool,
     ) -> (u16, Value, Vec<String>) {
         let path = format!("{path}?dryRun=All");
         for _ in 0..2000 {
             let (code, answer, warnings) =
                 self.ask(Method::POST, &path, Some(object.clone())).await;
-            if wanted(code, &answer, &warnings) {
+            if is_expected(code, &answer, &warnings) {
                 return (code, answer, warnings);
             }
             tokio::task::yield_now().await;
@@ -146,7 +146,7 @@ fn deny() -> Value {
 /// The policy of the conformance suite: the message expression fails, so the message names the
 /// expression.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deployment_is_validated() {
+async fn validating_policies_deny_with_their_message() {
     let world = world().await;
     let spec = json!({"validations": [
         {"expression": "object.spec.replicas > 1", "messageExpression": "'wants replicas > 1, got ' + object.spec.replicas"},
@@ -165,7 +165,7 @@ async fn a_deployment_is_validated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn variables_messages_reasons_and_conditions() {
+async fn variables_messages_reasons_and_conditions_are_evaluated() {
     let world = world().await;
     let spec = json!({
         "matchConditions": [{"name": "c", "expression": "request.userInfo.username == 'admin' && object.metadata.name != 'skip'"}],
@@ -196,7 +196,7 @@ async fn variables_messages_reasons_and_conditions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bindings_warn_and_select() {
+async fn bindings_select_requests_and_actions() {
     let world = world().await;
     let spec =
         json!({"validations": [{"expression": "!has(object.data)", "message": "no data, please"}]});
@@ -225,7 +225,7 @@ async fn bindings_warn_and_select() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parameters_are_named_selected_and_missed() {
+async fn parameters_are_found_by_name_and_selector() {
     let world = world().await;
     let spec = json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
         "validations": [{"expression": "object.data.size() <= int(params.data.most)", "messageExpression": "'at most ' + params.data.most"}]});
@@ -258,10 +258,10 @@ async fn parameters_are_named_selected_and_missed() {
         json!({"metadata": {"name": "limit", "labels": {"limit": "yes"}}, "data": {"most": "1"}});
     world.post("/api/v1/namespaces/other/configmaps", limit).await;
     for (name, secret) in &refused {
-        let says = |_: u16, answer: &Value, _: &[String]| {
+        let is_denied = |_: u16, answer: &Value, _: &[String]| {
             answer["message"].as_str().is_some_and(|m| m.ends_with("denied request: at most 1"))
         };
-        world.until("/api/v1/namespaces/default/secrets", secret, says).await;
+        world.until("/api/v1/namespaces/default/secrets", secret, is_denied).await;
         assert!(!name.is_empty());
     }
     // Missing parameters can be allowed.
@@ -284,7 +284,7 @@ async fn parameters_are_named_selected_and_missed() {
 
 /// Parameters that cannot be read are not missing: `Allow` admits nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parameters_that_cannot_be_read_deny() {
+async fn unreadable_parameters_deny() {
     let world = world().await;
     let put = Op::Put {
         key: "/registry/configmaps/other/limit".into(),
@@ -314,7 +314,7 @@ async fn parameters_that_cannot_be_read_deny() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn expressions_ask_the_authorizer() {
+async fn expressions_can_check_authorization() {
     let mut world = world().await;
     let spec = json!({"validations": [{"expression": "authorizer.group('').resource('configmaps').namespace('default').check('delete').allowed()", "message": "not without delete"}]});
     world.bind("validating", "p", "/configmaps", spec, deny()).await;
@@ -335,12 +335,12 @@ async fn expressions_ask_the_authorizer() {
         "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "jane"}]});
     world.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await;
     world.user = User::authenticated("jane", &[]);
-    let says = |_: u16, answer: &Value, _: &[String]| {
+    let is_denied = |_: u16, answer: &Value, _: &[String]| {
         answer["message"]
             .as_str()
             .is_some_and(|m| m.ends_with("denied request: not without delete"))
     };
-    world.until(MAPS, &map("y", json!({})), says).await;
+    world.until(MAPS, &map("y", json!({})), is_denied).await;
     world.end().await;
 }
 
@@ -354,7 +354,7 @@ fn patch(expression: &str) -> Value {
 
 /// The policies of the conformance suite.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deployment_is_mutated() {
+async fn mutating_policies_change_the_object() {
     let world = world().await;
     let spec = apply(
         "Object{metadata: Object.metadata{annotations: {\"mutated-by\": \"admission-policy\"}}, spec: Object.spec{replicas: 1337}}",
@@ -369,7 +369,7 @@ async fn a_deployment_is_mutated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn patches_are_made_and_their_failures_told() {
+async fn json_patches_are_applied_and_their_errors_denied() {
     let world = world().await;
     let only = |expression: &str, name: &str| {
         let mut spec = patch(expression);
@@ -409,7 +409,7 @@ async fn patches_are_made_and_their_failures_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn configurations_that_do_not_fit_are_told() {
+async fn invalid_apply_configurations_are_denied() {
     let world = world().await;
     let spec =
         apply("Object{spec: Object.spec{selector: Object.spec.selector{matchLabels: {'l': 'v'}}}}");
@@ -432,7 +432,7 @@ async fn configurations_that_do_not_fit_are_told() {
 /// The second policy changes the input of the first: the first is reinvoked according to its
 /// `reinvocationPolicy`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policies_are_applied_again() {
+async fn policies_are_reinvoked() {
     let world = world().await;
     let append = |letter: &str, again: &str| {
         let text = format!("Object{{data: Object.data{{word: object.data.word + '{letter}'}}}}");

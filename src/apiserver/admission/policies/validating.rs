@@ -17,7 +17,7 @@ use crate::admission::expressions::Inputs;
 use crate::admission::expressions::cel_authorizer::{CelAuthorizer, DecisionCache};
 use crate::admission::webhooks::{Scaled, review};
 use crate::admission::{Plugin, Request};
-use crate::metrics::admission as meters;
+use crate::metrics::admission as metrics;
 
 /// The maximum number of failed validations in the audit log.
 const FAILURES_MAX: usize = 50;
@@ -73,11 +73,11 @@ impl<'a> Gathered<'a> {
         &mut self,
         policy: &Policy<Validations>,
         binding: Option<&Binding>,
-        why: &str,
+        error: &dyn std::fmt::Display,
     ) {
         if !policy.fails_open {
             let what = if binding.is_some() { "binding" } else { "policy" };
-            let why = format!("failed to configure {what}: {why}");
+            let why = format!("failed to configure {what}: {error}");
             self.deny(&policy.name, binding.map(|b| b.name.as_str()), &why, None);
         }
     }
@@ -91,13 +91,13 @@ impl<'a> Gathered<'a> {
     ) {
         let of = (policy.name.as_str(), binding.name.as_str());
         if let Some(counted) = outcome.conditions {
-            meters::matched("policy", of.0, "validate", request.operation, &counted);
+            metrics::matched("policy", of.0, "validate", request.operation, &counted);
         }
         let decisions = outcome.decisions.into_iter().zip(outcome.notes);
         for (index, (decision, (took, error))) in decisions.enumerate() {
             let Decision::Deny(message, reason) = decision else {
                 if error.is_some() {
-                    meters::validated(of, "allow", error.as_deref(), took);
+                    metrics::validated(of, "allow", error.as_deref(), took);
                 }
                 continue;
             };
@@ -107,7 +107,7 @@ impl<'a> Gathered<'a> {
                     Action::Warn => "warn",
                     Action::Audit => "audit",
                 };
-                meters::validated(of, word, Some(&message), took);
+                metrics::validated(of, word, Some(&message), took);
                 match action {
                     Action::Deny => {
                         self.deny(&policy.name, Some(&binding.name), &message, reason.clone());
@@ -135,8 +135,9 @@ impl<'a> Gathered<'a> {
                         values.push(value);
                     }
                 }
-                Err(why) => {
-                    meters::validated(of, "deny", Some(&why), took);
+                Err(error) => {
+                    let why = error.to_string();
+                    metrics::validated(of, "deny", Some(&why), took);
                     self.deny(&policy.name, Some(&binding.name), &why, None);
                 }
             }
@@ -289,8 +290,8 @@ impl ValidatingAdmissionPolicy {
         };
         match versioned.entry(gvk.clone()) {
             std::collections::btree_map::Entry::Occupied(there) => Ok(there.into_mut()),
-            std::collections::btree_map::Entry::Vacant(place) => {
-                Ok(place.insert([convert(object)?, convert(request.old)?]))
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                Ok(entry.insert([convert(object)?, convert(request.old)?]))
             }
         }
     }

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::source::{Body, Policy};
 use crate::admission::expressions::conditions::Matched;
-use crate::admission::expressions::{Expression, Inputs, OUT_OF_BUDGET, Yielded};
+use crate::admission::expressions::{Expression, ExpressionError, Inputs, OUT_OF_BUDGET, Yielded};
 use crate::metrics::admission::ConditionsEvaluated;
 
 /// The validating part of a policy's `spec`.
@@ -66,8 +66,20 @@ pub(super) enum Decision {
     Deny(String, Option<String>),
 }
 
+/// The expression of an audit annotation returns no text. The messages are upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum AnnotationError {
+    #[error(transparent)]
+    Expression(#[from] ExpressionError),
+    #[error(
+        "valueExpression '{expression}' resulted in unsupported return type: {actual}. Return type \
+         must be either string or null."
+    )]
+    Type { expression: String, actual: String },
+}
+
 /// The outcome of one audit annotation: key, value or error, and duration.
-pub(super) type Annotation = (String, Result<String, String>, Duration);
+pub(super) type Annotation = (String, Result<String, AnnotationError>, Duration);
 
 /// The outcome of a policy; errors count according to its `failurePolicy`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -131,18 +143,18 @@ impl Policy<Validations> {
         let mut notes = Vec::with_capacity(tested.len());
         let all = self.body.tests.iter().zip(&self.body.words).zip(tested);
         for ((test, words), (value, took)) in all {
-            let said = match (&words.expression, &mut messages) {
+            let message_value = match (&words.expression, &mut messages) {
                 (Some(_), Ok(messages)) => messages.next(),
                 _ => None,
             };
             let (decision, error) = match value {
-                Err(why) => self.failed(why),
+                Err(error) => self.failed(error.to_string()),
                 Ok(_) if messages.is_err() => {
                     self.failed(format!("failed messageExpression: {OUT_OF_BUDGET}"))
                 }
                 Ok(Value::Bool(true)) => (Decision::Admit, None),
                 Ok(_) => {
-                    let message = message(test, words, said.as_ref());
+                    let message = message(test, words, message_value.as_ref());
                     (Decision::Deny(message, Some(words.reason.clone())), None)
                 }
             };
@@ -168,33 +180,39 @@ impl Policy<Validations> {
         &self,
         expression: &Expression,
         value: Yielded<'_>,
-    ) -> Option<Result<String, String>> {
+    ) -> Option<Result<String, AnnotationError>> {
         match value {
             Err(_) if self.fails_open => None,
-            Err(why) => Some(Err(why)),
+            Err(error) => Some(Err(error.into())),
             Ok(Value::Null) => None,
             Ok(Value::String(text)) => match text.trim() {
                 "" => None,
                 text => Some(Ok(text.to_owned())),
             },
-            Ok(other) => Some(Err(format!(
-                "valueExpression '{}' resulted in unsupported return type: {}. Return type must be either string or null.",
-                expression.text,
-                other.type_name()
-            ))),
+            Ok(other) => Some(Err(AnnotationError::Type {
+                expression: expression.text.clone(),
+                actual: other.type_name().to_string(),
+            })),
         }
     }
 }
 
 /// The message for the client: the result of `messageExpression` if valid, else `message`, else the
 /// expression.
-fn message(test: &Expression, words: &ValidationMessages, said: Option<&Yielded<'_>>) -> String {
-    let said = match said {
+fn message(
+    test: &Expression,
+    words: &ValidationMessages,
+    message_value: Option<&Yielded<'_>>,
+) -> String {
+    let message_value = match message_value {
         Some(Ok(value)) => value.as_str().unwrap_or_default().trim(),
         _ => "",
     };
-    if !said.is_empty() && said.len() <= MESSAGE_BYTES_MAX && !said.contains('\n') {
-        return said.to_owned();
+    if !message_value.is_empty()
+        && message_value.len() <= MESSAGE_BYTES_MAX
+        && !message_value.contains('\n')
+    {
+        return message_value.to_owned();
     }
     match words.message.trim() {
         "" => format!("failed expression: {}", test.text.trim()),

@@ -208,13 +208,18 @@ fn claim_usage(claim: &Value, used: &mut Amounts) {
     }
 }
 
+/// Containers do not set resources that the quota limits. The message is upstream's.
+#[derive(Debug, thiserror::Error)]
+#[error("must specify {}", .0.join("; "))]
+pub(super) struct MissingResources(Vec<String>);
+
 /// Checks that containers set the resources that the quota limits; applies to CPU and memory only,
 /// and not to pods with pod-level resources.
 pub(super) fn constraints(
     evaluator: Evaluator,
     names: &[&str],
     object: &Value,
-) -> Result<(), String> {
+) -> Result<(), MissingResources> {
     let spec = get(object, "spec");
     if evaluator != Evaluator::Pods || pod_level(spec) {
         return Ok(());
@@ -239,7 +244,7 @@ pub(super) fn constraints(
             missing.push(format!("{name} for: {}", bad.join(",")));
         }
     }
-    if missing.is_empty() { Ok(()) } else { Err(format!("must specify {}", missing.join("; "))) }
+    if missing.is_empty() { Ok(()) } else { Err(MissingResources(missing)) }
 }
 
 fn terminating(pod: &Value) -> bool {

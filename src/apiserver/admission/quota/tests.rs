@@ -37,7 +37,7 @@ fn pod(cpu: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_last_place_is_given_once() {
+async fn concurrent_creates_do_not_exceed_the_quota() {
     let (fixed, plugin) = world(
         json!({}),
         json!({"pods": "2", "requests.cpu": "1"}),
@@ -54,7 +54,7 @@ async fn the_last_place_is_given_once() {
 }
 
 #[tokio::test]
-async fn a_counted_resource_must_be_set() {
+async fn limited_resources_must_be_set() {
     let (fixed, plugin) = world(
         json!({}),
         json!({"limits.memory": "1Gi", "cpu": "1"}),
@@ -74,7 +74,7 @@ async fn a_counted_resource_must_be_set() {
 }
 
 #[tokio::test]
-async fn a_quota_without_usage_yet_refuses() {
+async fn a_quota_without_status_rejects() {
     let (fixed, plugin) = world(json!({}), json!({"configmaps": "5"}), json!({}));
     let error = store(
         &fixed,
@@ -91,7 +91,7 @@ async fn a_quota_without_usage_yet_refuses() {
 }
 
 #[tokio::test]
-async fn any_kind_is_counted_by_its_full_name() {
+async fn object_counts_use_the_full_resource_name() {
     let (fixed, plugin) = world(
         json!({}),
         json!({"count/deployments.apps": "1"}),
@@ -109,7 +109,7 @@ async fn any_kind_is_counted_by_its_full_name() {
 }
 
 #[tokio::test]
-async fn scopes_choose_the_pods() {
+async fn scopes_select_pods() {
     let scoped = json!({"scopes": ["BestEffort"]});
     let (fixed, plugin) = world(scoped, json!({"pods": "5"}), json!({"pods": "0"}));
     store(&fixed, &plugin, creates(&lookup::PODS, "Pod"), pod("1")).await.unwrap();
@@ -127,13 +127,18 @@ async fn scopes_choose_the_pods() {
 }
 
 #[tokio::test]
-async fn an_update_is_charged_by_its_difference() {
+async fn an_update_is_charged_for_its_difference() {
     let (fixed, plugin) = world(
         json!({}),
         json!({"services": "5", "services.nodeports": "3"}),
         json!({"services": "1", "services.nodeports": "0"}),
     );
-    let service = |kind: &str, ports: usize| json!({"metadata": {"name": "s", "resourceVersion": "3"}, "spec": {"type": kind, "ports": vec![json!({"port": 80}); ports]}});
+    let service = |kind: &str, ports: usize| {
+        json!({
+            "metadata": {"name": "s", "resourceVersion": "3"},
+            "spec": {"type": kind, "ports": vec![json!({"port": 80}); ports]},
+        })
+    };
     let ask = |old| Ask {
         operation: Operation::Update,
         old: Some(old),
@@ -147,7 +152,7 @@ async fn an_update_is_charged_by_its_difference() {
 }
 
 #[test]
-fn claims_count_by_class_too() {
+fn claims_are_also_counted_per_storage_class() {
     let claim = json!({"spec": {"storageClassName": "gold", "resources": {"requests": {"storage": "2Gi"}}}});
     let used = usage(Evaluator::Claims, &lookup::PERSISTENT_VOLUME_CLAIMS, &claim);
     let shown: Vec<String> = used.iter().map(|(name, q)| format!("{name}={q}")).collect();

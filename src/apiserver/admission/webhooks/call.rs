@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::Invocation;
 use super::review::{self, Question, Verdict};
 use crate::admission::Request;
-use crate::metrics::admission as meters;
+use crate::metrics::admission as metrics;
 use crate::metrics::admission::Called;
 
 /// The reason why a webhook did not allow the request.
@@ -43,7 +43,7 @@ pub(super) fn count<T>(
         Err(Failure::Refused(_)) => Called::Internal,
     };
     let took = base::clock::now().duration_since(begun);
-    meters::called(&hook.name, of, request.operation, took, &how);
+    metrics::called(&hook.name, of, request.operation, took, &how);
 }
 
 impl Failure {
@@ -66,7 +66,7 @@ impl Failure {
                 webhook = hook.name,
                 configuration = hook.configuration,
                 error = text,
-                "a webhook is passed over, as its failurePolicy says"
+                "ignoring a failed webhook call (failurePolicy: Ignore)"
             );
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Failure {
             webhook = hook.name,
             configuration = hook.configuration,
             error = text,
-            "a request is refused for a webhook that cannot be asked"
+            "rejecting a request because of a failed webhook call"
         );
         Err(Status::internal(&text))
     }
@@ -90,7 +90,7 @@ pub(super) async fn ask(
     mutating: bool,
 ) -> Result<Verdict, Failure> {
     let hook = &invocation.hook;
-    if question.request.dry_run && !hook.takes_dry_run {
+    if question.request.dry_run && !hook.supports_dry_run {
         let name = api::field::go_quote(&hook.name);
         let text = format!("admission webhook {name} does not support dry run");
         return Err(Status::bad_request(text).into());
@@ -98,7 +98,7 @@ pub(super) async fn ask(
     let calling = |code: u16, what: &str, why: &dyn std::fmt::Display| {
         Failure::Calling(format!("{what}: {why}"), code)
     };
-    let version = hook.speaks.ok_or_else(|| {
+    let version = hook.review_version.ok_or_else(|| {
         let why = "webhook does not accept known AdmissionReview versions (v1, v1beta1)";
         calling(400, "could not create admission objects", &why)
     })?;

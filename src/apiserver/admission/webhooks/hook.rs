@@ -40,10 +40,10 @@ pub(super) struct Hook {
     /// `reinvocationPolicy: IfNeeded`.
     pub(super) is_reinvoked: bool,
     /// Whether the webhook may be called for a dry run.
-    pub(super) takes_dry_run: bool,
+    pub(super) supports_dry_run: bool,
     pub(super) timeout: Duration,
     /// The first review version that both sides support.
-    pub(super) speaks: Option<ReviewVersion>,
+    pub(super) review_version: Option<ReviewVersion>,
     /// The client, or the reason why there is none.
     pub(super) client: Result<Client, ConfigError>,
 }
@@ -76,8 +76,8 @@ pub(super) fn of_configuration(configuration: &Value, callout: &Callout) -> Vec<
             tracing::warn!(
                 configuration = name,
                 index,
-                error,
-                "a webhook is left out, its selectors cannot be read"
+                %error,
+                "ignoring a webhook with invalid selectors"
             );
             None
         }
@@ -100,7 +100,7 @@ fn one(
         .filter(|s| *s > 0)
         .map_or(TIMEOUT, |s| Duration::from_secs(s.min(TIMEOUT_SECONDS_MAX)));
     let versions = items(hook, "admissionReviewVersions").iter().filter_map(Value::as_str);
-    let speaks = versions
+    let review_version = versions
         .filter_map(|version| match version {
             "v1" => Some(ReviewVersion::V1),
             "v1beta1" => Some(ReviewVersion::V1beta1),
@@ -119,9 +119,9 @@ fn one(
         conditions: Conditions::of(&Compiler::plain(), hook, uses),
         fails_open: str_at(hook, "failurePolicy") == "Ignore",
         is_reinvoked: str_at(hook, "reinvocationPolicy") == "IfNeeded",
-        takes_dry_run: matches!(str_at(hook, "sideEffects"), "None" | "NoneOnDryRun"),
+        supports_dry_run: matches!(str_at(hook, "sideEffects"), "None" | "NoneOnDryRun"),
         timeout,
-        speaks,
+        review_version,
         client,
     }
 }

@@ -44,11 +44,11 @@ impl MutatingAdmissionWebhook {
             else {
                 continue;
             };
-            let place = format!("round_{}_index_{at}", u8::from(reinvocation.is_second_pass()));
+            let position = format!("round_{}_index_{at}", u8::from(reinvocation.is_second_pass()));
             let begun = base::clock::now();
-            let outcome = self.call(&invocation, request, &kind, object.as_ref(), &place).await;
+            let outcome = self.call(&invocation, request, &kind, object.as_ref(), &position).await;
             call::count(&invocation, "admit", request, begun, &outcome);
-            let key = format!("mutation.webhook.admission.k8s.io/{place}");
+            let key = format!("mutation.webhook.admission.k8s.io/{position}");
             let mutated = matches!(outcome, Ok(Some(_)));
             audit::annotate(&key, || hook.audit_annotation(&[("mutated", mutated.into())]));
             let changed = match outcome {
@@ -77,7 +77,7 @@ impl MutatingAdmissionWebhook {
         request: &Request<'_>,
         kind: &Gvk,
         object: Option<&Value>,
-        place: &str,
+        position: &str,
     ) -> Result<Option<Value>, Failure> {
         let versions = &self.matcher.versions;
         let convert = |object: Option<&Value>| {
@@ -92,7 +92,7 @@ impl MutatingAdmissionWebhook {
             Question { request, kind, object: new.as_ref(), old: old.as_ref() }
         };
         let verdict = ask(invocation, &question, true).await?;
-        let patched = self.patched(invocation, question.object, &verdict, place)?;
+        let patched = self.patched(invocation, question.object, &verdict, position)?;
         let Some(patched) = patched else { return Ok(None) };
         let back = versions.convert(patched, &invocation.gvk, kind).map_err(Failure::from)?;
         Ok(Some(back))
@@ -105,7 +105,7 @@ impl MutatingAdmissionWebhook {
         invocation: &Invocation,
         object: Option<&Value>,
         verdict: &Verdict,
-        place: &str,
+        position: &str,
     ) -> Result<Option<Value>, Failure> {
         let internal = |why: &str| Failure::from(Status::internal(why));
         if verdict.patch.is_empty() {
@@ -137,7 +137,7 @@ impl MutatingAdmissionWebhook {
             .map_err(|refusal| internal(&refusal.message))?;
         let settled = self.matcher.versions.decode(&invocation.gvk, &patched);
         let settled = settled.map_err(Failure::from)?;
-        let key = format!("patch.webhook.admission.k8s.io/{place}");
+        let key = format!("patch.webhook.admission.k8s.io/{position}");
         audit::annotate_request(&key, || {
             invocation.hook.audit_annotation(&[("patch", patch), ("patchType", "JSONPatch".into())])
         });

@@ -110,48 +110,79 @@ pub(super) fn of(
     json!({"kind": "AdmissionReview", "apiVersion": version, "request": map})
 }
 
+/// A response violates the contract of its version. The messages are upstream's.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReviewError {
+    #[error("webhook response was absent")]
+    NoResponse,
+    #[error(
+        "expected response.uid={}, got {}",
+        api::field::go_quote(.expected),
+        api::field::go_quote(.actual)
+    )]
+    Uid { expected: String, actual: String },
+    #[error(
+        "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got \
+         {group}/{version}, Kind={kind}"
+    )]
+    Kind { group: String, version: String, kind: String },
+    #[error("response.patch is no base64: {0}")]
+    PatchEncoding(#[source] base64::DecodeError),
+    #[error("response.status is no Status: {0}")]
+    Status(#[source] serde_json::Error),
+    #[error("webhook returned response.patch but not response.patchType")]
+    PatchWithoutType,
+    #[error("webhook returned response.patchType but not response.patch")]
+    TypeWithoutPatch,
+    #[error("webhook returned invalid response.patchType of \"\"")]
+    EmptyPatchType,
+    #[error("validating webhook may not return response.patch")]
+    ValidatingPatch,
+    #[error("validating webhook may not return response.patchType")]
+    ValidatingPatchType,
+}
+
 /// Parses a response.
 ///
 /// # Errors
-/// Upstream's message if it violates the contract of its version.
+/// If it violates the contract of its version.
 pub(super) fn verdict(
     uid: &str,
     version: ReviewVersion,
     mutating: bool,
     review: &Value,
-) -> Result<Verdict, String> {
-    let quote = api::field::go_quote;
+) -> Result<Verdict, ReviewError> {
     let response = get(review, "response");
     if !response.is_object() {
-        return Err("webhook response was absent".to_owned());
+        return Err(ReviewError::NoResponse);
     }
     let strict = version == ReviewVersion::V1;
     if strict {
-        let given = str_at(response, "uid");
-        if given != uid {
-            return Err(format!("expected response.uid={}, got {}", quote(uid), quote(given)));
+        let actual = str_at(response, "uid");
+        if actual != uid {
+            let (expected, actual) = (uid.to_owned(), actual.to_owned());
+            return Err(ReviewError::Uid { expected, actual });
         }
         let (api_version, kind) = (str_at(review, "apiVersion"), str_at(review, "kind"));
         if api_version != "admission.k8s.io/v1" || kind != "AdmissionReview" {
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-            return Err(format!(
-                "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {group}/{version}, Kind={kind}"
-            ));
+            return Err(ReviewError::Kind {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                kind: kind.to_owned(),
+            });
         }
     }
-    let patch = STANDARD
-        .decode(str_at(response, "patch"))
-        .map_err(|e| format!("response.patch is no base64: {e}"))?;
+    let patch = STANDARD.decode(str_at(response, "patch")).map_err(ReviewError::PatchEncoding)?;
     let patch_type = get(response, "patchType").as_str();
     if strict {
         check_patch(mutating, !patch.is_empty(), patch_type)?;
     }
     let status = match get(response, "status") {
         Value::Null => None,
-        status => Some(
-            serde_json::from_value::<Status>(status.clone())
-                .map_err(|e| format!("response.status is no Status: {e}"))?,
-        ),
+        status => {
+            Some(serde_json::from_value::<Status>(status.clone()).map_err(ReviewError::Status)?)
+        }
     };
     let annotations = get(response, "auditAnnotations").as_object().into_iter().flatten();
     let annotations =
@@ -169,16 +200,19 @@ pub(super) fn verdict(
     })
 }
 
-fn check_patch(mutating: bool, has_patch: bool, patch_type: Option<&str>) -> Result<(), String> {
-    let why = match (mutating, has_patch, patch_type) {
-        (true, true, None) => "webhook returned response.patch but not response.patchType",
-        (true, false, Some(_)) => "webhook returned response.patchType but not response.patch",
-        (true, true, Some("")) => "webhook returned invalid response.patchType of \"\"",
-        (false, true, _) => "validating webhook may not return response.patch",
-        (false, false, Some(_)) => "validating webhook may not return response.patchType",
-        _ => return Ok(()),
-    };
-    Err(why.to_owned())
+fn check_patch(
+    mutating: bool,
+    has_patch: bool,
+    patch_type: Option<&str>,
+) -> Result<(), ReviewError> {
+    match (mutating, has_patch, patch_type) {
+        (true, true, None) => Err(ReviewError::PatchWithoutType),
+        (true, false, Some(_)) => Err(ReviewError::TypeWithoutPatch),
+        (true, true, Some("")) => Err(ReviewError::EmptyPatchType),
+        (false, true, _) => Err(ReviewError::ValidatingPatch),
+        (false, false, Some(_)) => Err(ReviewError::ValidatingPatchType),
+        _ => Ok(()),
+    }
 }
 
 /// The rejection by a webhook (upstream's `webhook/errors.ToStatusErr`).
@@ -206,11 +240,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_held_to_upstreams_contract() {
+    fn responses_that_violate_the_contract_are_errors() {
         // Messages of upstream's `admissionreview_test.go`.
         let ok = |response: Value| json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
         let error = |mutating, review: Value| {
-            verdict("123", ReviewVersion::V1, mutating, &review).unwrap_err()
+            verdict("123", ReviewVersion::V1, mutating, &review).unwrap_err().to_string()
         };
         assert_eq!(error(true, ok(Value::Null)), "webhook response was absent");
         assert_eq!(error(true, ok(json!({"uid": ""}))), "expected response.uid=\"123\", got \"\"");
@@ -256,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn denials_have_upstreams_texts() {
+    fn a_denial_has_a_code_a_status_and_a_message() {
         let text = |status: Value| {
             let status = denial("h", serde_json::from_value(status).unwrap());
             (status.code, status.status, status.message)

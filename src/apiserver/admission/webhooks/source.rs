@@ -95,7 +95,7 @@ impl Follower for Reader {
                 self.read.insert(Arc::clone(&object.key.name), (object.resource_version, hooks));
             }
             Err(error) => {
-                tracing::error!(configuration = %object.key, %error, "a stored configuration of webhooks cannot be read");
+                tracing::error!(configuration = %object.key, %error, "cannot decode a stored webhook configuration");
             }
         }
     }

@@ -34,7 +34,7 @@ async fn world() -> World {
         service_account_key: SigningKey::generate_pem().unwrap().into(),
         address: "192.168.1.5:6443".into(),
         tokens: Vec::new(),
-        authentication: crate::authn::Plan::default(),
+        authentication: crate::authn::AuthenticationConfig::default(),
         tolerations: Default::default(),
         callout: Callout { reach: Arc::new(To(hook.address)), tasks: tasks.clone() },
         authorization: Default::default(),
@@ -80,11 +80,11 @@ fn answer(target: &str, review: Value) -> Response<Full<Bytes>> {
                     "operation+kind.kind+subResource+object.spec.replicas+oldObject.spec.replicas+object.target.name"
                 }
             };
-            let told =
+            let fields =
                 fields.split('+').map(|f| request.pointer(&format!("/{}", f.replace('.', "/"))));
-            let told: Vec<String> =
-                told.map(|v| v.map_or("-".to_owned(), Value::to_string)).collect();
-            response["warnings"] = json!([format!("{} {timeout}", told.join(" "))]);
+            let fields: Vec<String> =
+                fields.map(|v| v.map_or("-".to_owned(), Value::to_string)).collect();
+            response["warnings"] = json!([format!("{} {timeout}", fields.join(" "))]);
         }
         // Appends its letter to the value.
         ["", "append", letter] => {
@@ -155,8 +155,14 @@ impl World {
             let parts: Vec<&str> = resource.splitn(3, '/').collect();
             let mut hook = json!({
                 "name": format!("h{index}.{name}.example.com"), "sideEffects": "None", "admissionReviewVersions": ["v1"],
-                "clientConfig": {"service": {"namespace": "n", "name": "s", "path": path}, "caBundle": base64(self.hook.ca.cert_pem())},
-                "rules": [{"operations": operations.split('|').collect::<Vec<_>>(), "apiGroups": [parts[0]], "apiVersions": [parts[1]], "resources": [parts[2]]}],
+                "clientConfig": {
+                    "service": {"namespace": "n", "name": "s", "path": path},
+                    "caBundle": base64(self.hook.ca.cert_pem()),
+                },
+                "rules": [{
+                    "operations": operations.split('|').collect::<Vec<_>>(),
+                    "apiGroups": [parts[0]], "apiVersions": [parts[1]], "resources": [parts[2]],
+                }],
             });
             hook.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             hook
@@ -200,7 +206,7 @@ const VALIDATING: &str = "validatingwebhookconfigurations";
 const MAPS: &str = "/v1/configmaps";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_validating_webhook_denies_is_refused_in_its_words() {
+async fn a_denial_of_a_validating_webhook_contains_its_message() {
     let world = world().await;
     let skip = json!({"namespaceSelector": {"matchExpressions": [{"key": "name", "operator": "NotIn", "values": ["skipped"]}]}});
     world.configure(VALIDATING, "a", &[("/deny", "CREATE|DELETE", MAPS, skip)]).await;
@@ -217,29 +223,29 @@ async fn what_a_validating_webhook_denies_is_refused_in_its_words() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_review_says_who_does_what_to_which_object() {
+async fn a_review_contains_user_operation_and_object() {
     let world = world().await;
     let slow = json!({"timeoutSeconds": 3});
     world.configure(VALIDATING, "a", &[("/tell/review", "*", MAPS, slow)]).await;
-    let told = |warnings: &[String]| {
-        let said =
+    let summary = |warnings: &[String]| {
+        let text =
             |w: &String| w.strip_prefix("299 - ").map(|w| w.trim_matches('"').replace("\\\"", ""));
-        warnings.iter().filter_map(said).collect::<Vec<String>>()
+        warnings.iter().filter_map(text).collect::<Vec<String>>()
     };
     let (_, _, warnings) = world.config_map("x").await;
-    assert_eq!(told(&warnings), ["CREATE x default admin ConfigMap b - CreateOptions false 3s"]);
+    assert_eq!(summary(&warnings), ["CREATE x default admin ConfigMap b - CreateOptions false 3s"]);
     let path = "/api/v1/namespaces/default/configmaps/x";
     let patch = json!({"data": {"a": "c"}});
     let (_, _, warnings) =
         world.ask(Method::PATCH, &format!("{path}?dryRun=All"), Some(patch)).await;
-    assert_eq!(told(&warnings), ["UPDATE x default admin ConfigMap c b UpdateOptions true 3s"]);
+    assert_eq!(summary(&warnings), ["UPDATE x default admin ConfigMap c b UpdateOptions true 3s"]);
     let (_, _, warnings) = world.ask(Method::DELETE, path, None).await;
-    assert_eq!(told(&warnings), ["DELETE x default admin ConfigMap - b DeleteOptions false 3s"]);
+    assert_eq!(summary(&warnings), ["DELETE x default admin ConfigMap - b DeleteOptions false 3s"]);
     world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mutating_webhooks_go_by_name_and_some_are_asked_again() {
+async fn mutating_webhooks_run_by_name_and_are_reinvoked() {
     let world = world().await;
     let again = || json!({"reinvocationPolicy": "IfNeeded"});
     world
@@ -258,7 +264,7 @@ async fn mutating_webhooks_go_by_name_and_some_are_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn defaults_follow_a_patch_and_what_does_not_fit_is_refused() {
+async fn a_patched_object_is_defaulted_and_validated() {
     let world = world().await;
     world
         .configure(
@@ -296,7 +302,7 @@ async fn defaults_follow_a_patch_and_what_does_not_fit_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_failure_policy_decides_about_calls_that_fail_alone() {
+async fn the_failure_policy_applies_to_failed_calls_only() {
     let world = world().await;
     let open = |more: Value| {
         let mut open = json!({"failurePolicy": "Ignore"});
@@ -357,7 +363,7 @@ async fn equivalent_versions_are_converted_and_exact_ones_are_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_asked_about_configurations_and_reviews() {
+async fn webhook_configurations_and_reviews_are_exempt() {
     let world = world().await;
     let all = json!({"rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]});
     world.configure(VALIDATING, "a", &[("/deny", "*", MAPS, all)]).await;
@@ -372,7 +378,7 @@ async fn nobody_is_asked_about_configurations_and_reviews() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn conditions_decide_who_is_asked() {
+async fn match_conditions_select_webhooks() {
     let world = world().await;
     let with = |policy: &str, expression: &str| json!({"failurePolicy": policy, "matchConditions": [{"name": "c", "expression": expression}]});
     let secrets = "/v1/secrets";
@@ -421,7 +427,7 @@ async fn conditions_decide_who_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subresources_are_shown_as_what_they_are() {
+async fn subresources_have_their_own_kind_in_reviews() {
     let world = world().await;
     let tell = "/tell/subresource";
     let some = json!({});
@@ -437,7 +443,7 @@ async fn subresources_are_shown_as_what_they_are() {
             ],
         )
         .await;
-    let told = async |method, path: &str, object: Value| {
+    let summary = async |method, path: &str, object: Value| {
         let (code, answer, warnings) = world.ask(method, path, Some(object)).await;
         assert!(code < 300, "{answer}");
         warnings.iter().map(|w| w.replace("\\\"", "").replace("299 - ", "")).collect::<Vec<_>>()
@@ -450,7 +456,7 @@ async fn subresources_are_shown_as_what_they_are() {
     world.post(deployments, deployment).await;
     let scale = json!({"spec": {"replicas": 2}});
     assert_eq!(
-        told(Method::PATCH, &format!("{deployments}/d/scale"), scale).await,
+        summary(Method::PATCH, &format!("{deployments}/d/scale"), scale).await,
         ["\"UPDATE Scale scale 2 1 - 10s\""]
     );
     let pod =
@@ -458,16 +464,16 @@ async fn subresources_are_shown_as_what_they_are() {
     world.post(&format!("{base}/pods"), pod).await;
     let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
     assert_eq!(
-        told(Method::POST, &format!("{base}/pods/p/binding"), binding).await,
+        summary(Method::POST, &format!("{base}/pods/p/binding"), binding).await,
         ["\"CREATE Binding binding - - n 10s\""]
     );
     assert_eq!(
-        told(Method::POST, &format!("{base}/serviceaccounts/default/token"), json!({})).await,
+        summary(Method::POST, &format!("{base}/serviceaccounts/default/token"), json!({})).await,
         ["\"CREATE TokenRequest token - - - 10s\""]
     );
     let eviction = json!({"metadata": {"name": "p"}});
     assert_eq!(
-        told(Method::POST, &format!("{base}/pods/p/eviction"), eviction).await,
+        summary(Method::POST, &format!("{base}/pods/p/eviction"), eviction).await,
         ["\"CREATE Eviction eviction - - - 10s\""]
     );
     world.end().await;

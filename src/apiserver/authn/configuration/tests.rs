@@ -3,7 +3,7 @@
 
 use super::*;
 
-fn good() -> Jwt {
+fn valid_jwt() -> Jwt {
     Jwt {
         issuer: Issuer {
             url: "https://issuer-url".into(),
@@ -31,27 +31,27 @@ fn error_text(errors: api::field::ErrorList) -> String {
     InvalidConfiguration::check(errors).err().map(|e| e.to_string()).unwrap_or_default()
 }
 
-fn told(jwt: Vec<Jwt>) -> String {
+fn errors_of(jwt: Vec<Jwt>) -> String {
     let all = Configuration { jwt, anonymous: None };
     error_text(validate(&all, &["https://own".into()]).1)
 }
 
 fn changed(change: impl FnOnce(&mut Jwt)) -> String {
-    let mut jwt = good();
+    let mut jwt = valid_jwt();
     change(&mut jwt);
-    told(vec![jwt])
+    errors_of(vec![jwt])
 }
 
 const UNVERIFIED: &str = "claims.email_verified must be used in claimMappings.username.expression or claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in claimMappings.username.expression";
 
 #[test]
-fn issuers() {
-    assert_eq!(told(vec![good()]), "");
+fn invalid_issuers_are_rejected() {
+    assert_eq!(errors_of(vec![valid_jwt()]), "");
     assert_eq!(
-        told(vec![good(), good()]),
+        errors_of(vec![valid_jwt(), valid_jwt()]),
         r#"jwt[1].issuer.url: Duplicate value: "https://issuer-url""#
     );
-    assert_eq!(told(vec![good(); 65]), "jwt: Too many: 65: must have at most 64 items");
+    assert_eq!(errors_of(vec![valid_jwt(); 65]), "jwt: Too many: 65: must have at most 64 items");
     for (url, want) in [
         ("", "Required value"),
         ("invalid-url", r#"Invalid value: "invalid-url": URL scheme must be https"#),
@@ -87,13 +87,13 @@ fn issuers() {
         r#"jwt[0].issuer.discoveryURL: Invalid value: "https://issuer-url///": discoveryURL must be different from URL"#
     );
     let discovered = |url: &str| {
-        let mut jwt = good();
+        let mut jwt = valid_jwt();
         jwt.issuer.url = url.into();
         jwt.issuer.discovery_url = "https://discovery-url/.well-known/openid-configuration".into();
         jwt
     };
     assert_eq!(
-        told(vec![discovered("https://a"), discovered("https://b")]),
+        errors_of(vec![discovered("https://a"), discovered("https://b")]),
         r#"jwt[1].issuer.discoveryURL: Duplicate value: "https://discovery-url/.well-known/openid-configuration""#
     );
     assert_eq!(
@@ -107,7 +107,7 @@ fn issuers() {
 }
 
 #[test]
-fn audiences() {
+fn invalid_audiences_are_rejected() {
     for (audiences, policy, want) in [
         (
             &[][..],
@@ -127,16 +127,16 @@ fn audiences() {
             r#"audienceMatchPolicy: Invalid value: "": audienceMatchPolicy must be MatchAny for multiple audiences"#,
         ),
     ] {
-        let told = changed(|jwt| {
+        let message = changed(|jwt| {
             jwt.issuer.audiences = audiences.iter().map(|a| (*a).to_owned()).collect();
             jwt.issuer.audience_match_policy = policy.into();
         });
-        assert_eq!(told, format!("jwt[0].issuer.{want}"));
+        assert_eq!(message, format!("jwt[0].issuer.{want}"));
     }
 }
 
 #[test]
-fn rules_of_claims_and_users() {
+fn invalid_validation_rules_are_rejected() {
     let rule = |claim: &str, value: &str, expression: &str, message: &str| ClaimRule {
         claim: claim.into(),
         required_value: value.into(),
@@ -329,13 +329,13 @@ anonymous: {enabled: true, conditions: [{path: /livez}]}
 }
 
 #[test]
-fn conditions_want_anonymous_requests() {
+fn anonymous_conditions_require_anonymous_requests() {
     let anonymous = Anonymous { enabled: false, paths: vec!["/livez".into()] };
     let all = Configuration { jwt: Vec::new(), anonymous: Some(anonymous) };
-    let told = error_text(validate(&all, &[]).1);
-    assert!(told.starts_with("anonymous.conditions: Invalid value: "), "{told}");
+    let message = error_text(validate(&all, &[]).1);
+    assert!(message.starts_with("anonymous.conditions: Invalid value: "), "{message}");
     assert!(
-        told.ends_with(": enabled should be set to true when conditions are defined"),
-        "{told}"
+        message.ends_with(": enabled should be set to true when conditions are defined"),
+        "{message}"
     );
 }

@@ -77,12 +77,12 @@ impl Reloads {
             (
                 "automatic_reloads_total",
                 "counter",
-                "[BETA] Changes of the authentication configuration, by outcome.",
+                "[BETA] Total number of automatic reloads of authentication configuration split by status and apiserver identity.",
             ),
             (
                 "automatic_reload_last_timestamp_seconds",
                 "gauge",
-                "[BETA] Time of the last change of the authentication configuration, by outcome.",
+                "[BETA] Timestamp of the last automatic reload of authentication configuration split by status and apiserver identity.",
             ),
         ] {
             let name = name(rest);
@@ -99,7 +99,7 @@ impl Reloads {
             }
         }
         let name = name("last_config_info");
-        let help = "[ALPHA] The authentication configuration that holds, by its hash.";
+        let help = "[ALPHA] Information about the last applied authentication configuration with hash as label, split by apiserver identity.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
         let _ = writeln!(out, "{name}{{apiserver_id_hash=\"{own}\",hash=\"{hash}\"}} 1");
     }
@@ -194,7 +194,8 @@ impl Following {
 
     fn report(&self, error: &ReloadError) {
         self.issuers.reloads.failure.add();
-        let what = "the changed authentication configuration is not taken and the former goes on";
+        let what =
+            "the changed authentication configuration is not valid, the former one stays in effect";
         let fix = format!("correct {}", self.path.display());
         self.callout.tasks.problems().put(PROBLEM, format!("{what}: {error}"), fix);
     }

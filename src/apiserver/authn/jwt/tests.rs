@@ -105,12 +105,13 @@ fn missing_and_mistyped_claims_are_rejected() {
         "oidc: required claim hd value does not match. Got = example.org, want = example.com"
     );
     let distributed = json!({"username": "jane", "_claim_names": {"groups": "s"}});
-    let told = mapped(|jwt| jwt.mappings.groups = by_claim("groups", ""), distributed).unwrap_err();
-    assert!(told.starts_with("oidc: could not expand distributed claims: claim \"groups\": distributed claims are not supported"), "{told}");
+    let message =
+        mapped(|jwt| jwt.mappings.groups = by_claim("groups", ""), distributed).unwrap_err();
+    assert!(message.starts_with("oidc: could not expand distributed claims: claim \"groups\": distributed claims are not supported"), "{message}");
 }
 
 #[test]
-fn expressions_make_users() {
+fn expressions_are_mapped_to_users() {
     let user = mapped(
         |jwt| {
             jwt.mappings.username = by("claims.username + ':x'");
@@ -149,29 +150,29 @@ fn false_and_failing_expressions_are_rejected() {
         ..ClaimRule::default()
     };
     let jane = || json!({"username": "jane", "hd": "example.com"});
-    let told = mapped(
+    let message = mapped(
         |jwt| jwt.claim_rules = vec![rule(r#"claims.hd == "x""#, "hd claim must be x")],
         jane(),
     )
     .unwrap_err();
     assert_eq!(
-        told,
+        message,
         r#"oidc: error evaluating claim validation expression: validation expression 'claims.hd == "x"' failed: hd claim must be x"#
     );
-    let told = mapped(
+    let message = mapped(
         |jwt| jwt.claim_rules = vec![rule(r#"claims.hd == "example.com""#, "")],
         json!({"username": "jane"}),
     )
     .unwrap_err();
     assert_eq!(
-        told,
+        message,
         r#"oidc: error evaluating claim validation expression: expression 'claims.hd == "example.com"' resulted in error: no such key: hd"#
     );
     let user_rule = UserRule {
         expression: "!user.username.startsWith('system:')".into(),
         message: "username cannot used reserved system: prefix".into(),
     };
-    let told = mapped(
+    let message = mapped(
         |jwt| {
             jwt.mappings.username = by_claim("username", "system:");
             jwt.user_rules = vec![user_rule];
@@ -180,7 +181,7 @@ fn false_and_failing_expressions_are_rejected() {
     )
     .unwrap_err();
     assert_eq!(
-        told,
+        message,
         "oidc: error evaluating user info validation rule: validation expression '!user.username.startsWith('system:')' failed: username cannot used reserved system: prefix"
     );
     let revoked = UserRule {
@@ -188,8 +189,8 @@ fn false_and_failing_expressions_are_rejected() {
         message: "credential is revoked".into(),
     };
     let claims = json!({"username": "jane", "jti": "ea28ed49-2e11-4280-9ec5-bc3d1d84661a"});
-    let told = mapped(|jwt| jwt.user_rules = vec![revoked], claims).unwrap_err();
-    assert!(told.ends_with("failed: credential is revoked"), "{told}");
+    let message = mapped(|jwt| jwt.user_rules = vec![revoked], claims).unwrap_err();
+    assert!(message.ends_with("failed: credential is revoked"), "{message}");
     for (text, want) in [
         (
             "claims.n",
@@ -202,11 +203,11 @@ fn false_and_failing_expressions_are_rejected() {
             want
         );
     }
-    let told =
+    let message =
         mapped(|jwt| jwt.mappings.groups = by("claims.n"), json!({"username": "jane", "n": 1}))
             .unwrap_err();
     assert_eq!(
-        told,
+        message,
         "oidc: error evaluating group claim expression: expression must return a string or a list of strings"
     );
 }
@@ -290,7 +291,7 @@ fn at(document: &Value) -> String {
 }
 
 #[tokio::test]
-async fn an_issuer_is_asked_for_its_keys() {
+async fn keys_are_fetched_from_the_issuer() {
     let hook = peer::hook(answer).await;
     let tasks = Tasks::new(Shutdown::new());
     let callout = Callout { reach: Arc::new(To(hook.address)), tasks: tasks.clone() };
@@ -305,7 +306,12 @@ async fn an_issuer_is_asked_for_its_keys() {
         let configuration = Configuration { jwt: vec![jwt], anonymous: None };
         let (mappers, errors) = crate::authn::configuration::validate(&configuration, &[]);
         assert!(errors.is_empty(), "{errors:?}");
-        Plan { configuration, mappers, algorithms: Algorithm::ALL.to_vec(), ..Plan::default() }
+        AuthenticationConfig {
+            configuration,
+            mappers,
+            algorithms: Algorithm::ALL.to_vec(),
+            ..AuthenticationConfig::default()
+        }
     };
     let exp = base::clock::unix_time().as_secs() + 600;
     let claims = json!({"iss": issuer, "aud": "my-client", "exp": exp, "username": "jane"});
@@ -354,7 +360,9 @@ fn flag_and_file_configure_anonymous_requests() {
         std::fs::write(&path, text).unwrap();
         let settings =
             Settings { config_file: Some(path.clone()), anonymous: flag, ..Settings::default() };
-        Plan::read(&settings, &[]).map(|plan| plan.anonymous).map_err(|e| e.to_string())
+        AuthenticationConfig::read(&settings, &[])
+            .map(|plan| plan.anonymous)
+            .map_err(|e| e.to_string())
     };
     assert_eq!(plan("", None), Ok(Anonymous::Everywhere));
     assert_eq!(plan("", Some(false)), Ok(Anonymous::Nowhere));

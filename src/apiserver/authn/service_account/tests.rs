@@ -43,7 +43,7 @@ async fn token(world: &World, spec: Value) -> String {
 }
 
 #[tokio::test]
-async fn a_pod_bound_token_names_pod_and_node_and_dies_with_the_pod() {
+async fn a_pod_bound_token_is_valid_while_its_pod_exists() {
     let world = world();
     let token = token(
         &world,
@@ -154,7 +154,7 @@ async fn invalid_token_requests_are_rejected() {
 
 /// Upstream responds with 401, too; but the reason is not that the pod is gone.
 #[tokio::test]
-async fn a_pod_that_cannot_be_read_does_not_invalidate_its_token() {
+async fn an_unreadable_pod_does_not_invalidate_its_token() {
     let world = world();
     let spec =
         json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "p1"}});

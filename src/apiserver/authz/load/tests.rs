@@ -33,7 +33,7 @@ fn hook(kubeconfig: &str, without: &[&str], more: &str) -> String {
 }
 
 #[test]
-fn a_configuration_is_read_whole() {
+fn all_fields_are_parsed() {
     let kubeconfig = file();
     let path = kubeconfig.path().to_str().unwrap();
     for version in ["v1", "v1beta1", "v1alpha1"] {
@@ -73,7 +73,7 @@ authorizers:
 }
 
 #[test]
-fn faults_of_authorizers_are_told_in_upstreams_words() {
+fn invalid_authorizers_are_rejected() {
     for (authorizers, want) in [
         ("[]", "authorizers: Required value: at least one authorization mode must be defined"),
         ("[{name: x}]", "authorizers[0].type: Required value"),

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_expire() {
+    fn decisions_expire() {
         let now = base::clock::now();
         let mut cache = Cache::default();
         cache.put(key(1), allowed(), now, Duration::from_secs(5));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_goes_first() {
+    fn the_least_recently_used_decision_is_evicted() {
         let (now, ttl) = (base::clock::now(), Duration::from_secs(5));
         let mut cache = Cache::default();
         for number in 0..ANSWERS_MAX {

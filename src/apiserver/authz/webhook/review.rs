@@ -31,8 +31,8 @@ impl Version {
 
 /// A map of the texts that are not empty.
 fn texts(list: &[(&str, &str)]) -> Map<String, Value> {
-    let given = list.iter().filter(|(_, text)| !text.is_empty());
-    given.map(|(name, text)| ((*name).to_owned(), json!(text))).collect()
+    let present = list.iter().filter(|(_, text)| !text.is_empty());
+    present.map(|(name, text)| ((*name).to_owned(), json!(text))).collect()
 }
 
 /// The text attributes of a resource request.
@@ -84,12 +84,12 @@ fn selectors(a: &Attributes<'_>, into: &mut Map<String, Value>) {
 pub(super) fn spec(user: &User, a: &Attributes<'_>) -> Map<String, Value> {
     let mut spec = texts(&[("user", &user.name), ("uid", &user.uid)]);
     if a.path.is_empty() {
-        let mut asked = texts(&resource(a));
-        selectors(a, &mut asked);
-        spec.insert("resourceAttributes".to_owned(), Value::Object(asked));
+        let mut attributes = texts(&resource(a));
+        selectors(a, &mut attributes);
+        spec.insert("resourceAttributes".to_owned(), Value::Object(attributes));
     } else {
-        let asked = texts(&[("path", a.path), ("verb", a.verb)]);
-        spec.insert("nonResourceAttributes".to_owned(), Value::Object(asked));
+        let attributes = texts(&[("path", a.path), ("verb", a.verb)]);
+        spec.insert("nonResourceAttributes".to_owned(), Value::Object(attributes));
     }
     if !user.groups.is_empty() {
         spec.insert("groups".to_owned(), json!(user.groups));
@@ -106,13 +106,13 @@ pub(super) fn condition_input(user: &User, a: &Attributes<'_>) -> Value {
         json!({"user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra});
     if a.path.is_empty() {
         let all = resource(a);
-        let mut asked: Map<String, Value> =
+        let mut attributes: Map<String, Value> =
             all.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
-        selectors(a, &mut asked);
-        api::value::set(&mut input, "resourceAttributes", Value::Object(asked));
+        selectors(a, &mut attributes);
+        api::value::set(&mut input, "resourceAttributes", Value::Object(attributes));
     } else {
-        let asked = json!({"path": a.path, "verb": a.verb});
-        api::value::set(&mut input, "nonResourceAttributes", asked);
+        let attributes = json!({"path": a.path, "verb": a.verb});
+        api::value::set(&mut input, "nonResourceAttributes", attributes);
     }
     input
 }

@@ -12,7 +12,7 @@ use super::*;
 use crate::authz::config::Version;
 
 /// Serves connections one at a time; `says` maps the number of the request to its response.
-async fn server(says: fn(usize) -> (u16, &'static str)) -> (u16, Arc<AtomicUsize>) {
+async fn server(respond: fn(usize) -> (u16, &'static str)) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let calls = Arc::new(AtomicUsize::new(0));
@@ -28,7 +28,7 @@ async fn server(says: fn(usize) -> (u16, &'static str)) -> (u16, Arc<AtomicUsize
                 assert_ne!(read, 0, "the request breaks off");
                 request.extend_from_slice(&part[..read]);
             }
-            let (code, body) = says(counted.fetch_add(1, Ordering::SeqCst));
+            let (code, body) = respond(counted.fetch_add(1, Ordering::SeqCst));
             let head = format!(
                 "HTTP/1.1 {code} X\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
                 body.len()
@@ -52,13 +52,13 @@ fn hook(denies_on_failure: bool, conditions: &[&str]) -> Hook {
     }
 }
 
-fn webhook(port: u16, hook: &Hook) -> (Webhook, Arc<Counts>) {
+fn webhook(port: u16, hook: &Hook) -> (Webhook, Arc<AuthorizationMetrics>) {
     let text = format!(
         "current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\nclusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}/x'}}}}]"
     );
     let endpoint = WebhookEndpoint::of(text.as_bytes(), Path::new("/"), "x").unwrap();
-    let counts = Arc::new(Counts::default());
-    (Webhook::new("w", hook, endpoint, &counts, &Tasks::new(Shutdown::new())), counts)
+    let metrics = Arc::new(AuthorizationMetrics::default());
+    (Webhook::new("w", hook, endpoint, &metrics, &Tasks::new(Shutdown::new())), metrics)
 }
 
 fn pods() -> Attributes<'static> {
@@ -70,7 +70,7 @@ fn failed(denied: bool, error: &str) -> Decision {
 }
 
 #[test]
-fn answers_decide() {
+fn responses_determine_the_decision() {
     let of = |allowed, denied| decision(Status { allowed, denied, reason: "r".into() });
     assert_eq!(of(true, false), Decision::Allow("r".into()));
     assert_eq!(of(false, true), Decision::Deny("r".into()));
@@ -81,7 +81,7 @@ fn answers_decide() {
 }
 
 #[test]
-fn faults_that_may_pass_are_tried_again() {
+fn transient_errors_are_retried() {
     let again = |code, reason, after| {
         error_response(&api::Status::failure(code, reason, "x"), after).retry_after
     };
@@ -95,7 +95,7 @@ fn faults_that_may_pass_are_tried_again() {
 }
 
 #[tokio::test]
-async fn approvals_are_remembered_and_refusals_are_not_without_a_time() {
+async fn decisions_are_cached_for_their_ttl() {
     let (port, calls) = server(|number| {
         let body = if number == 0 {
             r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","status":{"allowed":true,"reason":"yes"}}"#
@@ -124,7 +124,7 @@ async fn approvals_are_remembered_and_refusals_are_not_without_a_time() {
 }
 
 #[tokio::test]
-async fn conditions_skip_and_their_failures_follow_the_policy() {
+async fn unmet_conditions_skip_the_webhook_and_failed_ones_follow_the_policy() {
     let fails = "request.nonResourceAttributes.path == '/x'";
     let jane = User::authenticated("jane", &[]);
     for (denies, condition, want) in [
@@ -157,7 +157,7 @@ async fn conditions_skip_and_their_failures_follow_the_policy() {
 }
 
 #[tokio::test]
-async fn without_an_answer_the_policy_decides() {
+async fn the_failure_policy_decides_without_a_response() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -166,21 +166,21 @@ async fn without_an_answer_the_policy_decides() {
     );
     let jane = User::authenticated("jane", &[]);
     for denies in [true, false] {
-        let (webhook, counts) = webhook(port, &hook(denies, &[]));
+        let (webhook, metrics) = webhook(port, &hook(denies, &[]));
         assert_eq!(webhook.authorize(&jane, &pods()).await, failed(denies, &error));
-        let mut metrics = String::new();
-        counts.render(&mut metrics);
-        assert!(metrics.contains(
+        let mut text = String::new();
+        metrics.render(&mut text);
+        assert!(text.contains(
             "apiserver_authorization_webhook_evaluations_total{name=\"w\",result=\"error\"} 1\n"
         ));
         let open = "apiserver_authorization_webhook_evaluations_fail_open_total{name=\"w\",result=\"error\"} 1\n";
-        assert_eq!(metrics.contains(open), !denies);
+        assert_eq!(text.contains(open), !denies);
     }
 }
 
 /// 500 is retried; other codes are not.
 #[tokio::test]
-async fn attempts_are_upstreams() {
+async fn retries_have_upstreams_delays() {
     let jane = User::authenticated("jane", &[]);
     let (port, calls) =
         server(

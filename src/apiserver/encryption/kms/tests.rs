@@ -15,7 +15,7 @@ const SEEDED: &str = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkHBwcHBwcHBwcHBw
 struct Fake {
     key: Mutex<String>,
     status: Mutex<Result<Status, RpcError>>,
-    asked: Mutex<usize>,
+    decryptions: Mutex<usize>,
 }
 
 impl Fake {
@@ -23,7 +23,7 @@ impl Fake {
         let fake = Self {
             key: Mutex::new(key.to_owned()),
             status: Mutex::new(Ok(Status::default())),
-            asked: Mutex::new(0),
+            decryptions: Mutex::new(0),
         };
         fake.set_status("ok", "v2", key);
         Arc::new(fake)
@@ -55,7 +55,7 @@ impl Plugin for Fake {
         key_id: &str,
         annotations: &Annotations,
     ) -> Result<Vec<u8>, RpcError> {
-        *self.asked.lock() += 1;
+        *self.decryptions.lock() += 1;
         assert!(annotations.contains_key("example.com"));
         let plain = ciphertext.strip_prefix(format!("{key_id}|").as_bytes());
         let error = || RpcError { code: "NotFound", message: "no key".to_owned() };
@@ -88,13 +88,13 @@ async fn seeds_of_other_starts_are_fetched_from_the_plugin_once() {
     assert!(stored.starts_with(b"k8s:enc:kms:v2:mock:"));
     assert_ne!(stored, sealed(&first).unwrap());
     assert_eq!(opened(&first, &stored).unwrap(), (b"{}".to_vec(), false));
-    assert_eq!(*plugin.asked.lock(), 0);
+    assert_eq!(*plugin.decryptions.lock(), 0);
     let second = kms(&plugin);
     second.check().await.unwrap();
     assert!(opened(&second, &stored).is_err());
     second.fetch(&[&stored, &stored]).await;
     assert_eq!(opened(&second, &stored).unwrap(), (b"{}".to_vec(), false));
-    assert_eq!(*plugin.asked.lock(), 1);
+    assert_eq!(*plugin.decryptions.lock(), 1);
     let moved = second.open("/other", stored.strip_prefix(second.prefix().as_bytes()).unwrap());
     assert_eq!(moved.unwrap_err().to_string(), "cipher: message authentication failed");
 }

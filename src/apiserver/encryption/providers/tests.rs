@@ -29,40 +29,40 @@ fn all() -> Vec<Provider> {
 
 #[test]
 fn values_of_other_providers_are_read_and_stale() {
-    let counts = Counts::default();
+    let metrics = EncryptionMetrics::default();
     for length in [0, 1, 15, 16, 17, 1000] {
         let plain = Bytes::from(vec![b'x'; length]);
         for first in 0..4 {
             let mut order = all();
             order.rotate_left(first);
-            let stored = seal(&order, "secrets", KEY, &plain, &counts).unwrap();
+            let stored = seal(&order, "secrets", KEY, &plain, &metrics).unwrap();
             assert!(stored.starts_with(order[0].prefix().as_bytes()));
             for (turn, stale) in [(0, false), (1, true)] {
                 let mut readers = order.clone();
                 readers.rotate_left(turn);
-                let opened = open(&readers, "secrets", KEY, &stored, &counts).unwrap();
+                let opened = open(&readers, "secrets", KEY, &stored, &metrics).unwrap();
                 assert_eq!((opened.plain, opened.stale), (plain.clone(), stale), "{first} {turn}");
             }
         }
     }
     let mut text = String::new();
-    counts.render(&mut text);
+    metrics.render(&mut text);
     assert!(text.contains("apiserver_storage_transformation_operations_total{resource=\"secrets\",status=\"OK\",transformation_type=\"to_storage\",transformer_prefix=\"k8s:enc:aescbc:v1:\"} 6\n"), "{text}");
 }
 
 #[test]
 fn values_of_a_former_key_are_stale_and_unusable_values_are_errors() {
-    let counts = Counts::default();
+    let metrics = EncryptionMetrics::default();
     let cbc = |keys: &[(&'static str, u8)]| {
         let keys = keys.iter().map(|(name, byte)| (*name, Method::cbc(&[*byte; 32]).unwrap()));
         vec![keyed("k8s:enc:aescbc:v1:", keys.collect())]
     };
     let plain = Bytes::from_static(b"{}");
-    let stored = seal(&cbc(&[("a", 1)]), "secrets", KEY, &plain, &counts).unwrap();
-    let opened = open(&cbc(&[("b", 2), ("a", 1)]), "secrets", KEY, &stored, &counts).unwrap();
+    let stored = seal(&cbc(&[("a", 1)]), "secrets", KEY, &plain, &metrics).unwrap();
+    let opened = open(&cbc(&[("b", 2), ("a", 1)]), "secrets", KEY, &stored, &metrics).unwrap();
     assert!(opened.stale);
     let error = |list: &[Provider], stored: &Bytes| {
-        open(list, "secrets", KEY, stored, &counts).unwrap_err().to_string()
+        open(list, "secrets", KEY, stored, &metrics).unwrap_err().to_string()
     };
     assert_eq!(
         error(&cbc(&[("b", 2)]), &stored),
@@ -75,12 +75,12 @@ fn values_of_a_former_key_are_stale_and_unusable_values_are_errors() {
         "the stored data is not a multiple of the block size"
     );
     let gcm = [keyed("k8s:enc:aesgcm:v1:", vec![("a", Method::gcm(&[1; 24]).unwrap())])];
-    let sealed = seal(&gcm, "secrets", KEY, &plain, &counts).unwrap();
-    let other = open(&gcm, "secrets", "/registry/secrets/default/other", &sealed, &counts);
+    let sealed = seal(&gcm, "secrets", KEY, &plain, &metrics).unwrap();
+    let other = open(&gcm, "secrets", "/registry/secrets/default/other", &sealed, &metrics);
     assert_eq!(other.unwrap_err().to_string(), "cipher: message authentication failed");
     let sealed_box =
         [keyed("k8s:enc:secretbox:v1:", vec![("a", Method::secretbox(&[1; 32]).unwrap())])];
-    let mut stored = seal(&sealed_box, "secrets", KEY, &plain, &counts).unwrap().to_vec();
+    let mut stored = seal(&sealed_box, "secrets", KEY, &plain, &metrics).unwrap().to_vec();
     *stored.last_mut().unwrap() ^= 1;
     assert_eq!(
         error(&sealed_box, &stored.into()),
@@ -93,12 +93,12 @@ fn values_of_a_former_key_are_stale_and_unusable_values_are_errors() {
 #[test]
 fn values_from_gos_libraries_are_read() {
     let key: Vec<u8> = (0..32).collect();
-    let counts = Counts::default();
+    let metrics = EncryptionMetrics::default();
     let read = |provider: Provider, text: &str| {
         let stored = Bytes::from(
             [provider.prefix().as_bytes(), b"k:", &STANDARD.decode(text).unwrap()].concat(),
         );
-        open(&[provider], "secrets", KEY, &stored, &counts).unwrap().plain
+        open(&[provider], "secrets", KEY, &stored, &metrics).unwrap().plain
     };
     for (provider, text) in [
         (keyed("k8s:enc:aescbc:v1:", vec![("k", Method::cbc(&key).unwrap())]), CBC),

@@ -85,7 +85,7 @@ fn spellings(path: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_spelling_of_a_path_leads_elsewhere_than_it_was_allowed_to() {
+async fn authorizer_and_handler_agree_on_every_spelling_of_a_path() {
     let guard = Arc::new(Guard::default());
     let world =
         world_of(|parts| parts.authorizer = Arc::clone(&guard) as Arc<dyn Authorizer>).await;
@@ -121,10 +121,10 @@ async fn no_spelling_of_a_path_leads_elsewhere_than_it_was_allowed_to() {
             let code = response.status().as_u16();
             let bytes = body::read(response.into_body()).await.unwrap();
             let text = String::from_utf8_lossy(&bytes);
-            let asked = guard.0.lock().clone();
+            let authorized = guard.0.lock().clone();
             // A list of all namespaces was allowed, and contains `b`.
-            if asked != "namespaces//" {
-                assert!(!text.contains(CANARY), "{path}: {asked}: {text}");
+            if authorized != "namespaces//" {
+                assert!(!text.contains(CANARY), "{path}: {authorized}: {text}");
             }
             assert!((200..500).contains(&code), "{path}: {code} {text}");
             let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -132,8 +132,9 @@ async fn no_spelling_of_a_path_leads_elsewhere_than_it_was_allowed_to() {
             if code == 200 && matches!(kind, "ConfigMap" | "Namespace" | "Secret") {
                 let field = |name| answer["metadata"][name].as_str().unwrap_or_default();
                 let plural = format!("{}s", kind.to_lowercase());
-                let place = if kind == "Namespace" { field("name") } else { field("namespace") };
-                assert_eq!(asked, format!("{plural}/{place}/{}", field("name")), "{path}");
+                let namespace =
+                    if kind == "Namespace" { field("name") } else { field("namespace") };
+                assert_eq!(authorized, format!("{plural}/{namespace}/{}", field("name")), "{path}");
             }
         }
     }
@@ -172,7 +173,7 @@ async fn scopes_are_not_mixed() {
 /// C2.6: names that a client invents create no metric series (CVE-2020-8552) and do not break
 /// lines, for any response.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn invented_names_are_no_labels() {
+async fn unknown_names_are_not_metric_labels() {
     let world = world().await;
     let ask = async |path: String, token: &str| {
         world.ask(Method::GET, &path, token, &[], Value::Null).await.0

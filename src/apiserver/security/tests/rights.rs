@@ -92,7 +92,7 @@ fn pod() -> Value {
 /// C1.5: read permissions give no shell, by WebSocket either: neither through the pod nor through
 /// the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reading_opens_no_shell() {
+async fn read_permissions_do_not_allow_exec() {
     let world = world().await;
     world.pod().await;
     world.admin("/api/v1/nodes", json!({"metadata": {"name": "n"}})).await;
@@ -123,7 +123,7 @@ async fn reading_opens_no_shell() {
 
 /// C1.8: no permission for an object extends to its subresources.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subresources_are_rights_of_their_own() {
+async fn subresources_need_their_own_permissions() {
     let world = world().await;
     world.pod().await;
     let all = ["create", "update", "patch", "get", "delete"];
@@ -252,7 +252,7 @@ fn role_escalations(own: &Value, secrets: &Value) -> Vec<RoleWrite> {
 /// C1.8: a user cannot grant permissions beyond the user's own, by any verb; only `escalate` and
 /// `bind` allow it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rights_do_not_grow() {
+async fn permissions_cannot_be_escalated() {
     let world = world().await;
     let all = ["create", "update", "patch", "get", "delete"];
     let writes = rule(
@@ -301,7 +301,7 @@ async fn rights_do_not_grow() {
 /// C1.9: the old object that a policy sees is the stored one, for every verb that writes
 /// (CVE-2021-25735).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rules_see_the_stored_object() {
+async fn policies_see_the_stored_object() {
     let world = world().await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let map = |value: &str| json!({"metadata": {"name": "m"}, "data": {"k": value}});
