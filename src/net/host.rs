@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::config::{Config, Error};
 use crate::netlink::Socket;
-use crate::netlink::route::Link;
+use crate::netlink::link::Link;
 use crate::overlay::address::Machine;
 use settings::addr::{Cidr, Family};
 
@@ -151,14 +151,14 @@ fn route_services(
     let wanted = services.unwrap_or(&config.cluster.service_cidrs);
     for block in wanted.iter().filter(|b| present_family(config, b.family())) {
         socket
-            .add_route(bridge, *block, None)
+            .add_link_route(bridge, *block, None)
             .map_err(Error::io(format!("cannot route services {block} to {}", config.bridge)))?;
     }
     for family in Family::ALL.into_iter().filter(|_| services.is_some()) {
         let present = socket.link_routes(bridge, family);
         for block in present.map_err(Error::io("cannot read the routes of services"))? {
             if !wanted.contains(&block) {
-                let gone = socket.delete_route(bridge, block);
+                let gone = socket.delete_link_route(bridge, block);
                 gone.map_err(Error::io(format!("cannot remove the route of services {block}")))?;
             }
         }

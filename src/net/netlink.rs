@@ -1,8 +1,12 @@
-//! Netlink messages and the socket that carries them: the one encoder for routes, nftables and
-//! conntrack.
+//! Sockets of the kernel's netlink interface, blocking, in the network namespace of their thread.
+//!
+//! Messages about links, addresses, routes and neighbours are those of rtnetlink; nftables,
+//! conntrack, WireGuard and ethtool, which it has no messages for, use [`Writer`].
 
+pub(crate) mod address;
 pub(crate) mod conntrack;
 pub(crate) mod ethtool;
+pub(crate) mod link;
 pub(crate) mod monitor;
 pub(crate) mod neighbour;
 pub(crate) mod route;
@@ -12,11 +16,13 @@ pub(crate) mod wireguard;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
     setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use rtnetlink::packet_core::Emitable;
 
 pub(crate) const REQUEST: u16 = 1;
 pub(crate) const ACK: u16 = 4;
@@ -74,6 +80,21 @@ impl Writer {
         let mut inner = Writer::default();
         fill(&mut inner);
         self.attr(kind | NESTED, &inner.0)
+    }
+}
+
+/// The bytes of a message of rtnetlink, without the header.
+fn encode(message: &impl Emitable) -> Vec<u8> {
+    let mut bytes = vec![0; message.buffer_len()];
+    message.emit(&mut bytes);
+    bytes
+}
+
+/// Takes one error for success: that of an object that is already missing.
+fn unless(missing: Errno, result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(missing as i32) => Ok(()),
+        other => other,
     }
 }
 

@@ -30,9 +30,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::config::{Config, Error};
-use crate::netlink::monitor::{Monitor, News};
-use crate::netlink::route::{self, Address};
-use crate::netlink::{Received, attribute, ne32};
+use crate::netlink::monitor::{KernelChange, Monitor, Notification};
 use engine::{Engine, Outcome, View};
 use peer::Peer;
 use plan::Problem;
@@ -140,28 +138,14 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// Whether a change of the kernel may ask for another pass.
-fn matters(news: &Received, outcome: &Outcome) -> bool {
-    let index = ne32(&news.body, 4).unwrap_or_default();
-    match news.kind {
-        route::NEW_LINK | route::DELETE_LINK => outcome.links.contains(&index),
-        route::NEW_ADDRESS | route::DELETE_ADDRESS => {
-            let list = news.body.get(8..).unwrap_or_default();
-            let ip = attribute(list, 2).or_else(|| attribute(list, 1));
-            let (Some(ip), Some(prefix)) =
-                (ip.and_then(settings::addr::from_octets), news.body.get(1).copied())
-            else {
-                return false;
-            };
-            // Router advertisements repeat addresses that are known.
-            let known = outcome.seen.contains(&Address { index, ip, prefix });
-            known == (news.kind == route::DELETE_ADDRESS)
-        }
-        route::DELETE_ROUTE => Family::ALL
-            .into_iter()
-            .find_map(|family| route::via(&news.body, family))
-            .is_some_and(|via| via.protocol == kernel::PROTOCOL),
-        _ => false,
+/// Whether a change of the kernel requires another pass.
+fn matters(change: &KernelChange, outcome: &Outcome) -> bool {
+    match change {
+        KernelChange::Link(index) => outcome.links.contains(index),
+        // Router advertisements announce addresses that are known again.
+        KernelChange::AddressAdded(address) => !outcome.seen.contains(address),
+        KernelChange::AddressRemoved(address) => outcome.seen.contains(address),
+        KernelChange::RouteRemoved(route) => route.protocol == kernel::PROTOCOL,
     }
 }
 
@@ -255,7 +239,8 @@ impl Overlay {
         self.config.addresses.send_if_modified(|old| {
             let changed = *old != outcome.addresses;
             if changed {
-                tracing::info!(from = ?old, to = ?outcome.addresses, "the node's addresses changed");
+                let to = &outcome.addresses;
+                tracing::info!(from = ?old, ?to, "the node's addresses changed");
                 old.clone_from(&outcome.addresses);
             }
             changed
@@ -294,9 +279,11 @@ async fn news(monitor: &mut Monitor, outcome: &Outcome) -> Result<(), Error> {
     loop {
         let next = monitor.next().await;
         match next.map_err(Error::io("cannot listen to the kernel's links"))? {
-            News::Lost => return Ok(()),
-            News::Changes(list) if list.iter().any(|n| matters(n, outcome)) => return Ok(()),
-            News::Changes(_) => {}
+            Notification::Lost => return Ok(()),
+            Notification::Changes(list) if list.iter().any(|c| matters(c, outcome)) => {
+                return Ok(());
+            }
+            Notification::Changes(_) => {}
         }
     }
 }

@@ -38,6 +38,11 @@ pub(crate) fn shell(command: &str) -> String {
     text(&output.stdout)
 }
 
+/// Makes two connected links, `d0` and `d1`, that are up, in the thread's namespace.
+pub(crate) fn connected_links() {
+    shell("ip link add d0 type veth peer name d1; ip link set d0 up; ip link set d1 up");
+}
+
 /// Waits until something holds; where it never does, what this command prints is told.
 pub(crate) async fn eventually(what: &str, state: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..1500 {

@@ -12,7 +12,7 @@ use crate::cni::{Failure, Reply, Request};
 use crate::host;
 use crate::ipam::Lease;
 use crate::netlink::Socket;
-use crate::netlink::route::{Link, mac_text};
+use crate::netlink::link::{Link, mac_text};
 use settings::addr::{Cidr, Family, octets};
 
 /// Runs `work` on a thread of its own inside a network namespace.
@@ -111,9 +111,9 @@ fn configure(interface: &str, lease: &Lease, gateways: &[IpAddr]) -> io::Result<
         socket.add_address(link.index, *address, Family::of(*address).bits())?;
     }
     for gateway in gateways {
-        socket.add_route(link.index, Cidr::host(*gateway), None)?;
+        socket.add_link_route(link.index, Cidr::host(*gateway), None)?;
         let all = Cidr::new(Family::of(*gateway).unspecified(), 0).map_err(io::Error::other)?;
-        socket.add_route(link.index, all, Some(*gateway))?;
+        socket.add_link_route(link.index, all, Some(*gateway))?;
     }
     Ok(link)
 }

@@ -1,58 +1,79 @@
-//! Permanent neighbour entries, and the forwarding entries of a tunnel: which machine has a
-//! hardware address.
+//! Permanent neighbour entries, and the forwarding entries of a tunnel, which map hardware
+//! addresses to machines.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 
-use crate::netlink::{CREATE, REPLACE, Socket, Writer, attribute, ne16, ne32};
-use settings::addr::{Family, from_octets, octets};
+use nix::errno::Errno;
+use nix::libc::{NDA_DST, NDA_LLADDR, RTM_DELNEIGH, RTM_GETNEIGH, RTM_NEWNEIGH};
+use rtnetlink::packet_core::Emitable;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage, NeighbourState,
+};
 
-const NEW: u16 = 28;
-const DELETE: u16 = 29;
-const GET: u16 = 30;
-const AF_BRIDGE: u8 = 7;
-const ADDRESS: u16 = 1;
-const HARDWARE: u16 = 2;
+use crate::netlink::link::Mac;
+use crate::netlink::{CREATE, REPLACE, Socket, attribute, encode, unless};
+use settings::addr::{Family, from_octets};
+
 /// `NUD_PERMANENT`.
 const PERMANENT: u16 = 0x80;
 /// `NUD_NOARP`.
 const NO_ARP: u16 = 0x40;
-/// `NTF_SELF`: the entry is the tunnel's own, not that of a bridge it is a port of.
-const SELF: u8 = 2;
 
-/// A hardware address.
-pub(crate) type Mac = [u8; 6];
-
-fn entry(family: u8, index: u32, state: u16, flags: u8, mac: &Mac, ip: IpAddr) -> Writer {
-    let mut w = Writer::default();
-    w.raw(&[family, 0, 0, 0]).raw(&index.to_ne_bytes()).raw(&state.to_ne_bytes());
-    w.raw(&[flags, 0]).attr(ADDRESS, &octets(ip)).attr(HARDWARE, mac);
-    w
+fn message(family: AddressFamily, index: u32, ip: IpAddr, mac: &Mac) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = family;
+    message.header.ifindex = index;
+    message.header.state = NeighbourState::Permanent;
+    message.attributes = vec![
+        NeighbourAttribute::Destination(ip.into()),
+        NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+    ];
+    message
 }
 
-fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ENOENT as i32) => Ok(()),
-        other => other,
+fn neighbour(index: u32, ip: IpAddr, mac: &Mac) -> NeighbourMessage {
+    message(Family::of(ip).number().into(), index, ip, mac)
+}
+
+/// `NTF_SELF`: the entry belongs to the tunnel itself, not to a bridge that it is a port of.
+fn forward(index: u32, ip: IpAddr, mac: &Mac) -> NeighbourMessage {
+    let mut message = message(AddressFamily::Bridge, index, ip, mac);
+    message.header.state = NeighbourState::Other(PERMANENT | NO_ARP);
+    message.header.flags = NeighbourFlags::Own;
+    message
+}
+
+/// An entry of a neighbour or forwarding table.
+struct TableEntry {
+    ip: IpAddr,
+    mac: Mac,
+    /// `NUD_…` bits.
+    state: u16,
+}
+
+fn decode(body: &[u8], family: AddressFamily, index: u32) -> Option<TableEntry> {
+    let header = NeighbourHeader::parse(body).ok()?;
+    if header.family != family || header.ifindex != index {
+        return None;
     }
+    let list = body.get(header.buffer_len()..)?;
+    Some(TableEntry {
+        ip: attribute(list, NDA_DST).and_then(from_octets)?,
+        mac: attribute(list, NDA_LLADDR)?.try_into().ok()?,
+        state: header.state.into(),
+    })
 }
 
 impl Socket {
-    fn entries(&mut self, family: u8, index: u32) -> io::Result<Vec<(IpAddr, Mac, u16)>> {
-        let mut head = [0; 12];
-        head[0] = family;
+    fn table(&mut self, family: AddressFamily, index: u32) -> io::Result<Vec<TableEntry>> {
+        let mut request = NeighbourMessage::default();
+        request.header.family = family;
         let mut out = Vec::new();
-        self.dump(GET, &head, |r| {
-            if r.body.first() != Some(&family) || ne32(&r.body, 4) != Some(index) {
-                return;
-            }
-            let list = r.body.get(12..).unwrap_or_default();
-            let ip = attribute(list, ADDRESS).and_then(from_octets);
-            let mac = attribute(list, HARDWARE).and_then(|m| m.try_into().ok());
-            if let (Some(ip), Some(mac), Some(state)) = (ip, mac, ne16(&r.body, 8)) {
-                out.push((ip, mac, state));
-            }
+        self.dump(RTM_GETNEIGH, &encode(&request), |received| {
+            out.extend(decode(&received.body, family, index));
         })?;
         Ok(out)
     }
@@ -63,34 +84,78 @@ impl Socket {
         family: Family,
         index: u32,
     ) -> io::Result<BTreeMap<IpAddr, Mac>> {
-        let all = self.entries(family.number(), index)?;
-        let permanent = all.into_iter().filter(|(_, _, state)| state & PERMANENT != 0);
-        Ok(permanent.map(|(ip, mac, _)| (ip, mac)).collect())
+        let all = self.table(family.number().into(), index)?;
+        let permanent = all.into_iter().filter(|entry| entry.state & PERMANENT != 0);
+        Ok(permanent.map(|entry| (entry.ip, entry.mac)).collect())
     }
 
+    /// Makes or replaces a permanent neighbour.
     pub(crate) fn set_neighbour(&mut self, index: u32, ip: IpAddr, mac: &Mac) -> io::Result<()> {
-        let w = entry(Family::of(ip).number(), index, PERMANENT, 0, mac, ip);
-        self.request(NEW, CREATE | REPLACE, &w.0)
+        self.request(RTM_NEWNEIGH, CREATE | REPLACE, &encode(&neighbour(index, ip, mac)))
     }
 
+    /// Removes a permanent neighbour. A missing one is no error.
     pub(crate) fn delete_neighbour(&mut self, index: u32, ip: IpAddr, mac: &Mac) -> io::Result<()> {
-        let w = entry(Family::of(ip).number(), index, PERMANENT, 0, mac, ip);
-        gone_is_fine(self.request(DELETE, 0, &w.0))
+        unless(Errno::ENOENT, self.request(RTM_DELNEIGH, 0, &encode(&neighbour(index, ip, mac))))
     }
 
-    /// Behind which machines a tunnel has its hardware addresses.
+    /// The forwarding entries of a tunnel: hardware addresses and the machines that have them.
     pub(crate) fn forwards(&mut self, index: u32) -> io::Result<Vec<(Mac, IpAddr)>> {
-        let all = self.entries(AF_BRIDGE, index)?;
-        Ok(all.into_iter().map(|(ip, mac, _)| (mac, ip)).collect())
+        let all = self.table(AddressFamily::Bridge, index)?;
+        Ok(all.into_iter().map(|entry| (entry.mac, entry.ip)).collect())
     }
 
+    /// Makes or replaces a forwarding entry.
     pub(crate) fn set_forward(&mut self, index: u32, mac: &Mac, ip: IpAddr) -> io::Result<()> {
-        let w = entry(AF_BRIDGE, index, PERMANENT | NO_ARP, SELF, mac, ip);
-        self.request(NEW, CREATE | REPLACE, &w.0)
+        self.request(RTM_NEWNEIGH, CREATE | REPLACE, &encode(&forward(index, ip, mac)))
     }
 
+    /// Removes a forwarding entry. A missing one is no error.
     pub(crate) fn delete_forward(&mut self, index: u32, mac: &Mac, ip: IpAddr) -> io::Result<()> {
-        let w = entry(AF_BRIDGE, index, PERMANENT | NO_ARP, SELF, mac, ip);
-        gone_is_fine(self.request(DELETE, 0, &w.0))
+        unless(Errno::ENOENT, self.request(RTM_DELNEIGH, 0, &encode(&forward(index, ip, mac))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::vxlan::Vxlan;
+    use crate::testing::{connected_links, in_namespace, privileged};
+
+    #[test]
+    fn entries_of_both_families_are_read_back_and_removed() {
+        if !privileged("entries_of_both_families_are_read_back_and_removed") {
+            return;
+        }
+        in_namespace(|| {
+            connected_links();
+            let mut socket = Socket::route().unwrap();
+            let device = socket.link("d0").unwrap().unwrap().index;
+            let (own, mac) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+            for (name, local, peer) in
+                [("v4", "192.0.2.1", "192.0.2.2"), ("v6", "2001:db8::1", "2001:db8::2")]
+            {
+                let (local, peer) = (local.parse().unwrap(), peer.parse().unwrap());
+                let vxlan = Vxlan { vni: 7, port: 8472, device, local };
+                socket.add_vxlan(name, 1400, &own, &vxlan).unwrap();
+                let index = socket.link(name).unwrap().unwrap().index;
+                let family = Family::of(peer);
+                for _ in 0..2 {
+                    socket.set_neighbour(index, peer, &mac).unwrap();
+                    socket.set_forward(index, &mac, peer).unwrap();
+                }
+                let neighbours = socket.neighbours(family, index).unwrap();
+                assert_eq!(neighbours.get(&peer), Some(&mac), "{neighbours:?}");
+                assert_eq!(socket.neighbours(family, device).unwrap().get(&peer), None);
+                assert_eq!(socket.forwards(index).unwrap(), [(mac, peer)]);
+                assert_eq!(socket.forwards(device).unwrap(), []);
+                for _ in 0..2 {
+                    socket.delete_neighbour(index, peer, &mac).unwrap();
+                    socket.delete_forward(index, &mac, peer).unwrap();
+                }
+                assert_eq!(socket.neighbours(family, index).unwrap().get(&peer), None);
+                assert_eq!(socket.forwards(index).unwrap(), []);
+            }
+        });
     }
 }

@@ -1,345 +1,203 @@
-//! Links, addresses and routes of the thread's network namespace.
+//! Routes of table main of the thread's network namespace.
 
 use std::io;
 use std::net::IpAddr;
 
-use crate::netlink::{CREATE, EXCL, REPLACE, Received, Socket, Writer, attribute, ne32};
-use settings::addr::{Cidr, Family, from_octets, octets};
+use nix::errno::Errno;
+use nix::libc::{RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_DELROUTE, RTM_GETROUTE, RTM_NEWROUTE};
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_core::Emitable;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::route::{
+    RouteFlags, RouteHeader, RouteMessage, RouteScope, RouteType,
+};
 
-pub(crate) const NEW_LINK: u16 = 16;
-pub(crate) const DELETE_LINK: u16 = 17;
-pub(super) const GET_LINK: u16 = 18;
-const SET_LINK: u16 = 19;
-pub(crate) const NEW_ADDRESS: u16 = 20;
-pub(crate) const DELETE_ADDRESS: u16 = 21;
-const GET_ADDRESS: u16 = 22;
-pub(crate) const NEW_ROUTE: u16 = 24;
-pub(crate) const DELETE_ROUTE: u16 = 25;
-const GET_ROUTE: u16 = 26;
-pub(super) const IFLA_ADDRESS: u16 = 1;
-pub(super) const IFLA_NAME: u16 = 3;
-pub(super) const IFLA_MTU: u16 = 4;
-const IFLA_MASTER: u16 = 10;
-pub(super) const IFLA_INFO: u16 = 18;
-const IFLA_NS_FD: u16 = 28;
-pub(super) const UP: u32 = 1;
-/// `IFA_F_NODAD`: pod addresses are ours alone, duplicate detection would only delay them.
-const NODAD: u8 = 2;
+use crate::netlink::{CREATE, REPLACE, Socket, attribute, encode, ne32, unless};
+use settings::addr::{Cidr, Family, from_octets};
 
-/// `RTNH_F_ONLINK`: the gateway is reached through the link, whatever its addresses say.
-const ONLINK: u32 = 4;
-/// `RT_TABLE_MAIN`.
-const MAIN: u8 = 254;
-/// `RTPROT_STATIC`.
+/// `RTPROT_STATIC`: routes of the bridge and of pods have no origin of their own.
 const STATIC: u8 = 4;
-/// `RTN_UNICAST`.
-const UNICAST: u8 = 1;
 
-/// An address as the kernel tells it.
+/// A unicast route of table main through one link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Address {
-    /// Its link.
-    pub(crate) index: u32,
-    pub(crate) ip: IpAddr,
-    pub(crate) prefix: u8,
-}
-
-/// A route by a gateway or by its link alone, of table main.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Via {
+pub(crate) struct Route {
     pub(crate) to: Cidr,
+    /// `None`: the destinations are on the link itself.
     pub(crate) gateway: Option<IpAddr>,
+    /// The index of the link.
     pub(crate) index: u32,
+    /// The gateway is reached through the link, whatever the link's addresses are.
     pub(crate) on_link: bool,
-    /// `RTPROT_…`: who made it.
+    /// The program that made the route (`RTPROT_…`).
     pub(crate) protocol: u8,
 }
 
-/// A link as the kernel tells it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Link {
-    pub(crate) index: u32,
-    pub(crate) name: String,
-    pub(crate) mac: Vec<u8>,
-    pub(crate) mtu: u32,
-    pub(crate) up: bool,
-}
+impl Route {
+    /// A route of the bridge or of a pod.
+    fn of_link(index: u32, to: Cidr, gateway: Option<IpAddr>) -> Self {
+        Self { to, gateway, index, on_link: false, protocol: STATIC }
+    }
 
-pub(super) fn body(index: u32, flags: u32, change: u32) -> Writer {
-    let mut w = Writer::default();
-    w.raw(&[0, 0, 0, 0])
-        .raw(&index.to_ne_bytes())
-        .raw(&flags.to_ne_bytes())
-        .raw(&change.to_ne_bytes());
-    w
-}
+    fn message(&self) -> io::Result<RouteMessage> {
+        let mut builder = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(self.to.first(), self.to.prefix())
+            .map_err(io::Error::other)?
+            .output_interface(self.index)
+            .protocol(self.protocol.into());
+        if let Some(gateway) = self.gateway {
+            builder = builder.gateway(gateway).map_err(io::Error::other)?;
+        } else if self.to.family() == Family::V4 {
+            builder = builder.scope(RouteScope::Link);
+        }
+        if self.on_link {
+            builder = builder.onlink();
+        }
+        Ok(builder.build())
+    }
 
-pub(super) fn link(received: &Received) -> Option<Link> {
-    let attributes = received.body.get(16..)?;
-    let name = attribute(attributes, IFLA_NAME)?;
-    Some(Link {
-        index: ne32(&received.body, 4)?,
-        name: String::from_utf8_lossy(name.strip_suffix(b"\0").unwrap_or(name)).into_owned(),
-        mac: attribute(attributes, IFLA_ADDRESS).unwrap_or_default().to_vec(),
-        mtu: attribute(attributes, IFLA_MTU).and_then(|m| ne32(m, 0)).unwrap_or(0),
-        up: ne32(&received.body, 8)? & UP != 0,
-    })
-}
-
-/// `02:42:aa:bb:cc:dd` of a hardware address.
-pub(crate) fn mac_text(mac: &[u8]) -> String {
-    mac.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
+    /// Reads a route message. `None` for a route of another table, of another kind, or over
+    /// several links: the pod network made none of these.
+    pub(super) fn decode(body: &[u8]) -> Option<Self> {
+        let header = RouteHeader::parse(body).ok()?;
+        if header.table != RouteHeader::RT_TABLE_MAIN || header.kind != RouteType::Unicast {
+            return None;
+        }
+        let family = match header.address_family {
+            AddressFamily::Inet => Family::V4,
+            AddressFamily::Inet6 => Family::V6,
+            _ => return None,
+        };
+        let list = body.get(header.buffer_len()..)?;
+        let first = attribute(list, RTA_DST).map_or(Some(family.unspecified()), from_octets)?;
+        Some(Self {
+            to: Cidr::new(first, header.destination_prefix_length).ok()?,
+            gateway: attribute(list, RTA_GATEWAY).and_then(from_octets),
+            index: attribute(list, RTA_OIF).and_then(|index| ne32(index, 0))?,
+            on_link: header.flags.contains(RouteFlags::Onlink),
+            protocol: header.protocol.into(),
+        })
+    }
 }
 
 impl Socket {
-    /// The link of this name, if there is one.
-    pub(crate) fn link(&mut self, name: &str) -> io::Result<Option<Link>> {
-        let mut w = body(0, 0, 0);
-        w.text(IFLA_NAME, name);
-        match self.get(GET_LINK, &w.0) {
-            Ok(received) => Ok(link(&received)),
-            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ENODEV as i32) => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// All links.
-    pub(crate) fn links(&mut self) -> io::Result<Vec<Link>> {
+    /// The routes of a family.
+    pub(crate) fn routes(&mut self, family: Family) -> io::Result<Vec<Route>> {
+        let mut request = RouteMessage::default();
+        request.header.address_family = family.number().into();
         let mut out = Vec::new();
-        self.dump(GET_LINK, &body(0, 0, 0).0, |r| out.extend(link(r)))?;
-        Ok(out)
-    }
-
-    pub(crate) fn add_bridge(&mut self, name: &str, mtu: u32, mac: [u8; 6]) -> io::Result<()> {
-        let mut w = body(0, UP, UP);
-        w.text(IFLA_NAME, name).ne32(IFLA_MTU, mtu).attr(IFLA_ADDRESS, &mac);
-        w.nest(IFLA_INFO, |w| {
-            w.text(1, "bridge");
-        });
-        self.request(NEW_LINK, CREATE | EXCL, &w.0)
-    }
-
-    /// A veth pair: `host` here with its port on `bridge`, `peer` (name, hardware address) in the
-    /// namespace behind `ns`.
-    pub(crate) fn add_veth(
-        &mut self,
-        host: &str,
-        bridge: u32,
-        mtu: u32,
-        peer: (&str, &[u8; 6]),
-        ns: i32,
-    ) -> io::Result<()> {
-        let mut w = body(0, UP, UP);
-        w.text(IFLA_NAME, host).ne32(IFLA_MTU, mtu).ne32(IFLA_MASTER, bridge);
-        w.nest(IFLA_INFO, |w| {
-            w.text(1, "veth").nest(2, |w| {
-                w.nest(1, |w| {
-                    let inner = body(0, 0, 0);
-                    w.raw(&inner.0).text(IFLA_NAME, peer.0).ne32(IFLA_MTU, mtu);
-                    w.attr(IFLA_ADDRESS, peer.1);
-                    w.attr(IFLA_NS_FD, &ns.to_ne_bytes());
-                });
-            });
-        });
-        self.request(NEW_LINK, CREATE | EXCL, &w.0)
-    }
-
-    /// Makes the port send frames back where they came from.
-    pub(crate) fn set_hairpin(&mut self, index: u32) -> io::Result<()> {
-        let mut w = Writer::default();
-        // AF_BRIDGE; IFLA_PROTINFO holds IFLA_BRPORT_MODE.
-        w.raw(&[7, 0, 0, 0]).raw(&index.to_ne_bytes()).raw(&[0; 8]);
-        w.nest(12, |w| {
-            w.attr(4, &[1]);
-        });
-        self.request(SET_LINK, 0, &w.0)
-    }
-
-    pub(crate) fn set_up(&mut self, index: u32) -> io::Result<()> {
-        self.request(NEW_LINK, 0, &body(index, UP, UP).0)
-    }
-
-    /// Removes a link; one that is not there is fine.
-    pub(crate) fn delete_link(&mut self, name: &str) -> io::Result<()> {
-        let mut w = body(0, 0, 0);
-        w.text(IFLA_NAME, name);
-        match self.request(DELETE_LINK, 0, &w.0) {
-            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ENODEV as i32) => Ok(()),
-            other => other,
-        }
-    }
-
-    fn address(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        index: u32,
-        a: IpAddr,
-        prefix: u8,
-    ) -> io::Result<()> {
-        let mut w = Writer::default();
-        let nodad = if a.is_ipv6() { NODAD } else { 0 };
-        w.raw(&[Family::of(a).number(), prefix, nodad, 0]).raw(&index.to_ne_bytes());
-        w.attr(2, &octets(a)).attr(1, &octets(a));
-        self.request(kind, flags, &w.0)
-    }
-
-    /// Adds an address; one that is there already is fine.
-    pub(crate) fn add_address(&mut self, index: u32, a: IpAddr, prefix: u8) -> io::Result<()> {
-        self.address(NEW_ADDRESS, CREATE | REPLACE, index, a, prefix)
-    }
-
-    pub(crate) fn delete_address(&mut self, index: u32, a: IpAddr, prefix: u8) -> io::Result<()> {
-        self.address(DELETE_ADDRESS, 0, index, a, prefix)
-    }
-
-    /// The addresses of all links.
-    pub(crate) fn all_addresses(&mut self) -> io::Result<Vec<Address>> {
-        let mut out = Vec::new();
-        self.dump(GET_ADDRESS, &[0; 8], |r| {
-            let (Some(prefix), Some(index)) = (r.body.get(1), ne32(&r.body, 4)) else { return };
-            let list = r.body.get(8..).unwrap_or_default();
-            let ip = attribute(list, 2).or_else(|| attribute(list, 1)).and_then(from_octets);
-            out.extend(ip.map(|ip| Address { index, ip, prefix: *prefix }));
+        self.dump(RTM_GETROUTE, &encode(&request), |received| {
+            out.extend(Route::decode(&received.body).filter(|r| r.to.family() == family));
         })?;
         Ok(out)
     }
 
-    /// The addresses of a link.
-    pub(crate) fn addresses(&mut self, index: u32) -> io::Result<Vec<(IpAddr, u8)>> {
-        let all = self.all_addresses()?;
-        Ok(all.into_iter().filter(|a| a.index == index).map(|a| (a.ip, a.prefix)).collect())
+    /// Makes a route or replaces the one to the same block.
+    pub(crate) fn set_route(&mut self, route: &Route) -> io::Result<()> {
+        self.request(RTM_NEWROUTE, CREATE | REPLACE, &encode(&route.message()?))
+    }
+
+    /// Removes a route. A missing route is no error.
+    pub(crate) fn delete_route(&mut self, route: &Route) -> io::Result<()> {
+        unless(Errno::ESRCH, self.request(RTM_DELROUTE, 0, &encode(&route.message()?)))
     }
 
     /// Whether the default route of a family goes through a link.
     pub(crate) fn has_default_route(&mut self, index: u32, family: Family) -> io::Result<bool> {
-        let mut head = [0; 12];
-        head[0] = family.number();
-        let mut found = false;
-        // The head: family, bits of the destination, …, type in byte 7 (1: unicast); attribute 4 is
-        // the link.
-        self.dump(GET_ROUTE, &head, |r| {
-            let byte = |n: usize| r.body.get(n).copied();
-            let link = r.body.get(12..).and_then(|list| attribute(list, 4));
-            found |= byte(0) == Some(family.number())
-                && byte(1) == Some(0)
-                && byte(7) == Some(1)
-                && link == Some(index.to_ne_bytes().as_slice());
-        })?;
-        Ok(found)
+        let routes = self.routes(family)?;
+        Ok(routes.iter().any(|route| route.to.prefix() == 0 && route.index == index))
     }
 
-    /// A route to `to` through a link, on the link itself or by a gateway.
-    pub(crate) fn add_route(
+    /// Makes a static route to `to` through a link, on the link itself or by a gateway.
+    pub(crate) fn add_link_route(
         &mut self,
         index: u32,
         to: Cidr,
         gateway: Option<IpAddr>,
     ) -> io::Result<()> {
-        self.request(NEW_ROUTE, CREATE | REPLACE, &route_body(index, to, gateway).0)
+        self.set_route(&Route::of_link(index, to, gateway))
     }
 
-    /// Removes a route on a link itself; one that is not there is fine.
-    pub(crate) fn delete_route(&mut self, index: u32, to: Cidr) -> io::Result<()> {
-        match self.request(DELETE_ROUTE, 0, &route_body(index, to, None).0) {
-            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => Ok(()),
-            other => other,
-        }
+    /// Removes a static route on a link itself. A missing route is no error.
+    pub(crate) fn delete_link_route(&mut self, index: u32, to: Cidr) -> io::Result<()> {
+        self.delete_route(&Route::of_link(index, to, None))
     }
 
-    /// The routes that [`Socket::add_route`] made on a link itself.
+    /// The routes that [`Socket::add_link_route`] made on a link itself.
     pub(crate) fn link_routes(&mut self, index: u32, family: Family) -> io::Result<Vec<Cidr>> {
-        let mut head = [0; 12];
-        head[0] = family.number();
-        let mut out = Vec::new();
-        self.dump(GET_ROUTE, &head, |r| {
-            let byte = |n: usize| r.body.get(n).copied();
-            let list = r.body.get(12..).unwrap_or_default();
-            let ours = byte(0) == Some(family.number())
-                && byte(4) == Some(MAIN)
-                && byte(5) == Some(STATIC)
-                && byte(7) == Some(UNICAST)
-                && attribute(list, 4) == Some(index.to_ne_bytes().as_slice())
-                && attribute(list, 5).is_none();
-            if let (true, Some(first), Some(prefix)) =
-                (ours, attribute(list, 1).and_then(from_octets), byte(1))
-            {
-                out.extend(Cidr::new(first, prefix).ok());
-            }
-        })?;
-        Ok(out)
+        let routes = self.routes(family)?.into_iter();
+        let made = routes
+            .filter(|r| r.index == index && r.protocol == STATIC && r.gateway.is_none())
+            .map(|r| r.to);
+        Ok(made.collect())
     }
+}
 
-    /// Makes a route, or puts it in the place of the one to the same block.
-    pub(crate) fn set_via(&mut self, route: &Via) -> io::Result<()> {
-        self.request(NEW_ROUTE, CREATE | REPLACE, &via_body(route).0)
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{connected_links, in_namespace, privileged, shell};
 
-    /// Removes a route; one that is not there is fine.
-    pub(crate) fn delete_via(&mut self, route: &Via) -> io::Result<()> {
-        match self.request(DELETE_ROUTE, 0, &via_body(route).0) {
-            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => Ok(()),
-            other => other,
+    #[test]
+    fn routes_of_both_families_are_read_back_as_they_were_made() {
+        if !privileged("routes_of_both_families_are_read_back_as_they_were_made") {
+            return;
         }
+        in_namespace(|| {
+            connected_links();
+            shell("ip address add 192.0.2.1/24 dev d0");
+            shell("ip address add 2001:db8::1/64 dev d0 nodad");
+            let mut socket = Socket::route().unwrap();
+            let index = socket.link("d0").unwrap().unwrap().index;
+            let block = |text: &str| text.parse::<Cidr>().unwrap();
+            let by = |text: &str| Some(text.parse::<IpAddr>().unwrap());
+            let cases = [
+                (block("10.42.1.0/24"), by("192.0.2.2"), false),
+                (block("10.42.2.0/24"), by("10.42.2.0"), true),
+                (block("10.42.3.0/24"), None, false),
+                (block("fd00:42:1::/64"), by("2001:db8::2"), false),
+                (block("fd00:42:2::/64"), None, false),
+            ];
+            for (to, gateway, on_link) in cases {
+                let route = Route { to, gateway, index, on_link, protocol: 108 };
+                socket.set_route(&route).unwrap();
+                socket.set_route(&route).unwrap();
+                let family = to.family();
+                let found = socket.routes(family).unwrap();
+                assert_eq!(found.iter().filter(|r| **r == route).count(), 1, "{route:?} {found:?}");
+                socket.delete_route(&route).unwrap();
+                socket.delete_route(&route).unwrap();
+                assert!(!socket.routes(family).unwrap().contains(&route), "{route:?}");
+            }
+        });
     }
 
-    /// The routes of a family to blocks.
-    pub(crate) fn via_routes(&mut self, family: Family) -> io::Result<Vec<Via>> {
-        let mut head = [0; 12];
-        head[0] = family.number();
-        let mut out = Vec::new();
-        self.dump(GET_ROUTE, &head, |r| out.extend(via(&r.body, family)))?;
-        Ok(out)
+    #[test]
+    fn default_and_link_routes_of_a_pod_are_found() {
+        if !privileged("default_and_link_routes_of_a_pod_are_found") {
+            return;
+        }
+        in_namespace(|| {
+            connected_links();
+            shell("ip address add 10.42.0.9/32 dev d0; ip address add fd00:42::9/128 dev d0 nodad");
+            let mut socket = Socket::route().unwrap();
+            let index = socket.link("d0").unwrap().unwrap().index;
+            for (family, gateway) in [(Family::V4, "10.42.0.1"), (Family::V6, "fd00:42::1")] {
+                let gateway: IpAddr = gateway.parse().unwrap();
+                assert!(!socket.has_default_route(index, family).unwrap());
+                socket.add_link_route(index, Cidr::host(gateway), None).unwrap();
+                let all = Cidr::new(family.unspecified(), 0).unwrap();
+                socket.add_link_route(index, all, Some(gateway)).unwrap();
+                assert!(socket.has_default_route(index, family).unwrap());
+                assert!(!socket.has_default_route(1, family).unwrap(), "through another link");
+                assert_eq!(socket.link_routes(index, family).unwrap(), [Cidr::host(gateway)]);
+            }
+            let gateway: IpAddr = "10.42.0.1".parse().unwrap();
+            let shown = shell("ip route show dev d0");
+            assert!(shown.contains("default via 10.42.0.1 proto static"), "{shown}");
+            assert!(shown.contains("10.42.0.1 proto static scope link"), "{shown}");
+            socket.delete_link_route(index, Cidr::host(gateway)).unwrap();
+            socket.delete_link_route(index, Cidr::host(gateway)).unwrap();
+            assert!(socket.link_routes(index, Family::V4).unwrap().is_empty());
+        });
     }
-}
-
-fn route_body(index: u32, to: Cidr, gateway: Option<IpAddr>) -> Writer {
-    let family = to.family();
-    let mut w = Writer::default();
-    // Of the scope of the link, or of the universe.
-    let scope = if gateway.is_none() && family == Family::V4 { 253 } else { 0 };
-    w.raw(&[family.number(), to.prefix(), 0, 0, MAIN, STATIC, scope, UNICAST, 0, 0, 0, 0]);
-    if to.prefix() > 0 {
-        w.attr(1, &octets(to.first()));
-    }
-    if let Some(gateway) = gateway {
-        w.attr(5, &octets(gateway));
-    }
-    w.ne32(4, index);
-    w
-}
-
-fn via_body(route: &Via) -> Writer {
-    let mut w = Writer::default();
-    let flags = if route.on_link { ONLINK } else { 0 };
-    let family = route.to.family();
-    // Scope link or universe.
-    let scope = if route.gateway.is_none() && family == Family::V4 { 253 } else { 0 };
-    w.raw(&[family.number(), route.to.prefix(), 0, 0])
-        .raw(&[MAIN, route.protocol, scope, UNICAST])
-        .raw(&flags.to_ne_bytes());
-    w.attr(1, &octets(route.to.first())).ne32(4, route.index);
-    if let Some(gateway) = route.gateway {
-        w.attr(5, &octets(gateway));
-    }
-    w
-}
-
-/// Reads a route message; `None` for what is no route by one link in table main.
-pub(crate) fn via(body: &[u8], family: Family) -> Option<Via> {
-    let head = body.get(..8)?;
-    let (of, prefix, table, protocol, kind) =
-        (*head.first()?, *head.get(1)?, *head.get(4)?, *head.get(5)?, *head.get(7)?);
-    if of != family.number() || table != MAIN || kind != UNICAST {
-        return None;
-    }
-    let list = body.get(12..)?;
-    let first = attribute(list, 1).map_or(Some(family.unspecified()), from_octets)?;
-    Some(Via {
-        to: Cidr::new(first, prefix).ok()?,
-        gateway: attribute(list, 5).and_then(from_octets),
-        index: attribute(list, 4).and_then(|i| ne32(i, 0))?,
-        on_link: ne32(body, 8)? & ONLINK != 0,
-        protocol,
-    })
 }

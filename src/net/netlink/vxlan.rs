@@ -1,106 +1,145 @@
-//! VXLAN links: made, read and changed in place.
+//! VXLAN links: created, read and changed in place.
 
 use std::io;
 use std::net::IpAddr;
 
-use crate::netlink::route::{
-    GET_LINK, IFLA_ADDRESS, IFLA_INFO, IFLA_MTU, IFLA_NAME, Link, NEW_LINK, UP, body, link,
-};
-use crate::netlink::{CREATE, EXCL, Socket, Writer, attribute, ne32};
-use settings::addr::{from_octets, octets};
+use nix::libc::RTM_NEWLINK;
+use rtnetlink::packet_route::link::InfoKind;
+use rtnetlink::{LinkMessageBuilder, LinkVxlan};
 
-const KIND: u16 = 1;
-const DATA: u16 = 2;
+use crate::netlink::link::{Link, Mac, decode, kind};
+use crate::netlink::{CREATE, EXCL, Socket, attribute, encode, ne32};
+use settings::addr::from_octets;
+
+// `IFLA_VXLAN_…`
 const VNI: u16 = 1;
 const DEVICE: u16 = 3;
 const LOCAL: u16 = 4;
 const LEARNING: u16 = 7;
 const PORT: u16 = 15;
 const LOCAL_V6: u16 = 17;
-const CHECKSUM: u16 = 18;
 
-/// What makes a VXLAN link what it is.
+/// The settings of a VXLAN link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Vxlan {
     pub(crate) vni: u32,
     pub(crate) port: u16,
-    /// The link that carries it.
+    /// The index of the link that carries the packets.
     pub(crate) device: u32,
     /// The node's address on that link.
     pub(crate) local: IpAddr,
 }
 
-fn local(w: &mut Writer, vxlan: &Vxlan) {
-    let kind = if vxlan.local.is_ipv4() { LOCAL } else { LOCAL_V6 };
-    w.ne32(DEVICE, vxlan.device).attr(kind, &octets(vxlan.local));
-}
-
-/// What a link's message says of its VXLAN; `None` for another kind, and for one that learns
-/// addresses from packets.
-fn vxlan(message: &[u8]) -> Option<Vxlan> {
-    let info = attribute(message.get(16..)?, IFLA_INFO)?;
-    if attribute(info, KIND)?.strip_suffix(b"\0")? != b"vxlan" {
-        return None;
-    }
-    let data = attribute(info, DATA)?;
-    if attribute(data, LEARNING).is_some_and(|l| l != [0]) {
-        return None;
-    }
-    let local = attribute(data, LOCAL).or_else(|| attribute(data, LOCAL_V6));
-    Some(Vxlan {
-        vni: attribute(data, VNI).and_then(|v| ne32(v, 0))?,
-        port: attribute(data, PORT)?.try_into().ok().map(u16::from_be_bytes)?,
-        device: attribute(data, DEVICE).and_then(|d| ne32(d, 0)).unwrap_or(0),
-        local: local.and_then(from_octets)?,
-    })
-}
-
-impl Socket {
-    /// The link of this name, and what it is as a VXLAN of ours.
-    pub(crate) fn vxlan(&mut self, name: &str) -> io::Result<Option<(Link, Option<Vxlan>)>> {
-        let mut w = body(0, 0, 0);
-        w.text(IFLA_NAME, name);
-        match self.get(GET_LINK, &w.0) {
-            Ok(received) => Ok(link(&received).map(|l| (l, vxlan(&received.body)))),
-            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ENODEV as i32) => Ok(None),
-            Err(e) => Err(e),
+impl Vxlan {
+    /// Adds the settings that can change in place.
+    fn place(&self, builder: LinkMessageBuilder<LinkVxlan>) -> LinkMessageBuilder<LinkVxlan> {
+        let builder = builder.dev(self.device);
+        match self.local {
+            IpAddr::V4(ip) => builder.local(ip),
+            IpAddr::V6(ip) => builder.local6(ip),
         }
     }
 
-    /// Makes the link: it learns nothing from packets. The outer checksum stays off over IPv4, as
+    /// The VXLAN settings of a link. `None` for another kind of link, and for a VXLAN that learns
+    /// addresses from packets.
+    fn decode(message: &[u8]) -> Option<Self> {
+        let (kind, settings) = kind(message)?;
+        if kind != b"vxlan" {
+            return None;
+        }
+        if attribute(settings, LEARNING).is_some_and(|learns| learns != [0]) {
+            return None;
+        }
+        let local = attribute(settings, LOCAL).or_else(|| attribute(settings, LOCAL_V6));
+        Some(Self {
+            vni: attribute(settings, VNI).and_then(|vni| ne32(vni, 0))?,
+            port: attribute(settings, PORT)?.try_into().ok().map(u16::from_be_bytes)?,
+            device: attribute(settings, DEVICE).and_then(|index| ne32(index, 0)).unwrap_or(0),
+            local: local.and_then(from_octets)?,
+        })
+    }
+}
+
+impl Socket {
+    /// The link of this name with its VXLAN settings; see [`Vxlan`] for links without them.
+    pub(crate) fn vxlan(&mut self, name: &str) -> io::Result<Option<(Link, Option<Vxlan>)>> {
+        Ok(self
+            .describe_link(name)?
+            .and_then(|received| Some((decode(&received.body)?, Vxlan::decode(&received.body)))))
+    }
+
+    /// Creates a VXLAN that learns nothing from packets. The outer checksum is off over IPv4, as
     /// in flannel: the inner packet has its own.
     pub(crate) fn add_vxlan(
         &mut self,
         name: &str,
         mtu: u32,
-        mac: &[u8; 6],
+        mac: &Mac,
         vxlan: &Vxlan,
     ) -> io::Result<()> {
-        let mut w = body(0, UP, UP);
-        w.text(IFLA_NAME, name).ne32(IFLA_MTU, mtu).attr(IFLA_ADDRESS, mac);
-        w.nest(IFLA_INFO, |w| {
-            w.text(KIND, "vxlan").nest(DATA, |w| {
-                w.ne32(VNI, vxlan.vni).attr(PORT, &vxlan.port.to_be_bytes());
-                w.attr(LEARNING, &[0]).attr(CHECKSUM, &[0]);
-                local(w, vxlan);
-            });
-        });
-        self.request(NEW_LINK, CREATE | EXCL, &w.0)
+        let builder = LinkVxlan::new(name, vxlan.vni)
+            .port(vxlan.port)
+            .learning(false)
+            .udp_csum(false)
+            .mtu(mtu)
+            .address(mac.to_vec())
+            .up();
+        self.request(RTM_NEWLINK, CREATE | EXCL, &encode(&vxlan.place(builder).build()))
     }
 
-    /// Moves a link to another device or address of the same family, without interrupting it.
+    /// Moves a VXLAN to another device or address of the same family without interrupting it.
     pub(crate) fn move_vxlan(&mut self, index: u32, vxlan: &Vxlan) -> io::Result<()> {
-        let mut w = body(index, 0, 0);
-        w.nest(IFLA_INFO, |w| {
-            w.text(KIND, "vxlan").nest(DATA, |w| local(w, vxlan));
+        let builder = LinkMessageBuilder::<LinkVxlan>::new_with_info_kind(InfoKind::Vxlan);
+        self.request(RTM_NEWLINK, 0, &encode(&vxlan.place(builder.index(index)).build()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{connected_links, in_namespace, privileged, shell};
+
+    #[test]
+    fn a_vxlan_of_either_family_is_read_back_and_moves_in_place() {
+        if !privileged("a_vxlan_of_either_family_is_read_back_and_moves_in_place") {
+            return;
+        }
+        in_namespace(|| {
+            connected_links();
+            let mut socket = Socket::route().unwrap();
+            let [d0, d1] = ["d0", "d1"].map(|name| socket.link(name).unwrap().unwrap().index);
+            let mac = [2, 0, 0, 0, 0, 1];
+            for (name, local, next) in
+                [("v4", "192.0.2.1", "192.0.2.2"), ("v6", "2001:db8::1", "2001:db8::2")]
+            {
+                let (local, next) = (local.parse().unwrap(), next.parse().unwrap());
+                let mut vxlan = Vxlan { vni: 7, port: 8472, device: d0, local };
+                socket.add_vxlan(name, 1400, &mac, &vxlan).unwrap();
+                let (link, found) = socket.vxlan(name).unwrap().unwrap();
+                assert_eq!((found, link.mtu, link.up), (Some(vxlan), 1400, true));
+                assert_eq!(link.mac, mac);
+                (vxlan.device, vxlan.local) = (d1, next);
+                socket.move_vxlan(link.index, &vxlan).unwrap();
+                let (moved, found) = socket.vxlan(name).unwrap().unwrap();
+                assert_eq!((found, moved.index, moved.mtu), (Some(vxlan), link.index, 1400));
+            }
+            let shown = shell("ip -d link show v4");
+            assert!(shown.contains("nolearning") && shown.contains("noudpcsum"), "{shown}");
         });
-        self.request(NEW_LINK, 0, &w.0)
     }
 
-    /// Gives a link another MTU and hardware address.
-    pub(crate) fn set_link(&mut self, index: u32, mtu: u32, mac: &[u8; 6]) -> io::Result<()> {
-        let mut w = body(index, 0, 0);
-        w.ne32(IFLA_MTU, mtu).attr(IFLA_ADDRESS, mac);
-        self.request(NEW_LINK, 0, &w.0)
+    #[test]
+    fn a_vxlan_that_learns_and_another_kind_of_link_are_not_ours() {
+        if !privileged("a_vxlan_that_learns_and_another_kind_of_link_are_not_ours") {
+            return;
+        }
+        in_namespace(|| {
+            connected_links();
+            shell("ip link add v0 type vxlan id 7 dstport 8472 dev d0 local 192.0.2.1");
+            let mut socket = Socket::route().unwrap();
+            assert_eq!(socket.vxlan("v0").unwrap().unwrap().1, None);
+            assert_eq!(socket.vxlan("d0").unwrap().unwrap().1, None);
+            assert_eq!(socket.vxlan("v1").unwrap(), None);
+        });
     }
 }

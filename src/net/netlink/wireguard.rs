@@ -9,8 +9,12 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::netlink::route::{GET_LINK, IFLA_INFO, IFLA_MTU, IFLA_NAME, Link, NEW_LINK, body, link};
-use crate::netlink::{CREATE, EXCL, Socket, Writer, attribute, attributes, ne16};
+use nix::libc::{IFLA_IFALIAS, RTM_NEWLINK};
+use rtnetlink::packet_route::link::LinkAttribute;
+use rtnetlink::{LinkUnspec, LinkWireguard};
+
+use crate::netlink::link::{Link, attributes_of, decode, kind, text};
+use crate::netlink::{CREATE, EXCL, Socket, Writer, attribute, attributes, encode, ne16};
 use settings::addr::{Cidr, Family, from_octets, octets};
 
 /// `GENL_ID_CTRL`: who knows the numbers of the others.
@@ -18,9 +22,6 @@ const CONTROL: u16 = 16;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
-/// `IFLA_INFO_KIND`.
-const KIND: u16 = 1;
-const IFLA_ALIAS: u16 = 20;
 
 // linux/wireguard.h
 const VERSION: u8 = 1;
@@ -308,43 +309,34 @@ pub(crate) struct Named {
     pub(crate) alias: String,
 }
 
-fn named(message: &[u8], link: Link) -> Named {
-    let list = message.get(16..).unwrap_or_default();
-    let kind = attribute(list, IFLA_INFO).and_then(|info| attribute(info, KIND));
-    let alias = attribute(list, IFLA_ALIAS).unwrap_or_default();
-    Named {
-        link,
-        wireguard: kind == Some(b"wireguard\0"),
-        alias: String::from_utf8_lossy(alias.strip_suffix(b"\0").unwrap_or(alias)).into_owned(),
-    }
+fn named(message: &[u8]) -> Option<Named> {
+    let alias = attribute(attributes_of(message), IFLA_IFALIAS).unwrap_or_default();
+    Some(Named {
+        link: decode(message)?,
+        wireguard: kind(message).is_some_and(|(kind, _)| kind == b"wireguard"),
+        alias: text(alias),
+    })
 }
 
 impl Socket {
     /// The link of this name, and whether it is WireGuard's.
     pub(crate) fn wireguard(&mut self, name: &str) -> io::Result<Option<Named>> {
-        let mut w = body(0, 0, 0);
-        w.text(IFLA_NAME, name);
-        match self.get(GET_LINK, &w.0) {
-            Ok(received) => Ok(link(&received).map(|l| named(&received.body, l))),
-            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ENODEV as i32) => Ok(None),
-            Err(e) => Err(e),
-        }
+        Ok(self.describe_link(name)?.and_then(|received| named(&received.body)))
     }
 
-    /// Makes a link that is still down.
+    /// Creates a WireGuard link that is down.
     pub(crate) fn add_wireguard(&mut self, name: &str, mtu: u32) -> io::Result<()> {
-        let mut w = body(0, 0, 0);
-        w.text(IFLA_NAME, name).ne32(IFLA_MTU, mtu).nest(IFLA_INFO, |w| {
-            w.text(KIND, "wireguard");
-        });
-        self.request(NEW_LINK, CREATE | EXCL, &w.0)
+        let link = LinkWireguard::new(name).mtu(mtu).build();
+        self.request(RTM_NEWLINK, CREATE | EXCL, &encode(&link))
     }
 
-    /// Gives a link another MTU and alias.
+    /// Changes the MTU and the alias of a link.
     pub(crate) fn set_wireguard(&mut self, index: u32, mtu: u32, alias: &str) -> io::Result<()> {
-        let mut w = body(index, 0, 0);
-        w.ne32(IFLA_MTU, mtu).attr(IFLA_ALIAS, alias.as_bytes());
-        self.request(NEW_LINK, 0, &w.0)
+        let link = LinkUnspec::new_with_index(index)
+            .mtu(mtu)
+            .append_extra_attribute(LinkAttribute::IfAlias(alias.to_owned()))
+            .build();
+        self.request(RTM_NEWLINK, 0, &encode(&link))
     }
 }
 

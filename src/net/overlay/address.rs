@@ -4,7 +4,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use crate::netlink::Socket;
-use crate::netlink::route::{Address, Link};
+use crate::netlink::address::Address;
+use crate::netlink::link::Link;
 use crate::overlay::plan::Underlay;
 use settings::addr::{Cidr, Family};
 

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 
 use crate::config::{Config, Error};
 use crate::netlink::Socket;
-use crate::netlink::neighbour::Mac;
-use crate::netlink::route::Address;
+use crate::netlink::address::Address;
+use crate::netlink::link::Mac;
 use crate::netlink::vxlan::Vxlan;
 use crate::netlink::wireguard::PublicKey;
 use crate::overlay::address::{self, Machine};
 use crate::overlay::guard::Guard;
 use crate::overlay::kernel::{self, Done, Tunnel, link_name};
 use crate::overlay::peer::{Ends, Peer, VNI};
-use crate::overlay::plan::{Own, Problem, Route, Underlay, Wanted, members, plan};
+use crate::overlay::plan::{NextHop, Own, Problem, Underlay, Wanted, members, plan};
 use crate::overlay::probe::Target;
 use crate::overlay::wireguard::{self, End, KEEPALIVE, Wire};
 use settings::Backend;
@@ -273,7 +273,7 @@ impl Engine {
         for (block, route) in &wanted.routes {
             let gateway = crate::host::gateway(block);
             if let (Some(address), Some(node)) = (gateway, wanted.holders.get(block)) {
-                let tunnel = matches!(route, Route::Tunnel(_));
+                let tunnel = matches!(route, NextHop::Tunnel(_));
                 outcome.ways.push(Target { node: node.clone(), address, size: 0, tunnel });
             }
         }

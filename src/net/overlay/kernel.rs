@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use crate::host::sysctl;
 use crate::netlink::Socket;
 use crate::netlink::ethtool::{CHECKSUMS, Ethtool};
-use crate::netlink::neighbour::Mac;
-use crate::netlink::route::Via;
+use crate::netlink::link::Mac;
+use crate::netlink::route::Route;
 use crate::netlink::vxlan::Vxlan;
-use crate::overlay::plan::{Route, Wanted};
+use crate::overlay::plan::{NextHop, Wanted};
 use settings::addr::Family;
 
 /// Marks routes as ours (`RTPROT_…`); no routing program of `/etc/iproute2/rt_protos` has this
@@ -233,17 +233,17 @@ pub(crate) fn apply(
     if let (Some(index), Some(_)) = (index, tunnel) {
         entries(socket, family, index, wanted, &mut done)?;
     }
-    let mut vias = Vec::with_capacity(wanted.routes.len());
+    let mut routes = Vec::with_capacity(wanted.routes.len());
     for (to, route) in &wanted.routes {
         let (gateway, link, on_link) = match route {
-            Route::Direct(gateway) => (*gateway, device, false),
-            Route::Tunnel(gateway) => (*gateway, index.filter(|_| tunnel.is_some()), true),
-            Route::Encrypted => continue,
+            NextHop::Direct(gateway) => (*gateway, device, false),
+            NextHop::Tunnel(gateway) => (*gateway, index.filter(|_| tunnel.is_some()), true),
+            NextHop::Encrypted => continue,
         };
         let (Some(link), gateway) = (link, Some(gateway)) else { continue };
-        vias.push(Via { to: *to, gateway, index: link, on_link, protocol: PROTOCOL });
+        routes.push(Route { to: *to, gateway, index: link, on_link, protocol: PROTOCOL });
     }
-    routes(socket, family, index, &vias, complete, &mut done)?;
+    apply_routes(socket, family, index, &routes, complete, &mut done)?;
     if complete {
         match (index, tunnel) {
             (Some(index), Some(_)) => remove_entries(socket, family, index, wanted, &mut done)?,
@@ -260,25 +260,25 @@ pub(crate) fn apply(
 
 /// Brings the routes of a family to what is wanted: those of ours, and all by gateways that lead
 /// into our link `index`. Without `complete` nothing is taken away.
-pub(crate) fn routes(
+pub(crate) fn apply_routes(
     socket: &mut Socket,
     family: Family,
     index: Option<u32>,
-    wanted: &[Via],
+    wanted: &[Route],
     complete: bool,
     done: &mut Done,
 ) -> io::Result<()> {
     let ours =
-        |via: &Via| via.protocol == PROTOCOL || (Some(via.index) == index && via.gateway.is_some());
-    let present: Vec<Via> = socket.via_routes(family)?.into_iter().filter(ours).collect();
-    for via in wanted.iter().filter(|via| !present.contains(via)) {
-        let by = via.gateway.map(|ip| format!(" by {ip}")).unwrap_or_default();
-        socket.set_via(via).map_err(worded(format!("route {}{by}", via.to)))?;
+        |r: &Route| r.protocol == PROTOCOL || (Some(r.index) == index && r.gateway.is_some());
+    let present: Vec<Route> = socket.routes(family)?.into_iter().filter(ours).collect();
+    for route in wanted.iter().filter(|route| !present.contains(route)) {
+        let by = route.gateway.map(|ip| format!(" by {ip}")).unwrap_or_default();
+        socket.set_route(route).map_err(worded(format!("route {}{by}", route.to)))?;
         done.changes += 1;
     }
     if complete {
-        for stale in present.iter().filter(|via| !wanted.contains(via)) {
-            socket.delete_via(stale)?;
+        for stale in present.iter().filter(|route| !wanted.contains(route)) {
+            socket.delete_route(stale)?;
             done.changes += 1;
         }
     }

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use api::Object;
 use serde::{Deserialize, Serialize};
 
-use crate::netlink::neighbour::Mac;
-use crate::netlink::route::mac_text;
+use crate::netlink::link::{Mac, mac_text};
 use crate::netlink::wireguard::PublicKey;
 use settings::Backend;
 use settings::addr::{Cidr, Family};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::netlink::neighbour::Mac;
+use crate::netlink::link::Mac;
 use crate::netlink::wireguard::PublicKey;
 use crate::overlay::peer::Peer;
 use crate::overlay::wireguard;
@@ -36,7 +36,7 @@ pub(crate) struct Own<'a> {
 
 /// How a peer's pods are reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum NextHop {
     /// Over the shared link by the peer's address.
     Direct(IpAddr),
     /// Through the VXLAN by the address of the peer's end.
@@ -193,7 +193,7 @@ impl Problem {
 /// What one family is to have in the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    pub(crate) routes: BTreeMap<Cidr, Route>,
+    pub(crate) routes: BTreeMap<Cidr, NextHop>,
     /// Address of a peer's end to its hardware address.
     pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
     /// Hardware address of a peer's end to the peer.
@@ -272,7 +272,7 @@ impl Wanted {
             allowed: BTreeSet::new(),
         });
         remote.allowed.insert(block);
-        self.routes.insert(block, Route::Encrypted);
+        self.routes.insert(block, NextHop::Encrypted);
     }
 }
 
@@ -309,12 +309,12 @@ pub(crate) fn plan(own: &Own<'_>, peers: &[Peer], before: &BTreeMap<Cidr, String
         }
         let on_link = own.underlay.on_link.iter().any(|link| link.contains(address));
         if on_link && own.backend.direct() && peer.direct {
-            wanted.routes.insert(block, Route::Direct(address));
+            wanted.routes.insert(block, NextHop::Direct(address));
             continue;
         }
         match (own.backend.tunnels() && peer.tunnels, face.vtep) {
             (true, Some(mac)) => {
-                wanted.routes.insert(block, Route::Tunnel(block.first()));
+                wanted.routes.insert(block, NextHop::Tunnel(block.first()));
                 wanted.neighbours.insert(block.first(), mac);
                 wanted.forwards.insert(mac, address);
             }

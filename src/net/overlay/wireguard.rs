@@ -13,8 +13,8 @@ use nix::errno::Errno;
 
 use crate::config::Error;
 use crate::netlink::Socket;
-use crate::netlink::neighbour::Mac;
-use crate::netlink::route::Via;
+use crate::netlink::link::Mac;
+use crate::netlink::route::Route;
 use crate::netlink::wireguard::{Change, Generic, PrivateKey, PublicKey, Seen};
 use crate::overlay::kernel::{self, Done, PROTOCOL, worded};
 use crate::overlay::key;
@@ -240,9 +240,9 @@ impl Wire {
         }
         self.told.retain(|(of, key), _| *of != family || wanted.peers.contains_key(key));
         self.told.extend(wanted.peers.iter().map(|(key, r)| ((family, *key), r.endpoint)));
-        let routes: Vec<Via> = cluster
+        let routes: Vec<Route> = cluster
             .iter()
-            .map(|to| Via {
+            .map(|to| Route {
                 to: *to,
                 gateway: None,
                 index: standing.index,
@@ -250,7 +250,7 @@ impl Wire {
                 protocol: PROTOCOL,
             })
             .collect();
-        kernel::routes(socket, family, Some(standing.index), &routes, true, done)?;
+        kernel::apply_routes(socket, family, Some(standing.index), &routes, true, done)?;
         if kernel::own_link(socket, family, mac)?.is_some() {
             socket.delete_link(kernel::link_name(family))?;
             done.changes += 1;
