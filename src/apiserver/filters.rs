@@ -1,4 +1,4 @@
-//! What every request passes on its way to a handler; [`chain`] has the order.
+//! The filters that every request passes on its way to a handler; [`chain`] has their order.
 
 mod aggregation;
 mod audit;

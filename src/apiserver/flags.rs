@@ -1,4 +1,4 @@
-//! Parses flags of upstream's API server, as in `--kube-apiserver-arg`.
+//! Parses flags of upstream's API server, as passed by `--kube-apiserver-arg`.
 
 /// The name and value of `NAME=VALUE` or `--NAME=VALUE`; a name alone has no value.
 pub fn parts(argument: &str) -> (&str, Option<&str>) {

@@ -1,5 +1,5 @@
-//! What fuzzers feed beside the public readers: tokens, options, paths of columns and the files of
-//! administrators.
+//! Entry points of fuzzers for parsers that are not public: continue tokens, options, column paths
+//! and configuration files.
 
 use std::path::Path;
 
@@ -9,21 +9,20 @@ use crate::handlers;
 use crate::request::Query;
 use crate::response::table::CustomColumns;
 
-/// A token that continues a list, for a list of this namespace or, when it is empty, of all.
+/// Parses a continue token for a list of this namespace, or of all when it is empty.
 ///
 /// # Panics
-/// When a token that is taken could leave the listed prefix, or is another one when it is written
-/// again.
+/// When an accepted token leaves the listed prefix, or differs after it is encoded again.
 pub fn token(text: &str, namespace: &str) {
     handlers::fuzz_token(text, namespace);
 }
 
-/// The options of lists, watches, writes and deletions.
+/// Parses the options of lists, watches, writes and deletions.
 pub fn options(query: &Query) {
     handlers::fuzz_options(query);
 }
 
-/// The path of a column of custom resources, and what it finds.
+/// Parses and evaluates the path of a column of custom resources.
 pub fn column(path: &str) {
     let definition = json!([{"name": "c", "type": "string", "jsonPath": path}]);
     let Ok(columns) = CustomColumns::new(Some(&definition)) else { return };
@@ -32,7 +31,7 @@ pub fn column(path: &str) {
     assert_eq!(columns.row(&object, now).len(), 2, "{path}");
 }
 
-/// A file: the number says which.
+/// Parses a configuration file; `which` selects its format.
 pub fn configuration(which: u8, text: &[u8]) {
     match which % 4 {
         0 => {

@@ -1,4 +1,4 @@
-//! One file per verb; this one chooses among them.
+//! Handlers of requests, one file per verb and subresource; this file dispatches to them.
 
 mod bind;
 mod create;
@@ -36,7 +36,7 @@ use crate::request_tracing;
 use crate::response::status;
 use crate::state::ServerState;
 
-/// Answers a request about a resource that is served.
+/// Calls the handler of a request about a served resource.
 pub(crate) async fn dispatch(
     context: &Context,
     exchange: RequestParts,
@@ -44,23 +44,23 @@ pub(crate) async fn dispatch(
     let info = &context.info;
     if let Some(warning) = context.row.spec.custom.as_ref().and_then(|custom| custom.deprecation())
     {
-        deprecated(context, warning);
+        warn_deprecated(context, warning);
     }
     if !info.subresource.is_empty() {
-        return subresource(context, exchange).await;
+        return dispatch_subresource(context, exchange).await;
     }
     // Upstream serves custom resources outside its router, which has no HEAD and parses Accept
     // headers strictly.
-    let routed = context.row.spec.custom.is_none();
-    if routed && exchange.method == Method::HEAD {
+    let is_routed = context.row.spec.custom.is_none();
+    if is_routed && exchange.method == Method::HEAD {
         return Err(status::no_method());
     }
     let spec = &context.row.spec;
     // A namespaced resource has items only inside a namespace, a cluster-scoped one only outside.
-    let item = !info.path_name.is_empty();
-    let placed = spec.namespaced != info.namespace.is_empty()
+    let is_item = !info.path_name.is_empty();
+    let has_scope = spec.namespaced != info.namespace.is_empty()
         || (!spec.namespaced && info.resource == "namespaces");
-    if item && !placed
+    if is_item && !has_scope
         || (!spec.namespaced && !info.namespace.is_empty() && info.resource != "namespaces")
     {
         return Err(status::no_resource());
@@ -69,27 +69,27 @@ pub(crate) async fn dispatch(
     if verb == "watch" && !context.row.has_verb("watch") && !context.row.has_verb("list") {
         return Err(status::no_method());
     }
-    let on_item = matches!(verb, "get" | "update" | "patch" | "delete");
-    let creates_item = verb == "create" && item;
-    if item && !context.row.is_stored() && !context.row.has_verb("get") {
+    let needs_item = matches!(verb, "get" | "update" | "patch" | "delete");
+    let creates_item = verb == "create" && is_item;
+    if is_item && !context.row.is_stored() && !context.row.has_verb("get") {
         // Resources that can only be created have no item paths.
         return Err(status::no_resource());
     }
     if !context.row.has_verb(verb)
         || creates_item
-        || (on_item && !item)
+        || (needs_item && !is_item)
         || (matches!(verb, "create" | "deletecollection")
             && spec.namespaced
             && info.namespace.is_empty())
     {
         return Err(status::no_method());
     }
-    if routed && verb != "patch" {
+    if is_routed && verb != "patch" {
         // A patch is checked for its patch type first.
         context.accept_route()?;
     }
     if let Some(warning) = deprecation(&spec.gvk) {
-        deprecated(context, warning.to_owned());
+        warn_deprecated(context, warning.to_owned());
     }
     if !context.row.is_stored() && verb != "create" {
         return list::component_statuses(context).await;
@@ -103,11 +103,11 @@ pub(crate) async fn dispatch(
         "patch" => "Patch",
         _ => "Delete",
     };
-    let work = Box::pin(work(context, exchange, verb));
-    let outcome = request_tracing::run(name, || span_attributes(context), work).await;
+    let handler = Box::pin(run_verb(context, exchange, verb));
+    let outcome = request_tracing::run(name, || span_attributes(context), handler).await;
     let changes = matches!(verb, "update" | "patch" | "delete" | "deletecollection");
     if changes && outcome.is_ok() {
-        let name = item.then_some(info.path_name.as_str());
+        let name = is_item.then_some(info.path_name.as_str());
         crate::priority_and_fairness::status::after_write(context, name).await;
     }
     outcome
@@ -135,7 +135,7 @@ fn span_attributes(context: &Context) -> request_tracing::Attributes {
 }
 
 /// Runs the handler of the verb.
-async fn work(
+async fn run_verb(
     context: &Context,
     exchange: RequestParts,
     verb: &str,
@@ -155,14 +155,14 @@ async fn work(
 }
 
 /// Warns the client that it uses a deprecated API, and records the use.
-fn deprecated(context: &Context, warning: String) {
+fn warn_deprecated(context: &Context, warning: String) {
     let subresource = context.subresource.as_ref().map_or("", |of| &*of.name);
     context.warn(warning);
     let Context { user, headers, row, .. } = context;
     context.server.deprecated.record(&row.spec.gvr, subresource, user, headers);
 }
 
-/// What every request about a deprecated kind is warned of (`APILifecycleDeprecated` in
+/// The warning of every request about a deprecated kind (`APILifecycleDeprecated` in
 /// `k8s.io/api/core/v1/lifecycle.go`).
 fn deprecation(kind: &api::Gvk) -> Option<&'static str> {
     match (&*kind.group, &*kind.version, &*kind.kind) {
@@ -174,7 +174,11 @@ fn deprecation(kind: &api::Gvk) -> Option<&'static str> {
     }
 }
 
-async fn subresource(context: &Context, exchange: RequestParts) -> Result<Response<Body>, Status> {
+/// Calls the handler of a request about a subresource.
+async fn dispatch_subresource(
+    context: &Context,
+    exchange: RequestParts,
+) -> Result<Response<Body>, Status> {
     let info = &context.info;
     let Some(subresource) = &context.subresource else {
         return Err(match &context.row.spec.custom {
@@ -182,28 +186,28 @@ async fn subresource(context: &Context, exchange: RequestParts) -> Result<Respon
             None => status::no_resource(),
         });
     };
-    let placed =
+    let has_scope =
         context.row.spec.namespaced != info.namespace.is_empty() || info.resource == "namespaces";
-    if !placed {
+    if !has_scope {
         return Err(status::no_resource());
     }
     let name = subresource.name.as_ref();
-    let routed = context.row.spec.custom.is_none();
-    let connects = matches!(name, "log" | "exec" | "attach" | "portforward" | "proxy");
+    let is_routed = context.row.spec.custom.is_none();
+    let is_connection = matches!(name, "log" | "exec" | "attach" | "portforward" | "proxy");
     if !info.rest.is_empty() && name != "proxy" {
         return Err(status::no_resource());
     }
-    if !connects
-        && (routed && exchange.method == Method::HEAD
+    if !is_connection
+        && (is_routed && exchange.method == Method::HEAD
             || !subresource.verbs.iter().any(|v| v.as_ref() == info.verb))
     {
         return Err(status::no_method());
     }
-    if routed && !connects && info.verb != "patch" {
+    if is_routed && !is_connection && info.verb != "patch" {
         context.accept_route()?;
     }
     match (name, info.verb) {
-        _ if connects => proxy::connect(context, exchange).await,
+        _ if is_connection => proxy::connect(context, exchange).await,
         ("scale", "get") => scale::get(context).await,
         ("scale", "update") => scale::update(context, exchange).await,
         ("scale", "patch") => scale::patch(context, exchange).await,
@@ -217,15 +221,15 @@ async fn subresource(context: &Context, exchange: RequestParts) -> Result<Respon
     }
 }
 
-/// Answers a path that is no resource.
-pub(crate) async fn plain(
+/// Responds to a request for a path that is not a resource.
+pub(crate) async fn serve_path(
     inner: &Arc<ServerState>,
     info: &RequestInfo,
     query: &Query,
     request: Request<Body>,
 ) -> Response<Body> {
     let path = info.path.as_str();
-    let reads = matches!(info.verb, "get" | "head");
+    let is_read = matches!(info.verb, "get" | "head");
     let remotes = inner.aggregator.remotes();
     let documents = inner.documents.of(&inner.objects.registry());
     let merged = if remotes.is_empty() { None } else { documents.with(&remotes, path) };
@@ -234,17 +238,17 @@ pub(crate) async fn plain(
     }
     let documents = merged.as_ref().unwrap_or(&documents);
     if let Some(response) = documents.answer(path, request.headers(), query) {
-        // The roots of groups are no routes of upstream's router and answer any verb.
+        // The roots of groups are not routes of upstream's router and accept any verb.
         let is_group = path.starts_with("/apis") && path.trim_matches('/').split('/').count() <= 2;
-        return if reads || is_group { response } else { status::response(&status::no_method()) };
+        return if is_read || is_group { response } else { status::response(&status::no_method()) };
     }
     let root = path.trim_matches('/').split('/').next().unwrap_or_default();
     match root {
-        "healthz" | "livez" | "readyz" if reads => inner.ready.answer(path, query).await,
-        "version" if path.trim_end_matches('/') == "/version" && reads => {
+        "healthz" | "livez" | "readyz" if is_read => inner.ready.answer(path, query).await,
+        "version" if path.trim_end_matches('/') == "/version" && is_read => {
             version(inner, request.headers(), query)
         }
-        "metrics" if matches!(path, "/metrics" | "/metrics/slis") && reads => {
+        "metrics" if matches!(path, "/metrics" | "/metrics/slis") && is_read => {
             let text = match path {
                 "/metrics" => exposition::render(inner),
                 _ => exposition::render_indicators(inner),
@@ -256,7 +260,7 @@ pub(crate) async fn plain(
             response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
             response
         }
-        "openapi" if reads => {
+        "openapi" if is_read => {
             if let Some(remote) = openapi::of_document(&remotes, path) {
                 let own = User::authenticated("system:aggregator", &[]);
                 return remote.serve(&own, request).await;
@@ -273,8 +277,8 @@ pub(crate) async fn plain(
             let text = inner.flow.as_ref().and_then(|flow| flow.dump(path, details));
             text.map_or_else(status::page_not_found, status::plain)
         }
-        ".well-known" | "openid" if reads => issuer(inner, path),
-        "" if reads => roots(inner, request.headers(), query),
+        ".well-known" | "openid" if is_read => token_issuer(inner, path),
+        "" if is_read => root_paths(inner, request.headers(), query),
         "version" => status::response(&status::no_resource()),
         // An unknown path is a Status under a served group and plain text elsewhere, like the 404s
         // of upstream's two routers.
@@ -288,8 +292,8 @@ pub(crate) async fn plain(
     }
 }
 
-/// What OpenID clients ask of the issuer of service-account tokens.
-fn issuer(inner: &ServerState, path: &str) -> Response<Body> {
+/// The documents of the service-account token issuer for `OpenID` clients.
+fn token_issuer(inner: &ServerState, path: &str) -> Response<Body> {
     let documents = inner.parts.token_issuer.as_ref().and_then(|issuer| issuer.discovery());
     let (document, kind) = match (path, documents) {
         ("/.well-known/openid-configuration", Some((configuration, _))) => {
@@ -308,7 +312,8 @@ fn issuer(inner: &ServerState, path: &str) -> Response<Body> {
     response
 }
 
-fn roots(inner: &ServerState, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
+/// The list of all paths.
+fn root_paths(inner: &ServerState, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
     let mut paths = inner.documents.of(&inner.objects.registry()).paths();
     paths.extend(inner.ready.paths());
     let others =

@@ -20,7 +20,7 @@ use http::Method;
 /// Attributes of a request (upstream's `RequestInfo` in `k8s.io/apiserver/pkg/endpoints/request`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// The request is for an API resource rather than a plain path such as `/healthz`.
+    /// Whether the request is for an API resource instead of a path such as `/healthz`.
     pub is_resource: bool,
     /// Decoded path.
     pub path: String,
@@ -44,7 +44,7 @@ pub struct RequestInfo {
     pub path_name: String,
     /// Path segments after the subresource (proxies).
     pub rest: Vec<String>,
-    /// The path contains the deprecated `/watch/` prefix.
+    /// Whether the path has the deprecated `/watch/` prefix.
     pub watch_path: bool,
 }
 
@@ -114,7 +114,7 @@ impl Query {
     }
 }
 
-/// Percent-decodes; `None` when an escape is malformed or the result is no UTF-8.
+/// Percent-decodes a text; `None` when an escape is malformed or the result is not UTF-8.
 pub(crate) fn decode(text: &str, plus_is_space: bool) -> Option<Cow<'_, str>> {
     if !text.contains('%') && (!plus_is_space || !text.contains('+')) {
         return Some(Cow::Borrowed(text));

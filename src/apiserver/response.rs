@@ -1,4 +1,4 @@
-//! Responses: the forms in which the server answers.
+//! Responses: Status, objects, lists and tables, encoded as the client accepts them.
 
 pub(crate) mod aggregate;
 pub(crate) mod chunked;

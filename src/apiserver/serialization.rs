@@ -1,4 +1,4 @@
-//! Bodies to values and back, by the codecs of `api`.
+//! Decodes request bodies and encodes values, with the codecs of `api`.
 
 use api::codec::{self, DecodeError, Decoded};
 use api::schema::Schema;
@@ -34,8 +34,8 @@ pub(crate) fn decode(
     let meta = codec::json::interpret(json).map_err(unrecognized)?;
     let refuse = |cause: &str| refusal(kind, &meta.kind, &meta.api_version, cause);
     check_kind(schema, kind, &meta.kind, &meta.api_version).map_err(|refused| {
-        // Another kind that is known is read as what it says it is before it is found to be the
-        // wrong one.
+        // A body of another known kind is decoded as that kind before it is rejected, so that its
+        // decoding errors come first.
         let given = given_kind(kind, &meta.kind, &meta.api_version);
         let other =
             schema.kind(&given).and_then(|ty| codec::json::decode_strict(schema, ty, json).err());
@@ -47,8 +47,7 @@ pub(crate) fn decode(
     };
     let mut decoded =
         codec::json::decode_strict(schema, ty, json).map_err(|e| refuse(&e.to_string()))?;
-    // Of keys that are repeated in YAML the last one counts; that they are is an error of strict
-    // decoding.
+    // The last of repeated YAML keys is used; repeating them is a strict decoding error.
     decoded.strict_errors.splice(0..0, doubled);
     Ok(decoded)
 }
@@ -73,16 +72,16 @@ fn refusal(wanted: &Gvk, kind: &str, version: &str, cause: &str) -> Status {
     Status::bad_request(codec::cannot_handle(kind, short(version), &wanted.kind, cause))
 }
 
-/// Upstream's texts name the version alone, without its group.
+/// The version without its group, as in upstream's texts.
 fn short(version: &str) -> &str {
     version.rsplit('/').next().unwrap_or(version)
 }
 
 fn check_kind(schema: &Schema, wanted: &Gvk, kind: &str, version: &str) -> Result<(), Status> {
     let same_kind = kind.is_empty() || kind == &*wanted.kind;
-    // Typed clients name the group of what they delete.
+    // Typed clients send the group of the deleted object.
     let of_any_group = &*wanted.kind == "DeleteOptions";
-    // Evictions are taken in the version that they had before (`storage.GroupVersionAcceptor` of
+    // Evictions are also accepted in their former version (`GroupVersionAcceptor` of
     // `pods/eviction`).
     let was_beta = &*wanted.kind == "Eviction" && version == "policy/v1beta1";
     let same_version =
@@ -103,7 +102,7 @@ fn check_kind(schema: &Schema, wanted: &Gvk, kind: &str, version: &str) -> Resul
     Err(refusal(wanted, kind, version, &cause))
 }
 
-/// The kind that a body names, of which it may leave out either part.
+/// The kind that a body names; a missing version or kind is that of `wanted`.
 fn given_kind(wanted: &Gvk, kind: &str, version: &str) -> Gvk {
     let own = wanted.api_version();
     Gvk::from_api_version(
@@ -112,7 +111,7 @@ fn given_kind(wanted: &Gvk, kind: &str, version: &str) -> Gvk {
     )
 }
 
-/// Upstream's sentence of a kind that a scheme does not hold.
+/// Upstream's text for a kind that is not in a scheme.
 pub(crate) fn no_kind(kind: &str, version: &str) -> String {
     let [kind, version] = [kind, version].map(api::field::go_quote);
     format!(
@@ -146,7 +145,7 @@ pub(crate) fn any_yaml_doubled(bytes: &[u8]) -> Result<(Value, Option<String>), 
     codec::yaml::parse_doubled(bytes).map_err(|e| e.to_string())
 }
 
-/// Fills in the defaults that the schema table states.
+/// Sets the defaults of the schema.
 pub(crate) fn default(schema: &Schema, kind: &Gvk, value: &mut Value) {
     if let Some(ty) = schema.kind(kind) {
         api::schema::defaults::apply_table(schema, ty, value);
@@ -156,7 +155,7 @@ pub(crate) fn default(schema: &Schema, kind: &Gvk, value: &mut Value) {
 /// Groups that upstream stores as JSON.
 const STORED_AS_JSON: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
 
-/// A value in the normal form of its kind, after defaults and edits.
+/// Normalizes a value by its kind, after defaults and changes.
 pub(crate) fn normalize(schema: &Schema, kind: &Gvk, value: &mut Value) {
     let Some(ty) = schema.kind(kind) else { return };
     if STORED_AS_JSON.contains(&&*kind.group) {
@@ -192,9 +191,9 @@ pub(crate) fn protobuf_list(
     codec::protobuf::ListEncoder::new(schema, list, metadata).map_err(|error| no_protobuf(&error))
 }
 
-/// 406 of what has no protobuf form.
+/// 406 for a value without protobuf form.
 pub(crate) fn no_protobuf(error: &codec::protobuf::EncodeError) -> Status {
-    tracing::debug!(%error, "no protobuf form");
+    tracing::debug!(%error, "cannot encode as protobuf");
     crate::request::negotiate::not_acceptable()
 }
 

@@ -1,9 +1,8 @@
-//! The API server as a value: what it is made of, and the way of one request through it.
+//! Builds the API server and starts its background tasks.
 
 use std::sync::Arc;
 
 use api::Status;
-use api::schema::Schema;
 use base::Tasks;
 
 use crate::aggregator;
@@ -67,24 +66,19 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
 }
 
 impl ApiServer {
-    /// The schema of everything served.
-    pub fn schema(&self) -> Arc<Schema> {
-        Arc::clone(&self.inner.objects.registry().schema)
-    }
-
-    /// The server is not ready until [`ApiServer::finished`] is called with the same name, which
-    /// must be one of upstream's post-start hooks (`rbac/bootstrap-roles`).
-    pub fn unfinished(&self, step: &'static str) {
+    /// Keeps the server from being ready until [`ApiServer::complete_step`] is called with the same
+    /// name, which must be that of one of upstream's post-start hooks (`rbac/bootstrap-roles`).
+    pub fn require_step(&self, step: &'static str) {
         self.inner.ready.wait_for(step);
     }
 
-    /// A step of [`ApiServer::unfinished`] is done.
-    pub fn finished(&self, step: &'static str) {
+    /// Completes a step of [`ApiServer::require_step`].
+    pub fn complete_step(&self, step: &'static str) {
         self.inner.ready.done(step);
     }
 
-    /// Hands requests for group versions of other API servers over, as APIServices say. Await this
-    /// before serving.
+    /// Proxies the group versions of other API servers that APIServices name. Await this before
+    /// serving.
     ///
     /// # Errors
     /// When a cache does not load.
@@ -93,24 +87,24 @@ impl ApiServer {
         aggregator.follow(objects, settings, tasks).await
     }
 
-    /// Records requests from now on; once, before the first one.
+    /// Turns on auditing. Call it once, before the first request.
     pub fn audit(&self, audit: Arc<Audit>) {
-        // A second one would be a fault of the composition; the first stays.
+        // Later calls are ignored.
         let _ = self.inner.audit.set(audit);
     }
 
-    /// Traces requests from now on; once, before the first one.
+    /// Turns on tracing. Call it once, before the first request.
     pub fn trace(&self, tracer: Arc<Tracer>) {
-        // As with audit.
+        // Later calls are ignored.
         let _ = self.inner.tracer.set(tracer);
     }
 
-    /// Stored objects that are a kind, or set a field, that nothing acts on yet.
+    /// Counts the stored objects whose kind, or one of whose fields, has no effect.
     pub async fn unused(&self) -> Vec<crate::Unused> {
         crate::registry::unsupported::in_use(&self.inner.objects).await
     }
 
-    /// Deprecated APIs that were asked for since this server started.
+    /// Deprecated APIs that were used since this server started.
     pub fn deprecated(&self) -> Vec<crate::Deprecated> {
         self.inner.deprecated.all()
     }
@@ -120,13 +114,13 @@ impl ApiServer {
         &self.inner.objects
     }
 
-    /// Serves what CustomResourceDefinitions define; not ready before those that are stored are
-    /// served.
+    /// Serves the resources of CustomResourceDefinitions; the server is not ready before the stored
+    /// definitions are served.
     fn follow_definitions(&self) {
-        self.unfinished(crate::crd::STEP);
+        self.require_step(crate::crd::STEP);
         let server = self.clone();
         crate::crd::follow(&self.inner.objects, &self.inner.tasks, move || {
-            server.finished(crate::crd::STEP);
+            server.complete_step(crate::crd::STEP);
         });
     }
 }

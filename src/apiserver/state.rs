@@ -1,5 +1,4 @@
-//! The state of the API server, which filters and handlers share. Nothing in it knows how a request
-//! is answered.
+//! The state of the API server, which filters and handlers share; it does not depend on either.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,18 +21,18 @@ use crate::{discovery, priority_and_fairness};
 /// Settings of the server.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Version reported beside Kubernetes' own, such as `0.1.0`.
+    /// Version reported in addition to that of Kubernetes, such as `0.1.0`.
     pub product_version: String,
     /// Ranges of Service addresses: one, or two of different families; the first is the primary.
     pub service_cidrs: Vec<String>,
     /// First and last node port.
     pub node_ports: (u16, u16),
-    /// How much is answered at once.
+    /// Settings of flow control.
     pub flow: priority_and_fairness::flags::Settings,
 }
 
 impl Default for Config {
-    /// Upstream's defaults, and k3s' service range.
+    /// The defaults of upstream, with the service range of k3s.
     fn default() -> Self {
         Self {
             product_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -44,21 +43,21 @@ impl Default for Config {
     }
 }
 
-/// What the server is built from.
+/// The components that the server is built from.
 pub struct Parts {
     /// Registry, storage and caches.
     pub objects: Arc<Objects>,
-    /// Who asks.
+    /// Identifies the user of a request.
     pub authenticator: Arc<dyn Authenticator>,
-    /// May they.
+    /// Decides whether the user may send a request.
     pub authorizer: Arc<dyn Authorizer>,
-    /// Admission steps in order.
+    /// Admission plugins in order.
     pub admission: Vec<Arc<dyn Plugin>>,
     /// Issues service-account tokens.
     pub token_issuer: Option<Arc<dyn TokenIssuer>>,
-    /// Answers the review kinds.
+    /// Handles the review kinds.
     pub reviews: Option<Arc<dyn ReviewHandler>>,
-    /// Reaches nodes, for logs, exec, attach, port-forward and proxies.
+    /// Connects to nodes and pods, for logs, exec, attach, port-forward and proxies.
     pub connect: Option<Arc<dyn Connect>>,
     /// Replaces the user of an impersonating request.
     pub impersonation: Option<Arc<dyn crate::interfaces::Impersonation>>,
@@ -70,7 +69,7 @@ pub(crate) struct ServerState {
     pub(crate) objects: Arc<Objects>,
     pub(crate) parts: Parts,
     pub(crate) limits: Limits,
-    /// None where it is off.
+    /// `None` when flow control is off.
     pub(crate) flow: Option<Arc<priority_and_fairness::Control>>,
     pub(crate) metrics: Metrics,
     pub(crate) deprecated: crate::deprecated_apis::DeprecatedApiUsage,

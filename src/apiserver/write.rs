@@ -33,7 +33,7 @@ pub(crate) struct Write<'a> {
     /// subresources.
     pub(crate) row: &'a Arc<Resource>,
     pub(crate) subresource: &'a str,
-    /// The write is a server-side apply, which has already updated the managed fields.
+    /// Whether the managed fields are already updated, as by server-side apply.
     pub(crate) applies: bool,
     /// Options of a deletion, for admission.
     pub(crate) delete_options: Option<Map<String, Value>>,
@@ -50,7 +50,7 @@ pub(crate) struct Updated {
 
 /// The outcome of one attempt of an update.
 enum UpdateAttempt {
-    /// Stored, or found to be stored already.
+    /// The object is stored, or was stored already.
     Done(Arc<Object>),
     /// The object as a concurrent write left it; `None` when it was deleted.
     Changed(Option<Object>),

@@ -1,4 +1,5 @@
-//! An API server over memory with one token and no access control, for trying requests: `memory PORT TOKEN`.
+//! An API server over an in-memory store with one token and no access control, for manual requests:
+//! `memory PORT TOKEN`.
 #![expect(clippy::print_stdout, reason = "a tool for the command line")]
 
 use std::sync::Arc;

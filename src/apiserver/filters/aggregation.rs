@@ -6,7 +6,7 @@ use super::exchange::{Exchange, Next};
 use crate::audit;
 use crate::request::body::Body;
 
-/// Hands the request to the API server that an APIService names for its path (upstream's
+/// Proxies the request to the API server that an APIService names for its path (upstream's
 /// kube-aggregator).
 pub(crate) async fn delegate(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let Some(remote) = exchange.server.aggregator.of_path(&exchange.info.path) else {

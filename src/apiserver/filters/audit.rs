@@ -20,7 +20,7 @@ pub(crate) async fn assign_id(mut exchange: Box<Exchange>, next: Next) -> Respon
     response
 }
 
-/// Collects the audit event of the request and emits its last stage. Does nothing where auditing is
+/// Collects the audit event of the request and emits its last stage. Does nothing when auditing is
 /// off.
 pub(crate) async fn record(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let Some(audit) = exchange.server.audit.get().map(Arc::clone) else {
@@ -39,8 +39,8 @@ pub(crate) async fn record(mut exchange: Box<Exchange>, next: Next) -> Response<
     response
 }
 
-/// Lets the policy decide how much is recorded, and refuses a request that must be recorded and
-/// cannot be (upstream's `WithAudit`).
+/// Applies the audit policy, and rejects a request that must be recorded and cannot be (upstream's
+/// `WithAudit`).
 pub(crate) async fn apply_policy(exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let begun = base::clock::now();
     if let Some(trail) = audit::current()

@@ -13,7 +13,7 @@ use crate::request::user::User;
 use crate::response::status;
 use crate::state::ServerState;
 
-/// Finds the user by the credentials of the request, or refuses it with 401 (upstream's
+/// Finds the user by the credentials of the request, or rejects it with 401 (upstream's
 /// `WithAuthentication`).
 pub(crate) async fn authenticate(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let begun = base::clock::now();

@@ -37,7 +37,7 @@ async fn refusal(
     uri: &Uri,
     is_upgrade: bool,
 ) -> Option<Response<Body>> {
-    // Upstream honours selectors for these verbs only, and not for paths under `/watch/`.
+    // Upstream uses selectors for these verbs only, and not for paths under `/watch/`.
     let selects = matches!(info.verb, "list" | "watch" | "deletecollection") && !info.watch_path;
     let selector = |name| query.get(name).filter(|_| selects).unwrap_or_default();
     let attributes = if info.is_resource {
@@ -61,8 +61,8 @@ async fn refusal(
         return refusal;
     }
     // A WebSocket opens with GET, and a user that may only read must not get a shell: upstream asks
-    // for both verbs since 1.35. `nodes/proxy` leads to the kubelet's exec and attach, which
-    // upstream leaves open to users that may `get` it.
+    // for both verbs since 1.35. `nodes/proxy` reaches the kubelet's exec and attach, which
+    // upstream allows to users with the verb `get`.
     let opens_stream = match (info.resource.as_str(), info.subresource.as_str()) {
         ("pods", "exec" | "attach" | "portforward") => true,
         ("nodes", "proxy") => is_upgrade && info.group.is_empty(),
@@ -102,10 +102,10 @@ async fn decide(
             audit::decided("forbid", &reason);
             Some(status::response(&forbidden(user, info, &reason)))
         }
-        // Upstream's `responsewriters.InternalError`: a text, no Status.
+        // Upstream's `responsewriters.InternalError` is a text, not a Status.
         Decision::Failed(failure) => {
             audit::annotate("authorization.k8s.io/reason", || "internal error".to_owned());
-            // HTTP/2 has host and scheme in it, which Go's `RequestURI` has not.
+            // The URI of HTTP/2 has scheme and host, which Go's `RequestURI` does not have.
             let target = uri.path_and_query().map_or("/", |target| target.as_str());
             let uri = api::field::go_quote(target);
             let text = format!("Internal Server Error: {uri}: {}\n", failure.error);
@@ -114,9 +114,9 @@ async fn decide(
     }
 }
 
-/// 403 with upstream's sentence.
+/// 403 with upstream's text.
 fn forbidden(user: &User, info: &RequestInfo, reason: &str) -> Status {
-    let who = api::field::go_quote(&user.name);
+    let user_name = api::field::go_quote(&user.name);
     let mut why = if info.is_resource {
         let resource = if info.subresource.is_empty() {
             info.resource.clone()
@@ -129,11 +129,11 @@ fn forbidden(user: &User, info: &RequestInfo, reason: &str) -> Status {
             format!("in the namespace \"{}\"", info.namespace)
         };
         format!(
-            "User {who} cannot {} resource \"{resource}\" in API group \"{}\" {place}",
+            "User {user_name} cannot {} resource \"{resource}\" in API group \"{}\" {place}",
             info.verb, info.group
         )
     } else {
-        format!("User {who} cannot {} path {}", info.verb, api::field::go_quote(&info.path))
+        format!("User {user_name} cannot {} path {}", info.verb, api::field::go_quote(&info.path))
     };
     if !reason.is_empty() {
         why.push_str(": ");

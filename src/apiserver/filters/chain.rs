@@ -1,4 +1,4 @@
-//! The filter chain: what every request passes on its way to a handler, in this order.
+//! The filter chain that every request passes on its way to a handler.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ const FILTERS: &[Filter] = &[
     |exchange, next| Box::pin(audit::record(exchange, next)),
     // Counts the response that the client gets, also after a panic.
     |exchange, next| Box::pin(metrics::count_response(exchange, next)),
-    // No response is for a shared cache.
+    // Forbids shared caches to store the response.
     |exchange, next| Box::pin(cache_control::forbid_shared_caches(exchange, next)),
     // One request that panics ends with 500, not the process.
     |exchange, next| Box::pin(panic::recover(exchange, next)),
-    // Refuses a URL that names no valid request.
+    // Rejects a URL that cannot be parsed.
     |exchange, next| Box::pin(request_info::require(exchange, next)),
-    // Bounds the time of all further filters and of the handler.
+    // Limits the time of all further filters and of the handler.
     |exchange, next| Box::pin(timeout::limit(exchange, next)),
     // Counts requests while they are answered, outside of the queue of flow control.
     |exchange, next| Box::pin(metrics::count_request(exchange, next)),

@@ -15,14 +15,14 @@ use crate::request::{self, BadPath, Query, RequestInfo};
 use crate::response::status;
 use crate::state::ServerState;
 
-/// Answers the request, or hands it to the rest of the chain.
+/// Responds to the request or passes it to the rest of the chain.
 pub(super) type Filter = fn(Box<Exchange>, Next) -> BoxFuture<'static, Response<Body>>;
 
 /// Arrival time and deadline of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     pub(crate) arrived: Instant,
-    /// None for a long-running request.
+    /// `None` for a long-running request.
     pub(crate) limit: Option<Duration>,
 }
 
@@ -40,16 +40,16 @@ pub(crate) struct Exchange {
     /// The user: of a component in this process from the start, otherwise anonymous until the
     /// authentication filter has run.
     pub(crate) user: User,
-    /// A component in this process sent the request: its user needs no credentials.
+    /// Whether a component in this process sent the request, whose user needs no credentials.
     pub(crate) is_in_process: bool,
     pub(crate) query: Query,
-    /// What the URL names; default where it could not be parsed.
+    /// The parsed URL; the default when it could not be parsed.
     pub(crate) info: RequestInfo,
     /// Why the URL could not be parsed.
     pub(crate) invalid: Option<BadPath>,
     pub(crate) labels: Arc<Labels>,
     pub(crate) deadline: Deadline,
-    /// What a watch holds of flow control until it has begun.
+    /// The flow-control seat of a watch until it has begun.
     pub(crate) watching: Option<Watching>,
 }
 

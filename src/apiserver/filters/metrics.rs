@@ -10,8 +10,8 @@ use crate::metrics::requests as metrics;
 use crate::request::body::{Body, keeping};
 use crate::request::scope::{self, RequestScope};
 
-/// Counts the response with its code, size and duration, less what the request waited for others
-/// (upstream's `InstrumentRouteFunc` and `WithLatencyTrackers`).
+/// Counts the response with its code, size and duration without waiting times (upstream's
+/// `InstrumentRouteFunc` and `WithLatencyTrackers`).
 pub(crate) async fn count_response(exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let started = exchange.arrived();
     let server = Arc::clone(&exchange.server);

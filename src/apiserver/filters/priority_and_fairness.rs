@@ -20,7 +20,7 @@ use crate::state::{ApiServer, ServerState};
 pub(crate) struct RejectedByFlowControl;
 
 /// Waits for a seat and holds it while the request is answered; rejects the request with 429 when
-/// there is none (upstream's `WithPriorityAndFairness`, or `WithMaxInFlightLimit` where it is off).
+/// there is none (upstream's `WithPriorityAndFairness`, or `WithMaxInFlightLimit` when it is off).
 pub(crate) async fn enter(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
     let begun = base::clock::now();
     let Exchange { server, user, info, query, deadline, .. } = &*exchange;
@@ -42,7 +42,7 @@ pub(crate) async fn enter(mut exchange: Box<Exchange>, next: Next) -> Response<B
     response
 }
 
-/// What a request holds until it is answered.
+/// The seat of a request, held until the response is sent.
 #[derive(Debug, Default)]
 struct Held {
     /// Flow schema and priority level of the request.
@@ -51,8 +51,8 @@ struct Held {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// The seat of an authenticated request. Long-running requests need none, except that a watch has
-/// one until it has begun.
+/// Acquires the seat of an authenticated request. Of long-running requests only a watch needs one,
+/// until it has begun.
 ///
 /// # Errors
 /// The 429 of a rejected request.

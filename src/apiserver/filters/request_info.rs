@@ -1,4 +1,4 @@
-//! The URL of a request as verb, resource and name.
+//! Rejects requests whose URL cannot be parsed.
 
 use api::Status;
 use http::Response;
@@ -7,7 +7,7 @@ use super::exchange::{Exchange, Next};
 use crate::request::body::Body;
 use crate::response::status;
 
-/// Refuses a URL that could not be parsed with 400 (upstream's `WithRequestInfo`).
+/// Rejects a URL that could not be parsed with 400 (upstream's `WithRequestInfo`).
 pub(crate) async fn require(exchange: Box<Exchange>, next: Next) -> Response<Body> {
     match &exchange.invalid {
         Some(error) => status::response(&Status::bad_request(error.0.clone())),

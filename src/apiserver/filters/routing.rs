@@ -11,7 +11,7 @@ use crate::request::context::{Context, RequestParts};
 use crate::request::size;
 use crate::response::{encode, status};
 
-/// Answers by the handler of the resource and verb, or of the path.
+/// Calls the handler of the resource and verb, or of the path.
 pub(crate) async fn route(exchange: Box<Exchange>) -> Response<Body> {
     let Exchange { server, user, info, query, request, watching, .. } = *exchange;
     // No route begins with two slashes.
@@ -19,7 +19,7 @@ pub(crate) async fn route(exchange: Box<Exchange>) -> Response<Body> {
         return status::page_not_found();
     }
     if !info.is_resource {
-        return handlers::plain(&server, &info, &query, request).await;
+        return handlers::serve_path(&server, &info, &query, request).await;
     }
     let registry = server.objects.registry();
     let gvr = Gvr::new(&info.group, &info.version, &info.resource);
@@ -53,7 +53,7 @@ pub(crate) async fn route(exchange: Box<Exchange>) -> Response<Body> {
     if let Some(warning) = crate::authn::ignored_token_warning(&context.headers) {
         context.warn(warning);
     }
-    for warning in context.told() {
+    for warning in context.warnings_to_send() {
         let text = format!("299 - {}", api::field::go_quote(&warning));
         if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
             response.headers_mut().append(HeaderName::from_static("warning"), value);

@@ -45,7 +45,7 @@ pub(crate) async fn limit(mut exchange: Box<Exchange>, next: Next) -> Response<B
     })
 }
 
-/// Runs to its end even when the client does not wait for the response any more.
+/// Runs to the end even when the client does not wait for the response any more.
 async fn detached(
     tasks: &Tasks,
     answer: impl Future<Output = Response<Body>> + Send + 'static,
@@ -62,10 +62,10 @@ async fn detached(
     })
 }
 
-/// Time that the request has; `None` when it lives long.
+/// The time limit of a request; `None` for a long-running one.
 ///
 /// # Errors
-/// 400 with upstream's text for a `timeout` that is no Go duration.
+/// 400 with upstream's text for a `timeout` that is not a Go duration.
 pub(crate) fn of(info: &RequestInfo, query: &Query) -> Result<Option<Duration>, Status> {
     if info.is_long_running() {
         return Ok(None);
@@ -76,9 +76,9 @@ pub(crate) fn of(info: &RequestInfo, query: &Query) -> Result<Option<Duration>, 
     let nanos = api::codec::time::parse_duration(text).map_err(|why| {
         Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))
     })?;
-    // 0 and less mean no wish of the client.
-    let wish = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos);
-    Ok(Some(wish.map_or(REQUEST_MAX, |wish| wish.min(REQUEST_MAX))))
+    // Zero and negative values mean that the client sets no limit.
+    let requested = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos);
+    Ok(Some(requested.map_or(REQUEST_MAX, |limit| limit.min(REQUEST_MAX))))
 }
 
 /// 504 when the deadline passes.
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_ask_for_less_than_the_servers_minute() {
+    fn a_request_may_set_a_limit_of_less_than_a_minute() {
         assert_eq!(limit("list", ""), Ok(Some(Duration::from_secs(60))));
         assert_eq!(limit("list", "timeout=1.5s"), Ok(Some(Duration::from_millis(1500))));
         assert_eq!(limit("list", "timeout=2h"), Ok(Some(Duration::from_secs(60))));

@@ -6,8 +6,7 @@ use super::exchange::{Exchange, Next};
 use crate::request::body::Body;
 use crate::request::scope;
 
-/// Begins the span of a sampled request (upstream's `WithTracing`). Does nothing where tracing is
-/// off.
+/// Begins the span of a sampled request (upstream's `WithTracing`). Does nothing when tracing is off.
 pub(crate) async fn begin_span(exchange: Box<Exchange>, next: Next) -> Response<Body> {
     if let (Some(tracer), Some(scope)) = (exchange.server.tracer.get(), scope::current()) {
         let Exchange { request, info, user, .. } = &*exchange;

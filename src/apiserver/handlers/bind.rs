@@ -1,4 +1,4 @@
-//! POST of a pod's `binding`: the scheduler's decision, made once.
+//! POST of a pod's `binding`: assigns a pod to a node, once.
 
 use api::Status;
 use api::field::{Error, Path};
@@ -16,10 +16,10 @@ use crate::response::encode;
 use crate::response::status;
 use crate::write::{Write, url_name};
 
-/// Answers a binding.
+/// Handles a binding.
 ///
 /// # Errors
-/// 409 when the pod has a node, is being deleted or still gated.
+/// 409 when the pod has a node, is being deleted or has scheduling gates.
 pub(super) async fn bind(
     context: &Context,
     exchange: RequestParts,
@@ -68,7 +68,7 @@ pub(super) async fn bind_pod(
     write
         .update(name, None, &mut |pod| {
             preconditions(&write, pod, name, binding)?;
-            bound(pod, name, binding)
+            bind_to_node(pod, name, binding)
         })
         .await
         .map(|_| ())
@@ -97,7 +97,7 @@ fn target_errors(kind: &str, node: &str) -> Vec<String> {
     errors
 }
 
-/// The pod is still the one that the binding names.
+/// Checks that the pod has the uid and resource version of the binding.
 fn preconditions(
     write: &Write<'_>,
     pod: &Value,
@@ -105,16 +105,16 @@ fn preconditions(
     binding: &Value,
 ) -> Result<(), Status> {
     let fields = [("uid", "UID"), ("resourceVersion", "ResourceVersion")];
-    for (field, shown) in fields {
-        let (wanted, there) = (metadata::text(binding, field), metadata::text(pod, field));
-        if !wanted.is_empty() && wanted != there {
-            return Err(write.unmet_precondition(name, shown, wanted, there));
+    for (field, title) in fields {
+        let (wanted, current) = (metadata::text(binding, field), metadata::text(pod, field));
+        if !wanted.is_empty() && wanted != current {
+            return Err(write.unmet_precondition(name, title, wanted, current));
         }
     }
     Ok(())
 }
 
-/// Annotations of a form of init containers that is gone (`DropInitContainerAnnotations`).
+/// Annotations of the former kind of init containers (`DropInitContainerAnnotations`).
 const INIT_CONTAINER_ANNOTATIONS: [&str; 4] = [
     "pod.beta.kubernetes.io/init-containers",
     "pod.alpha.kubernetes.io/init-containers",
@@ -122,8 +122,8 @@ const INIT_CONTAINER_ANNOTATIONS: [&str; 4] = [
     "pod.alpha.kubernetes.io/init-container-statuses",
 ];
 
-/// The pod on its node.
-fn bound(pod: &Value, name: &str, binding: &Value) -> Result<Value, Status> {
+/// The pod with its node set (`setPodNodeAndMetadata` of `pkg/registry/core/pod/storage`).
+fn bind_to_node(pod: &Value, name: &str, binding: &Value) -> Result<Value, Status> {
     let refuse = |why: String| Err(Status::conflict("", "pods/binding", name, &why));
     let node = binding.pointer("/target/name").and_then(Value::as_str).unwrap_or_default();
     if !metadata::text(pod, "deletionTimestamp").is_empty() {
@@ -145,9 +145,9 @@ fn bound(pod: &Value, name: &str, binding: &Value) -> Result<Value, Status> {
         return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
     }
     let mut pod = pod.clone();
-    // A binding that names no version is tried again on a pod that changed meanwhile.
+    // Without the resource version, the binding is retried when the pod changes meanwhile.
     metadata::metadata_mut(&mut pod).remove("resourceVersion");
-    // Labels of the node's place, which admission puts onto the binding.
+    // Topology labels of the node, which admission sets on the binding.
     if let Some(labels) = binding.pointer("/metadata/labels").and_then(Value::as_object) {
         let slot = metadata::metadata_mut(&mut pod).entry("labels").or_insert_with(|| json!({}));
         if let Some(slot) = slot.as_object_mut() {
@@ -193,23 +193,50 @@ fn set_scheduled(pod: &mut Value) {
 mod tests {
     use super::*;
 
+    /// `ValidatePodBinding` of `pkg/apis/core/validation`.
     #[test]
-    fn targets_are_validated_as_upstream_does() {
-        assert_eq!(target_errors("", "node-1"), Vec::<String>::new());
-        assert_eq!(target_errors("Node", "node-1.example"), Vec::<String>::new());
-        assert_eq!(target_errors("Node", ""), ["target.name: Required value"]);
-        assert_eq!(
-            target_errors("Pod", "Bad_Node!"),
-            ["target.kind: Unsupported value: \"Pod\": supported values: \"Node\", \"<empty>\""],
-            "the name of another kind is not looked at"
-        );
-        for kind in ["", "Node"] {
-            assert_eq!(
-                target_errors(kind, "Bad_Node!"),
-                [
-                    "target.name: Invalid value: \"Bad_Node!\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-                ]
-            );
+    fn a_target_is_a_node_with_a_valid_name() {
+        const BAD_NAME: &str = "target.name: Invalid value: \"Bad_Node!\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+        const BAD_KIND: &str =
+            "target.kind: Unsupported value: \"Pod\": supported values: \"Node\", \"<empty>\"";
+        let rows: [(&str, &str, &[&str]); 6] = [
+            ("", "node-1", &[]),
+            ("Node", "node-1.example", &[]),
+            ("Node", "", &["target.name: Required value"]),
+            ("", "Bad_Node!", &[BAD_NAME]),
+            ("Node", "Bad_Node!", &[BAD_NAME]),
+            // The name of another kind is not validated.
+            ("Pod", "Bad_Node!", &[BAD_KIND]),
+        ];
+        for (kind, name, expected) in rows {
+            assert_eq!(target_errors(kind, name), expected, "{kind} {name}");
+        }
+    }
+
+    /// `setPodNodeAndMetadata` of `pkg/registry/core/pod/storage`.
+    #[test]
+    fn only_a_pod_without_node_and_gates_is_bound() {
+        let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
+        let rows = [
+            (json!({"metadata": {}, "spec": {}}), None),
+            (
+                json!({"metadata": {}, "spec": {"nodeName": "m"}}),
+                Some("pod p is already assigned to node \"m\""),
+            ),
+            (
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}),
+                Some("pod p is being deleted, cannot be assigned to a host"),
+            ),
+            (
+                json!({"metadata": {}, "spec": {"schedulingGates": [{"name": "g"}]}}),
+                Some("pod p has non-empty .spec.schedulingGates"),
+            ),
+        ];
+        for (pod, expected) in rows {
+            let refused = bind_to_node(&pod, "p", &binding).err().map(|status| status.message);
+            let expected = expected
+                .map(|why| format!("Operation cannot be fulfilled on pods/binding \"p\": {why}"));
+            assert_eq!(refused, expected, "{pod}");
         }
     }
 
@@ -220,16 +247,12 @@ mod tests {
         let binding = json!({"metadata": {"name": "p", "labels": {"zone": "z"}, "annotations":
             {"a": "b", "pod.beta.kubernetes.io/init-containers": "[]"}},
             "target": {"kind": "Node", "name": "n"}});
-        let pod = bound(&pod, "p", &binding).unwrap();
+        let pod = bind_to_node(&pod, "p", &binding).unwrap();
         assert_eq!(pod["spec"]["nodeName"], "n");
         assert_eq!(pod["status"].get("nominatedNodeName"), None);
         assert_eq!(
             pod["metadata"],
             json!({"name": "p", "labels": {"zone": "z"}, "annotations": {"a": "b"}})
-        );
-        assert_eq!(
-            bound(&pod, "p", &binding).unwrap_err().message,
-            "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n\""
         );
     }
 }

@@ -12,7 +12,7 @@ use crate::request::options::WriteOptions;
 use crate::response::encode;
 use crate::write::Write;
 
-/// Answers a create.
+/// Handles a create.
 ///
 /// # Errors
 /// Any error of the write pipeline.

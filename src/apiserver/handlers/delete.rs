@@ -26,18 +26,18 @@ use crate::registry::storage::{Deletion, Written};
 use crate::registry::{Resource, metadata};
 use crate::write::service_allocation;
 
-/// How often a deletion is tried against a newer object.
+/// Attempts of a deletion when the object changes concurrently.
 const RETRY_MAX: usize = 10;
 
-/// What became of the object.
+/// The outcome of a deletion.
 pub(super) enum Deleted {
-    /// It is gone; its last state.
+    /// The object was deleted; its last state.
     Gone(Arc<Object>),
-    /// It stays until its finalizers or its grace are over.
+    /// The object is marked and exists until its finalizers are removed or its grace period ends.
     Marked(Arc<Object>),
 }
 
-/// Answers a delete.
+/// Handles a delete.
 ///
 /// # Errors
 /// Any error of options, preconditions, admission or storage.
@@ -62,10 +62,10 @@ pub(super) async fn delete(
     encode::object(context, StatusCode::OK, &object)
 }
 
-/// The options of a deletion: the body's when there is one, else the query's.
+/// The options of a deletion, from the body, or from the query when the body is empty.
 async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, Status> {
     let bytes = body::read(body).await?;
-    context.size.note(bytes.len()).await;
+    context.size.record(bytes.len()).await;
     if bytes.is_empty() {
         return DeleteOptions::of_query(&context.query);
     }
@@ -84,15 +84,16 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     }
     let value = input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)
         .map_err(|refusal| Status::bad_request(input::cause(&refusal, &kind)))?;
-    crate::audit::request_object(&value, |mut shown| {
-        // The version in which upstream's decoder has them, whatever was sent.
-        input::name_kind(&mut shown, &api::Gvk::new("meta.k8s.io", "__internal", "DeleteOptions"));
-        shown
+    crate::audit::request_object(&value, |mut recorded| {
+        // The version to which upstream's decoder converts the options.
+        let internal = api::Gvk::new("meta.k8s.io", "__internal", "DeleteOptions");
+        input::name_kind(&mut recorded, &internal);
+        recorded
     });
     DeleteOptions::of_value(&value)
 }
 
-/// The pods of a Job are orphaned by default; the client gets a warning.
+/// Warns that the pods of a Job are orphaned by default.
 fn warn_of_orphans(context: &Context, options: &DeleteOptions) {
     let gvr = &context.row.spec.gvr;
     let is_job = (&*gvr.group, &*gvr.resource) == ("batch", "jobs");
@@ -131,7 +132,7 @@ fn returns_object(row: &Resource) -> bool {
 /// Deletes one object.
 ///
 /// # Errors
-/// 404, 409 of a precondition, 422 of the options, admission's refusal.
+/// 404, 409 for an unmet precondition, or the error of admission.
 pub(super) async fn remove(
     context: &Context,
     row: &Arc<Resource>,
@@ -157,7 +158,7 @@ pub(super) async fn remove(
     };
     let missing = || Status::not_found(&row.spec.gvr.group, &row.spec.gvr.resource, name);
     let mut current = storage.get(row, namespace, name).await?;
-    // What was marked for deletion by this very request.
+    // The object that this request marked for deletion.
     let mut marked: Option<Object> = None;
     for _ in 0..RETRY_MAX {
         let Some(found) = current else {
@@ -188,7 +189,7 @@ async fn remove_version(
     marked: &mut Option<Object>,
 ) -> Result<RemoveAttempt, Status> {
     let (context, row) = (write.context, write.row);
-    context.size.note(found.raw().len()).await;
+    context.size.record(found.raw().len()).await;
     let mut value = found.value().map_err(|e| Status::internal(&e.to_string()))?;
     preconditions(row, &found, options)?;
     if !options.is_admitted {
@@ -246,17 +247,17 @@ fn definition_to_terminate(row: &Resource, found: &Object) -> Result<Option<Valu
     Ok(metadata::text(&old, "deletionTimestamp").is_empty().then_some(old))
 }
 
-/// What the client wants the object to be still.
+/// Checks the preconditions of a deletion.
 ///
 /// # Errors
-/// 409 when it is another one, or was changed.
+/// 409 when the object has another uid or resource version.
 pub(super) fn preconditions(
     row: &Resource,
     found: &Object,
     options: &DeleteOptions,
 ) -> Result<(), Status> {
     let spec = &row.spec;
-    // To upstream events of both groups are one kind here, that of the older group.
+    // Upstream has one type for the Events of both groups and names the older group.
     let group = if &*spec.gvk.group == "events.k8s.io" { "" } else { &*spec.gvk.group };
     let conflict =
         |why: String| Err(Status::conflict(group, &spec.gvk.kind, &found.key.name, &why));
@@ -275,26 +276,27 @@ pub(super) fn preconditions(
     Ok(())
 }
 
-/// What is to be done.
+/// The next step of a deletion.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
-    /// Nothing: a deletion with no more grace is under way.
+    /// Nothing: a deletion is in progress and this one does not change it.
     Pending,
-    /// Write the marked object and leave it.
+    /// Write the marked object.
     Mark,
-    /// Write the marked object, then delete it (a graceful kind with no grace left).
+    /// Write the marked object, then delete it (a graceful kind without grace period).
     MarkThenDelete,
     /// Delete it.
     Delete,
 }
 
-/// Decides, and marks the object: deletion time, grace, finalizers of the garbage collector
+/// Decides the next step and marks the object: deletion time, grace period, finalizers of the garbage
+/// collector
 /// (`BeforeDelete` and `updateForGracefulDeletionAndFinalizers` of
 /// `k8s.io/apiserver/pkg/registry`).
 fn plan(row: &Resource, value: &mut Value, options: &DeleteOptions) -> Plan {
-    let namespace = row.spec.gvk.kind.as_ref() == "Namespace" && row.spec.gvk.group.is_empty();
-    let deleting = !metadata::text(value, "deletionTimestamp").is_empty();
-    if namespace && !deleting {
+    let is_namespace = row.spec.gvk.kind.as_ref() == "Namespace" && row.spec.gvk.group.is_empty();
+    let is_deleting = !metadata::text(value, "deletionTimestamp").is_empty();
+    if is_namespace && !is_deleting {
         mark(value);
         if let Some(map) = value.as_object_mut() {
             let phase = map.entry("status").or_insert_with(|| json!({}));
@@ -302,46 +304,46 @@ fn plan(row: &Resource, value: &mut Value, options: &DeleteOptions) -> Plan {
                 phase.insert("phase".into(), "Terminating".into());
             }
         }
-        collect(row, value, options);
+        set_gc_finalizers(row, value, options);
         return Plan::Mark;
     }
-    let namespace_held = namespace
+    let has_namespace_finalizer = is_namespace
         && value
             .pointer("/spec/finalizers")
             .and_then(Value::as_array)
             .is_some_and(|f| !f.is_empty());
-    if namespace_held {
+    if has_namespace_finalizer {
         return Plan::Pending;
     }
-    let graceful = row.spec.gvk.kind.as_ref() == "Pod" && row.spec.gvk.group.is_empty();
-    let asked = options.grace.map(|g| if g < 0 { 1 } else { g });
+    let is_graceful = row.spec.gvk.kind.as_ref() == "Pod" && row.spec.gvk.group.is_empty();
+    let requested = options.grace.map(|g| if g < 0 { 1 } else { g });
     let mut marked = false;
     let mut grace = 0;
-    if graceful {
-        match grace_of(value, asked, deleting) {
+    if is_graceful {
+        match grace_of(value, requested, is_deleting) {
             Grace::Pending => return Plan::Pending,
             Grace::None => {}
             Grace::Set { seconds, time } => {
                 let metadata = metadata::metadata_mut(value);
                 metadata.insert("deletionTimestamp".into(), metadata::rfc3339(time).into());
                 metadata.insert("deletionGracePeriodSeconds".into(), seconds.into());
-                if !deleting {
-                    count_generation(value);
+                if !is_deleting {
+                    increment_generation(value);
                 }
                 marked = true;
                 grace = seconds;
             }
         }
     }
-    let changed = collect(row, value, options);
-    let held = !metadata::finalizers(value).is_empty();
-    match (marked, held) {
+    let has_changed = set_gc_finalizers(row, value, options);
+    let is_held = !metadata::finalizers(value).is_empty();
+    match (marked, is_held) {
         (true, true) => Plan::Mark,
         (true, false) if grace > 0 => Plan::Mark,
         (true, false) => Plan::MarkThenDelete,
         (false, true) => {
-            if deleting
-                && !changed
+            if is_deleting
+                && !has_changed
                 && metadata::number(value, "deletionGracePeriodSeconds") == Some(0)
             {
                 return Plan::Pending;
@@ -353,44 +355,45 @@ fn plan(row: &Resource, value: &mut Value, options: &DeleteOptions) -> Plan {
     }
 }
 
-/// What grace means for a pod.
+/// The effect of a grace period on a pod.
 enum Grace {
-    /// A deletion is under way and this one does not shorten it.
+    /// A deletion is in progress and this one does not shorten it.
     Pending,
-    /// No grace: delete now.
+    /// No grace period: delete now.
     None,
     /// Delete at this time (seconds since the epoch).
     Set { seconds: i64, time: i64 },
 }
 
-fn grace_of(pod: &Value, asked: Option<i64>, deleting: bool) -> Grace {
+/// The grace period of a pod (`BeforeDelete`, `podStrategy.CheckGracefulDelete`).
+fn grace_of(pod: &Value, requested: Option<i64>, is_deleting: bool) -> Grace {
     let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(0);
-    if deleting {
+    if is_deleting {
         let left = metadata::number(pod, "deletionGracePeriodSeconds")
             .map_or(0, |g| if g < 0 { 1 } else { g });
         if left == 0 {
             return Grace::None;
         }
-        let Some(period) = asked.filter(|p| *p < left) else { return Grace::Pending };
+        let Some(period) = requested.filter(|p| *p < left) else { return Grace::Pending };
         let old = metadata::seconds(metadata::text(pod, "deletionTimestamp")).unwrap_or(now);
         let time = old - left + period;
-        // A grace that is over already is shortened to the least that the node still acts on.
+        // A period that has already expired becomes the shortest one that the node still acts on.
         return if time < now {
             Grace::Set { seconds: i64::from(period != 0), time: now }
         } else {
             Grace::Set { seconds: period, time }
         };
     }
-    let mut period = asked
+    let mut period = requested
         .or_else(|| pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64))
         .unwrap_or(0);
-    let unscheduled =
+    let is_unscheduled =
         pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default().is_empty();
-    let finished = matches!(
+    let is_finished = matches!(
         pod.pointer("/status/phase").and_then(Value::as_str),
         Some("Failed" | "Succeeded")
     );
-    if unscheduled || finished {
+    if is_unscheduled || is_finished {
         period = 0;
     }
     if period < 0 {
@@ -399,38 +402,38 @@ fn grace_of(pod: &Value, asked: Option<i64>, deleting: bool) -> Grace {
     Grace::Set { seconds: period, time: now + period }
 }
 
-fn count_generation(value: &mut Value) {
+fn increment_generation(value: &mut Value) {
     if let Some(generation) = metadata::number(value, "generation").filter(|g| *g > 0) {
         metadata::metadata_mut(value).insert("generation".into(), (generation + 1).into());
     }
 }
 
-/// Marks an object that only waits for finalizers.
+/// Marks an object that has only finalizers left.
 fn mark(value: &mut Value) {
     let text = metadata::text(value, "deletionTimestamp").to_owned();
     if text.is_empty() {
-        count_generation(value);
+        increment_generation(value);
     }
     let now = metadata::now();
-    let future = metadata::seconds(&text) > metadata::seconds(&now);
+    let is_future = metadata::seconds(&text) > metadata::seconds(&now);
     let metadata = metadata::metadata_mut(value);
-    if text.is_empty() || future {
+    if text.is_empty() || is_future {
         metadata.insert("deletionTimestamp".into(), now.into());
     }
     metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
 }
 
-/// Sets the finalizers that determine how the garbage collector handles dependents; returns whether
-/// they changed.
-fn collect(row: &Resource, value: &mut Value, options: &DeleteOptions) -> bool {
-    let unsupported = row.spec.gvr.resource.as_ref() == "events";
+/// Sets the finalizers that determine how the garbage collector handles dependents
+/// (`deletionFinalizersForGarbageCollection`); returns whether they changed.
+fn set_gc_finalizers(row: &Resource, value: &mut Value, options: &DeleteOptions) -> bool {
+    let is_unsupported = row.spec.gvr.resource.as_ref() == "events";
     let old = metadata::finalizers(value);
     let has = |name: &str| old.iter().any(|f| f == name);
-    let orphan_by_default = matches!(
+    let is_orphaned_by_default = matches!(
         (row.spec.gvr.group.as_ref(), row.spec.gvr.resource.as_ref()),
         ("batch", "jobs") | ("", "replicationcontrollers")
     );
-    let (orphan, foreground) = if unsupported {
+    let (orphan, foreground) = if is_unsupported {
         (false, false)
     } else {
         match (options.orphan, options.propagation) {
@@ -440,7 +443,7 @@ fn collect(row: &Resource, value: &mut Value, options: &DeleteOptions) -> bool {
             }
             (None, None) if has("orphan") => (true, false),
             (None, None) if has("foregroundDeletion") => (false, true),
-            (None, None) => (orphan_by_default, false),
+            (None, None) => (is_orphaned_by_default, false),
         }
     };
     let mut new: Vec<String> = old
@@ -454,17 +457,17 @@ fn collect(row: &Resource, value: &mut Value, options: &DeleteOptions) -> bool {
     if foreground {
         new.push("foregroundDeletion".into());
     }
-    let same = new.len() == old.len() && new.iter().all(|f| old.contains(f));
-    if !same {
+    let is_same = new.len() == old.len() && new.iter().all(|f| old.contains(f));
+    if !is_same {
         metadata::set_finalizers(value, &new);
     }
-    !same
+    !is_same
 }
 
-/// Answers the deletion of a collection: every selected object by the rules of a single deletion.
+/// Handles the deletion of a collection: deletes every selected object as a single deletion does.
 ///
 /// # Errors
-/// The first refusal other than that an object is gone already.
+/// The first error other than 404.
 pub(super) async fn delete_collection(
     context: &Context,
     exchange: RequestParts,

@@ -22,15 +22,15 @@ use crate::response::encode;
 use crate::response::status;
 use crate::write::{Write, url_name};
 
-/// Pods that a budget may be waiting for (upstream's `MaxDisruptedPodSize`).
+/// Most disrupted pods that a budget records (upstream's `MaxDisruptedPodSize`).
 const DISRUPTED_MAX: usize = 2000;
 /// Attempts when the budget changes concurrently.
 const RETRY_MAX: usize = 20;
 
-/// Answers an eviction.
+/// Handles an eviction.
 ///
 /// # Errors
-/// 429 when a budget does not allow it now.
+/// 429 when a budget does not allow the eviction now.
 pub(super) async fn evict(
     context: &Context,
     exchange: RequestParts,
@@ -64,7 +64,7 @@ pub(super) async fn evict(
             wanted.resource_version = Some(pod.resource_version.to_string());
         }
         match (evict_pod(context, name, &options, &pod, wanted).await, reason) {
-            // It may be ready by now, and guarded.
+            // The pod may have become ready, so that a budget applies.
             (Err(refusal), EvictionReason::Exempt) if refusal.code == 409 && !given_version => {
                 refused = refusal;
             }
@@ -107,7 +107,7 @@ impl EvictionReason {
     }
 }
 
-/// Marks the pod and deletes it.
+/// Sets the condition `DisruptionTarget` on the pod and deletes it.
 async fn evict_pod(
     context: &Context,
     name: &str,
@@ -117,10 +117,10 @@ async fn evict_pod(
 ) -> Result<(), Status> {
     if !wanted.dry_run {
         delete::preconditions(&context.row, pod, &wanted)?;
-        let as_it_is = wanted.resource_version.is_some();
-        let marked = mark_disrupted(context, name, options, as_it_is).await?;
-        // The mark is a change of its own: what was wanted held until then.
-        if as_it_is {
+        let is_unchanged = wanted.resource_version.is_some();
+        let marked = mark_disrupted(context, name, options, is_unchanged).await?;
+        // The condition changes the resource version, which the precondition follows.
+        if is_unchanged {
             wanted.resource_version = Some(marked.resource_version.to_string());
         }
     }
@@ -131,7 +131,8 @@ async fn evict_pod(
     delete::remove(context, &context.row, context.namespace(), name, &wanted).await.map(drop)
 }
 
-/// Pods that are pending or finished are evicted regardless of budgets.
+/// Whether budgets do not apply to a pod because it is pending, finished or being deleted (upstream's
+/// `canIgnorePDB`).
 fn is_exempt(pod: &Value) -> bool {
     let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
     matches!(phase, "Succeeded" | "Failed" | "Pending")
@@ -142,7 +143,8 @@ fn budgets_row(context: &Context) -> Result<Arc<Resource>, Status> {
     context.server.objects.row(&Gvr::new("policy", "v1", "poddisruptionbudgets"))
 }
 
-/// Takes one disruption from the pod's budget, where there is one and it is needed.
+/// Decrements the budget that selects the pod, unless the pod is unready and the budget allows its
+/// eviction.
 async fn reserve(
     context: &Context,
     pod: &Object,
@@ -209,7 +211,8 @@ fn is_ready(pod: &Value) -> bool {
         .is_some_and(|c| c.get("status").and_then(Value::as_str) == Some("True"))
 }
 
-/// An unready pod may go without counting: always, or while the others are healthy enough.
+/// Whether a budget allows the eviction of unready pods: always, or while enough pods are healthy
+/// (`unhealthyPodEvictionPolicy`).
 fn allows_unready(budget: &Value) -> bool {
     let number = |field: &str| {
         budget.pointer(&format!("/status/{field}")).and_then(Value::as_i64).unwrap_or(0)
@@ -241,7 +244,8 @@ fn still_processed(budget: &str) -> Status {
     refusal
 }
 
-/// Decrements the allowed disruptions and records the pod in the budget.
+/// Decrements the allowed disruptions and records the pod in the budget (upstream's
+/// `checkAndDecrement`).
 fn decrement(budget: &mut Value, pod: &str) -> Result<(), Status> {
     let name = metadata::text(budget, "name").to_owned();
     let number = |field: &str| {
@@ -281,12 +285,13 @@ fn decrement(budget: &mut Value, pod: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Notes on the pod why it goes; `as_it_is`: only if nobody changes it meanwhile.
+/// Sets the condition `DisruptionTarget` on the pod; `is_unchanged`: only if the pod does not change
+/// meanwhile.
 async fn mark_disrupted(
     context: &Context,
     name: &str,
     options: &WriteOptions,
-    as_it_is: bool,
+    is_unchanged: bool,
 ) -> Result<Arc<Object>, Status> {
     let write = Write {
         context,
@@ -300,7 +305,7 @@ async fn mark_disrupted(
     write
         .update(name, None, &mut |pod| {
             let mut pod = pod.clone();
-            if !as_it_is {
+            if !is_unchanged {
                 metadata::metadata_mut(&mut pod).remove("resourceVersion");
             }
             let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",

@@ -11,7 +11,7 @@ use crate::request::options;
 use crate::response::encode;
 use crate::response::status;
 
-/// Answers a get, also of a subresource that shows the whole object.
+/// Handles a get, also of a subresource that returns the whole object.
 ///
 /// # Errors
 /// 404, 406, or the store's error.
@@ -29,7 +29,7 @@ pub(super) async fn current(context: &Context) -> Result<Object, Status> {
     let name = crate::write::url_name(context)?;
     if context.info.verb == "get" {
         let wanted = context.query.get("resourceVersion").unwrap_or_default();
-        // Events are read from upstream's store itself, whose refusals are the client's.
+        // Upstream reads Events from its store, which reports a bad request.
         let is_event = &*context.row.spec.gvr.resource == "events";
         options::parse_revision(wanted).map_err(|error| match is_event {
             true => Status::bad_request(format!("invalid resource version: {error}")),
@@ -37,7 +37,7 @@ pub(super) async fn current(context: &Context) -> Result<Object, Status> {
         })?;
     }
     let storage = context.server.objects.storage();
-    // `resourceVersion=0` asks for any state and upstream serves it from its cache; the store is as
+    // `resourceVersion=0` accepts any state, which upstream serves from its cache; the store is as
     // fast and never stale.
     let found = storage.get(&context.row, context.namespace(), name).await?;
     found.ok_or_else(|| context.not_found(name))

@@ -1,4 +1,4 @@
-//! LIST: consistent from the cache, exact revisions and further pages from the store.
+//! LIST: from the cache, or from the store for exact revisions and further pages.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::response::encode;
 use crate::response::encode::ListHead;
 use crate::response::status;
 
-/// Continue token, in upstream's form.
+/// A continue token in upstream's form.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 struct Token {
@@ -35,10 +35,10 @@ struct Token {
 
 const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 
-/// Objects read from the store at once while a page is filled.
+/// Objects that are read from the store at once while a page is filled.
 const CHUNK: usize = 500;
 
-/// What the request's selectors and path ask for.
+/// The filter of the request's selectors and path.
 ///
 /// # Errors
 /// 400 with upstream's texts.
@@ -55,7 +55,7 @@ pub(super) fn filter(context: &Context) -> Result<Filter, Status> {
     Ok(Filter { namespace, name, selection })
 }
 
-/// Answers a list.
+/// Handles a list.
 ///
 /// # Errors
 /// 400 or 422 for invalid options, 410 for expired tokens and revisions.
@@ -67,7 +67,7 @@ pub(super) async fn list(context: &Context) -> Result<Response<Body>, Status> {
     encode::list(context, &head, items).await
 }
 
-/// The page that the options ask for.
+/// The page that the options select.
 ///
 /// # Errors
 /// As [`list`].
@@ -101,8 +101,8 @@ pub(super) async fn select(
     };
     let cache = match ready {
         Ok(cache) => cache,
-        // A cache has all objects or none; the store fails only the lists that cover an unreadable
-        // one.
+        // The cache has all objects or none; from the store, only lists that contain an unreadable
+        // object fail.
         Err(_) if objects.cache(&context.row).is_faulty() => {
             let found = from_store(context, filter, &Token::default(), options.limit).await?;
             if found.0.revision < revision {
@@ -112,11 +112,11 @@ pub(super) async fn select(
         }
         Err(refusal) => return Err(refusal),
     };
-    // A list at version 0 is served whole, whatever its limit, as upstream's cache does. Events
-    // have none there.
+    // As upstream's cache, a list at version 0 ignores the limit, except of Events, which upstream
+    // does not cache.
     let is_event = &*context.row.spec.gvr.resource == "events";
-    let whole = options.resource_version == "0" && !is_event;
-    let limit = if whole { 0 } else { options.limit };
+    let ignores_limit = options.resource_version == "0" && !is_event;
+    let limit = if ignores_limit { 0 } else { options.limit };
     let kind = || vec![("type", context.row.spec.gvr.resource.as_ref().into())];
     let span = crate::request_tracing::start("cacher.GetList", kind);
     let page = cache.list(filter, None, limit);
@@ -131,7 +131,7 @@ pub(super) async fn select(
     ))
 }
 
-/// As [`page_at`], counted.
+/// As [`page_at`], with metrics.
 async fn from_store(
     context: &Context,
     filter: &Filter,
@@ -147,7 +147,7 @@ async fn from_store(
     found
 }
 
-/// A page at an exact revision, from the store; `count` is that of the objects read.
+/// A page at an exact revision from the store; adds the number of objects read to `count`.
 async fn page_at(
     context: &Context,
     filter: &Filter,
@@ -157,8 +157,8 @@ async fn page_at(
 ) -> Result<(ListHead, Vec<Arc<Object>>), Status> {
     let storage = context.server.objects.storage();
     let row = &context.row;
-    // Revision -1 continues from a key in the newest state, after the revision of the first page
-    // was compacted.
+    // Revision -1 continues from a key in the newest state after the revision of the first page was
+    // compacted.
     let mut revision = (token.rv > 0).then_some(Revision(token.rv));
     let mut start = (!token.start.is_empty()).then(|| token.start.clone());
     let mut page = PageBuilder::new(row, filter, limit);
@@ -270,7 +270,7 @@ impl<'a> PageBuilder<'a> {
     }
 }
 
-/// What follows the prefix in a key.
+/// The part of a key after the prefix.
 fn suffix_of(kv: &KeyValue, prefix: &str) -> String {
     String::from_utf8_lossy(&kv.key).strip_prefix(prefix).unwrap_or_default().to_owned()
 }
@@ -310,7 +310,7 @@ fn relative<'a>(suffix: &'a str, filter: &Filter) -> &'a str {
     }
 }
 
-/// Reads a token back; the start is made absolute again.
+/// Decodes a token; the start becomes relative to the prefix of the row.
 fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
     let bad = |why: &str| {
         Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
@@ -331,7 +331,7 @@ fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
     if token.start.is_empty() {
         return Err(bad("encoded start key empty (version meta.k8s.io/v1)"));
     }
-    // A key that is not its own clean path could reach into another prefix.
+    // A key with empty or dot segments could leave the prefix.
     let clean =
         token.start.trim_end_matches('\0').split('/').all(|part| !matches!(part, "" | "." | ".."));
     if !clean {
@@ -346,7 +346,7 @@ fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
 /// Decodes base64 like Go: trailing bits of the last character and line ends are ignored.
 ///
 /// # Errors
-/// The place of the first byte that does not fit.
+/// The index of the first invalid byte.
 fn go_base64(text: &str) -> Result<Vec<u8>, usize> {
     use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
     let config = GeneralPurposeConfig::new()
@@ -360,7 +360,8 @@ fn go_base64(text: &str) -> Result<Vec<u8>, usize> {
     })
 }
 
-/// Go's text for a first byte that starts no JSON value; other faults keep the decoder's own words.
+/// Go's text for a first byte that cannot begin a JSON value; other errors have the text of the
+/// decoder.
 fn go_json_error(bytes: &[u8], error: &serde_json::Error) -> String {
     match String::from_utf8_lossy(bytes).chars().next() {
         None => "unexpected end of JSON input".into(),
@@ -375,8 +376,8 @@ fn go_json_error(bytes: &[u8], error: &serde_json::Error) -> String {
     }
 }
 
-/// Component statuses are not stored: what they showed is in this process and healthy while it
-/// answers.
+/// Handles a get or list of component statuses, which are not stored: the components run in this
+/// process and are healthy while it responds.
 pub(super) async fn component_statuses(context: &Context) -> Result<Response<Body>, Status> {
     let named = |name: &str| {
         let value = json!({
@@ -397,7 +398,7 @@ pub(super) async fn component_statuses(context: &Context) -> Result<Response<Bod
     encode::object(context, http::StatusCode::OK, &named(name)?)
 }
 
-/// What fuzzers feed: a token, for a list of this namespace or of all.
+/// Parses fuzzer input as a token for a list of this namespace or of all.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str, namespace: &str) {
     let filter = Filter { namespace: namespace.to_owned(), ..Filter::default() };
@@ -415,29 +416,31 @@ pub(crate) fn fuzz(text: &str, namespace: &str) {
 mod tests {
     use super::*;
 
+    /// `DecodeContinue` and `EncodeContinue` of `k8s.io/apiserver/pkg/storage`, and the errors of
+    /// Go's `base64` and `json`.
     #[test]
-    fn tokens_go_round_and_cannot_leave_their_prefix() {
+    fn continue_tokens_stay_within_their_prefix_and_have_a_version_revision_and_key() {
         let filter = Filter { namespace: "n".into(), ..Filter::default() };
         let token = decode(&encode(7, "n/a", &filter), &filter).unwrap();
         assert_eq!((token.rv, token.start.as_str()), (7, "n/a\0"));
-        let evil = write(&Token { v: TOKEN_VERSION.into(), rv: 7, start: "../secrets/x".into() });
-        assert_eq!(decode(&evil, &filter).unwrap_err().code, 400);
-        let said = |text: &str| decode(text, &filter).unwrap_err().message;
-        assert_eq!(
-            said("x"),
-            "invalid continue token: continue key is not valid: illegal base64 data at input byte 0"
-        );
-        assert_eq!(
-            said("ab%"),
-            "invalid continue token: continue key is not valid: illegal base64 data at input byte 2"
-        );
-        assert_eq!(
-            said("eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ"),
-            "invalid continue token: continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)"
-        );
-        assert_eq!(
-            decode("garbage", &filter).unwrap_err().message,
-            "invalid continue token: continue key is not valid: invalid character '\\u0081' looking for beginning of value"
-        );
+        let token =
+            |v: &str, rv, start: &str| write(&Token { v: v.into(), rv, start: start.into() });
+        let rows = [
+            ("x".to_owned(), "illegal base64 data at input byte 0"),
+            ("ab%".to_owned(), "illegal base64 data at input byte 2"),
+            ("garbage".to_owned(), "invalid character '\\u0081' looking for beginning of value"),
+            (token("v0", 7, "a"), "server does not recognize this encoded version \"v0\""),
+            (
+                token(TOKEN_VERSION, 0, "a"),
+                "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+            ),
+            (token(TOKEN_VERSION, 7, ""), "encoded start key empty (version meta.k8s.io/v1)"),
+            (token(TOKEN_VERSION, 7, "../secrets/x"), "../secrets/x"),
+        ];
+        for (text, expected) in rows {
+            let refused = decode(&text, &filter).unwrap_err();
+            let prefix = "invalid continue token: continue key is not valid: ";
+            assert_eq!((refused.code, refused.message), (400, format!("{prefix}{expected}")));
+        }
     }
 }

@@ -21,11 +21,11 @@ use crate::write;
 use crate::write::managed_fields;
 use crate::write::{Create, Write, same_name, url_name};
 
-/// Custom resources know no strategic merge.
+/// Error of a strategic merge patch of a custom resource.
 const NO_STRATEGIC: &str = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, \
                             application/merge-patch+json, application/apply-patch+yaml";
 
-/// Kind of a patch.
+/// The type of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PatchType {
     Json,
@@ -59,7 +59,7 @@ pub(super) fn patch_type(context: &Context) -> Result<PatchType, Status> {
 }
 
 impl PatchType {
-    /// Records a patch as it came; an apply configuration as JSON.
+    /// Records a patch as it was sent; an apply configuration as JSON.
     pub(super) fn record(self, bytes: &Bytes) {
         crate::audit::request_body(|| match self {
             Self::Apply => api::codec::yaml::parse(bytes).ok().map(|value| value.to_string()),
@@ -94,7 +94,7 @@ impl Patch {
     /// The patched object.
     ///
     /// # Errors
-    /// As the patch.
+    /// When the patch does not apply.
     pub(super) fn apply(
         &self,
         schema: &Schema,
@@ -124,7 +124,7 @@ impl Patch {
     /// The document that upstream's error quotes: the patched document in its order, or the
     /// strategic patch. Empty for a Secret: permission to patch does not imply permission to read,
     /// and errors are in the audit log at every level.
-    pub(super) fn shown(
+    pub(super) fn quoted_document(
         &self,
         schema: &Schema,
         kind: &Gvk,
@@ -137,7 +137,7 @@ impl Patch {
         }
         if self.kind == PatchType::Strategic {
             let mut value = self.value.clone();
-            // The merge has struck its directive out.
+            // The merge has removed the directive.
             if let Some(map) = value
                 .as_object_mut()
                 .filter(|map| map.get("$patch").is_some_and(|d| d == "replace"))
@@ -150,8 +150,7 @@ impl Patch {
             .unwrap_or_else(|| String::from_utf8_lossy(patched).into_owned())
     }
 
-    /// What a JSON or merge patch made, with the fields in the order in which upstream's patcher
-    /// leaves them.
+    /// The result of a JSON or merge patch with the fields in the order of upstream's patcher.
     fn in_order(
         &self,
         schema: &Schema,
@@ -171,7 +170,7 @@ impl Patch {
     }
 }
 
-/// 422 as upstream's patcher says that what came of the patch is no object of the kind.
+/// 422 of upstream's patcher when the patched document is not an object of the kind.
 pub(super) fn undecodable(shown: String, cause: &str) -> Status {
     Status::invalid("", "", "", &[Error::invalid(&Path::new("patch"), shown, cause)])
 }
@@ -196,8 +195,8 @@ pub(super) fn restore(
     Ok(())
 }
 
-/// A JSON or merge patch took the version away. Upstream then decodes into its internal type, which
-/// knows none of the names.
+/// Whether a JSON or merge patch removed the version. Upstream then decodes into its internal type,
+/// which has none of the field names.
 fn is_unversioned(kind: PatchType, patched: &Value) -> bool {
     kind != PatchType::Strategic
         && patched.is_object()
@@ -206,8 +205,8 @@ fn is_unversioned(kind: PatchType, patched: &Value) -> bool {
             .is_none_or(|v| v.is_null() || matches!(v.as_str(), Some("" | "/")))
 }
 
-/// The refusal of such a patch: of its kind, of its unknown fields, or else of the name that could
-/// not be read.
+/// The error of a patch that removed the version: an unknown kind, unknown fields, or the missing
+/// name.
 fn unversioned_patch(
     context: &Context,
     patched: &Value,
@@ -244,7 +243,7 @@ fn unversioned_patch(
     }
 }
 
-/// Answers a patch.
+/// Handles a patch.
 ///
 /// # Errors
 /// Any error of the patch or the write pipeline.
@@ -257,7 +256,7 @@ pub(super) async fn patch(
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "PatchOptions", kind == PatchType::Apply)?;
     let bytes = body::read(exchange.body).await?;
-    context.size.note(bytes.len()).await;
+    context.size.record(bytes.len()).await;
     kind.record(&bytes);
     let mut write = Write::new(context, &options);
     write.applies = kind == PatchType::Apply;
@@ -274,28 +273,28 @@ pub(super) async fn patch(
                 None => decoded.insert(Patch::decode(kind, &bytes)?),
             };
             let mut patched = patch.apply(&registry.schema, gvk, old)?;
-            let shown = |made: &[u8]| patch.shown(&registry.schema, gvk, old, &bytes, made);
+            let shown =
+                |made: &[u8]| patch.quoted_document(&registry.schema, gvk, old, &bytes, made);
             if kind == PatchType::Strategic {
                 restore(&registry.schema, gvk, &mut patched, || shown(&[]))?;
             }
             if context.row.spec.custom.is_none() && is_unversioned(kind, &patched) {
                 return Err(unversioned_patch(context, &patched, &shown, options.validation));
             }
-            // The patched object is decoded like any body, so that wrong types and unknown fields
-            // are found.
+            // The patched object is decoded like a body, which finds wrong types and unknown fields.
             let made =
                 serde_json::to_vec(&patched).map_err(|e| Status::internal(&e.to_string()))?;
             let decoded = input::read(context, Media::Json, &made, gvk).map_err(|refusal| {
                 let cause = input::cause(&refusal, gvk);
-                // Upstream converts what a strategic patch made without a decoder, whose faults it
-                // would know.
+                // Upstream converts the result of a strategic patch without a decoder, so that its
+                // errors have no Status.
                 if kind == PatchType::Strategic && cause.starts_with("strconv.") {
                     crate::response::status::unmapped(500, cause.to_owned())
                 } else {
                     undecodable(shown(&made), cause)
                 }
             })?;
-            // Of several faults the order is that of the patched text.
+            // Several errors have the order of the patched text.
             let in_order = (decoded.strict_errors.len() > 1)
                 .then(|| patch.in_order(&registry.schema, gvk, old, &bytes, &made))
                 .flatten()
@@ -318,7 +317,7 @@ async fn apply(
     let gvk = &context.row.spec.gvk;
     let applied = managed_fields::ApplyConfiguration::decode(context, bytes, write.options)?;
     let subresource = context.info.subresource.as_str();
-    // Few kinds are made by an apply to their status, too.
+    // Apply to the status creates objects of a few kinds, too.
     let creates = subresource.is_empty()
         || subresource == "status" && context.row.spec.strategy.allow_create_on_update();
     let create = creates.then(|| {
@@ -433,7 +432,8 @@ mod tests {
         let schema = Schema::builtin();
         for (kind, expected) in [("Secret", "(not shown)"), ("ConfigMap", r#"{"data":"x"}"#)] {
             let kind = Gvk::new("", "v1", kind);
-            let shown = patch.shown(&schema, &kind, &json!({}), b"{}", br#"{"data":"x"}"#);
+            let shown =
+                patch.quoted_document(&schema, &kind, &json!({}), b"{}", br#"{"data":"x"}"#);
             assert_eq!(shown, expected);
         }
     }

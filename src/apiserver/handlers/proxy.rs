@@ -1,5 +1,5 @@
-//! Connections through the server: logs, exec, attach, port-forward and proxies, checked here and
-//! carried by [`crate::interfaces::Connect`].
+//! Connections through the server: checks requests for logs, exec, attach, port-forward and proxies
+//! and passes them to [`crate::interfaces::Connect`].
 
 use api::field::{Error, Path};
 use api::{Gvr, Status};
@@ -16,11 +16,10 @@ use crate::request::options::{FieldValidation, WriteOptions};
 use crate::response::status;
 use crate::write::Write;
 
-/// Answers a connection.
+/// Handles a connection.
 ///
 /// # Errors
-/// As upstream while nothing was sent: unknown pod, container or node, bad options, refused
-/// admission.
+/// For an unknown pod, container or node, for invalid options, or the error of admission.
 pub(super) async fn connect(
     context: &Context,
     exchange: RequestParts,
@@ -44,11 +43,11 @@ pub(super) async fn connect(
         ("pods", Some(pod)) if subresource != "proxy" => {
             if subresource == "log" {
                 check_log_options(context, pod)?;
-                // Of a pod without node there is nothing to read, which is no error upstream.
+                // A pod without node has no logs, which is not an error upstream.
                 if node_name(pod).is_empty() {
-                    let mut nothing = Response::new(crate::request::body::empty());
-                    *nothing.status_mut() = http::StatusCode::NO_CONTENT;
-                    return Ok(nothing);
+                    let mut response = Response::new(crate::request::body::empty());
+                    *response.status_mut() = http::StatusCode::NO_CONTENT;
+                    return Ok(response);
                 }
             } else if subresource != "portforward" {
                 check_container(context, pod)?;
@@ -78,7 +77,7 @@ pub(super) async fn connect(
     *request.extensions_mut() = exchange.extensions;
     let path =
         if info.rest.is_empty() { String::new() } else { format!("/{}", info.rest.join("/")) };
-    let wanted = ConnectRequest {
+    let request = ConnectRequest {
         user: context.user.clone(),
         resource: info.resource.clone(),
         subresource: subresource.to_owned(),
@@ -89,10 +88,10 @@ pub(super) async fn connect(
         node,
         request,
     };
-    connect.connect(wanted).await
+    connect.connect(request).await
 }
 
-/// Counts streams over WebSocket, which are handed over as they are, and readers of logs.
+/// Counts log requests, and streams over WebSocket, which are proxied unchanged.
 fn count(context: &Context, subresource: &str) {
     use crate::metrics::requests as metrics;
     match subresource {
@@ -108,7 +107,7 @@ fn count(context: &Context, subresource: &str) {
     }
 }
 
-/// The object named; for proxies the name may carry scheme and port.
+/// The object of the connection; the name of a proxy may have a scheme and a port.
 async fn target(context: &Context) -> Result<Option<Value>, Status> {
     if context.info.subresource != "proxy" {
         let object = get::current(context).await?;
@@ -205,14 +204,14 @@ fn check_log_options(context: &Context, pod: &Value) -> Result<(), Status> {
     check_container(context, pod)
 }
 
-/// The options as an object, for admission.
+/// The options of the connection as an object for admission.
 fn options_object(context: &Context) -> Value {
     let kind = context.subresource.as_ref().map_or("", |s| &s.kind.kind);
     let mut map = Map::new();
     map.insert("kind".into(), kind.into());
     map.insert("apiVersion".into(), "v1".into());
     for (key, value) in context.query.pairs() {
-        let shown = match (key.as_str(), value.as_str()) {
+        let option = match (key.as_str(), value.as_str()) {
             ("stdin" | "stdout" | "stderr" | "tty", value) => {
                 Value::Bool(!matches!(value, "false" | "0" | ""))
             }
@@ -225,7 +224,7 @@ fn options_object(context: &Context) -> Value {
             }
             (_, value) => value.into(),
         };
-        map.insert(key.clone(), shown);
+        map.insert(key.clone(), option);
     }
     Value::Object(map)
 }

@@ -1,4 +1,4 @@
-//! Kinds that are only created: reviews, bindings by POST, and tokens of service accounts.
+//! POST of kinds that are not stored: reviews, bindings and tokens of service accounts.
 
 use api::{Gvk, Status};
 use http::{Response, StatusCode};
@@ -15,10 +15,10 @@ use crate::response::encode;
 use crate::response::status;
 use crate::write::{Write, url_name};
 
-/// Answers the creation of a kind that is not stored.
+/// Handles the creation of a kind that is not stored.
 ///
 /// # Errors
-/// The error of the component that answers the review.
+/// The error of the component that handles the review.
 pub(super) async fn review(
     context: &Context,
     exchange: RequestParts,
@@ -50,7 +50,7 @@ pub(super) async fn review(
     encode::value(context, StatusCode::CREATED, &answer)
 }
 
-/// Nothing of these is stored: the answer repeats the request in its normal form.
+/// Normalizes a request that the response repeats, because it is not stored.
 fn normalize(context: &Context, kind: &Gvk, value: &mut serde_json::Value) {
     let schema = &context.server.objects.registry().schema;
     if let Some(ty) = schema.kind(kind) {
@@ -58,7 +58,7 @@ fn normalize(context: &Context, kind: &Gvk, value: &mut serde_json::Value) {
     }
 }
 
-/// Answers `serviceaccounts/token`.
+/// Handles a POST of `serviceaccounts/token`.
 ///
 /// # Errors
 /// 404, or the issuer's error.

@@ -1,4 +1,4 @@
-//! The `scale` subresource: replicas of a workload under one kind for all.
+//! The `scale` subresource: the replicas of a workload or custom resource as a Scale.
 
 use api::field::{Error, Path};
 use api::{Gvk, Status};
@@ -24,7 +24,7 @@ fn kind() -> Gvk {
     Gvk::new("autoscaling", "v1", "Scale")
 }
 
-/// Answers a get of the scale.
+/// Handles a get of the scale.
 ///
 /// # Errors
 /// 404.
@@ -51,7 +51,7 @@ fn check_names(context: &Context, scale: &Value, name: &str) -> Result<(), Statu
     same_name(scale, name)
 }
 
-/// Answers an update of the scale.
+/// Handles an update of the scale.
 ///
 /// # Errors
 /// 422 for negative replicas, and any error of the write pipeline.
@@ -67,7 +67,7 @@ pub(super) async fn update(
     write(context, name, &options, false, &mut |_| Ok(scale.clone())).await
 }
 
-/// Answers a patch of the scale.
+/// Handles a patch of the scale.
 ///
 /// # Errors
 /// As [`update`].
@@ -80,7 +80,7 @@ pub(super) async fn patch(
     let options =
         WriteOptions::read(&context.query, "PatchOptions", kind_of_patch == PatchType::Apply)?;
     let bytes = body::read(exchange.body).await?;
-    context.size.note(bytes.len()).await;
+    context.size.record(bytes.len()).await;
     kind_of_patch.record(&bytes);
     if kind_of_patch == PatchType::Apply {
         let applied =
@@ -94,7 +94,8 @@ pub(super) async fn patch(
     let patch = Patch::decode(kind_of_patch, &bytes)?;
     write(context, name, &options, false, &mut |scale| {
         let mut patched = patch.apply(&schema.schema, &kind(), scale)?;
-        let shown = |made: &[u8]| patch.shown(&schema.schema, &kind(), scale, &bytes, made);
+        let shown =
+            |made: &[u8]| patch.quoted_document(&schema.schema, &kind(), scale, &bytes, made);
         if kind_of_patch == PatchType::Strategic {
             restore(&schema.schema, &kind(), &mut patched, || shown(&[]))?;
         }

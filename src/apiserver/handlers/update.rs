@@ -13,7 +13,7 @@ use crate::response::encode;
 use crate::write;
 use crate::write::{Create, Write, same_name, url_name};
 
-/// Answers an update.
+/// Handles an update.
 ///
 /// # Errors
 /// Any error of the write pipeline.

@@ -1,5 +1,4 @@
-//! WATCH: initial events when asked for, then changes from the ring, bookmarks, and an end by time
-//! limit.
+//! WATCH: optional initial events, then changes and bookmarks, until the time limit.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,18 +33,19 @@ const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// `--min-request-timeout`).
 const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
 
-/// What the next item of a watch is.
+/// The next item of a watch.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
-    /// A change as the filter sees it; `natural` when it looks so without a filter too.
+    /// A change as the filter sees it, and the event of the cache when its type is the same without
+    /// a filter.
     Change(EventType, Arc<Object>, Option<Arc<Event>>),
-    /// Everything up to this revision was sent.
+    /// Every change up to this revision was sent.
     Bookmark { revision: i64, initial: bool },
-    /// The watch ends with this.
+    /// The error that ends the watch.
     Error(Box<Status>),
 }
 
-/// How a watch begins.
+/// The begin of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
     /// With the changes after this revision.
@@ -61,16 +61,16 @@ pub(crate) struct Watch {
     row: Arc<Resource>,
     position: Position,
     filter: Filter,
-    /// The objects that it begins with, and how many of them were taken.
+    /// The initial objects, and how many of them were sent.
     initial: Option<(Initial, usize)>,
     pending: VecDeque<Item>,
-    bookmarks: bool,
+    has_bookmarks: bool,
     next_bookmark: tokio::time::Instant,
     deadline: tokio::time::Instant,
     revision: i64,
-    over: bool,
-    /// Its seat, until the objects that it begins with are sent.
-    pub(crate) held: Option<Watching>,
+    is_over: bool,
+    /// The seat of the watch, until the initial objects are sent.
+    pub(crate) seat: Option<Watching>,
 }
 
 /// Opens a watch.
@@ -83,7 +83,7 @@ pub(crate) async fn open(
     row: &Arc<Resource>,
     filter: Filter,
     start: Start,
-    bookmarks: bool,
+    has_bookmarks: bool,
     timeout: Option<Duration>,
 ) -> Result<Watch, Status> {
     let cache: Arc<Cache>;
@@ -123,16 +123,16 @@ pub(crate) async fn open(
         timeout.unwrap_or_else(|| TIMEOUT_MIN + TIMEOUT_MIN.mul_f64(base::clock::random_f64()));
     Ok(Watch {
         row: Arc::clone(row),
-        held: None,
+        seat: None,
         revision: cache.revision(),
         position,
         filter,
         initial,
         pending,
-        bookmarks,
+        has_bookmarks,
         next_bookmark: bookmark_after(now, now + timeout),
         deadline: now + timeout,
-        over: false,
+        is_over: false,
     })
 }
 
@@ -160,22 +160,25 @@ impl Watch {
             if let Some(item) = self.ready() {
                 return Some(item);
             }
-            if self.over {
+            if self.is_over {
                 return None;
             }
-            if let Some(held) = &mut self.held {
-                held.initialised();
+            if let Some(seat) = &mut self.seat {
+                seat.initialised();
             }
-            let alarm =
-                if self.bookmarks { self.next_bookmark.min(self.deadline) } else { self.deadline };
+            let timer = if self.has_bookmarks {
+                self.next_bookmark.min(self.deadline)
+            } else {
+                self.deadline
+            };
             tokio::select! {
                 biased;
                 got = self.position.next() => match got {
-                    Ok((events, revision)) => self.take(events, revision),
-                    // The client resumes from what it saw, or lists again.
-                    Err(_) => self.over = true,
+                    Ok((events, revision)) => self.add_events(events, revision),
+                    // The client resumes after the last event, or lists again.
+                    Err(_) => self.is_over = true,
                 },
-                () = tokio::time::sleep_until(alarm) => self.alarm(),
+                () = tokio::time::sleep_until(timer) => self.on_timer(),
             }
         }
     }
@@ -191,35 +194,35 @@ impl Watch {
             self.initial = None;
         }
         let item = self.pending.pop_front()?;
-        self.over |= matches!(item, Item::Error(_));
+        self.is_over |= matches!(item, Item::Error(_));
         Some(item)
     }
 
-    fn take(&mut self, events: Vec<Arc<Event>>, revision: i64) {
+    fn add_events(&mut self, events: Vec<Arc<Event>>, revision: i64) {
         self.revision = revision;
         for event in events {
             if let Some((kind, object)) = event.seen_by(&self.row, &self.filter) {
-                let natural = kind == event.natural_type();
-                self.pending.push_back(Item::Change(kind, object, natural.then_some(event)));
+                let is_natural = kind == event.natural_type();
+                self.pending.push_back(Item::Change(kind, object, is_natural.then_some(event)));
             }
         }
     }
 
-    fn alarm(&mut self) {
+    fn on_timer(&mut self) {
         let now = base::clock::now();
         match self.position.try_next() {
-            (events, revision) if !events.is_empty() => return self.take(events, revision),
+            (events, revision) if !events.is_empty() => return self.add_events(events, revision),
             (_, revision) => self.revision = revision,
         }
-        if self.bookmarks && !self.over && now >= self.next_bookmark {
+        if self.has_bookmarks && !self.is_over && now >= self.next_bookmark {
             self.pending.push_back(Item::Bookmark { revision: self.revision, initial: false });
         }
         self.next_bookmark = bookmark_after(now, self.deadline);
-        self.over |= now >= self.deadline;
+        self.is_over |= now >= self.deadline;
     }
 }
 
-/// How a request's options begin a watch.
+/// The begin of a watch with these options.
 ///
 /// # Errors
 /// 500 for a resource version that is not a number.
@@ -239,10 +242,10 @@ fn start_of(options: &ListOptions) -> Result<Start, Status> {
     })
 }
 
-/// Answers a watch.
+/// Handles a watch.
 ///
 /// # Errors
-/// Errors before the first byte is sent; later ones are items of the watch.
+/// Errors before the first byte is sent; later errors are items of the watch.
 pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
     let began = base::clock::now();
     let accepted = context.accept()?;
@@ -261,13 +264,13 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
     }
     let timeout = options.timeout.and_then(timeout_of);
     let mut watch = open(objects, &context.row, filter, start, options.bookmarks, timeout).await?;
-    watch.held = context.watching.lock().take();
+    watch.seat = context.watching.lock().take();
     let encoder = Encoder {
         row: Arc::clone(&context.row),
         accepted: accepted.clone(),
         include: include(context),
         schema: Arc::clone(&objects.registry().schema),
-        headers_sent: false,
+        has_sent_headers: false,
         began,
         scope: context.info.scope(),
     };
@@ -298,17 +301,17 @@ fn frames(
     let first = (watch, encoder, FRAME_BYTES_MIN);
     stream::unfold(first, |(mut watch, mut encoder, frame_bytes)| async move {
         let item = watch.next().await?;
-        let mut bytes = encoder.counted(&item);
+        let mut bytes = encoder.encode_counted(&item);
         // Items that are ready are sent in the same frame.
         if bytes.len() < frame_bytes
             && let Some(item) = watch.ready()
         {
             let mut all = Vec::with_capacity(bytes.len() * 4);
             all.extend_from_slice(&bytes);
-            all.extend_from_slice(&encoder.counted(&item));
+            all.extend_from_slice(&encoder.encode_counted(&item));
             while all.len() < frame_bytes {
                 let Some(item) = watch.ready() else { break };
-                all.extend_from_slice(&encoder.counted(&item));
+                all.extend_from_slice(&encoder.encode_counted(&item));
             }
             bytes = all.into();
         }
@@ -318,27 +321,27 @@ fn frames(
     })
 }
 
-/// Events are gathered up to about this size in the first frame; each one is twice as large as the
-/// one before it, so that a client that takes none costs little.
+/// Approximate size of the first frame; each further frame is twice as large up to the maximum, so
+/// that a client that does not read costs little memory.
 const FRAME_BYTES_MIN: usize = 4 * 1024;
 /// The largest frame.
 const FRAME_BYTES_MAX: usize = 32 * 1024;
 
-/// Turns items into frames of one media type.
+/// Encodes items in one media type.
 struct Encoder {
     row: Arc<Resource>,
     accepted: Accepted,
     include: String,
     schema: Arc<api::schema::Schema>,
-    /// A table's columns went out with the first event.
-    headers_sent: bool,
-    /// When the request came, and what metrics say of its scope.
+    /// Whether the columns of a table were sent, which only the first event has.
+    has_sent_headers: bool,
+    /// Arrival of the request, and its scope in metrics.
     began: tokio::time::Instant,
     scope: &'static str,
 }
 
 impl Encoder {
-    fn counted(&mut self, item: &Item) -> Bytes {
+    fn encode_counted(&mut self, item: &Item) -> Bytes {
         let bytes = self.encode(item);
         requests::sent(&self.row.spec.gvr, bytes.len());
         if matches!(item, Item::Bookmark { initial: true, .. }) {
@@ -353,9 +356,9 @@ impl Encoder {
             && !self.row.converts;
         match item {
             Item::Change(_, _, Some(event)) if plain => {
-                event.line(|| line(event.natural_type(), &event.entry.object))
+                event.json_line(|| json_line(event.natural_type(), &event.entry.object))
             }
-            Item::Change(kind, object, _) if plain => line(*kind, object),
+            Item::Change(kind, object, _) if plain => json_line(*kind, object),
             Item::Change(kind, object, _) => self.transformed(*kind, object),
             Item::Bookmark { revision, initial } => {
                 let kind = &self.row.spec.gvk;
@@ -366,15 +369,15 @@ impl Encoder {
                 let mut object = json!({"kind": *kind.kind, "apiVersion": kind.api_version(), "metadata": metadata});
                 if self.row.spec.custom.is_none() {
                     // Upstream's bookmark is an empty object of the kind.
-                    zero(&self.schema, kind, &mut object);
+                    set_zero_values(&self.schema, kind, &mut object);
                 }
                 match (self.accepted.transform, Object::from_value(object.clone())) {
                     (Transform::None, _) => {}
                     (_, Ok(empty)) => {
                         return self.transformed_as("BOOKMARK", &Arc::new(empty));
                     }
-                    (_, Err(fault)) => {
-                        let refusal = Status::internal(&fault.to_string());
+                    (_, Err(error)) => {
+                        let refusal = Status::internal(&error.to_string());
                         let refusal = serde_json::to_value(&refusal).unwrap_or_default();
                         return self.event("ERROR", &refusal);
                     }
@@ -389,7 +392,7 @@ impl Encoder {
 
     fn transformed(&mut self, kind: EventType, object: &Arc<Object>) -> Bytes {
         let object = convert::object(&self.row, object);
-        self.transformed_as(name(kind), &object)
+        self.transformed_as(type_name(kind), &object)
     }
 
     fn transformed_as(&mut self, event: &str, object: &Arc<Object>) -> Bytes {
@@ -398,7 +401,7 @@ impl Encoder {
             Transform::None => object.value().map_err(|e| Status::internal(&e.to_string())),
             Transform::Table => {
                 let metadata = crate::response::encode::revision_only(object.resource_version);
-                let headers = !std::mem::replace(&mut self.headers_sent, true);
+                let headers = !std::mem::replace(&mut self.has_sent_headers, true);
                 let objects = std::slice::from_ref(object);
                 crate::response::encode::table(
                     &self.row,
@@ -440,27 +443,27 @@ impl Encoder {
     }
 }
 
-/// Fills in what Go writes of an empty object of the kind. Counts that the internal type has no
-/// pointer for are there, too.
-fn zero(schema: &api::schema::Schema, kind: &api::Gvk, object: &mut serde_json::Value) {
+/// Sets the fields that Go encodes in an empty object of the kind, including counts that are not
+/// pointers in the internal type.
+fn set_zero_values(schema: &api::schema::Schema, kind: &api::Gvk, object: &mut serde_json::Value) {
     serialization::normalize(schema, kind, object);
     if &*kind.kind == "DaemonSet" {
-        // A field of the internal type.
+        // The annotation is a field of the internal type.
         let metadata = crate::registry::metadata::metadata_mut(object);
         let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
         if let Some(annotations) = annotations.as_object_mut() {
             annotations.insert("deprecated.daemonset.template.generation".into(), "0".into());
         }
     }
-    let counted = matches!(&*kind.kind, "Deployment" | "ReplicaSet" | "StatefulSet");
+    let has_replicas = matches!(&*kind.kind, "Deployment" | "ReplicaSet" | "StatefulSet");
     if let Some(spec) = object.get_mut("spec").and_then(|spec| spec.as_object_mut())
-        && counted
+        && has_replicas
     {
         spec.insert("replicas".into(), 0.into());
     }
 }
 
-fn name(kind: EventType) -> &'static str {
+fn type_name(kind: EventType) -> &'static str {
     match kind {
         EventType::Added => "ADDED",
         EventType::Modified => "MODIFIED",
@@ -468,10 +471,10 @@ fn name(kind: EventType) -> &'static str {
     }
 }
 
-/// One JSON line, from the stored bytes.
-fn line(kind: EventType, object: &Object) -> Bytes {
+/// An event as one JSON line, from the stored bytes.
+fn json_line(kind: EventType, object: &Object) -> Bytes {
     let mut out = Vec::with_capacity(object.raw().len() + 80);
-    out.extend_from_slice(format!("{{\"type\":\"{}\",\"object\":", name(kind)).as_bytes());
+    out.extend_from_slice(format!("{{\"type\":\"{}\",\"object\":", type_name(kind)).as_bytes());
     object.write_json(&mut out);
     out.extend_from_slice(b"}\n");
     out.into()

@@ -1,5 +1,4 @@
-//! The server for callers in the same process: objects as the cache holds them, without HTTP and
-//! JSON.
+//! Reads for callers in the same process: objects of the cache, without HTTP and JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +22,14 @@ use crate::state::ApiServer;
 /// Where a watch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchStart {
-    /// Behind this revision.
+    /// With the changes after this revision.
     After(i64),
-    /// With all present objects as `Added`, then an initial bookmark, then changes.
+    /// With all current objects as `Added`, then an initial bookmark, then changes.
     List,
 }
 
 impl ApiServer {
-    /// What is recorded of a read; nothing without an audit policy.
+    /// Begins the audit record of a read; records nothing without an audit policy.
     async fn read(
         &self,
         user: &User,
@@ -96,9 +95,9 @@ impl ApiServer {
             }
             Decision::Deny(reason) | Decision::NoOpinion(reason) => {
                 audit::decided("forbid", &reason);
-                let who = api::field::go_quote(&user.name);
+                let user_name = api::field::go_quote(&user.name);
                 let why = format!(
-                    "User {who} cannot {verb} resource \"{}\" in API group \"{}\": {reason}",
+                    "User {user_name} cannot {verb} resource \"{}\" in API group \"{}\": {reason}",
                     gvr.resource, gvr.group
                 );
                 Err(Status::forbidden(&gvr.group, &gvr.resource, name, &why))
@@ -180,7 +179,7 @@ impl ApiServer {
                 watch::open(&self.inner.objects, &row, filter, start, true, forever).await?;
             if let (Some(control), Some(seat)) = (&self.inner.flow, seat) {
                 let asked = asked("watch", gvr, name, select);
-                watch.held = Some(Watching::new(control, seat, &asked, &select.fields));
+                watch.seat = Some(Watching::new(control, seat, &asked, &select.fields));
             }
             Ok((watch, row))
         };
@@ -207,7 +206,7 @@ impl ApiServer {
     }
 }
 
-/// What flow control asks of a read.
+/// The attributes of a read for flow control.
 fn asked<'a>(verb: &'a str, gvr: &'a Gvr, name: &'a str, select: &'a Select) -> Asked<'a> {
     Asked {
         is_resource: true,
@@ -222,5 +221,5 @@ fn asked<'a>(verb: &'a str, gvr: &'a Gvr, name: &'a str, select: &'a Select) -> 
     }
 }
 
-/// Thirty years: far beyond any process.
+/// Thirty years, longer than any process runs.
 const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);

@@ -19,7 +19,7 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// No bytes.
+/// An empty body.
 pub fn empty() -> Body {
     full(Bytes::new())
 }
@@ -162,7 +162,7 @@ mod tests {
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first, plain[..CHUNK_BYTES]);
         assert_eq!(collect(body).await.unwrap(), plain[CHUNK_BYTES..]);
-        // What is cut is an error, not less.
+        // Truncated input is an error.
         assert!(collect(expanding(gzip.slice(..gzip.len() / 2), plain.len())).await.is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What a handler knows of its request.
+//! The context of a request about a resource, which handlers share.
 
 use std::sync::Arc;
 
@@ -26,12 +26,12 @@ pub(crate) struct Context {
     pub(crate) row: Arc<Resource>,
     pub(crate) subresource: Option<Subresource>,
     pub(crate) warnings: Mutex<Vec<String>>,
-    /// What a watch holds of flow control.
+    /// The flow-control seat of a watch until it has begun.
     pub(crate) watching: Mutex<Option<Watching>>,
     pub(crate) size: RequestSize,
 }
 
-/// The parts of a request that the context does not hold.
+/// The parts of a request that handlers consume.
 pub(crate) struct RequestParts {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
@@ -40,7 +40,7 @@ pub(crate) struct RequestParts {
 }
 
 impl Context {
-    /// The same request about another row.
+    /// The context of the same request for another row.
     pub(crate) fn with_row(&self, row: Arc<Resource>) -> Self {
         Self {
             server: Arc::clone(&self.server),
@@ -56,7 +56,7 @@ impl Context {
         }
     }
 
-    /// Namespace of the request; for namespaces themselves that is none.
+    /// Namespace of the request; empty for cluster-scoped resources.
     pub(crate) fn namespace(&self) -> &str {
         if self.row.spec.namespaced { &self.info.namespace } else { "" }
     }
@@ -97,21 +97,21 @@ impl Context {
         }
     }
 
-    /// The warnings as they are sent.
-    pub(crate) fn told(&self) -> Vec<String> {
+    /// The warnings that the response contains.
+    pub(crate) fn warnings_to_send(&self) -> Vec<String> {
         bounded(&self.warnings.lock())
     }
 }
 
 /// Maximum number of warnings of one request: more do not fit into [`WARNINGS_CHARS_MAX`].
 const WARNINGS_MAX: usize = 512;
-/// Characters of all warnings of an answer together; beyond them each is cut (upstream's
+/// Characters of all warnings of a response; beyond them each warning is truncated (upstream's
 /// `truncateAtTotalRunes`).
 const WARNINGS_CHARS_MAX: usize = 4096;
-/// Characters of a warning that is cut (`truncateItemRunes`).
+/// Characters of a truncated warning (upstream's `truncateItemRunes`).
 const WARNING_CHARS_MAX: usize = 256;
 
-/// Warnings that fit into an answer: all of them whole, or else the first ones, cut.
+/// The warnings that fit into a response: all of them, or else the first ones, truncated.
 fn bounded(warnings: &[String]) -> Vec<String> {
     let texts = || warnings.iter().filter(|text| !text.is_empty());
     if texts().map(|text| text.chars().count()).sum::<usize>() <= WARNINGS_CHARS_MAX {
@@ -139,7 +139,7 @@ mod tests {
     /// Upstream's `filters/warning.go`: of 190 warnings of 116 characters kube-apiserver 1.37.1
     /// sends 36.
     #[test]
-    fn warnings_do_not_fill_the_head() {
+    fn warnings_are_truncated_to_fit_the_response_head() {
         let many: Vec<String> = (0..190).map(|i| format!("{i:0116}")).collect();
         assert_eq!(bounded(&many).len(), 36);
         assert_eq!(bounded(&many[..35]), many[..35]);

@@ -1,5 +1,5 @@
-//! Bodies as objects: decoded by the schema, with unknown and duplicate fields refused, warned of
-//! or ignored.
+//! Decodes request bodies by the schema; unknown and duplicate fields are rejected, warned about or
+//! ignored.
 
 use api::Status;
 use api::codec::Decoded;
@@ -28,7 +28,7 @@ pub(crate) async fn object(
 ) -> Result<Value, Status> {
     let media = negotiate::content_type(&context.headers)?;
     let bytes = body::read(body).await?;
-    context.size.note(bytes.len()).await;
+    context.size.record(bytes.len()).await;
     metrics::body(&context.row.spec.gvr, context.info.verb, bytes.len());
     let value = decode(context, media, &bytes, kind, validation)?;
     audit::request_object(&value, |mut shown| {
@@ -97,7 +97,7 @@ pub(crate) fn read(
     Ok(decoded)
 }
 
-/// The decoder's own error, without the sentence about the request body around it.
+/// The error of the decoder without the sentence about the request body.
 pub(crate) fn cause<'a>(refusal: &'a Status, kind: &api::Gvk) -> &'a str {
     let message = refusal.message.as_str();
     let handled = format!(" cannot be handled as a {}: ", kind.kind);
@@ -200,7 +200,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_yaml_error_is_its_own_warning() {
+    fn each_yaml_error_becomes_one_warning() {
         assert_eq!(
             warnings("yaml: unmarshal errors:\n  line 2: key \"a\" already set in map"),
             ["line 2: key \"a\" already set in map"]

@@ -1,5 +1,5 @@
-//! Which form a client wants and which it sent: Accept, Content-Type, gzip. Ties go by order, as
-//! the client wrote them.
+//! Content negotiation: Accept, Content-Type and gzip. Clauses of equal quality keep the client's
+//! order.
 
 use std::io::Write;
 
@@ -33,7 +33,7 @@ impl Media {
     }
 }
 
-/// What the object is turned into before it is encoded.
+/// The transformation of an object before it is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transform {
     /// Nothing.
@@ -47,7 +47,7 @@ pub enum Transform {
     PartialList,
 }
 
-/// What a client accepts.
+/// The negotiated form of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
     /// Encoding.
@@ -94,12 +94,12 @@ fn media_of(clause: &Clause<'_>) -> Option<Media> {
     }
 }
 
-/// What may be answered on a route.
+/// The forms that a route offers.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer {
-    /// Table and partial metadata can be had.
+    /// Whether the route offers Table and partial metadata.
     pub transforms: bool,
-    /// The route also serves watches, so the error lists the streaming media types.
+    /// Whether the route also serves watches, so that the error lists the streaming media types.
     pub streams: bool,
 }
 
@@ -136,7 +136,7 @@ pub fn accept(headers: &HeaderMap, query: &Query, offer: Offer) -> Result<Accept
             Some(_) => continue,
         }
         let Some(kind) = get("as") else {
-            // A group or version of nothing is no transformation that there is.
+            // A group or version without a kind is not a transformation.
             if get("g").is_some() || get("v").is_some() {
                 continue;
             }
@@ -184,7 +184,7 @@ pub fn accept_route(headers: &HeaderMap, offer: Offer) -> Result<(), Status> {
     Err(not_acceptable_route(offer))
 }
 
-/// 406 of a transformation that the object has not.
+/// 406 for a transformation that the object does not have.
 pub(crate) fn not_acceptable() -> Status {
     let text = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
     Status::failure(406, "NotAcceptable", text)
@@ -207,7 +207,8 @@ fn not_acceptable_route(offer: Offer) -> Status {
     status
 }
 
-/// Upstream indents for `?pretty=true` and for people's tools.
+/// Whether JSON is indented: for `?pretty=true` and for browsers, curl and wget (upstream's
+/// `isPrettyPrint`).
 fn wants_pretty(headers: &HeaderMap, query: &Query) -> bool {
     if let Some(value) = query.get("pretty") {
         return matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True");
@@ -245,7 +246,7 @@ pub(crate) fn unsupported() -> Status {
 /// Upstream's `defaultGzipThresholdBytes`.
 pub(crate) const GZIP_FROM: usize = 128 * 1024;
 
-/// Upstream's level: speed.
+/// Upstream's compression level, the fastest.
 pub(crate) const GZIP_LEVEL: u32 = 1;
 
 /// A response with these bytes, compressed when the client accepts gzip and the body is large.
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_router_takes_whole_names_alone() {
+    fn the_router_accepts_only_complete_media_types() {
         let route = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, text.parse().unwrap());

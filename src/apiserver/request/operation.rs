@@ -1,11 +1,11 @@
-//! The operation of a write or connection, as admission and its metrics name it.
+//! The operation of a write or connection in admission and its metrics.
 
-/// What is being done.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// POST, and PUT or apply that creates.
+    /// POST, or a PUT or apply that creates the object.
     Create,
-    /// PUT, PATCH.
+    /// PUT or PATCH of an existing object.
     Update,
     /// DELETE.
     Delete,

@@ -9,7 +9,7 @@ use crate::registry::metadata;
 use crate::request::Query;
 use crate::response::status;
 
-/// How unknown and duplicate fields are treated.
+/// The treatment of unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Ignore,
@@ -26,7 +26,7 @@ pub(crate) struct WriteOptions {
     pub(crate) force: Option<bool>,
 }
 
-/// Go's `strconv.ParseInt` of a query value.
+/// Parses a query value as Go's `strconv.ParseInt` does.
 ///
 /// # Errors
 /// 400 with Go's text.
@@ -101,7 +101,7 @@ fn dry_run_errors(values: &[&str]) -> ErrorList {
     vec![Error::not_supported(&Path::new("dryRun"), json!(values), &["All"])]
 }
 
-/// What happens to dependents.
+/// The treatment of dependents by a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Propagation {
     Orphan,
@@ -129,7 +129,7 @@ pub(crate) struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// From the query, for requests without body.
+    /// Reads the options from the query, for requests without body.
     ///
     /// # Errors
     /// 400 for options that cannot be decoded, 422 for invalid ones.
@@ -154,7 +154,7 @@ impl DeleteOptions {
         Self::of_value(&value)
     }
 
-    /// From a body.
+    /// Reads the options from a body.
     ///
     /// # Errors
     /// 422 for invalid options.
@@ -252,10 +252,10 @@ fn set(value: &mut Value, key: &str, new: Value) {
     }
 }
 
-/// How a list's resource version is meant.
+/// The match rule of a list's resource version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Match {
-    /// Unset: any match rule that fits the resource version.
+    /// Not set; the resource version decides.
     Unset,
     Exact,
     NotOlderThan,
@@ -269,7 +269,7 @@ pub(crate) struct ListOptions {
     pub(crate) matching: Match,
     pub(crate) limit: usize,
     pub(crate) continue_token: String,
-    /// Seconds; less than 0 ends a watch at once.
+    /// Timeout of a watch in seconds; a negative one ends it at once.
     pub(crate) timeout: Option<i64>,
     pub(crate) bookmarks: bool,
     pub(crate) send_initial_events: Option<bool>,
@@ -324,7 +324,7 @@ impl ListOptions {
             .map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))
     }
 
-    /// A watch of new changes only: no initial events and no resource version.
+    /// Whether a watch sends only new changes: no initial events and no resource version.
     pub(crate) fn begins_now(&self) -> bool {
         self.send_initial_events == Some(false)
             && matches!(self.resource_version.as_str(), "" | "0")
@@ -435,7 +435,7 @@ fn list_errors(
     errors
 }
 
-/// What fuzzers feed: the query of any request.
+/// Reads fuzzer input as the query of any request.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(query: &Query) {
     for watch in [false, true] {
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn list_options_are_refused_with_upstreams_texts() {
+    fn invalid_list_options_are_rejected_with_upstream_texts() {
         assert_eq!(message("limit=x", false), "strconv.ParseInt: parsing \"x\": invalid syntax");
         assert_eq!(
             message("resourceVersion=0&resourceVersionMatch=Exact", false),
@@ -474,7 +474,7 @@ mod tests {
             "found '', expected: identifier after ','"
         );
         for (query, now) in [
-            // Upstream's watch cache: version 0 is any version then.
+            // Upstream's watch cache treats version 0 as any version here.
             ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=0", true),
             ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", true),
             ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=7", false),

@@ -1,7 +1,7 @@
-//! The client's end of the connection.
+//! The address of the client.
 
 use std::net::SocketAddr;
 
-/// The address of the client, among the extensions of a request.
+/// The address of the client, as a request extension.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Remote(pub(crate) SocketAddr);

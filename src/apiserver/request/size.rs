@@ -28,7 +28,7 @@ pub(crate) struct RequestSize {
 
 impl RequestSize {
     /// Records that the request is about to process `bytes` bytes.
-    pub(crate) async fn note(&self, bytes: usize) {
+    pub(crate) async fn record(&self, bytes: usize) {
         if bytes >= LARGE_BYTES && !self.is_large.swap(true, Ordering::Relaxed) {
             tokio::task::yield_now().await;
         }
@@ -80,7 +80,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
-    /// Blocks all workers but for the permits.
+    /// Without the permits, the large requests would block all workers.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn large_requests_do_not_block_small_ones() {
         let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -92,7 +92,7 @@ mod tests {
             tasks.spawn(base::tasks::Kind::Request, "large", async move {
                 let size = RequestSize::default();
                 run(&size, async {
-                    size.note(LARGE_BYTES).await;
+                    size.record(LARGE_BYTES).await;
                     begun.fetch_add(1, Ordering::Relaxed);
                     let _ = held.lock().recv();
                     size.checkpoint().await;
@@ -120,7 +120,7 @@ mod tests {
     async fn a_single_threaded_runtime_runs_large_requests_in_steps() {
         let size = RequestSize::default();
         let steps = run(&size, async {
-            size.note(LARGE_BYTES).await;
+            size.record(LARGE_BYTES).await;
             size.checkpoint().await;
             2
         });
@@ -131,7 +131,7 @@ mod tests {
     async fn a_timeout_ends_a_large_request_between_steps() {
         let size = RequestSize::default();
         let endless = run(&size, async {
-            size.note(LARGE_BYTES).await;
+            size.record(LARGE_BYTES).await;
             loop {
                 tokio::time::advance(std::time::Duration::from_secs(1)).await;
                 size.checkpoint().await;

@@ -23,7 +23,7 @@ impl User {
         Self { name: name.into(), groups: all, ..Self::default() }
     }
 
-    /// The server's own user: `system:apiserver` in `system:masters`.
+    /// The user of the server itself: `system:apiserver` in `system:masters`.
     pub fn apiserver() -> Self {
         Self::authenticated("system:apiserver", &["system:masters"])
     }
@@ -37,7 +37,7 @@ impl User {
         }
     }
 
-    /// The user is in this group.
+    /// Whether the user is in this group.
     pub fn in_group(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }

@@ -1,5 +1,5 @@
-//! Chunked responses: a large body is encoded chunk by chunk while it is sent, so that memory holds
-//! what the connection accepts and never the whole body.
+//! Chunked responses: a large body is encoded chunk by chunk while it is sent, so that memory never
+//! contains the whole body.
 
 use std::io::Write;
 use std::pin::Pin;
@@ -22,11 +22,11 @@ use crate::request::negotiate;
 /// responses above the same size.
 pub(crate) const CHUNKED_FROM_BYTES: usize = negotiate::GZIP_FROM;
 
-/// Bytes handed to the connection at once.
+/// Bytes of one chunk.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Objects decoded at once where trees are needed.
-const TREES: usize = 32;
+/// Objects that are decoded at once in forms that need values.
+const DECODED_AT_ONCE: usize = 32;
 
 /// Appends the next chunk of about [`CHUNK_BYTES`]; returns whether more follows.
 pub(crate) type Source = Box<dyn FnMut(&mut Vec<u8>) -> Result<bool, Status> + Send>;
@@ -45,7 +45,7 @@ pub(crate) fn chunked_response(
 }
 
 struct ChunkedBody {
-    /// Nothing: all was sent.
+    /// The source of the next chunks; `None` when everything is sent.
     source: Option<Source>,
     gzip: Option<GzEncoder<Vec<u8>>>,
 }
@@ -97,7 +97,7 @@ impl http_body::Body for ChunkedBody {
 /// Writes one item.
 pub(crate) type Writer = Box<dyn FnMut(&Object, &mut Vec<u8>) + Send>;
 
-/// `before`, the items as `each` writes them with commas between them, `after`.
+/// A source of `before`, the comma-separated items that `each` writes, and `after`.
 pub(crate) fn of_items(
     before: Vec<u8>,
     items: Vec<Arc<Object>>,
@@ -121,10 +121,10 @@ pub(crate) fn of_items(
     })
 }
 
-/// Makes values of some objects.
+/// Converts some objects to values.
 pub(crate) type Values = Box<dyn FnMut(&[Arc<Object>]) -> Result<Vec<Value>, Status> + Send>;
 
-/// How a document is written.
+/// The text form of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Json,
@@ -179,7 +179,7 @@ pub(crate) fn of_values(
     Box::new(move |out| {
         let mut first = before.take().inspect(|before| out.extend_from_slice(before)).is_some();
         while items.len() > 0 && out.len() < CHUNK_BYTES {
-            let some: Vec<Arc<Object>> = items.by_ref().take(TREES).collect();
+            let some: Vec<Arc<Object>> = items.by_ref().take(DECODED_AT_ONCE).collect();
             for value in values(&some)? {
                 form.item(value, std::mem::take(&mut first), out);
             }
@@ -198,9 +198,9 @@ fn around(whole: &Value, field: &str, indented: bool) -> (Vec<u8>, Vec<u8>) {
         true => (b"\n  ", b": ", b"\n  ]", b"\n}\n"),
         false => (b"", b":", b"]", b"}"),
     };
-    let (mut before, mut after, mut behind) = (b"{".to_vec(), close.to_vec(), false);
+    let (mut before, mut after, mut is_after) = (b"{".to_vec(), close.to_vec(), false);
     for (name, value) in whole.as_object().into_iter().flatten() {
-        let out = if behind { &mut after } else { &mut before };
+        let out = if is_after { &mut after } else { &mut before };
         if out.last() != Some(&b'{') {
             out.push(b',');
         }
@@ -209,11 +209,11 @@ fn around(whole: &Value, field: &str, indented: bool) -> (Vec<u8>, Vec<u8>) {
         out.extend_from_slice(colon);
         if name == field {
             out.push(b'[');
-            behind = true;
+            is_after = true;
         } else if indented {
             pretty(value, "  ", out);
         } else {
-            // As above.
+            // Writing to memory cannot fail.
             let _ = serde_json::to_writer(out, value);
         }
     }
@@ -247,7 +247,7 @@ mod tests {
         of_items(b"{\"items\":[".to_vec(), objects(count), each, b"]}")
     }
 
-    /// The frames of an answer.
+    /// The frames of a response.
     async fn frames(headers: &HeaderMap, source: Source) -> Vec<Bytes> {
         let mut body = chunked_response(headers, "application/json", source).into_body();
         let mut frames = Vec::new();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_list_is_never_there_as_a_whole_and_arrives_complete() {
+    async fn a_large_list_is_sent_in_chunks_and_arrives_complete() {
         let frames = frames(&HeaderMap::new(), items(2000)).await;
         // 2000 objects of about 340 bytes.
         assert!(frames.len() >= 10, "{} frames", frames.len());
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_client_takes_compressed_is_one_gzip_stream() {
+    async fn compressed_chunks_form_one_gzip_stream() {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         let frames = frames(&headers, items(2000)).await;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lists_in_yaml_and_indented_are_the_documents_written_at_once() {
+    async fn chunked_yaml_and_indented_json_equal_the_whole_documents() {
         let value = |o: &Object| json!({"metadata": {"name": *o.key.name}, "list": [1, []]});
         let mut whole =
             json!({"apiVersion": "v1", "items": [], "kind": "L", "metadata": {"a": "b"}});
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn values_stand_in_their_document() {
+    async fn values_are_written_into_their_document() {
         let whole = json!({"a": 1, "rows": [], "z": {"b": []}});
         let values = Box::new(|some: &[Arc<Object>]| {
             Ok(some.iter().map(|o| json!(*o.key.name)).collect::<Vec<Value>>())
@@ -320,12 +320,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_an_empty_list() {
+    async fn a_list_without_items_is_empty() {
         assert_eq!(frames(&HeaderMap::new(), items(0)).await.concat(), b"{\"items\":[]}");
     }
 
     #[tokio::test]
-    async fn a_fault_breaks_the_answer_off() {
+    async fn an_encoding_error_aborts_the_response() {
         let whole = json!({"rows": []});
         let values = Box::new(|_: &[Arc<Object>]| Err(Status::internal("no")));
         let mut body = chunked_response(

@@ -1,5 +1,5 @@
-//! Answers: objects and lists in the form the client accepts, from stored bytes wherever they can
-//! be sent as they are.
+//! Encodes objects and lists in the form that the client accepts, from stored bytes when they can be
+//! sent unchanged.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(crate) fn refusal(context: &Context, refusal: &Status) -> Response<Body> {
     encode(context, code, &accepted, &value).unwrap_or_else(|_| status::response(refusal))
 }
 
-/// A document of no kind, such as `/version`.
+/// A document without a kind, such as `/version`.
 pub(crate) fn plain_json(headers: &HeaderMap, query: &Query, document: &Value) -> Response<Body> {
     let pretty = negotiate::accept(headers, query, Offer { transforms: false, streams: false })
         .is_ok_and(|a| a.pretty);
@@ -98,7 +98,7 @@ pub(crate) fn object(
     encode(context, code, &accepted, &value)
 }
 
-/// A value that is no object of the row: Scale, Status, a review.
+/// A value that is not an object of the row, such as a Scale, Status or review.
 ///
 /// # Errors
 /// 406.
@@ -114,8 +114,8 @@ pub(crate) fn value(
     encode(context, code, &accepted, value)
 }
 
-/// The Scale of a built-in workload has its own Table. (For a custom resource upstream uses the
-/// columns of the resource; ours has none.)
+/// A Scale, which has a specific Table for built-in workloads. (For a custom resource upstream uses
+/// the columns of the resource; this server has none.)
 ///
 /// # Errors
 /// 406.
@@ -136,12 +136,12 @@ pub(crate) fn scale(context: &Context, scale: &Value) -> Result<Response<Body>, 
     };
     let kind = api::Gvk::new("autoscaling", "v1", "Scale");
     let mut made = table::render(&kind, std::slice::from_ref(scale), metadata, &options);
-    in_version(&mut made, &accepted);
+    set_meta_version(&mut made, &accepted);
     encode(context, StatusCode::OK, &accepted, &made)
 }
 
-/// The version of the group `meta.k8s.io` that the client asks for.
-fn in_version(table: &mut Value, accepted: &Accepted) {
+/// Sets the version of the group `meta.k8s.io` that the client requests.
+fn set_meta_version(table: &mut Value, accepted: &Accepted) {
     let version = || Value::from(format!("meta.k8s.io/{}", accepted.transform_version));
     if let Some(map) = table.as_object_mut() {
         map.insert("apiVersion".into(), version());
@@ -168,7 +168,7 @@ pub(crate) struct ListHead {
 impl ListHead {
     fn metadata(&self) -> Map<String, Value> {
         let mut map = Map::new();
-        // What is not stored has no revision.
+        // Objects that are not stored have no revision.
         if self.revision > 0 {
             map.insert("resourceVersion".into(), self.revision.to_string().into());
         }
@@ -182,7 +182,7 @@ impl ListHead {
     }
 }
 
-/// A list of objects of the request's row; a large one is made while it is sent.
+/// A list of objects of the request's row; a large one is encoded while it is sent.
 ///
 /// # Errors
 /// 406.
@@ -332,7 +332,7 @@ fn chunked_list(
             });
             Some((whole, "items", values))
         }
-        Transform::Table if !table::looks_at_all(&row.spec.gvk) => {
+        Transform::Table if !table::depends_on_list(&row.spec.gvk) => {
             let (include, accepted) = (include(context).to_owned(), accepted.clone());
             let whole = table(&row, &accepted, &include, &[], head.metadata(), true, true)?;
             let values: chunked::Values = Box::new(move |some| {
@@ -369,7 +369,7 @@ fn partial_list(version: &str, items: Option<Vec<Value>>) -> Value {
     json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "items": items})
 }
 
-/// About how many bytes a list has as JSON.
+/// The approximate size of a list as JSON in bytes.
 fn list_bytes(items: &[Arc<Object>]) -> usize {
     items.iter().map(|object| object.raw().len() + 40).sum()
 }
@@ -496,7 +496,7 @@ pub(crate) fn table(
         now: jiff::Timestamp::now(),
     };
     let mut value = table::render(&row.spec.gvk, &objects?, metadata, &options);
-    in_version(&mut value, accepted);
+    set_meta_version(&mut value, accepted);
     if &*row.spec.gvk.kind == "DaemonSet" {
         let rows = value.get_mut("rows").and_then(Value::as_array_mut);
         for object in rows.into_iter().flatten().filter_map(|row| row.get_mut("object")) {
@@ -553,7 +553,7 @@ fn encode_bytes(
     }
 }
 
-/// The Status that tells of a deletion.
+/// The Status of a deletion that does not return the object.
 pub(crate) fn success(row: &Resource, object: &Object) -> Value {
     let mut details =
         json!({"name": *object.key.name, "kind": *row.spec.gvr.resource, "uid": *object.uid});
@@ -564,7 +564,7 @@ pub(crate) fn success(row: &Resource, object: &Object) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 }
 
-/// The Status that tells that something was done.
+/// The Status of a success without an object.
 pub(crate) fn done(code: u16) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code})
 }

@@ -13,10 +13,10 @@ use crate::registry::convert;
 use crate::response::chunked::{CHUNK_BYTES, Source};
 use crate::serialization;
 
-/// Bytes of a list as JSON from which it is encoded twice; shorter ones are held as a whole.
+/// Bytes of a list as JSON above which it is encoded twice; smaller lists are encoded as a whole.
 pub(crate) const TWICE_FROM: usize = 512 * 1024;
 
-/// What writes the items of one list.
+/// Encodes the items of one list.
 pub(crate) struct List {
     schema: Arc<Schema>,
     row: Arc<Resource>,

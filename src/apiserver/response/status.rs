@@ -1,5 +1,4 @@
-//! Refusals as HTTP: the one place where a Status becomes a response and a store's error becomes a
-//! Status.
+//! Converts errors of the store to a Status, and a Status to a response.
 
 use std::sync::Arc;
 
@@ -15,12 +14,12 @@ use crate::request::body;
 pub(crate) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// `Failure` with an empty reason and no details, upstream's form of errors that it does not map.
+/// A `Failure` with an empty reason and no details, as upstream reports errors without a Status.
 pub(crate) fn unmapped(code: u16, message: impl Into<String>) -> Status {
     Status::failure(code, "", message)
 }
 
-/// 404 of a path under a served group that names no resource.
+/// 404 for a path under a served group that is not a resource.
 pub(crate) fn no_resource() -> Status {
     let mut status =
         Status::failure(404, "NotFound", "the server could not find the requested resource");
@@ -28,7 +27,7 @@ pub(crate) fn no_resource() -> Status {
     status
 }
 
-/// 405 of a method that a path does not have.
+/// 405 for a method that a path does not have.
 pub(crate) fn no_method() -> Status {
     let mut status = Status::failure(
         405,
@@ -95,7 +94,7 @@ pub(crate) fn json(status: &Status) -> Vec<u8> {
     serde_json::to_vec(status).unwrap_or_default()
 }
 
-/// The Status that a response carries, among its extensions: the audit filter records it.
+/// The Status of a response as an extension, which the audit filter records.
 #[derive(Debug, Clone)]
 pub(crate) struct ResponseStatus(pub(crate) Arc<Status>);
 
@@ -115,7 +114,7 @@ pub(crate) fn response(status: &Status) -> Response<Body> {
     response
 }
 
-/// A text in which nothing looks like HTML, as errors leave upstream's API server.
+/// Replaces the characters of HTML in a text, as upstream does in its error responses.
 pub(crate) fn without_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

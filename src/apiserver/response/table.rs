@@ -96,11 +96,11 @@ pub struct UnknownIncludeObject(String);
 /// How a table is rendered.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
-    /// What the rows include of their objects.
+    /// The form of the objects in the rows.
     pub include: IncludeObject,
     /// Omits the column definitions; in a watch, after the first event.
     pub no_headers: bool,
-    /// The objects form a list; some kinds are ordered or marked within a list.
+    /// Whether the objects form a list, in which some kinds are ordered or marked.
     pub list: bool,
     /// Columns of a custom resource; `None` for built-in kinds.
     pub custom: Option<&'a CustomColumns>,
@@ -109,7 +109,7 @@ pub struct Options<'a> {
 }
 
 /// Whether rows of this kind depend on the other objects of the list, by order or marks.
-pub fn looks_at_all(gvk: &Gvk) -> bool {
+pub fn depends_on_list(gvk: &Gvk) -> bool {
     matches!(
         (&*gvk.group, &*gvk.kind),
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") | ("storage.k8s.io", "StorageClass")

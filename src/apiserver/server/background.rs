@@ -1,4 +1,4 @@
-//! What goes on beside requests, and requests that go on when nobody waits for them any more.
+//! Background tasks of the server: compaction of the store and repair of Service addresses.
 
 use std::sync::Arc;
 
@@ -22,8 +22,7 @@ impl ApiServer {
         });
     }
 
-    /// Drops the store's history every five minutes, as upstream: what was there at the last round
-    /// is then gone.
+    /// Compacts the store every five minutes to the revision of the previous round, as upstream does.
     pub(super) fn start_compaction(&self) {
         let inner = Arc::clone(&self.inner);
         let shutdown = self.inner.tasks.shutdown().clone();
@@ -45,7 +44,7 @@ impl ApiServer {
                 }
                 if let Some(revision) = to_compact(before, backend.compacted().0) {
                     match inner.objects.storage().compact(revision).await {
-                        // A client of etcd's, or another server, was faster.
+                        // An etcd client or another server has compacted further.
                         Ok(()) | Err(StoreError::Compacted { .. }) => {}
                         Err(error) => not_compacted(&error),
                     }
@@ -63,7 +62,7 @@ fn to_compact(before: Option<i64>, compacted: i64) -> Option<i64> {
 }
 
 fn not_compacted(error: &StoreError) {
-    tracing::warn!(%error, "history is not compacted, the next round tries again");
+    tracing::warn!(%error, "cannot compact the store, retrying in the next round");
 }
 
 #[cfg(test)]

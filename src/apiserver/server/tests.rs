@@ -1,4 +1,4 @@
-//! The whole server over memory: what one client sees.
+//! Tests of the whole server over an in-memory store.
 
 use super::*;
 use crate::authz::{Attributes, Authorizer, Decision};
@@ -7,6 +7,7 @@ use crate::registry::ResourceSpec;
 use crate::registry::strategy::Plain;
 use crate::request::body::{self, Body};
 use crate::request::user::User;
+use api::schema::Schema;
 use api::{Gvk, Gvr, WatchEvent};
 use futures::StreamExt;
 use http::Request;
@@ -28,7 +29,7 @@ impl Authorizer for AllowAll {
     }
 }
 
-/// The code of the answer to a request of this user.
+/// The status code of the response to a request of this user.
 pub(crate) async fn with_user(server: &ApiServer, user: User, request: Request<Body>) -> u16 {
     let response = server.call(Some(user), request).await;
     let code = response.status().as_u16();
@@ -45,7 +46,7 @@ fn server_with(config: Config) -> ApiServer {
     server_over(config, store::open_memory_with(&tasks), tasks, |_| Vec::new())
 }
 
-/// A server over this store, with these admission plugins.
+/// A server over a store with admission plugins.
 fn server_over(
     config: Config,
     store: Arc<dyn store::Backend>,
@@ -109,7 +110,7 @@ async fn a_kind_registered_at_run_time_is_served_like_any_other() {
     let server = server();
     let gvr = Gvr::new("x.io", "v1", "things");
     assert_eq!(ask(&server, "GET", "/apis/x.io/v1/namespaces/n/things", "", "").await.0, 404);
-    let mut schema = Schema::clone(&server.schema());
+    let mut schema = Schema::clone(&server.objects().registry().schema);
     let metadata = schema.by_name("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap();
     let field = |name: &str, shape| api::schema::Field::new(name, shape);
     let spec = schema.add_type(api::schema::Type::new(
@@ -228,12 +229,12 @@ async fn no_two_services_get_the_same_address_or_port() {
 }
 
 #[tokio::test]
-async fn a_port_that_a_service_names_is_not_drawn_for_its_other_ports() {
+async fn a_requested_port_is_not_allocated_to_other_ports_of_the_service() {
     let server = server_with(Config { node_ports: (30000, 30001), ..Config::default() });
     let body = json!({"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local",
         "healthCheckNodePort": 30001, "ports": [{"port": 80}]}});
     let url = "/api/v1/namespaces/n/services";
-    // What a dry run looks at stays free for the writes beside it.
+    // A dry run does not reserve ports against concurrent writes.
     let dry = format!("{url}?dryRun=All");
     let made = futures::future::join_all((0..8).map(|_| post(&server, &dry, body.clone()))).await;
     for (code, service) in made.into_iter().chain([post(&server, url, body).await]) {
@@ -261,7 +262,7 @@ async fn every_listed_resource_answers_list_and_watch() {
 }
 
 #[tokio::test]
-async fn events_are_one_object_under_two_names() {
+async fn events_of_both_groups_are_one_object() {
     let server = server();
     let event = json!({"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "namespace": "n", "name": "p"}, "note": "hello",
         "reason": "R", "action": "A", "type": "Normal", "eventTime": "2026-01-01T00:00:00.000000Z",
@@ -294,7 +295,7 @@ async fn events_are_one_object_under_two_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_leave_after_an_hour_and_configmaps_stay() {
+async fn events_expire_after_an_hour_and_config_maps_do_not() {
     let server = server();
     let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "n"}});
     assert_eq!(post(&server, "/api/v1/namespaces/n/events", event).await.0, 201);
@@ -308,7 +309,7 @@ async fn events_leave_after_an_hour_and_configmaps_stay() {
 }
 
 #[tokio::test]
-async fn what_nothing_acts_on_is_warned_of_and_listed() {
+async fn objects_without_effect_cause_warnings_and_are_listed() {
     let server = server();
     let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
     let ingress = |name: &str, class: Value| {
@@ -336,7 +337,7 @@ async fn what_nothing_acts_on_is_warned_of_and_listed() {
     assert_eq!(unused().await, ingresses(1));
     assert_eq!(create("", ingress("named", "mine".into())).await, 1);
     assert_eq!(unused().await, ingresses(2));
-    // A controller that the user runs has a class.
+    // The class of a controller that the user runs.
     let class = json!({"metadata": {"name": "mine"}, "spec": {"controller": "example.com/c"}});
     let classes = "/apis/networking.k8s.io/v1/ingressclasses";
     assert_eq!(post(&server, classes, class).await.0, 201);

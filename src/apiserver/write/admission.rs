@@ -13,7 +13,7 @@ use crate::metrics::admission::Step;
 use crate::registry::metadata;
 
 /// JSON pointer of the managed fields.
-const OWNERS: &str = "/metadata/managedFields";
+const MANAGED_FIELDS: &str = "/metadata/managedFields";
 
 impl Write<'_> {
     fn admission<'b>(
@@ -101,18 +101,18 @@ impl Write<'_> {
         }
         let (reinvocation, reservation) = (ReinvocationContext::default(), Mutex::default());
         let request = self.admission(operation, name, old, &reinvocation, &reservation);
-        let owners = value.pointer(OWNERS).cloned();
+        let owners = value.pointer(MANAGED_FIELDS).cloned();
         let mut object = Some(value);
         self.mutate_with_reinvocation(&request, &mut object).await?;
         let mut object =
             object.ok_or_else(|| Status::internal("admission took the object away"))?;
-        self.keep_owners(owners, &mut object);
+        self.restore_managed_fields(owners, &mut object);
         Ok(object)
     }
 
     /// Restores the managed fields when admission leaves invalid ones.
-    fn keep_owners(&self, owners: Option<Value>, object: &mut Value) {
-        if object.pointer(OWNERS) == owners.as_ref() {
+    fn restore_managed_fields(&self, owners: Option<Value>, object: &mut Value) {
+        if object.pointer(MANAGED_FIELDS) == owners.as_ref() {
             return;
         }
         let Some(fault) = api::patch::apply::managed_fields_fault(object) else { return };
@@ -166,7 +166,7 @@ impl Write<'_> {
         Ok(value)
     }
 
-    /// Admission of a deletion, which carries no new object.
+    /// Runs admission for a deletion, which has no new object.
     ///
     /// # Errors
     /// The error of the plugin that rejects the request.
@@ -178,7 +178,7 @@ impl Write<'_> {
         self.admit(Operation::Delete, name, Some(old), None).await.map(drop)
     }
 
-    /// Admission of a connection (exec, attach, port-forward, proxy).
+    /// Runs admission for a connection (exec, attach, port-forward, proxy).
     ///
     /// # Errors
     /// The error of the plugin that rejects the request.

@@ -1,5 +1,4 @@
-//! Defaults, the normal form of a stored object, and the parts of its metadata that the request
-//! decides.
+//! Sets defaults and the metadata that the request determines, and normalizes objects.
 
 use api::Status;
 use serde_json::Value;
@@ -9,7 +8,7 @@ use crate::registry::metadata;
 use crate::serialization;
 
 impl Write<'_> {
-    /// Fills in defaults, those of the schema first.
+    /// Sets the defaults of the schema, then those of the strategy.
     pub(super) fn default(&self, value: &mut Value) {
         serialization::default(
             &self.context.server.objects.registry().schema,
@@ -31,7 +30,7 @@ impl Write<'_> {
     /// Sets the namespace of the request.
     ///
     /// # Errors
-    /// 400 when the object names another.
+    /// 400 when the object names another namespace.
     pub(crate) fn set_request_namespace(&self, value: &mut Value) -> Result<(), Status> {
         let wanted = self.context.namespace();
         let given = metadata::text(value, "namespace");

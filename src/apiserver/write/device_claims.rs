@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    async fn said(
+    async fn errors(
         (resource, subresource, namespace): (&str, &str, &str),
         (user, rights): (&User, &'static [&'static str]),
         value: &Value,
@@ -274,7 +274,7 @@ mod tests {
             (&lookup::NAMESPACES, marked("a", "false")),
             (&lookup::NAMESPACES, marked("b", "true")),
         ]);
-        let asked = ClaimWrite {
+        let write = ClaimWrite {
             lookup: lookup.as_ref(),
             authorizer: &AllowList(rights),
             user,
@@ -284,7 +284,7 @@ mod tests {
             subresource,
             namespace,
         };
-        asked.authorization_errors(value, old).await.iter().map(ToString::to_string).collect()
+        write.authorization_errors(value, old).await.iter().map(ToString::to_string).collect()
     }
 
     const BINDS: &[&str] = &["update resourceclaims/binding  "];
@@ -296,55 +296,56 @@ mod tests {
         let claim = json!({"metadata": {"name": "c"}, "status": {"allocation": {"devices": {"results": [{}, {"adminAccess": true}]}}}});
         let writes = |namespace| (CLAIMS, "status", namespace);
         assert_eq!(
-            said(writes("a"), (&user, BINDS), &claim, Some(&json!({}))).await,
+            errors(writes("a"), (&user, BINDS), &claim, Some(&json!({}))).await,
             [
                 "status.allocation.devices.results[1].adminAccess: Forbidden: admin access to devices requires the `resource.kubernetes.io/admin-access: true` label on the containing namespace"
             ]
         );
-        assert!(said(writes("b"), (&user, BINDS), &claim, Some(&json!({}))).await.is_empty());
-        assert!(said(writes("a"), (&user, BINDS), &claim, Some(&claim)).await.is_empty());
+        assert!(errors(writes("b"), (&user, BINDS), &claim, Some(&json!({}))).await.is_empty());
+        assert!(errors(writes("a"), (&user, BINDS), &claim, Some(&claim)).await.is_empty());
 
         let devices =
             json!({"devices": {"requests": [{"name": "r", "exactly": {"adminAccess": true}}]}});
         let template = json!({"metadata": {"name": "t"}, "spec": {"spec": devices}});
-        let told = said(("resourceclaimtemplates", "", "a"), (&user, &[]), &template, None).await;
-        assert!(told[0].starts_with("spec.devices.requests[0].adminAccess: Forbidden: "));
+        let found =
+            errors(("resourceclaimtemplates", "", "a"), (&user, &[]), &template, None).await;
+        assert!(found[0].starts_with("spec.devices.requests[0].adminAccess: Forbidden: "));
         let claim = json!({"spec": devices});
-        let told = said((CLAIMS, "", "none"), (&user, &[]), &claim, None).await;
-        assert!(told[0].contains("Internal error: could not retrieve namespace"), "{told:?}");
+        let found = errors((CLAIMS, "", "none"), (&user, &[]), &claim, None).await;
+        assert!(found[0].contains("Internal error: could not retrieve namespace"), "{found:?}");
     }
 
     /// Responses of kube-apiserver 1.37.1 to a user that may only update `resourceclaims/status`.
     #[tokio::test]
     async fn allocations_and_device_status_require_separate_permissions() {
         let user = User::authenticated("bob", &[]);
-        let place = (CLAIMS, "status", "a");
+        let status_write = (CLAIMS, "status", "a");
         let terms =
             json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}]);
         let allocated = json!({"allocation": {"nodeSelector": {"nodeSelectorTerms": terms}}});
         let claim = json!({"status": allocated});
         assert_eq!(
-            said(place, (&user, &[]), &claim, Some(&json!({}))).await,
+            errors(status_write, (&user, &[]), &claim, Some(&json!({}))).await,
             [
                 "status.allocation: Forbidden: changing status.allocation or status.reservedFor requires resource=\"resourceclaims/binding\", verb=\"update\" permission: resourceclaims.resource.k8s.io is forbidden: User \"bob\" cannot update resource \"resourceclaims/binding\" in API group \"resource.k8s.io\" at the cluster scope"
             ]
         );
-        let mut spoken = claim.clone();
-        spoken["status"]["devices"] =
+        let mut reported = claim.clone();
+        reported["status"]["devices"] =
             json!([{"driver": "d.example.com", "pool": "p", "device": "g"}]);
         assert_eq!(
-            said(place, (&user, BINDS), &spoken, Some(&claim)).await,
+            errors(status_write, (&user, BINDS), &reported, Some(&claim)).await,
             [
                 "status.devices: Forbidden: changing status.devices requires resource=\"resourceclaims/driver\", verb=\"[arbitrary-node:update]\" permission: resourceclaims.resource.k8s.io \"d.example.com\" is forbidden: User \"bob\" cannot arbitrary-node:update resource \"resourceclaims/driver\" in API group \"resource.k8s.io\" in the namespace \"a\""
             ]
         );
         let rights = &["associated-node:update resourceclaims/driver a d.example.com"];
-        assert_eq!(said(place, (&user, rights), &spoken, Some(&claim)).await.len(), 1);
+        assert_eq!(errors(status_write, (&user, rights), &reported, Some(&claim)).await.len(), 1);
         let mut account = User::authenticated("system:serviceaccount:a:driver", &[]);
         account.extra.insert(NODE_NAME.into(), vec!["n".into()]);
-        assert!(said(place, (&account, rights), &spoken, Some(&claim)).await.is_empty());
-        assert!(said(place, (&user, &[]), &claim, Some(&claim)).await.is_empty());
+        assert!(errors(status_write, (&account, rights), &reported, Some(&claim)).await.is_empty());
+        assert!(errors(status_write, (&user, &[]), &claim, Some(&claim)).await.is_empty());
         // A removed device status counts as a change.
-        assert_eq!(said(place, (&user, &[]), &claim, Some(&spoken)).await.len(), 1);
+        assert_eq!(errors(status_write, (&user, &[]), &claim, Some(&reported)).await.len(), 1);
     }
 }

@@ -30,7 +30,7 @@ impl Write<'_> {
     }
 }
 
-/// Upstream's default manager: the User-Agent up to the first `/`.
+/// The manager of a write: the given one, or the User-Agent up to the first `/`.
 fn manager<'a>(context: &'a Context, given: &'a str) -> &'a str {
     if !given.is_empty() {
         return given;
@@ -84,8 +84,8 @@ pub(crate) fn update_managed_fields(
     );
 }
 
-/// The same for any kind, such as Scale.
-#[expect(clippy::too_many_arguments, reason = "each is another fact of the one write")]
+/// As [`update_managed_fields`], for an object of any kind, such as Scale.
+#[expect(clippy::too_many_arguments, reason = "each is a separate property of the write")]
 pub(crate) fn update_managed_fields_of_kind(
     context: &Context,
     kind: &Gvk,

@@ -52,7 +52,7 @@ impl Write<'_> {
         let held =
             service_allocation::before_create(self.context, row, &mut value, dry_run).await?;
         let created = self.create_allocated(value, has_generated_name).await;
-        held.settle(created.is_ok()).await;
+        held.finish(created.is_ok()).await;
         created
     }
 
@@ -94,7 +94,7 @@ impl Write<'_> {
                     None => Err(self.context.not_found(name)),
                 };
             };
-            self.context.size.note(found.raw().len()).await;
+            self.context.size.record(found.raw().len()).await;
             let stored = found.value().map_err(|e| Status::internal(&e.to_string()))?;
             let old = convert::from_storage(self.row, stored);
             self.context.size.checkpoint().await;
@@ -148,7 +148,7 @@ impl Write<'_> {
         )
         .await?;
         let updated = self.update_allocated(name, found, old, value).await;
-        held.settle(matches!(updated, Ok(UpdateAttempt::Done(_)))).await;
+        held.finish(matches!(updated, Ok(UpdateAttempt::Done(_)))).await;
         updated
     }
 

@@ -28,11 +28,11 @@ use address::{address_object, release, take};
 const TRIES_MAX: u32 = 1024;
 
 /// The allocations of one write, committed or released with its result.
-#[must_use = "settle it"]
+#[must_use = "finish it"]
 #[derive(Default)]
 pub(crate) struct ServiceAllocation<'a> {
     context: Option<&'a Context>,
-    /// Dry run: addresses and ports were only looked up.
+    /// Whether the write is a dry run, which only checks addresses and ports.
     dry_run: bool,
     taken: Vec<String>,
     freed: Vec<String>,
@@ -43,7 +43,7 @@ pub(crate) struct ServiceAllocation<'a> {
 
 impl ServiceAllocation<'_> {
     /// Commits the allocations when the write was stored and releases them otherwise.
-    pub(crate) async fn settle(self, stored: bool) {
+    pub(crate) async fn finish(self, stored: bool) {
         let Some(context) = self.context.filter(|_| !self.dry_run) else { return };
         let revision = context.server.objects.storage().backend().revision().0;
         {
@@ -104,7 +104,7 @@ pub(crate) async fn before_update<'a>(
         return Ok(ServiceAllocation::default());
     }
     keep_allocated(value, old);
-    ports::no_pair(value)?;
+    ports::check_duplicates(value)?;
     normalize_addresses(value, old);
     allocate(context, value, Some(old), dry_run).await
 }
@@ -148,7 +148,7 @@ fn invalid(service: &Value, error: Error) -> Status {
     Status::invalid("", "Service", metadata::text(service, "name"), &[error])
 }
 
-/// Allocated values that the client left out stay.
+/// Restores allocated values that the client omitted.
 fn keep_allocated(value: &mut Value, old: &Value) {
     if needs_address(old) && needs_address(value) {
         if text(value, "clusterIP").is_empty() {
@@ -158,10 +158,11 @@ fn keep_allocated(value: &mut Value, old: &Value) {
             set(value, "clusterIPs", json!(list(old, "clusterIPs")));
         }
     }
-    ports::keep(value, old);
+    ports::keep_allocated(value, old);
 }
 
-/// Brings the singular and the plural address field together, as old clients know only one.
+/// Makes the singular and the plural address field equal, because old clients set only one of them
+/// (`NormalizeClusterIPs`).
 fn normalize_addresses(value: &mut Value, old: &Value) {
     let same = list(value, "clusterIPs") == list(old, "clusterIPs");
     let (new_ip, old_ip) = (text(value, "clusterIP").to_owned(), text(old, "clusterIP"));
@@ -189,7 +190,7 @@ async fn allocate<'a>(
     match outcome {
         Ok(()) => Ok(allocation),
         Err(refusal) => {
-            allocation.settle(false).await;
+            allocation.finish(false).await;
             Err(refusal)
         }
     }
@@ -460,7 +461,7 @@ async fn next(
     )))
 }
 
-/// An address of this range, if one is found free.
+/// Allocates a free address of a range; `None` when none is found.
 async fn next_of(
     context: &Context,
     service: &Value,
@@ -486,18 +487,18 @@ mod tests {
 
     /// An answer of kube-apiserver 1.37.1.
     #[test]
-    fn a_number_that_is_no_port_is_not_replaced() {
+    fn invalid_node_ports_are_not_replaced() {
         let service = |port: i64| json!({"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}});
         for (sent, kept) in [(-1, -1), (0, 30080)] {
             let mut value = service(sent);
-            ports::keep(&mut value, &service(30080));
+            ports::keep_allocated(&mut value, &service(30080));
             assert_eq!(value, service(kept));
         }
     }
 
     /// Answers of kube-apiserver 1.37.1 on a cluster with one family.
     #[test]
-    fn a_headless_service_that_gets_a_selector_has_to_choose_a_family() {
+    fn a_headless_service_that_gets_a_selector_needs_available_families() {
         let services = ServicePools::new(&["10.96.0.0/16".to_owned()], (30000, 32767)).unwrap();
         let mut service = json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]}});
         families(&services, &mut service, None).unwrap();

@@ -10,13 +10,13 @@ use crate::registry::strategy::WriteContext;
 use crate::registry::unsupported::{self, IngressClasses};
 
 impl Write<'_> {
-    /// Prepares a new object by its strategy and validates it.
+    /// Prepares a new object with its strategy and validates it.
     ///
     /// # Errors
     /// 422.
     pub(super) async fn validate_create(&self, value: &mut Value) -> Result<(), Status> {
         let spec = &self.row.spec;
-        // What a PUT of the status creates is a whole object.
+        // A PUT of the status that creates the object creates all of it.
         let context = WriteContext { subresource: "", ..self.strategy_context() };
         spec.strategy.prepare_for_create(&context, value);
         let name = metadata::text(value, "name").to_owned();
@@ -45,7 +45,7 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Prepares a changed object by its strategy and validates the change.
+    /// Prepares a changed object with its strategy and validates it.
     ///
     /// # Errors
     /// 422.
@@ -71,8 +71,8 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Warns about fields that are stored and have no effect. A write of the status sets none of
-    /// them.
+    /// Warns about fields that are stored without effect, except on a write of the status, which does
+    /// not set them.
     pub(super) async fn warn_unsupported(&self, value: &Value) {
         if !self.options.dry_run && self.subresource != "status" {
             let kind = &self.row.spec.gvk;

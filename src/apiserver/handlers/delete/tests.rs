@@ -106,7 +106,7 @@ fn options_override_finalizers_and_finalizers_override_the_default_of_the_kind()
     ];
     for (row, finalizers, options, expected) in rows {
         let mut value = json!({"metadata": {"finalizers": finalizers}});
-        let has_changed = collect(row, &mut value, &options);
+        let has_changed = set_gc_finalizers(row, &mut value, &options);
         assert_eq!(metadata::finalizers(&value), expected, "{finalizers:?} {options:?}");
         assert_eq!(has_changed, finalizers != expected, "{finalizers:?} {options:?}");
     }

@@ -94,7 +94,7 @@ pub struct Event {
     pub revision: i64,
     /// When the cache received the change.
     at: Instant,
-    /// See [`Event::line`].
+    /// See [`Event::json_line`].
     line: Mutex<Option<Bytes>>,
 }
 
@@ -119,7 +119,7 @@ impl Event {
 
     /// The JSON line for watchers that see the change with its natural type, encoded once for all
     /// watchers that keep up.
-    pub fn line(&self, make: impl FnOnce() -> Bytes) -> Bytes {
+    pub fn json_line(&self, make: impl FnOnce() -> Bytes) -> Bytes {
         self.line.lock().get_or_insert_with(make).clone()
     }
 

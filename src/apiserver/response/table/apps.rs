@@ -215,7 +215,7 @@ fn metrics(o: &Value) -> String {
         .enumerate()
         .map(|(i, spec)| metric(spec, statuses.get(i).unwrap_or(&Value::Null)))
         .collect();
-    // The first version knows one metric only: CPU in per cent.
+    // autoscaling/v1 has only one metric: CPU in percent.
     if let Some(target) = at(o, &["spec", "targetCPUUtilizationPercentage"]).as_i64() {
         let current = at(o, &["status", "currentCPUUtilizationPercentage"]).as_i64();
         all.push(format!(

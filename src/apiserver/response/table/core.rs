@@ -139,7 +139,7 @@ fn endpoints(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), shown.into(), age(o, now)]
 }
 
-/// Both forms of an event; the newer group renames most fields.
+/// Prints an Event of either group; the newer group renames most fields.
 fn event(o: &Value, now: Timestamp) -> Vec<Value> {
     let newer = o.get("regarding").is_some()
         || o.get("note").is_some()

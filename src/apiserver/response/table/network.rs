@@ -80,7 +80,7 @@ fn service_cidr(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), joined(o, &["spec", "cidrs"], ",").into(), age(o, now)]
 }
 
-/// Upstream's row has the age too, though its table has no column for it.
+/// Upstream's row also has the age, although the table has no column for it.
 fn ip_address(o: &Value, now: Timestamp) -> Vec<Value> {
     let parent = at(o, &["spec", "parentRef"]);
     let shown = if parent.is_null() {

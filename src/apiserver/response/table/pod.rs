@@ -43,7 +43,7 @@ struct Summary {
     ready: usize,
     restarts: i64,
     last_restart: Option<Timestamp>,
-    /// Restarts of sidecars, which count also when the pod is initialized.
+    /// Restarts of sidecars, which are counted even after initialization.
     sidecar_restarts: i64,
     last_sidecar_restart: Option<Timestamp>,
 }
@@ -52,7 +52,7 @@ fn restarted_at(status: &Value) -> Option<Timestamp> {
     time(status, &["lastState", "terminated", "finishedAt"])
 }
 
-/// The reason of a container that ended: its own, its signal or its exit code.
+/// The reason of a terminated container: its reason, signal or exit code.
 fn ended(terminated: &Value) -> String {
     let signal = integer(terminated, &["signal"]);
     match text(terminated, &["reason"]) {

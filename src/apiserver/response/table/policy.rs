@@ -167,7 +167,7 @@ fn priority_class(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// Lists of flow schemas are printed in the order in which they match.
+/// The sort key of flow schemas, which are printed in the order in which they match.
 pub(super) fn flow_schema_order(o: &Value) -> (i64, String) {
     (integer(o, &["spec", "matchingPrecedence"]), text(o, &["metadata", "name"]).to_owned())
 }

@@ -1,5 +1,5 @@
-//! Columns as a live upstream server names them, rows as its printers' tests and recorded answers
-//! have them.
+//! Compares columns with recorded answers of kube-apiserver, and rows with upstream's printer tests
+//! and recorded answers.
 
 mod kinds;
 
@@ -16,7 +16,7 @@ fn cells(group: &str, kind: &str, object: &Value) -> Value {
     Value::Array(row(&Gvk::new(group, "v1", kind), object, now()))
 }
 
-/// `name/type@+`: type when it is no string, `@` for the format `name`, `+` for wide.
+/// `name/type@+`: the type unless it is string, `@` for the format `name`, `+` for wide.
 const COLUMNS: &[(&str, &str, &str)] = &[
     ("", "ComponentStatus", "Name@|Status|Message|Error"),
     ("", "ConfigMap", "Name@|Data|Age"),
@@ -213,7 +213,7 @@ fn columns_match_kube_apiserver() {
 fn a_row_has_a_cell_for_each_column() {
     let object = json!({"metadata":{"name":"x"}});
     for (group, kind, expected) in COLUMNS {
-        // Upstream's IPAddress has a cell too many.
+        // Upstream's IPAddress has one cell more than columns.
         let extra = usize::from(*kind == "IPAddress");
         let row = row(&Gvk::new(group, "v1", kind), &object, now());
         assert_eq!(row.len(), expected.split('|').count() + extra, "{group} {kind}");

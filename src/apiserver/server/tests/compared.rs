@@ -1,4 +1,4 @@
-//! Answers that `tests/differential` compared, as kube-apiserver 1.37.1 gave them.
+//! Answers of kube-apiserver 1.37.1 that `tests/differential` has compared.
 
 use std::time::Duration;
 
@@ -13,7 +13,13 @@ const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 const MAPS: &str = "/api/v1/namespaces/n/configmaps";
 
-async fn said(server: &ApiServer, method: &str, url: &str, kind: &str, body: &Value) -> String {
+async fn answer_to(
+    server: &ApiServer,
+    method: &str,
+    url: &str,
+    kind: &str,
+    body: &Value,
+) -> String {
     let (code, answer) = ask(server, method, url, kind, &body.to_string()).await;
     format!("{code} {}", answer["message"].as_str().unwrap_or_default())
 }
@@ -23,7 +29,7 @@ fn pod() -> Value {
 }
 
 #[tokio::test]
-async fn patches_name_their_kind() {
+async fn patched_objects_are_of_the_kind() {
     let server = server();
     let object = json!({"metadata": {"name": "a"}, "data": {"k": "v"}});
     assert_eq!(post(&server, MAPS, object).await.0, 201);
@@ -46,10 +52,10 @@ async fn patches_name_their_kind() {
             "\": json: cannot unmarshal bool into Go struct field Pod.metadata of type v1.ObjectMeta",
         ),
     ] {
-        let text = said(&server, "PATCH", &url, kind, &patch).await;
+        let text = answer_to(&server, "PATCH", &url, kind, &patch).await;
         assert!(text.starts_with("422 ") && text.ends_with(end), "{text}");
     }
-    // Unknown fields stand in the order in which the patch has them.
+    // Unknown fields have the order of the patch.
     let sets = "/apis/apps/v1/namespaces/n/replicasets";
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let set = json!({"metadata": {"name": "r"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
@@ -60,7 +66,7 @@ async fn patches_name_their_kind() {
     let text = refused["message"].as_str().unwrap();
     let end = "\": strict decoding error: unknown field \"spec.zz\", unknown field \"spec.aa\"";
     assert!(code == 422 && text.ends_with(end), "{text}");
-    // Neither a group nor a version is as if nothing was said.
+    // A version without a name is as if it were absent.
     let object = json!({"apiVersion": "/", "metadata": {"name": "b"}});
     assert_eq!(post(&server, MAPS, object).await.0, 201);
     let object = json!({"apiVersion": "a//b", "metadata": {"name": "c"}});
@@ -71,30 +77,30 @@ async fn patches_name_their_kind() {
 }
 
 #[tokio::test]
-async fn patches_state_no_precondition_of_the_uid() {
+async fn the_uid_of_a_patch_is_not_a_precondition() {
     let server = server();
     assert_eq!(post(&server, MAPS, json!({"metadata": {"name": "a"}})).await.0, 201);
     let config =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "uid": "a.b"}});
     let url = format!("{MAPS}/a?fieldManager=m");
     assert_eq!(
-        said(&server, "PATCH", &url, APPLY, &config).await,
+        answer_to(&server, "PATCH", &url, APPLY, &config).await,
         "422 ConfigMap \"a\" is invalid: metadata.uid: Invalid value: \"a.b\": field is immutable"
     );
 }
 
 #[tokio::test]
-async fn evictions_of_both_versions_hold_to_their_preconditions() {
+async fn evictions_of_both_versions_check_preconditions() {
     let server = server();
     let pods = "/api/v1/namespaces/n/pods";
     assert_eq!(post(&server, pods, pod()).await.0, 201);
     let eviction = |version: &str, options: Value| json!({"apiVersion": version, "kind": "Eviction", "metadata": {"name": "p"}, "deleteOptions": options});
     let url = format!("{pods}/p/eviction");
-    let trial = format!("{url}?dryRun=All");
-    assert_eq!(post(&server, &trial, eviction("policy/v1beta1", json!({}))).await.0, 201);
+    let dry_run = format!("{url}?dryRun=All");
+    assert_eq!(post(&server, &dry_run, eviction("policy/v1beta1", json!({}))).await.0, 201);
     let old = eviction("policy/v1", json!({"preconditions": {"resourceVersion": "1"}}));
-    for url in [&trial, &url] {
-        let text = said(&server, "POST", url, JSON, &old).await;
+    for url in [&dry_run, &url] {
+        let text = answer_to(&server, "POST", url, JSON, &old).await;
         let start = "409 Operation cannot be fulfilled on Pod \"p\": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (";
         assert!(text.starts_with(start), "{text}");
     }
@@ -102,7 +108,7 @@ async fn evictions_of_both_versions_hold_to_their_preconditions() {
     assert_eq!(now["status"]["conditions"], Value::Null);
     let version = now["metadata"]["resourceVersion"].clone();
     let held = eviction("policy/v1", json!({"preconditions": {"resourceVersion": version}}));
-    // A finalizer keeps the pod, so that the mark can be seen; it has no owner.
+    // A finalizer keeps the pod, so that its condition can be read; the condition has no manager.
     let kept = json!({"metadata": {"finalizers": ["a.b/c"]}});
     let (_, kept) = ask(&server, "PATCH", &format!("{pods}/p"), MERGE, &kept.to_string()).await;
     assert_eq!(post(&server, &url, held).await.0, 409);
@@ -117,7 +123,7 @@ async fn evictions_of_both_versions_hold_to_their_preconditions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_pod_that_changes_meanwhile_is_evicted_all_the_same() {
+async fn a_pod_that_changes_meanwhile_is_evicted() {
     let server = server();
     let pods = "/api/v1/namespaces/n/pods";
     let eviction =
@@ -145,12 +151,13 @@ async fn a_pod_that_changes_meanwhile_is_evicted_all_the_same() {
 #[tokio::test]
 async fn collections_are_deleted_in_a_namespace() {
     let server = server();
-    let text = said(&server, "DELETE", "/api/v1/configmaps", JSON, &json!({"kind": "X"})).await;
+    let text =
+        answer_to(&server, "DELETE", "/api/v1/configmaps", JSON, &json!({"kind": "X"})).await;
     assert_eq!(text, "405 the server does not allow this method on the requested resource");
 }
 
 #[tokio::test]
-async fn lists_of_events_have_pieces_and_watches_none() {
+async fn lists_of_events_are_paged_and_watches_are_not() {
     let server = server();
     let events = "/api/v1/namespaces/n/events";
     for name in ["a", "b"] {
@@ -164,14 +171,14 @@ async fn lists_of_events_have_pieces_and_watches_none() {
     assert!(list["metadata"]["continue"].is_string());
     for query in ["watch=1&continue=x", "watch=1&resourceVersion=0&continue=x"] {
         assert_eq!(
-            said(&server, "GET", &format!("{MAPS}?{query}"), "", &Value::Null).await,
+            answer_to(&server, "GET", &format!("{MAPS}?{query}"), "", &Value::Null).await,
             "422 ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided"
         );
     }
 }
 
 #[tokio::test]
-async fn what_is_off_by_default_is_dropped() {
+async fn fields_that_are_off_by_default_are_dropped() {
     let server = server();
     let node = json!({"metadata": {"name": "n"}, "spec": {"podPreemptionPolicy": {"disableResizePreemption": ["x"]}}});
     let (code, made) = post(&server, "/api/v1/nodes", node).await;
@@ -184,18 +191,18 @@ async fn what_is_off_by_default_is_dropped() {
         ask(&server, "PATCH", &format!("{claims}/c/status"), MERGE, &status.to_string()).await;
     assert_eq!((code, &made["status"]), (200, &json!({"phase": "Lost"})));
     let renamed = json!({"metadata": {"generateName": "generateNameValue"}});
-    let text = said(&server, "PATCH", &format!("{claims}/c"), MERGE, &renamed).await;
+    let text = answer_to(&server, "PATCH", &format!("{claims}/c"), MERGE, &renamed).await;
     let start = "422 PersistentVolumeClaim \"c\" is invalid: metadata.generateName: Invalid value: \"generateNameValue\": a lowercase RFC 1123 subdomain must consist of";
     assert!(text.starts_with(start), "{text}");
 }
 
 #[tokio::test]
-async fn values_become_what_go_makes_of_them() {
+async fn values_are_normalized_as_go_does() {
     let server = server();
     let secret = json!({"metadata": {"name": "s"}, "data": {"a": null}});
     let (_, made) = post(&server, "/api/v1/namespaces/n/secrets", secret).await;
     assert_eq!(made["data"], json!({"a": ""}));
-    // The labels of a job are those of its template, which gets them after it was looked at.
+    // A job has the labels of its template, which gets them after validation.
     let job = json!({"metadata": {"name": "Bad_Name!"}, "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}});
     let (code, refused) = post(&server, "/apis/batch/v1/namespaces/n/jobs", job).await;
     let causes = refused["details"]["causes"].as_array().unwrap();
@@ -203,14 +210,14 @@ async fn values_become_what_go_makes_of_them() {
     fields.dedup();
     assert_eq!(code, 422);
     assert!(!fields.contains(&"metadata.labels"), "{fields:?}");
-    // A strategic patch is not decoded, and its fault is not the client's.
+    // A strategic patch is not decoded, so its errors are not bad requests.
     let set = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
     let sets = "/apis/apps/v1/namespaces/n/daemonsets";
     assert_eq!(post(&server, sets, set).await.0, 201);
     let patch =
         json!({"metadata": {"annotations": {"deprecated.daemonset.template.generation": "a/b"}}});
     assert_eq!(
-        said(&server, "PATCH", &format!("{sets}/d"), STRATEGIC, &patch).await,
+        answer_to(&server, "PATCH", &format!("{sets}/d"), STRATEGIC, &patch).await,
         "500 strconv.ParseInt: parsing \"a/b\": invalid syntax"
     );
     let scaled = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "r", "namespace": "other"}, "spec": {"replicas": 1}});
@@ -218,15 +225,15 @@ async fn values_become_what_go_makes_of_them() {
     let sets = "/apis/apps/v1/namespaces/n/replicasets";
     assert_eq!(post(&server, sets, replicas).await.0, 201);
     assert_eq!(
-        said(&server, "PUT", &format!("{sets}/r/scale"), JSON, &scaled).await,
+        answer_to(&server, "PUT", &format!("{sets}/r/scale"), JSON, &scaled).await,
         "400 the namespace of the provided object does not match the namespace sent on the request"
     );
     let scaled = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 1}});
     assert_eq!(
-        said(&server, "PUT", &format!("{sets}/r/scale"), JSON, &scaled).await,
+        answer_to(&server, "PUT", &format!("{sets}/r/scale"), JSON, &scaled).await,
         "400 the name of the object (r based on URL) was undeterminable: name must be provided"
     );
-    // A trial shows the version that was sent, in the version of the API that was asked.
+    // A dry run returns the resource version that was sent, in the API version of the request.
     let autoscaler = json!({"metadata": {"name": "h", "resourceVersion": "A"}, "spec": {"maxReplicas": 2, "targetCPUUtilizationPercentage": 80, "minReplicas": 1, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}});
     let url = "/apis/autoscaling/v1/namespaces/n/horizontalpodautoscalers?dryRun=All";
     let (code, made) = post(&server, url, autoscaler).await;
@@ -234,7 +241,7 @@ async fn values_become_what_go_makes_of_them() {
     assert_eq!(made["spec"]["targetCPUUtilizationPercentage"], 80);
     assert_eq!(made["metadata"]["resourceVersion"], "A");
     assert_eq!(
-        said(
+        answer_to(
             &server,
             "GET",
             &format!("{MAPS}?limit=99999999999999999999&timeoutSeconds=x"),
@@ -247,7 +254,7 @@ async fn values_become_what_go_makes_of_them() {
 }
 
 #[tokio::test]
-async fn subresources_own_what_is_sent() {
+async fn subresources_manage_the_fields_that_are_sent() {
     let server = server();
     let pods = "/api/v1/namespaces/n/pods";
     assert_eq!(post(&server, pods, pod()).await.0, 201);
@@ -263,35 +270,41 @@ async fn subresources_own_what_is_sent() {
 }
 
 #[tokio::test]
-async fn faults_have_gos_words() {
+async fn errors_have_texts_of_go() {
     let server = server();
     let class = json!({"metadata": {"name": "rt"}, "handler": "h", "overhead": {"podFixed": {"cpu": "100m", "a/b": "100m"}}});
     assert_eq!(
-        said(&server, "POST", "/apis/node.k8s.io/v1/runtimeclasses", JSON, &class).await,
+        answer_to(&server, "POST", "/apis/node.k8s.io/v1/runtimeclasses", JSON, &class).await,
         "422 RuntimeClass.node.k8s.io \"rt\" is invalid: overhead.limits[a/b]: Invalid value: \"100m\": must be an integer"
     );
     let service = json!({"metadata": {"name": "e"}, "spec": {"type": "ExternalName", "externalName": "a.b", "internalTrafficPolicy": "x"}});
     assert_eq!(
-        said(&server, "POST", "/api/v1/namespaces/n/services", JSON, &service).await,
+        answer_to(&server, "POST", "/api/v1/namespaces/n/services", JSON, &service).await,
         "422 Service \"e\" is invalid: spec.internalTrafficPolicy: Unsupported value: \"x\": supported values: \"Cluster\", \"Local\""
     );
     assert_eq!(
-        said(&server, "GET", "/api/v1/namespaces/n/events/e?resourceVersion=x", "", &Value::Null)
-            .await,
+        answer_to(
+            &server,
+            "GET",
+            "/api/v1/namespaces/n/events/e?resourceVersion=x",
+            "",
+            &Value::Null
+        )
+        .await,
         "400 invalid resource version: resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax"
     );
     let secrets = "/api/v1/namespaces/n/secrets";
     let secret = json!({"kind": "a\nb", "apiVersion": "v1", "metadata": {"name": "s"}});
     assert_eq!(
-        said(&server, "POST", secrets, JSON, &secret).await,
+        answer_to(&server, "POST", secrets, JSON, &secret).await,
         "400 a\nb in version \"v1\" cannot be handled as a Secret: no kind \"a\\nb\" is registered for version \"v1\" in scheme \"pkg/runtime/scheme.go:111\""
     );
     assert_eq!(post(&server, secrets, json!({"metadata": {"name": "s"}})).await.0, 201);
     let patch = json!({"data": {"a": [{}]}});
-    let text = said(&server, "PATCH", &format!("{secrets}/s"), STRATEGIC, &patch).await;
+    let text = answer_to(&server, "PATCH", &format!("{secrets}/s"), STRATEGIC, &patch).await;
     assert!(text.ends_with("\": unrecognized type: uint8"), "{text}");
-    // One null byte is what Go makes of a list of null.
+    // Go decodes a list of null to one null byte.
     let secret = json!({"metadata": {"name": "d"}, "type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": [null]}});
-    let text = said(&server, "POST", secrets, JSON, &secret).await;
+    let text = answer_to(&server, "POST", secrets, JSON, &secret).await;
     assert!(text.ends_with("\"<secret contents redacted>\": invalid character '\\x00' looking for beginning of value"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Flow control as a client of the whole server sees it.
+//! Flow control of the whole server.
 
 use http_body_util::BodyExt;
 
@@ -9,7 +9,7 @@ async fn metrics(server: &ApiServer) -> String {
 }
 
 #[tokio::test]
-async fn a_watch_has_a_seat_until_it_has_begun_and_is_told_of_changes_then() {
+async fn a_watch_has_a_seat_until_it_has_begun() {
     let server = server();
     let url = "/api/v1/namespaces/n/configmaps";
     assert_eq!(post(&server, url, json!({"metadata": {"name": "a"}})).await.0, 201);
@@ -36,7 +36,7 @@ async fn a_watch_has_a_seat_until_it_has_begun_and_is_told_of_changes_then() {
 }
 
 #[tokio::test]
-async fn what_every_cluster_begins_with_is_made_and_made_again() {
+async fn mandatory_and_suggested_objects_are_created_and_restored() {
     let server = server();
     server.control_flow().await.unwrap();
     let gvr = Gvr::new("flowcontrol.apiserver.k8s.io", "v1", "flowschemas");
@@ -63,7 +63,7 @@ async fn what_every_cluster_begins_with_is_made_and_made_again() {
 }
 
 #[tokio::test]
-async fn without_flow_control_two_numbers_decide() {
+async fn without_flow_control_the_in_flight_limits_apply() {
     let flow =
         crate::priority_and_fairness::flags::Settings { reads: 1, writes: 1, enabled: false };
     let server = server_with(Config { flow, ..Config::default() });

@@ -1,23 +1,27 @@
-//! Answers to rare requests, as kube-apiserver 1.37.1 gave them.
+//! Answers of kube-apiserver 1.37.1 to rare requests.
 
 use super::*;
-use crate::admission::{Plugin, Request as Asked};
+use crate::admission::{Plugin, Request as AdmissionRequest};
 use api::field::go_quote;
 
-/// Adds a finalizer, as the protection of volumes in use does; spoils the owners of what is named
-/// so.
-struct Adds;
+/// An admission plugin that adds a finalizer, and sets invalid managed fields on objects with a
+/// certain name.
+struct AddFinalizer;
 
 #[async_trait::async_trait]
-impl Plugin for Adds {
+impl Plugin for AddFinalizer {
     fn name(&self) -> &'static str {
-        "Adds"
+        "AddFinalizer"
     }
 
-    async fn mutate(&self, _: &Asked<'_>, object: &mut Option<Value>) -> Result<(), Status> {
+    async fn mutate(
+        &self,
+        _: &AdmissionRequest<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
         if let Some(object) = object {
             object["metadata"]["finalizers"] = json!(["a.b/c"]);
-            if object["metadata"]["name"] == "spoilt" {
+            if object["metadata"]["name"] == "invalid-owners" {
                 object["metadata"]["managedFields"] = json!([{"manager": "x"}]);
             }
         }
@@ -25,14 +29,14 @@ impl Plugin for Adds {
     }
 }
 
-fn server_that_adds() -> ApiServer {
+fn server_with_plugin() -> ApiServer {
     let tasks = Tasks::default();
     let objects = Objects::new(store::open_memory_with(&tasks), None, Schema::builtin(), &tasks);
     let parts = Parts {
         objects,
         authenticator: Arc::new(crate::authn::Union::new(Vec::new(), true)),
         authorizer: Arc::new(AllowAll),
-        admission: vec![Arc::new(Adds)],
+        admission: vec![Arc::new(AddFinalizer)],
         token_issuer: None,
         reviews: None,
         connect: None,
@@ -42,8 +46,8 @@ fn server_that_adds() -> ApiServer {
 }
 
 #[tokio::test]
-async fn what_admission_and_the_server_add_has_no_owner() {
-    let server = server_that_adds();
+async fn fields_of_admission_and_of_the_server_have_no_manager() {
+    let server = server_with_plugin();
     let url = "/api/v1/namespaces/n/configmaps";
     let object = json!({"metadata": {"name": "a", "deletionGracePeriodSeconds": 10, "selfLink": "/x", "labels": {"l": "v"}}});
     let (code, made) = post(&server, url, object).await;
@@ -83,10 +87,10 @@ async fn what_admission_and_the_server_add_has_no_owner() {
 }
 
 #[tokio::test]
-async fn owners_that_admission_spoils_are_put_back() {
-    let server = server_that_adds();
+async fn invalid_managed_fields_of_admission_are_restored() {
+    let server = server_with_plugin();
     let request = Request::builder().method("POST").uri("/api/v1/namespaces/n/configmaps");
-    let body = json!({"metadata": {"name": "spoilt"}, "data": {"k": "v"}}).to_string();
+    let body = json!({"metadata": {"name": "invalid-owners"}, "data": {"k": "v"}}).to_string();
     let request = request.header("content-type", "application/json").body(body::full(body));
     let answer = server.call(None, request.unwrap()).await;
     let warning = answer.headers()["warning"].to_str().unwrap().to_owned();
@@ -103,7 +107,7 @@ async fn owners_that_admission_spoils_are_put_back() {
 }
 
 #[tokio::test]
-async fn options_of_a_deletion_are_read_by_a_decoder_of_their_own() {
+async fn delete_options_have_a_separate_decoder() {
     let server = server();
     let delete = |body: &'static str| {
         let server = &server;
@@ -127,7 +131,7 @@ async fn options_of_a_deletion_are_read_by_a_decoder_of_their_own() {
 }
 
 #[tokio::test]
-async fn an_unacceptable_answer_is_refused_before_anything_else() {
+async fn accept_headers_are_checked_first() {
     let server = server();
     let get = |accept: &'static str, url: &'static str| {
         let server = &server;
@@ -168,7 +172,7 @@ async fn an_unacceptable_answer_is_refused_before_anything_else() {
 }
 
 #[tokio::test]
-async fn writes_by_other_verbs_than_post_create_as_upstream() {
+async fn put_and_apply_create_as_upstream() {
     let server = server();
     let url = "/api/v1/namespaces/n/configmaps/a?fieldManager=m";
     let apply = "application/apply-patch+yaml";
@@ -206,13 +210,13 @@ async fn writes_by_other_verbs_than_post_create_as_upstream() {
         .await,
         "404 the server could not find the requested resource"
     );
-    // A trial does not reach the store, which alone looks at the version of what is created.
+    // A dry run does not reach the store, which checks the resource version of a new object.
     let versioned = json!({"metadata": {"name": "v", "resourceVersion": "x"}});
     let maps = "/api/v1/namespaces/n/configmaps";
     assert_eq!(post(&server, &format!("{maps}?dryRun=All"), versioned.clone()).await.0, 201);
     let (_, tried) = post(&server, &format!("{maps}?dryRun=All"), versioned.clone()).await;
     assert_eq!(tried["metadata"]["resourceVersion"], "x");
-    // What is no number is no version to the store (`Create` of `storage/etcd3`).
+    // The store ignores a resource version that is not a number (`Create` of `storage/etcd3`).
     assert_eq!(post(&server, maps, versioned).await.0, 201);
     let versioned = json!({"metadata": {"name": "w", "resourceVersion": "7"}});
     let (code, refused) = post(&server, maps, versioned).await;
@@ -220,7 +224,7 @@ async fn writes_by_other_verbs_than_post_create_as_upstream() {
         (code, refused["message"].as_str()),
         (500, Some("resourceVersion should not be set on objects to be created"))
     );
-    // Without its version the object is nothing that has a name.
+    // Without its API version the object has no name.
     assert_eq!(post(&server, maps, json!({"metadata": {"name": "a"}, "data": {}})).await.0, 201);
     let patch = |validation: &'static str| {
         let server = &server;
@@ -244,9 +248,9 @@ async fn writes_by_other_verbs_than_post_create_as_upstream() {
     assert_eq!(ask(&server, "POST", "/apis/apps", "", "").await.0, 200);
 }
 
-/// Upstream's filter `WithCacheControl`; discovery of a known hash says otherwise.
+/// Upstream's filter `WithCacheControl`; only discovery with a known hash may be cached.
 #[tokio::test]
-async fn no_answer_is_for_others_to_keep() {
+async fn responses_are_not_for_shared_caches() {
     let server = server();
     for url in [
         "/healthz",

@@ -1,4 +1,4 @@
-//! Quotas among writes that fail, deletions, counts and several servers over one store.
+//! Quotas with failing writes, deletions, recounts and several servers over one store.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ async fn used(server: &ApiServer) -> String {
     quota.pointer("/status/used/secrets").and_then(Value::as_str).unwrap_or("none").to_owned()
 }
 
-/// A new quota and its first status.
+/// Creates a quota with its first status.
 async fn limit(server: &ApiServer) {
     let hard = json!({"secrets": LIMIT.to_string()});
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": hard}});
@@ -41,8 +41,8 @@ async fn limit(server: &ApiServer) {
     assert_eq!(ask(server, "PUT", &url, "application/json", &made.to_string()).await.0, 200);
 }
 
-/// Counts as the quota controller does: the quota, the objects, then the status at the version that
-/// was read.
+/// Recounts as the quota controller does: reads the quota and the objects, then writes the status at
+/// the resource version of the quota.
 async fn count(server: &ApiServer) -> u16 {
     let (_, mut quota) = ask(server, "GET", QUOTA, "", "").await;
     let (_, list) = ask(server, "GET", SECRETS, "", "").await;
@@ -78,7 +78,7 @@ async fn a_create_that_fails_uses_nothing() {
 }
 
 #[tokio::test]
-async fn an_object_and_what_it_uses_are_stored_at_one_revision() {
+async fn an_object_and_its_usage_are_stored_at_one_revision() {
     let tasks = Tasks::default();
     let server = over(&store::open_memory_with(&tasks), &tasks);
     limit(&server).await;
@@ -92,9 +92,9 @@ async fn an_object_and_what_it_uses_are_stored_at_one_revision() {
     assert_eq!((count(&server).await, used(&server).await.as_str()), (200, "0"));
 }
 
-/// Two servers over one store; writers create names that are taken, delete and count, all at once.
-/// Whatever the order, no revision of the store has more objects than the limit, and what is used
-/// is never less than what is there.
+/// Two servers over one store; writers create taken names, delete and recount concurrently. In any
+/// order, no revision of the store has more objects than the limit, and the usage is never less than
+/// the number of objects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_limit_holds_at_every_revision() {
     let tasks = Tasks::default();

@@ -1,5 +1,4 @@
-//! Objects that another program has stored: what older API servers left out, and what cannot be
-//! read.
+//! Objects that another program has stored: incomplete and unreadable ones.
 
 use super::*;
 use store::{Op, Txn};
@@ -22,7 +21,7 @@ async fn get(server: &ApiServer, url: &str) -> (u16, Value) {
 const OLD: [(&str, &str); 2] = [("json", "10.0.0.77"), ("protobuf", "10.0.0.78")];
 
 #[tokio::test]
-async fn a_service_from_before_dual_stack_is_read_changed_and_keeps_its_address() {
+async fn a_service_from_before_dual_stack_keeps_its_address() {
     let config = Config { service_cidrs: vec!["10.0.0.0/24".into()], ..Config::default() };
     let server = server_with(config);
     for (form, address) in OLD {
@@ -56,7 +55,7 @@ async fn a_service_from_before_dual_stack_is_read_changed_and_keeps_its_address(
         let kind = "application/merge-patch+json";
         let (code, patched) = ask(&server, "PATCH", &url, kind, patch).await;
         assert_eq!(code, 200, "{patched}");
-        // The repair runs beside requests.
+        // The repair runs in the background.
         let name = format!("/apis/networking.k8s.io/v1/ipaddresses/{address}");
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while get(&server, &name).await.0 != 200 {
@@ -76,7 +75,7 @@ async fn a_service_from_before_dual_stack_is_read_changed_and_keeps_its_address(
 }
 
 #[tokio::test]
-async fn a_list_that_covers_an_unreadable_object_fails_and_others_do_not() {
+async fn only_lists_that_contain_an_unreadable_object_fail() {
     let server = server();
     let made = json!({"metadata": {"name": "good"}, "data": {"a": "b"}});
     for namespace in ["good", "bad"] {
@@ -85,7 +84,7 @@ async fn a_list_that_covers_an_unreadable_object_fails_and_others_do_not() {
     }
     let (all, bad) = ("/api/v1/configmaps", "/api/v1/namespaces/bad/configmaps");
     assert_eq!(get(&server, all).await.1["items"].as_array().unwrap().len(), 2);
-    // A watch that runs ends: it could not tell of the change.
+    // A running watch ends, because it could not send the change.
     let gvr = Gvr::new("", "v1", "configmaps");
     let (user, select) = (User::anonymous(), Select::default());
     let stream = server.watch_objects(&user, &gvr, &select, WatchStart::List).await.unwrap();

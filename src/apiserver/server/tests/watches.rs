@@ -1,4 +1,4 @@
-//! Watches that begin with the present objects, and clients that do not read them at once.
+//! Watches that begin with the current objects, and clients that read slowly.
 
 use http_body_util::BodyExt;
 
@@ -18,7 +18,7 @@ fn events(frame: &[u8]) -> Vec<(String, String, String)> {
 }
 
 #[tokio::test]
-async fn a_watch_begins_with_small_frames_of_one_moment() {
+async fn a_watch_begins_with_small_frames_of_one_revision() {
     let server = server();
     let map = |name: &str, value: &str| {
         let data = json!({"v": value, "fill": "x".repeat(700)});
@@ -32,10 +32,10 @@ async fn a_watch_begins_with_small_frames_of_one_moment() {
     let mut answer = server.call(None, request).await.into_body();
     let mut next = async || answer.frame().await.unwrap().unwrap().into_data().unwrap();
     let first = next().await;
-    // Frames grow as they are taken: 4 KiB, 8 KiB, … and one object more.
+    // Frames grow as the client reads: 4 KiB, 8 KiB, …, plus at most one object.
     assert!((3 * 1024..5 * 1024 + 512).contains(&first.len()), "{}", first.len());
     let mut seen = events(&first);
-    // What changes now is in no frame of the beginning, and follows it.
+    // A later change is not in the initial frames and follows them.
     let changed = map("m-299", "new").to_string();
     let url = format!("{MAPS}/m-299");
     assert_eq!(ask(&server, "PUT", &url, "application/json", &changed).await.0, 200);

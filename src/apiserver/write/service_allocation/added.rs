@@ -9,8 +9,8 @@ use super::Range;
 use crate::registry::watch_cache::Filter;
 use crate::request::context::Context;
 
-/// The blocks of a ServiceCIDR that is ready and not being deleted; addresses are not allocated
-/// from others.
+/// The blocks of a ServiceCIDR; none while it is not ready or being deleted, because addresses are
+/// not allocated from it then.
 fn usable(object: &Value) -> Vec<Range> {
     let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
     let ready = conditions
@@ -35,7 +35,7 @@ async fn all(context: &Context) -> Result<Vec<Range>, Status> {
 /// The added ranges of a family.
 ///
 /// # Errors
-/// When they cannot be read.
+/// When the ServiceCIDRs cannot be read.
 pub(super) async fn ranges(context: &Context, family: &str) -> Result<Vec<Range>, Status> {
     let configured = context.server.services.range(family);
     let mut ranges = all(context).await?;
@@ -43,7 +43,7 @@ pub(super) async fn ranges(context: &Context, family: &str) -> Result<Vec<Range>
     Ok(ranges)
 }
 
-/// Whether an added range hands this address out.
+/// Whether this address can be allocated from an added range.
 ///
 /// # Errors
 /// When the ranges cannot be read.

@@ -14,7 +14,7 @@ fn addresses_row(context: &Context) -> Result<Arc<Resource>, Status> {
     context.server.objects.row(&Gvr::new("networking.k8s.io", "v1", "ipaddresses"))
 }
 
-/// Creates the `IPAddress` of an address; whether it was free.
+/// Creates the `IPAddress` of an address; returns whether the address was free.
 pub(super) async fn take(
     context: &Context,
     service: &Value,
@@ -35,7 +35,7 @@ pub(super) async fn take(
 pub(super) fn address_object(service: &Value, address: &IpAddr) -> Value {
     let name = address.to_string();
     let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-    // Upstream's allocator writes through the API, so its fields have a manager.
+    // Upstream's allocator writes through the API, which adds a field manager.
     let owner = json!({
         "manager": "kube-apiserver", "operation": "Update", "apiVersion": "networking.k8s.io/v1",
         "time": crate::registry::strategies::now(), "fieldsType": "FieldsV1", "fieldsV1": {

@@ -12,9 +12,9 @@ use crate::registry::watch_cache::Filter;
 use crate::request::context::Context;
 use crate::response::status;
 
-/// Upstream's `updateNodePorts` runs before validation and fails with 500 on a duplicate node port
-/// of a changed Service.
-pub(super) fn no_pair(service: &Value) -> Result<(), Status> {
+/// Rejects duplicate node ports of a changed Service with 500, as upstream's `updateNodePorts` does
+/// before validation.
+pub(super) fn check_duplicates(service: &Value) -> Result<(), Status> {
     if !wants_ports(service) {
         return Ok(());
     }
@@ -54,8 +54,8 @@ fn port_of(entry: &Value, field: &str) -> u16 {
     entry.get(field).and_then(Value::as_u64).and_then(|p| u16::try_from(p).ok()).unwrap_or(0)
 }
 
-/// A number that is no port at all.
-fn no_port(entry: &Value, field: &str) -> Option<i64> {
+/// A number that is not a port.
+fn invalid_port(entry: &Value, field: &str) -> Option<i64> {
     entry.get(field).and_then(Value::as_i64).filter(|port| u16::try_from(*port).is_err())
 }
 
@@ -70,8 +70,8 @@ fn all_ports(service: &Value) -> HashSet<u16> {
     ports
 }
 
-/// Node ports that the client left out stay with the ports of the same name.
-pub(super) fn keep(value: &mut Value, old: &Value) {
+/// Restores node ports that the client omitted, by the names of the ports.
+pub(super) fn keep_allocated(value: &mut Value, old: &Value) {
     if may_have_ports(old) && may_have_ports(value) {
         let now: HashSet<u16> = entries(value).iter().map(|e| port_of(e, "nodePort")).collect();
         let name = |e: &Value| e.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -81,7 +81,7 @@ pub(super) fn keep(value: &mut Value, old: &Value) {
             value.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten()
         {
             if port_of(entry, "nodePort") == 0
-                && no_port(entry, "nodePort").is_none()
+                && invalid_port(entry, "nodePort").is_none()
                 && let Some((_, port)) =
                     had.iter().find(|(n, p)| *n == name(entry) && *p != 0 && !now.contains(p))
                 && let Some(map) = entry.as_object_mut()
@@ -124,7 +124,7 @@ pub(super) async fn allocate(
 /// Allocates a node port for each port that has none. Ports of the same number, which differ in
 /// their protocol, share one (`updateNodePorts` of `pkg/registry/core/service/storage/alloc.go`).
 fn allocate_node_ports(allocator: &mut PortAllocator<'_>, value: &mut Value) -> Result<(), Status> {
-    // The first node port of each port, and all of them.
+    // The first node port of each port, and all node ports.
     let mut by_port: HashMap<i64, u16> = HashMap::new();
     let mut node_ports: HashSet<u16> = HashSet::new();
     let requested_later = first_requests(value);
@@ -136,7 +136,7 @@ fn allocate_node_ports(allocator: &mut PortAllocator<'_>, value: &mut Value) -> 
             continue;
         }
         let path = Path::new("spec").child("ports").index(index).child("nodePort");
-        if let Some(number) = no_port(entry, "nodePort") {
+        if let Some(number) = invalid_port(entry, "nodePort") {
             if allocator.dry_run {
                 continue;
             }
@@ -197,7 +197,7 @@ fn allocate_health_port(
         ))
     };
     let spec = value.get("spec").unwrap_or(&Value::Null);
-    if let Some(number) = no_port(spec, "healthCheckNodePort") {
+    if let Some(number) = invalid_port(spec, "healthCheckNodePort") {
         return match allocator.dry_run {
             true => Ok(()),
             false => Err(refuse(number, allocator.out_of_range())),

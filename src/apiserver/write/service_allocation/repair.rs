@@ -1,6 +1,6 @@
-//! `IPAddress` objects of Services that have none: those that another API server, or one before
-//! Kubernetes 1.33, has stored. Without them the allocator would give the address to another
-//! Service (`pkg/registry/core/service/ipallocator/controller`).
+//! Creates missing `IPAddress` objects of Services that another API server, or one before Kubernetes
+//! 1.33, has stored. Without them the allocator would allocate the address to another Service
+//! (`pkg/registry/core/service/ipallocator/controller`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,7 +32,9 @@ async fn follow(objects: &Objects) {
                 backoff.reset();
                 follow_changes(objects, position).await;
             }
-            Err(error) => tracing::debug!(%error, "addresses of Services are not checked yet"),
+            Err(error) => {
+                tracing::debug!(%error, "cannot list Services to check their addresses, retrying")
+            }
         }
         base::clock::sleep(backoff.next_delay()).await;
     }
@@ -53,7 +55,7 @@ async fn follow_changes(objects: &Objects, mut position: Position) {
         for event in events.iter().filter(|event| !event.deleted) {
             let service = &event.entry.object;
             if let Err(error) = repair(objects, &row, service).await {
-                tracing::warn!(service = %service.key, %error, "the addresses of a Service are not checked");
+                tracing::warn!(service = %service.key, %error, "cannot check the addresses of a Service");
             }
         }
     }
@@ -98,8 +100,8 @@ async fn create_missing(
     let value = service.value().map_err(|e| Status::internal(&e.to_string()))?;
     let created = storage.create(&addresses_row, &address_object(&value, &address)).await?;
     let Written::Done(created) = created else { return Ok(()) };
-    tracing::info!(service = %service.key, %address, "the Service had no IPAddress, created it");
-    // Its deletion may have released the address before it was there.
+    tracing::info!(service = %service.key, %address, "created the missing IPAddress of a Service");
+    // The deletion of the Service may have released the address before the object existed.
     if !still_used().await? {
         drop(storage.delete(&addresses_row, &created).await?);
     }

@@ -1,5 +1,5 @@
-//! Node ports among several servers: each port of a write under way is a key in the store, so that
-//! no two servers give the same.
+//! Reserves node ports among several servers: each port of a write in progress is a key in the store,
+//! so that two servers do not allocate the same port.
 //!
 //! A key is created before the port is checked once more and deleted after the Service was stored,
 //! so that a later writer of the same key finds the Service. The key has a lease, because the
@@ -15,7 +15,7 @@ use super::ports;
 use crate::request::context::Context;
 use crate::response::status::of_store;
 
-/// Keys of ports; nothing that the API shows.
+/// Prefix of the keys of ports, which are not visible in the API.
 const PREFIX: &str = "/kube-lite/nodeports/";
 /// TTL in seconds of the ports of a write whose server exits; longer than any write takes.
 const LEASE_SECONDS: i64 = 60;
@@ -24,14 +24,14 @@ fn key(port: u16) -> Bytes {
     format!("{PREFIX}{port}").into()
 }
 
-/// The lease that the keys of a write hang on.
+/// The reservation of a write: the lease of its keys.
 #[derive(Debug)]
 pub(super) struct Reserved(i64);
 
-/// Reserves the ports for this write; `None` when there is a single server, which knows all writes.
+/// Reserves the ports for this write; `None` with a single server, which has all writes in memory.
 ///
 /// # Errors
-/// Another server gives one of them at this moment, or the store does not answer.
+/// When another server allocates one of the ports at the same time, or the store fails.
 pub(super) async fn reserve(context: &Context, taken: &[u16]) -> Result<Option<Reserved>, Status> {
     let backend = context.server.objects.storage().backend();
     if taken.is_empty() || backend.is_alone() {
@@ -40,8 +40,8 @@ pub(super) async fn reserve(context: &Context, taken: &[u16]) -> Result<Option<R
     let lease = backend.lease_grant(0, LEASE_SECONDS).await.map_err(|e| of_store(&e))?.id;
     let reserved = Reserved(lease);
     let checked = match claim(&**backend, taken, lease).await {
-        // This read shows everything stored since the ports were chosen; later writes conflict with
-        // the keys.
+        // This read includes every Service stored since the ports were chosen; later writes conflict
+        // with the keys.
         Ok(()) => ports::used(context).await.and_then(|used| free(taken, &used)),
         Err(error) => Err(error),
     };
@@ -90,7 +90,7 @@ impl Reserved {
     pub(super) async fn release(self, context: &Context) {
         let backend = context.server.objects.storage().backend();
         if let Err(error) = backend.lease_revoke(self.0).await {
-            tracing::debug!(%error, "node ports stay reserved for a minute");
+            tracing::debug!(%error, "cannot release node ports, they stay reserved for a minute");
         }
     }
 }

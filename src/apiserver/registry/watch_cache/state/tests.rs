@@ -118,10 +118,10 @@ fn only_lines_of_the_newest_changes_are_kept() {
     for revision in 2..2 + i64::try_from(LINES_MAX).unwrap() + 1 {
         let change = ("n/a".into(), Some(thing("a", revision, "x")), revision);
         let event = state.apply(vec![change], revision).remove(0);
-        assert_eq!(event.line(line("first")), "first");
+        assert_eq!(event.json_line(line("first")), "first");
         events.push(event);
     }
-    assert_eq!(events[0].line(line("second")), "second");
-    assert_eq!(events[1].line(line("second")), "first");
-    assert_eq!(events[LINES_MAX].line(line("second")), "first");
+    assert_eq!(events[0].json_line(line("second")), "second");
+    assert_eq!(events[1].json_line(line("second")), "first");
+    assert_eq!(events[LINES_MAX].json_line(line("second")), "first");
 }
