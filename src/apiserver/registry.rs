@@ -1,5 +1,5 @@
-//! The served resources, their rules and their storage: one row per resource, one strategy per kind.
-//! The table of rows is a value that is swapped when custom resources are registered.
+//! The served resources, their rules and their storage: one row per resource, one strategy per
+//! kind. The table of rows is a value that is swapped when custom resources are registered.
 
 mod builtin;
 pub(crate) mod compaction;

@@ -60,9 +60,9 @@ async fn refusal(
     if refusal.is_some() {
         return refusal;
     }
-    // A WebSocket opens with GET, and a user that may only read must not get a shell: upstream asks
-    // for both verbs since 1.35. `nodes/proxy` reaches the kubelet's exec and attach, which
-    // upstream allows to users with the verb `get`.
+    // A WebSocket opens with GET, and a user that may only read must not get a shell: upstream
+    // requires for both verbs since 1.35. `nodes/proxy` reaches the kubelet's exec and attach,
+    // which upstream allows to users with the verb `get`.
     let opens_stream = match (info.resource.as_str(), info.subresource.as_str()) {
         ("pods", "exec" | "attach" | "portforward") => true,
         ("nodes", "proxy") => is_upgrade && info.group.is_empty(),

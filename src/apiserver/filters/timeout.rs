@@ -38,7 +38,7 @@ pub(crate) async fn limit(mut exchange: Box<Exchange>, next: Next) -> Response<B
     let answer =
         async move { if is_detached { detached(&tasks, answer).await } else { answer.await } };
     let Some(limit) = limit else { return answer.await };
-    // A write that is cut off may or may not have taken effect, as when the client goes away.
+    // A write that is cut off may or may not have taken effect, as when the client disconnects.
     tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
         metrics::terminated(&labels.words(), 504);
         status::response(&exceeded())

@@ -6,7 +6,8 @@ use super::exchange::{Exchange, Next};
 use crate::request::body::Body;
 use crate::request::scope;
 
-/// Begins the span of a sampled request (upstream's `WithTracing`). Does nothing when tracing is off.
+/// Begins the span of a sampled request (upstream's `WithTracing`). Does nothing when tracing is
+/// off.
 pub(crate) async fn begin_span(exchange: Box<Exchange>, next: Next) -> Response<Body> {
     if let (Some(tracer), Some(scope)) = (exchange.server.tracer.get(), scope::current()) {
         let Exchange { request, info, user, .. } = &*exchange;

@@ -71,7 +71,7 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     }
     let media = negotiate::content_type(&context.headers)?;
     let kind = api::Gvk::new("", "v1", "DeleteOptions");
-    // Options have a separate decoder, which reports bare errors and knows no other kinds.
+    // Options have a separate decoder, which reports errors without context and has no other kinds.
     let named = match media {
         Media::Json => api::codec::json::interpret(&bytes).ok(),
         Media::Yaml => api::codec::yaml::interpret(&bytes).ok(),
@@ -198,7 +198,7 @@ async fn remove_version(
     context.size.checkpoint().await;
     let mut plan = plan(row, &mut value, options);
     // The instances of a CustomResourceDefinition are deleted before it, also where upstream's
-    // deletion of a collection leaves them behind.
+    // deletion of a collection does not delete them.
     if let Some(definition) = definition_to_terminate(row, &found)? {
         value = definition;
         crate::crd::status::begin_deletion(&mut value);
@@ -289,9 +289,8 @@ enum Plan {
     Delete,
 }
 
-/// Decides the next step and marks the object: deletion time, grace period, finalizers of the garbage
-/// collector
-/// (`BeforeDelete` and `updateForGracefulDeletionAndFinalizers` of
+/// Decides the next step and marks the object: deletion time, grace period, finalizers of the
+/// garbage collector (`BeforeDelete` and `updateForGracefulDeletionAndFinalizers` of
 /// `k8s.io/apiserver/pkg/registry`).
 fn plan(row: &Resource, value: &mut Value, options: &DeleteOptions) -> Plan {
     let is_namespace = row.spec.gvk.kind.as_ref() == "Namespace" && row.spec.gvk.group.is_empty();

@@ -131,8 +131,8 @@ async fn evict_pod(
     delete::remove(context, &context.row, context.namespace(), name, &wanted).await.map(drop)
 }
 
-/// Whether budgets do not apply to a pod because it is pending, finished or being deleted (upstream's
-/// `canIgnorePDB`).
+/// Whether budgets do not apply to a pod because it is pending, finished or being deleted
+/// (upstream's `canIgnorePDB`).
 fn is_exempt(pod: &Value) -> bool {
     let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
     matches!(phase, "Succeeded" | "Failed" | "Pending")
@@ -285,8 +285,8 @@ fn decrement(budget: &mut Value, pod: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Sets the condition `DisruptionTarget` on the pod; `is_unchanged`: only if the pod does not change
-/// meanwhile.
+/// Sets the condition `DisruptionTarget` on the pod; `is_unchanged`: only if the pod does not
+/// change meanwhile.
 async fn mark_disrupted(
     context: &Context,
     name: &str,

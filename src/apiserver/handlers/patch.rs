@@ -117,7 +117,9 @@ impl Patch {
                 })?;
                 api::patch::strategic(schema, ty, current, self.value.clone()).map_err(|e| *e)
             }
-            PatchType::Apply => Err(Status::internal("apply is no patch of this kind")),
+            PatchType::Apply => {
+                Err(Status::internal("an apply configuration is merged, not applied as a patch"))
+            }
         }
     }
 
@@ -281,7 +283,8 @@ pub(super) async fn patch(
             if context.row.spec.custom.is_none() && is_unversioned(kind, &patched) {
                 return Err(unversioned_patch(context, &patched, &shown, options.validation));
             }
-            // The patched object is decoded like a body, which finds wrong types and unknown fields.
+            // The patched object is decoded like a body, which finds wrong types and unknown
+            // fields.
             let made =
                 serde_json::to_vec(&patched).map_err(|e| Status::internal(&e.to_string()))?;
             let decoded = input::read(context, Media::Json, &made, gvk).map_err(|refusal| {

@@ -234,9 +234,9 @@ mod tests {
     use crate::server::tests::{answer, post, server};
     use serde_json::json;
 
-    /// `validateContainer`, `LogLocation` and `streamLocation` of `pkg/registry/core/pod/strategy.go`
-    /// and `ValidatePodLogOptions`. Without a connection to nodes, a request that passes all checks
-    /// is answered with 501.
+    /// `validateContainer`, `LogLocation` and `streamLocation` of
+    /// `pkg/registry/core/pod/strategy.go` and `ValidatePodLogOptions`. Without a connection to
+    /// nodes, a request that passes all checks is answered with 501.
     #[tokio::test]
     async fn streams_need_a_container_a_node_and_valid_options() {
         let server = server();

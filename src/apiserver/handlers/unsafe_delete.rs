@@ -14,8 +14,8 @@ use crate::response::encode;
 /// The verb that is required in addition to `delete`.
 const VERB: &str = "unsafe-delete-ignore-read-errors";
 
-/// Deletes the object without preconditions, admission, finalizers and grace period, all of which need
-/// the decoded object.
+/// Deletes the object without preconditions, admission, finalizers and grace period, all of which
+/// need the decoded object.
 ///
 /// # Errors
 /// 403 without the right, 404, 409 when the object can be read.

@@ -65,8 +65,8 @@ impl Leases {
         Some(current.id)
     }
 
-    /// Forgets a lease that the store does not have any more, because its data was replaced, so that
-    /// the next write is granted a new one.
+    /// Forgets a lease that the store does not have any more, because its data was replaced, so
+    /// that the next write is granted a new one.
     pub(super) fn forget(&self, id: i64) {
         let mut slot = self.0.lock();
         if slot.is_some_and(|current| current.id == id) {

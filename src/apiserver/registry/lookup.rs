@@ -1,5 +1,5 @@
-//! The view of the cluster for authentication, authorization and admission: reads of the watch cache
-//! and of the store.
+//! The view of the cluster for authentication, authorization and admission: reads of the watch
+//! cache and of the store.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -53,8 +53,8 @@ pub trait Lookup: Send + Sync {
         }
     }
 
-    /// As [`Lookup::get_live`], waiting up to `patience` for an object that a controller is about to
-    /// create.
+    /// As [`Lookup::get_live`], waiting up to `patience` for an object that a controller is about
+    /// to create.
     ///
     /// # Errors
     /// As [`Lookup::get`], at once.

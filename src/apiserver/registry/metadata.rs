@@ -87,7 +87,8 @@ pub fn fill_on_create(object: &mut Value) {
     generate_name(object);
 }
 
-/// Removes the fields that a client cannot set on creation (upstream's `WipeObjectMetaSystemFields`).
+/// Removes the fields that a client cannot set on creation (upstream's
+/// `WipeObjectMetaSystemFields`).
 pub fn reset_system_fields(object: &mut Value) {
     let metadata = metadata_mut(object);
     for field in

@@ -37,8 +37,8 @@ pub(crate) fn of(row: &Resource, subresource: &str) -> Option<&'static Set> {
         return custom.reset(subresource);
     }
     row.subresource("status")?;
-    // Upstream defines no reset fields for these, so that a manager owns other fields that it sends,
-    // although they are not stored.
+    // Upstream defines no reset fields for these, so that a manager owns other fields that it
+    // sends, although they are not stored.
     let has_none = matches!(subresource, "ephemeralcontainers" | "resize");
     if has_none {
         return None;

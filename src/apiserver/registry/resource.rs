@@ -24,7 +24,8 @@ pub const ALL_VERBS: [&str; 8] =
 pub struct Subresource {
     /// Name, such as `status`.
     pub name: Arc<str>,
-    /// Kind that it reads and writes; group and version are empty when they are those of the parent.
+    /// Kind that it reads and writes; group and version are empty when they are those of the
+    /// parent.
     pub kind: Gvk,
     /// Verbs served.
     pub verbs: Vec<Arc<str>>,
@@ -155,8 +156,8 @@ pub struct Resource {
     pub stored_head: String,
     /// `storageVersionHash` of discovery.
     pub storage_hash: String,
-    /// Whether several versions share the storage, so that stored objects may have to be converted to
-    /// the row's version. Custom resources are converted when they are read from the store.
+    /// Whether several versions share the storage, so that stored objects may have to be converted
+    /// to the row's version. Custom resources are converted when they are read from the store.
     pub converts: bool,
     /// Name of the watch cache.
     pub cache_key: Arc<str>,
@@ -195,8 +196,8 @@ impl Resource {
         !self.spec.prefix.is_empty()
     }
 
-    /// Whether items of lists keep kind and version, as those of custom resources do, which upstream
-    /// serves unstructured.
+    /// Whether items of lists keep kind and version, as those of custom resources do, which
+    /// upstream serves unstructured.
     pub fn keeps_item_kind(&self) -> bool {
         self.spec.unstructured
     }

@@ -202,7 +202,7 @@ impl Strategy for Rules {
 fn reset_status(object: &mut Value, zero: &str) {
     match serde_json::from_str::<Value>(zero) {
         Ok(status) => set(object, "status", status),
-        Err(error) => unreachable!("the zero status {zero:?} in the table is no JSON: {error}"),
+        Err(error) => unreachable!("the zero status {zero:?} in the table is not JSON: {error}"),
     }
 }
 

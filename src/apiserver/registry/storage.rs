@@ -54,7 +54,7 @@ pub enum Written {
 pub enum Deletion {
     /// Deleted, at this revision.
     Done(i64),
-    /// The stored object has another revision; `None` when it does not exist or cannot be told.
+    /// The stored object has another revision; `None` when it does not exist or is unknown.
     Changed(Option<Object>),
 }
 
@@ -141,8 +141,8 @@ impl Storage {
         }
     }
 
-    /// The values of a row, of one namespace or all, at an exact revision, from the key suffix `start`
-    /// on.
+    /// The values of a row, of one namespace or all, at an exact revision, from the key suffix
+    /// `start` on.
     ///
     /// # Errors
     /// The error of the store.
@@ -174,7 +174,8 @@ impl Storage {
     /// row's version.
     ///
     /// # Errors
-    /// 500 that names the key when the value cannot be read, or says why it cannot be converted.
+    /// 500 that names the key when the value cannot be read, or has the reason why it cannot be
+    /// converted.
     pub async fn read(&self, row: &Resource, kv: &KeyValue) -> Result<Object, Status> {
         let read = self.read_all(row, &[kv]).await.into_iter().next();
         Ok(read.ok_or_else(|| Status::internal("nothing was read"))??)

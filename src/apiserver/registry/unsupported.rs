@@ -20,8 +20,8 @@ const CHUNK: usize = 500;
 /// fields.
 const WARNINGS_MAX: usize = 16;
 
-/// Warnings for the kind and fields of a written object that have no effect. `classes` is the result
-/// of [`IngressClasses::for_kind`].
+/// Warnings for the kind and fields of a written object that have no effect. `classes` is the
+/// result of [`IngressClasses::for_kind`].
 pub(crate) fn warnings(kind: &Gvk, value: &Value, classes: &IngressClasses) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(why) = no_effect(kind, value, classes) {

@@ -138,8 +138,8 @@ impl Caches {
         running.values().filter(|cache| *cache.row.spec.prefix == *prefix).cloned().collect()
     }
 
-    /// Stops a cache: its watches end, and waiting requests get an error that asks clients to retry.
-    /// Retire its rows first.
+    /// Stops a cache: its watches end, and waiting requests get an error that asks clients to
+    /// retry. Retire its rows first.
     pub(crate) fn stop(&self, key: &str) {
         if let Some(cache) = self.running.lock().remove(key) {
             cache.stop.request();

@@ -1,5 +1,5 @@
-//! Encodes objects and lists in the form that the client accepts, from stored bytes when they can be
-//! sent unchanged.
+//! Encodes objects and lists in the form that the client accepts, from stored bytes when they can
+//! be sent unchanged.
 
 use std::sync::Arc;
 
@@ -271,7 +271,7 @@ async fn protobuf_list(
     Ok(negotiate::respond(headers, StatusCode::OK, media, bytes))
 }
 
-/// A list as one value, transformed as the client asks.
+/// A list as one value, transformed as the client requests.
 ///
 /// # Errors
 /// 400 for an unknown `includeObject`, 406 for partial metadata of the list itself.

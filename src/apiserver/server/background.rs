@@ -22,7 +22,8 @@ impl ApiServer {
         });
     }
 
-    /// Compacts the store every five minutes to the revision of the previous round, as upstream does.
+    /// Compacts the store every five minutes to the revision of the previous round, as upstream
+    /// does.
     pub(super) fn start_compaction(&self) {
         let inner = Arc::clone(&self.inner);
         let shutdown = self.inner.tasks.shutdown().clone();

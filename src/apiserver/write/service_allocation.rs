@@ -340,7 +340,7 @@ fn add_families_of_addresses(
         let family = match address.parse::<IpAddr>() {
             Ok(IpAddr::V4(_)) => "IPv4",
             Ok(IpAddr::V6(_)) => "IPv6",
-            // Validation rejects what is not an address, with a text that differs.
+            // Validation rejects invalid addresses.
             Err(_) => continue,
         };
         if services.range(family).is_none() {

@@ -71,8 +71,8 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Warns about fields that are stored without effect, except on a write of the status, which does
-    /// not set them.
+    /// Warns about fields that are stored without effect, except on a write of the status, which
+    /// does not set them.
     pub(super) async fn warn_unsupported(&self, value: &Value) {
         if !self.options.dry_run && self.subresource != "status" {
             let kind = &self.row.spec.gvk;

@@ -1,5 +1,6 @@
-//! Rules of deletions: grace periods (`BeforeDelete`, `podStrategy.CheckGracefulDelete`), finalizers
-//! of the garbage collector (`deletionFinalizersForGarbageCollection`) and preconditions.
+//! Rules of deletions: grace periods (`BeforeDelete`, `podStrategy.CheckGracefulDelete`),
+//! finalizers of the garbage collector (`deletionFinalizersForGarbageCollection`) and
+//! preconditions.
 
 use api::Gvr;
 use api::schema::Schema;

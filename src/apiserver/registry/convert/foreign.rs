@@ -11,8 +11,8 @@ use super::autoscaling;
 use crate::serialization;
 
 /// Kinds whose bytes in an older version have another meaning than in the newest one: group,
-/// version and kind (`*` is any kind). All others of `k8s.io/api` 0.37.1 have the same fields under the
-/// same numbers in all their versions.
+/// version and kind (`*` is any kind). All others of `k8s.io/api` 0.37.1 have the same fields under
+/// the same numbers in all their versions.
 const CHANGED_VERSIONS: [(&str, &str, &str); 15] = [
     ("apps", "v1beta1", "Deployment"),
     ("discovery.k8s.io", "v1beta1", "EndpointSlice"),

@@ -108,8 +108,8 @@ impl Storage {
         }
     }
 
-    /// Commits the change and the linked writes if all the versions that they replace are the stored
-    /// ones.
+    /// Commits the change and the linked writes if all the versions that they replace are the
+    /// stored ones.
     pub(super) async fn guarded(
         &self,
         change: Change<'_>,
@@ -178,8 +178,8 @@ fn record_written(row: &Resource, revision: i64) {
     row.written.fetch_max(revision, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Revision of the linked write `at` of `count`: that of the transaction, or an earlier one in a store
-/// where each put has a separate revision and the response is that of the last put.
+/// Revision of the linked write `at` of `count`: that of the transaction, or an earlier one in a
+/// store where each put has a separate revision and the response is that of the last put.
 fn linked_revision(answer: &TxnResponse, at: usize, count: usize) -> i64 {
     if answer.responses.len() > count {
         return answer.revision.0;

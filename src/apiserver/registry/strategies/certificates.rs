@@ -1,5 +1,5 @@
-//! Rules of the kinds of certificates.k8s.io, and the fields of a CertificateSigningRequest that each
-//! of its subresources may write.
+//! Rules of the kinds of certificates.k8s.io, and the fields of a CertificateSigningRequest that
+//! each of its subresources may write.
 
 use api::value::{ensure_object, get, items, items_mut, restore, set, str_at, str_in};
 use serde_json::Value;

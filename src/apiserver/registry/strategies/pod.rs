@@ -1,5 +1,5 @@
-//! Rules of pods: quality of service, scheduling gates, label keys, and the subresources that replace
-//! a part of the pod.
+//! Rules of pods: quality of service, scheduling gates, label keys, and the subresources that
+//! replace a part of the pod.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,6 @@
-//! Validates a PodCertificateRequest: a request signed with the pod's key, and one decision that does
-//! not change. Rules, order and texts are those of upstream's `pkg/apis/certificates/validation`.
+//! Validates a PodCertificateRequest: a request signed with the pod's key, and one decision that
+//! does not change. Rules, order and texts are those of upstream's
+//! `pkg/apis/certificates/validation`.
 
 use api::field::{Error, ErrorList, Path};
 use api::validation::{conditions, each, immutable_as, names, signers};

@@ -21,8 +21,8 @@ pub(super) const RESOURCE_CLAIM: Rules = Rules {
     ..Rules::BASE
 };
 
-/// Removes the status of devices that are not allocated any more, and `skipNodeOperations`, which is
-/// off in 1.37, unless the old object has it.
+/// Removes the status of devices that are not allocated any more, and `skipNodeOperations`, which
+/// is off in 1.37, unless the old object has it.
 fn claim_status(claim: &mut Value, old: &Value) {
     const RESULTS: [&str; 4] = ["status", "allocation", "devices", "results"];
     let identity = |device: &Value| {

@@ -111,17 +111,17 @@ mod tests {
     #[test]
     fn names_begin_with_the_signer_name() {
         let anchors = authority();
-        let faults = |name, signer| texts(&validate(&bundle(name, signer, &anchors)));
-        assert_eq!(faults("a.b:c:0", "a.b/c"), [""; 0]);
-        assert_eq!(faults("plain", ""), [""; 0]);
+        let errors_of = |name, signer| texts(&validate(&bundle(name, signer, &anchors)));
+        assert_eq!(errors_of("a.b:c:0", "a.b/c"), [""; 0]);
+        assert_eq!(errors_of("plain", ""), [""; 0]);
         assert_eq!(
-            faults("x", "a.b/c"),
+            errors_of("x", "a.b/c"),
             [
                 "metadata.name: Invalid value: \"x\": ClusterTrustBundle for signerName a.b/c must be named with prefix a.b:c:"
             ]
         );
         assert_eq!(
-            faults("a:b", ""),
+            errors_of("a:b", ""),
             [
                 "metadata.name: Invalid value: \"a:b\": ClusterTrustBundle without signer name must not have \":\" in its name"
             ]
@@ -131,19 +131,19 @@ mod tests {
     #[test]
     fn anchors_are_distinct_authorities() {
         let anchors = authority();
-        let faults = |anchors: &str| texts(&validate(&bundle("a", "", anchors)));
+        let errors_of = |anchors: &str| texts(&validate(&bundle("a", "", anchors)));
         let invalid = |text: &str| {
             vec![format!("spec.trustBundle: Invalid value: \"<value omitted>\": {text}")]
         };
-        assert_eq!(faults(""), invalid("at least one trust anchor must be provided"));
+        assert_eq!(errors_of(""), invalid("at least one trust anchor must be provided"));
         assert_eq!(
-            faults(&format!("{anchors}{anchors}")),
+            errors_of(&format!("{anchors}{anchors}")),
             invalid("duplicate trust anchor (indices [0 1])")
         );
         let key = anchors.replace("CERTIFICATE", "PRIVATE KEY");
-        assert_eq!(faults(&key), invalid("entry 0 has bad block type: PRIVATE KEY"));
+        assert_eq!(errors_of(&key), invalid("entry 0 has bad block type: PRIVATE KEY"));
         let noise = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        assert_eq!(faults(noise), invalid("entry 0 does not parse as X.509"));
+        assert_eq!(errors_of(noise), invalid("entry 0 does not parse as X.509"));
     }
 
     #[test]

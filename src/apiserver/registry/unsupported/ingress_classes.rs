@@ -1,5 +1,5 @@
-//! The IngressClasses of the cluster: a controller that the user runs may act on Ingresses that have
-//! one.
+//! The IngressClasses of the cluster: a controller that the user runs may act on Ingresses that
+//! have one.
 
 use std::collections::BTreeSet;
 

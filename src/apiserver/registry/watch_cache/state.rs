@@ -1,5 +1,5 @@
-//! The state of a watch cache, without I/O: objects in key order, the ring of changes, and the event
-//! that a filter makes of a change.
+//! The state of a watch cache, without I/O: objects in key order, the ring of changes, and the
+//! event that a filter makes of a change.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};

@@ -41,8 +41,8 @@ async fn limit(server: &ApiServer) {
     assert_eq!(ask(server, "PUT", &url, "application/json", &made.to_string()).await.0, 200);
 }
 
-/// Recounts as the quota controller does: reads the quota and the objects, then writes the status at
-/// the resource version of the quota.
+/// Recounts as the quota controller does: reads the quota and the objects, then writes the status
+/// at the resource version of the quota.
 async fn count(server: &ApiServer) -> u16 {
     let (_, mut quota) = ask(server, "GET", QUOTA, "", "").await;
     let (_, list) = ask(server, "GET", SECRETS, "", "").await;
@@ -93,8 +93,8 @@ async fn an_object_and_its_usage_are_stored_at_one_revision() {
 }
 
 /// Two servers over one store; writers create taken names, delete and recount concurrently. In any
-/// order, no revision of the store has more objects than the limit, and the usage is never less than
-/// the number of objects.
+/// order, no revision of the store has more objects than the limit, and the usage is never less
+/// than the number of objects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_limit_holds_at_every_revision() {
     let tasks = Tasks::default();

@@ -1,4 +1,5 @@
-//! Creates missing `IPAddress` objects of Services that another API server, or one before Kubernetes
+//! Creates missing `IPAddress` objects of Services that another API server, or one before
+//! Kubernetes
 //! 1.33, has stored. Without them the allocator would allocate the address to another Service
 //! (`pkg/registry/core/service/ipallocator/controller`).
 

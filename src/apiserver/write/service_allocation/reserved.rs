@@ -1,5 +1,5 @@
-//! Reserves node ports among several servers: each port of a write in progress is a key in the store,
-//! so that two servers do not allocate the same port.
+//! Reserves node ports among several servers: each port of a write in progress is a key in the
+//! store, so that two servers do not allocate the same port.
 //!
 //! A key is created before the port is checked once more and deleted after the Service was stored,
 //! so that a later writer of the same key finds the Service. The key has a lease, because the
@@ -40,8 +40,8 @@ pub(super) async fn reserve(context: &Context, taken: &[u16]) -> Result<Option<R
     let lease = backend.lease_grant(0, LEASE_SECONDS).await.map_err(|e| of_store(&e))?.id;
     let reserved = Reserved(lease);
     let checked = match claim(&**backend, taken, lease).await {
-        // This read includes every Service stored since the ports were chosen; later writes conflict
-        // with the keys.
+        // This read includes every Service stored since the ports were chosen; later writes
+        // conflict with the keys.
         Ok(()) => ports::used(context).await.and_then(|used| free(taken, &used)),
         Err(error) => Err(error),
     };

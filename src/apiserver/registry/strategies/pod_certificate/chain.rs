@@ -126,7 +126,8 @@ fn names(subjects: &[GeneralName<'_>]) -> ErrorList {
     errors
 }
 
-/// Whether a text is an address of RFC 5322: `local@domain`, possibly in angle brackets after a name.
+/// Whether a text is an address of RFC 5322: `local@domain`, possibly in angle brackets after a
+/// name.
 fn is_address(text: &str) -> bool {
     let text = text.trim();
     let bare = match text.strip_suffix('>') {
