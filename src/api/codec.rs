@@ -8,6 +8,7 @@ pub mod protobuf;
 pub mod time;
 pub mod yaml;
 
+pub use leaf::TextError;
 pub use normal::{has_empties, normalize, normalize_stored};
 
 /// Nesting that is accepted in any format; deeper input is refused before it can exhaust a stack.
@@ -42,19 +43,21 @@ pub fn cannot_handle(kind: &str, version: &str, wanted_kind: &str, cause: &str) 
     format!("{kind} in version {version:?} cannot be handled as a {wanted_kind}: {cause}")
 }
 
-/// Whether a text is base64 as Go reads it.
+/// Checks that a text is base64 as Go reads it.
 ///
 /// # Errors
-/// Go's sentence.
-pub(crate) fn base64(text: &str) -> Result<(), String> {
+///
+/// The error of Go's decoder.
+pub(crate) fn base64(text: &str) -> Result<(), TextError> {
     leaf::bytes(text).map(drop)
 }
 
-/// Whether a text is a time, a duration or a quantity, where the shape is one of those.
+/// Checks a text whose shape is a time, a duration or a quantity.
 ///
 /// # Errors
-/// The sentence of Go's parser.
-pub(crate) fn check_text(shape: &crate::schema::Shape, text: &str) -> Result<(), String> {
+///
+/// The error of Go's parser.
+pub(crate) fn check_text(shape: &crate::schema::Shape, text: &str) -> Result<(), TextError> {
     use crate::schema::Shape;
     match shape {
         Shape::Time => leaf::time(text, time::Precision::Seconds).map(drop),

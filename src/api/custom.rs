@@ -32,7 +32,7 @@ use crate::field::{Error, ErrorList, Kind, Path};
 pub use self::checking::{has_pruned_defaults, validate_defaults};
 pub(crate) use self::decl::Decl;
 pub(crate) use self::node::{Additional, Node, Type, parse};
-pub(crate) use self::paths::Steps;
+pub(crate) use self::paths::{FieldPathError, Steps};
 pub use self::pattern::{check as check_pattern, compile as compile_pattern};
 pub use self::pruning::PruneOptions;
 pub(crate) use self::rules::{Compiled, SELF_TYPE, compile};

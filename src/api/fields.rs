@@ -5,6 +5,7 @@
 //! strings and parses nothing.
 
 mod element;
+mod error;
 
 use std::cmp::Ordering;
 
@@ -12,6 +13,7 @@ use serde_json::{Map, Value};
 
 pub use element::Element;
 use element::compare_texts;
+pub use error::FieldsError;
 
 /// Deepest nesting of a field set that is read; far above what any type needs.
 const MAX_DEPTH: usize = 128;
@@ -309,18 +311,18 @@ impl Set {
     ///
     /// # Errors
     /// When a key is no path element, a value no object, or the nesting too deep.
-    pub fn from_fields_v1(fields: &Value) -> Result<Self, String> {
+    pub fn from_fields_v1(fields: &Value) -> Result<Self, FieldsError> {
         Self::read(fields, 0).map(|(set, _)| set)
     }
 
-    fn read(fields: &Value, depth: usize) -> Result<(Self, bool), String> {
+    fn read(fields: &Value, depth: usize) -> Result<(Self, bool), FieldsError> {
         if depth > MAX_DEPTH {
-            return Err(format!("fields are nested deeper than {MAX_DEPTH}"));
+            return Err(FieldsError::TooDeep);
         }
         let map = match fields {
             Value::Object(map) => map,
             Value::Null => return Ok((Self::new(), true)),
-            other => return Err(format!("expected an object of fields, got {other}")),
+            other => return Err(FieldsError::NotAnObject(other.to_string())),
         };
         let mut set = SetBuilder::default();
         let mut own = false;

@@ -13,9 +13,11 @@ mod typed;
 mod unstructured;
 
 pub use json::{json_patch, json_patch_strict_errors, merge_patch};
-pub use policy::{json_patch_explained, merge_configuration};
+pub use managed::ManagedFieldsError;
+pub use policy::{JsonPatchError, MergeError, json_patch_explained, merge_configuration};
 pub use strategic::strategic;
-pub use unstructured::restore;
+pub use typed::InvalidObject;
+pub use unstructured::{RestoreError, restore};
 
 use crate::Status;
 

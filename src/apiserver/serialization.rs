@@ -129,15 +129,7 @@ pub(crate) fn go_type(kind: &Gvk, version: &str) -> String {
     format!("{package}.{}", kind.kind)
 }
 
-/// YAML or JSON of any shape.
-///
-/// # Errors
-/// The parser's sentence.
-pub(crate) fn any_yaml(bytes: &[u8]) -> Result<Value, String> {
-    codec::yaml::parse(bytes).map_err(|e| e.to_string())
-}
-
-/// The same, of repeated keys the last; the text of the strict decoder about the first of them.
+/// Parses YAML or JSON of any shape: of repeated keys the last, and the text of the strict decoder about the first of them.
 ///
 /// # Errors
 /// The parser's sentence.

@@ -92,17 +92,12 @@ impl<'f, 'a> Frame<'f, 'a> {
         failed.map_or(Ok(Value::Bool(!deciding)), Err)
     }
 
-    /// Evaluates without stopping at an error, unless the budget is gone.
-    fn tried(&mut self, node: &'f Node) -> Result<Result<Value<'a>>> {
-        match self.eval(node) {
-            Err(error) if error.limit => Err(error),
-            other => Ok(other),
-        }
-    }
-
     fn equal(&mut self, negated: bool, args: &'f [Node; 2]) -> Result<Value<'a>> {
         let [left, right] = args;
-        let (left, right) = (self.tried(left)?, self.tried(right)?);
+        let left = self.eval(left);
+        check_limit(&left)?;
+        let right = self.eval(right);
+        check_limit(&right)?;
         let name = if negated { "_!=_" } else { "_==_" };
         self.charge(runtime_cost::equality(name, &left, &right))?;
         let (left, right) = (left?, right?);
@@ -118,7 +113,8 @@ impl<'f, 'a> Frame<'f, 'a> {
         let mut items = Vec::with_capacity(elements.len());
         let mut failed = None;
         for (element, optional) in elements {
-            match self.tried(element)? {
+            match self.eval(element) {
+                Err(error) if error.limit => return Err(error),
                 Err(error) => {
                     failed = Some(error);
                     break;
@@ -367,9 +363,9 @@ impl<'f, 'a> Frame<'f, 'a> {
         // not paid for.
         let stops = call.args.len() > 2 || functions::is_chosen_late(call);
         for arg in &call.args {
-            match self.tried(arg)? {
+            match self.eval(arg) {
                 Ok(value) => args.push(value),
-                Err(error) if stops => return Err(error),
+                Err(error) if stops || error.limit => return Err(error),
                 Err(_) if call.function == "@not_strictly_false" => {
                     self.charge(1)?;
                     return Ok(Value::Bool(true));
@@ -419,8 +415,9 @@ impl<'f, 'a> Frame<'f, 'a> {
             if stops && let Some(error) = failed {
                 return Err(error);
             }
-            match self.tried(node)? {
+            match self.eval(node) {
                 Ok(value) => args.push(value),
+                Err(error) if error.limit => return Err(error),
                 Err(error) => {
                     failed = failed.or(Some(error));
                     args.push(Value::Null);
@@ -506,10 +503,13 @@ impl<'f, 'a> Frame<'f, 'a> {
         if let (Some(name), Some(value)) = (&fold.second, second) {
             self.locals.push(Local { name, slot: Slot::Value(value) });
         }
-        if let Ok(Value::Bool(false)) = self.tried(&fold.condition)? {
+        let condition = self.eval(&fold.condition);
+        check_limit(&condition)?;
+        if let Ok(Value::Bool(false)) = condition {
             return Ok(false);
         }
-        let value = self.tried(&fold.step)?;
+        let value = self.eval(&fold.step);
+        check_limit(&value)?;
         if let Some(local) = self.locals.get_mut(base) {
             local.slot = Slot::Value(value);
         }
@@ -517,7 +517,15 @@ impl<'f, 'a> Frame<'f, 'a> {
     }
 }
 
-/// What a key selects of a value; none if it is not there.
+/// Returns the error of a result if the budget is used up; other errors do not end an evaluation.
+fn check_limit(result: &Result<Value<'_>>) -> Result<()> {
+    match result {
+        Err(error) if error.limit => Err(error.clone()),
+        _ => Ok(()),
+    }
+}
+
+/// Returns what a key selects of a value, if it exists.
 fn select<'a>(object: &Value<'a>, key: &Value<'a>, presence: bool) -> Result<Option<Value<'a>>> {
     match object {
         Value::Map(map) => map.find(key),

@@ -48,7 +48,11 @@ static FORMATS: [Format; 13] = [
     },
     Format { name: "dns1035LabelPrefix", pattern: 30, check: |s| names::name_is_dns1035(s, true) },
     Format { name: "labelValue", pattern: 40, check: names::label_value },
-    Format { name: "uri", pattern: 1103, check: |s| Url::parse(s).err().into_iter().collect() },
+    Format {
+        name: "uri",
+        pattern: 1103,
+        check: |s| Url::parse(s).err().iter().map(ToString::to_string).collect(),
+    },
     Format {
         name: "uuid",
         pattern: UUID_PATTERN,

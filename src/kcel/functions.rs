@@ -9,6 +9,7 @@ mod strings;
 
 use regex::Regex;
 
+use self::patterns::PatternError;
 use crate::declarations::{Function, Overload, functions};
 use crate::node::Call;
 use crate::types::{OPTIONAL, Type};
@@ -109,16 +110,17 @@ fn holds(of: &Type, value: &Value<'_>) -> bool {
 /// Largest size of a compiled pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
-/// A pattern in Go's syntax.
+/// Compiles a pattern of Go's syntax.
 ///
 /// # Errors
-/// What is wrong with it, in Go's words where these are known.
-pub(crate) fn pattern(text: &str) -> std::result::Result<Regex, String> {
+///
+/// An invalid pattern, with Go's text where it is known.
+pub(crate) fn pattern(text: &str) -> std::result::Result<Regex, PatternError> {
     patterns::translated(text).and_then(|translated| {
         regex::RegexBuilder::new(&translated)
             .size_limit(PATTERN_BYTES_MAX)
             .build()
-            .map_err(|error| patterns::fault(text, &error))
+            .map_err(|error| PatternError::of(text, &error))
     })
 }
 
@@ -128,7 +130,7 @@ fn pattern_of(call: &Call, text: &Value<'_>) -> Result<Regex> {
         return Ok(regex.clone());
     }
     let text = text.as_str().ok_or_else(Error::no_overload)?;
-    pattern(text).map_err(Error::new)
+    pattern(text).map_err(|error| Error::new(error.to_string()))
 }
 
 /// The arguments as a slice of a known length.

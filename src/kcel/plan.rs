@@ -148,7 +148,8 @@ impl Planner<'_> {
         let known = CONVERSIONS.contains(&function) && matches!(args.as_slice(), [Node::Const(_)]);
         let regex = match (function, args.get(1)) {
             ("matches" | "find" | "findAll", Some(Node::Const(Value::String(pattern)))) => {
-                Some(crate::functions::pattern(pattern).map_err(CompileError::instantiation)?)
+                let regex = crate::functions::pattern(pattern);
+                Some(regex.map_err(|error| CompileError::instantiation(error.to_string()))?)
             }
             _ => None,
         };

@@ -7,8 +7,8 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 
-use super::time::{Precision, duration_text, parse_duration, parse_time};
-use crate::quantity::Quantity;
+use super::time::{DurationError, Precision, TimeError, duration_text, parse_duration, parse_time};
+use crate::quantity::{BadQuantity, Quantity};
 
 /// Standard base64 as Go reads and writes it: padding required.
 pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -18,9 +18,29 @@ pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
+/// A text that is not a value of its type; the texts are those of Go's parsers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// A quantity.
+    #[error(transparent)]
+    Quantity(#[from] BadQuantity),
+    /// A time.
+    #[error(transparent)]
+    Time(#[from] TimeError),
+    /// A duration.
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    /// Bytes.
+    #[error("illegal base64 data at input byte {at}")]
+    Base64 {
+        /// The position that Go's decoder reports, in bytes.
+        at: usize,
+    },
+}
+
 /// The text of a quantity in canonical form.
-pub(super) fn quantity(text: &str) -> Result<Value, String> {
-    let parsed = Quantity::parse(text.trim()).map_err(|e| e.to_string())?;
+pub(super) fn quantity(text: &str) -> Result<Value, TextError> {
+    let parsed = Quantity::parse(text.trim())?;
     Ok(Value::String(parsed.to_string()))
 }
 
@@ -32,7 +52,7 @@ pub(super) fn precision_of(ty: &str) -> Precision {
 }
 
 /// A time in canonical form; Go's zero time is null.
-pub(super) fn time(text: &str, precision: Precision) -> Result<Value, String> {
+pub(super) fn time(text: &str, precision: Precision) -> Result<Value, TextError> {
     let moment = parse_time(text, precision)?;
     if moment.is_zero() {
         return Ok(Value::Null);
@@ -41,8 +61,8 @@ pub(super) fn time(text: &str, precision: Precision) -> Result<Value, String> {
 }
 
 /// A duration in canonical form.
-pub(super) fn duration(text: &str) -> Result<Value, String> {
-    parse_duration(text).map(|nanos| Value::String(duration_text(nanos)))
+pub(super) fn duration(text: &str) -> Result<Value, TextError> {
+    Ok(Value::String(duration_text(parse_duration(text)?)))
 }
 
 /// Bytes as the text that stands for them.
@@ -51,7 +71,7 @@ pub(super) fn base64_text(raw: &[u8]) -> String {
 }
 
 /// Base64 text in canonical form: Go ignores line ends.
-pub(super) fn bytes(sent: &str) -> Result<Value, String> {
+pub(super) fn bytes(sent: &str) -> Result<Value, TextError> {
     let text: Cow<'_, str> = if sent.contains(['\r', '\n']) {
         Cow::Owned(sent.replace(['\r', '\n'], ""))
     } else {
@@ -60,7 +80,7 @@ pub(super) fn bytes(sent: &str) -> Result<Value, String> {
     match BASE64.decode(&*text) {
         Ok(raw) => Ok(Value::String(BASE64.encode(raw))),
         Err(_) => {
-            // Line ends are passed over, and counted.
+            // Go's decoder skips line ends, but counts them.
             let (fault, mut at) = (base64_fault(text.as_bytes()), 0);
             let is_end = |b: &u8| matches!(b, b'\r' | b'\n');
             if fault + text.len() % 4 == text.len() {
@@ -77,16 +97,16 @@ pub(super) fn bytes(sent: &str) -> Result<Value, String> {
                     }
                 }
             }
-            Err(format!("illegal base64 data at input byte {}", fault + at))
+            Err(TextError::Base64 { at: fault + at })
         }
     }
 }
 
-/// Where Go's decoder finds the fault: the bad character, or the start of the incomplete group.
+/// The position of Go's error: the invalid character, or the start of the incomplete group.
 fn base64_fault(text: &[u8]) -> usize {
     let valid = |b: &u8| b.is_ascii_alphanumeric() || *b == b'+' || *b == b'/';
     let Some(bad) = text.iter().position(|b| !valid(b)) else {
-        // no padding where some is due: Go reports the start of what is left
+        // Padding is missing: Go reports the start of the incomplete group.
         return text.len() - text.len() % 4;
     };
     if text.get(bad) != Some(&b'=') {

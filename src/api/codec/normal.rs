@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::leaf;
+use super::leaf::{self, TextError};
 use super::time::Precision;
 use crate::schema::{Field, Schema, Shape, Type, TypeId};
 
@@ -123,7 +123,7 @@ fn normalize_element(schema: &Schema, element: &Shape, value: &mut Value, depth:
     }
 }
 
-fn replace(normal: Result<Value, String>, value: &mut Value) {
+fn replace(normal: Result<Value, TextError>, value: &mut Value) {
     if let Ok(normal) = normal {
         *value = normal;
     }

@@ -98,6 +98,62 @@ fn month_length(year: i64, month: i64) -> i64 {
     }
 }
 
+/// A text that Go's `time.Parse` rejects, with its error text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TimeError {
+    /// `rest` of the text does not begin with `element` of the layout.
+    #[error(
+        "parsing time {} as {layout:?}: cannot parse {} as {element:?}",
+        quoted(.text),
+        quoted(.rest)
+    )]
+    Mismatch {
+        /// The whole text.
+        text: String,
+        /// Go's layout.
+        layout: &'static str,
+        /// The text from the mismatch on.
+        rest: String,
+        /// The element of the layout.
+        element: &'static str,
+    },
+    /// A number is too large or too small, such as the month.
+    #[error("parsing time {}: {part} out of range", quoted(.text))]
+    OutOfRange {
+        /// The whole text.
+        text: String,
+        /// The part of the time.
+        part: &'static str,
+    },
+    /// The text continues after the time.
+    #[error("parsing time {}: extra text: {}", quoted(.text), quoted(.rest))]
+    ExtraText {
+        /// The whole text.
+        text: String,
+        /// The text after the time.
+        rest: String,
+    },
+}
+
+/// A text that Go's `time.ParseDuration` rejects, with its error text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DurationError {
+    /// Not a duration, or too long.
+    #[error("time: invalid duration {}", quoted(.0))]
+    Invalid(String),
+    /// A number without unit.
+    #[error("time: missing unit in duration {}", quoted(.0))]
+    MissingUnit(String),
+    /// A unit that Go does not know.
+    #[error("time: unknown unit {} in duration {}", quoted(.unit), quoted(.text))]
+    UnknownUnit {
+        /// The unit.
+        unit: String,
+        /// The whole text.
+        text: String,
+    },
+}
+
 struct Parser<'a> {
     whole: &'a str,
     rest: &'a str,
@@ -105,28 +161,28 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn cannot(&self, element: &str) -> String {
-        format!(
-            "parsing time {} as {:?}: cannot parse {} as {element:?}",
-            quoted(self.whole),
-            self.layout,
-            quoted(self.rest)
-        )
+    fn mismatch(&self, element: &'static str) -> TimeError {
+        TimeError::Mismatch {
+            text: self.whole.to_owned(),
+            layout: self.layout,
+            rest: self.rest.to_owned(),
+            element,
+        }
     }
 
-    fn range(&self, what: &str) -> String {
-        format!("parsing time {}: {what} out of range", quoted(self.whole))
+    fn out_of_range(&self, part: &'static str) -> TimeError {
+        TimeError::OutOfRange { text: self.whole.to_owned(), part }
     }
 
-    fn digits(&mut self, count: usize, element: &str) -> Result<i64, String> {
+    fn digits(&mut self, count: usize, element: &'static str) -> Result<i64, TimeError> {
         let head = self.rest.get(..count).filter(|h| h.bytes().all(|b| b.is_ascii_digit()));
-        let value = head.and_then(|h| h.parse().ok()).ok_or_else(|| self.cannot(element))?;
+        let value = head.and_then(|h| h.parse().ok()).ok_or_else(|| self.mismatch(element))?;
         self.rest = self.rest.get(count..).unwrap_or_default();
         Ok(value)
     }
 
-    fn literal(&mut self, text: &str) -> Result<(), String> {
-        self.rest = self.rest.strip_prefix(text).ok_or_else(|| self.cannot(text))?;
+    fn literal(&mut self, text: &'static str) -> Result<(), TimeError> {
+        self.rest = self.rest.strip_prefix(text).ok_or_else(|| self.mismatch(text))?;
         Ok(())
     }
 
@@ -147,17 +203,17 @@ impl<'a> Parser<'a> {
         nanos
     }
 
-    fn zone(&mut self) -> Result<i64, String> {
+    fn zone(&mut self) -> Result<i64, TimeError> {
         if let Some(rest) = self.rest.strip_prefix('Z') {
             self.rest = rest;
             return Ok(0);
         }
         let head = self.rest.get(..6).filter(|h| h.as_bytes().get(3) == Some(&b':'));
-        let head = head.ok_or_else(|| self.cannot("Z07:00"))?;
+        let head = head.ok_or_else(|| self.mismatch("Z07:00"))?;
         let sign = match head.as_bytes().first() {
             Some(b'+') => 1,
             Some(b'-') => -1,
-            _ => return Err(self.cannot("Z07:00")),
+            _ => return Err(self.mismatch("Z07:00")),
         };
         let number = |text: Option<&str>| {
             text.filter(|t| t.bytes().all(|b| b.is_ascii_digit()))
@@ -165,12 +221,12 @@ impl<'a> Parser<'a> {
         };
         let (hours, minutes) = number(head.get(1..3))
             .zip(number(head.get(4..6)))
-            .ok_or_else(|| self.cannot("Z07:00"))?;
+            .ok_or_else(|| self.mismatch("Z07:00"))?;
         if hours > 24 {
-            return Err(self.range("time zone offset hour"));
+            return Err(self.out_of_range("time zone offset hour"));
         }
         if minutes > 60 {
-            return Err(self.range("time zone offset minute"));
+            return Err(self.out_of_range("time zone offset minute"));
         }
         self.rest = self.rest.get(6..).unwrap_or_default();
         Ok(sign * (hours * 3600 + minutes * 60))
@@ -180,31 +236,32 @@ impl<'a> Parser<'a> {
 /// Parses an RFC 3339 time.
 ///
 /// # Errors
-/// With the message of Go's `time.Parse`.
-pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, String> {
+///
+/// The error of Go's `time.Parse`.
+pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, TimeError> {
     let mut p = Parser { whole: text, rest: text, layout: precision.layout() };
     let year = p.digits(4, "2006")?;
     p.literal("-")?;
     let month = p.digits(2, "01")?;
     if !(1..=12).contains(&month) {
-        return Err(p.range("month"));
+        return Err(p.out_of_range("month"));
     }
     p.literal("-")?;
     let day = p.digits(2, "02")?;
     p.literal("T")?;
     let hour = p.digits(2, "15")?;
     if hour > 23 {
-        return Err(p.range("hour"));
+        return Err(p.out_of_range("hour"));
     }
     p.literal(":")?;
     let minute = p.digits(2, "04")?;
     if minute > 59 {
-        return Err(p.range("minute"));
+        return Err(p.out_of_range("minute"));
     }
     p.literal(":")?;
     let second = p.digits(2, "05")?;
     if second > 59 {
-        return Err(p.range("second"));
+        return Err(p.out_of_range("second"));
     }
     let nanos = match precision {
         Precision::Seconds | Precision::Exact => p.fraction(),
@@ -213,7 +270,7 @@ pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, String> {
                 && p.rest.starts_with(['.', ','])
                 && p.rest.bytes().skip(1).take(6).all(|b| b.is_ascii_digit());
             if !exact {
-                return Err(p.cannot(".000000"));
+                return Err(p.mismatch(".000000"));
             }
             let nanos =
                 p.rest.bytes().skip(1).take(6).fold(0, |n, b| n * 10 + u32::from(b - b'0')) * 1000;
@@ -223,10 +280,10 @@ pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, String> {
     };
     let offset = p.zone()?;
     if !p.rest.is_empty() {
-        return Err(format!("parsing time {}: extra text: {}", quoted(text), quoted(p.rest)));
+        return Err(TimeError::ExtraText { text: text.to_owned(), rest: p.rest.to_owned() });
     }
     if !(1..=month_length(year, month)).contains(&day) {
-        return Err(p.range("day"));
+        return Err(p.out_of_range("day"));
     }
     let seconds = days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset;
     Ok(Moment { seconds, nanos })
@@ -235,9 +292,10 @@ pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, String> {
 /// Parses a Go duration such as `1h30m` or `-1.5h` into nanoseconds.
 ///
 /// # Errors
-/// With the message of Go's `time.ParseDuration`.
-pub fn parse_duration(text: &str) -> Result<i64, String> {
-    let invalid = || format!("time: invalid duration {}", quoted(text));
+///
+/// The error of Go's `time.ParseDuration`.
+pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
+    let invalid = || DurationError::Invalid(text.to_owned());
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
         return Ok(0);
@@ -256,7 +314,7 @@ pub fn parse_duration(text: &str) -> Result<i64, String> {
         let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
         let (unit, next) = after.split_at(unit_end);
         let size: u64 = match unit {
-            "" => return Err(format!("time: missing unit in duration {}", quoted(text))),
+            "" => return Err(DurationError::MissingUnit(text.to_owned())),
             "ns" => 1,
             "us" | "µs" | "μs" => 1000,
             "ms" => 1_000_000,
@@ -264,8 +322,8 @@ pub fn parse_duration(text: &str) -> Result<i64, String> {
             "m" => 60_000_000_000,
             "h" => 3_600_000_000_000,
             _ => {
-                let (unit, text) = (quoted(unit), quoted(text));
-                return Err(format!("time: unknown unit {unit} in duration {text}"));
+                let (unit, text) = (unit.to_owned(), text.to_owned());
+                return Err(DurationError::UnknownUnit { unit, text });
             }
         };
         let part = number.checked_mul(size).and_then(|n| n.checked_add(part_of(fraction, size)));
@@ -375,8 +433,8 @@ mod tests {
     }
 
     #[test]
-    fn refuses_times_with_the_messages_of_go() {
-        let fail = |t: &str, p| parse_time(t, p).unwrap_err();
+    fn rejects_times_with_the_messages_of_go() {
+        let fail = |t: &str, p| parse_time(t, p).unwrap_err().to_string();
         assert_eq!(
             fail("Bad_Name!", Precision::Seconds),
             r#"parsing time "Bad_Name!" as "2006-01-02T15:04:05Z07:00": cannot parse "Bad_Name!" as "2006""#
@@ -401,8 +459,8 @@ mod tests {
 
     /// Texts of kube-apiserver 1.37.1.
     #[test]
-    fn shows_what_is_no_time_as_go_does() {
-        let fail = |t: &str| parse_time(t, Precision::Seconds).unwrap_err();
+    fn quotes_invalid_times_as_go_does() {
+        let fail = |t: &str| parse_time(t, Precision::Seconds).unwrap_err().to_string();
         assert_eq!(
             fail("a\nb"),
             r#"parsing time "a\x0ab" as "2006-01-02T15:04:05Z07:00": cannot parse "a\x0ab" as "2006""#
@@ -463,19 +521,25 @@ mod tests {
             "3000000h",
             "99999999999999999999x",
         ] {
-            let got = parse_duration(text).unwrap_err();
+            let got = parse_duration(text).unwrap_err().to_string();
             assert!(got.starts_with("time: invalid duration \""), "{text}: {got}");
         }
         assert_eq!(
-            parse_duration("1..5s").unwrap_err(),
+            parse_duration("1..5s").unwrap_err().to_string(),
             r#"time: missing unit in duration "1..5s""#
         );
         assert_eq!(
-            parse_duration("hello \u{FFFD} \"x").unwrap_err(),
+            parse_duration("hello \u{FFFD} \"x").unwrap_err().to_string(),
             r#"time: invalid duration "hello \xef\xbf\xbd \"x""#
         );
-        assert_eq!(parse_duration("5").unwrap_err(), r#"time: missing unit in duration "5""#);
-        assert_eq!(parse_duration("x").unwrap_err(), r#"time: invalid duration "x""#);
-        assert_eq!(parse_duration("5d").unwrap_err(), r#"time: unknown unit "d" in duration "5d""#);
+        assert_eq!(
+            parse_duration("5").unwrap_err().to_string(),
+            r#"time: missing unit in duration "5""#
+        );
+        assert_eq!(parse_duration("x").unwrap_err().to_string(), r#"time: invalid duration "x""#);
+        assert_eq!(
+            parse_duration("5d").unwrap_err().to_string(),
+            r#"time: unknown unit "d" in duration "5d""#
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 
 use super::node::Node;
-use crate::codec::{Decoded, json};
+use crate::codec::{DecodeError, Decoded, json};
 use crate::field::{Error, ErrorList, Path};
 use crate::schema::{Schema, TypeId};
 use crate::validation::meta as rules;
@@ -17,12 +17,22 @@ const UNKNOWN_MAX: usize = 1000;
 static OBJECT_META: LazyLock<Option<TypeId>> =
     LazyLock::new(|| Schema::builtin().by_name("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"));
 
+/// Why a value is not an `ObjectMeta`.
+#[derive(Debug, thiserror::Error)]
+enum MetaError {
+    #[error("the table of types has no ObjectMeta")]
+    NoType,
+    #[error(transparent)]
+    Encode(#[from] serde_json::Error),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
 /// Reads a value as an `ObjectMeta`.
-fn decode(meta: &Value) -> Result<Decoded, String> {
-    let id = OBJECT_META.ok_or("the table of types has no ObjectMeta")?;
-    let bytes = serde_json::to_vec(meta).map_err(|e| e.to_string())?;
-    let mut decoded =
-        json::decode_strict(&Schema::builtin(), id, &bytes).map_err(|e| e.to_string())?;
+fn decode(meta: &Value) -> Result<Decoded, MetaError> {
+    let id = OBJECT_META.ok_or(MetaError::NoType)?;
+    let bytes = serde_json::to_vec(meta)?;
+    let mut decoded = json::decode_strict(&Schema::builtin(), id, &bytes)?;
     if let Some(map) = decoded.value.as_object_mut()
         && map.get("creationTimestamp").is_some_and(Value::is_null)
     {
@@ -114,8 +124,8 @@ impl Coercer {
         let field = path.child("metadata");
         let decoded = match decode(meta) {
             Ok(decoded) => decoded,
-            Err(why) if !self.drop_invalid => {
-                return Err(Box::new(Error::invalid(&field, meta.clone(), why)));
+            Err(error) if !self.drop_invalid => {
+                return Err(Box::new(Error::invalid(&field, meta.clone(), error.to_string())));
             }
             Err(_) => match decode_leniently(meta) {
                 Some(decoded) => decoded,
@@ -189,7 +199,10 @@ fn resource(map: &Map<String, Value>, path: &Path, errors: &mut ErrorList) {
     }
     if let Some(meta) = map.get("metadata") {
         match decode(meta) {
-            Err(why) => errors.push(Error::invalid(&path.child("metadata"), meta.clone(), why)),
+            Err(error) => {
+                let field = path.child("metadata");
+                errors.push(Error::invalid(&field, meta.clone(), error.to_string()));
+            }
             Ok(decoded) => errors.extend(of_meta(decoded.value, path)),
         }
     }

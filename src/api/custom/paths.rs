@@ -4,13 +4,27 @@
 use super::node::{Additional, Node};
 use crate::field::Path;
 
-const END: &str = "unexpected end of JSON path";
+/// An invalid path; the texts are upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FieldPathError {
+    #[error("unexpected end of JSON path")]
+    End,
+    #[error("array notation is not allowed")]
+    NoBrackets,
+    #[error("expected single quoted string but got {0}")]
+    NotQuoted(String),
+    #[error("expected ] but got {0}")]
+    NotClosed(String),
+    #[error("expected [ or . but got: {0}")]
+    NoDelimiter(String),
+    #[error("invalid string literal: invalid escape char \\{0}")]
+    Escape(char),
+}
 
-/// The names of a path, one after the other; the first error is upstream's text and the last that
-/// comes.
+/// The names of a path in order; the iterator ends after the first error.
 pub(crate) struct Steps<'a> {
     rest: &'a str,
-    /// Whether names may stand in brackets.
+    /// Whether names may be in brackets.
     brackets: bool,
 }
 
@@ -19,7 +33,7 @@ impl<'a> Steps<'a> {
         Self { rest: path, brackets }
     }
 
-    /// A delimiter, a quoted text, or what stands between delimiters.
+    /// Reads a delimiter, a quoted text, or the text between delimiters.
     fn token(&mut self) -> Option<&'a str> {
         let text = self.rest;
         let end = match text.bytes().next()? {
@@ -37,28 +51,27 @@ impl<'a> Steps<'a> {
         text.get(..end)
     }
 
-    fn step(&mut self, token: &str) -> Result<String, String> {
+    fn step(&mut self, token: &str) -> Result<String, FieldPathError> {
         match token {
-            "." => Ok(self.token().ok_or(END)?.to_owned()),
-            "[" if !self.brackets => Err("array notation is not allowed".into()),
+            "." => Ok(self.token().ok_or(FieldPathError::End)?.to_owned()),
+            "[" if !self.brackets => Err(FieldPathError::NoBrackets),
             "[" => {
-                let quoted = self.token().ok_or(END)?;
+                let quoted = self.token().ok_or(FieldPathError::End)?;
                 let inner = quoted.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
-                let inner = inner
-                    .ok_or_else(|| format!("expected single quoted string but got {quoted}"))?;
+                let inner = inner.ok_or_else(|| FieldPathError::NotQuoted(quoted.to_owned()))?;
                 let name = unescaped(inner)?;
-                match self.token().ok_or(END)? {
+                match self.token().ok_or(FieldPathError::End)? {
                     "]" => Ok(name),
-                    other => Err(format!("expected ] but got {other}")),
+                    other => Err(FieldPathError::NotClosed(other.to_owned())),
                 }
             }
-            other => Err(format!("expected [ or . but got: {other}")),
+            other => Err(FieldPathError::NoDelimiter(other.to_owned())),
         }
     }
 }
 
 impl Iterator for Steps<'_> {
-    type Item = Result<String, String>;
+    type Item = Result<String, FieldPathError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let token = self.token()?;
@@ -70,7 +83,7 @@ impl Iterator for Steps<'_> {
     }
 }
 
-fn unescaped(text: &str) -> Result<String, String> {
+fn unescaped(text: &str) -> Result<String, FieldPathError> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text.chars();
     while let Some(character) = rest.next() {
@@ -88,7 +101,7 @@ fn unescaped(text: &str) -> Result<String, String> {
             Some('v') => '\u{b}',
             Some(same @ ('\'' | '\\')) => same,
             Some(other) => {
-                return Err(format!("invalid string literal: invalid escape char \\{other}"));
+                return Err(FieldPathError::Escape(other));
             }
             None => '\\',
         });

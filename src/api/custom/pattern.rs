@@ -1,9 +1,9 @@
 //! Patterns in the syntax of Go's `regexp` (RE2), which differs from that of the crate `regex` in
 //! classes, escapes and limits.
 //!
-//! A pattern is read with Go's rules and errors and rewritten in the other syntax. Compilation
-//! waits for the first match: definitions bring thousands of patterns of which most never meet a
-//! value.
+//! A pattern is parsed with Go's rules and errors and rewritten in the syntax of the crate.
+//! Compilation waits for the first match: definitions contain thousands of patterns, most of which
+//! are never matched.
 
 use std::sync::OnceLock;
 
@@ -14,11 +14,11 @@ const REPEAT_MAX: u32 = 1000;
 /// Deepest nesting of groups, as Go.
 const NESTING_MAX: u32 = 1000;
 
-/// A pattern that is compiled when it is first asked for.
+/// A pattern that is compiled at its first match.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     pub source: Box<str>,
-    regex: OnceLock<Result<Regex, String>>,
+    regex: OnceLock<Result<Regex, PatternError>>,
 }
 
 impl Pattern {
@@ -27,18 +27,20 @@ impl Pattern {
     }
 
     /// # Errors
-    /// Go's text when the syntax is wrong or the pattern is too large.
-    pub(super) fn matches(&self, text: &str) -> Result<bool, &str> {
+    ///
+    /// The syntax is invalid or the pattern is too large.
+    pub(super) fn matches(&self, text: &str) -> Result<bool, &PatternError> {
         let regex = self.regex.get_or_init(|| compile(&self.source));
-        regex.as_ref().map(|regex| regex.is_match(text)).map_err(String::as_str)
+        regex.as_ref().map(|regex| regex.is_match(text))
     }
 }
 
 /// Compiles a pattern of Go's syntax.
 ///
 /// # Errors
+///
 /// Go's text, such as ``error parsing regexp: missing closing ]: `[a` ``.
-pub fn compile(source: &str) -> Result<Regex, String> {
+pub fn compile(source: &str) -> Result<Regex, PatternError> {
     let text = translate(source)?;
     regex::RegexBuilder::new(&text)
         .nest_limit(NESTING_MAX + 10)
@@ -46,32 +48,43 @@ pub fn compile(source: &str) -> Result<Regex, String> {
         .map_err(|_| failure("expression too large", source))
 }
 
-/// Checks a pattern of Go's syntax as [`compile`] does, without keeping it; an empty one is none.
+/// Checks a pattern of Go's syntax as [`compile`] does; an empty pattern is valid.
 ///
 /// # Errors
+///
 /// Go's text.
-pub fn check(source: &str) -> Result<(), String> {
+pub fn check(source: &str) -> Result<(), PatternError> {
     if source.is_empty() { Ok(()) } else { compile(source).map(drop) }
 }
 
-fn failure(what: &str, part: &str) -> String {
-    format!("error parsing regexp: {what}: `{part}`")
+/// An invalid pattern; the text is that of Go's `syntax.Error`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("error parsing regexp: {code}: `{expression}`")]
+pub struct PatternError {
+    /// Go's `syntax.ErrorCode`, such as `missing closing ]`.
+    code: &'static str,
+    /// The part of the pattern that is invalid.
+    expression: Box<str>,
+}
+
+fn failure(code: &'static str, expression: &str) -> PatternError {
+    PatternError { code, expression: expression.into() }
 }
 
 struct Translator<'a> {
     whole: &'a str,
     rest: &'a str,
     out: String,
-    /// For each open group the largest repetition in what stands before it at its level.
+    /// For each open group, the largest repetition before it at its level.
     groups: Vec<u32>,
     /// The largest repetition at this level, and of the last element.
     level: u32,
     last: u32,
-    /// There is something that can be repeated.
-    atom: bool,
+    /// Whether the previous element can be repeated.
+    has_atom: bool,
 }
 
-fn translate(source: &str) -> Result<String, String> {
+fn translate(source: &str) -> Result<String, PatternError> {
     let mut translator = Translator {
         whole: source,
         rest: source,
@@ -79,7 +92,7 @@ fn translate(source: &str) -> Result<String, String> {
         groups: Vec::new(),
         level: 1,
         last: 1,
-        atom: false,
+        has_atom: false,
     };
     translator.run()?;
     Ok(translator.out)
@@ -93,7 +106,7 @@ fn literal(out: &mut String, c: char) {
     }
 }
 
-/// The class of a Perl escape, as ASCII like in Go: what is in it, and whether it is negated.
+/// The class of a Perl escape, which Go limits to ASCII: its members, and whether it is negated.
 fn perl(text: &str) -> Option<(&'static str, bool)> {
     Some(match text.get(..2)? {
         "\\d" => ("0-9", false),
@@ -107,7 +120,7 @@ fn perl(text: &str) -> Option<(&'static str, bool)> {
 }
 
 impl<'a> Translator<'a> {
-    fn run(&mut self) -> Result<(), String> {
+    fn run(&mut self) -> Result<(), PatternError> {
         let mut last_repeat: Option<&'a str> = None;
         while let Some(first) = self.rest.chars().next() {
             let mut repeat = None;
@@ -116,7 +129,7 @@ impl<'a> Translator<'a> {
                 '|' => {
                     self.step(1);
                     self.out.push('|');
-                    self.atom = false;
+                    self.has_atom = false;
                 }
                 ')' => self.close()?,
                 '^' | '$' | '.' => {
@@ -149,7 +162,7 @@ impl<'a> Translator<'a> {
     }
 
     fn element(&mut self) {
-        self.atom = true;
+        self.has_atom = true;
         self.last = 1;
     }
 
@@ -159,22 +172,22 @@ impl<'a> Translator<'a> {
         self.element();
     }
 
-    /// What of `from` has been read.
-    fn read<'b>(&self, from: &'b str) -> &'b str {
+    /// Returns the part of `from` that has been consumed.
+    fn consumed<'b>(&self, from: &'b str) -> &'b str {
         from.get(..from.len().saturating_sub(self.rest.len())).unwrap_or(from)
     }
 
-    fn push_group(&mut self) -> Result<(), String> {
+    fn push_group(&mut self) -> Result<(), PatternError> {
         if self.groups.len() >= NESTING_MAX as usize {
             return Err(failure("expression nests too deeply", self.whole));
         }
         self.groups.push(self.level);
         self.level = 1;
-        self.atom = false;
+        self.has_atom = false;
         Ok(())
     }
 
-    fn open(&mut self) -> Result<(), String> {
+    fn open(&mut self) -> Result<(), PatternError> {
         let start = self.rest;
         if !start.starts_with("(?") {
             self.step(1);
@@ -198,7 +211,7 @@ impl<'a> Translator<'a> {
                 return Err(failure(BAD, start.get(..=end).unwrap_or(start)));
             }
             self.step(end + 1);
-            // Group names are not used here, and the other syntax restricts them more.
+            // Group names are not used here, and the crate restricts them more.
             self.out.push('(');
             return self.push_group();
         }
@@ -211,11 +224,11 @@ impl<'a> Translator<'a> {
                 'i' | 'm' | 's' | 'U' => any = true,
                 '-' if !negative => (negative, any) = (true, false),
                 ':' | ')' if !negative || any => {
-                    let flags = self.read(rest);
+                    let flags = self.consumed(rest);
                     self.out.push_str("(?");
                     self.out.push_str(flags);
                     if flags == ")" {
-                        // Flags that change nothing: the other syntax wants at least one.
+                        // The flags change nothing, and the crate's syntax requires at least one.
                         self.out.truncate(self.out.len() - 3);
                     }
                     return if c == ':' { self.push_group() } else { Ok(()) };
@@ -223,16 +236,16 @@ impl<'a> Translator<'a> {
                 _ => break,
             }
         }
-        Err(failure("invalid or unsupported Perl syntax", self.read(start)))
+        Err(failure("invalid or unsupported Perl syntax", self.consumed(start)))
     }
 
-    fn close(&mut self) -> Result<(), String> {
+    fn close(&mut self) -> Result<(), PatternError> {
         let Some(outer) = self.groups.pop() else {
             return Err(failure("unexpected )", self.whole));
         };
         self.step(1);
         self.out.push(')');
-        (self.last, self.atom) = (self.level, true);
+        (self.last, self.has_atom) = (self.level, true);
         self.level = self.level.max(outer);
         Ok(())
     }
@@ -242,7 +255,7 @@ impl<'a> Translator<'a> {
         length: usize,
         count: Option<(Option<u32>, Option<u32>)>,
         last_repeat: Option<&'a str>,
-    ) -> Result<(), String> {
+    ) -> Result<(), PatternError> {
         const SIZE: &str = "invalid repeat count";
         let before = self.rest;
         self.step(length);
@@ -250,42 +263,42 @@ impl<'a> Translator<'a> {
             let too_much = |n: Option<u32>| n.is_none_or(|n| n > REPEAT_MAX);
             let open_end = before.get(..length).is_some_and(|text| text.ends_with(",}"));
             if too_much(min) || !open_end && (too_much(max) || max < min) {
-                return Err(failure(SIZE, self.read(before)));
+                return Err(failure(SIZE, self.consumed(before)));
             }
         }
-        let operator = self.read(before);
+        let operator = self.consumed(before);
         if self.rest.starts_with('?') {
             self.step(1);
         }
         if let Some(last) = last_repeat {
-            return Err(failure("invalid nested repetition operator", self.read(last)));
+            return Err(failure("invalid nested repetition operator", self.consumed(last)));
         }
-        if !self.atom {
+        if !self.has_atom {
             let text = "missing argument to repetition operator";
-            return Err(failure(text, self.read(before)));
+            return Err(failure(text, self.consumed(before)));
         }
         if let Some((min, max)) = count {
             let times = max.max(min).unwrap_or(1).max(1);
             self.last = self.last.saturating_mul(times);
             if times >= 2 && self.last > REPEAT_MAX {
-                return Err(failure(SIZE, self.read(before)));
+                return Err(failure(SIZE, self.consumed(before)));
             }
         }
         self.level = self.level.max(self.last);
         self.out.push_str(operator);
-        if self.read(before).len() > operator.len() {
+        if self.consumed(before).len() > operator.len() {
             self.out.push('?');
         }
         Ok(())
     }
 
-    fn escape(&mut self) -> Result<(), String> {
+    fn escape(&mut self) -> Result<(), PatternError> {
         let start = self.rest;
         match start.get(..2).unwrap_or_default() {
             "\\A" => self.out.push_str("\\A"),
             "\\z" => self.out.push_str("\\z"),
             "\\b" => self.out.push_str("(?-u:\\b)"),
-            // Of the whole of Unicode: the other syntax has none of ASCII that cannot split a
+            // Unicode's word boundary: the crate has no ASCII variant that cannot split a
             // character.
             "\\B" => self.out.push_str("\\B"),
             "\\C" => return Err(failure("invalid escape sequence", "\\C")),
@@ -324,7 +337,7 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    fn unicode_class(&mut self) -> Result<String, String> {
+    fn unicode_class(&mut self) -> Result<String, PatternError> {
         const BAD: &str = "invalid character class range";
         let start = self.rest;
         let mut negated = start.starts_with("\\P");
@@ -346,13 +359,13 @@ impl<'a> Translator<'a> {
             !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         let class = format!("\\{}{{{name}}}", if negated { 'P' } else { 'p' });
         if !valid || name != "Any" && Regex::new(&class).is_err() {
-            return Err(failure(BAD, self.read(start)));
+            return Err(failure(BAD, self.consumed(start)));
         }
         Ok(class)
     }
 
-    /// A character that is written with a backslash.
-    fn escaped(&mut self) -> Result<char, String> {
+    /// Reads a character that is escaped with a backslash.
+    fn escaped(&mut self) -> Result<char, PatternError> {
         let start = self.rest;
         let mut chars = start.chars();
         chars.next();
@@ -372,7 +385,7 @@ impl<'a> Translator<'a> {
             c if c.is_ascii() && !c.is_ascii_alphanumeric() => Some(c),
             _ => None,
         };
-        found.ok_or_else(|| failure("invalid escape sequence", self.read(start)))
+        found.ok_or_else(|| failure("invalid escape sequence", self.consumed(start)))
     }
 
     fn octal(&mut self, first: char) -> Option<char> {
@@ -414,7 +427,7 @@ impl<'a> Translator<'a> {
         char::from_u32(value)
     }
 
-    fn class(&mut self) -> Result<(), String> {
+    fn class(&mut self) -> Result<(), PatternError> {
         const RANGE: &str = "invalid character class range";
         let start = self.rest;
         self.step(1);
@@ -458,7 +471,7 @@ impl<'a> Translator<'a> {
                 self.step(1);
                 let high = self.class_char(start)?;
                 if high < low {
-                    return Err(failure(RANGE, self.read(range)));
+                    return Err(failure(RANGE, self.consumed(range)));
                 }
                 self.out.push('-');
                 literal(&mut self.out, high);
@@ -470,7 +483,7 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    fn class_char(&mut self, class: &str) -> Result<char, String> {
+    fn class_char(&mut self, class: &str) -> Result<char, PatternError> {
         let Some(c) = self.rest.chars().next() else {
             return Err(failure("missing closing ]", class));
         };
@@ -487,13 +500,13 @@ const POSIX: [&str; 14] = [
     "space", "upper", "word", "xdigit",
 ];
 
-/// `{n}`, `{n,}` or `{n,m}`: the numbers (none when absent or too large) and how long it is.
+/// Parses `{n}`, `{n,}` or `{n,m}`: the numbers (none if absent or too large) and its length.
 fn counts(text: &str) -> Option<(Option<u32>, Option<u32>, usize)> {
     let end = text.find('}')?;
     let body = text.get(1..end)?;
     let number = |digits: &str| -> Option<Option<u32>> {
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-        // Go takes no leading zeros.
+        // Go accepts no leading zeros.
         let plain = plain && (digits.len() == 1 || !digits.starts_with('0'));
         plain.then(|| digits.parse().ok())
     };
@@ -513,11 +526,11 @@ mod tests {
     use super::*;
 
     fn error(source: &str) -> String {
-        compile(source).map(|_| String::new()).unwrap_or_else(|e| e)
+        compile(source).map(|_| String::new()).unwrap_or_else(|e| e.to_string())
     }
 
     #[test]
-    fn errors_are_gos() {
+    fn errors_have_gos_texts() {
         for (source, wanted) in [
             ("a(?=b)", "error parsing regexp: invalid or unsupported Perl syntax: `(?=`"),
             ("(?!a)", "error parsing regexp: invalid or unsupported Perl syntax: `(?!`"),

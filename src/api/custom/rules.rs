@@ -19,11 +19,24 @@ pub(super) use self::run::Write;
 /// clients cannot depend on it.
 pub(crate) const SELF_TYPE: &str = "selfType";
 
-/// What became of one rule. A rule that says nothing has neither program nor error.
+/// A rule or message expression that cannot be used; the texts are upstream's
+/// (`pkg/apiserver/schema/cel/compilation.go`).
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum RuleError {
+    #[error("cel expression must evaluate to a bool")]
+    NotBool,
+    #[error("messageExpression must evaluate to a string")]
+    NotString,
+    /// `step` is the compilation or instantiation of the rule or message.
+    #[error("{step} failed: {source}")]
+    Compile { step: &'static str, source: CompileError },
+}
+
+/// A compiled rule. An empty rule has neither a program nor an error.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    pub(crate) program: Result<Option<Program>, String>,
-    pub(crate) message: Result<Option<Program>, String>,
+    pub(crate) program: Result<Option<Program>, RuleError>,
+    pub(crate) message: Result<Option<Program>, RuleError>,
     pub(crate) uses_old: bool,
 }
 
@@ -49,11 +62,11 @@ fn compile_one(rule: &RuleText, env: &Env) -> Compiled {
     }
     match env.compile_any(&rule.rule) {
         Err(error) => {
-            out.program = Err(failed(&error, "compilation", "program instantiation"));
+            out.program = Err(failed(error, "compilation", "program instantiation"));
             return out;
         }
         Ok(program) if program.output() != &Type::Bool => {
-            out.program = Err("cel expression must evaluate to a bool".into());
+            out.program = Err(RuleError::NotBool);
             return out;
         }
         Ok(program) => {
@@ -64,22 +77,24 @@ fn compile_one(rule: &RuleText, env: &Env) -> Compiled {
     if !rule.message_expression.is_empty() {
         out.message = match env.compile_any(&rule.message_expression) {
             Err(error) => Err(failed(
-                &error,
+                error,
                 "messageExpression compilation",
                 "messageExpression instantiation",
             )),
-            Ok(program) if program.output() != &Type::String => {
-                Err("messageExpression must evaluate to a string".into())
-            }
+            Ok(program) if program.output() != &Type::String => Err(RuleError::NotString),
             Ok(program) => Ok(Some(program)),
         };
     }
     out
 }
 
-fn failed(error: &CompileError, compilation: &str, instantiation: &str) -> String {
-    let what = if error.instantiation { instantiation } else { compilation };
-    format!("{what} failed: {error}")
+fn failed(
+    error: CompileError,
+    compilation: &'static str,
+    instantiation: &'static str,
+) -> RuleError {
+    let step = if error.instantiation { instantiation } else { compilation };
+    RuleError::Compile { step, source: error }
 }
 
 /// All rules of a resource, or of a part of it, ready to run. Shared by all writes.

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
+use super::FieldsError;
 use crate::field::go_quote;
 
 /// One path element in FieldsV1 form, such as `f:spec` or `k:{"name":"a"}`.
@@ -39,25 +40,25 @@ impl Element {
     }
 
     /// Reads a key of FieldsV1; `Ok(None)` for a kind that is unknown and ignored.
-    pub(super) fn parse(key: &str) -> Result<Option<Self>, String> {
+    pub(super) fn parse(key: &str) -> Result<Option<Self>, FieldsError> {
         let Some((kind, rest)) = key.split_once(':').filter(|(kind, _)| kind.len() == 1) else {
             return Err(if key.len() < 2 {
-                "key must be 2 characters long:".into()
+                FieldsError::ShortKey
             } else {
-                format!("missing colon: {key}")
+                FieldsError::NoColon(key.to_owned())
             });
         };
-        let json = |text: &str| serde_json::from_str::<Value>(text).map_err(|e| e.to_string());
+        let json = |text: &str| {
+            serde_json::from_str::<Value>(text).map_err(|e| FieldsError::Json(e.to_string()))
+        };
         Ok(match kind {
             "f" => Some(Self(key.into())),
             "v" => Some(Self::value(&json(rest)?)),
             "k" => match json(rest)? {
                 Value::Object(map) => Some(Self::keys(map.iter().map(|(k, v)| (k.as_str(), v)))),
-                other => return Err(format!("the keys of an element are no object: {other}")),
+                other => return Err(FieldsError::KeysNotAnObject(other.to_string())),
             },
-            "i" => {
-                Some(Self(format!("i:{}", rest.parse::<i64>().map_err(|e| e.to_string())?).into()))
-            }
+            "i" => Some(Self(format!("i:{}", rest.parse::<i64>()?).into())),
             _ => None,
         })
     }

@@ -110,10 +110,9 @@ fn set_managed_fields(object: &mut Value, entries: Option<Value>) {
     }
 }
 
-/// What is wrong with the managed fields of an object, in upstream's words
-/// (`ValidateManagedFields`).
+/// The error text of invalid managed fields (upstream's `ValidateManagedFields`).
 pub fn managed_fields_fault(object: &Value) -> Option<String> {
-    managed::decode(managed_fields(object).cloned(), true).err()
+    managed::decode(managed_fields(object).cloned(), true).err().map(|error| error.to_string())
 }
 
 /// Records in `new` who owns which field after a create, update or patch that is no apply.

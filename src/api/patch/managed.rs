@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use crate::fields::Set;
+use crate::fields::{FieldsError, Set};
 
 /// Entries of updates that are kept apart; older ones are merged (upstream's
 /// `DefaultMaxUpdateManagers`).
@@ -132,15 +132,51 @@ pub(super) fn is_reset(value: Option<&Value>) -> bool {
     }
 }
 
-/// Reads the entries. `check` reads the fields too, so that bad ones are refused.
+/// An invalid entry of `metadata.managedFields`; the texts are those of upstream's
+/// `managedfields.DecodeManagedFields`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ManagedFieldsError {
+    /// `managedFields` is neither a list nor null.
+    #[error("managedFields must be a list")]
+    NotAList,
+    /// Another operation.
+    #[error("operation must be `Apply` or `Update`")]
+    Operation,
+    /// `apiVersion` is empty.
+    #[error("apiVersion must not be empty")]
+    NoApiVersion,
+    /// `fieldsType` is empty.
+    #[error("missing fieldsType in managed fields entry {index}")]
+    NoFieldsType {
+        /// Position of the entry.
+        index: usize,
+    },
+    /// `fieldsType` is not `FieldsV1`.
+    #[error("invalid fieldsType {fields_type} in managed fields entry {index}")]
+    FieldsType {
+        /// The type, quoted.
+        fields_type: String,
+        /// Position of the entry.
+        index: usize,
+    },
+    /// The set of fields is invalid.
+    #[error("error decoding set: {0}")]
+    Fields(#[from] FieldsError),
+}
+
+/// Reads the entries; `check` reads their fields, too.
 ///
 /// # Errors
-/// Upstream's text of what is wrong with an entry.
-pub(super) fn decode(value: Option<Value>, check: bool) -> Result<Vec<ManagedFieldsEntry>, String> {
+///
+/// The first invalid entry.
+pub(super) fn decode(
+    value: Option<Value>,
+    check: bool,
+) -> Result<Vec<ManagedFieldsEntry>, ManagedFieldsError> {
     let list = match value {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(list)) => list,
-        Some(_) => return Err("managedFields must be a list".into()),
+        Some(_) => return Err(ManagedFieldsError::NotAList),
     };
     let mut out: Vec<ManagedFieldsEntry> = Vec::with_capacity(list.len());
     let mut places = HashMap::with_capacity(list.len());
@@ -152,18 +188,18 @@ pub(super) fn decode(value: Option<Value>, check: bool) -> Result<Vec<ManagedFie
         let operation = match text("operation").as_str() {
             "Apply" => Operation::Apply,
             "Update" => Operation::Update,
-            _ => return Err("operation must be `Apply` or `Update`".into()),
+            _ => return Err(ManagedFieldsError::Operation),
         };
         let api_version = text("apiVersion");
         if api_version.is_empty() {
-            return Err("apiVersion must not be empty".into());
+            return Err(ManagedFieldsError::NoApiVersion);
         }
         match text("fieldsType").as_str() {
             "FieldsV1" => {}
-            "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
+            "" => return Err(ManagedFieldsError::NoFieldsType { index: i }),
             other => {
-                let other = crate::field::go_quote(other);
-                return Err(format!("invalid fieldsType {other} in managed fields entry {i}"));
+                let fields_type = crate::field::go_quote(other);
+                return Err(ManagedFieldsError::FieldsType { fields_type, index: i });
             }
         }
         let (manager, subresource) = (text("manager"), text("subresource"));
@@ -172,13 +208,13 @@ pub(super) fn decode(value: Option<Value>, check: bool) -> Result<Vec<ManagedFie
         let set = if raw.is_null() {
             Some(Set::new())
         } else if check {
-            Some(Set::from_fields_v1(&raw).map_err(|e| format!("error decoding set: {e}"))?)
+            Some(Set::from_fields_v1(&raw)?)
         } else {
             None
         };
         let entry =
             ManagedFieldsEntry { manager, operation, api_version, subresource, time, raw, set };
-        // Of two entries of one manager the later one counts.
+        // The later one of two entries of one manager takes precedence.
         let at = *places.entry(entry.identity()).or_insert(out.len());
         match out.get_mut(at) {
             Some(have) => *have = entry,

@@ -4,8 +4,29 @@
 use serde_json::Value;
 
 use super::json::{locate, step};
-use super::typed::{self, Kind, Ty};
+use super::typed::{self, InvalidObject, Kind, Ty};
 use crate::schema::{Schema, TypeId};
+
+/// An apply configuration of a mutating policy that cannot be merged; the texts are those of
+/// upstream's `admission/plugin/policy/mutating/patch`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// The configuration does not fit the schema.
+    #[error("failed to convert patch object to typed object: {0}")]
+    Configuration(#[source] InvalidObject),
+    /// The configuration sets values that are replaced as a whole.
+    #[error(
+        "invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {}",
+        .paths.join(", ")
+    )]
+    Atomic {
+        /// Their paths.
+        paths: Vec<String>,
+    },
+    /// The object does not fit the schema.
+    #[error("failed to convert original object to typed object: {0}")]
+    Original(#[source] InvalidObject),
+}
 
 /// Merges an apply configuration into an object; it changes no ownership of fields.
 ///
@@ -17,20 +38,15 @@ pub fn merge_configuration(
     ty: TypeId,
     live: &Value,
     configuration: &Value,
-) -> Result<Value, String> {
+) -> Result<Value, MergeError> {
     let root = typed::root(schema, ty);
-    typed::validate(schema, root, configuration, false)
-        .map_err(|e| format!("failed to convert patch object to typed object: {e}"))?;
+    typed::validate(schema, root, configuration, false).map_err(MergeError::Configuration)?;
     let mut atomics = Vec::new();
     find_atomics(schema, root, configuration, &mut String::new(), &mut atomics);
     if !atomics.is_empty() {
-        let all = atomics.join(", ");
-        return Err(format!(
-            "invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {all}"
-        ));
+        return Err(MergeError::Atomic { paths: atomics });
     }
-    typed::validate(schema, root, live, true)
-        .map_err(|e| format!("failed to convert original object to typed object: {e}"))?;
+    typed::validate(schema, root, live, true).map_err(MergeError::Original)?;
     Ok(typed::merge(schema, root, live, configuration))
 }
 
@@ -73,21 +89,28 @@ fn find_atomics(
     }
 }
 
-/// Applies the operations of a JSON patch; none when one of its tests fails, which is no error.
+/// The first operation of a JSON patch that does not apply, with the text of upstream's library
+/// (`gopkg.in/evanphx/json-patch.v4`).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct JsonPatchError(String);
+
+/// Applies the operations of a JSON patch; returns `None` if one of its tests fails.
 ///
 /// # Errors
-/// The sentence of upstream's library for the first operation that does not apply.
+///
+/// The first operation that does not apply.
 pub fn json_patch_explained(
     mut document: Value,
     operations: &[Value],
-) -> Result<Option<Value>, String> {
+) -> Result<Option<Value>, JsonPatchError> {
     let mut copied = 0;
     for operation in operations {
         if step(&mut document, operation, &mut copied).is_some() {
             continue;
         }
         return match explain(&mut document, operation) {
-            Some(why) => Err(why),
+            Some(why) => Err(JsonPatchError(why)),
             None => Ok(None),
         };
     }
@@ -181,7 +204,7 @@ mod tests {
     use crate::Gvk;
     use serde_json::json;
 
-    fn merge(live: &Value, configuration: &Value) -> Result<Value, String> {
+    fn merge(live: &Value, configuration: &Value) -> Result<Value, MergeError> {
         let schema = Schema::builtin();
         let ty = schema.kind(&Gvk::new("apps", "v1", "Deployment")).unwrap();
         merge_configuration(&schema, ty, live, configuration)
@@ -220,10 +243,12 @@ mod tests {
                 &head(json!({"replicas": 1})),
                 &head(json!({"selector": {"matchLabels": {"l": "v"}}}))
             )
-            .unwrap_err(),
+            .unwrap_err()
+            .to_string(),
             "invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.selector"
         );
-        let wrong = merge(&head(json!({})), &head(json!({"notreplicas": 1}))).unwrap_err();
+        let wrong =
+            merge(&head(json!({})), &head(json!({"notreplicas": 1}))).unwrap_err().to_string();
         assert_eq!(
             wrong,
             "failed to convert patch object to typed object: .spec.notreplicas: field not declared in schema"
@@ -232,12 +257,12 @@ mod tests {
 
     /// Sentences of `gopkg.in/evanphx/json-patch.v4`.
     #[test]
-    fn patches_say_why_they_do_not_apply() {
+    fn errors_of_operations_have_the_texts_of_the_library() {
         let document = json!({"spec": {"replicas": 1, "list": [1]}});
         let patch = |operations: Value| {
             json_patch_explained(document.clone(), operations.as_array().unwrap())
         };
-        let why = |operation: Value| patch(json!([operation])).unwrap_err();
+        let why = |operation: Value| patch(json!([operation])).unwrap_err().to_string();
         assert_eq!(
             patch(
                 json!([{"op": "test", "path": "/spec/replicas", "value": 2}, {"op": "remove", "path": "/spec"}])

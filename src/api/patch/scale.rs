@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::managed::{self, ManagedFieldsEntry};
+use super::managed::{self, ManagedFieldsEntry, ManagedFieldsError};
 use crate::fields::{Element, Set};
 
 /// API version of a Scale.
@@ -48,7 +48,7 @@ fn with(entry: &ManagedFieldsEntry, version: &str, path: Vec<Element>) -> Manage
 pub fn to_scale(
     resource: Option<&Value>,
     paths: &ReplicasPaths<'_>,
-) -> Result<Option<Value>, String> {
+) -> Result<Option<Value>, ManagedFieldsError> {
     let mut out = Vec::new();
     for mut entry in managed::decode(resource.cloned(), true)? {
         if let Some(path) = path_of(paths, &entry.api_version)
@@ -70,7 +70,7 @@ pub fn to_resource(
     scale: Option<&Value>,
     version: &str,
     paths: &ReplicasPaths<'_>,
-) -> Result<Option<Value>, String> {
+) -> Result<Option<Value>, ManagedFieldsError> {
     let mut scale = managed::decode(scale.cloned(), true)?;
     let mut out: Vec<ManagedFieldsEntry> = Vec::new();
     for mut entry in managed::decode(resource.cloned(), true)? {

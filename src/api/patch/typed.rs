@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 pub(super) use compare::{Comparison, compare};
 pub(super) use merge::merge;
 pub(super) use remove::{drop_nulls, named_fields, remove};
+pub use validate::InvalidObject;
 pub(super) use validate::{field_set, validate};
 
 use crate::fields::{Element, Set};
@@ -139,6 +140,30 @@ pub(super) fn form<'a>(kind: Kind<'_>, value: &'a Value) -> Form<'a> {
     }
 }
 
+/// An element of a list that cannot be addressed; the texts are those of structured-merge-diff.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ElementError {
+    #[error("invalid indexing of non-associative list")]
+    NotAssociative,
+    #[error("associative list without keys has an element that's a map type")]
+    SetOfMaps,
+    #[error("not supported: associative list with lists as elements")]
+    SetOfLists,
+    #[error("associative list without keys has an element that's an explicit null")]
+    SetOfNull,
+    #[error("associative list with keys may not have a null element")]
+    NullElement,
+    #[error("associative list with keys may not have non-map elements")]
+    NoMapElement,
+    /// `names` are the quoted names of the keys.
+    #[error(
+        "associative list with keys has an element that omits all key fields [{}] (and doesn't \
+         have default values for any key fields)",
+        .names.join(" ")
+    )]
+    NoKeys { names: Vec<String> },
+}
+
 /// The path element of a list item under a set or an associative list.
 ///
 /// # Errors
@@ -148,26 +173,22 @@ pub(super) fn item_element(
     element: &Shape,
     list: &ListType,
     item: &Value,
-) -> Result<Element, String> {
+) -> Result<Element, ElementError> {
     match list {
-        ListType::Atomic => Err("invalid indexing of non-associative list".into()),
+        ListType::Atomic => Err(ElementError::NotAssociative),
         ListType::Set => match item {
-            Value::Object(_) => {
-                Err("associative list without keys has an element that's a map type".into())
-            }
-            Value::Array(_) => Err("not supported: associative list with lists as elements".into()),
-            Value::Null => {
-                Err("associative list without keys has an element that's an explicit null".into())
-            }
+            Value::Object(_) => Err(ElementError::SetOfMaps),
+            Value::Array(_) => Err(ElementError::SetOfLists),
+            Value::Null => Err(ElementError::SetOfNull),
             scalar => Ok(Element::value(scalar)),
         },
         ListType::Map(keys) => {
             let map = match item {
                 Value::Object(map) => map,
                 Value::Null => {
-                    return Err("associative list with keys may not have a null element".into());
+                    return Err(ElementError::NullElement);
                 }
-                _ => return Err("associative list with keys may not have non-map elements".into()),
+                _ => return Err(ElementError::NoMapElement),
             };
             let ty = match element {
                 Shape::Struct(id) => Some(schema.get(*id)),
@@ -182,10 +203,7 @@ pub(super) fn item_element(
                 .collect();
             if set.is_empty() && !keys.is_empty() {
                 let names: Vec<String> = keys.iter().map(|k| crate::field::go_quote(k)).collect();
-                return Err(format!(
-                    "associative list with keys has an element that omits all key fields [{}] (and doesn't have default values for any key fields)",
-                    names.join(" ")
-                ));
+                return Err(ElementError::NoKeys { names });
             }
             Ok(Element::keys(set))
         }

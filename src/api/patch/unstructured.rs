@@ -5,22 +5,50 @@
 use serde_json::{Map, Number, Value};
 
 use super::gotext;
-use crate::codec;
+use crate::codec::{self, TextError};
 use crate::schema::{Field, Schema, Shape, TypeId};
+
+/// A value that does not fit its type; the texts are those of apimachinery's
+/// `runtime.DefaultUnstructuredConverter`, which name no field.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// `from` is Go's kind of the value.
+    #[error("cannot restore struct from: {from}")]
+    Struct { from: &'static str },
+    /// A list or map; `to` is Go's kind of the field.
+    #[error("cannot restore {to} from {from}")]
+    Container { to: &'static str, from: &'static str },
+    /// Go's type of the field, which the value does not have.
+    #[error("unrecognized type: {0}")]
+    Unrecognized(&'static str),
+    /// A number that Go does not convert.
+    #[error("cannot convert {from} to {to}")]
+    Convert { from: &'static str, to: String },
+    /// A type that decodes its JSON itself.
+    #[error("json: cannot unmarshal {value} into Go value of type {to}")]
+    Unmarshal { value: String, to: &'static str },
+    /// Bytes that are not base64.
+    #[error("error decoding from json: {0}")]
+    Bytes(#[source] TextError),
+    /// A text that is not a time, duration or quantity.
+    #[error(transparent)]
+    Text(#[from] TextError),
+}
 
 /// Makes `value` fit the type.
 ///
 /// # Errors
-/// The converter's sentence, which names no field.
-pub fn restore(schema: &Schema, ty: TypeId, value: &mut Value) -> Result<(), String> {
+///
+/// The error of the converter.
+pub fn restore(schema: &Schema, ty: TypeId, value: &mut Value) -> Result<(), RestoreError> {
     match value {
         Value::Null => Ok(()),
         Value::Object(map) => fields(schema, ty, map),
-        other => Err(format!("cannot restore struct from: {}", kind(other))),
+        other => Err(RestoreError::Struct { from: kind(other) }),
     }
 }
 
-fn fields(schema: &Schema, ty: TypeId, map: &mut Map<String, Value>) -> Result<(), String> {
+fn fields(schema: &Schema, ty: TypeId, map: &mut Map<String, Value>) -> Result<(), RestoreError> {
     for field in &schema.get(ty).fields {
         if let Some(value) = map.get_mut(&*field.json) {
             one(schema, &field.shape, Some(field), value)?;
@@ -43,7 +71,7 @@ fn one(
     shape: &Shape,
     field: Option<&Field>,
     value: &mut Value,
-) -> Result<(), String> {
+) -> Result<(), RestoreError> {
     if value.is_null() {
         return Ok(());
     }
@@ -52,50 +80,48 @@ fn one(
             Value::String(_) => Ok(()),
             // Go converts integers to text, which the converter does not mean.
             Value::Number(n) if !n.is_f64() => Err(cannot("int64", named(field, "string"))),
-            _ => Err("unrecognized type: string".into()),
+            _ => Err(RestoreError::Unrecognized("string")),
         },
         Shape::Bool => match value {
             Value::Bool(_) => Ok(()),
-            _ => Err("unrecognized type: bool".into()),
+            _ => Err(RestoreError::Unrecognized("bool")),
         },
         Shape::Int32 => integer(value, "int32", field, |n| i64::from(wrapped(n))),
         Shape::Int64 => integer(value, "int64", field, |n| n),
         Shape::Double => match value {
             Value::Number(_) => Ok(()),
-            _ => Err("unrecognized type: float64".into()),
+            _ => Err(RestoreError::Unrecognized("float64")),
         },
         Shape::Struct(ty) => restore(schema, *ty, value),
         Shape::List(element) => match value {
             Value::Array(items) => {
                 items.iter_mut().try_for_each(|item| one(schema, element, None, item))
             }
-            other => Err(format!("cannot restore slice from {}", kind(other))),
+            other => Err(RestoreError::Container { to: "slice", from: kind(other) }),
         },
         Shape::Map(element) => match value {
             Value::Object(map) => {
                 map.values_mut().try_for_each(|item| one(schema, element, None, item))
             }
-            other => Err(format!("cannot restore map from {}", kind(other))),
+            other => Err(RestoreError::Container { to: "map", from: kind(other) }),
         },
         Shape::Bytes => match value {
-            Value::String(text) => {
-                codec::base64(text).map_err(|cause| format!("error decoding from json: {cause}"))
-            }
+            Value::String(text) => codec::base64(text).map_err(RestoreError::Bytes),
             Value::Array(list) => {
                 let is_number = |byte: &Value| byte.is_number() || byte.is_null();
                 match list.iter().all(is_number) {
                     true => Ok(()),
-                    false => Err("unrecognized type: uint8".to_owned()),
+                    false => Err(RestoreError::Unrecognized("uint8")),
                 }
             }
-            other => Err(format!("cannot restore slice from {}", kind(other))),
+            other => Err(RestoreError::Container { to: "slice", from: kind(other) }),
         },
         // These read their JSON themselves.
         Shape::Time | Shape::MicroTime | Shape::Duration if !value.is_string() => {
             Err(unmarshal(value, "string"))
         }
         Shape::Time | Shape::MicroTime | Shape::Duration | Shape::Quantity if value.is_string() => {
-            codec::check_text(shape, value.as_str().unwrap_or_default())
+            Ok(codec::check_text(shape, value.as_str().unwrap_or_default())?)
         }
         Shape::IntOrString if !value.is_string() && !value.is_number() => {
             Err(unmarshal(value, "int32"))
@@ -103,9 +129,9 @@ fn one(
         Shape::IntOrString
             if value.as_i64().is_none_or(|n| i32::try_from(n).is_err()) && !value.is_string() =>
         {
-            Err(format!("json: cannot unmarshal number {value} into Go value of type int32"))
+            Err(RestoreError::Unmarshal { value: format!("number {value}"), to: "int32" })
         }
-        // What is wrong with the others, the decoder behind this says in the same words.
+        // The decoder reports errors of the other types with the same texts.
         _ => Ok(()),
     }
 }
@@ -114,12 +140,12 @@ fn named<'a>(field: Option<&'a Field>, plain: &'a str) -> &'a str {
     field.and_then(|f| f.go_type.as_deref()).map_or(plain, |name| name.trim_start_matches('*'))
 }
 
-fn unmarshal(value: &Value, go: &str) -> String {
-    format!("json: cannot unmarshal {} into Go value of type {go}", gotext::json_kind(value))
+fn unmarshal(value: &Value, to: &'static str) -> RestoreError {
+    RestoreError::Unmarshal { value: gotext::json_kind(value).to_owned(), to }
 }
 
-fn cannot(from: &str, to: &str) -> String {
-    format!("cannot convert {from} to {to}")
+fn cannot(from: &'static str, to: &str) -> RestoreError {
+    RestoreError::Convert { from, to: to.to_owned() }
 }
 
 /// What Go's conversion leaves of a larger number.
@@ -131,12 +157,12 @@ fn wrapped(number: i64) -> i32 {
 
 fn integer(
     value: &mut Value,
-    plain: &str,
+    plain: &'static str,
     field: Option<&Field>,
     fit: fn(i64) -> i64,
-) -> Result<(), String> {
+) -> Result<(), RestoreError> {
     let Value::Number(number) = value else {
-        return Err(format!("unrecognized type: {plain}"));
+        return Err(RestoreError::Unrecognized(plain));
     };
     let whole = match (number.as_i64(), number.as_f64()) {
         (Some(whole), _) => whole,
@@ -157,7 +183,12 @@ mod tests {
     use crate::Gvk;
     use serde_json::json;
 
-    fn said(group: &str, version: &str, kind: &str, mut value: Value) -> Result<Value, String> {
+    fn restored(
+        group: &str,
+        version: &str,
+        kind: &str,
+        mut value: Value,
+    ) -> Result<Value, RestoreError> {
         let schema = Schema::builtin();
         let ty = schema.kind(&Gvk::new(group, version, kind)).unwrap();
         restore(&schema, ty, &mut value).map(|()| value)
@@ -165,8 +196,9 @@ mod tests {
 
     /// Answers of kube-apiserver 1.37.1 to strategic merge patches.
     #[test]
-    fn what_does_not_fit_is_said_as_the_converter_says_it() {
-        let refused = |group, kind, value| said(group, "v1", kind, value).unwrap_err();
+    fn errors_have_the_texts_of_the_converter() {
+        let refused =
+            |group, kind, value| restored(group, "v1", kind, value).unwrap_err().to_string();
         let job = |spec| json!({"spec": spec});
         assert_eq!(
             refused("batch", "CronJob", job(json!({"timeZone": -1}))),
@@ -212,7 +244,7 @@ mod tests {
     #[test]
     fn numbers_are_cut_to_their_field() {
         let service = json!({"spec": {"ports": [{"port": 4_294_967_376_i64}, {"port": 80.0}]}});
-        let made = said("", "v1", "Service", service).unwrap();
+        let made = restored("", "v1", "Service", service).unwrap();
         assert_eq!(made, json!({"spec": {"ports": [{"port": 80}, {"port": 80}]}}));
     }
 }

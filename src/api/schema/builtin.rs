@@ -58,7 +58,29 @@ struct Reader<'a> {
     none: Arc<[Arc<str>]>,
 }
 
-fn read(table: &str) -> Result<Schema, String> {
+/// An invalid table of types; the build generates it, so this is a bug.
+#[derive(Debug, thiserror::Error)]
+enum TableError {
+    /// A line lacks a column, or a column is invalid.
+    #[error("{0}")]
+    Line(String),
+    #[error("number {0:?}")]
+    Number(String),
+    /// A line refers to a type that is not in the table.
+    #[error("type")]
+    NoType,
+    /// The default of a field is not JSON.
+    #[error(transparent)]
+    Default(#[from] serde_json::Error),
+}
+
+impl TableError {
+    fn line(line: &str) -> Self {
+        Self::Line(line.to_owned())
+    }
+}
+
+fn read(table: &str) -> Result<Schema, TableError> {
     let mut reader = Reader {
         names: Names::default(),
         go: HashMap::new(),
@@ -71,14 +93,14 @@ fn read(table: &str) -> Result<Schema, String> {
     for line in table.lines() {
         let (head, rest) = line.split_once('\t').unwrap_or((line, ""));
         match head {
-            "" => reader.raw.last_mut().ok_or(line)?.lines.push(rest),
+            "" => reader.raw.last_mut().ok_or_else(|| TableError::line(line))?.lines.push(rest),
             "P" => package = rest,
             "E" => {
                 let values = rest.split('|').map(|v| reader.names.get(v)).collect();
                 reader.enums.push(values);
             }
             "T" => {
-                let (name, flags) = rest.split_once('\t').ok_or(line)?;
+                let (name, flags) = rest.split_once('\t').ok_or_else(|| TableError::line(line))?;
                 let name = format!("{package}.{name}").into();
                 reader.raw.push(Raw { name, atomic: flags.contains('a'), lines: Vec::new() });
             }
@@ -90,20 +112,20 @@ fn read(table: &str) -> Result<Schema, String> {
 }
 
 impl<'a> Reader<'a> {
-    fn build(mut self, kinds: &[&'a str]) -> Result<Schema, String> {
+    fn build(mut self, kinds: &[&'a str]) -> Result<Schema, TableError> {
         let mut schema = Schema::new();
         for position in 0..self.raw.len() {
             let mut fields = Vec::new();
             self.fields(position, &Around::default(), &mut fields)?;
             fields.shrink_to_fit();
-            let raw = self.raw.get(position).ok_or("type")?;
+            let raw = self.raw.get(position).ok_or(TableError::NoType)?;
             let mut ty = Type::new(Arc::clone(&raw.name), fields);
             ty.atomic = raw.atomic;
             schema.add_type(ty);
         }
         for line in kinds {
             let mut columns = line.split('\t');
-            let mut next = || columns.next().ok_or_else(|| (*line).to_owned());
+            let mut next = || columns.next().ok_or_else(|| TableError::line(line));
             let (group, version, kind, id) = (next()?, next()?, next()?, next()?);
             let gvk = Gvk {
                 group: self.names.get(group),
@@ -121,8 +143,8 @@ impl<'a> Reader<'a> {
         position: usize,
         around: &Around,
         out: &mut Vec<Field>,
-    ) -> Result<(), String> {
-        let lines = self.raw.get(position).ok_or("type")?.lines.clone();
+    ) -> Result<(), TableError> {
+        let lines = self.raw.get(position).ok_or(TableError::NoType)?.lines.clone();
         for line in lines {
             if let Some(inline) = line.strip_prefix("^\t") {
                 let mut columns = inline.split('\t');
@@ -144,16 +166,16 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn field(&mut self, line: &'a str) -> Result<Field, String> {
+    fn field(&mut self, line: &'a str) -> Result<Field, TableError> {
         let mut columns = line.split('\t');
-        let mut next = || columns.next().ok_or_else(|| line.to_owned());
+        let mut next = || columns.next().ok_or_else(|| TableError::line(line));
         let (json, go, tag, shape, flags) = (next()?, next()?, next()?, next()?, next()?);
         let has = |flag: char| flags.contains(flag);
         let mut field = Field {
             json: self.names.get(json),
             go: self.go_name(json, go),
             tag: number(tag)?,
-            shape: parse_shape(shape).ok_or_else(|| line.to_owned())?,
+            shape: parse_shape(shape).ok_or_else(|| TableError::line(line))?,
             pointer: has('p'),
             omit_empty: has('o'),
             omit_zero: has('z'),
@@ -167,20 +189,20 @@ impl<'a> Reader<'a> {
             let value = extra.get(1..).unwrap_or_default();
             match extra.as_bytes().first() {
                 Some(b'E') => {
-                    let values = self.enums.get(number(value)? as usize).ok_or(line)?;
+                    let values = self
+                        .enums
+                        .get(number(value)? as usize)
+                        .ok_or_else(|| TableError::line(line))?;
                     field.allowed = Arc::clone(values);
                 }
                 Some(b'G') => field.go_type = Some(self.names.get(value)),
-                Some(b'D') => {
-                    field.default =
-                        Some(Arc::new(serde_json::from_str(value).map_err(|e| e.to_string())?))
-                }
+                Some(b'D') => field.default = Some(Arc::new(serde_json::from_str(value)?)),
                 Some(b'L') => {
                     field.list_atomic = value.is_empty();
                     field.list_type = self.list_type(value);
                 }
                 Some(b'S') => field.patch = self.patch(value),
-                _ => return Err(line.to_owned()),
+                _ => return Err(TableError::line(line)),
             }
         }
         Ok(field)
@@ -218,8 +240,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn number(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("number {text:?}"))
+fn number(text: &str) -> Result<u32, TableError> {
+    text.parse().map_err(|_| TableError::Number(text.to_owned()))
 }
 
 fn parse_shape(code: &str) -> Option<Shape> {

@@ -199,7 +199,7 @@ impl ApplyConfiguration {
         let mut merged = merged.map_err(|refusal| *refusal)?;
         if !row.spec.unstructured {
             api::patch::restore(&schema, ty, &mut merged)
-                .map_err(|cause| unconvertible(kind, &self.config, &cause))?;
+                .map_err(|cause| unconvertible(kind, &self.config, &cause.to_string()))?;
             // Normalized to the typed object, so that values which Go's encoder omits do not count
             // as changes.
             let bytes =

@@ -11,8 +11,41 @@ const PRECISION: usize = 6;
 /// Digits that can be asked for.
 const PRECISION_MAX: usize = 1000;
 
-fn during(message: String) -> Error {
-    Error::new(format!("error during formatting: {message}"))
+const STRING: &str = "string clause can only be used on strings, bools, bytes, ints, doubles, maps, \
+    lists, types, durations, and timestamps";
+const DECIMAL: &str = "decimal clause can only be used on integers";
+const FIXED: &str = "fixed-point clause can only be used on doubles";
+const SCIENTIFIC: &str = "scientific clause can only be used on doubles";
+const BINARY: &str = "only integers and bools can be formatted as binary";
+const HEXADECIMAL: &str = "only integers, byte buffers, and strings can be formatted as hex";
+const OCTAL: &str = "octal clause can only be used on integers";
+
+/// A value that a clause cannot format; the texts are those of cel-go's `ext/formatting.go`.
+#[derive(Debug, thiserror::Error)]
+enum FormatError {
+    /// `rule` says what the clause accepts, `given` is the type of the value.
+    #[error("{rule}, was given {given}")]
+    Type { rule: &'static str, given: String },
+    /// An element of a list or map.
+    #[error("no formatting function for {0}")]
+    NoFormat(String),
+    #[error("no formatting function for map key of type {0}")]
+    NoKeyFormat(String),
+    #[error("could not find key: {0}")]
+    NoKey(String),
+    /// The value or one of its elements cannot be converted.
+    #[error(transparent)]
+    Value(#[from] Error),
+}
+
+impl FormatError {
+    fn wrong_type(rule: &'static str, value: &Value<'_>) -> Self {
+        Self::Type { rule, given: value.type_name().to_string() }
+    }
+}
+
+fn during(error: FormatError) -> Error {
+    Error::new(format!("error during formatting: {error}"))
 }
 
 fn unreadable(message: &str) -> Error {
@@ -77,27 +110,22 @@ pub(crate) fn check(pattern: &str, types: &[&str]) -> std::result::Result<(), Wr
         let mut chars = after.chars();
         let clause = chars.next().unwrap_or(' ');
         rest = chars.as_str();
-        let (fits, message): (&[&str], &str) = match clause {
-            's' => (
-                SHOWN,
-                "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps",
-            ),
-            'd' => (&["int", "uint"], "decimal clause can only be used on integers"),
-            'f' => (&["double", "string"], "fixed-point clause can only be used on doubles"),
-            'e' => (&["double", "string"], "scientific clause can only be used on doubles"),
-            'b' => (&["int", "uint", "bool"], "only integers and bools can be formatted as binary"),
-            'x' | 'X' => (
-                &["int", "uint", "string", "bytes"],
-                "only integers, byte buffers, and strings can be formatted as hex",
-            ),
-            'o' => (&["int", "uint"], "octal clause can only be used on integers"),
+        let (fits, rule): (&[&str], &'static str) = match clause {
+            's' => (SHOWN, STRING),
+            'd' => (&["int", "uint"], DECIMAL),
+            'f' => (&["double", "string"], FIXED),
+            'e' => (&["double", "string"], SCIENTIFIC),
+            'b' => (&["int", "uint", "bool"], BINARY),
+            'x' | 'X' => (&["int", "uint", "string", "bytes"], HEXADECIMAL),
+            'o' => (&["int", "uint"], OCTAL),
             other => {
                 let message = format!("unrecognized formatting clause \"{other}\"");
                 return Err(whole(unreadable(&message)));
             }
         };
         if *of != "dyn" && !fits.contains(of) {
-            let message = during(format!("{message}, was given {of}")).to_string();
+            let error = FormatError::Type { rule, given: (*of).to_string() };
+            let message = during(error).to_string();
             return Err(Wrong(Some(at), message));
         }
         at += 1;
@@ -150,7 +178,7 @@ fn precision(text: &str) -> Result<(Option<usize>, &str)> {
 fn formatted(clause: char, precision: Option<usize>, value: &Value<'_>) -> Result<String> {
     let digits = precision.unwrap_or(PRECISION);
     match clause {
-        's' => shown(value).map_err(during),
+        's' => string(value).map_err(during),
         'd' => decimal(value).map_err(during),
         'f' => fixed(value, digits),
         'e' => scientific(value, digits),
@@ -158,20 +186,14 @@ fn formatted(clause: char, precision: Option<usize>, value: &Value<'_>) -> Resul
             Value::Int(v) => Ok(signed(*v, |v| format!("{v:b}"))),
             Value::Uint(v) => Ok(format!("{v:b}")),
             Value::Bool(v) => Ok(if *v { "1" } else { "0" }.into()),
-            other => Err(during(format!(
-                "only integers and bools can be formatted as binary, was given {}",
-                other.type_name()
-            ))),
+            other => Err(during(FormatError::wrong_type(BINARY, other))),
         },
         'x' => hexadecimal(value),
         'X' => hexadecimal(value).map(|text| text.to_ascii_uppercase()),
         'o' => match value {
             Value::Int(v) => Ok(signed(*v, |v| format!("{v:o}"))),
             Value::Uint(v) => Ok(format!("{v:o}")),
-            other => Err(during(format!(
-                "octal clause can only be used on integers, was given {}",
-                other.type_name()
-            ))),
+            other => Err(during(FormatError::wrong_type(OCTAL, other))),
         },
         other => Err(unreadable(&format!("unrecognized formatting clause \"{other}\""))),
     }
@@ -189,28 +211,20 @@ fn hexadecimal(value: &Value<'_>) -> Result<String> {
         Value::Bytes(content) => Ok(bytes(content)),
         Value::Int(v) => Ok(signed(*v, |v| format!("{v:x}"))),
         Value::Uint(v) => Ok(format!("{v:x}")),
-        other => Err(during(format!(
-            "only integers, byte buffers, and strings can be formatted as hex, was given {}",
-            other.type_name()
-        ))),
+        other => Err(during(FormatError::wrong_type(HEXADECIMAL, other))),
     }
 }
 
-fn double(value: &Value<'_>, clause: &str) -> Result<f64> {
+fn double(value: &Value<'_>, rule: &'static str) -> Result<f64> {
     match value {
         Value::Double(value) => Ok(*value),
         Value::String(text) => match &**text {
             "NaN" => Ok(f64::NAN),
             "Infinity" => Ok(f64::INFINITY),
             "-Infinity" => Ok(f64::NEG_INFINITY),
-            _ => Err(during(format!(
-                "{clause} clause can only be used on doubles, was given string"
-            ))),
+            _ => Err(during(FormatError::Type { rule, given: "string".to_owned() })),
         },
-        other => Err(during(format!(
-            "{clause} clause can only be used on doubles, was given {}",
-            other.type_name()
-        ))),
+        other => Err(during(FormatError::wrong_type(rule, other))),
     }
 }
 
@@ -224,7 +238,7 @@ fn endless(value: f64) -> Option<String> {
 
 /// In English: thousands have commas.
 fn fixed(value: &Value<'_>, digits: usize) -> Result<String> {
-    let value = double(value, "fixed-point")?;
+    let value = double(value, FIXED)?;
     if let Some(text) = endless(value) {
         return Ok(text);
     }
@@ -243,7 +257,7 @@ fn fixed(value: &Value<'_>, digits: usize) -> Result<String> {
 }
 
 fn scientific(value: &Value<'_>, digits: usize) -> Result<String> {
-    let value = double(value, "scientific")?;
+    let value = double(value, SCIENTIFIC)?;
     if let Some(text) = endless(value) {
         return Ok(text);
     }
@@ -270,22 +284,19 @@ fn superscript(exponent: i32) -> String {
     out
 }
 
-fn decimal(value: &Value<'_>) -> std::result::Result<String, String> {
+fn decimal(value: &Value<'_>) -> std::result::Result<String, FormatError> {
     match value {
         Value::Int(v) => Ok(v.to_string()),
         Value::Uint(v) => Ok(v.to_string()),
-        other => Err(format!(
-            "decimal clause can only be used on integers, was given {}",
-            other.type_name()
-        )),
+        other => Err(FormatError::wrong_type(DECIMAL, other)),
     }
 }
 
-/// A value for `%s`.
-fn shown(value: &Value<'_>) -> std::result::Result<String, String> {
+/// Formats a value for `%s`.
+fn string(value: &Value<'_>) -> std::result::Result<String, FormatError> {
     match value {
-        Value::List(list) => listed(list),
-        Value::Map(map) => mapped(map),
+        Value::List(list) => list_text(list),
+        Value::Map(map) => map_text(map),
         Value::Null => Ok("null".into()),
         Value::Int(_)
         | Value::Uint(_)
@@ -295,56 +306,48 @@ fn shown(value: &Value<'_>) -> std::result::Result<String, String> {
         | Value::Timestamp(_)
         | Value::Bytes(_)
         | Value::Duration(_)
-        | Value::Type(_) => {
-            to_string(value).map(|text| text.to_string()).map_err(|error| error.to_string())
-        }
-        other => Err(format!(
-            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps, was given {}",
-            other.type_name()
-        )),
+        | Value::Type(_) => Ok(to_string(value)?.to_string()),
+        other => Err(FormatError::wrong_type(STRING, other)),
     }
 }
 
-/// A value within a list or a map.
-fn nested(value: &Value<'_>) -> std::result::Result<String, String> {
+/// Formats an element of a list or map.
+fn nested(value: &Value<'_>) -> std::result::Result<String, FormatError> {
     Ok(match value {
-        Value::Timestamp(_) => format!("timestamp({:?})", shown(value)?),
-        Value::Duration(_) => format!("duration({:?})", shown(value)?),
+        Value::Timestamp(_) => format!("timestamp({:?})", string(value)?),
+        Value::Duration(_) => format!("duration({:?})", string(value)?),
         Value::String(text) => format!("{:?}", &**text),
-        Value::Bytes(_) => format!("b{:?}", shown(value)?),
+        Value::Bytes(_) => format!("b{:?}", string(value)?),
         Value::Double(v) if !v.is_finite() => format!("{:?}", convert::general(*v)),
         Value::Double(v) => format!("{v:.PRECISION$}"),
         Value::List(_) | Value::Map(_) | Value::Int(_) | Value::Uint(_) | Value::Bool(_) => {
-            shown(value)?
+            string(value)?
         }
-        Value::Null | Value::Type(_) => shown(value)?,
-        other => return Err(format!("no formatting function for {}", other.type_name())),
+        Value::Null | Value::Type(_) => string(value)?,
+        other => return Err(FormatError::NoFormat(other.type_name().to_string())),
     })
 }
 
-fn listed(list: &List<'_>) -> std::result::Result<String, String> {
+fn list_text(list: &List<'_>) -> std::result::Result<String, FormatError> {
     let mut parts = Vec::with_capacity(list.len());
     for item in list.iter() {
-        parts.push(nested(&item.map_err(|error| error.to_string())?)?);
+        parts.push(nested(&item?)?);
     }
     Ok(format!("[{}]", parts.join(", ")))
 }
 
-fn mapped(map: &Map<'_>) -> std::result::Result<String, String> {
+fn map_text(map: &Map<'_>) -> std::result::Result<String, FormatError> {
     let mut parts = Vec::with_capacity(map.len());
     for key in map.keys() {
         let name = match &key {
             Value::String(text) => format!("{:?}", &**text),
-            Value::Bool(_) | Value::Int(_) | Value::Uint(_) => shown(&key)?,
+            Value::Bool(_) | Value::Int(_) | Value::Uint(_) => string(&key)?,
             other => {
-                return Err(format!(
-                    "no formatting function for map key of type {}",
-                    other.type_name()
-                ));
+                return Err(FormatError::NoKeyFormat(other.type_name().to_string()));
             }
         };
-        let value = map.find(&key).map_err(|error| error.to_string())?;
-        let value = value.ok_or_else(|| format!("could not find key: {key}"))?;
+        let value = map.find(&key)?;
+        let value = value.ok_or_else(|| FormatError::NoKey(key.to_string()))?;
         parts.push((name, nested(&value)?));
     }
     parts.sort();

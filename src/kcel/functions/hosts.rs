@@ -335,13 +335,9 @@ fn quantity<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
 }
 
 fn semver<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
-    let parsed = |raw: &Value<'_>, lenient: bool| -> Result<std::result::Result<Version, String>> {
-        let raw = text(raw)?;
-        Ok(if lenient { Version::parse_lenient(raw) } else { Version::parse(raw) })
-    };
-    let parsed = match (name, args) {
-        ("semver" | "isSemver", [raw]) => parsed(raw, false)?,
-        ("semver" | "isSemver", [raw, Value::Bool(lenient)]) => parsed(raw, *lenient)?,
+    let (raw, is_lenient) = match (name, args) {
+        ("semver" | "isSemver", [raw]) => (text(raw)?, false),
+        ("semver" | "isSemver", [raw, Value::Bool(lenient)]) => (text(raw)?, *lenient),
         (_, [value]) => {
             let Kind::Semver(version) = kind(value)? else { return Err(Error::no_overload()) };
             let number = match name {
@@ -353,10 +349,12 @@ fn semver<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
         }
         _ => return Err(Error::no_overload()),
     };
+    let parsed = if is_lenient { Version::parse_lenient(raw) } else { Version::parse(raw) };
     if name == "isSemver" {
         return Ok(Value::Bool(parsed.is_ok()));
     }
-    Ok(host(Kind::Semver(Arc::new(parsed.map_err(Error::new)?))))
+    let version = parsed.map_err(|error| Error::new(error.to_string()))?;
+    Ok(host(Kind::Semver(Arc::new(version))))
 }
 
 fn compare<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {

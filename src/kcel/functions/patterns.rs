@@ -3,9 +3,37 @@
 /// Largest count of a repetition.
 const REPEAT_MAX: u32 = 1000;
 
-/// The same pattern for the crate `regex`: classes of letters and digits are those of ASCII,
-/// brackets nest nowhere, and `\Q...\E` quotes.
-pub(super) fn translated(pattern: &str) -> Result<String, String> {
+/// An invalid pattern, with the text of Go's `syntax.Error`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("error parsing regexp: {reason}")]
+pub(crate) struct PatternError {
+    reason: PatternErrorReason,
+}
+
+/// Why a pattern is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum PatternErrorReason {
+    /// `{n,m}` with a count above the limit.
+    #[error("invalid repeat count: `{0}`")]
+    RepeatCount(String),
+    #[error("missing closing ): `{0}`")]
+    UnclosedGroup(String),
+    #[error("unexpected ): `{0}`")]
+    UnopenedGroup(String),
+    #[error("missing closing ]: `{0}`")]
+    UnclosedClass(String),
+    #[error("expression too large")]
+    TooLarge,
+    #[error("missing argument to repetition operator: `{0}`")]
+    MissingArgument(char),
+    /// Another error, with the text of the crate `regex`.
+    #[error("{0}")]
+    Syntax(String),
+}
+
+/// Rewrites a pattern for the crate `regex`: classes of letters and digits are limited to ASCII,
+/// brackets do not nest, and `\Q...\E` quotes.
+pub(super) fn translated(pattern: &str) -> Result<String, PatternError> {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern;
     let mut class = false;
@@ -52,7 +80,8 @@ pub(super) fn translated(pattern: &str) -> Result<String, String> {
                 Some(most) if most > REPEAT_MAX => {
                     let end = rest.find('}').map_or(rest.len(), |at| at + 1);
                     let count = rest.get(..end).unwrap_or_default();
-                    return Err(format!("error parsing regexp: invalid repeat count: `{count}`"));
+                    let reason = PatternErrorReason::RepeatCount(count.to_owned());
+                    return Err(PatternError { reason });
                 }
                 Some(_) => out.push('{'),
                 None => out.push_str("\\{"),
@@ -106,23 +135,25 @@ fn repetition(text: &str) -> Option<u32> {
     Some(count(least).max(if most.is_empty() { 0 } else { count(most) }))
 }
 
-/// What Go says of a pattern that cannot be compiled.
-pub(super) fn fault(pattern: &str, error: &regex::Error) -> String {
-    let text = error.to_string();
-    let why = if text.contains("unclosed group") {
-        format!("missing closing ): `{pattern}`")
-    } else if text.contains("unopened group") {
-        format!("unexpected ): `{pattern}`")
-    } else if text.contains("unclosed character class") {
-        let from = pattern.find('[').and_then(|at| pattern.get(at..)).unwrap_or(pattern);
-        format!("missing closing ]: `{from}`")
-    } else if text.contains("size limit") {
-        "expression too large".to_owned()
-    } else if text.contains("repetition operator missing expression") {
-        let operator = pattern.chars().find(|c| matches!(c, '*' | '+' | '?')).unwrap_or('*');
-        format!("missing argument to repetition operator: `{operator}`")
-    } else {
-        text.lines().last().unwrap_or_default().to_owned()
-    };
-    format!("error parsing regexp: {why}")
+impl PatternError {
+    /// Converts the error of the crate `regex` to that of Go.
+    pub(super) fn of(pattern: &str, error: &regex::Error) -> Self {
+        let text = error.to_string();
+        let reason = if text.contains("unclosed group") {
+            PatternErrorReason::UnclosedGroup(pattern.to_owned())
+        } else if text.contains("unopened group") {
+            PatternErrorReason::UnopenedGroup(pattern.to_owned())
+        } else if text.contains("unclosed character class") {
+            let from = pattern.find('[').and_then(|at| pattern.get(at..)).unwrap_or(pattern);
+            PatternErrorReason::UnclosedClass(from.to_owned())
+        } else if text.contains("size limit") {
+            PatternErrorReason::TooLarge
+        } else if text.contains("repetition operator missing expression") {
+            let operator = pattern.chars().find(|c| matches!(c, '*' | '+' | '?')).unwrap_or('*');
+            PatternErrorReason::MissingArgument(operator)
+        } else {
+            PatternErrorReason::Syntax(text.lines().last().unwrap_or_default().to_owned())
+        };
+        Self { reason }
+    }
 }

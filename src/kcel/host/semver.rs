@@ -1,4 +1,4 @@
-//! Semantic versions as github.com/blang/semver reads them.
+//! Semantic versions, as `github.com/blang/semver` parses them.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -13,23 +13,54 @@ pub(crate) struct Version {
     build: Vec<String>,
 }
 
-/// A part of a pre-release: numbers come before words.
+/// An identifier of a pre-release: numbers are less than words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Pre {
     Number(u64),
     Word(String),
 }
 
-fn number(text: &str, what: &str, title: &str) -> Result<u64, String> {
+/// A text that is not a version; the texts are those of the library.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum VersionError {
+    #[error("Version string empty")]
+    Empty,
+    #[error("No Major.Minor.Patch elements found")]
+    MissingElements,
+    /// `part` is `major`, `minor` or `patch`.
+    #[error("Invalid character(s) found in {part} number {text:?}")]
+    InvalidNumber { part: &'static str, text: String },
+    /// `part` is `Major`, `Minor` or `Patch`.
+    #[error("{part} number must not contain leading zeroes {text:?}")]
+    LeadingZeros { part: &'static str, text: String },
+    /// The error of Go's `strconv.ParseUint`.
+    #[error("strconv.ParseUint: parsing {text:?}: {reason}")]
+    ParseUint { text: String, reason: &'static str },
+    #[error("Prerelease is empty")]
+    EmptyPrerelease,
+    #[error("Numeric PreRelease version must not contain leading zeroes {0:?}")]
+    PrereleaseLeadingZeros(String),
+    #[error("Invalid character(s) found in prerelease {0:?}")]
+    InvalidPrerelease(String),
+    #[error("Build meta data is empty")]
+    EmptyBuild,
+    #[error("Invalid character(s) found in build meta data {0:?}")]
+    InvalidBuild(String),
+    #[error("short version cannot contain PreRelease/Build meta data")]
+    ShortWithMetadata,
+}
+
+/// Parses one of the three numbers; `title` is the capitalized name of `part`.
+fn number(text: &str, part: &'static str, title: &'static str) -> Result<u64, VersionError> {
     if !text.bytes().all(|c| c.is_ascii_digit()) {
-        return Err(format!("Invalid character(s) found in {what} number {text:?}"));
+        return Err(VersionError::InvalidNumber { part, text: text.to_owned() });
     }
     if text.len() > 1 && text.starts_with('0') {
-        return Err(format!("{title} number must not contain leading zeroes {text:?}"));
+        return Err(VersionError::LeadingZeros { part: title, text: text.to_owned() });
     }
     text.parse().map_err(|_| {
-        let why = if text.is_empty() { "invalid syntax" } else { "value out of range" };
-        format!("strconv.ParseUint: parsing {text:?}: {why}")
+        let reason = if text.is_empty() { "invalid syntax" } else { "value out of range" };
+        VersionError::ParseUint { text: text.to_owned(), reason }
     })
 }
 
@@ -37,33 +68,34 @@ fn is_word(text: &str) -> bool {
     text.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-')
 }
 
-fn pre(text: &str) -> Result<Pre, String> {
+fn pre(text: &str) -> Result<Pre, VersionError> {
     if text.is_empty() {
-        return Err("Prerelease is empty".into());
+        return Err(VersionError::EmptyPrerelease);
     }
     if text.bytes().all(|c| c.is_ascii_digit()) {
         if text.len() > 1 && text.starts_with('0') {
-            return Err(format!(
-                "Numeric PreRelease version must not contain leading zeroes {text:?}"
-            ));
+            return Err(VersionError::PrereleaseLeadingZeros(text.to_owned()));
         }
-        let out_of_range = |_| format!("strconv.ParseUint: parsing {text:?}: value out of range");
-        return text.parse().map(Pre::Number).map_err(out_of_range);
+        let reason = "value out of range";
+        return text
+            .parse()
+            .map(Pre::Number)
+            .map_err(|_| VersionError::ParseUint { text: text.to_owned(), reason });
     }
     if is_word(text) {
         return Ok(Pre::Word(text.into()));
     }
-    Err(format!("Invalid character(s) found in prerelease {text:?}"))
+    Err(VersionError::InvalidPrerelease(text.to_owned()))
 }
 
 impl Version {
-    pub(crate) fn parse(text: &str) -> Result<Version, String> {
+    pub(crate) fn parse(text: &str) -> Result<Version, VersionError> {
         if text.is_empty() {
-            return Err("Version string empty".into());
+            return Err(VersionError::Empty);
         }
         let parts: Vec<&str> = text.splitn(3, '.').collect();
         let [major, minor, rest] = parts.as_slice() else {
-            return Err("No Major.Minor.Patch elements found".into());
+            return Err(VersionError::MissingElements);
         };
         let (major, minor) = (number(major, "major", "Major")?, number(minor, "minor", "Minor")?);
         let (rest, build) = match rest.split_once('+') {
@@ -79,17 +111,18 @@ impl Version {
         let pre = pre.collect::<Result<Vec<_>, _>>()?;
         for part in &build {
             if part.is_empty() {
-                return Err("Build meta data is empty".into());
+                return Err(VersionError::EmptyBuild);
             }
             if !is_word(part) {
-                return Err(format!("Invalid character(s) found in build meta data {part:?}"));
+                return Err(VersionError::InvalidBuild(part.clone()));
             }
         }
         Ok(Version { major, minor, patch, pre, build })
     }
 
-    /// Reads also `v1.2`: a leading `v`, leading zeros and missing parts are put right.
-    pub(crate) fn parse_lenient(text: &str) -> Result<Version, String> {
+    /// Parses a version such as `v1.2`, too: removes a leading `v` and leading zeros, and adds missing
+    /// parts (`semver.ParseTolerant`).
+    pub(crate) fn parse_lenient(text: &str) -> Result<Version, VersionError> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let mut parts: Vec<String> = text.splitn(3, '.').map(str::to_owned).collect();
         for part in parts.iter_mut().filter(|part| part.len() > 1) {
@@ -102,19 +135,19 @@ impl Version {
         }
         if parts.len() < 3 {
             if parts.last().is_some_and(|last| last.contains(['+', '-'])) {
-                return Err("short version cannot contain PreRelease/Build meta data".into());
+                return Err(VersionError::ShortWithMetadata);
             }
             parts.resize(3, "0".into());
         }
         Version::parse(&parts.join("."))
     }
 
-    /// The order; what stands behind `+` does not count.
+    /// Compares by precedence, which ignores the build metadata after `+`.
     pub(crate) fn order(&self, other: &Version) -> Ordering {
         let numbers = |v: &Version| (v.major, v.minor, v.patch);
         numbers(self)
             .cmp(&numbers(other))
-            // A release is behind its pre-releases.
+            // A release is greater than its pre-releases.
             .then_with(|| self.pre.is_empty().cmp(&other.pre.is_empty()))
             .then_with(|| self.pre.cmp(&other.pre))
     }

@@ -1,34 +1,72 @@
-//! URLs as Go's `url.ParseRequestURI` and `url.Parse` read them.
+//! URLs, as Go's `url.ParseRequestURI` and `url.Parse` parse them.
 
-/// A URL in its parts.
+/// The parts of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
     pub(crate) scheme: String,
     user: String,
-    /// With the port.
+    /// Host and port.
     pub(crate) host: String,
-    /// As it is written.
+    /// Escaped as in the text.
     path: String,
     query: String,
     fragment: String,
 }
 
-/// What is wrong, as Go writes it.
-fn wrong(text: &str, why: &str) -> String {
-    format!("parse {text:?}: {why}")
+/// A text that is not a URL, with the text of Go's `url.Error`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("parse {text:?}: {reason}")]
+pub(crate) struct UrlError {
+    text: String,
+    reason: UrlErrorReason,
+}
+
+/// Why a text is not a URL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum UrlErrorReason {
+    #[error("empty url")]
+    Empty,
+    #[error("net/url: invalid control character in URL")]
+    ControlCharacter,
+    #[error("invalid URI for request")]
+    NoRequestUri,
+    #[error("missing protocol scheme")]
+    NoScheme,
+    #[error("missing ']' in host")]
+    NoBracket,
+    #[error("invalid port {0:?} after host")]
+    Port(String),
+    #[error("invalid character {0:?} in host name")]
+    HostCharacter(String),
+    #[error(transparent)]
+    Escape(InvalidEscape),
+}
+
+/// A percent sign that is not followed by two hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid URL escape {0:?}")]
+struct InvalidEscape(String);
+
+fn wrong(text: &str, reason: UrlErrorReason) -> UrlError {
+    UrlError { text: text.to_owned(), reason }
 }
 
 impl Url {
-    pub(crate) fn parse(text: &str) -> Result<Url, String> {
+    /// Parses a URL.
+    ///
+    /// # Errors
+    ///
+    /// The error of Go's `url.ParseRequestURI`.
+    pub(crate) fn parse(text: &str) -> Result<Url, UrlError> {
         if text.is_empty() {
-            return Err(wrong(text, "empty url"));
+            return Err(wrong(text, UrlErrorReason::Empty));
         }
         if text.bytes().any(|c| c < b' ' || c == 0x7f) {
-            return Err(wrong(text, "net/url: invalid control character in URL"));
+            return Err(wrong(text, UrlErrorReason::ControlCharacter));
         }
         let (scheme, rest) = scheme(text)?;
         if scheme.is_empty() && !rest.starts_with('/') {
-            return Err(wrong(text, "invalid URI for request"));
+            return Err(wrong(text, UrlErrorReason::NoRequestUri));
         }
         let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -37,10 +75,8 @@ impl Url {
             None => ("", rest),
         };
         let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-        check_host(host).map_err(|why| wrong(text, &why))?;
-        if let Err(escape) = unescape(path, false) {
-            return Err(wrong(text, &format!("invalid URL escape {escape:?}")));
-        }
+        check_host(host).map_err(|reason| wrong(text, reason))?;
+        unescape(path, false).map_err(|error| wrong(text, UrlErrorReason::Escape(error)))?;
         Ok(Url {
             scheme: scheme.to_ascii_lowercase(),
             user: user.into(),
@@ -80,7 +116,7 @@ impl Url {
         out
     }
 
-    /// Names and values of the query in their order.
+    /// Returns names and values of the query in their order.
     pub(crate) fn query(&self) -> Vec<(String, String)> {
         let text = |part: &str| {
             let bytes = unescape(part, true).ok()?;
@@ -97,12 +133,13 @@ impl Url {
     }
 }
 
-fn scheme(text: &str) -> Result<(&str, &str), String> {
+/// Splits a URL into scheme, which may be empty, and the rest.
+fn scheme(text: &str) -> Result<(&str, &str), UrlError> {
     for (at, c) in text.char_indices() {
         match c {
             'a'..='z' | 'A'..='Z' => {}
             '0'..='9' | '+' | '-' | '.' if at > 0 => {}
-            ':' if at == 0 => return Err(wrong(text, "missing protocol scheme")),
+            ':' if at == 0 => return Err(wrong(text, UrlErrorReason::NoScheme)),
             ':' => {
                 let (scheme, rest) = text.split_at(at);
                 return Ok((scheme, rest.get(1..).unwrap_or_default()));
@@ -113,9 +150,9 @@ fn scheme(text: &str) -> Result<(&str, &str), String> {
     Ok(("", text))
 }
 
-fn check_host(host: &str) -> Result<(), String> {
+fn check_host(host: &str) -> Result<(), UrlErrorReason> {
     let port = if let Some(inner) = host.strip_prefix('[') {
-        inner.split_once(']').ok_or("missing ']' in host")?.1
+        inner.split_once(']').ok_or(UrlErrorReason::NoBracket)?.1
     } else {
         host.rfind(':').and_then(|at| host.get(at..)).unwrap_or("")
     };
@@ -124,16 +161,16 @@ fn check_host(host: &str) -> Result<(), String> {
         None => port.is_empty(),
     };
     if !valid {
-        return Err(format!("invalid port {port:?} after host"));
+        return Err(UrlErrorReason::Port(port.to_owned()));
     }
     match host.chars().find(|c| matches!(c, ' ' | '{' | '}' | '|' | '\\' | '^' | '`')) {
-        Some(c) => Err(format!("invalid character {:?} in host name", c.to_string())),
+        Some(c) => Err(UrlErrorReason::HostCharacter(c.to_string())),
         None => Ok(()),
     }
 }
 
-/// The bytes that a text with percent signs stands for; the bad escape if there is one.
-fn unescape(text: &str, query: bool) -> Result<Vec<u8>, String> {
+/// Decodes a text with percent signs.
+fn unescape(text: &str, query: bool) -> Result<Vec<u8>, InvalidEscape> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -145,7 +182,7 @@ fn unescape(text: &str, query: bool) -> Result<Vec<u8>, String> {
                 let Some(value) = value else {
                     let end = (at + 3).min(bytes.len());
                     let bad = bytes.get(at..end).unwrap_or_default();
-                    return Err(String::from_utf8_lossy(bad).into_owned());
+                    return Err(InvalidEscape(String::from_utf8_lossy(bad).into_owned()));
                 };
                 out.push(value);
                 at += 3;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
+use super::super::TextError;
 use super::super::time::Precision;
 use super::super::{DecodeError, Decoded, STRICT_ERRORS_MAX, leaf, normal};
 use super::scan::{Kind, Scanner, Syntax, number_value};
@@ -87,9 +88,9 @@ impl<'a> Decoder<'a> {
             }
             (Shape::Bytes, Kind::String) => {
                 let text = self.scanner.string()?.into_owned();
-                // a fault of base64 does not stop Go's decoder
-                leaf::bytes(&text).map(Some).or_else(|message| {
-                    self.saved.get_or_insert(message);
+                // Invalid base64 does not stop Go's decoder.
+                leaf::bytes(&text).map(Some).or_else(|error| {
+                    self.saved.get_or_insert_with(|| error.to_string());
                     Ok(None)
                 })
             }
@@ -239,7 +240,7 @@ impl<'a> Decoder<'a> {
     fn text(
         &mut self,
         kind: Kind,
-        read: impl Fn(&str) -> Result<Value, String>,
+        read: impl Fn(&str) -> Result<Value, TextError>,
     ) -> Result<Option<Value>, Syntax> {
         if kind != Kind::String {
             self.scanner.skip()?;
@@ -275,7 +276,7 @@ impl<'a> Decoder<'a> {
             }
             _ => {
                 self.scanner.skip()?;
-                Ok(self.custom(Err("boolean or JSON schema expected".into())))
+                Ok(self.custom(Err("boolean or JSON schema expected")))
             }
         }
     }
@@ -328,8 +329,9 @@ impl<'a> Decoder<'a> {
         value
     }
 
-    fn custom(&mut self, result: Result<Value, String>) -> Option<Value> {
-        result.map_err(|message| self.fatal.get_or_insert(message).len()).ok()
+    /// Returns the value of a custom decoder; its error ends the decoding.
+    fn custom<E: ToString>(&mut self, result: Result<Value, E>) -> Option<Value> {
+        result.map_err(|error| self.fatal.get_or_insert_with(|| error.to_string()).len()).ok()
     }
 
     fn custom_mismatch(&mut self, value: &str, go: &str) -> Option<Value> {

@@ -210,7 +210,8 @@ fn quantity(data: &[u8]) -> Result<Value, DecodeError> {
     let mut value = Value::String("0".into());
     while let Some((tag, kind)) = reader.key()? {
         if tag == 1 {
-            value = leaf::quantity(&reader.text(kind)?).map_err(DecodeError::Type)?;
+            value = leaf::quantity(&reader.text(kind)?)
+                .map_err(|error| DecodeError::Type(error.to_string()))?;
         } else {
             reader.skip(kind)?;
         }

@@ -15,13 +15,22 @@ pub(in crate::patch) fn validate(
     ty: Ty<'_>,
     value: &Value,
     duplicates: bool,
-) -> Result<(), String> {
+) -> Result<(), InvalidObject> {
     let mut walker = Walker { schema, duplicates, path: String::new(), errors: Vec::new() };
     walker.value(ty, value);
-    match walker.errors.as_slice() {
-        [] => Ok(()),
-        [one] => Err(one.clone()),
-        many => Err(format!("errors:\n  {}", many.join("\n  "))),
+    if walker.errors.is_empty() { Ok(()) } else { Err(InvalidObject(walker.errors)) }
+}
+
+/// The errors of an object that does not fit its schema, with their paths; not empty. The texts are
+/// those of structured-merge-diff's `typed.ValidationErrors`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", list(.0))]
+pub struct InvalidObject(Vec<String>);
+
+fn list(errors: &[String]) -> String {
+    match errors {
+        [one] => one.clone(),
+        many => format!("errors:\n  {}", many.join("\n  ")),
     }
 }
 

@@ -19,8 +19,8 @@ pub fn validate(object: &Value) -> ErrorList {
     let schedule = str_at(spec, "schedule");
     if schedule.is_empty() {
         errors.push(Error::required(&path.child("schedule"), ""));
-    } else if let Err(why) = schedule::check(schedule) {
-        errors.push(Error::invalid(&path.child("schedule"), schedule, why));
+    } else if let Err(error) = schedule::check(schedule) {
+        errors.push(Error::invalid(&path.child("schedule"), schedule, error.to_string()));
     }
     if str_at(spec, "schedule").contains("TZ") {
         let text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";

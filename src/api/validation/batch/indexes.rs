@@ -43,56 +43,67 @@ pub(super) fn errors(job: &Value, old: &Value) -> ErrorList {
 fn format_error(text: &str, completions: i64, path: &Path) -> Option<Error> {
     let name = path.to_string();
     let name = name.rsplit('.').next().unwrap_or_default();
-    let why = fault(text, completions)?;
-    Some(Error::invalid(path, text, format!("error parsing {name}: {why}")))
+    let error = count(text, completions).err()?;
+    Some(Error::invalid(path, text, format!("error parsing {name}: {error}")))
 }
 
-/// What is wrong with the indexes.
-fn fault(text: &str, completions: i64) -> Option<String> {
-    if text.is_empty() {
-        return None;
-    }
-    let mut last: Option<i64> = None;
-    for part in text.split(',') {
-        let (first, end) = match interval(part, completions) {
-            Ok(interval) => interval,
-            Err(why) => return Some(why),
-        };
-        if let Some(last) = last.filter(|last| *last >= first) {
-            return Some(unordered(last, first));
-        }
-        last = Some(end);
-    }
-    None
+/// Invalid indexes such as `0-2,5`; the texts are those of upstream's `validateIndexesFormat`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum IndexesError {
+    #[error("cannot convert string to integer for index: {}", go_quote(.0))]
+    NotANumber(String),
+    #[error("too large index: {}", go_quote(.0))]
+    TooLarge(String),
+    #[error("non-increasing order, previous: {previous}, current: {current}")]
+    NotIncreasing { previous: i64, current: i64 },
+    #[error(
+        "the fragment {} violates the requirement that an index interval can have at most two \
+         parts separated by '-'",
+        go_quote(.0)
+    )]
+    Interval(String),
 }
 
-fn unordered(previous: i64, current: i64) -> String {
-    format!("non-increasing order, previous: {previous}, current: {current}")
-}
-
-/// First and last index of a part.
+/// Returns how many indexes a text such as `0-2,5` names: they increase and are less than
+/// `completions`.
 ///
 /// # Errors
-/// Upstream's sentence.
-fn interval(part: &str, completions: i64) -> Result<(i64, i64), String> {
-    let index = |text: &str| {
-        let quoted = go_quote(text);
-        let number = text
-            .parse::<i64>()
-            .map_err(|_| format!("cannot convert string to integer for index: {quoted}"))?;
-        if number >= completions { Err(format!("too large index: {quoted}")) } else { Ok(number) }
+///
+/// The first invalid part.
+pub(super) fn count(text: &str, completions: i64) -> Result<i64, IndexesError> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    let (mut total, mut last) = (0, None);
+    for part in text.split(',') {
+        let (first, end) = interval(part, completions)?;
+        if let Some(previous) = last.filter(|last| *last >= first) {
+            return Err(IndexesError::NotIncreasing { previous, current: first });
+        }
+        total += end - first + 1;
+        last = Some(end);
+    }
+    Ok(total)
+}
+
+/// Returns the first and last index of a part.
+fn interval(part: &str, completions: i64) -> Result<(i64, i64), IndexesError> {
+    let index = |text: &str| match text.parse::<i64>() {
+        Ok(number) if number < completions => Ok(number),
+        Ok(_) => Err(IndexesError::TooLarge(text.to_owned())),
+        Err(_) => Err(IndexesError::NotANumber(text.to_owned())),
     };
     let limits: Vec<&str> = part.split('-').collect();
     match limits.as_slice() {
         [one] => index(one).map(|one| (one, one)),
         [first, last] => {
             let (first, last) = (index(first)?, index(last)?);
-            if first >= last { Err(unordered(first, last)) } else { Ok((first, last)) }
+            if first >= last {
+                return Err(IndexesError::NotIncreasing { previous: first, current: last });
+            }
+            Ok((first, last))
         }
-        _ => Err(format!(
-            "the fragment {} violates the requirement that an index interval can have at most two parts separated by '-'",
-            go_quote(part)
-        )),
+        _ => Err(IndexesError::Interval(part.to_owned())),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::indexes;
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::checks::repeated;
 use crate::validation::numbers::non_negative;
@@ -150,12 +151,12 @@ pub(super) fn success_policy(spec: &Value, path: &Path) -> ErrorList {
             if indexes.len() > INDEXES_BYTES_MAX {
                 errors.push(Error::too_long(&at, INDEXES_BYTES_MAX));
             }
-            match count_indexes(indexes, completions) {
+            match indexes::count(indexes, completions) {
                 Ok(number) => total = number,
-                Err(text) => errors.push(Error::invalid(
+                Err(error) => errors.push(Error::invalid(
                     &at,
                     indexes,
-                    format!("error parsing succeededIndexes: {text}"),
+                    format!("error parsing succeededIndexes: {error}"),
                 )),
             }
         }
@@ -177,41 +178,4 @@ pub(super) fn success_policy(spec: &Value, path: &Path) -> ErrorList {
         }
     }
     errors
-}
-
-/// How many indexes `0-2,5` names; they ascend and stay below `completions`.
-fn count_indexes(text: &str, completions: i64) -> Result<i64, String> {
-    let number = |part: &str| -> Result<i64, String> {
-        part.parse().map_err(|_| format!("cannot convert string to integer for index: {part:?}"))
-    };
-    let (mut total, mut last) = (0, -1);
-    if text.is_empty() {
-        return Ok(0);
-    }
-    for range in text.split(',') {
-        let parts: Vec<&str> = range.split('-').collect();
-        let (first, end) = match parts.as_slice() {
-            [one] => (number(one)?, number(one)?),
-            [first, end] => (number(first)?, number(end)?),
-            _ => {
-                return Err(format!(
-                    "the fragment {range:?} violates the requirement that an index interval can have at most two parts separated by '-'"
-                ));
-            }
-        };
-        for value in [first, end] {
-            if value >= completions {
-                return Err(format!("too large index: {:?}", value.to_string()));
-            }
-        }
-        if first <= last {
-            return Err(format!("non-increasing order, previous: {last}, current: {first}"));
-        }
-        if parts.len() == 2 && end <= first {
-            return Err(format!("non-increasing order, previous: {first}, current: {end}"));
-        }
-        total += end - first + 1;
-        last = end;
-    }
-    Ok(total)
 }

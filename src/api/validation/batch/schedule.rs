@@ -1,5 +1,4 @@
-//! Cron schedules: five fields or a descriptor, as the parser that upstream uses takes and refuses
-//! them.
+//! Cron schedules: five fields or a descriptor, as upstream's parser accepts and rejects them.
 
 use crate::field::go_quote;
 
@@ -23,17 +22,50 @@ const FIELDS: [Bounds; 5] = [
 const DESCRIPTORS: [&str; 7] =
     ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// Judges a schedule without time zone.
+/// An invalid schedule; the texts are those of `github.com/robfig/cron`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ScheduleError {
+    #[error("empty spec string")]
+    Empty,
+    #[error("expected exactly {} fields, found {}: [{}]", FIELDS.len(), .0.len(), .0.join(" "))]
+    FieldCount(Vec<String>),
+    #[error("unrecognized descriptor: {0}")]
+    Descriptor(String),
+    #[error(
+        "failed to parse duration {descriptor}: time: invalid duration {}",
+        go_quote(.period)
+    )]
+    Period { descriptor: String, period: String },
+    #[error("too many hyphens: {0}")]
+    Hyphens(String),
+    #[error("too many slashes: {0}")]
+    Slashes(String),
+    #[error("beginning of range ({start}) below minimum ({low}): {range}")]
+    BelowMinimum { start: i64, low: i64, range: String },
+    #[error("end of range ({end}) above maximum ({high}): {range}")]
+    AboveMaximum { end: i64, high: i64, range: String },
+    #[error("beginning of range ({start}) beyond end of range ({end}): {range}")]
+    Backwards { start: i64, end: i64, range: String },
+    #[error("step of range should be a positive number: {0}")]
+    ZeroStep(String),
+    #[error("negative number ({number}) not allowed: {text}")]
+    Negative { number: i64, text: String },
+    #[error("failed to parse int from {text}: strconv.Atoi: parsing {}: {reason}", go_quote(.text))]
+    NotANumber { text: String, reason: &'static str },
+}
+
+/// Checks a schedule without time zone.
 ///
 /// # Errors
-/// What is wrong, in upstream's words.
-pub(super) fn check(schedule: &str) -> Result<(), String> {
+///
+/// The first error of upstream's parser.
+pub(super) fn check(schedule: &str) -> Result<(), ScheduleError> {
     if schedule.is_empty() {
-        return Err("empty spec string".into());
+        return Err(ScheduleError::Empty);
     }
     let mut schedule = schedule;
     if schedule.starts_with("TZ=") || schedule.starts_with("CRON_TZ=") {
-        // That there is a zone is refused by name; what follows it is judged all the same.
+        // The caller reports the time zone; the rest is checked nevertheless.
         schedule = schedule.split_once(' ').map_or("", |(_, rest)| rest).trim();
     }
     if schedule.starts_with('@') {
@@ -41,12 +73,7 @@ pub(super) fn check(schedule: &str) -> Result<(), String> {
     }
     let fields: Vec<&str> = schedule.split_whitespace().collect();
     if fields.len() != FIELDS.len() {
-        return Err(format!(
-            "expected exactly {} fields, found {}: [{}]",
-            FIELDS.len(),
-            fields.len(),
-            fields.join(" ")
-        ));
+        return Err(ScheduleError::FieldCount(fields.into_iter().map(str::to_owned).collect()));
     }
     fields
         .iter()
@@ -57,17 +84,17 @@ pub(super) fn check(schedule: &str) -> Result<(), String> {
         .try_for_each(|(one, bounds)| range(one, bounds))
 }
 
-fn descriptor(text: &str) -> Result<(), String> {
+fn descriptor(text: &str) -> Result<(), ScheduleError> {
     if DESCRIPTORS.contains(&text) {
         return Ok(());
     }
     let Some(period) = text.strip_prefix("@every ") else {
-        return Err(format!("unrecognized descriptor: {text}"));
+        return Err(ScheduleError::Descriptor(text.to_owned()));
     };
     if is_duration(period) {
         return Ok(());
     }
-    Err(format!("failed to parse duration {text}: time: invalid duration {}", go_quote(period)))
+    Err(ScheduleError::Period { descriptor: text.to_owned(), period: period.to_owned() })
 }
 
 /// Go's durations: numbers with units, such as `1h30m`.
@@ -94,7 +121,8 @@ fn is_duration(text: &str) -> bool {
     true
 }
 
-fn range(text: &str, bounds: &Bounds) -> Result<(), String> {
+fn range(text: &str, bounds: &Bounds) -> Result<(), ScheduleError> {
+    let range = || text.to_owned();
     let mut parts = text.split('/');
     let span = parts.next().unwrap_or_default();
     let (step, more) = (parts.next(), parts.next().is_some());
@@ -107,11 +135,11 @@ fn range(text: &str, bounds: &Bounds) -> Result<(), String> {
         match ends.as_slice() {
             [_] => (start, start),
             [_, last] => (start, number_or_name(last, bounds)?),
-            _ => return Err(format!("too many hyphens: {text}")),
+            _ => return Err(ScheduleError::Hyphens(range())),
         }
     };
     if more {
-        return Err(format!("too many slashes: {text}"));
+        return Err(ScheduleError::Slashes(range()));
     }
     let step = match step {
         Some(step) => {
@@ -125,21 +153,21 @@ fn range(text: &str, bounds: &Bounds) -> Result<(), String> {
     };
     let (low, high) = (bounds.low, bounds.high);
     if start < low {
-        return Err(format!("beginning of range ({start}) below minimum ({low}): {text}"));
+        return Err(ScheduleError::BelowMinimum { start, low, range: range() });
     }
     if end > high {
-        return Err(format!("end of range ({end}) above maximum ({high}): {text}"));
+        return Err(ScheduleError::AboveMaximum { end, high, range: range() });
     }
     if start > end {
-        return Err(format!("beginning of range ({start}) beyond end of range ({end}): {text}"));
+        return Err(ScheduleError::Backwards { start, end, range: range() });
     }
     if step == 0 {
-        return Err(format!("step of range should be a positive number: {text}"));
+        return Err(ScheduleError::ZeroStep(range()));
     }
     Ok(())
 }
 
-fn number_or_name(text: &str, bounds: &Bounds) -> Result<i64, String> {
+fn number_or_name(text: &str, bounds: &Bounds) -> Result<i64, ScheduleError> {
     let name = text.to_lowercase();
     match bounds.names.iter().position(|known| *known == name) {
         Some(index) => Ok(bounds.low + i64::try_from(index).unwrap_or_default()),
@@ -147,15 +175,11 @@ fn number_or_name(text: &str, bounds: &Bounds) -> Result<i64, String> {
     }
 }
 
-fn number(text: &str) -> Result<i64, String> {
-    let failed = |why: &str| {
-        Err(format!(
-            "failed to parse int from {text}: strconv.Atoi: parsing {}: {why}",
-            go_quote(text)
-        ))
-    };
+fn number(text: &str) -> Result<i64, ScheduleError> {
+    let failed =
+        |reason: &'static str| Err(ScheduleError::NotANumber { text: text.to_owned(), reason });
     match text.parse::<i64>() {
-        Ok(number) if number < 0 => Err(format!("negative number ({number}) not allowed: {text}")),
+        Ok(number) if number < 0 => Err(ScheduleError::Negative { number, text: text.to_owned() }),
         Ok(number) => Ok(number),
         Err(error) => match error.kind() {
             std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => {
@@ -171,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_parser_takes() {
+    fn valid_schedules_are_accepted() {
         for good in [
             "*/5 * * * *",
             "0 3 1,15 jan-mar mon",
@@ -185,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_refuses() {
+    fn invalid_schedules_have_the_texts_of_the_parser() {
         for (bad, why) in [
             ("Bad_Name!", "expected exactly 5 fields, found 1: [Bad_Name!]"),
             (
@@ -202,7 +226,7 @@ mod tests {
             ("@every x", "failed to parse duration @every x: time: invalid duration \"x\""),
             ("", "empty spec string"),
         ] {
-            assert_eq!(check(bad), Err(why.to_owned()), "{bad}");
+            assert_eq!(check(bad).unwrap_err().to_string(), why, "{bad}");
         }
     }
 }

@@ -3,8 +3,17 @@
 
 use serde_json::Value;
 
-use crate::custom::Steps;
+use crate::custom::{FieldPathError, Steps};
 use crate::value::{get, is_empty};
+
+/// A path that names no field of a schema; the texts are upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnknownField {
+    #[error(transparent)]
+    Path(#[from] FieldPathError),
+    #[error("does not refer to a valid field")]
+    NoSchema,
+}
 
 /// The schema at the end of a path such as `.spec.color` or `.spec['x']`, and the first name of the
 /// path.
@@ -15,7 +24,7 @@ pub(super) fn find<'a>(
     path: &'a str,
     schema: &'a Value,
     brackets: bool,
-) -> Result<(&'a str, &'a Value), String> {
+) -> Result<(&'a str, &'a Value), UnknownField> {
     let mut schema = schema;
     for step in Steps::new(path, brackets) {
         let name = step?;
@@ -25,7 +34,7 @@ pub(super) fn find<'a>(
             get(schema, "additionalProperties")
         };
         if !below.is_object() {
-            return Err("does not refer to a valid field".into());
+            return Err(UnknownField::NoSchema);
         }
         schema = below;
     }

@@ -178,7 +178,9 @@ impl Rules<'_> {
                 errors.extend(costs("estimated rule cost", cost, &at_rule));
             }
             Ok(None) => {}
-            Err(why) => errors.push(Error::omitted(&at_rule, why.as_str()).printed(&shown(rule))),
+            Err(error) => {
+                errors.push(Error::omitted(&at_rule, error.to_string()).printed(&shown(rule)));
+            }
         }
         match &compiled.message {
             Ok(Some(program)) => {
@@ -186,8 +188,8 @@ impl Rules<'_> {
                 errors.extend(costs("estimated messageExpression cost", cost, &at_message));
             }
             Ok(None) => {}
-            Err(why) => {
-                errors.push(Error::omitted(&at_message, why.as_str()).printed(&shown(rule)))
+            Err(error) => {
+                errors.push(Error::omitted(&at_message, error.to_string()).printed(&shown(rule)));
             }
         }
         if compiled.uses_old {
