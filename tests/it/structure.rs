@@ -79,6 +79,59 @@ const APISERVER: Floors = &[
     &["server", "listen", "security", "fuzzing"],
 ];
 
+const NODE: Floors = &[
+    // The machine, and tables that need nothing else.
+    &[
+        "digest",
+        "file_watcher",
+        "machine",
+        "machine_shutdown",
+        "events",
+        "volumes::mounts",
+        "status::not_ready",
+        "runtime::registries::config",
+    ],
+    &["config"],
+    &["runtime"],
+    // One pod: its parts, what is observed of it, and what follows for the runtime.
+    &[
+        "pods::pod",
+        "pods::rejection",
+        "pods::condition_types",
+        "pods::observed",
+        "pods::plan",
+        "pods::resources",
+        "pods::capacity",
+        "pods::resize",
+        "pods::objects",
+        "pods::cri_config",
+        "pods::admission::supported_fields",
+        "events::recorder",
+        "cgroups",
+        "eviction::pressure",
+        "eviction::ranking",
+    ],
+    // What pods need from the API server, and where they come from besides it.
+    &["credentials", "static_pods", "status::writer", "context::labels"],
+    // The handles and caches that tasks share.
+    &["context"],
+    // The parts of a pod's life.
+    &[
+        "status",
+        "probes",
+        "volumes",
+        "pods::handle",
+        "pods::table",
+        "pods::admission",
+        "pods::image_pull",
+    ],
+    // Workers and their manager.
+    &["pods"],
+    // Tasks that act on all pods.
+    &["housekeeping", "eviction", "kubelet_api"],
+    &["agent"],
+];
+
 const STORE: Floors = &[
     // What users and implementations of the store agree on.
     &["encoding", "contract"],
@@ -137,6 +190,7 @@ fn upward_imports(folder: &str, floors: Floors) -> Vec<String> {
 #[test]
 fn modules_import_only_their_own_floor_and_those_below() {
     let mut faults = upward_imports("src/apiserver", APISERVER);
+    faults.extend(upward_imports("src/node", NODE));
     faults.extend(upward_imports("src/store", STORE));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
