@@ -25,12 +25,22 @@ pub fn quota(object: &Value) -> ErrorList {
     let mut errors = amounts(spec, "hard", &path);
     let scopes = texts(spec, "scopes");
     let field = path.child("scopes");
-    // Upstream reports one such error per scope; all are equal, and a status shows equal errors
-    // once. Each holds the whole list, so that many of them would take memory by the square of its
-    // length.
-    if scopes.iter().any(|scope| !SCOPES.contains(scope)) {
-        let shown = get(spec, "scopes").clone();
-        errors.push(Error::invalid(&field, shown, "unsupported scope"));
+    // Upstream reports such errors per scope and resource; all are equal, and a status shows equal
+    // errors once. Each holds the whole list, so that many of them would take memory by the square
+    // of its length.
+    let mut reported = Vec::new();
+    for scope in &scopes {
+        let text = if !SCOPES.contains(scope) {
+            "unsupported scope"
+        } else if entries(spec, "hard").any(|(name, _)| !is_valid_for_resource(scope, name)) {
+            "unsupported scope applied to resource"
+        } else {
+            continue;
+        };
+        if !reported.contains(&text) {
+            reported.push(text);
+            errors.push(Error::invalid(&field, get(spec, "scopes").clone(), text));
+        }
     }
     for (one, other) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
         if scopes.contains(&one) && scopes.contains(&other) {
@@ -82,6 +92,23 @@ fn standard_quota(name: &str) -> bool {
         ) && name != "limits.storage"
         || matches!(name, "cpu" | "memory" | "ephemeral-storage")
         || is_count(name)
+}
+
+/// Whether a scope can limit a resource; resources that are not standard have no scopes (upstream's
+/// `IsResourceQuotaScopeValidForResource`).
+fn is_valid_for_resource(scope: &str, resource: &str) -> bool {
+    let is_of_pods = || {
+        let compute = resource.strip_prefix("requests.").or(resource.strip_prefix("limits."));
+        matches!(compute.unwrap_or(resource), "cpu" | "memory")
+    };
+    !standard_quota(resource)
+        || match scope {
+            "BestEffort" => resource == "pods",
+            "VolumeAttributesClass" => {
+                matches!(resource, "persistentvolumeclaims" | "requests.storage")
+            }
+            _ => resource == "pods" || is_of_pods(),
+        }
 }
 
 fn scope_requirement(one: &Value, path: &Path) -> ErrorList {
@@ -153,6 +180,34 @@ mod tests {
                 "status.used[pods]: Invalid value: \"-1\": must be greater than or equal to 0",
             ]
         );
+    }
+
+    /// The sets of upstream's `IsResourceQuotaScopeValidForResource`.
+    #[test]
+    fn scopes_apply_to_their_resources_only() {
+        let check = |scope: &str, resource: &str, is_valid: bool| {
+            let spec = json!({"hard": {resource: "1"}, "scopes": [scope]});
+            let errors: Vec<String> =
+                quota(&json!({"spec": spec})).iter().map(ToString::to_string).collect();
+            let text = format!(
+                "spec.scopes: Invalid value: [\"{scope}\"]: unsupported scope applied to resource"
+            );
+            let expected = if is_valid { vec![] } else { vec![text] };
+            assert_eq!(errors, expected, "{scope} {resource}");
+        };
+        for (scope, valid, invalid) in [
+            ("Terminating", ["pods", "limits.cpu"], ["secrets", "requests.storage"]),
+            ("PriorityClass", ["cpu", "requests.memory"], ["hugepages-2Mi", "services"]),
+            ("BestEffort", ["pods", "count/jobs.batch"], ["cpu", "configmaps"]),
+            (
+                "VolumeAttributesClass",
+                ["persistentvolumeclaims", "requests.storage"],
+                ["pods", "memory"],
+            ),
+        ] {
+            valid.iter().for_each(|resource| check(scope, resource, true));
+            invalid.iter().for_each(|resource| check(scope, resource, false));
+        }
     }
 
     #[test]
