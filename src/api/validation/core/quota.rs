@@ -121,7 +121,7 @@ fn scope_requirement(one: &Value, path: &Path) -> ErrorList {
     }
     let by_value = matches!(scope, "PriorityClass" | "VolumeAttributesClass");
     if SCOPES.contains(&scope) && !by_value && operator != "Exists" {
-        let text = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
+        let text = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
         errors.push(Error::invalid(&path.child("operator"), operator, text));
     }
     match operator {
