@@ -129,7 +129,8 @@ pub(crate) fn go_type(kind: &Gvk, version: &str) -> String {
     format!("{package}.{}", kind.kind)
 }
 
-/// Parses YAML or JSON of any shape: of repeated keys the last, and the text of the strict decoder about the first of them.
+/// Parses YAML or JSON of any shape. A repeated key has its last value; the text is the strict
+/// decoder's error about the first repeated key.
 ///
 /// # Errors
 /// The parser's sentence.
