@@ -1,4 +1,6 @@
-"""Floods, slow clients and clients by the hundred: none may stop the others, and what each costs is bounded."""
+"""Floods, slow clients and hundreds of clients: none may stop other clients, and the cost of each
+is bounded."""
+
 from abuse import *
 
 CONNECTIONS = int(os.environ.get("ABUSE_CONNECTIONS", "500"))
@@ -6,7 +8,8 @@ ENHANCE_YOUR_CALM, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR = 11, 1,
 
 
 def abuse(name, growth=50, seconds=3.0):
-    """Runs a part beside another client, and checks what it says, that the other was served, and the memory."""
+    """Runs a part while another client sends requests, and checks its result, that client and the
+    memory."""
 
     def run(part):
         fault = ""
@@ -21,7 +24,7 @@ def abuse(name, growth=50, seconds=3.0):
 
 
 def ends(connection, *fates):
-    """A fault unless the connection had one of these ends."""
+    """An error unless the connection ended in one of these ways."""
     fate = connection.fate(3)
     return "" if fate in fates else f"the connection ended as {fate}, not {fates}"
 
@@ -32,7 +35,7 @@ def flood(connection, piece, times):
             break
 
 
-# What goes slowly: begun first, looked at last.
+# Slow handshakes begin first and are checked last.
 half = [tls(plain=True) for _ in range(200)]
 begun = time.monotonic()
 
@@ -42,12 +45,17 @@ def _():
     c, head = Second(), fields(MAPS)
     for i in range(200):
         streams = range(200 * i + 1, 200 * i + 201, 2)
-        if not c.send(b"".join(frame(HEADERS, 5, n, head) + frame(RESET, 0, n, struct.pack(">I", 8)) for n in streams)):
+        if not c.send(
+            b"".join(
+                frame(HEADERS, 5, n, head) + frame(RESET, 0, n, struct.pack(">I", 8))
+                for n in streams
+            )
+        ):
             break
     return ends(c, ENHANCE_YOUR_CALM, "closed")
 
 
-@abuse("HTTP/2: headers that go on and on end the connection")
+@abuse("HTTP/2: endless headers end the connection")
 def _():
     c = Second()
     c.send(frame(HEADERS, 1, 1, fields("/api")))
@@ -63,7 +71,7 @@ def _():
     return ends(c, ENHANCE_YOUR_CALM, PROTOCOL_ERROR, "closed")
 
 
-@abuse("HTTP/2: empty pieces of a body end the connection")
+@abuse("HTTP/2: empty parts of a body end the connection")
 def _():
     c = Second()
     c.send(frame(HEADERS, 4, 1, fields(MAPS, "POST", ("content-type", "application/json"))))
@@ -71,7 +79,7 @@ def _():
     return ends(c, ENHANCE_YOUR_CALM, "closed")
 
 
-@abuse("HTTP/2: 100,000 pings and settings that nobody reads the answers to cost no memory")
+@abuse("HTTP/2: 100,000 pings and settings with unread answers cost no memory")
 def _():
     for piece in (frame(PING, 0, 0, b"12345678"), frame(SETTINGS, 0, 0, setting(4, 70000))):
         c = Second(buffer=4096)
@@ -79,28 +87,33 @@ def _():
         flood(c, piece * 100, 1000)
 
 
-@abuse("HTTP/2: headers of 100 KB are refused with 431, and the connection goes on")
+@abuse("HTTP/2: headers of 100 KB are refused with 431, and the connection stays")
 def _():
     c, block = Second(), fields("/api") + field("x", "a" * 100000)
     parts = [block[i : i + 16000] for i in range(0, len(block), 16000)]
     frames = [frame(CONTINUATION, 4 * (part is parts[-1]), 1, part) for part in parts[1:]]
     c.send(frame(HEADERS, 1, 1, parts[0]) + b"".join(frames))
     status = next((got[3] for got in c.frames(3) if got and got[0] == HEADERS), b"")
-    # The status as h2 writes it: a literal in Huffman's code behind the index of `:status`.
+    # The status as h2 encodes it: a Huffman literal after the index of `:status`.
     return "" if b"\x83\x69\x90\xff" in status and c.ask(3, "/api") else f"answered {status!r}"
 
 
-@abuse("HTTP/2: a remembered header of 4 KB, named 10,000 times in a request, is refused")
+@abuse("HTTP/2: an indexed header of 4 KB, named 10,000 times in a request, is refused")
 def _():
     c = Second()
-    c.send(frame(HEADERS, 5, 1, fields("/api") + b"\x40" + integer(1, 7) + b"x" + integer(3900, 7) + b"a" * 3900))
+    c.send(
+        frame(
+            HEADERS, 5, 1,
+            fields("/api") + b"\x40" + integer(1, 7) + b"x" + integer(3900, 7) + b"a" * 3900,
+        )
+    )
     for i in range(300):
         if not c.send(frame(HEADERS, 5, 3 + 2 * i, fields("/api") + b"\xbe" * 10000)):
             break
     return ends(c, ENHANCE_YOUR_CALM, "closed")
 
 
-@abuse("HTTP/2: windows of nothing, too much and too little are errors of the protocol")
+@abuse("HTTP/2: windows of zero, too large and too small are protocol errors")
 def _():
     for fate, piece in [
         (PROTOCOL_ERROR, frame(WINDOW, 0, 0, struct.pack(">I", 0))),
@@ -118,12 +131,15 @@ def _():
             return fault
 
 
-@abuse("HTTP/2: 1,000 large answers that nobody takes are not held in memory", growth=150, seconds=5)
+@abuse(
+    "HTTP/2: 1,000 large answers that nobody takes are not held in memory", growth=150, seconds=5
+)
 def _():
     connections = [Second(setting(4, 0)) for _ in range(5)]
     for c in connections:
         c.send(b"".join(frame(HEADERS, 5, 2 * i + 1, fields("/openapi/v2")) for i in range(200)))
-    # Another stream is answered as well. Heads are not held by windows: once all have come all answers were made, and their memory belongs to this part.
+    # The server answers another stream, too. Flow control does not cover headers: once all headers
+    # have arrived, all answers exist, and their memory is part of this measurement.
     for c in connections:
         c.send(frame(HEADERS, 5, 401, fields("/api/v1/namespaces/default")))
     for c in connections:
@@ -136,7 +152,7 @@ def _():
             return f"{len(left)} of 201 streams of a connection that takes nothing are not answered"
 
 
-@abuse("200 heads and 200 bodies that come a byte at a time")
+@abuse("200 heads and 200 bodies that arrive byte by byte")
 def _():
     heads, bodies = [tls() for _ in range(200)], [tls() for _ in range(200)]
     for s in heads:
@@ -148,25 +164,27 @@ def _():
             s.sendall(b" ")
 
 
-@abuse(f"{CONNECTIONS} connections that say nothing", growth=50 + CONNECTIONS // 20)
+@abuse(f"{CONNECTIONS} connections that send nothing", growth=50 + CONNECTIONS // 20)
 def _():
     opened = [tls("h2" if i % 2 else None) for i in range(CONNECTIONS)]
     return "" if len(opened) == CONNECTIONS else "not all were taken"
 
 
-@abuse("200 watches whose clients do not read, beside 100 writes of 20 KB", growth=100)
+@abuse("200 watches whose clients do not read, with 100 writes of 20 KB", growth=100)
 def _():
     say(request("POST", MAPS, config_map("seen")))
     watches = [tls(buffer=4096) for _ in range(200)]
     for s in watches:
         s.sendall(request("GET", MAPS + "?watch=1"))
     for i in range(100):
-        code = say(request("PUT", f"{MAPS}/seen", config_map("seen", data={"a": "x" * 20000, "i": str(i)})))[0]
+        code = say(
+            request("PUT", f"{MAPS}/seen", config_map("seen", data={"a": "x" * 20000, "i": str(i)}))
+        )[0]
         if code != 200:
             return f"a write was answered {code}"
 
 
-@abuse("100 clients that ask for a large list and do not take it", growth=300)
+@abuse("100 clients that request a large list and do not read it", growth=300)
 def _():
     for i in range(4):
         say(request("POST", MAPS, config_map(f"large{i}", data={"a": "x" * 500000})))
@@ -179,11 +197,11 @@ def handshakes():
     for s in half:
         s.settimeout(max(0.1, 20 - (time.monotonic() - begun)))
         if s.recv(1):
-            return "something was said"
+            return "the server sent data"
     return ""
 
 
 try:
-    check("200 connections that never begin their handshake are ended in time", handshakes())
+    check("200 connections without a handshake are closed in time", handshakes())
 except OSError as error:
-    check("200 connections that never begin their handshake are ended in time", repr(error))
+    check("200 connections without a handshake are closed in time", repr(error))

@@ -1,4 +1,6 @@
-"""Clients that do what none should: raw HTTP/1.1 and HTTP/2 over TLS, by hand, so that every byte is ours. A suite says what comes of each."""
+"""Hostile clients: raw HTTP/1.1 and HTTP/2 over TLS, to control every byte. The suites state the
+result of each."""
+
 import json, os, re, resource, socket, ssl, struct, sys, threading, time
 
 HOST, PORT = "127.0.0.1", int(os.environ["ABUSE_PORT"])
@@ -8,7 +10,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_N
 
 
 def tls(protocol=None, plain=False, buffer=None):
-    """A connection; `protocol` is what it offers by ALPN."""
+    """A connection; `protocol` is offered by ALPN."""
     s = socket.socket()
     if buffer:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
@@ -17,7 +19,7 @@ def tls(protocol=None, plain=False, buffer=None):
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if plain:
         return s
-    # Not `create_default_context`, which reads all CAs of the system, 50 ms for each connection.
+    # `create_default_context` reads all CAs of the system, which takes 50 ms per connection.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if protocol:
@@ -26,7 +28,8 @@ def tls(protocol=None, plain=False, buffer=None):
 
 
 def read_all(s, seconds, linger):
-    """Bytes until the end or until nothing came for so long, for `linger` seconds behind a whole answer; whether it was the end."""
+    """Reads until the end of the connection or until `seconds` pass without data, and `linger`
+    seconds after a complete answer. Returns the bytes and whether the connection ended."""
     s.settimeout(seconds)
     out = b""
     try:
@@ -46,13 +49,13 @@ def read_all(s, seconds, linger):
 
 
 def complete(answer):
-    head, found, body = answer.partition(b"\r\n\r\n")
+    head, separator, body = answer.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: (\d+)", head)
-    return bool(found) and (len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n"))
+    return bool(separator) and (len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n"))
 
 
 def say(data, seconds=10, linger=0.0):
-    """Sends bytes on a connection of their own: status, body, whether the server closed, seconds."""
+    """Sends bytes on a new connection: status, body, whether the server closed it, seconds."""
     begun, s = time.monotonic(), tls()
     try:
         s.sendall(data)
@@ -67,24 +70,29 @@ def say(data, seconds=10, linger=0.0):
         while body:
             size, _, body = body.partition(b"\r\n")
             count = int(size or b"0", 16)
-            pieces, body = pieces + body[:count], body[count + 2:]
+            pieces, body = pieces + body[:count], body[count + 2 :]
         body = pieces
     warnings = re.findall(rb"(?i)\r\nwarning: ([^\r]*)", head)
-    return int(words[1]) if len(words) > 1 else 0, body, closed, time.monotonic() - begun, b" ".join(warnings)
+    return (
+        int(words[1]) if len(words) > 1 else 0, body, closed, time.monotonic() - begun,
+        b" ".join(warnings),
+    )
 
 
-def request(method, path, body=None, headers=(), token=TOKEN, kind="application/json", host="localhost"):
+def request(
+    method, path, body=None, headers=(), token=TOKEN, kind="application/json", host="localhost"
+):
     lines = [f"{method} {path} HTTP/1.1"]
     if host is not None:
         lines.append(f"Host: {host}")
     if token:
         lines.append(f"Authorization: Bearer {token}")
-    given = [h.split(":")[0].lower() for h in headers]
+    names = [h.split(":")[0].lower() for h in headers]
     if body is not None:
         body = body.encode() if isinstance(body, str) else body
         if kind:
             lines.append(f"Content-Type: {kind}")
-        if not {"content-length", "transfer-encoding"} & set(given):
+        if not {"content-length", "transfer-encoding"} & set(names):
             lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, *headers, "", ""]).encode("latin1") + (body or b"")
 
@@ -92,14 +100,15 @@ def request(method, path, body=None, headers=(), token=TOKEN, kind="application/
 def rss():
     """Memory of the server in MB."""
     with open(f"/proc/{PID}/status") as f:
-        found = re.search(r"VmRSS:\s+(\d+)", f.read())
-    if not found:
+        match = re.search(r"VmRSS:\s+(\d+)", f.read())
+    if not match:
         sys.exit("the server has ended")
-    return int(found[1]) // 1024
+    return int(match[1]) // 1024
 
 
 class Others:
-    """Another client, which asks for something small again and again while the block runs: its slowest answer, and the most memory."""
+    """Another client, which sends small requests while the block runs. Records its slowest answer
+    and the largest memory of the server."""
 
     def __enter__(self):
         self.slowest, self.answers, self.failures, self.before = 0.0, 0, [], rss()
@@ -139,13 +148,18 @@ class Others:
         return ""
 
 
-# HTTP/2, RFC 9113: nine bytes before each frame.
+# HTTP/2, RFC 9113: a frame begins with nine bytes.
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def frame(kind, flags=0, stream=0, payload=b""):
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+    return (
+        struct.pack(">I", len(payload))[1:]
+        + bytes([kind, flags])
+        + struct.pack(">I", stream)
+        + payload
+    )
 
 
 def setting(number, value):
@@ -164,13 +178,16 @@ def integer(value, bits, first=0):
 
 
 def field(name, value):
-    """A header field that the other side need not remember."""
+    """A header field without indexing."""
     name, value = (t.encode() if isinstance(t, str) else t for t in (name, value))
     return b"\0" + integer(len(name), 7) + name + integer(len(value), 7) + value
 
 
 def fields(path, method="GET", *more):
-    pairs = [(":method", method), (":scheme", "https"), (":authority", "localhost"), (":path", path), ("authorization", f"Bearer {TOKEN}"), *more]
+    pairs = [
+        (":method", method), (":scheme", "https"), (":authority", "localhost"), (":path", path),
+        ("authorization", f"Bearer {TOKEN}"), *more,
+    ]
     return b"".join(field(*pair) for pair in pairs)
 
 
@@ -182,7 +199,7 @@ class Second:
         self.s.sendall(PREFACE + frame(SETTINGS, payload=settings))
 
     def send(self, data):
-        """Whether it was taken: `False` when the server is gone."""
+        """Returns `False` if the server has closed the connection."""
         try:
             self.s.sendall(data)
             return True
@@ -190,7 +207,8 @@ class Second:
             return False
 
     def frames(self, seconds=2.0):
-        """What comes until the end, or until nothing came for so long: kind, flags, stream, payload; last `None` at the end."""
+        """Yields frames until the end, or until `seconds` pass without data: kind, flags, stream,
+        payload; `None` at the end."""
         self.s.settimeout(seconds)
         buffer = b""
         try:
@@ -210,7 +228,7 @@ class Second:
         yield None
 
     def fate(self, seconds=2.0):
-        """What became of the connection: `open`, `closed`, or the code of GOAWAY."""
+        """The state of the connection: `open`, `closed`, or the code of GOAWAY."""
         fate = "open"
         for got in self.frames(seconds):
             if got is None:
@@ -220,7 +238,7 @@ class Second:
         return fate
 
     def ask(self, stream, path, seconds=5.0):
-        """Whether a whole answer comes on this stream."""
+        """Whether a complete answer arrives on this stream."""
         self.send(frame(HEADERS, 0x5, stream, fields(path)))
         for got in self.frames(seconds):
             if got and got[2] == stream and got[0] in (DATA, HEADERS) and got[1] & 1:

@@ -1,4 +1,6 @@
-"""A receiver of audit events: audit.py PORT-PIPE LOG. Every list it is sent becomes a line of LOG; /fail refuses its first two."""
+"""A receiver of audit events: audit.py PORT-PIPE LOG. Writes every received list as a line of LOG;
+/fail rejects its first two."""
+
 import json, sys
 from listener import Handler, serve
 
@@ -14,7 +16,10 @@ class Receiver(Handler):
             refused += 1
             self.answer(503)
             return
-        line = {"path": self.path, "authorization": self.headers.get("Authorization"), "type": self.headers.get("Content-Type"), "list": body}
+        line = {
+            "path": self.path, "authorization": self.headers.get("Authorization"),
+            "type": self.headers.get("Content-Type"), "list": body,
+        }
         with open(log, "a") as out:
             out.write(json.dumps(line) + "\n")
         self.answer(200)

@@ -1,4 +1,6 @@
-"""An authorization webhook: authorizer.py PORT-PIPE LOG. The user's name says what it answers; every review becomes a line of LOG."""
+"""An authorization webhook: authorizer.py PORT-PIPE LOG. The user's name selects the answer; writes
+every review as a line of LOG."""
+
 import json, sys
 from listener import Handler, serve
 
@@ -13,7 +15,9 @@ ANSWERS = {
 class Hook(Handler):
     def do_POST(self):
         review = json.loads(self.body())
-        line = {"path": self.path, "authorization": self.headers.get("Authorization"), "review": review}
+        line = {
+            "path": self.path, "authorization": self.headers.get("Authorization"), "review": review,
+        }
         with open(log, "a") as out:
             out.write(json.dumps(line) + "\n")
         user = review["spec"].get("user", "")

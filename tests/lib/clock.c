@@ -1,6 +1,7 @@
-/* Preloaded into a program: its time of day is off by the seconds in the file that KUBE_LITE_TEST_CLOCK names, which may change meanwhile.
-   With KUBE_LITE_TEST_CLOCK_TIMERS set its timers follow, too: the time since boot is off by as much, and no wait for events lasts longer than
-   POLL_MS, after which the program looks at its timers again. */
+/* A library for LD_PRELOAD that shifts a program's time of day by the seconds in the file that
+   KUBE_LITE_TEST_CLOCK names; the file may change while the program runs. With
+   KUBE_LITE_TEST_CLOCK_TIMERS timers follow, too: the time since boot is shifted as well, and no wait
+   for events lasts longer than POLL_MS, so that the program checks its timers. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -29,7 +30,8 @@ __attribute__((constructor)) static void begin(void) {
 
 int clock_gettime(clockid_t clock, struct timespec *time) {
     int outcome = (int)syscall(SYS_clock_gettime, clock, time);
-    int moves = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE || (timers && (clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME));
+    int moves = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE ||
+                (timers && (clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME));
     if (outcome == 0 && off && moves) time->tv_sec += *off;
     return outcome;
 }

@@ -1,12 +1,16 @@
-# A time of day that is wrong for one program, and may be set while it runs: the machine's own stays what it is.
-# usage: . tests/lib/clock.sh (after machines.sh), then `clock`, and `with_clock` before what starts the program
+# A wrong time of day for one program, which a test can change while the program runs. The clock of
+# the machine stays.
+# usage: . tests/lib/clock.sh (after machines.sh), then `clock`, and `with_clock` before the command
 cc -shared -fPIC -O1 -o "$scratch/clock.so" tests/lib/clock.c -ldl || exit 1
-# A static program loads nothing.
+# A static program ignores LD_PRELOAD.
 clock_moves=; ldd "$bin" >/dev/null 2>&1 && clock_moves=yes
 [ -n "$clock_moves" ] || echo "SKIP the clock of a static program cannot be moved"
 head -c 8 /dev/zero > "$scratch/clock"
-clock() { # seconds: how far it is off. Written in place, for it is mapped.
-  python3 -c 'import struct, sys; f = open(sys.argv[1], "r+b"); f.write(struct.pack("q", int(sys.argv[2])))' "$scratch/clock" "$1"
+clock() { # offset in seconds. Written in place, because the library maps the file.
+  python3 - "$scratch/clock" "$1" <<'P'
+import struct, sys
+open(sys.argv[1], "r+b").write(struct.pack("q", int(sys.argv[2])))
+P
 }
-clock_at() { clock $(($1 - $(date +%s))); } # seconds since 1970: what it shall be
+clock_at() { clock $(($1 - $(date +%s))); } # target time in seconds since 1970
 with_clock() { KUBE_LITE_TEST_CLOCK=$scratch/clock LD_PRELOAD=$scratch/clock.so "$@"; }

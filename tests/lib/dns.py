@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""A name server's client and, for the suites, the name server outside the cluster.
+"""A DNS client and, for the suites, the DNS server outside of the cluster.
 
-dns.py ask SERVER NAME TYPE [tcp]: prints code, and per record of the answer `ttl TYPE data`, sorted, separated by ` | `.
-dns.py serve ADDRESS LOG: answers for example.test on port 53 and writes each question as a line into LOG.
+dns.py ask SERVER NAME TYPE [tcp]
+    prints the code, and for each record of the answer `ttl TYPE data`, sorted, separated by ` | `
+dns.py serve ADDRESS LOG
+    answers for example.test on port 53 and writes each question as a line of LOG
 """
+
 import random, socket, struct, sys, threading
 
 TYPES = {"A": 1, "NS": 2, "CNAME": 5, "SOA": 6, "PTR": 12, "TXT": 16, "AAAA": 28, "SRV": 33}
@@ -12,7 +15,12 @@ CODES = {0: "NOERROR", 1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP", 
 
 
 def pack(name):
-    return b"".join(bytes([len(label)]) + label.encode() for label in name.rstrip(".").split(".") if label) + b"\0"
+    return (
+        b"".join(
+            bytes([len(label)]) + label.encode() for label in name.rstrip(".").split(".") if label
+        )
+        + b"\0"
+    )
 
 
 def unpack(message, at):
@@ -53,7 +61,9 @@ def from_tcp(stream):
 
 def data(message, kind, at, length):
     if kind in (1, 28):
-        return socket.inet_ntop(socket.AF_INET if kind == 1 else socket.AF_INET6, message[at : at + length])
+        return socket.inet_ntop(
+            socket.AF_INET if kind == 1 else socket.AF_INET6, message[at : at + length]
+        )
     if kind in (2, 5, 12):
         return unpack(message, at)[0]
     if kind == 33:
@@ -64,7 +74,11 @@ def data(message, kind, at, length):
 
 
 def ask(server, name, kind, tcp):
-    question = struct.pack("!HHHHHH", random.randrange(65536), 0x0100, 1, 0, 0, 0) + pack(name) + struct.pack("!HH", TYPES[kind], 1)
+    question = (
+        struct.pack("!HHHHHH", random.randrange(65536), 0x0100, 1, 0, 0, 0)
+        + pack(name)
+        + struct.pack("!HH", TYPES[kind], 1)
+    )
     if tcp:
         with socket.create_connection((server, 53), timeout=10) as s:
             over_tcp(s, question)
@@ -83,7 +97,12 @@ def ask(server, name, kind, tcp):
         number, _, ttl, length = struct.unpack_from("!HHIH", answer, at)
         records.append(f"{ttl} {NAMES.get(number, number)} {data(answer, number, at + 10, length)}")
         at += 10 + length
-    print(" | ".join([CODES.get(flags & 15, str(flags & 15)) + (" truncated" if flags & 0x200 else ""), *sorted(records)]))
+    print(
+        " | ".join([
+            CODES.get(flags & 15, str(flags & 15)) + (" truncated" if flags & 0x200 else ""),
+            *sorted(records),
+        ])
+    )
 
 
 def respond(message, tcp, log):
@@ -91,19 +110,31 @@ def respond(message, tcp, log):
     kind = struct.unpack_from("!H", message, at)[0]
     log.write(f"{'tcp' if tcp else 'udp'} {name.lower()} {NAMES.get(kind, kind)}\n")
     log.flush()
-    known = {"www.example.test": {1: [socket.inet_aton("198.51.100.7")], 28: [socket.inet_pton(socket.AF_INET6, "2001:db8:9::7")]},
-             "big.example.test": {16: [bytes([200]) + b"x" * 200] * 8}}
-    found = known.get(name.lower())
-    records, code, cut = (found or {}).get(kind, []), 0 if found else 3, False
+    zone = {
+        "www.example.test": {
+            1: [socket.inet_aton("198.51.100.7")],
+            28: [socket.inet_pton(socket.AF_INET6, "2001:db8:9::7")],
+        },
+        "big.example.test": {16: [bytes([200]) + b"x" * 200] * 8},
+    }
+    entry = zone.get(name.lower())
+    records, code, cut = (entry or {}).get(kind, []), 0 if entry else 3, False
     if not tcp and len(records) > 4:
         records, cut = [], True
     soa = pack("example.test") + struct.pack("!HHIH", 6, 1, 60, 0)
-    out = struct.pack("!HHHHHH", struct.unpack_from("!H", message)[0], 0x8580 | code | (0x200 if cut else 0), 1, len(records), 0 if records or cut else 1, 0)
+    out = struct.pack(
+        "!HHHHHH", struct.unpack_from("!H", message)[0], 0x8580 | code | (0x200 if cut else 0), 1,
+        len(records), 0 if records or cut else 1, 0,
+    )
     out += message[12 : at + 4]
     for record in records:
         out += b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 300, len(record)) + record
     if not records and not cut:
-        fields = pack("ns.example.test") + pack("root.example.test") + struct.pack("!IIIII", 1, 60, 60, 60, 60)
+        fields = (
+            pack("ns.example.test")
+            + pack("root.example.test")
+            + struct.pack("!IIIII", 1, 60, 60, 60, 60)
+        )
         out += soa[:-2] + struct.pack("!H", len(fields)) + fields
     return out
 

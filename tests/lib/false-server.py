@@ -1,13 +1,15 @@
-"""A server that is not what it says: TLS with a certificate of choice; what it hears is written to a file.
+"""A false server: TLS with a given certificate; writes the requests it receives to a file.
 
-usage: false-server.py ADDRESS PORT MODE CA CERT KEY HEARD [REAL]
-Modes: `shows` answers /cacerts with CA; `web` knows no path; `past` and `future` answer as `shows` by a clock that is a year off;
-`newer` hands requests on to the real server (host:port), as of an agent of a newer version; `forward` hands bytes on, without TLS.
+usage: false-server.py ADDRESS PORT MODE CA CERT KEY LOG [REAL]
+Modes: `shows` answers /cacerts with CA; `web` answers 404; `past` and `future` are `shows` with a
+clock that is a year off; `newer` forwards requests to the real server (host:port), as if from an
+agent of a newer version; `forward` forwards bytes, without TLS.
 Prints a line once it listens.
 """
+
 import http.client, http.server, json, socket, ssl, sys, threading, time
 
-address, port, mode, ca, cert, key, heard = sys.argv[1:8]
+address, port, mode, ca, cert, key, log = sys.argv[1:8]
 real = sys.argv[8] if len(sys.argv) > 8 else None
 
 
@@ -36,10 +38,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def date_time_string(self, timestamp=None):
         year = 365 * 86400
-        return super().date_time_string(time.time() + {"past": -year, "future": year + 60}.get(mode, 0))
+        return super().date_time_string(
+            time.time() + {"past": -year, "future": year + 60}.get(mode, 0)
+        )
 
     def note(self, body=b""):
-        with open(heard, "ab") as file:
+        with open(log, "ab") as file:
             file.write(f"{self.command} {self.path}\n{self.headers}\n".encode() + body + b"\n")
 
     def reply(self, status, body, kind="text/plain"):
@@ -64,7 +68,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         ask = json.loads(body)
         ask["version"] = "v1.38.0"
         connection = http.client.HTTPSConnection(real, context=ssl._create_unverified_context())
-        connection.request("POST", self.path, json.dumps(ask), {"authorization": self.headers["authorization"]})
+        connection.request(
+            "POST", self.path, json.dumps(ask), {"authorization": self.headers["authorization"]}
+        )
         answer = connection.getresponse()
         self.reply(answer.status, answer.read(), "application/json")
 

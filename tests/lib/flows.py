@@ -1,8 +1,14 @@
-"""Requests that hold their seat for as long as the caller wants: the server asks for the body (100 Continue) once a request has one.
+"""Requests that occupy a seat as long as the caller wants: the server sends 100 Continue, which
+requests the body, once a request has a seat.
 
-usage: flows.py hold PORT TOKEN [QUERY]        prints the first status (100 with a seat), waits for the end of its input, prints the last one
-       flows.py share PORT SECONDS TOKEN=N...  N clients of each token ask again and again, a request takes 10 ms: prints TOKEN=ANSWERED for each
+usage: flows.py hold PORT TOKEN [QUERY]
+           prints the first status (100 with a seat), waits for the end of its input, prints the
+           last status
+       flows.py share PORT SECONDS TOKEN=N...
+           N clients of each token send requests of 10 ms without pause; prints TOKEN=ANSWERED
+           for each
 """
+
 import socket, ssl, sys, threading, time
 
 BODY = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"held"}}'
@@ -18,10 +24,10 @@ class Client:
         self.token = token
 
     def status(self):
-        """Reads one head, and the body behind it."""
+        """Reads one head and its body."""
         line = self.file.readline().split()
         code, length = int(line[1]) if len(line) > 1 else 0, 0
-        while (header := self.file.readline().strip()):
+        while header := self.file.readline().strip():
             name, _, value = header.partition(b":")
             if name.lower() == b"content-length":
                 length = int(value)
@@ -29,8 +35,12 @@ class Client:
         return code
 
     def begin(self, query=""):
-        head = (f"POST /api/v1/namespaces/default/configmaps?dryRun=All{query} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.token}\r\n"
-                f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\nExpect: 100-continue\r\n\r\n")
+        head = (
+            f"POST /api/v1/namespaces/default/configmaps?dryRun=All{query} HTTP/1.1\r\n"
+            f"Host: localhost\r\nAuthorization: Bearer {self.token}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n"
+            "Expect: 100-continue\r\n\r\n"
+        )
         self.socket.sendall(head.encode())
         return self.status()
 
@@ -62,8 +72,8 @@ def share(port, seconds, *shares):
                     counts[token] = counts.get(token, 0) + 1
 
     threads = []
-    for given in shares:
-        token, _, number = given.partition("=")
+    for share in shares:
+        token, _, number = share.partition("=")
         counts[token] = 0
         threads += [threading.Thread(target=ask, args=(token,)) for _ in range(int(number))]
     for thread in threads:

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Answers probes and hooks: health-server.py ADDRESS HTTP_PORT GRPC_PORT FILE
 
-HTTP: every path is written to FILE; /bad answers 500, /redirect?PLACE redirects there, everything else answers 200. gRPC: the health service, SERVING for every
-service but `dead`; just enough HTTP/2 for one call after another.
+HTTP: writes every path to FILE; /bad answers 500, /redirect?TARGET redirects to TARGET, every
+other path answers 200. gRPC: the health service, SERVING for every service except `dead`, with
+as much HTTP/2 as sequential calls need.
 """
+
 import http.server, socketserver, struct, sys, threading
 
 
@@ -11,10 +13,10 @@ class Http(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         with open(sys.argv[4], "a") as out:
             out.write(self.path + "\n")
-        place = self.path.partition("?")[2] if self.path.startswith("/redirect?") else None
-        self.send_response(302 if place else 500 if self.path == "/bad" else 200)
-        if place:
-            self.send_header("Location", place)
+        location = self.path.partition("?")[2] if self.path.startswith("/redirect?") else None
+        self.send_response(302 if location else 500 if self.path == "/bad" else 200)
+        if location:
+            self.send_header("Location", location)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -28,7 +30,12 @@ def literal(name, value):
 
 class Grpc(socketserver.StreamRequestHandler):
     def frame(self, kind, flags, stream, payload=b""):
-        self.wfile.write(struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload)
+        self.wfile.write(
+            struct.pack(">I", len(payload))[1:]
+            + bytes([kind, flags])
+            + struct.pack(">I", stream)
+            + payload
+        )
 
     def handle(self):
         try:
@@ -55,8 +62,12 @@ class Grpc(socketserver.StreamRequestHandler):
                 bodies[stream] = bodies.get(stream, b"") + (payload if kind == 0 else b"")
                 if flags & 1:
                     dead = b"dead" in bodies.pop(stream)
-                    self.frame(1, 4, stream, b"\x88" + literal(b"content-type", b"application/grpc"))
-                    self.frame(0, 0, stream, struct.pack(">BI", 0, 2) + bytes([8, 2 if dead else 1]))
+                    self.frame(
+                        1, 4, stream, b"\x88" + literal(b"content-type", b"application/grpc")
+                    )
+                    self.frame(
+                        0, 0, stream, struct.pack(">BI", 0, 2) + bytes([8, 2 if dead else 1])
+                    )
                     self.frame(1, 5, stream, literal(b"grpc-status", b"0"))
 
 

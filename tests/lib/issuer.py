@@ -1,16 +1,22 @@
 """An issuer of tokens, with openssl for its keys.
 
-issuer.py serve CERT KEY PORT-PIPE FOLDER LOG   files of FOLDER over TLS; every path that is asked for becomes a line of LOG,
-                                                and a TokenReview that is posted is answered by FOLDER/reviews.json: users by token
-issuer.py keys ID=KEY...                        the public halves as a JWK set
-issuer.py token KEY ID ALGORITHM CLAIMS         a token; exp is in an hour unless the claims say it, null leaves a claim out
+issuer.py serve CERT KEY PORT-PIPE FOLDER LOG
+    serves the files of FOLDER over TLS; writes every requested path as a line of LOG, and answers
+    a posted TokenReview from FOLDER/reviews.json: users by token
+issuer.py keys ID=KEY...
+    prints the public keys as a JWK set
+issuer.py token KEY ID ALGORITHM CLAIMS
+    prints a token; exp is in an hour unless the claims set it, null omits a claim
 """
+
 import base64, json, os, re, subprocess, sys, time
 import listener
 
 
 def openssl(*arguments, stdin=b""):
-    return subprocess.run(["openssl", *arguments], input=stdin, stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run(
+        ["openssl", *arguments], input=stdin, stdout=subprocess.PIPE, check=True
+    ).stdout
 
 
 def b64(data):
@@ -19,12 +25,18 @@ def b64(data):
 
 def jwk(identifier, key):
     public = openssl("pkey", "-in", key, "-pubout", "-outform", "DER")
-    if b"RSA" in openssl("pkey", "-in", key, "-noout", "-text_pub").split(b"\n")[0] or len(public) > 200:
+    if (
+        b"RSA" in openssl("pkey", "-in", key, "-noout", "-text_pub").split(b"\n")[0]
+        or len(public) > 200
+    ):
         modulus = openssl("rsa", "-in", key, "-noout", "-modulus").decode().strip().split("=")[1]
         return {"kty": "RSA", "kid": identifier, "n": b64(bytes.fromhex(modulus)), "e": "AQAB"}
     size = 32 if len(public) < 100 else 48
-    point = public[-2 * size:]
-    return {"kty": "EC", "kid": identifier, "crv": {32: "P-256", 48: "P-384"}[size], "x": b64(point[:size]), "y": b64(point[size:])}
+    point = public[-2 * size :]
+    return {
+        "kty": "EC", "kid": identifier, "crv": {32: "P-256", 48: "P-384"}[size],
+        "x": b64(point[:size]), "y": b64(point[size:]),
+    }
 
 
 def sign(key, algorithm, message):
@@ -33,12 +45,12 @@ def sign(key, algorithm, message):
         arguments += ["-sigopt", "rsa_padding_mode:pss", "-sigopt", "rsa_pss_saltlen:-1"]
     signature = openssl(*arguments, stdin=message)
     if algorithm.startswith("ES"):
-        # From two DER integers to two numbers of fixed size.
+        # Converts two DER integers to two numbers of fixed size.
         size, numbers, rest = {"256": 32, "384": 48}[algorithm[2:]], b"", signature[2:]
         for _ in range(2):
             length = rest[1]
-            numbers += int.from_bytes(rest[2:2 + length], "big").to_bytes(size, "big")
-            rest = rest[2 + length:]
+            numbers += int.from_bytes(rest[2 : 2 + length], "big").to_bytes(size, "big")
+            rest = rest[2 + length :]
         signature = numbers
     return signature
 
@@ -60,7 +72,7 @@ def serve(cert, key, port_file, folder, log):
         def do_GET(self):
             self.note(self.path)
             if self.path.startswith("/moved/"):
-                self.answer(302, location=self.path[len("/moved"):])
+                self.answer(302, location=self.path[len("/moved") :])
                 return
             path = os.path.join(folder, re.sub(r"[^A-Za-z0-9._-]", "_", self.path.strip("/")))
             try:
@@ -71,11 +83,23 @@ def serve(cert, key, port_file, folder, log):
 
         def do_POST(self):
             review = json.loads(self.body())
-            self.note("%s %s %s" % (self.path, review["apiVersion"], json.dumps(review["spec"], sort_keys=True)))
+            self.note(
+                "%s %s %s"
+                % (self.path, review["apiVersion"], json.dumps(review["spec"], sort_keys=True))
+            )
             with open(os.path.join(folder, "reviews.json")) as file:
                 user = json.load(file).get(review["spec"]["token"])
-            status = {"authenticated": True, "user": user} if user else {"authenticated": False, "error": "who is that"}
-            self.answer(200, json.dumps({"apiVersion": review["apiVersion"], "kind": "TokenReview", "status": status}).encode())
+            status = (
+                {"authenticated": True, "user": user}
+                if user
+                else {"authenticated": False, "error": "who is that"}
+            )
+            self.answer(
+                200,
+                json.dumps(
+                    {"apiVersion": review["apiVersion"], "kind": "TokenReview", "status": status}
+                ).encode(),
+            )
 
     listener.serve(Issuer, port_file, cert=cert, key=key)
 

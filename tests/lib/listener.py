@@ -1,4 +1,6 @@
-"""What the HTTP servers of tests share: answers with their length, no log, and a port that is told to who started them."""
+"""Common code of the tests' HTTP servers: answers with their length, no log, and a port that is
+reported to the caller."""
+
 import http.server, ssl
 
 
@@ -23,12 +25,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def serve(handler, port_file, host="127.0.0.1", cert=None, key=None):
-    """Serves for ever, over TLS when there is a certificate; the port is chosen here and written to port_file."""
+    """Serves until killed, over TLS if there is a certificate; the port is a free one and written
+    to port_file."""
     server = http.server.ThreadingHTTPServer((host, 0), handler)
     if cert:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key)
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
     with open(port_file, "w") as out:
         out.write("%d\n" % server.server_address[1])
     server.serve_forever()

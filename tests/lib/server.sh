@@ -1,4 +1,5 @@
-# Helpers of the suites: a server on scratch directories, checks that count, clean-up whatever happens.
+# Helpers of the suites: a server with scratch directories, checks that count, cleanup in every
+# case.
 # usage: . tests/lib/server.sh
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -7,7 +8,7 @@ bin=${KUBE_LITE_BIN:?set KUBE_LITE_BIN to the kube-lite to test (tests/run does)
 scratch=${KUBE_LITE_TEST_SCRATCH:-$(mktemp -d /tmp/kube-lite-test.XXXXXX)}
 passed=0 failed=0
 server_pid=
-# A port that nobody listens on now, and that the kernel gives to no outgoing connection while the server is away.
+# A free port that the kernel does not use for outgoing connections while the server is stopped.
 free_port() {
   python3 - <<'P'
 import random, socket
@@ -21,38 +22,70 @@ P
 port=$(free_port)
 export KUBECONFIG=$scratch/kubeconfig
 start_server() { # flags...
-  "$bin" server --config=/dev/null --data-dir="$scratch/data" --https-listen-port="$port" --write-kubeconfig="$KUBECONFIG" --node-ip=127.0.0.1 "$@" >>"$scratch/log" 2>&1 &
+  "$bin" server --config=/dev/null --data-dir="$scratch/data" --https-listen-port="$port" \
+    --write-kubeconfig="$KUBECONFIG" --node-ip=127.0.0.1 "$@" >>"$scratch/log" 2>&1 &
   server_pid=$!
-  # Ready is an event of the server's own status socket; --wait follows it.
-  "$bin" status --data-dir="$scratch/data" --wait=ready --timeout=60 >/dev/null 2>&1 || { echo "FAIL server did not get ready"; tail -n 30 "$scratch/log"; failed=$((failed + 1)); return 1; }
+  # The server's status socket reports readiness; --wait follows it.
+  "$bin" status --data-dir="$scratch/data" --wait=ready --timeout=60 >/dev/null 2>&1 || {
+    echo "FAIL server did not get ready"
+    tail -n 30 "$scratch/log"
+    failed=$((failed + 1))
+    return 1
+  }
 }
 stop_server() { # signal
   [ -n "$server_pid" ] || return 0
   kill "-${1:-TERM}" "$server_pid" 2>/dev/null
-  # One that ended while a signal was answered is waited for in vain.
+  # A process that ended during the signal cannot be waited for.
   [ ! -e "/proc/$server_pid" ] || wait "$server_pid" 2>/dev/null
   server_pid=
 }
-check() { # name, command...: passes when the command succeeds
+check() { # name, command...: passes if the command succeeds
   local name=$1; shift
-  if "$@" >"$scratch/out" 2>&1; then passed=$((passed + 1)); echo "ok   $name"; else failed=$((failed + 1)); echo "FAIL $name"; tail -n 15 "$scratch/out"; fi
+  if "$@" >"$scratch/out" 2>&1; then
+    passed=$((passed + 1))
+    echo "ok   $name"
+  else
+    failed=$((failed + 1))
+    echo "FAIL $name"
+    tail -n 15 "$scratch/out"
+  fi
 }
-equals() { # name, want, command...: passes when the command prints exactly this
+equals() { # name, want, command...: passes if the command prints exactly this
   local name=$1 want=$2 got; shift 2
   got=$("$@" 2>&1)
-  if [ "$got" = "$want" ]; then passed=$((passed + 1)); echo "ok   $name"; else failed=$((failed + 1)); printf 'FAIL %s\n  want: %s\n  got:  %s\n' "$name" "$want" "$got"; fi
+  if [ "$got" = "$want" ]; then
+    passed=$((passed + 1))
+    echo "ok   $name"
+  else
+    failed=$((failed + 1))
+    printf 'FAIL %s\n  want: %s\n  got:  %s\n' "$name" "$want" "$got"
+  fi
 }
-refuses() { # name, part of the text, command...: passes when the command fails and says this
+refuses() { # name, part of the text, command...: passes if the command fails and prints this
   local name=$1 want=$2 got; shift 2
-  if got=$("$@" 2>&1); then failed=$((failed + 1)); printf 'FAIL %s: was not refused: %s\n' "$name" "$got"; return; fi
-  case $got in *"$want"*) passed=$((passed + 1)); echo "ok   $name" ;; *) failed=$((failed + 1)); printf 'FAIL %s\n  want: %s\n  got:  %s\n' "$name" "$want" "$got" ;; esac
+  if got=$("$@" 2>&1); then
+    failed=$((failed + 1))
+    printf 'FAIL %s: was not refused: %s\n' "$name" "$got"
+    return
+  fi
+  case $got in
+    *"$want"*) passed=$((passed + 1)); echo "ok   $name" ;;
+    *) failed=$((failed + 1)); printf 'FAIL %s\n  want: %s\n  got:  %s\n' "$name" "$want" "$got" ;;
+  esac
 }
 finish() {
-  # A suite that ends early has failed, whatever it had looked at.
-  [ "$1" = 0 ] || [ "$failed" != 0 ] || { failed=1; echo "FAIL the suite ended early with status $1"; }
+  # A suite that ends early fails, whatever it checked before.
+  [ "$1" = 0 ] || [ "$failed" != 0 ] || {
+    failed=1
+    echo "FAIL the suite ended early with status $1"
+  }
   stop_server
   # shellcheck disable=SC2046
-  [ "$failed" = 0 ] || { echo "last lines of the server's log:"; tail -n 20 "$scratch/log" 2>/dev/null; }
+  [ "$failed" = 0 ] || {
+    echo "last lines of the server's log:"
+    tail -n 20 "$scratch/log" 2>/dev/null
+  }
   if declare -F cleanup >/dev/null; then cleanup; fi
   rm -rf "$scratch"
   echo "$passed passed, $failed failed"

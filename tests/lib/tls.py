@@ -1,16 +1,25 @@
 #!/usr/bin/env python3
-"""Looks at a TLS listener as a stranger would, and misuses it.
+"""Tests a TLS listener as an anonymous client, also with abuse.
 
-tls.py sweep ADDRESS PORT [CERT KEY]: versions that are taken, and the suites of TLS 1.2 that are.
-tls.py names ADDRESS PORT TIMES: handshakes with made-up server names and hosts; prints how many different certificates were shown.
-tls.py reset|continuation ADDRESS PORT: HTTP/2 streams that are reset at once, or headers that never end; prints `ended` when the server
-    ends the connection before a hundred thousand of them, and takes the next one.
-tls.py request ADDRESS PORT: reads a request of HTTP/1.1 from standard input and sends its bytes as they are; prints the status.
-tls.py silent ADDRESS PORT SECONDS: a client that ends its handshake and says nothing; prints `ended` when it is hung up on in time.
+tls.py sweep ADDRESS PORT [CERT KEY]
+    the accepted versions, and the accepted suites of TLS 1.2
+tls.py names ADDRESS PORT TIMES
+    handshakes with made-up server names and hosts; prints the number of different certificates
+tls.py reset|continuation ADDRESS PORT
+    HTTP/2 streams that are reset at once, or headers that never end; prints `ended` if the server
+    closes the connection before a hundred thousand of them, and accepts the next one
+tls.py request ADDRESS PORT
+    sends a request of HTTP/1.1 from standard input unchanged; prints the status
+tls.py silent ADDRESS PORT SECONDS
+    a client that completes its handshake and sends nothing; prints `ended` if the server closes
+    the connection in time
 """
+
 import hashlib, random, socket, ssl, sys
 
-VERSIONS = [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+VERSIONS = [
+    ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3,
+]
 
 
 def context(version=None, cert=None, key=None):
@@ -60,22 +69,29 @@ def sweep(address, port, cert=None, key=None):
 def names(address, port, times):
     shown = set()
     for _ in range(times):
-        name = "".join(random.choices("abcdefghij", k=12)) + random.choice([".example.com", ".svc", ""])
+        name = "".join(random.choices("abcdefghij", k=12)) + random.choice(
+            [".example.com", ".svc", ""]
+        )
         with connect(address, port, context(), name) as s:
             shown.add(hashlib.sha256(s.getpeercert(True)).hexdigest())
-            s.sendall(f"GET /healthz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+            s.sendall(
+                f"GET /healthz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode()
+            )
             s.recv(4096)
     print(len(shown))
 
 
 def frame(kind, flags, stream, payload):
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    return (
+        len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    )
 
 
 def flood(kind, address, port):
     c = context()
     c.set_alpn_protocols(["h2"])
-    headers = b"\x82\x87\x84\x41\x01a"  # GET, https, /, authority a: indexed fields of RFC 7541, appendix A.
+    # GET, https, /, authority a: indexed fields of RFC 7541, appendix A.
+    headers = b"\x82\x87\x84\x41\x01a"
     with connect(address, port, c) as s:
         assert s.selected_alpn_protocol() == "h2"
         s.settimeout(20)
@@ -85,7 +101,9 @@ def flood(kind, address, port):
                 s.sendall(frame(1, 0, 1, headers))
             for i in range(100_000):
                 if kind == "reset":
-                    s.sendall(frame(1, 5, 2 * i + 1, headers) + frame(3, 0, 2 * i + 1, b"\0\0\0\x08"))
+                    s.sendall(
+                        frame(1, 5, 2 * i + 1, headers) + frame(3, 0, 2 * i + 1, b"\0\0\0\x08")
+                    )
                 else:
                     s.sendall(frame(9, 0, 1, b"\x00\x04name\x7f\x81\x00" + b"v" * 256))
             print("went on")

@@ -1,4 +1,6 @@
-"""A webhook: webhook.py CERT KEY PORT-PIPE LOG. The path says what it does; every review it is sent becomes a line of LOG."""
+"""A webhook: webhook.py CERT KEY PORT-PIPE LOG. The path selects its behaviour; writes every
+received review as a line of LOG."""
+
 import base64, json, sys
 from listener import Handler, serve
 
@@ -11,10 +13,13 @@ class Hook(Handler):
         review = json.loads(self.body())
         request = review["request"]
         with open(log, "a") as out:
-            line = {"path": path, "query": query, "authorization": self.headers.get("Authorization"), **request}
+            line = {
+                "path": path, "query": query, "authorization": self.headers.get("Authorization"),
+                **request,
+            }
             out.write(json.dumps(line) + "\n")
         if path == "/slow":
-            # Answers when the other side has given up, or never.
+            # Answers after the client has closed the connection, or never.
             self.rfile.read(1)
             return
         if path == "/redirect":
@@ -35,7 +40,13 @@ class Hook(Handler):
             if patch:
                 response["patchType"] = "JSONPatch"
                 response["patch"] = base64.b64encode(json.dumps(patch).encode()).decode()
-        self.answer(200, json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}).encode())
+        self.answer(
+            200,
+            json.dumps({
+                "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+                "response": response,
+            }).encode(),
+        )
 
 
 serve(Hook, port_file, "0.0.0.0", cert, key)

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""writer.py KUBECONFIG HOST NAME: creates ConfigMaps one after another over one connection to the API at HOST; prints the moment of each
-that was accepted, and `failed` with the answer for each that was not."""
+"""writer.py KUBECONFIG HOST NAME: creates ConfigMaps one after another over one connection to the
+API at HOST. Prints the time of each accepted one, and `failed` with the answer for each other one.
+"""
+
 import base64, http.client, json, re, ssl, sys, tempfile, time
 
 text, host, name = open(sys.argv[1]).read(), sys.argv[2], sys.argv[3]
@@ -14,12 +16,24 @@ connection = http.client.HTTPSConnection(host, 6443, context=context, timeout=30
 count = 0
 while True:
     count += 1
-    body = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name.lower()}-{count}"}})
+    body = json.dumps(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name.lower()}-{count}"}}
+    )
     try:
-        connection.request("POST", "/api/v1/namespaces/default/configmaps", body, {"content-type": "application/json"})
+        connection.request(
+            "POST", "/api/v1/namespaces/default/configmaps", body,
+            {"content-type": "application/json"},
+        )
         answer = connection.getresponse()
-        said = answer.read()
-        print(f"{time.monotonic():.4f}" if answer.status == 201 else f"failed {answer.status} {said[:200]!r}", flush=True)
+        body = answer.read()
+        print(
+            (
+                f"{time.monotonic():.4f}"
+                if answer.status == 201
+                else f"failed {answer.status} {body[:200]!r}"
+            ),
+            flush=True,
+        )
     except (OSError, http.client.HTTPException) as error:
         print(f"failed {error}", flush=True)
         connection.close()
