@@ -1,18 +1,23 @@
-"""The rows that are compared with peers: what each measures, what it must be and what it aims at, and tables of them.
+"""The rows that are compared with peers: their measures, required values and goals, and tables.
 
-A benchmark writes what it found as lines of JSON, one a measure: {"row", "measure", "unit", "ours": [...], "peer": [...]}, a value for
-each run, the runs of both sides in turns. `benches/peers` puts the files of all benchmarks together.
+A benchmark writes its results as lines of JSON, one per measure: {"row", "measure", "unit",
+"ours": [...], "peer": [...]}, a value for each run, the runs of both sides in turns.
+`benches/peers` combines the files of all benchmarks.
 """
+
 import json, statistics
 
-# A bound: `x` is our median over the peer's, `=` our median itself, in the measure's unit.
+# A bound: `x` limits the ratio of our median to the peer's, `=` limits our median, in the measure's
+# unit.
 R, A = "x", "="
 
 
 class Measure:
     def __init__(self, row, name, unit, sign=None, must=None, aim=None, of_store=False):
-        self.row, self.name, self.unit, self.sign, self.must, self.aim = row, name, unit, sign, must, aim
-        # Whether the store alone is held to it, as there is no API server in the peer's process.
+        self.row, self.name, self.unit, self.sign, self.must, self.aim = (
+            row, name, unit, sign, must, aim,
+        )
+        # Whether the bound holds for the store alone, because the peer's process has no API server.
         self.of_store = of_store
 
     @property
@@ -36,11 +41,16 @@ MEASURES = [
     Measure("S10", "ready after kill -9 with 100,000 x 1 KiB", "ms", "<=", (R, 1 / 4), (R, 1 / 8)),
     Measure("S11", "three members, put, 64 clients", "/s", ">=", (R, 1.5), (R, 3)),
     Measure("S11", "three members, put p50, 1 client", "us", "<=", (R, 0.8), (R, 0.5)),
-    Measure("S12", "leader killed: longest time without a write", "ms", "<=", (R, 1 / 2), (R, 1 / 6)),
+    Measure(
+        "S12", "leader killed: longest time without a write", "ms", "<=", (R, 1 / 2), (R, 1 / 6)
+    ),
     Measure("S12", "leader stopped (SIGTERM): the same", "ms", "<=", (A, 200), (A, 50)),
     Measure("A1", "server with its node, idle: RSS", "MB", "<=", (A, 150), (A, 60)),
     Measure("A2", "agent, idle with ten pods: RSS", "MB", "<=", (A, 50), (A, 20)),
-    Measure("A3", "control plane's memory per pod, 10 s after the last one runs", "KB", "<=", (A, 20), (A, 6)),
+    Measure(
+        "A3", "control plane's memory per pod, 10 s after the last one runs", "KB", "<=", (A, 20),
+        (A, 6),
+    ),
     Measure("A3", "as the last one runs", "KB"),
     Measure("A4", "simulated agents Ready", "", ">=", (A, 1000), (A, 5000)),
     Measure("A4", "API p99 while they come", "ms", "<=", (A, 1000), (A, 1000)),
@@ -64,7 +74,9 @@ MEASURES = [
     Measure("P2", "endpoint change to rule, among 1000 services", "ms", "<=", (A, 20), (A, 1)),
     Measure("P3", "first packet p99, 30,000 services over 10", "x", "<=", (A, 1.3), (A, 1.1)),
     Measure("N1", "pod to pod over VXLAN over bare veth", "x", ">=", (A, 0.85), (A, 0.93)),
-    Measure("R1", "node off to pods Ready elsewhere, --fast-node-loss", "s", "<=", (A, 60), (A, 10)),
+    Measure(
+        "R1", "node off to pods Ready elsewhere, --fast-node-loss", "s", "<=", (A, 60), (A, 10)
+    ),
     Measure("R2", "exec to first 200", "ms", "<=", (A, 2000), (A, 150)),
     Measure("R2", "exec to node Ready", "ms", "<=", (A, 5000), (A, 1000)),
     Measure("W1", "written a day, idle server with its node", "MB", "<=", (A, 70), (A, 35)),
@@ -75,10 +87,10 @@ ROWS = list(dict.fromkeys(m.row for m in MEASURES))
 KNOWN = {m.key: m for m in MEASURES}
 
 
-def write(path, found):
-    """found: dicts as above."""
+def write(path, results):
+    """`results` are dicts as described above."""
     with open(path, "a") as out:
-        for line in found:
+        for line in results:
             out.write(json.dumps(line) + "\n")
 
 
@@ -95,11 +107,15 @@ def bound(sign, limit):
     if limit is None:
         return ""
     kind, value = limit
-    return f"{'≤' if sign == '<=' else '≥'} {value:,.3g}{'×' if kind == R else ''}" if value < 1000 or kind == R else f"{'≤' if sign == '<=' else '≥'} {value:,.0f}"
+    return (
+        f"{'≤' if sign == '<=' else '≥'} {value:,.3g}{'×' if kind == R else ''}"
+        if value < 1000 or kind == R
+        else f"{'≤' if sign == '<=' else '≥'} {value:,.0f}"
+    )
 
 
 def holds(sign, limit, ours, ratio):
-    """None where it cannot be said."""
+    """None if it cannot be decided."""
     if limit is None:
         return None
     kind, value = limit
@@ -110,7 +126,9 @@ def holds(sign, limit, ours, ratio):
 
 
 def verdict(measure, ours, ratio):
-    must, aim = holds(measure.sign, measure.must, ours, ratio), holds(measure.sign, measure.aim, ours, ratio)
+    must, aim = holds(measure.sign, measure.must, ours, ratio), holds(
+        measure.sign, measure.aim, ours, ratio
+    )
     if aim:
         return "aim met"
     if must:
@@ -128,24 +146,44 @@ def spread(values):
     return f"{number(statistics.median(values))} ({number(min(values))}–{number(max(values))})"
 
 
-def table(found, rows=None, absent=None):
-    """Markdown of what was found, every row of `rows` in it; `absent` says why a row is not there. And how many musts are missed."""
-    lines = ["| row | measure | unit | kube-lite | peer | ratio | must | aim | |", "|---|---|---|---:|---:|---:|---|---|---|"]
+def table(results, rows=None, absent=None):
+    """The results as Markdown, with every row of `rows`; `absent` has the reasons for missing rows.
+    Also returns the number of missed required values."""
+    lines = [
+        "| row | measure | unit | kube-lite | peer | ratio | must | aim | |",
+        "|---|---|---|---:|---:|---:|---|---|---|",
+    ]
     missed = 0
     for row in rows or ROWS:
-        these = [f for f in found if f["row"] == row]
+        these = [f for f in results if f["row"] == row]
         have = {(f["row"], f.get("as", f["measure"])) for f in these}
         for f in these:
-            measure = KNOWN.get((row, f.get("as", f["measure"]))) or Measure(row, f["measure"], f["unit"])
+            measure = KNOWN.get((row, f.get("as", f["measure"]))) or Measure(
+                row, f["measure"], f["unit"]
+            )
             ours, peer = f["ours"], f["peer"]
             x = statistics.median(ours) if ours else None
-            ratio = x / statistics.median(peer) if ours and peer and statistics.median(peer) else None
-            said = "" if x is None else verdict(measure, x, ratio)
-            missed += said == "MISSED"
-            lines.append(f"| {row} | {f['measure']} | {f['unit']} | {spread(ours)} | {spread(peer)} | {'' if ratio is None else number(ratio)} | "
-                         f"{bound(measure.sign, measure.must)} | {bound(measure.sign, measure.aim)} | {said} |")
+            ratio = (
+                x / statistics.median(peer) if ours and peer and statistics.median(peer) else None
+            )
+            remark = "" if x is None else verdict(measure, x, ratio)
+            missed += remark == "MISSED"
+            lines.append(
+                f"| {row} | {f['measure']} | {f['unit']} | {spread(ours)} | {spread(peer)} | "
+                f"{'' if ratio is None else number(ratio)} | "
+                f"{bound(measure.sign, measure.must)} | {bound(measure.sign, measure.aim)} | "
+                f"{remark} |"
+            )
         for measure in MEASURES:
             if measure.row == row and measure.key not in have:
-                why = (absent or {}).get(measure.key) or (absent or {}).get(row) or "not measured in this run"
-                lines.append(f"| {row} | {measure.name} | {measure.unit} | | | | {bound(measure.sign, measure.must)} | {bound(measure.sign, measure.aim)} | {why} |")
+                why = (
+                    (absent or {}).get(measure.key)
+                    or (absent or {}).get(row)
+                    or "not measured in this run"
+                )
+                lines.append(
+                    f"| {row} | {measure.name} | {measure.unit} | | | | "
+                    f"{bound(measure.sign, measure.must)} | {bound(measure.sign, measure.aim)} | "
+                    f"{why} |"
+                )
     return "\n".join(lines), missed

@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""stream.py sink PORT: takes what comes over TCP, one connection after another. stream.py source ADDRESS PORT SECONDS: sends as fast as it goes, prints MB/s."""
+"""stream.py sink PORT: receives data over TCP, one connection after another. stream.py source
+ADDRESS PORT SECONDS: sends at full speed, prints MB/s."""
+
 import socket, sys, time
 
 CHUNK = 1 << 20
 
 if sys.argv[1] == "sink":
-    server, buffer = socket.create_server(("::", int(sys.argv[2])), family=socket.AF_INET6, dualstack_ipv6=True), bytearray(CHUNK)
+    server, buffer = socket.create_server(
+        ("::", int(sys.argv[2])), family=socket.AF_INET6, dualstack_ipv6=True
+    ), bytearray(CHUNK)
     while True:
         stream, _ = server.accept()
         with stream:
             while stream.recv_into(buffer):
                 pass
-            # What arrived is told: bytes in buffers on the way do not count as moved.
+            # The receiver confirms the end: bytes in buffers do not count as transferred.
             stream.sendall(b"!")
 else:
     data, sent, seconds = bytes(CHUNK), 0, float(sys.argv[4])
