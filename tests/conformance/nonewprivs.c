@@ -1,4 +1,4 @@
-// The nonewprivs image's program, installed setuid: says whose rights it runs with.
+// The nonewprivs image's program, installed setuid: prints its effective user.
 #include <stdio.h>
 #include <unistd.h>
 

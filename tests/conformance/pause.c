@@ -1,4 +1,5 @@
-// The pause image's program: holds a pod's namespaces, ends when asked to, and buries the dead of a shared process namespace.
+// The pause image's program: holds a pod's namespaces, ends on a signal, and reaps the orphans of a
+// shared process namespace.
 #include <signal.h>
 #include <sys/wait.h>
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Reads the suite's JUnit reports, and prints one as a table.
 
-usage: results.py [--others] JUNIT        (--others: also specs that are no conformance, if they ran)
+usage: results.py [--others] JUNIT   (--others: include specs outside of conformance that ran)
 """
+
 import re, sys, xml.etree.ElementTree as tree
 
 
@@ -12,14 +13,19 @@ class Spec:
 
 
 def first_line(text):
-    """What a failed spec says first that is no heading: its error in one line."""
-    lines = [re.sub(r"^\[(FAILED|TIMEDOUT|PANICKED|INTERRUPTED)\] ", "", line.strip()) for line in text.splitlines() if line.strip()]
+    """The error of a failed spec: its first line that is not a heading."""
+    lines = [
+        re.sub(r"^\[(FAILED|TIMEDOUT|PANICKED|INTERRUPTED)\] ", "", line.strip())
+        for line in text.splitlines()
+        if line.strip()
+    ]
     told = [line for line in lines if not re.match(r"In \[|There were |Full Stack|[/<{}]", line)]
     return " ".join((told or lines or ["no word"])[0].split())[:300]
 
 
 def read(path, others=False):
-    """The conformance specs of a report, passed, failed or skipped; `others`: also those that are none and have run."""
+    """The conformance specs of a report, passed, failed or skipped; with `others` also the specs
+    outside of conformance that ran."""
     specs = []
     for case in tree.parse(path).iter("testcase"):
         name = case.get("name").removeprefix("[It] ")
@@ -28,15 +34,23 @@ def read(path, others=False):
         elif not others or name == case.get("name") or case.find("skipped") is not None:
             continue
         fault = next((part for part in case if part.tag in ("failure", "error")), None)
-        outcome = "failed" if fault is not None else "skipped" if case.find("skipped") is not None else "passed"
-        words = "" if fault is None else first_line((fault.get("message") or "") + "\n" + (fault.text or ""))
+        outcome = (
+            "failed"
+            if fault is not None
+            else "skipped" if case.find("skipped") is not None else "passed"
+        )
+        words = (
+            ""
+            if fault is None
+            else first_line((fault.get("message") or "") + "\n" + (fault.text or ""))
+        )
         specs.append(Spec(name, outcome, float(case.get("time") or 0), words))
     return specs
 
 
 def trailing_tags(name):
-    """Tags behind [Conformance], without the list of labels that some reports add."""
-    rest = name[name.rindex("[Conformance]") + len("[Conformance]"):]
+    """The name up to [Conformance], without the list of labels that some reports add."""
+    rest = name[name.rindex("[Conformance]") + len("[Conformance]") :]
     return "".join(f" [{tag}]" for tag in re.findall(r"\[([^\]]*)\]", rest) if "," not in tag)
 
 
@@ -52,7 +66,10 @@ def table(specs):
         print("slowest:")
         for spec in sorted(ran, key=lambda spec: -spec.seconds)[:10]:
             print(f"     {spec.seconds:6.1f}  {spec.name}")
-    print(f"{len(passed)} passed, {len(failed)} failed in {sum(spec.seconds for spec in ran):.0f} seconds of specs")
+    print(
+        f"{len(passed)} passed, {len(failed)} failed in {sum(spec.seconds for spec in ran):.0f} "
+        "seconds of specs"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// The official suite: every package that holds conformance specs, as one test binary.
+// The official suite: every package that contains conformance specs, as one test binary.
 package conformance
 
 import (
@@ -37,18 +37,24 @@ import (
 	_ "k8s.io/kubernetes/test/e2e/storage"
 )
 
-// specLimit ends a spec that waits for ever; the slowest one that is run takes five minutes.
+// specLimit ends a spec that waits forever; the slowest one that runs takes five minutes.
 const specLimit = 15 * time.Minute
 
-// limitSpec gives a spec without a time limit of its own one. Ginkgo can only interrupt a body that takes a context.
-func limitSpec(kind types.NodeType, _ ginkgo.Offset, text string, args []any) (string, []any, []error) {
+// limitSpec sets a time limit for a spec without one. Ginkgo can interrupt a body only if it takes
+// a context.
+func limitSpec(
+	kind types.NodeType,
+	_ ginkgo.Offset,
+	text string,
+	args []any,
+) (string, []any, []error) {
 	if kind != types.NodeTypeIt || !interruptible(args) {
 		return text, args, nil
 	}
 	return text, append(args, ginkgo.NodeTimeout(specLimit)), nil
 }
 
-// interruptible tells whether the body among a node's arguments takes a context and no limit is among them.
+// interruptible returns whether the body among a node's arguments takes a context and has no limit.
 func interruptible(args []any) bool {
 	body := false
 	for _, arg := range args {
@@ -69,7 +75,7 @@ func TestMain(m *testing.M) {
 	framework.RegisterCommonFlags(flag.CommandLine)
 	framework.RegisterClusterFlags(flag.CommandLine)
 	flag.Parse()
-	// What the specs read from upstream's tree comes out of the binary.
+	// The specs read upstream's files from the binary.
 	testfiles.AddFileSource(testing_manifests.GetE2ETestingManifestsFS())
 	testfiles.AddFileSource(fixtures.GetTestFixturesFS())
 	testfiles.AddFileSource(testdata.GetConformanceTestdataFS())

@@ -1,6 +1,6 @@
 //go:build tools
 
-// The commands that the suite needs, so that go.mod holds what they are built of.
+// The commands that the suite needs, so that go.mod contains their dependencies.
 package conformance
 
 import (

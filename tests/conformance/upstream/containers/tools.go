@@ -1,6 +1,6 @@
 //go:build tools
 
-// containerd, runc and the plugins of the pod network, so that go.mod holds what they are built of.
+// containerd, runc and the plugins of the pod network, so that go.mod contains their dependencies.
 package containers
 
 import (

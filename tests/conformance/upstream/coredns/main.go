@@ -1,4 +1,4 @@
-// Command coredns is CoreDNS with its usual plugins.
+// Command coredns is CoreDNS with its default plugins.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command etcd is etcd's own server, which its module has no command for.
+// Command etcd is etcd's server; its module has no command for it.
 package main
 
 import (

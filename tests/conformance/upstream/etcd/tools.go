@@ -1,6 +1,6 @@
 //go:build tools
 
-// etcd's tools, so that go.mod holds what they are built of.
+// etcd's tools, so that go.mod contains their dependencies.
 package main
 
 import (

@@ -1,6 +1,6 @@
 //go:build tools
 
-// Upstream's own programs of a cluster, so that go.mod holds what they are built of.
+// Upstream's cluster programs, so that go.mod contains their dependencies.
 package kubernetes
 
 import (
