@@ -1,4 +1,5 @@
-// Programs of users, written with client-go and controller-runtime: each argument is one flow, which fails with a sentence.
+// Programs of users with client-go and controller-runtime: each argument is one flow, which fails
+// with a message.
 // usage: informers FLOW, with KUBECONFIG
 package main
 
@@ -18,12 +19,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// How long any awaited event may take on a loaded machine.
+// The timeout of an event on a loaded machine.
 const patience = 60 * time.Second
 
 const protobuf = "application/vnd.kubernetes.protobuf"
 
-// wire remembers what really went over it.
+// wire records the requests and their content types.
 type wire struct {
 	sync.Mutex
 	next  http.RoundTripper
@@ -38,7 +39,8 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		w.Lock()
 		w.types[strings.SplitN(response.Header.Get("Content-Type"), ";", 2)[0]]++
 		w.paths = append(w.paths, r.Method+" "+r.URL.RequestURI())
-		if r.URL.Query().Get("sendInitialEvents") == "true" && response.StatusCode == http.StatusOK {
+		if r.URL.Query().Get("sendInitialEvents") == "true" &&
+			response.StatusCode == http.StatusOK {
 			w.lists++
 		}
 		w.Unlock()
@@ -46,7 +48,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// world is what every flow gets: a context that ends, clients, a namespace of its own.
+// world is the input of every flow: a context that ends, clients, a separate namespace.
 type world struct {
 	context.Context
 	config    *rest.Config
@@ -64,11 +66,16 @@ func main() {
 
 func run() error {
 	flows := map[string]func(*world) error{
-		"informers": informersFlow, "dynamic": dynamicFlow, "apply": applyFlow, "events": eventsFlow, "election": electionFlow,
-		"manager": managerFlow, "errors": errorsFlow, "discovery": discoveryFlow, "subresources": subresourcesFlow,
+		"informers": informersFlow, "dynamic": dynamicFlow, "apply": applyFlow,
+		"events": eventsFlow, "election": electionFlow,
+		"manager": managerFlow, "errors": errorsFlow,
+		"discovery": discoveryFlow, "subresources": subresourcesFlow,
 	}
 	if len(os.Args) != 2 || flows[os.Args[1]] == nil {
-		return fmt.Errorf("name one flow of informers, dynamic, apply, events, election, manager, errors, discovery, subresources")
+		return fmt.Errorf(
+			"name one flow of informers, dynamic, apply, events, election, manager, errors, " +
+				"discovery, subresources",
+		)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -85,13 +92,16 @@ func run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	namespace := "go-" + os.Args[1]
-	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Namespaces().Create(
+		ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		metav1.CreateOptions{},
+	); err != nil {
 		return fmt.Errorf("creating the namespace %s: %w", namespace, err)
 	}
 	return flows[os.Args[1]](&world{ctx, config, client, seen, namespace})
 }
 
-// await takes from the channel until want is found.
+// await receives from the channel until want returns true.
 func await[T any](what string, from <-chan T, want func(T) bool) error {
 	deadline := time.After(patience)
 	for {
@@ -107,5 +117,8 @@ func await[T any](what string, from <-chan T, want func(T) bool) error {
 }
 
 func configMap(name string, data map[string]string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"made-by": "go"}}, Data: data}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"made-by": "go"}},
+		Data:       data,
+	}
 }

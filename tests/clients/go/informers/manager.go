@@ -24,7 +24,8 @@ type runtimeObject = runtime.Object
 
 const finalizer = "example.com/go-test"
 
-// operator keeps a Secret beside every ConfigMap of its label, as operators do: owner, finalizer, cached reads.
+// operator maintains a Secret for every ConfigMap with its label, as operators do: owner,
+// finalizer, cached reads.
 type operator struct {
 	client.Client
 	done chan string
@@ -50,7 +51,9 @@ func (o *operator) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Re
 	if controllerutil.AddFinalizer(owner, finalizer) {
 		return ctrl.Result{}, o.Update(ctx, owner)
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: owner.Name, Namespace: owner.Namespace}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: owner.Name, Namespace: owner.Namespace},
+	}
 	result, err := controllerutil.CreateOrUpdate(ctx, o.Client, secret, func() error {
 		secret.Data = map[string][]byte{"colour": []byte(owner.Data["colour"])}
 		return controllerutil.SetControllerReference(owner, secret, o.Scheme())
@@ -67,21 +70,34 @@ func (o *operator) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Re
 	return ctrl.Result{}, nil
 }
 
-// A whole operator: manager with leader election, cache with an index, controller that owns what it makes.
+// managerFlow tests a complete operator: manager with leader election, cache with an index,
+// controller with owned objects.
 func managerFlow(w *world) error {
 	log.SetLogger(logr.Discard())
 	manager, err := ctrl.NewManager(w.config, ctrl.Options{
-		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"}, Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}},
-		LeaderElection: true, LeaderElectionID: "operator", LeaderElectionNamespace: w.namespace, LeaderElectionReleaseOnCancel: true,
+		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"}, Cache: cache.Options{
+			DefaultNamespaces: map[string]cache.Config{w.namespace: {}},
+		},
+		LeaderElection: true, LeaderElectionID: "operator", LeaderElectionNamespace: w.namespace,
+		LeaderElectionReleaseOnCancel: true,
 	})
 	if err != nil {
 		return err
 	}
-	if err := manager.GetFieldIndexer().IndexField(w, &corev1.Secret{}, "colour", func(o client.Object) []string { return []string{string(o.(*corev1.Secret).Data["colour"])} }); err != nil {
+	if err := manager.GetFieldIndexer().IndexField(
+		w,
+		&corev1.Secret{},
+		"colour",
+		func(o client.Object) []string {
+			return []string{string(o.(*corev1.Secret).Data["colour"])}
+		},
+	); err != nil {
 		return err
 	}
 	keeper := &operator{manager.GetClient(), make(chan string, 100)}
-	if err := ctrl.NewControllerManagedBy(manager).For(&corev1.ConfigMap{}).Owns(&corev1.Secret{}).Complete(keeper); err != nil {
+	if err := ctrl.NewControllerManagedBy(manager).For(
+		&corev1.ConfigMap{},
+	).Owns(&corev1.Secret{}).Complete(keeper); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(w)
@@ -98,7 +114,11 @@ func managerFlow(w *world) error {
 		if err := direct.Create(w, owner); err != nil {
 			return err
 		}
-		if err := await("the secret", keeper.done, func(s string) bool { return s == "created red" }); err != nil {
+		if err := await(
+			"the secret",
+			keeper.done,
+			func(s string) bool { return s == "created red" },
+		); err != nil {
 			return err
 		}
 		patch := client.MergeFrom(owner.DeepCopy())
@@ -106,31 +126,53 @@ func managerFlow(w *world) error {
 		if err := direct.Patch(w, owner, patch); err != nil {
 			return err
 		}
-		if err := await("the new colour", keeper.done, func(s string) bool { return s == "updated blue" }); err != nil {
+		if err := await(
+			"the new colour",
+			keeper.done,
+			func(s string) bool { return s == "updated blue" },
+		); err != nil {
 			return err
 		}
-		// Somebody deletes what is owned: it comes back.
-		if err := direct.Delete(w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: w.namespace}}); err != nil {
+		// The operator restores an owned object after its deletion.
+		if err := direct.Delete(
+			w, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: w.namespace}},
+		); err != nil {
 			return err
 		}
-		if err := await("the secret again", keeper.done, func(s string) bool { return s == "created blue" }); err != nil {
+		if err := await(
+			"the secret again",
+			keeper.done,
+			func(s string) bool { return s == "created blue" },
+		); err != nil {
 			return err
 		}
 		secret := &corev1.Secret{}
-		if err := direct.Get(w, client.ObjectKeyFromObject(owner), secret); err != nil || !metav1.IsControlledBy(secret, owner) {
-			return fmt.Errorf("the secret is not controlled by its owner: %v (%v)", secret.OwnerReferences, err)
+		if err := direct.Get(w, client.ObjectKeyFromObject(owner), secret); err != nil ||
+			!metav1.IsControlledBy(secret, owner) {
+			return fmt.Errorf(
+				"the secret is not controlled by its owner: %v (%v)", secret.OwnerReferences, err,
+			)
 		}
-		if err := direct.Delete(w, owner, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		if err := direct.Delete(
+			w, owner, client.PropagationPolicy(metav1.DeletePropagationBackground),
+		); err != nil {
 			return err
 		}
-		if err := await("the finalizer's work", keeper.done, func(s string) bool { return s == "finalized owner" }); err != nil {
+		if err := await(
+			"the finalizer's work",
+			keeper.done,
+			func(s string) bool { return s == "finalized owner" },
+		); err != nil {
 			return err
 		}
-		// The garbage collector takes the secret; the cache hears of it.
+		// The garbage collector deletes the secret; the cache receives the event.
 		gone := time.Now().Add(patience)
 		for {
 			secrets := &corev1.SecretList{}
-			if err := manager.GetClient().List(w, secrets, client.InNamespace(w.namespace), client.MatchingFields{"colour": "blue"}); err != nil {
+			if err := manager.GetClient().List(
+				w, secrets, client.InNamespace(w.namespace),
+				client.MatchingFields{"colour": "blue"},
+			); err != nil {
 				return err
 			}
 			if len(secrets.Items) == 0 {

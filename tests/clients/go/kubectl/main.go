@@ -1,4 +1,4 @@
-// kubectl, built from its published module: the program that users have, at a version of our choice.
+// kubectl, built from its published module: the users' program, in a fixed version.
 package main
 
 import (
