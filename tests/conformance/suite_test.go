@@ -43,10 +43,7 @@ const specLimit = 15 * time.Minute
 // limitSpec sets a time limit for a spec without one. Ginkgo can interrupt a body only if it takes
 // a context.
 func limitSpec(
-	kind types.NodeType,
-	_ ginkgo.Offset,
-	text string,
-	args []any,
+	kind types.NodeType, _ ginkgo.Offset, text string, args []any,
 ) (string, []any, []error) {
 	if kind != types.NodeTypeIt || !interruptible(args) {
 		return text, args, nil
@@ -62,7 +59,8 @@ func interruptible(args []any) bool {
 		case ginkgo.NodeTimeout, ginkgo.SpecTimeout:
 			return false
 		default:
-			if kind := reflect.TypeOf(arg); kind != nil && kind.Kind() == reflect.Func && kind.NumIn() == 1 {
+			if kind := reflect.TypeOf(arg); kind != nil && kind.Kind() == reflect.Func &&
+				kind.NumIn() == 1 {
 				body = true
 			}
 		}
