@@ -1,7 +1,8 @@
-// Command record evaluates CEL expressions as Kubernetes 1.37 does and prints what came of each as a line of JSON.
+// Command record evaluates CEL expressions as Kubernetes 1.37 does and prints each result as a line
+// of JSON.
 //
 //	go run . declarations: the functions, for src/kcel/declarations.txt
-//	go run . < expressions.txt: what came of each
+//	go run . < expressions.txt: the results
 package main
 
 import (
@@ -94,16 +95,21 @@ func (sizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
 	return nil
 }
 
-func (sizes) EstimateCallCost(function, overloadID string, target *checker.AstNode, args []checker.AstNode) *checker.CallEstimate {
+func (sizes) EstimateCallCost(
+	function, overloadID string, target *checker.AstNode, args []checker.AstNode,
+) *checker.CallEstimate {
 	return nil
 }
 
 type answers struct{}
 
-func (answers) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (answers) Authorize(
+	_ context.Context, a authorizer.Attributes,
+) (authorizer.Decision, string, error) {
 	switch a.GetVerb() {
 	case "get":
-		return authorizer.DecisionAllow, "allowed to get " + a.GetResource() + " in " + a.GetNamespace() + a.GetPath(), nil
+		reason := "allowed to get " + a.GetResource() + " in " + a.GetNamespace() + a.GetPath()
+		return authorizer.DecisionAllow, reason, nil
 	case "fail":
 		return authorizer.DecisionNoOpinion, "", errors.New("the authorizer failed")
 	}
@@ -124,16 +130,30 @@ func environmentOf() (*cel.Env, *openapi.Schema) {
 	}
 	wrapped := &openapi.Schema{Schema: &schema}
 	self := openapi.SchemaDeclType(&schema, false).MaybeAssignTypeName("Self")
-	set := must(environment.MustBaseEnvSet(version.MajorMinor(1, 37)).Extend(environment.VersionedOptions{
+	set := must(environment.MustBaseEnvSet(
+		version.MajorMinor(1, 37),
+	).Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0),
 		EnvOptions: []cel.EnvOption{
-			cel.Variable("i", cel.IntType), cel.Variable("u", cel.UintType), cel.Variable("f", cel.DoubleType),
-			cel.Variable("b", cel.BoolType), cel.Variable("s", cel.StringType), cel.Variable("by", cel.BytesType),
-			cel.Variable("ls", cel.ListType(cel.StringType)), cel.Variable("li", cel.ListType(cel.IntType)),
+			cel.Variable("i", cel.IntType), cel.Variable("u", cel.UintType), cel.Variable(
+				"f", cel.DoubleType,
+			),
+			cel.Variable("b", cel.BoolType), cel.Variable("s", cel.StringType), cel.Variable(
+				"by", cel.BytesType,
+			),
+			cel.Variable(
+				"ls", cel.ListType(cel.StringType),
+			), cel.Variable("li", cel.ListType(cel.IntType)),
 			cel.Variable("ld", cel.ListType(cel.DynType)),
-			cel.Variable("mss", cel.MapType(cel.StringType, cel.StringType)), cel.Variable("msi", cel.MapType(cel.StringType, cel.IntType)),
-			cel.Variable("d", cel.DynType), cel.Variable("ts", cel.TimestampType), cel.Variable("du", cel.DurationType),
-			cel.Variable("os", cel.OptionalType(cel.StringType)), cel.Variable("ns.name", cel.StringType),
+			cel.Variable(
+				"mss", cel.MapType(cel.StringType, cel.StringType),
+			), cel.Variable("msi", cel.MapType(cel.StringType, cel.IntType)),
+			cel.Variable("d", cel.DynType), cel.Variable(
+				"ts", cel.TimestampType,
+			), cel.Variable("du", cel.DurationType),
+			cel.Variable(
+				"os", cel.OptionalType(cel.StringType),
+			), cel.Variable("ns.name", cel.StringType),
 			cel.Variable("missing", cel.StringType),
 			cel.Variable("self", self.CelType()), cel.Variable("other", self.CelType()),
 			cel.Variable("authorizer", library.AuthorizerType),
@@ -147,7 +167,9 @@ func environmentOf() (*cel.Env, *openapi.Schema) {
 	}))
 	set = must(set.Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0),
-		EnvOptions:        []cel.EnvOption{common.ResolverEnvOption(&mutation.DynamicTypeResolver{})},
+		EnvOptions: []cel.EnvOption{
+			common.ResolverEnvOption(&mutation.DynamicTypeResolver{}),
+		},
 	}))
 	return set.NewExpressionsEnv(), wrapped
 }
@@ -277,7 +299,10 @@ func declarations(env *cel.Env) {
 			if overload.IsMemberFunction() {
 				style = "member"
 			}
-			fmt.Printf("%s %s %s %s | %s\n", name, overload.ID(), style, strings.Join(args, " ; "), checker.FormatCELType(overload.ResultType()))
+			fmt.Printf(
+				"%s %s %s %s | %s\n", name, overload.ID(), style, strings.Join(args, " ; "),
+				checker.FormatCELType(overload.ResultType()),
+			)
 		}
 	}
 }
@@ -292,10 +317,17 @@ func main() {
 		"i": int64(5), "u": uint64(7), "f": 2.5, "b": true, "s": "hello", "by": []byte("bytes"),
 		"ls": []string{"a", "b", "c"}, "li": []int64{3, 1, 2}, "ld": []any{int64(1), 1.0, "1"},
 		"mss": map[string]string{"a": "1", "b": "2"}, "msi": map[string]int64{"x": 1, "y": 2},
-		"d": parsed(dynValue), "ts": must(types.String("2023-05-06T07:08:09.123Z").ConvertToType(types.TimestampType).(types.Timestamp), nil),
+		"d": parsed(dynValue), "ts": must(
+			types.String(
+				"2023-05-06T07:08:09.123Z",
+			).ConvertToType(types.TimestampType).(types.Timestamp),
+			nil,
+		),
 		"du": must(types.String("90m1s").ConvertToType(types.DurationType).(types.Duration), nil),
 		"os": types.OptionalOf(types.String("some")), "ns.name": "qualified",
-		"self": common.UnstructuredToVal(parsed(selfValue), schema), "other": common.UnstructuredToVal(parsed(otherValue), schema),
+		"self": common.UnstructuredToVal(
+			parsed(selfValue), schema,
+		), "other": common.UnstructuredToVal(parsed(otherValue), schema),
 		"authorizer": library.NewAuthorizerVal(&user.DefaultInfo{Name: "alice"}, answers{}),
 	}
 	lines := bufio.NewScanner(os.Stdin)

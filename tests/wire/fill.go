@@ -14,23 +14,32 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// What a made object is made of. Few words, so that the recording compresses and elements of lists meet.
+// Values of generated objects. Few words, so that the recording compresses well and list elements
+// collide.
 var (
-	words      = []string{"a", "b", "c", "web", "example.com/x", "", "é<&>\"\\", "line\nline", "10.0.0.1"}
-	quantities = []string{"0", "1", "100m", "1Gi", "1.5Gi", "1e3", "-5", "0.5", "12345678901234567890", "1000000Ki", "0.0001", "10n"}
-	numbers    = []int64{0, 1, -1, 2, 3, 80, 2147483647, -2147483648}
-	raws       = []string{`{"a":1}`, `{"apiVersion":"v1","b":[1,"x",null,1.5],"kind":"X"}`, `{"f:a":{".":{},"f:b":{}}}`}
+	words = []string{
+		"a", "b", "c", "web", "example.com/x", "", "é<&>\"\\", "line\nline", "10.0.0.1",
+	}
+	quantities = []string{
+		"0", "1", "100m", "1Gi", "1.5Gi", "1e3", "-5", "0.5", "12345678901234567890", "1000000Ki",
+		"0.0001", "10n",
+	}
+	numbers = []int64{0, 1, -1, 2, 3, 80, 2147483647, -2147483648}
+	raws    = []string{
+		`{"a":1}`, `{"apiVersion":"v1","b":[1,"x",null,1.5],"kind":"X"}`,
+		`{"f:a":{".":{},"f:b":{}}}`,
+	}
 )
 
 type filler struct {
 	*rand.Rand
-	// Every field is set, and nothing is zero.
+	// Every field is set to a value other than zero.
 	full bool
-	// Elements of a list may be the same.
+	// Elements of a list may be equal.
 	alike bool
 }
 
-// distinguish gives the element of a list a key of its own.
+// distinguish sets a unique key in the element of a list.
 func (f *filler) distinguish(v reflect.Value, index int) {
 	if v.Kind() == reflect.String {
 		v.SetString([]string{"a", "b", "c", "d"}[index])
@@ -38,7 +47,11 @@ func (f *filler) distinguish(v reflect.Value, index int) {
 	if v.Kind() != reflect.Struct {
 		return
 	}
-	for _, name := range []string{"Name", "Type", "Key", "IP", "UID", "MountPath", "DevicePath", "TopologyKey", "ResourceName", "Driver", "Device", "UUID", "Request", "ConditionType", "ContainerPort", "Port"} {
+	for _, name := range []string{
+		"Name", "Type", "Key", "IP", "UID", "MountPath", "DevicePath", "TopologyKey",
+		"ResourceName", "Driver", "Device", "UUID", "Request", "ConditionType", "ContainerPort",
+		"Port",
+	} {
 		field := v.FieldByName(name)
 		switch {
 		case !field.IsValid():
@@ -74,7 +87,7 @@ func (f *filler) count() int {
 	return f.Intn(4)
 }
 
-// skipped says whether a field that may be left out is.
+// skipped returns whether to omit an optional field.
 func (f *filler) skipped(depth int) bool {
 	return !f.full && f.Intn(10) < 3+depth/3
 }
@@ -137,12 +150,13 @@ func (f *filler) fill(v reflect.Value, depth int) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := 0; i < v.NumField(); i++ {
-			if field := v.Type().Field(i); field.IsExported() && (field.Anonymous || !f.skipped(depth)) {
+			if field := v.Type().Field(i); field.IsExported() &&
+				(field.Anonymous || !f.skipped(depth)) {
 				f.fill(v.Field(i), depth+1)
 			}
 		}
 	case reflect.Pointer:
-		// Types that hold themselves end somewhere.
+		// Recursive types end at a fixed depth.
 		if depth > 14 || v.Type().Elem() == reflect.TypeFor[apiext.JSONSchemaProps]() && depth > 8 {
 			return
 		}
@@ -198,7 +212,8 @@ func (f *filler) schema(depth int) *apiext.JSONSchemaProps {
 	return made
 }
 
-// blanked is the JSON with null or nothing in some places: what clients send and Go drops or fills in.
+// blanked is the JSON with null or nothing in some places, as clients send it and Go drops or fills
+// it.
 func (f *filler) blanked(value any) any {
 	switch v := value.(type) {
 	case map[string]any:

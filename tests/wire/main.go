@@ -1,4 +1,5 @@
-// Records what upstream's codecs, strategic merge patch and field manager make of generated objects of every kind.
+// Records the results of upstream's codecs, strategic merge patch and field manager for generated
+// objects of every kind.
 //
 // usage: go run . -seed N -variants N <schema.txt >recorded.jsonl
 package main
@@ -29,7 +30,8 @@ import (
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/scheme"
 )
 
-// A recorded case; `In` is what is read, `JSON` what came of it when it differs, `Proto` that as protobuf, `Back` what is read from there when it differs.
+// A recorded case: `In` is the input, `JSON` the result if it differs, `Proto` the result as
+// protobuf, `Back` the object decoded from it if it differs.
 type line struct {
 	Kind   string `json:"kind"`
 	Number int    `json:"number"`
@@ -41,7 +43,7 @@ type line struct {
 	Old    string `json:"old,omitempty"`
 	Patch  string `json:"patch,omitempty"`
 	Steps  []step `json:"steps,omitempty"`
-	// What the steps write, told once.
+	// The objects that the steps write, stored once.
 	Objects []string `json:"objects,omitempty"`
 	Error   string   `json:"error,omitempty"`
 }
@@ -55,8 +57,11 @@ type step struct {
 	Error   string `json:"error,omitempty"`
 }
 
-// Kinds around a pod template, of which two are enough in a small recording.
-var templates = map[string]bool{"DaemonSet": true, "ReplicaSet": true, "ReplicationController": true, "PodTemplate": true, "Job": true}
+// Kinds with a pod template; two are enough in a small recording.
+var templates = map[string]bool{
+	"DaemonSet": true, "ReplicaSet": true, "ReplicationController": true, "PodTemplate": true,
+	"Job": true,
+}
 
 var (
 	small = flag.Bool("small", false, "lists once, and fewer of the kinds around a pod template")
@@ -70,12 +75,17 @@ func main() {
 	seed := flag.Int64("seed", 1, "of the generator")
 	variants := flag.Int("variants", 3, "objects of each kind; the first one has every field")
 	flag.Parse()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, apiextscheme.AddToScheme, aggregatorscheme.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		scheme.AddToScheme, apiextscheme.AddToScheme, aggregatorscheme.AddToScheme,
+	} {
 		if err := add(types); err != nil {
 			panic(err)
 		}
 	}
-	plain = serializerjson.NewSerializerWithOptions(serializerjson.DefaultMetaFactory, types, types, serializerjson.SerializerOptions{Strict: false})
+	plain = serializerjson.NewSerializerWithOptions(
+		serializerjson.DefaultMetaFactory, types, types,
+		serializerjson.SerializerOptions{Strict: false},
+	)
 	proto = protobuf.NewSerializer(types, types)
 	typed = applyconfigurations.NewTypeConverter(types)
 	out := bufio.NewWriter(os.Stdout)
@@ -94,11 +104,20 @@ func main() {
 			continue
 		}
 		gvk := schema.GroupVersionKind{Group: parts[1], Version: parts[2], Kind: parts[3]}
-		if !types.Recognizes(gvk) || strings.HasSuffix(gvk.Kind, "Options") || gvk.Kind == "WatchEvent" {
+		if !types.Recognizes(gvk) || strings.HasSuffix(gvk.Kind, "Options") ||
+			gvk.Kind == "WatchEvent" {
 			continue
 		}
-		for number := 0; number < *variants && !(*small && number > 0 && strings.HasSuffix(gvk.Kind, "List")); number++ {
-			f := &filler{Rand: rand.New(rand.NewSource(*seed*1_000_003 + int64(number)*7919 + int64(hash(gvk.String())))), full: number == 0}
+		for number := 0; number < *variants &&
+			!(*small && number > 0 && strings.HasSuffix(gvk.Kind, "List")); number++ {
+			f := &filler{
+				Rand: rand.New(
+					rand.NewSource(
+						*seed*1_000_003 + int64(number)*7919 + int64(hash(gvk.String())),
+					),
+				),
+				full: number == 0,
+			}
 			record(gvk, number, f, put)
 		}
 	}
@@ -131,7 +150,7 @@ func text(obj runtime.Object) string {
 
 func record(gvk schema.GroupVersionKind, number int, f *filler, put func(line)) {
 	kind := gvk.GroupVersion().String() + "/" + gvk.Kind
-	// What is sent: every field of the first one, some of the others blank.
+	// The input: every field of the first object, some fields of the others.
 	f.alike = true
 	in := text(made(gvk, f))
 	if number > 0 {
@@ -167,8 +186,16 @@ func record(gvk schema.GroupVersionKind, number int, f *filler, put func(line)) 
 	}
 	f.alike = number == 2
 	one, other := plainer(made(gvk, f)), plainer(made(gvk, f))
-	if patch, err := strategicpatch.CreateTwoWayMergePatch([]byte(text(one)), []byte(text(other)), one); err == nil {
-		recorded := line{Kind: kind, Number: number, Op: "strategic", Old: text(one), Patch: string(patch)}
+	if patch, err := strategicpatch.CreateTwoWayMergePatch(
+		[]byte(text(one)), []byte(text(other)), one,
+	); err == nil {
+		recorded := line{
+			Kind:   kind,
+			Number: number,
+			Op:     "strategic",
+			Old:    text(one),
+			Patch:  string(patch),
+		}
 		result, err := strategicpatch.StrategicMergePatch([]byte(text(one)), patch, one)
 		if err != nil {
 			recorded.Error = err.Error()
@@ -178,13 +205,15 @@ func record(gvk schema.GroupVersionKind, number int, f *filler, put func(line)) 
 		put(recorded)
 	}
 	if _, err := meta.Accessor(read); err == nil {
-		if recorded := applied(gvk, kind, number, f, one, other); !strings.Contains(recorded.Steps[0].Error, "no type found matching") {
+		if recorded := applied(gvk, kind, number, f, one, other); !strings.Contains(
+			recorded.Steps[0].Error, "no type found matching",
+		) {
 			put(recorded)
 		}
 	}
 }
 
-// plainer is the object as clients send it: its metadata without what the server says.
+// plainer is the object as clients send it: its metadata without the server's fields.
 func plainer(obj runtime.Object) runtime.Object {
 	m, err := meta.Accessor(obj)
 	if err != nil {
@@ -193,15 +222,25 @@ func plainer(obj runtime.Object) runtime.Object {
 	labels, annotations, finalizers := m.GetLabels(), m.GetAnnotations(), m.GetFinalizers()
 	if of, ok := obj.(metav1.ObjectMetaAccessor); ok {
 		if filled, ok := of.GetObjectMeta().(*metav1.ObjectMeta); ok {
-			*filled = metav1.ObjectMeta{Name: "x", Namespace: "y", Labels: labels, Annotations: annotations, Finalizers: finalizers}
+			*filled = metav1.ObjectMeta{
+				Name:        "x",
+				Namespace:   "y",
+				Labels:      labels,
+				Annotations: annotations,
+				Finalizers:  finalizers,
+			}
 		}
 	}
 	return obj
 }
 
-func applied(gvk schema.GroupVersionKind, kind string, number int, f *filler, first, second runtime.Object) line {
+func applied(
+	gvk schema.GroupVersionKind, kind string, number int, f *filler, first, second runtime.Object,
+) line {
 	recorded := line{Kind: kind, Number: number, Op: "apply"}
-	manager, err := managedfields.NewDefaultFieldManager(typed, types, types, types, gvk, gvk.GroupVersion(), "", nil)
+	manager, err := managedfields.NewDefaultFieldManager(
+		typed, types, types, types, gvk, gvk.GroupVersion(), "", nil,
+	)
 	if err != nil {
 		panic(err)
 	}
