@@ -1,5 +1,6 @@
-"""Differences that are known, each class with its reason; what is in none of them is a fault. (Warnings that nothing acts on a field yet are taken
-off before anything is compared.)"""
+"""Known differences, each class with its reason; a difference outside of them is an error. (The
+warnings about unsupported fields are removed before the comparison.)"""
+
 import json, re
 
 
@@ -12,7 +13,8 @@ def only(found, *ends):
 
 
 def value_end(text, at):
-    """Where the value that a message shows at a place ends: a quoted text, JSON, or one of Go's dumps with its brackets."""
+    """The end of the value that a message shows at a position: a quoted text, JSON, or a Go dump
+    with its brackets."""
     if text.startswith("\"", at):
         found = re.compile(r'"(?:\\.|[^"\\])*"').match(text, at)
         return found.end() if found else len(text)
@@ -33,25 +35,32 @@ def unshown(text):
     out, at = "", 0
     for found in re.finditer(r"Invalid value: |Unsupported value: ", text):
         if found.start() >= at:
-            out, at = out + text[at:found.end()] + "VALUE", value_end(text, found.end())
+            out, at = out + text[at : found.end()] + "VALUE", value_end(text, found.end())
     return out + text[at:]
 
 
 def unhunked(text):
-    """A message without the hunks of a difference that it ends with."""
+    """A message without the diff hunks at its end."""
     return re.sub(r"\n@@ .*", "\n@@", text, flags=re.S)
 
 
 def untyped(text):
-    return re.sub(r"cannot convert (\S+) to \S+", r"cannot convert \1 to TYPE", re.sub(r"Go struct field \S+ of type \S+", "Go struct FIELD", text))
+    return re.sub(
+        r"cannot convert (\S+) to \S+", r"cannot convert \1 to TYPE",
+        re.sub(r"Go struct field \S+ of type \S+", "Go struct FIELD", text),
+    )
 
 
 def alike(found, blank):
-    """Only texts differ, and none once `blank` has taken out what a class is about. The message of a whole Status joins its causes in
-    another order: it is looked at where no cause differs."""
+    """Whether only texts differ, and none after `blank` has removed the subject of a class. The
+    message of a whole Status joins its causes in another order: it is compared only if no cause
+    differs."""
     causes = any("causes[" in what for what, *_ in found)
     pairs = [pair for what, *pair in found if not (causes and what == "body.message")]
-    return bool(pairs) and all(isinstance(want, str) and isinstance(got, str) and want != got and blank(want) == blank(got) for want, got in pairs)
+    return bool(pairs) and all(
+        isinstance(want, str) and isinstance(got, str) and want != got and blank(want) == blank(got)
+        for want, got in pairs
+    )
 
 
 def without_metrics(value):
@@ -60,62 +69,207 @@ def without_metrics(value):
         if "fieldsV1" in value:
             value = {key: part for key, part in value.items() if key != "time"}
         parts = {key: without_metrics(part) for key, part in value.items() if key != "f:metrics"}
-        return {key: part for key, part in parts.items() if not (key in ("f:spec", "fieldsV1") and part == {})}
+        return {
+            key: part
+            for key, part in parts.items()
+            if not (key in ("f:spec", "fieldsV1") and part == {})
+        }
     if isinstance(value, list):
-        return sorted((part for part in map(without_metrics, value) if not isinstance(part, dict) or "fieldsV1" in part), key=lambda part: json.dumps(part, sort_keys=True))
+        return sorted(
+            (
+                part
+                for part in map(without_metrics, value)
+                if not isinstance(part, dict) or "fieldsV1" in part
+            ),
+            key=lambda part: json.dumps(part, sort_keys=True),
+        )
     return {} if value == "(absent)" else value
 
 
 def metrics_alone(found):
-    return "f:metrics" in repr(found) and all("managedFields" in what and (what.endswith(".f:metrics") or without_metrics(want) == without_metrics(got)) for what, want, got in found)
+    return "f:metrics" in repr(found) and all(
+        "managedFields" in what
+        and (what.endswith(".f:metrics") or without_metrics(want) == without_metrics(got))
+        for what, want, got in found
+    )
 
 
 def more_changed(found):
-    """A watch of upstream's shows one change more."""
-    return all(isinstance(want, list) and isinstance(got, list) and len(want) == len(got) + 1 and "MODIFIED" in repr(want) for _, want, got in found)
+    """Whether a watch of upstream shows one more change."""
+    return all(
+        isinstance(want, list)
+        and isinstance(got, list)
+        and len(want) == len(got) + 1
+        and "MODIFIED" in repr(want)
+        for _, want, got in found
+    )
 
 
 def both_named(request):
-    """A strategic patch that names a list, or a map, and beside it what to take from it."""
+    """Whether a strategic patch names a list or a map together with a directive that deletes from
+    it."""
     directives = re.findall(r'"\$deleteFromPrimitiveList/([^"]*)": ', request["body"] or "")
     return any(f'"{name}": ' in request["body"] for name in directives)
 
 
 def scaled(request):
     """Whether the session scaled its object before."""
-    return any(step["path"].endswith("/scale") and code < 400 for step, code in zip(request.get("steps", []), request.get("codes", [])))
+    return any(
+        step["path"].endswith("/scale") and code < 400
+        for step, code in zip(request.get("steps", []), request.get("codes", []))
+    )
 
 
 CLASSES = [
-    ("the server's own", "roles for the storage of local paths are ours, an Event that an address of a Service was repaired is upstream's, the status of ServiceCIDR `kubernetes` is written by a controller, which does not run here, "
-     "and what tells addresses, ports or who wrote the levels of priority tells the server's own",
-     lambda q, f: q["method"] in ("GET", "DELETE") and ("/events" in q["path"] and "ClusterIPNotAllocated" in said(f) or re.search(r"clusterroles|clusterrolebindings|servicecidrs|ipaddresses|serviceaccounts$|/(roles|rolebindings)$", q["path"]) and q["path"].count("/") < 7 and only(f, r"body\.?(\.items|\.rows|$)|body\[|body\.metadata|code|message"))
-     or "serverAddress" in said(f) or only(f, r"serverAddress") or "flowcontrol" in q["path"] and "api-priority-and-fairness-config-producer-v1" in said(f)),
-    ("raw JSON", "what upstream keeps byte by byte (`ControllerRevision.data`, opaque parameters) is kept as a value: other spaces are a change there",
-     lambda q, f: q["base"] in ("controllerrevision", "deviceclass", "resourceclaim", "rct") and ("field is immutable" in said(f) or only(f, r"generation|managedFields"))),
-    ("Secrets in refusals", "a patch that makes no Secret of one is refused without showing it: who may patch one need not read it",
-     lambda q, f: q["method"] == "PATCH" and "/secrets" in q["path"] and "(not shown)" in said(f) and alike(f, lambda text: re.sub(r"input byte \d+", "input byte N", untyped(unshown(text))))),
-    ("dumps in messages", "a value that a message shows stands there as Go's internal structure; ours shows the JSON",
-     lambda q, f: q["method"] != "GET" and alike(f, unshown) and re.search(r"Invalid value: (\{|\[|map\[|&|null|\\?\"(\{|map\[))", said(f)) is not None),
-    ("hunks of differences", "how an ephemeral container differs from the one that is there is not shown",
-     lambda q, f: "ephemeral containers" in said(f) and alike(f, lambda text: unhunked(text.rstrip("\n") + "\n@@ " if "may not be changed" in text else text))),
-    ("grammar of CEL", "of faults of grammar only the commonest have cel-go's words", lambda q, f: "Syntax error" in said(f)),
-    ("order of a Go map", "upstream tells several faults of one typed apply, or of one Secret, and missing roles in the order of a Go map, another every time; so it comes first upon a list or upon what a strategic patch takes from it",
-     lambda q, f: "strategic" in q["headers"].get("Content-Type", "") and both_named(q) or only(f, r"message|causes") and ("failed to create typed patch object" in said(f) or "errors:" in said(f)) or "evaluationError" in said(f) or only(f, r"evaluationError")),
-    ("deep documents", "documents deeper than 120 are refused with another text", lambda q, f: "max depth" in said(f) or "exceeded max depth" in said(f)),
-    ("broken protobuf", "what is wrong with bytes that are no message is told in other words, and JSON within is looked at while it is read",
-     lambda q, f: "protobuf" in q["headers"].get("Content-Type", "") and re.search(r"proto: |EOF|invalid character|no kind|utf|wireType|length|cannot be handled|\ufffd", said(f)) is not None),
-    ("scales", "upstream's owners lose the time of their entry, and with it what they share, when another one scales; the Scale that a refused patch shows has no owners here",
-     lambda q, f: q["path"].endswith("/scale") and only(f, r"message|causes") or only(f, r"managedFields\[\d+\]\.time$") or scaled(q) and only(f, r"managedFields|^body\[|^body\.$") and "f:replicas" in repr(f)),
-    ("HorizontalPodAutoscaler", "columns of v1 are computed from v1, which has one metric, upstream shows those of v2; what v1 has no field for stands in annotations as JSON, of which upstream shows zeros; upstream takes `spec.metrics` for changed, or not, by writes that change nothing of it, another time every time",
-     lambda q, f: q["base"] == "hpa1" and ("as=" in q["headers"].get("Accept", "") or "autoscaling.alpha" in said(f) + f[0][0] and only(f, r"annotations|f:annotations|fieldsV1\.f:metadata$|^body\[|^body\.$"))
-     or q["base"] in ("hpa1", "hpa2") and (metrics_alone(f) or only(f, r"managedFields\[\d+\]\.(manager|time)$") or "f:metrics" in said(f) and only(f, r"^body\["))),
-    ("YAML of other tools", "directives, tags and tabs where upstream's YAML 1.1 reader takes or refuses them", lambda q, f: "yaml" in q["headers"].get("Content-Type", "") and re.search(r"yaml: ", said(f)) is not None),
-    ("trials", "a trial of an update shows the `selfLink` that was sent, which nobody stores; a trial of a deletion shows for a while in what upstream reads of the object",
-     lambda q, f: only(f, r"selfLink$") or q["query"].get("dryRun") == "All" and only(f, r"metadata\.(deletionTimestamp|deletionGracePeriodSeconds|finalizers)$") and all(got == "(absent)" for _, _, got in f)),
-    ("phase of a new claim", "upstream stores a new claim without its phase, which every reader sees all the same, so that the first write after it stores the claim even if it changes nothing; here such a write is none",
-     lambda q, f: q["base"] in ("pvc", "pvc-min") and q["verb"].startswith("session") and (f[0] == ("code", 409, 200) or only(f, r"^body\.?$") and more_changed(f))),
-    ("names of Go types", "some aliases and inner structs in errors of decoding", lambda q, f: alike(f, untyped)),
+    (
+        "the server's own",
+        "roles for the storage of local paths are ours, an Event that an address of a Service was "
+        "repaired is upstream's, the status of ServiceCIDR `kubernetes` is written by a "
+        "controller, which does not run here, "
+        "and what tells addresses, ports or who wrote the levels of priority tells the server's own",
+        lambda q, f: q["method"] in ("GET", "DELETE")
+        and (
+            "/events" in q["path"]
+            and "ClusterIPNotAllocated" in said(f)
+            or re.search(
+                r"clusterroles|clusterrolebindings|servicecidrs|ipaddresses|serviceaccounts$|"
+                r"/(roles|rolebindings)$",
+                q["path"],
+            )
+            and q["path"].count("/") < 7
+            and only(f, r"body\.?(\.items|\.rows|$)|body\[|body\.metadata|code|message")
+        )
+        or "serverAddress" in said(f)
+        or only(f, r"serverAddress")
+        or "flowcontrol" in q["path"]
+        and "api-priority-and-fairness-config-producer-v1" in said(f),
+    ),
+    (
+        "raw JSON",
+        "what upstream keeps byte by byte (`ControllerRevision.data`, opaque parameters) is kept "
+        "as a value: other spaces are a change there",
+        lambda q, f: q["base"] in ("controllerrevision", "deviceclass", "resourceclaim", "rct")
+        and ("field is immutable" in said(f) or only(f, r"generation|managedFields")),
+    ),
+    (
+        "Secrets in refusals",
+        "a patch that makes no Secret of one is refused without showing it: who may patch one need "
+        "not read it",
+        lambda q, f: q["method"] == "PATCH"
+        and "/secrets" in q["path"]
+        and "(not shown)" in said(f)
+        and alike(
+            f, lambda text: re.sub(r"input byte \d+", "input byte N", untyped(unshown(text)))
+        ),
+    ),
+    (
+        "dumps in messages",
+        "a value that a message shows stands there as Go's internal structure; ours shows the JSON",
+        lambda q, f: q["method"] != "GET"
+        and alike(f, unshown)
+        and re.search(r"Invalid value: (\{|\[|map\[|&|null|\\?\"(\{|map\[))", said(f)) is not None,
+    ),
+    (
+        "hunks of differences",
+        "how an ephemeral container differs from the one that is there is not shown",
+        lambda q, f: "ephemeral containers" in said(f)
+        and alike(
+            f,
+            lambda text: unhunked(
+                text.rstrip("\n") + "\n@@ " if "may not be changed" in text else text
+            ),
+        ),
+    ),
+    (
+        "grammar of CEL", "of faults of grammar only the commonest have cel-go's words",
+        lambda q, f: "Syntax error" in said(f),
+    ),
+    (
+        "order of a Go map",
+        "upstream tells several faults of one typed apply, or of one Secret, and missing roles in "
+        "the order of a Go map, another every time; so it comes first upon a list or upon what a "
+        "strategic patch takes from it",
+        lambda q, f: "strategic" in q["headers"].get("Content-Type", "")
+        and both_named(q)
+        or only(f, r"message|causes")
+        and ("failed to create typed patch object" in said(f) or "errors:" in said(f))
+        or "evaluationError" in said(f)
+        or only(f, r"evaluationError"),
+    ),
+    (
+        "deep documents", "documents deeper than 120 are refused with another text",
+        lambda q, f: "max depth" in said(f) or "exceeded max depth" in said(f),
+    ),
+    (
+        "broken protobuf",
+        "what is wrong with bytes that are no message is told in other words, and JSON within is "
+        "looked at while it is read",
+        lambda q, f: "protobuf" in q["headers"].get("Content-Type", "")
+        and re.search(
+            r"proto: |EOF|invalid character|no kind|utf|wireType|length|cannot be handled|\ufffd",
+            said(f),
+        )
+        is not None,
+    ),
+    (
+        "scales",
+        "upstream's owners lose the time of their entry, and with it what they share, when another "
+        "one scales; the Scale that a refused patch shows has no owners here",
+        lambda q, f: q["path"].endswith("/scale")
+        and only(f, r"message|causes")
+        or only(f, r"managedFields\[\d+\]\.time$")
+        or scaled(q)
+        and only(f, r"managedFields|^body\[|^body\.$")
+        and "f:replicas" in repr(f),
+    ),
+    (
+        "HorizontalPodAutoscaler",
+        "columns of v1 are computed from v1, which has one metric, upstream shows those of v2; "
+        "what v1 has no field for stands in annotations as JSON, of which upstream shows zeros; "
+        "upstream takes `spec.metrics` for changed, or not, by writes that change nothing of it, "
+        "another time every time",
+        lambda q, f: q["base"] == "hpa1"
+        and (
+            "as=" in q["headers"].get("Accept", "")
+            or "autoscaling.alpha" in said(f) + f[0][0]
+            and only(f, r"annotations|f:annotations|fieldsV1\.f:metadata$|^body\[|^body\.$")
+        )
+        or q["base"] in ("hpa1", "hpa2")
+        and (
+            metrics_alone(f)
+            or only(f, r"managedFields\[\d+\]\.(manager|time)$")
+            or "f:metrics" in said(f)
+            and only(f, r"^body\[")
+        ),
+    ),
+    (
+        "YAML of other tools",
+        "directives, tags and tabs where upstream's YAML 1.1 reader takes or refuses them",
+        lambda q, f: "yaml" in q["headers"].get("Content-Type", "")
+        and re.search(r"yaml: ", said(f)) is not None,
+    ),
+    (
+        "trials",
+        "a trial of an update shows the `selfLink` that was sent, which nobody stores; a trial of "
+        "a deletion shows for a while in what upstream reads of the object",
+        lambda q, f: only(f, r"selfLink$")
+        or q["query"].get("dryRun") == "All"
+        and only(f, r"metadata\.(deletionTimestamp|deletionGracePeriodSeconds|finalizers)$")
+        and all(got == "(absent)" for _, _, got in f),
+    ),
+    (
+        "phase of a new claim",
+        "upstream stores a new claim without its phase, which every reader sees all the same, so "
+        "that the first write after it stores the claim even if it changes nothing; here such a "
+        "write is none",
+        lambda q, f: q["base"] in ("pvc", "pvc-min")
+        and q["verb"].startswith("session")
+        and (f[0] == ("code", 409, 200) or only(f, r"^body\.?$") and more_changed(f)),
+    ),
+    (
+        "names of Go types", "some aliases and inner structs in errors of decoding",
+        lambda q, f: alike(f, untyped),
+    ),
 ]
 
 
