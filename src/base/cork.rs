@@ -215,15 +215,15 @@ mod tests {
 
     /// A connection that records its writes and whether it was corked.
     #[derive(Clone, Default)]
-    struct Told(Arc<Mutex<Vec<Result<usize, bool>>>>);
+    struct RecordingConnection(Arc<Mutex<Vec<Result<usize, bool>>>>);
 
-    impl Hold for Told {
+    impl Hold for RecordingConnection {
         fn set_corked(&self, on: bool) {
             self.0.lock().push(Err(on));
         }
     }
 
-    impl AsyncRead for Told {
+    impl AsyncRead for RecordingConnection {
         fn poll_read(
             self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    impl AsyncWrite for Told {
+    impl AsyncWrite for RecordingConnection {
         fn poll_write(
             self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -254,7 +254,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_several_large_pieces_the_kernel_is_told_that_more_comes_until_the_turn_ends() {
-        let told = Told::default();
+        let told = RecordingConnection::default();
         let mut cork = Cork::new(Box::new(told.clone()));
         let done = || std::mem::take(&mut *told.0.lock());
         let (small, large) = (vec![0; 100], vec![0; 16_000]);

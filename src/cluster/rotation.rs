@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::fs;
-use base::pki::rotation::{self, Texts};
+use base::pki::rotation::{self, CaFiles};
 use base::pki::{RotationError, Usage};
 use serde::{Deserialize, Serialize};
 
@@ -88,12 +88,12 @@ impl Files {
         self
     }
 
-    fn texts(&self, ca: &str) -> Option<Texts> {
+    fn texts(&self, ca: &str) -> Option<CaFiles> {
         let (cert, key) = (self.get(&format!("{ca}.crt"))?, self.get(&format!("{ca}.key"))?);
-        Some(Texts { cert: cert.to_owned(), key: key.to_owned().into() })
+        Some(CaFiles { cert: cert.to_owned(), key: key.to_owned().into() })
     }
 
-    fn put(&mut self, ca: &str, texts: Texts) {
+    fn put(&mut self, ca: &str, texts: CaFiles) {
         self.0.insert(format!("{ca}.crt"), texts.cert);
         self.0.insert(format!("{ca}.key"), texts.key.to_string());
     }
@@ -195,13 +195,13 @@ pub fn plan(
 }
 
 fn new_ca(
-    old: &Texts,
+    old: &CaFiles,
     source: &RotationSource,
     ca: &'static str,
     usage: Usage,
     force: bool,
     now: u64,
-) -> Result<Option<Texts>, PlanError> {
+) -> Result<Option<CaFiles>, PlanError> {
     let new = match source {
         RotationSource::Made => {
             let made = rotation::successor(old, now);
@@ -214,7 +214,7 @@ fn new_ca(
                 (Some(_), None) => return Err(PlanError::MissingKey { cert, key }),
                 (None, Some(_)) => return Err(PlanError::MissingCertificate { key, cert }),
                 (Some(cert), Some(key)) => {
-                    Texts { cert: cert.to_owned(), key: key.to_owned().into() }
+                    CaFiles { cert: cert.to_owned(), key: key.to_owned().into() }
                 }
             }
         }

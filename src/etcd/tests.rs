@@ -1,6 +1,7 @@
 //! Requests over the wire with the answers of etcd 3.7.3.
 
 mod external;
+mod front;
 mod wire;
 
 use proto::etcdserverpb as pb;
@@ -82,7 +83,7 @@ fn all() -> pb::RangeRequest {
     pb::RangeRequest { key: "a".into(), range_end: "z".into(), ..Default::default() }
 }
 
-fn code_and_message(status: &Status) -> (Code, &str) {
+fn refusal(status: &Status) -> (Code, &str) {
     (status.code(), status.message())
 }
 
@@ -122,23 +123,17 @@ async fn reads_are_sorted_filtered_and_cut_as_etcd_does() {
     );
     let error = world.kv.range(pb::RangeRequest { revision: 6, ..all() }).await.unwrap_err();
     assert_eq!(
-        code_and_message(&error),
+        refusal(&error),
         (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision")
     );
     let error = world.kv.range(pb::RangeRequest::default()).await.unwrap_err();
-    assert_eq!(
-        code_and_message(&error),
-        (Code::InvalidArgument, "etcdserver: key is not provided")
-    );
+    assert_eq!(refusal(&error), (Code::InvalidArgument, "etcdserver: key is not provided"));
     let error = world.kv.range(pb::RangeRequest { sort_order: 3, ..all() }).await.unwrap_err();
-    assert_eq!(
-        code_and_message(&error),
-        (Code::InvalidArgument, "etcdserver: invalid sort option")
-    );
+    assert_eq!(refusal(&error), (Code::InvalidArgument, "etcdserver: invalid sort option"));
     world.kv.compact(pb::CompactionRequest { revision: 4, physical: false }).await.unwrap();
     let error = world.kv.range(pb::RangeRequest { revision: 3, ..all() }).await.unwrap_err();
     assert_eq!(
-        code_and_message(&error),
+        refusal(&error),
         (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted")
     );
 }
@@ -170,11 +165,11 @@ async fn a_streamed_read_is_the_read_in_parts_and_the_last_says_how_many() {
     ] {
         let request = pb::RangeRequest { sort_order, sort_target, ..all() };
         let answer = world.kv.range_stream(request).await;
-        let code_and_message = answer.as_ref().map(|_| ()).map_err(|error| {
+        let refusal = answer.as_ref().map(|_| ()).map_err(|error| {
             assert_eq!(error.code(), Code::Unimplemented);
             error.message()
         });
-        assert_eq!(code_and_message, expected, "{sort_order} {sort_target}");
+        assert_eq!(refusal, expected, "{sort_order} {sort_target}");
     }
 }
 
@@ -193,15 +188,15 @@ async fn a_put_may_keep_the_value_or_the_lease_that_is_there() {
     let kv = world.kv.range(all()).await.unwrap().into_inner().kvs.remove(0);
     assert_eq!((&*kv.value, kv.lease, kv.version), (&b"new"[..], 0, 3));
     let error = world.kv.put(pb::PutRequest { ignore_value: true, ..put("b") }).await.unwrap_err();
-    assert_eq!(code_and_message(&error), (Code::InvalidArgument, "etcdserver: key not found"));
+    assert_eq!(refusal(&error), (Code::InvalidArgument, "etcdserver: key not found"));
     let error = world
         .kv
         .put(pb::PutRequest { ignore_value: true, value: "v".into(), ..put("a") })
         .await
         .unwrap_err();
-    assert_eq!(code_and_message(&error), (Code::InvalidArgument, "etcdserver: value is provided"));
+    assert_eq!(refusal(&error), (Code::InvalidArgument, "etcdserver: value is provided"));
     let error = world.kv.put(pb::PutRequest { lease: 8, ..put("a") }).await.unwrap_err();
-    assert_eq!(code_and_message(&error), (Code::NotFound, "etcdserver: requested lease not found"));
+    assert_eq!(refusal(&error), (Code::NotFound, "etcdserver: requested lease not found"));
 }
 
 #[tokio::test]
@@ -251,14 +246,14 @@ async fn a_transaction_runs_one_branch_and_answers_each_step() {
     let error =
         world.kv.txn(pb::TxnRequest { success: twice, ..Default::default() }).await.unwrap_err();
     assert_eq!(
-        code_and_message(&error),
+        refusal(&error),
         (Code::InvalidArgument, "etcdserver: duplicate key given in txn request")
     );
     let many = (0..129).map(|n| step(Step::RequestPut(put(&n.to_string())))).collect();
     let error =
         world.kv.txn(pb::TxnRequest { success: many, ..Default::default() }).await.unwrap_err();
     assert_eq!(
-        code_and_message(&error),
+        refusal(&error),
         (Code::InvalidArgument, "etcdserver: too many operations in txn request")
     );
 }
@@ -278,7 +273,7 @@ async fn leases_take_their_keys_along_and_say_how_long_they_live() {
     let told_of = leases.lease_time_to_live(live).await.unwrap().into_inner();
     assert_eq!((told_of.ttl, told_of.granted_ttl), (-1, 0));
     let error = leases.lease_revoke(pb::LeaseRevokeRequest { id: 7 }).await.unwrap_err();
-    assert_eq!(code_and_message(&error), (Code::NotFound, "etcdserver: requested lease not found"));
+    assert_eq!(refusal(&error), (Code::NotFound, "etcdserver: requested lease not found"));
     let (sender, mut receiver) = mpsc::channel(1);
     sender.send(pb::LeaseKeepAliveRequest { id: 7 }).await.unwrap();
     let stream = futures::stream::poll_fn(move |cx| receiver.poll_recv(cx));
@@ -349,7 +344,7 @@ async fn watches_share_a_stream_and_tell_of_history_compaction_and_progress() {
 }
 
 /// Events of a watch: 0 for a put, 1 for a deletion, the value, and the previous value.
-type Told = Vec<(i32, String, Option<String>)>;
+type WatchEvents = Vec<(i32, String, Option<String>)>;
 
 #[tokio::test]
 async fn watches_of_the_same_key_are_told_what_each_of_them_wants() {
@@ -376,30 +371,26 @@ async fn watches_of_the_same_key_are_told_what_each_of_them_wants() {
     world.put("k", "2").await;
     let delete = pb::DeleteRangeRequest { key: "k".into(), ..Default::default() };
     world.kv.delete_range(delete).await.unwrap();
-    let mut seen: [Told; 5] = Default::default();
+    let mut seen: [WatchEvents; 5] = Default::default();
     while seen.iter().map(Vec::len).sum::<usize>() < 12 {
         let response = next().await;
         for event in response.events {
             let text = |kv: proto::mvccpb::KeyValue| String::from_utf8(kv.value.to_vec()).unwrap();
-            let code_and_message =
-                (event.r#type, event.kv.map(text).unwrap(), event.prev_kv.map(text));
-            seen[usize::try_from(response.watch_id).unwrap()].push(code_and_message);
+            let refusal = (event.r#type, event.kv.map(text).unwrap(), event.prev_kv.map(text));
+            seen[usize::try_from(response.watch_id).unwrap()].push(refusal);
         }
     }
-    let code_and_message = |events: &[(i32, &str, Option<&str>)]| -> Told {
+    let refusal = |events: &[(i32, &str, Option<&str>)]| -> WatchEvents {
         events
             .iter()
             .map(|(kind, now, before)| (*kind, (*now).into(), before.map(Into::into)))
             .collect()
     };
-    let plain = code_and_message(&[(0, "1", None), (0, "2", None), (1, "", None)]);
+    let plain = refusal(&[(0, "1", None), (0, "2", None), (1, "", None)]);
     assert_eq!(seen[0], plain);
-    assert_eq!(
-        seen[1],
-        code_and_message(&[(0, "1", None), (0, "2", Some("1")), (1, "", Some("2"))])
-    );
-    assert_eq!(seen[2], code_and_message(&[(1, "", Some("2"))]));
-    assert_eq!(seen[3], code_and_message(&[(0, "1", None), (0, "2", None)]));
+    assert_eq!(seen[1], refusal(&[(0, "1", None), (0, "2", Some("1")), (1, "", Some("2"))]));
+    assert_eq!(seen[2], refusal(&[(1, "", Some("2"))]));
+    assert_eq!(seen[3], refusal(&[(0, "1", None), (0, "2", None)]));
     assert_eq!(seen[4], plain);
 }
 
@@ -409,7 +400,7 @@ async fn unsupported_calls_are_refused_by_name() {
     let mut maintenance = MaintenanceClient::new(world.channel.clone());
     let error = maintenance.downgrade(pb::DowngradeRequest::default()).await.unwrap_err();
     assert_eq!(
-        code_and_message(&error),
+        refusal(&error),
         (
             Code::Unimplemented,
             "kube-lite: a downgrade is not supported: the version is that of kube-lite"
@@ -455,17 +446,17 @@ async fn alarms_are_raised_refuse_and_end_as_etcds() {
     assert_eq!((ask(0, 0).await, ask(0, 2).await), (vec![(9, 1)], vec![]));
     let full = (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
     let error = world.kv.put(put("b")).await.unwrap_err();
-    assert_eq!(code_and_message(&error), full);
+    assert_eq!(refusal(&error), full);
     let mut leases = LeaseClient::new(world.channel.clone());
     let grant = pb::LeaseGrantRequest { ttl: 60, id: 7 };
-    assert_eq!(code_and_message(&leases.lease_grant(grant).await.unwrap_err()), full);
+    assert_eq!(refusal(&leases.lease_grant(grant).await.unwrap_err()), full);
     let delete = pb::DeleteRangeRequest { key: "a".into(), ..Default::default() };
     assert_eq!(world.kv.delete_range(delete.clone()).await.unwrap().into_inner().deleted, 1);
     assert_eq!((ask(2, 1).await, ask(2, 1).await, ask(0, 0).await), (vec![(9, 1)], vec![], vec![]));
     world.put("b", "1").await;
     ask(1, 2).await;
     let error = world.kv.delete_range(delete).await.unwrap_err();
-    assert_eq!(code_and_message(&error), (Code::DataLoss, "etcdserver: corrupt cluster"));
+    assert_eq!(refusal(&error), (Code::DataLoss, "etcdserver: corrupt cluster"));
     assert_eq!(world.kv.range(all()).await.unwrap().into_inner().count, 1);
     let mut maintenance = MaintenanceClient::new(world.channel.clone());
     let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
@@ -488,13 +479,13 @@ async fn checksums_say_what_they_depend_on() {
     );
     let error = maintenance.hash_kv(at(5)).await.unwrap_err();
     assert_eq!(
-        code_and_message(&error),
+        refusal(&error),
         (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision")
     );
     world.kv.compact(pb::CompactionRequest { revision: 4, physical: false }).await.unwrap();
     let error = maintenance.hash_kv(at(3)).await.unwrap_err();
     assert_eq!(
-        code_and_message(&error),
+        refusal(&error),
         (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted")
     );
     // For the compacted revision itself etcd returns the hash computed during the compaction.
@@ -521,12 +512,12 @@ async fn members_are_listed_and_refused_changes_have_etcds_texts() {
         |url: &str| pb::MemberAddRequest { peer_ur_ls: vec![url.to_owned()], is_learner: false };
     let error = cluster.member_add(add("foo")).await.unwrap_err();
     assert_eq!(
-        code_and_message(&error),
+        refusal(&error),
         (Code::InvalidArgument, "etcdserver: given member URLs are invalid")
     );
     let error = cluster.member_add(add("http://a:2380")).await.unwrap_err();
     assert_eq!(
-        code_and_message(&error),
+        refusal(&error),
         (
             Code::Unimplemented,
             "kube-lite: adding a member by its address is not supported: start `kube-lite server \
@@ -535,82 +526,9 @@ async fn members_are_listed_and_refused_changes_have_etcds_texts() {
     );
     let update = pb::MemberUpdateRequest { id: 5, peer_ur_ls: vec!["http://a:1".to_owned()] };
     let error = cluster.member_update(update).await.unwrap_err();
-    assert_eq!(code_and_message(&error), (Code::NotFound, "etcdserver: member not found"));
+    assert_eq!(refusal(&error), (Code::NotFound, "etcdserver: member not found"));
     let mut maintenance = MaintenanceClient::new(world.channel.clone());
     let error = maintenance.move_leader(pb::MoveLeaderRequest { target_id: 5 }).await.unwrap_err();
-    assert_eq!(
-        code_and_message(&error),
-        (Code::FailedPrecondition, "etcdserver: bad leader transferee")
-    );
+    assert_eq!(refusal(&error), (Code::FailedPrecondition, "etcdserver: bad leader transferee"));
     maintenance.move_leader(pb::MoveLeaderRequest { target_id: 1 }).await.unwrap();
-}
-
-/// Sends a request over HTTP/1.1 on the gRPC port; returns status line and body.
-async fn http(world: &World, request: &str) -> (String, String) {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut stream = tokio::net::TcpStream::connect(world.address).await.unwrap();
-    let text = format!("{request} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n");
-    stream.write_all(text.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.lines().next().unwrap().trim_start_matches("HTTP/1.1 ").to_owned();
-    (status, body.to_owned())
-}
-
-#[tokio::test]
-async fn health_version_and_metrics_are_served_on_the_grpc_port() {
-    let mut world = World::new().await;
-    world.put("a", "1").await;
-    let ok = |body: &str| ("200 OK".to_owned(), body.to_owned());
-    assert_eq!(http(&world, "GET /health").await, ok(r#"{"health":"true","reason":""}"#));
-    assert_eq!(
-        http(&world, "GET /version").await,
-        ok(r#"{"etcdserver":"3.7.3","etcdcluster":"3.7.0","storage":"3.7.0"}"#)
-    );
-    assert_eq!(http(&world, "GET /livez").await, ok("ok\n"));
-    assert_eq!(
-        http(&world, "GET /readyz?verbose").await,
-        ok("[+]data_corruption ok\n[+]serializable_read ok\n[+]linearizable_read \
-             ok\n[+]non_learner ok\nok\n")
-    );
-    let wrong = |status: &str, body: &str| (status.to_owned(), body.to_owned());
-    assert_eq!(
-        http(&world, "POST /health").await,
-        wrong("405 Method Not Allowed", "Method Not Allowed\n")
-    );
-    assert_eq!(
-        http(&world, "GET /v3/nothing").await,
-        wrong("404 Not Found", "404 page not found\n")
-    );
-    let mut maintenance = MaintenanceClient::new(world.channel.clone());
-    let corrupt = pb::AlarmRequest { action: 1, member_id: 1, alarm: 2 };
-    maintenance.alarm(corrupt).await.unwrap();
-    assert_eq!(
-        http(&world, "GET /health").await,
-        wrong("503 Service Unavailable", "{\"health\":\"false\",\"reason\":\"ALARM CORRUPT\"}\n")
-    );
-    assert_eq!(http(&world, "GET /health?exclude=CORRUPT").await.0, "200 OK");
-    assert_eq!(
-        http(&world, "GET /readyz?exclude=non_learner").await,
-        wrong(
-            "503 Service Unavailable",
-            "[-]data_corruption failed: alarm activated: CORRUPT\n[+]serializable_read \
-             ok\n[+]linearizable_read ok\n\n"
-        )
-    );
-    let metrics = http(&world, "GET /metrics").await.1;
-    for line in [
-        "etcd_server_has_leader 1",
-        "etcd_server_is_leader 1",
-        "etcd_mvcc_put_total 1",
-        "etcd_debugging_mvcc_keys_total 1",
-        "etcd_debugging_mvcc_current_revision 2",
-        "etcd_server_health_failures 1",
-        "grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Put\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"} 1",
-        "etcd_server_healthchecks_total{name=\"data_corruption\",status=\"error\",type=\"readyz\"} \
-         1",
-    ] {
-        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
-    }
 }

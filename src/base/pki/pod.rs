@@ -60,16 +60,16 @@ impl KeyKind {
 }
 
 /// A new key and its certificate request.
-pub struct Stub {
+pub struct PodKey {
     /// The key, PKCS#8 in PEM.
     pub key_pem: String,
     /// A PKCS#10 request without names, signed with the key, as DER.
     pub request: Vec<u8>,
 }
 
-impl std::fmt::Debug for Stub {
+impl std::fmt::Debug for PodKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Stub(***)")
+        f.write_str("PodKey(***)")
     }
 }
 
@@ -77,13 +77,13 @@ impl std::fmt::Debug for Stub {
 ///
 /// # Errors
 /// When key generation fails.
-pub fn stub(kind: KeyKind) -> Result<Stub, Error> {
+pub fn generate(kind: KeyKind) -> Result<PodKey, Error> {
     let failed = |why: String| Error::Sign { name: "a pod's request".into(), why };
     let key = kind.generate().map_err(|e| failed(e.to_string()))?;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let request = params.serialize_request(&key).map_err(|e| failed(e.to_string()))?;
-    Ok(Stub { key_pem: key.serialize_pem(), request: request.der().to_vec() })
+    Ok(PodKey { key_pem: key.serialize_pem(), request: request.der().to_vec() })
 }
 
 /// End of validity, in seconds since the epoch, of the first certificate of a chain, if it matches
@@ -105,11 +105,11 @@ mod tests {
     #[test]
     fn a_request_has_no_names_and_is_signed_with_its_key() {
         for name in ["ECDSAP256", "ECDSAP384", "ED25519"] {
-            let stub = stub(KeyKind::named(name).unwrap()).unwrap();
-            let (rest, request) = X509CertificationRequest::from_der(&stub.request).unwrap();
+            let pod_key = generate(KeyKind::named(name).unwrap()).unwrap();
+            let (rest, request) = X509CertificationRequest::from_der(&pod_key.request).unwrap();
             assert!(rest.is_empty() && request.verify_signature().is_ok(), "{name}");
             assert_eq!(request.certification_request_info.subject.iter().count(), 0);
-            assert!(stub.key_pem.starts_with("-----BEGIN PRIVATE KEY-----"), "{name}");
+            assert!(pod_key.key_pem.starts_with("-----BEGIN PRIVATE KEY-----"), "{name}");
         }
         assert_eq!(KeyKind::named("RSA3072"), None);
         assert_eq!(KeyKind::named("ECDSAP521"), None);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn an_ed25519_key_is_encoded_without_its_public_key() {
-        let pem = stub(KeyKind::Ed25519).unwrap().key_pem;
+        let pem = generate(KeyKind::Ed25519).unwrap().key_pem;
         let der = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).unwrap();
         assert_eq!(der.secret_pkcs8_der().len(), 48);
         assert_eq!(der.secret_pkcs8_der()[..16], ED25519_PREFIX);
@@ -126,12 +126,12 @@ mod tests {
     #[test]
     fn end_of_pair_requires_a_matching_key() {
         for name in ["ECDSAP256", "ECDSAP384", "ED25519"] {
-            let key = stub(KeyKind::named(name).unwrap()).unwrap().key_pem;
+            let key = generate(KeyKind::named(name).unwrap()).unwrap().key_pem;
             let mut params = CertificateParams::default();
             params.not_after = rcgen::date_time_ymd(2040, 1, 1);
             let chain = params.self_signed(&KeyPair::from_pem(&key).unwrap()).unwrap().pem();
             assert_eq!(end_of_pair(&key, &chain), Some(2_208_988_800), "{name}");
-            let other = stub(KeyKind::EcdsaP256).unwrap().key_pem;
+            let other = generate(KeyKind::EcdsaP256).unwrap().key_pem;
             assert_eq!(end_of_pair(&other, &chain), None, "{name}");
             assert_eq!(end_of_pair(&key, ""), None);
         }

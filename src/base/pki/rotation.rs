@@ -30,7 +30,7 @@ const MANY: usize = 16;
 
 /// The texts of a CA's two files.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Texts {
+pub struct CaFiles {
     /// PEM: the CA's certificate first, then those of its chain and of the rotation.
     pub cert: String,
     /// PEM of the key.
@@ -142,15 +142,15 @@ fn probe(ca: &Ca, usage: Usage, now: u64) -> Result<Vec<CertificateDer<'static>>
 /// [`RotationError`]: the new CA is not usable, or (without `force`) machines would lose their
 /// connection.
 pub fn admit(
-    old: &Texts,
-    new: &Texts,
+    old: &CaFiles,
+    new: &CaFiles,
     usage: Usage,
     force: bool,
     now: u64,
-) -> Result<Texts, RotationError> {
+) -> Result<CaFiles, RotationError> {
     check_ca_certificate(&new.cert, now)?;
     let key = keys(&new.key).map_err(RotationError::Key)?.swap_remove(0);
-    let kept = Texts { cert: new.cert.clone(), key: key.serialize_pem().into() };
+    let kept = CaFiles { cert: new.cert.clone(), key: key.serialize_pem().into() };
     let new = Ca::parse(kept.cert.clone(), &kept.key).map_err(RotationError::Pair)?;
     let leaf = probe(&new, usage, now)?;
     verify_chain(&leaf, tls::roots(&new.bundle())?, usage, now)
@@ -201,7 +201,7 @@ impl Ca {
     ///
     /// # Errors
     /// When signing fails.
-    pub fn successor(&self, now: u64) -> Result<Texts, Error> {
+    pub fn successor(&self, now: u64) -> Result<CaFiles, Error> {
         let (_, own) = X509Certificate::from_der(&self.der)
             .map_err(|e| Error::Sign { name: "a new CA".into(), why: e.to_string() })?;
         let common_name = own.subject().iter_common_name().next().and_then(|n| n.as_str().ok());
@@ -221,7 +221,7 @@ impl Ca {
         } else {
             self.bundle().iter().map(pem).collect()
         };
-        Ok(Texts {
+        Ok(CaFiles {
             cert: format!("{}{}{former}", alone.pem(), crossed.pem()),
             key: key.serialize_pem().into(),
         })
@@ -232,7 +232,7 @@ impl Ca {
 ///
 /// # Errors
 /// When the CA cannot be used, or signing fails.
-pub fn successor(old: &Texts, now: u64) -> Result<Texts, RotationError> {
+pub fn successor(old: &CaFiles, now: u64) -> Result<CaFiles, RotationError> {
     let old = Ca::parse(old.cert.clone(), &old.key).map_err(RotationError::CaInUse)?;
     old.successor(now).map_err(RotationError::Issue)
 }

@@ -190,12 +190,12 @@ async fn a_watch_whose_place_is_compacted_while_etcd_is_away_is_told_so() {
 }
 
 /// An etcd with an unsupported old version.
-struct Old;
+struct OldEtcd;
 
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl pb::maintenance_server::Maintenance for Old {
+impl pb::maintenance_server::Maintenance for OldEtcd {
     type SnapshotStream = futures::stream::Empty<Result<pb::SnapshotResponse, Status>>;
 
     async fn status(&self, _: Request<pb::StatusRequest>) -> Answer<pb::StatusResponse> {
@@ -249,7 +249,7 @@ async fn an_unreachable_or_too_old_etcd_is_refused_with_the_reason() {
     let begin = format!("the datastore http://{gone} cannot be used: http://{gone}: ");
     assert!(refused.starts_with(&begin) && refused.contains("Connection refused"), "{refused}");
 
-    let service = pb::maintenance_server::MaintenanceServer::new(Old);
+    let service = pb::maintenance_server::MaintenanceServer::new(OldEtcd);
     let mut server = tonic::transport::Server::builder();
     let served = server.add_service(service).serve(gone);
     let shutdown = tasks.clone();

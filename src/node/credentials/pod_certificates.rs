@@ -274,7 +274,7 @@ impl PodCertificates {
             .own_node
             .get("", &self.node_name)
             .ok_or_else(|| RequestError::NoNode(self.node_name.clone()))?;
-        let made = base::tasks::blocking(move || keys::stub(kind)).await?;
+        let made = base::tasks::blocking(move || keys::generate(kind)).await?;
         let stub = made.map_err(RequestError::KeyPair)?;
         let request = PodCertificateRequest {
             metadata: ObjectMeta {

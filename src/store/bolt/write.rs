@@ -130,8 +130,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Starts a bucket; it must be finished before the next.
-    pub(crate) fn bucket(&mut self, name: &[u8]) -> Filling<'_, 'a> {
-        Filling {
+    pub(crate) fn bucket(&mut self, name: &[u8]) -> BucketWriter<'_, 'a> {
+        BucketWriter {
             writer: self,
             name: name.to_vec(),
             leaf: Leaf::default(),
@@ -194,7 +194,7 @@ impl<'a> Writer<'a> {
 }
 
 /// A bucket being written.
-pub(crate) struct Filling<'w, 'a> {
+pub(crate) struct BucketWriter<'w, 'a> {
     writer: &'w mut Writer<'a>,
     name: Vec<u8>,
     leaf: Leaf,
@@ -203,7 +203,7 @@ pub(crate) struct Filling<'w, 'a> {
     last: Vec<u8>,
 }
 
-impl Filling<'_, '_> {
+impl BucketWriter<'_, '_> {
     /// Adds a key after all previous ones.
     ///
     /// # Errors

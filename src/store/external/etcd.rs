@@ -28,4 +28,4 @@ mod snapshot;
 
 pub(crate) use endpoints::Endpoints;
 pub use endpoints::EndpointsError;
-pub(crate) use open::{Unusable, open, snapshot};
+pub(crate) use open::{EtcdOpenError, open, snapshot};

@@ -66,9 +66,9 @@ pub async fn copy_etcd(endpoint: &Endpoint, file: File) -> Result<SavedSnapshot,
     }
 }
 
-fn datastore_error(endpoint: String, why: etcd::Unusable) -> DatastoreError {
+fn datastore_error(endpoint: String, why: etcd::EtcdOpenError) -> DatastoreError {
     match why {
-        etcd::Unusable::Held(holder) => DatastoreError::Held(holder),
-        etcd::Unusable::Failed(why) => DatastoreError::Unusable { endpoint, why },
+        etcd::EtcdOpenError::Held(holder) => DatastoreError::Held(holder),
+        etcd::EtcdOpenError::Failed(why) => DatastoreError::Unusable { endpoint, why },
     }
 }

@@ -8,28 +8,28 @@ use super::*;
 const NOW: u64 = 1_800_000_000;
 const DAY: u64 = 24 * 60 * 60;
 
-fn first() -> Texts {
+fn first() -> CaFiles {
     let key = KeyPair::generate().unwrap();
     let cert = super::super::ca_params("kube-lite-server-ca@1", NOW - 400 * DAY);
-    Texts { cert: cert.self_signed(&key).unwrap().pem(), key: key.serialize_pem().into() }
+    CaFiles { cert: cert.self_signed(&key).unwrap().pem(), key: key.serialize_pem().into() }
 }
 
-fn read(texts: &Texts) -> Ca {
+fn read(texts: &CaFiles) -> Ca {
     Ca::parse(texts.cert.clone(), &texts.key).unwrap()
 }
 
-fn next(texts: &Texts, at: u64) -> Texts {
+fn next(texts: &CaFiles, at: u64) -> CaFiles {
     read(texts).successor(at).unwrap()
 }
 
 /// Whether a certificate of `signer` verifies against the bundle of `believer`.
-fn trusts(believer: &Texts, signer: &Texts) -> bool {
+fn trusts(believer: &CaFiles, signer: &CaFiles) -> bool {
     let leaf = probe(&read(signer), Usage::Peer, NOW).unwrap();
     let anchors = tls::roots(&read(believer).bundle()).unwrap();
     verify_chain(&leaf, anchors, Usage::Peer, NOW).is_ok()
 }
 
-fn refused(old: &Texts, new: &Texts) -> String {
+fn refused(old: &CaFiles, new: &CaFiles) -> String {
     admit(old, new, Usage::Peer, false, NOW).map(|_| ()).unwrap_err().to_string()
 }
 
@@ -62,19 +62,20 @@ fn an_unlinked_ca_is_refused_unless_forced() {
     assert!(admit(&old, &other, Usage::Peer, true, NOW).is_ok());
     // With the old certificate in the bundle, old certificates still verify, but machines with the
     // old bundle do not trust new ones.
-    let with_old = Texts { cert: format!("{}{}", other.cert, old.cert), ..other.clone() };
+    let with_old = CaFiles { cert: format!("{}{}", other.cert, old.cert), ..other.clone() };
     assert!(refused(&old, &with_old).contains("would not believe certificates of the new one"));
     // Cross-signed, but without the old certificate.
     let new = next(&old, NOW);
     let two: String = certificates(&new.cert).unwrap()[..2].iter().map(pem).collect();
-    let refusal = refused(&old, &Texts { cert: two, ..new });
+    let refusal = refused(&old, &CaFiles { cert: two, ..new });
     assert!(refusal.contains("append the certificate of the CA in use"), "{refusal}");
 }
 
 #[test]
 fn an_unusable_ca_is_refused_even_when_forced() {
     let (old, other) = (first(), first());
-    let with = |cert: &str, key: &str| Texts { cert: cert.to_owned(), key: key.to_owned().into() };
+    let with =
+        |cert: &str, key: &str| CaFiles { cert: cert.to_owned(), key: key.to_owned().into() };
     let leaf = read(&old).issue(&Profile::client("jane", None)).unwrap();
     let key = KeyPair::generate().unwrap();
     let mut ended = super::super::ca_params("ended", NOW - 4000 * DAY);
@@ -117,12 +118,12 @@ fn an_intermediate_may_replace_another_one_under_the_same_root() {
     let under = |name: &str| {
         let key = KeyPair::generate().unwrap();
         let own = params(name).signed_by(&key, &issuer).unwrap();
-        Texts { cert: format!("{}{}", own.pem(), root.pem()), key: key.serialize_pem().into() }
+        CaFiles { cert: format!("{}{}", own.pem(), root.pem()), key: key.serialize_pem().into() }
     };
     let (a, b) = (under("a"), under("b"));
     assert!(admit(&a, &b, Usage::Peer, false, NOW).is_ok());
     // The hash in tokens is that of the root and does not change.
-    let hash = |texts: &Texts| super::super::ca_hash(&texts.cert).unwrap();
+    let hash = |texts: &CaFiles| super::super::ca_hash(&texts.cert).unwrap();
     assert_eq!(hash(&a), hash(&b));
     // A generated successor keeps the chain to the root.
     let ours = next(&b, NOW);
@@ -134,7 +135,7 @@ fn an_intermediate_may_replace_another_one_under_the_same_root() {
 fn an_older_token_still_names_its_certificate() {
     let old = first();
     let new = next(&old, NOW);
-    let hash = |texts: &Texts| super::super::ca_hash(&texts.cert).unwrap();
+    let hash = |texts: &CaFiles| super::super::ca_hash(&texts.cert).unwrap();
     let all = certificates(&new.cert).unwrap();
     assert_eq!(named(&new.cert, &hash(&old)).unwrap(), [all[2].clone()]);
     assert_eq!(named(&new.cert, &hash(&new)).unwrap(), [all[0].clone()]);

@@ -12,7 +12,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
-use tonic::transport::{Channel, Endpoint as Way, Uri};
+use tonic::transport::{Channel, Endpoint as TonicEndpoint, Uri};
 
 use super::endpoints::{Endpoints, MemberAddress};
 use super::error::causes;
@@ -252,14 +252,15 @@ async fn connect(
     tls: Option<Arc<rustls::ClientConfig>>,
 ) -> Result<Channel, MemberError> {
     // The scheme http keeps the library from adding its own TLS.
-    let way = Way::from_shared(format!("http://{member}")).map_err(MemberError::Uri)?;
-    let way = way
+    let endpoint =
+        TonicEndpoint::from_shared(format!("http://{member}")).map_err(MemberError::Uri)?;
+    let endpoint = endpoint
         .http2_keep_alive_interval(ALIVE.0)
         .keep_alive_timeout(ALIVE.1)
         .keep_alive_while_idle(true);
     let to = member.clone();
     let dial = tower::service_fn(move |_: Uri| dial(to.clone(), tls.clone()));
-    way.connect_with_connector(dial).await.map_err(MemberError::Transport)
+    endpoint.connect_with_connector(dial).await.map_err(MemberError::Transport)
 }
 
 async fn dial(

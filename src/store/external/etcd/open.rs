@@ -28,21 +28,21 @@ const ASKS_MAX: usize = 1024;
 
 /// Errors of opening an etcd.
 #[derive(Debug)]
-pub(crate) enum Unusable {
+pub(crate) enum EtcdOpenError {
     /// Another server holds the lock.
     Held(String),
     /// Any other error.
     Failed(String),
 }
 
-fn unusable(reason: String) -> Unusable {
-    Unusable::Failed(match advice(&reason) {
+fn unusable(reason: String) -> EtcdOpenError {
+    EtcdOpenError::Failed(match advice(&reason) {
         Some(advice) => format!("{reason}: {advice}"),
         None => reason,
     })
 }
 
-fn failed(error: &EtcdError) -> Unusable {
+fn failed(error: &EtcdError) -> EtcdOpenError {
     unusable(error.to_string())
 }
 
@@ -51,7 +51,7 @@ async fn connect(
     endpoints: Endpoints,
     tls: DatastoreTls,
     shutdown: Shutdown,
-) -> Result<Client, Unusable> {
+) -> Result<Client, EtcdOpenError> {
     let connections = Connections::connect(endpoints, tls).await;
     let connections = connections.map_err(|error| unusable(error.to_string()))?;
     let client = Client { connections: Arc::new(connections), observed: Arc::default(), shutdown };
@@ -69,7 +69,7 @@ async fn connect(
             (EtcdError::Unknown(reason) | EtcdError::NotApplied(reason), true)
                 if advice(reason).is_none() =>
             {
-                Unusable::Failed(format!("{reason}: it may be that {CERTIFICATE_REQUIRED}"))
+                EtcdOpenError::Failed(format!("{reason}: it may be that {CERTIFICATE_REQUIRED}"))
             }
             _ => failed(&error),
         }
@@ -79,7 +79,7 @@ async fn connect(
     let numbers = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     if numbers < OLDEST {
         let (major, minor) = OLDEST;
-        return Err(Unusable::Failed(format!(
+        return Err(EtcdOpenError::Failed(format!(
             "its version is {version}; the oldest supported version is {major}.{minor}: upgrade \
              etcd"
         )));
@@ -90,13 +90,13 @@ async fn connect(
 /// Opens an etcd, locked for `holder` if there is one.
 ///
 /// # Errors
-/// [`Unusable`].
+/// [`EtcdOpenError`].
 pub(crate) async fn open(
     endpoints: Endpoints,
     tls: DatastoreTls,
     holder: Option<Holder>,
     tasks: &Tasks,
-) -> Result<Arc<dyn Backend>, Unusable> {
+) -> Result<Arc<dyn Backend>, EtcdOpenError> {
     let name = endpoints.to_string();
     let shutdown = tasks.shutdown();
     let client = connect(endpoints, tls, shutdown.clone()).await?;
@@ -110,7 +110,7 @@ pub(crate) async fn open(
         Some(holder) => {
             let lock = ServerLock::new(client.clone(), holder);
             lock.acquire_or_wait().await.map_err(|reason| match reason {
-                LockError::By(holder) => Unusable::Held(format!(
+                LockError::By(holder) => EtcdOpenError::Held(format!(
                     "{name} is in use by {holder}: only one server may write to it; the lock of a \
                      killed server expires after 20 s"
                 )),
@@ -141,24 +141,24 @@ pub(crate) async fn open(
 /// Copies all data of an etcd into an empty file, as a snapshot; others may continue to write.
 ///
 /// # Errors
-/// [`Unusable`].
+/// [`EtcdOpenError`].
 pub(crate) async fn snapshot(
     endpoints: Endpoints,
     tls: DatastoreTls,
     file: File,
-) -> Result<SavedSnapshot, Unusable> {
+) -> Result<SavedSnapshot, EtcdOpenError> {
     let shutdown = Shutdown::new();
     let client = connect(endpoints, tls, shutdown.clone()).await?;
     let copy = async {
         // Reports errors such as missing permissions with advice.
         client.newest().await.map_err(|error| failed(&error))?;
         let saved = save(&client, file).await;
-        saved.map_err(|error| Unusable::Failed(format!("its snapshot: {error}")))
+        saved.map_err(|error| EtcdOpenError::Failed(format!("its snapshot: {error}")))
     };
     let connections = Arc::clone(&client.connections).keep_connected(shutdown);
     tokio::select! {
         copied = copy => copied,
         // It runs until shutdown.
-        _ = connections => Err(Unusable::Failed("the connection was closed".to_owned())),
+        _ = connections => Err(EtcdOpenError::Failed("the connection was closed".to_owned())),
     }
 }

@@ -49,7 +49,7 @@ pub(super) struct Net(Arc<Mutex<Inner>>);
 
 /// The transport of one member.
 #[derive(Debug)]
-struct Way {
+struct MemberTransport {
     net: Net,
     from: String,
     tasks: Tasks,
@@ -133,7 +133,7 @@ async fn unanswered() -> Result<Bytes, CallError> {
     Err(CallError::Unanswered("the connection is dead".to_owned()))
 }
 
-impl Way {
+impl MemberTransport {
     /// Delivers a message; returns the response unless it is lost.
     fn deliver(
         &self,
@@ -161,7 +161,7 @@ impl Way {
 }
 
 #[async_trait]
-impl Transport for Way {
+impl Transport for MemberTransport {
     async fn call(&self, to: &Peer, lane: Lane, request: Bytes) -> Result<Bytes, CallError> {
         match self.net.fate(&self.from, to, lane, &request) {
             Fate::Refused => Err(CallError::NotSent(format!("no member at {}", to.address))),
@@ -299,7 +299,7 @@ impl Cluster {
         let recovered = recover(&disk, Some(CLUSTER), identity)?;
         let tasks = Tasks::new(Shutdown::new());
         let at = self.at(machine);
-        let way = Way { net: self.net.clone(), from: at.clone(), tasks: tasks.clone() };
+        let way = MemberTransport { net: self.net.clone(), from: at.clone(), tasks: tasks.clone() };
         let member_options =
             MemberOptions { address: at.clone(), transport: Arc::new(way), join: machine != 0 };
         let options =

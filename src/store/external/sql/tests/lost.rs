@@ -12,7 +12,7 @@ use crate::external::sql::plan::Row;
 use crate::external::sql::session::{Arg, Session, SqlError};
 
 /// A connection whose first `COMMIT` after `left` others is not answered.
-struct Unreliable {
+struct LossyConnection {
     inner: Box<dyn Session>,
     left: usize,
     /// Whether the commit is executed.
@@ -20,7 +20,7 @@ struct Unreliable {
 }
 
 #[async_trait]
-impl Session for Unreliable {
+impl Session for LossyConnection {
     async fn run(&mut self, sql: &str) -> Result<(), SqlError> {
         if sql != "COMMIT" || self.left > 0 {
             self.left -= usize::from(sql == "COMMIT");
@@ -80,7 +80,7 @@ async fn lose(left: usize, happens: bool) {
     let path = dir.path().join("state.db");
     let tasks = tasks();
     let mut database = Database::open(endpoint(&path), Access::Exclusive).await.unwrap();
-    database.wrap(|inner| Box::new(Unreliable { inner, left, happens }));
+    database.wrap(|inner| Box::new(LossyConnection { inner, left, happens }));
     let store = begin(database, &tasks).await.unwrap();
     let mut watcher = store.watch(KeyRange::prefix("k/"), Some(Revision(2))).await.unwrap();
     let mut revisions = Vec::new();
@@ -125,7 +125,7 @@ async fn a_second_writer_stops_the_store() {
     let tasks = tasks();
     let database = Database::open(endpoint(&dir.path().join("state.db")), Access::Exclusive);
     let mut database = database.await.unwrap();
-    database.wrap(|inner| Box::new(Beside(inner)));
+    database.wrap(|inner| Box::new(OtherWriter(inner)));
     let store = begin(database, &tasks).await.unwrap();
     store.txn(put("a")).await.unwrap();
     let refused = store.txn(put("b")).await.unwrap_err();
@@ -139,10 +139,10 @@ async fn a_second_writer_stops_the_store() {
 }
 
 /// Inserts a row before the one of the key `b`.
-struct Beside(Box<dyn Session>);
+struct OtherWriter(Box<dyn Session>);
 
 #[async_trait]
-impl Session for Beside {
+impl Session for OtherWriter {
     async fn run(&mut self, sql: &str) -> Result<(), SqlError> {
         self.0.run(sql).await
     }

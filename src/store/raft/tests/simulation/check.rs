@@ -10,10 +10,10 @@ use todc_utils::specifications::Specification;
 use super::model::{Call, Model, Reply, Response};
 use super::world::{Book, Outcome, Record, WatchedEvent, Witnessed};
 
-type Wrong = Result<(), String>;
+type CheckResult = Result<(), String>;
 
 /// Checks the whole book.
-pub(super) fn check(book: &Book) -> Wrong {
+pub(super) fn check(book: &Book) -> CheckResult {
     if let Some(wrong) = &book.wrong {
         return Err(wrong.clone());
     }
@@ -194,7 +194,7 @@ fn deleter(
 }
 
 /// A call that ended before another one began precedes it; observed revisions stay.
-fn real_time(book: &Book, timeline: &[Model]) -> Wrong {
+fn real_time(book: &Book, timeline: &[Model]) -> CheckResult {
     let mut moments: Vec<(u64, bool, usize)> = Vec::new();
     for (number, record) in book.records.iter().enumerate() {
         moments.push((record.begun, true, number));
@@ -239,7 +239,7 @@ fn real_time(book: &Book, timeline: &[Model]) -> Wrong {
 }
 
 /// No lease expires too early, and no revoked lease is renewed or used.
-fn leases(book: &Book, owners: &Owners, timeline: &[Model]) -> Wrong {
+fn leases(book: &Book, owners: &Owners, timeline: &[Model]) -> CheckResult {
     for (revision, _) in owners.iter().filter(|(_, owner)| owner.is_none()) {
         let witnessed = &book.seen[revision];
         let before = at(timeline, revision - 1)?;
@@ -279,7 +279,7 @@ fn leases(book: &Book, owners: &Owners, timeline: &[Model]) -> Wrong {
 }
 
 /// Every watch delivered all changes of its keys, once and in order.
-fn streams(book: &Book, timeline: &[Model]) -> Wrong {
+fn streams(book: &Book, timeline: &[Model]) -> CheckResult {
     let newest = timeline.len() as i64 - 1;
     for stream in &book.streams {
         let wanted = |event: &&WatchedEvent| stream.keys.contains(&event.key);
@@ -353,7 +353,7 @@ impl Specification for Store {
 }
 
 /// Lets the checker search for an order of all calls that explains all responses.
-fn search(book: &Book, owners: &Owners) -> Wrong {
+fn search(book: &Book, owners: &Owners) -> CheckResult {
     let mut steps: Vec<(u64, u64, Step)> = Vec::new();
     for record in &book.records {
         if let Outcome::Reply(reply) = &record.outcome
