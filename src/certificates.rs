@@ -11,13 +11,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::pki;
-use cluster::peers::PeerClient;
 use cluster::rotation::{self, Files, RotationSource};
 use serde::{Deserialize, Serialize};
-use store::Members;
 
 use crate::control_socket::Reply;
-use peers::OtherServers;
+use crate::peer_servers::PeerServers;
 pub(crate) use socket::serve;
 
 /// A request to rotate the CAs.
@@ -45,36 +43,25 @@ impl RotationErrors {
 /// Rotates the CAs of a cluster, one rotation at a time.
 pub(crate) struct CaRotation {
     data_dir: PathBuf,
-    members: Arc<Members>,
-    calls: Arc<PeerClient>,
+    servers: PeerServers,
     /// Held during a rotation.
     running: tokio::sync::Mutex<()>,
 }
 
 impl CaRotation {
     /// Creates the rotation of the server with this data directory.
-    pub(crate) fn new(
-        data_dir: PathBuf,
-        members: &Arc<Members>,
-        calls: &Arc<PeerClient>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            data_dir,
-            members: Arc::clone(members),
-            calls: Arc::clone(calls),
-            running: tokio::sync::Mutex::default(),
-        })
+    pub(crate) fn new(data_dir: PathBuf, servers: PeerServers) -> Arc<Self> {
+        Arc::new(Self { data_dir, servers, running: tokio::sync::Mutex::default() })
     }
 
     /// Plans a rotation and stages it for the next start on all servers, on this one last. Resumes
     /// a rotation that was interrupted after some of the servers.
     async fn rotate(&self, request: RotateCaRequest) -> Result<Vec<String>, RotationErrors> {
         let _running = self.running.lock().await;
-        let others = OtherServers { members: &self.members, calls: &self.calls };
-        let files = if others.list().is_empty() {
+        let files = if self.servers.others().is_empty() {
             self.plan(request).await?
         } else {
-            self.stage_on_others(&others, request).await?
+            self.stage_on_others(request).await?
         };
         let names: Vec<String> = files.names().map(str::to_owned).collect();
         let data_dir = self.data_dir.clone();
@@ -90,23 +77,19 @@ impl CaRotation {
     }
 
     /// Stages a rotation on all other servers; its files.
-    async fn stage_on_others(
-        &self,
-        others: &OtherServers<'_>,
-        request: RotateCaRequest,
-    ) -> Result<Files, RotationErrors> {
+    async fn stage_on_others(&self, request: RotateCaRequest) -> Result<Files, RotationErrors> {
         check_several_servers(&request)?;
         let data_dir = self.data_dir.clone();
         let own = base::tasks::blocking(move || peers::state(&data_dir))
             .await
             .map_err(RotationErrors::single)?
             .map_err(RotationErrors::single)?;
-        let staged = others.staged(&own).await.map_err(RotationErrors::single)?;
+        let staged = peers::staged(&self.servers, &own).await.map_err(RotationErrors::single)?;
         let files = match (staged, &request.wish) {
             (Some(files), RotationSource::Made) => files,
             _ => self.plan(request).await?.cas_alone(),
         };
-        others.stage(&own.in_use, &files).await.map_err(|e| {
+        peers::stage_on_others(&self.servers, &own.in_use, &files).await.map_err(|e| {
             RotationErrors::single(format!("{e}; run the same command again to resume"))
         })?;
         Ok(files)

@@ -121,7 +121,7 @@ entries! {
         "A reset replaces all data of the cluster, so it needs a complete and valid snapshot or store.",
         "Correct what the message names and run `kube-lite server --cluster-reset` again, with the server stopped; the existing data is unchanged.";
     /// Commands about encryption at rest.
-    SEAL_COMMAND = "KL0307", "The secrets-encrypt command failed.",
+    SECRETS_ENCRYPT_COMMAND = "KL0307", "The secrets-encrypt command failed.",
         "Keys change on all servers or on none: a server without the newest key could not read Secrets.",
         "Correct what the message names and run the command again; `kube-lite secrets-encrypt status` shows the progress.";
     /// Commands about certificates.
@@ -133,7 +133,7 @@ entries! {
         "It does not answer, rejects the connection, does not have the schema of k3s, or another server or k3s uses it; two writers would corrupt it.",
         "Correct what the message names: stop the other server (`systemctl stop k3s`), or correct --datastore-endpoint and its certificates.";
     /// The key of encrypted Secrets is missing.
-    SEALED_WITHOUT_KEY = "KL0311", "The store has Secrets that this server has no key for.",
+    MISSING_ENCRYPTION_KEY = "KL0311", "The store has Secrets that this server has no key for.",
         "Secrets are encrypted at rest; without the key they are unreadable, and the other servers could not read Secrets encrypted with a new key.",
         "Restore the key file from a backup of this server, or copy `server/tls/encryption.keys` of another server of the cluster, and start again.";
     /// Migration.
@@ -212,13 +212,13 @@ entries! {
 
 impl CatalogueEntry {
     /// An error of this kind; exit code 1.
-    pub fn error(self, particulars: impl fmt::Display) -> CommandError {
-        CommandError { entry: self, particulars: particulars.to_string(), fix: None, code: 1 }
+    pub fn error(self, details: impl fmt::Display) -> CommandError {
+        CommandError { entry: self, details: details.to_string(), fix: None, code: 1 }
     }
 
     /// An error in the command line or configuration; exit code 64 (`EX_USAGE` of sysexits.h).
-    pub fn usage_error(self, particulars: impl fmt::Display) -> CommandError {
-        CommandError { code: 64, ..self.error(particulars) }
+    pub fn usage_error(self, details: impl fmt::Display) -> CommandError {
+        CommandError { code: 64, ..self.error(details) }
     }
 }
 
@@ -227,8 +227,8 @@ impl CatalogueEntry {
 pub struct CommandError {
     /// Its kind.
     pub entry: CatalogueEntry,
-    /// The details: flag, path, port or line.
-    pub particulars: String,
+    /// What exactly is wrong: the flag, path, port or line.
+    pub details: String,
     /// What to do in this case, instead of the fix of the catalogue.
     pub fix: Option<String>,
     /// Exit code of the process.
@@ -244,7 +244,7 @@ impl CommandError {
 
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "error[{}]: {}", self.entry.id, self.particulars.trim_end())?;
+        writeln!(f, "error[{}]: {}", self.entry.id, self.details.trim_end())?;
         if !self.entry.why.is_empty() {
             writeln!(f, "  why: {}", self.entry.why)?;
         }

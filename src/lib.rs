@@ -9,6 +9,7 @@ mod control_socket;
 pub mod error_catalogue;
 mod join;
 pub mod machine;
+mod peer_servers;
 pub mod preflight;
 pub mod process;
 pub mod secrets_encrypt;

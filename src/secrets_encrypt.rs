@@ -10,9 +10,10 @@ use std::sync::{Arc, OnceLock};
 
 use apiserver::encryption::{Keys, rewrite};
 use base::Problems;
-use cluster::peers::PeerClient;
 use serde::{Deserialize, Serialize};
-use store::{Backend, Members};
+use store::Backend;
+
+use crate::peer_servers::PeerServers;
 
 pub(crate) use error::Error;
 pub(crate) use peers::{ServerKeys, catch_up};
@@ -22,8 +23,7 @@ pub(crate) use socket::serve;
 pub(crate) struct SecretsEncryption {
     server_keys: Arc<ServerKeys>,
     store: Arc<dyn Backend>,
-    members: Arc<Members>,
-    calls: Arc<PeerClient>,
+    servers: PeerServers,
     /// The file of `encryption-provider-config`, which replaces the server's own keys.
     file: Option<std::path::PathBuf>,
     /// Held during a change.
@@ -54,16 +54,14 @@ impl SecretsEncryption {
     pub(crate) fn new(
         server_keys: &Arc<ServerKeys>,
         store: &Arc<dyn Backend>,
-        members: &Arc<Members>,
-        calls: &Arc<PeerClient>,
+        servers: PeerServers,
         file: Option<std::path::PathBuf>,
         problems: &Problems,
     ) -> Arc<Self> {
         let encryption = Arc::new(Self {
             server_keys: Arc::clone(server_keys),
             store: Arc::clone(store),
-            members: Arc::clone(members),
-            calls: Arc::clone(calls),
+            servers,
             file,
             running: tokio::sync::Mutex::default(),
             problems: problems.clone(),

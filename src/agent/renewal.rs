@@ -135,7 +135,7 @@ impl AgentCertificates {
                     tracing::error!("{command_error}");
                     self.problems.put(
                         REJECTED_PROBLEM,
-                        command_error.particulars,
+                        command_error.details,
                         command_error.entry.fix,
                     );
                 }

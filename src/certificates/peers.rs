@@ -4,14 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
-use cluster::peers::PeerClient;
 use cluster::rotation::{self, Files};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use store::{Member, Members};
+use store::Member;
 
 use crate::control_socket::Reply;
+use crate::peer_servers::{CallError, PeerServers};
 
 /// Timeout of a request to another server.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -61,26 +60,6 @@ pub(crate) enum PeerError {
     Server { server: String, source: CallError },
 }
 
-/// Why another server does not give an answer.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
-    /// The request cannot be encoded.
-    #[error(transparent)]
-    Encode(#[from] serde_json::Error),
-    /// The timeout has passed.
-    #[error("no answer within {TIMEOUT:?}")]
-    Timeout,
-    /// The connection failed.
-    #[error(transparent)]
-    Connection(#[from] cluster::peers::CallError),
-    /// The answer is not one of this version.
-    #[error("its answer cannot be parsed; does it run another version?")]
-    Malformed,
-    /// The server rejected the request.
-    #[error("{0}")]
-    Rejected(String),
-}
-
 /// The answer to another server; `None` if the message is not about CAs.
 pub(crate) async fn handle_message(data_dir: &Path, message: &[u8]) -> Option<Vec<u8>> {
     let Envelope { cas } = serde_json::from_slice(message).ok()?;
@@ -112,77 +91,45 @@ fn stage(data_dir: &Path, in_use: &str, files: &Files) -> Result<(), PeerError> 
     Ok(())
 }
 
-/// The other servers of the cluster.
-pub(crate) struct OtherServers<'a> {
-    pub(crate) members: &'a Members,
-    pub(crate) calls: &'a PeerClient,
+async fn request<T: DeserializeOwned>(
+    servers: &PeerServers,
+    member: &Member,
+    cas: PeerRequest,
+) -> Result<T, PeerError> {
+    let answer = servers.call(member, &Envelope { cas }, Some(TIMEOUT)).await;
+    answer.map_err(|source| PeerError::Server { server: servers.name(member), source })
 }
 
-impl OtherServers<'_> {
-    /// Their members.
-    pub(crate) fn list(&self) -> Vec<Member> {
-        let all = self.members.list().into_iter();
-        all.filter(|member| member.id != self.members.id()).collect()
-    }
-
-    fn name(&self, member: &Member) -> String {
-        match self.members.profiles().get(&member.id) {
-            Some(profile) => format!("server {} ({})", profile.name, member.address),
-            None => format!("server {:016x} ({})", member.id, member.address),
+/// A rotation that is already staged on one of the other servers, if all have the same CAs in use.
+///
+/// # Errors
+/// A server does not answer or has other CAs.
+pub(crate) async fn staged(servers: &PeerServers, own: &State) -> Result<Option<Files>, PeerError> {
+    let mut staged = own.waiting.clone();
+    for member in servers.others() {
+        let state: State = request(servers, &member, PeerRequest::State).await?;
+        if state.in_use != own.in_use {
+            return Err(PeerError::RotationInProgress { server: servers.name(&member) });
         }
+        staged = staged.or(state.waiting);
     }
+    Ok(staged)
+}
 
-    async fn request<T: DeserializeOwned>(
-        &self,
-        member: &Member,
-        request: PeerRequest,
-    ) -> Result<T, PeerError> {
-        self.call(member, request)
-            .await
-            .map_err(|source| PeerError::Server { server: self.name(member), source })
+/// Stages a rotation on all other servers.
+///
+/// # Errors
+/// A server does not accept it; the servers before it have.
+pub(crate) async fn stage_on_others(
+    servers: &PeerServers,
+    in_use: &str,
+    files: &Files,
+) -> Result<(), PeerError> {
+    for member in servers.others() {
+        let put = PeerRequest::Put(in_use.to_owned(), files.clone());
+        request::<()>(servers, &member, put).await?;
     }
-
-    async fn call<T: DeserializeOwned>(
-        &self,
-        member: &Member,
-        cas: PeerRequest,
-    ) -> Result<T, CallError> {
-        let message = serde_json::to_vec(&Envelope { cas })?;
-        let call = self.calls.call_control(&member.address, Bytes::from(message));
-        let answer = tokio::time::timeout(TIMEOUT, call).await.map_err(|_| CallError::Timeout)?;
-        match serde_json::from_slice(&answer?).map_err(|_| CallError::Malformed)? {
-            Reply::Ok(value) => Ok(value),
-            Reply::Err(why) => Err(CallError::Rejected(why)),
-        }
-    }
-
-    /// A rotation that is already staged on one of the servers, if all have the same CAs in use.
-    ///
-    /// # Errors
-    /// A server does not answer or has other CAs.
-    pub(crate) async fn staged(&self, own: &State) -> Result<Option<Files>, PeerError> {
-        let mut staged = own.waiting.clone();
-        for member in self.list() {
-            let state: State = self.request(&member, PeerRequest::State).await?;
-            if state.in_use != own.in_use {
-                return Err(PeerError::RotationInProgress { server: self.name(&member) });
-            }
-            staged = staged.or(state.waiting);
-        }
-        Ok(staged)
-    }
-
-    /// Stages a rotation on all of them.
-    ///
-    /// # Errors
-    /// A server does not accept it; the servers before it have.
-    pub(crate) async fn stage(&self, in_use: &str, files: &Files) -> Result<(), PeerError> {
-        for member in self.list() {
-            let put = PeerRequest::Put(in_use.to_owned(), files.clone());
-            self.request::<()>(&member, put).await?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 #[cfg(test)]

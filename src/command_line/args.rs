@@ -54,13 +54,7 @@ pub fn command() -> clap::Command {
 
 fn accept_boolean_values(command: clap::Command) -> clap::Command {
     let accept = |arg: Arg| match arg.get_action() {
-        ArgAction::SetTrue => arg
-            .action(ArgAction::Set)
-            .value_name("BOOL")
-            .num_args(0..=1)
-            .require_equals(true)
-            .default_missing_value("true")
-            .default_value("false"),
+        ArgAction::SetTrue => arg.num_args(0..=1).require_equals(true),
         _ => arg,
     };
     command.mut_args(accept).mut_subcommands(accept_boolean_values)

@@ -8,14 +8,16 @@ use serde_json::json;
 use super::{Command, Environment, Output, block_on};
 use crate::command_line::{EncryptArgs, EncryptCommand, StatusOutput};
 use crate::control_socket::Reply;
-use crate::error_catalogue::{CommandError, SEAL_COMMAND, SERVER_UNREACHABLE, UNSUPPORTED_FLAG};
+use crate::error_catalogue::{
+    CommandError, SECRETS_ENCRYPT_COMMAND, SERVER_UNREACHABLE, UNSUPPORTED_FLAG,
+};
 use crate::secrets_encrypt::Status;
 use crate::secrets_encrypt::socket::{Request, Response, send};
 
 impl Command for EncryptArgs {
     fn run(self, environment: &Environment<'_>) -> Result<Output, CommandError> {
         let data_dir = environment.data_dir(None);
-        block_on(SEAL_COMMAND, || run(&self.command, &data_dir)).map(Output::from)
+        block_on(SECRETS_ENCRYPT_COMMAND, || run(&self.command, &data_dir)).map(Output::from)
     }
 }
 
@@ -35,14 +37,14 @@ async fn run(command: &EncryptCommand, data_dir: &Path) -> Result<String, Comman
     };
     let data_dir: PathBuf = args.data_dir.clone().unwrap_or_else(|| data_dir.to_owned());
     let reply = send(&data_dir, request).await.map_err(|e| {
-        SEAL_COMMAND.error(format!(
+        SECRETS_ENCRYPT_COMMAND.error(format!(
             "the server stopped responding: {e}; nothing is lost, run the same command again once \
              it runs"
         ))
     })?;
     let response = match reply {
         Some(Reply::Ok(response)) => response,
-        Some(Reply::Err(why)) => return Err(SEAL_COMMAND.error(why)),
+        Some(Reply::Err(why)) => return Err(SECRETS_ENCRYPT_COMMAND.error(why)),
         None => {
             let text = format!("no server answers in {}", data_dir.display());
             return Err(SERVER_UNREACHABLE.error(text));

@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn labels_that_a_node_may_not_set_are_rejected_by_name() {
-        let run = |text: &str| labels(&[text.to_owned()]).map_err(|r| r.particulars);
+        let run = |text: &str| labels(&[text.to_owned()]).map_err(|r| r.details);
         for good in [
             "rack=7",
             "example.com/rack=",
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn grace_periods_are_go_durations_of_at_most_a_day() {
         let run =
-            |text: &str| parse_duration("f", text).map(|t| t.as_secs()).map_err(|r| r.particulars);
+            |text: &str| parse_duration("f", text).map(|t| t.as_secs()).map_err(|r| r.details);
         assert_eq!(
             (run("90s"), run("1m30s"), run("1.5m"), run("0")),
             (Ok(90), Ok(90), Ok(90), Ok(0))
@@ -155,7 +155,7 @@ mod tests {
     fn taints_have_a_key_a_value_and_an_effect() {
         let run = |given: &[&str]| {
             let given: Vec<String> = given.iter().map(|t| (*t).to_owned()).collect();
-            taints(&given).map_err(|r| r.particulars)
+            taints(&given).map_err(|r| r.details)
         };
         let two = run(&["a=b:NoSchedule", "a:NoExecute"]).unwrap();
         assert_eq!((two[0].value.as_deref(), two[1].value.as_deref()), (Some("b"), None));

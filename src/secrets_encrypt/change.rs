@@ -31,7 +31,7 @@ impl SecretsEncryption {
         if let Some(file) = &self.file {
             return Err(Error::ConfiguredByFile(file.clone()));
         }
-        if !self.members.leadership().borrow().leads {
+        if !self.servers.members.leadership().borrow().leads {
             return Err(Error::NotLeader);
         }
         let _running = self.running.try_lock().map_err(|_| Error::InProgress)?;

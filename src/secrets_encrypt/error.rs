@@ -1,9 +1,10 @@
 //! Errors of changing the keys of encryption at rest.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use store::StoreError;
+
+use crate::peer_servers::CallError;
 
 /// Why keys were not changed, or not completely.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +57,7 @@ pub(crate) enum Error {
     Server { server: String, source: PeerError },
     /// The leader does not make the change.
     #[error("{server} leads: {source}")]
-    Leader { server: String, source: PeerError },
+    Leader { server: String, source: CallError },
     /// An error before the first step.
     #[error("{0}; all servers must answer, nothing was changed")]
     Unchanged(#[source] Box<Error>),
@@ -65,24 +66,12 @@ pub(crate) enum Error {
     Incomplete(#[source] Box<Error>),
 }
 
-/// Why another server does not give an answer.
+/// Why another server does not give its keys or adopt others.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerError {
-    /// The request cannot be encoded.
+    /// The request failed.
     #[error(transparent)]
-    Encode(serde_json::Error),
-    /// The timeout has passed.
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
-    /// The connection failed.
-    #[error(transparent)]
-    Connection(#[from] cluster::peers::CallError),
-    /// The answer is not one of this version.
-    #[error("its answer cannot be parsed: {0}")]
-    Malformed(serde_json::Error),
-    /// The server rejected the request.
-    #[error("{0}")]
-    Rejected(String),
+    Call(#[from] CallError),
     /// The answer contains no valid keys.
     #[error("{0}")]
     Keys(String),

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use apiserver::encryption::{Keys, Ring, Wish};
 use base::{Backoff, Shutdown};
-use bytes::Bytes;
-use cluster::peers::PeerClient;
 use serde::{Deserialize, Serialize};
-use store::{Member, Members, Role};
+use store::{Member, Role};
 
 use super::SecretsEncryption;
 use super::error::{Error, PeerError};
 use crate::control_socket::Reply;
+use crate::peer_servers::PeerServers;
 
 /// Timeout of a request to another server, which may have to wait for its own writes.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -72,55 +71,27 @@ impl ServerKeys {
     }
 }
 
-/// Sends a request to the server at `address`; its answer.
-async fn call(
-    calls: &PeerClient,
-    address: &str,
-    request: &PeerRequest,
-    timeout: Option<Duration>,
-) -> Result<String, PeerError> {
-    let message = serde_json::to_vec(request).map_err(PeerError::Encode)?;
-    let call = calls.call_control(address, Bytes::from(message));
-    let answer = match timeout {
-        Some(timeout) => {
-            tokio::time::timeout(timeout, call).await.map_err(|_| PeerError::Timeout(timeout))?
-        }
-        None => call.await,
-    };
-    match serde_json::from_slice(&answer?).map_err(PeerError::Malformed)? {
-        Reply::Ok(text) => Ok(text),
-        Reply::Err(why) => Err(PeerError::Rejected(why)),
-    }
-}
-
-/// The keys of the server at `address`.
-async fn ring_of(calls: &PeerClient, address: &str, timeout: Duration) -> Result<Ring, PeerError> {
-    let text = call(calls, address, &PeerRequest::Ring, Some(timeout)).await?;
+/// The keys of another server.
+async fn ring_of(
+    servers: &PeerServers,
+    member: &Member,
+    timeout: Duration,
+) -> Result<Ring, PeerError> {
+    let text: String = servers.call(member, &PeerRequest::Ring, Some(timeout)).await?;
     Ring::parse(&text, "keys").map_err(|e| PeerError::Keys(e.to_string()))
 }
 
-fn others(members: &Members) -> Vec<Member> {
-    members.list().into_iter().filter(|member| member.id != members.id()).collect()
-}
-
 impl SecretsEncryption {
-    fn name(&self, member: &Member) -> String {
-        match self.members.profiles().get(&member.id) {
-            Some(profile) => format!("server {} ({})", profile.name, member.address),
-            None => format!("server {:016x} ({})", member.id, member.address),
-        }
-    }
-
     async fn request(&self, member: &Member, request: &PeerRequest) -> Result<String, PeerError> {
-        call(&self.calls, &member.address, request, Some(TIMEOUT)).await
+        Ok(self.servers.call(member, request, Some(TIMEOUT)).await?)
     }
 
     /// The hashes of the keys of all other servers, by name.
     pub(crate) async fn hashes(&self) -> Vec<(String, Result<String, PeerError>)> {
         let mut all = Vec::new();
-        for member in others(&self.members) {
+        for member in self.servers.others() {
             let hash = self.request(&member, &PeerRequest::Hash).await;
-            all.push((self.name(&member), hash));
+            all.push((self.servers.name(&member), hash));
         }
         all
     }
@@ -131,9 +102,9 @@ impl SecretsEncryption {
     /// A server does not answer.
     pub(crate) async fn rings(&self) -> Result<Vec<Ring>, Error> {
         let mut rings = vec![Ring::clone(&self.keys().ring())];
-        for member in others(&self.members) {
-            let ring = ring_of(&self.calls, &member.address, TIMEOUT).await;
-            let failed = |source| Error::Server { server: self.name(&member), source };
+        for member in self.servers.others() {
+            let ring = ring_of(&self.servers, &member, TIMEOUT).await;
+            let failed = |source| Error::Server { server: self.servers.name(&member), source };
             rings.push(ring.map_err(failed)?);
         }
         Ok(rings)
@@ -146,8 +117,8 @@ impl SecretsEncryption {
     /// A server does not adopt it; the servers before it have.
     pub(crate) async fn adopt_on_all(&self, ring: &Ring) -> Result<usize, Error> {
         let mut changed = 0;
-        for member in others(&self.members) {
-            let failed = |source| Error::Server { server: self.name(&member), source };
+        for member in self.servers.others() {
+            let failed = |source| Error::Server { server: self.servers.name(&member), source };
             let hash = self.request(&member, &PeerRequest::Hash).await;
             if hash.map_err(failed)? == ring.hash() {
                 continue;
@@ -169,18 +140,20 @@ impl SecretsEncryption {
     /// # Errors
     /// There is no leader, or it does not make the change.
     pub(crate) async fn by_leader(&self, wish: Wish) -> Result<Option<String>, Error> {
-        let leadership = self.members.leadership().borrow().clone();
+        let leadership = self.servers.members.leadership().borrow().clone();
         if leadership.leads {
             return Ok(None);
         }
         let leader = leadership.leader.ok_or(Error::NoLeader)?;
-        let members = self.members.list();
+        let members = self.servers.members.list();
         let member = members.iter().find(|member| member.id == leader);
         let member = member.ok_or(Error::UnknownLeader)?;
         // Without a timeout, since the duration depends on the number of Secrets. A lost connection
         // ends the call.
-        let report = call(&self.calls, &member.address, &PeerRequest::Change(wish), None).await;
-        report.map(Some).map_err(|source| Error::Leader { server: self.name(member), source })
+        let report = self.servers.call(member, &PeerRequest::Change(wish), None).await;
+        report
+            .map(Some)
+            .map_err(|source| Error::Leader { server: self.servers.name(member), source })
     }
 }
 
@@ -188,22 +161,21 @@ impl SecretsEncryption {
 /// server was down, or before it `joined`.
 pub(crate) async fn catch_up(
     keys: &Keys,
-    members: &Members,
-    calls: &PeerClient,
+    servers: &PeerServers,
     joined: bool,
     shutdown: &Shutdown,
 ) {
     // The only voter has made every change itself, so it does not wait for learners.
-    let others = |members: &Members| {
-        let all = others(members).into_iter();
+    let others = || {
+        let all = servers.others().into_iter();
         all.filter(|member| joined || member.role == Role::Voter).collect::<Vec<_>>()
     };
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
     let deadline = base::clock::now() + CATCH_UP_MAX;
-    while !others(members).is_empty() {
+    while !others().is_empty() {
         let mut has_answer = false;
-        for member in others(members) {
-            let ring = ring_of(calls, &member.address, Duration::from_secs(2)).await;
+        for member in others() {
+            let ring = ring_of(servers, &member, Duration::from_secs(2)).await;
             let Ok(ring) = ring else { continue };
             has_answer = true;
             if keys.is_unsaved() || ring.generation() > keys.ring().generation() {

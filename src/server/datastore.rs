@@ -113,7 +113,7 @@ mod tests {
             return Err("does not parse".into());
         };
         assert!(!format!("{args:?}").contains("hunter2"), "{args:?}");
-        endpoint(&args).map(|e| e.map(|e| e.to_string())).map_err(|r| r.particulars)
+        endpoint(&args).map(|e| e.map(|e| e.to_string())).map_err(|r| r.details)
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Transport for PeerTransport {
     }
 }
 
-/// PeerService the connections of other servers.
+/// MemberPeerService the connections of other servers.
 struct MemberPeerService {
     members: Arc<Members>,
     keys: Arc<ServerKeys>,
@@ -71,7 +71,7 @@ impl PeerService for MemberPeerService {
     }
 }
 
-/// PeerService one connection of another server.
+/// MemberPeerService one connection of another server.
 struct PeerSession {
     store: PeerConnection,
     keys: Arc<ServerKeys>,

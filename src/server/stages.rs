@@ -1,7 +1,7 @@
 //! The stages of the start of a server, in the order in which [`super::control_plane`] runs them:
 //! ports, data directory, membership, certificates, store, objects, security, API server, bootstrap
-//! objects, joining, listener. Each stage is one function that returns what it made as a typed
-//! part.
+//! objects, joining, listener. Each stage is one function that returns its result as a
+//! typed part.
 
 mod api_server;
 mod bootstrap;

@@ -22,15 +22,16 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// The checkout that cargo runs this for. The path at compile time may be that of another one whose
-/// build is used again.
+/// The root of the checkout. Read at run time, since the path at compile time may be that of another
+/// checkout with the same target directory.
 fn root() -> anyhow::Result<PathBuf> {
-    #[allow(clippy::disallowed_methods, reason = "cargo says by it whose program this is")]
-    let own = std::env::var_os("CARGO_MANIFEST_DIR").context("run it by cargo: cargo xtask")?;
-    Ok(Path::new(&own).join("../.."))
+    #[allow(clippy::disallowed_methods, reason = "cargo sets it to the directory of this package")]
+    let directory =
+        std::env::var_os("CARGO_MANIFEST_DIR").context("run it with cargo: cargo xtask")?;
+    Ok(Path::new(&directory).join("../.."))
 }
 
-/// Writes the generated files, or with `--check` only says which are stale.
+/// Writes the generated files, or with `--check` reports those that are stale.
 fn codegen(args: &[String]) -> anyhow::Result<()> {
     let mut check = false;
     let mut types: Option<PathBuf> = None;
@@ -39,7 +40,7 @@ fn codegen(args: &[String]) -> anyhow::Result<()> {
         match arg.as_str() {
             "--check" => check = true,
             "--types" => types = Some(rest.next().context("--types needs a path")?.into()),
-            other => bail!("codegen does not know {other}"),
+            other => bail!("unknown argument of codegen: {other}"),
         }
     }
     let root = root()?;

@@ -1,7 +1,7 @@
 //! Turns the facts file into the compact schema table that `api::Schema::builtin` reads.
 //!
 //! Lines, columns separated by tabs: `P package` opens a package; `E value|value` an enum; `T name
-//! flags` a type; a line with an empty first column is a field (`json go tag shape flags extras…`);
+//! flags` a type; a line with an empty first column expr a field (`json go tag shape flags extras…`);
 //! `K group version kind type` a kind.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ struct TypeFacts {
 #[derive(Deserialize)]
 struct Alias {
     #[serde(flatten)]
-    is: Is,
+    expr: TypeExpr,
     #[serde(default)]
     markers: Vec<String>,
     #[serde(default)]
@@ -36,11 +36,11 @@ struct Alias {
 }
 
 #[derive(Deserialize, Default, Clone)]
-struct Is {
+struct TypeExpr {
     r#type: Option<String>,
     r#ref: Option<String>,
-    list: Option<Box<Is>>,
-    map: Option<Box<Is>>,
+    list: Option<Box<TypeExpr>>,
+    map: Option<Box<TypeExpr>>,
 }
 
 #[derive(Deserialize)]
@@ -65,7 +65,7 @@ struct FieldFacts {
     #[serde(rename = "patchMergeKey")]
     patch_merge_key: Option<String>,
     #[serde(flatten)]
-    is: Is,
+    expr: TypeExpr,
 }
 
 impl FieldFacts {
@@ -134,7 +134,7 @@ pub(crate) fn table(types: &str) -> anyhow::Result<String> {
     for (name, fields) in fields {
         let ty = facts.types.get_mut(&name).with_context(|| format!("no type {name}"))?;
         for field in fields {
-            // a newer facts file may have it already
+            // A newer facts file may contain the field.
             if !ty.fields.iter().any(|f| f.go == field.go) {
                 ty.fields.push(field);
             }
@@ -197,7 +197,7 @@ impl Writer {
 
     fn field(&self, out: &mut String, field: &FieldFacts) -> anyhow::Result<()> {
         if field.inline {
-            let target = field.is.r#ref.as_deref().context("inline without a type")?;
+            let target = field.expr.r#ref.as_deref().context("inline without a type")?;
             let id = self.ids.get(target).with_context(|| format!("inline of {target}"))?;
             writeln!(out, "\t^\t{}\t{}\t{id}", field.go, field.tag)?;
             return Ok(());
@@ -207,7 +207,7 @@ impl Writer {
         let mut named = String::new();
         let mut values = None;
         let mut wrapped = false;
-        let shape = self.shape(&field.is, &mut named, &mut values, &mut wrapped)?;
+        let shape = self.shape(&field.expr, &mut named, &mut values, &mut wrapped)?;
         let mut flags = String::new();
         for (flag, on) in [
             ('p', field.ptr),
@@ -255,23 +255,23 @@ impl Writer {
     /// other than a struct is in it.
     fn shape(
         &self,
-        is: &Is,
+        expr: &TypeExpr,
         named: &mut String,
         values: &mut Option<usize>,
         wrapped: &mut bool,
     ) -> anyhow::Result<String> {
-        if let Some(element) = &is.list {
+        if let Some(element) = &expr.list {
             named.push_str("[]");
             return Ok(format!("[{}", self.shape(element, named, values, &mut false)?));
         }
-        if let Some(value) = &is.map {
+        if let Some(value) = &expr.map {
             named.push_str("map[string]");
             return Ok(format!("{{{}", self.shape(value, named, values, &mut false)?));
         }
-        if let Some(target) = &is.r#ref {
+        if let Some(target) = &expr.r#ref {
             return self.reference(target, named, values, wrapped);
         }
-        let code = match is.r#type.as_deref().context("no type")? {
+        let code = match expr.r#type.as_deref().context("no type")? {
             "string" => "s",
             "bool" => "b",
             "int32" => "i",
@@ -306,7 +306,7 @@ impl Writer {
             named.push_str(&go);
             *values = self.enums.get(target).copied();
             *wrapped = alias.markers.iter().any(|m| m == "protobuf.nullable=true");
-            return self.shape(&alias.is, &mut String::new(), &mut None, &mut false);
+            return self.shape(&alias.expr, &mut String::new(), &mut None, &mut false);
         }
         Ok(format!("#{}", self.ids.get(target).with_context(|| format!("unknown type {target}"))?))
     }

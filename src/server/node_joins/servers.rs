@@ -67,7 +67,7 @@ impl MemberAdmission {
             let why = "new CAs take effect at the next start of this server; restart kube-lite on it first";
             return Err(failure(400, reason::BAD_REQUEST, why));
         }
-        self.listener.ensure_bound().await.map_err(|error| Status::internal(&error.particulars))?;
+        self.listener.ensure_bound().await.map_err(|error| Status::internal(&error.details))?;
         let data_dir = self.data_dir.clone();
         let files = base::tasks::blocking(move || read(&data_dir)).await;
         let files = files.map_err(|e| e.to_string()).and_then(|f| f.map_err(|e| e.to_string()));

@@ -13,7 +13,7 @@ use settings::ClusterSettings;
 use store::Backend;
 
 use super::Certificates;
-use crate::error_catalogue::{CommandError, DATA_DIR, SEALED_WITHOUT_KEY, SERVER_STOPPED};
+use crate::error_catalogue::{CommandError, DATA_DIR, MISSING_ENCRYPTION_KEY, SERVER_STOPPED};
 use crate::server::config::{Config, apiserver_arg_error};
 use crate::server::reach::NodeDialer;
 
@@ -73,7 +73,7 @@ async fn check_keys(
             Some(plan) => format!(", and {} has no provider for it", plan.file.display()),
             None => String::new(),
         };
-        return Err(SEALED_WITHOUT_KEY.error(format!(
+        return Err(MISSING_ENCRYPTION_KEY.error(format!(
             "{file} {state}{provider}: {} cannot be decrypted: {}",
             unopened.key, unopened.why
         )));

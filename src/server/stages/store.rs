@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::{Kind, Tasks};
-use cluster::peers::PeerClient;
 use store::{Backend, Members};
 
 use super::{Certificates, TaskSets};
@@ -12,6 +11,7 @@ use crate::certificates::CaRotation;
 use crate::error_catalogue::{
     CommandError, DATA_DIR, DATA_DIR_LOCKED, SERVER_STOPPED, STORE_DAMAGED,
 };
+use crate::peer_servers::PeerServers;
 use crate::secrets_encrypt::{self, SecretsEncryption};
 use crate::server::config::Config;
 use crate::server::datastore;
@@ -72,9 +72,10 @@ pub(crate) async fn open_store(
     if let Some(identity) = identity {
         identity.record_files()?;
     }
-    secrets_encrypt::catch_up(&keys.keys, &members, &calls, has_joined, shutdown).await;
+    let servers = PeerServers::new(&members, &calls);
+    secrets_encrypt::catch_up(&keys.keys, &servers, has_joined, shutdown).await;
     let (secrets_encryption, ca_rotation) =
-        start_changes(config, certificates, &backend, &members, &calls, &tasks.api);
+        start_changes(config, certificates, &backend, servers, &tasks.api);
     Ok(OpenStore { backend, members, peer_listener, secrets_encryption, ca_rotation })
 }
 
@@ -102,14 +103,13 @@ fn start_changes(
     config: &Config,
     certificates: &Certificates,
     backend: &Arc<dyn Backend>,
-    members: &Arc<Members>,
-    calls: &Arc<PeerClient>,
+    servers: PeerServers,
     tasks: &Tasks,
 ) -> (Arc<SecretsEncryption>, Arc<CaRotation>) {
     let file = config.encryption.as_ref().map(|plan| plan.file.clone());
     let keys = &certificates.keys;
-    let encryption = SecretsEncryption::new(keys, backend, members, calls, file, tasks.problems());
-    (encryption, CaRotation::new(config.machine.data_dir.clone(), members, calls))
+    let encryption = SecretsEncryption::new(keys, backend, servers.clone(), file, tasks.problems());
+    (encryption, CaRotation::new(config.machine.data_dir.clone(), servers))
 }
 
 fn command_error_of(error: &store::OpenError) -> CommandError {
