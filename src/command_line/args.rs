@@ -182,17 +182,14 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE", help_heading = "Client")]
     pub token_auth_file: Option<PathBuf>,
 
-    /// Flag of kube-apiserver, such as audit-log-path=/var/log/kube-lite/audit.log. Supported:
-    /// audit-*, oidc-*, authorization-*, authentication-token-webhook-*, authentication-config,
-    /// anonymous-auth, max-requests-inflight, max-mutating-requests-inflight,
-    /// enable-priority-and-fairness, tracing-config-file, encryption-provider-config and
-    /// encryption-provider-config-automatic-reload
+    /// Flag of kube-apiserver, such as oidc-issuer-url=https://issuer.example.com; an unsupported
+    /// one is rejected with the list of supported flags
     #[arg(long, value_name = "NAME=VALUE", help_heading = "API server")]
     pub kube_apiserver_arg: Vec<String>,
 
-    /// Audit log in server/logs/audit.log of the data directory, without bodies. metadata: every
-    /// request. compact: changes and reads of Secrets; suits SD cards. off. An audit-policy-file
-    /// takes precedence [default: compact, with --profile=hardened metadata]
+    /// Audit log in server/logs/audit.log. metadata: every request. compact: changes and reads of
+    /// Secrets; suits SD cards. off. An audit-policy-file takes precedence [default: compact, with
+    /// --profile=hardened metadata]
     #[arg(long, value_name = "PRESET", value_enum, help_heading = "API server")]
     pub audit: Option<AuditPreset>,
 

@@ -8,11 +8,9 @@ use cluster::token::Secret;
 /// Datastore flags of a server.
 #[derive(Debug, Args, Clone, Default)]
 pub struct DatastoreArgs {
-    /// Use this datastore instead of the embedded store. A database with the schema of k3s:
-    /// sqlite:///PATH, postgres://USER:PASSWORD@HOST:PORT/DATABASE or
-    /// mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE. An etcd, 3.4 or later:
-    /// https://HOST:PORT[,https://HOST:PORT...] or http://HOST:PORT. Only one server can use it at
-    /// a time [env: KUBE_LITE_DATASTORE_ENDPOINT]
+    /// External datastore for a single server: sqlite:///PATH,
+    /// postgres://USER:PASSWORD@HOST/DATABASE, mysql://USER:PASSWORD@tcp(HOST)/DATABASE, or
+    /// https://HOST:PORT[,...] of an etcd 3.4 or later [env: KUBE_LITE_DATASTORE_ENDPOINT]
     #[arg(long, value_name = "ENDPOINT", help_heading = "Datastore")]
     pub datastore_endpoint: Option<Secret>,
     #[command(flatten)]

@@ -91,10 +91,10 @@ pub struct NodeArgs {
     #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf", help_heading = "Node")]
     pub resolv_conf: PathBuf,
     /// Stricter defaults: anonymous requests see health and version only; namespaces without a Pod
-    /// Security label enforce `baseline`; seccomp is RuntimeDefault; CAP_NET_RAW is dropped;
-    /// processes per pod, events and idle connections are limited; Services take no external
-    /// addresses; pods reach the API through its Service only, and kubelets, the store and cloud
-    /// metadata only if a NetworkPolicy allows it
+    /// Security label enforce `baseline`; seccomp is RuntimeDefault; no CAP_NET_RAW; limits on
+    /// processes per pod, events and idle connections; no external addresses of Services; pods
+    /// reach the API through its Service only, and no kubelets, store or cloud metadata without a
+    /// NetworkPolicy that allows it
     #[arg(long, value_name = "NAME", value_enum, help_heading = "Hardening")]
     pub profile: Option<Profile>,
     /// Do not start the node if kernel settings differ from the kubelet's defaults; kube-lite never
