@@ -148,7 +148,7 @@ impl Follower for Services {
         let value = match object.value() {
             Ok(value) => value,
             Err(error) => {
-                tracing::error!(apiservice = %object.key, %error, "a stored APIService cannot be read");
+                tracing::error!(apiservice = %object.key, %error, "cannot read a stored APIService");
                 return;
             }
         };
@@ -169,7 +169,7 @@ impl Follower for Services {
         {
             tracing::warn!(
                 apiservice = remote.name,
-                "an APIService names another server for a group version that is served here; it is not asked"
+                "an APIService delegates a group version that this server serves; it is ignored"
             );
             return;
         }

@@ -1,11 +1,12 @@
-//! Who did what: events of requests, as a policy says, to a log and to a webhook
+//! Audit: writes events of requests, as selected by a policy, to a log and to a webhook
 //! (`k8s.io/apiserver/pkg/audit` and its plugins).
 //!
-//! Without a policy there is no [`Audit`], and a request costs one look at an empty cell and its
-//! id. With one, a [`Trail`] goes along with each request as a task-local value, so that whoever
-//! knows something worth recording says it ([`annotate`]) without being handed anything.
+//! Without a policy there is no [`Audit`], and requests only get an audit id. With one, each
+//! request has a [`Trail`] in a task-local variable, so that any part of the server can add
+//! annotations ([`annotate`]) without passing the trail around.
 
 mod builtin;
+mod error;
 mod event;
 mod flags;
 mod hook;
@@ -30,8 +31,9 @@ use http::{Request, Response, StatusCode};
 #[cfg(feature = "fuzzing")]
 pub(crate) use load::policy as fuzz_policy;
 
-pub use builtin::Form;
-pub use flags::{Fault, Settings};
+pub use builtin::Preset;
+pub use error::{AuditError, PolicyError};
+pub use flags::{AuditFlags, FlagError};
 
 pub(crate) use in_process_reads::Read;
 pub(crate) use objects::{
@@ -41,8 +43,8 @@ pub(crate) use trail::{Ongoing, Trail};
 
 use event::Event;
 use flags::{Format, Log, Mode, Truncate, Webhook};
-use hook::{Buffer, Hook};
-use metrics::Counts;
+use hook::{EventBuffer, Hook};
+use metrics::AuditMetrics;
 use policy::{Level, Policy, Stage};
 
 use crate::request::RequestInfo;
@@ -55,79 +57,77 @@ const PLUGIN_WEBHOOK: &str = "webhook";
 const PLUGIN_BUFFERED: &str = "buffered";
 const PLUGIN_TRUNCATE: &str = "truncate";
 
-/// Bytes of events that wait in one buffer. Upstream bounds their number alone, and events with
-/// objects are large.
-const HELD_BYTES_MAX: usize = 64 << 20;
+/// The maximum size of the pending events of one buffer. Upstream limits only their number, but
+/// events with objects are large.
+const PENDING_BYTES_MAX: usize = 64 << 20;
 
-/// Takes room for bytes that wait; `false` when there is none.
-fn hold(held: &AtomicUsize, length: usize) -> bool {
-    let room = |now: usize| now.checked_add(length).filter(|sum| *sum <= HELD_BYTES_MAX);
-    held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
+/// Adds `length` bytes to `pending`; returns `false` if that exceeds the limit.
+fn reserve_bytes(pending: &AtomicUsize, length: usize) -> bool {
+    let add = |current: usize| current.checked_add(length).filter(|sum| *sum <= PENDING_BYTES_MAX);
+    pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
 }
 
-/// Everything that files say, read and found good; nothing runs yet.
+/// The validated audit configuration, before any output is started.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct AuditConfig {
     policy: Policy,
     log: Option<Log>,
     webhook: Option<(Webhook, WebhookEndpoint)>,
 }
 
-impl Plan {
-    /// Reads the files that settings name. `None` without a policy: nothing is recorded then, as
-    /// upstream.
+impl AuditConfig {
+    /// Reads the files that the flags name. `None` without a policy: then nothing is recorded, as
+    /// in upstream.
     ///
     /// # Errors
-    /// Flag, file and field of what is wrong.
-    pub fn read(settings: &Settings) -> Result<Option<Self>, String> {
-        let Some(file) = &settings.policy_file else {
-            if settings.log.is_some() || settings.webhook.is_some() {
-                tracing::warn!(
-                    "no audit policy is given, so nothing is recorded: set audit-policy-file"
-                );
+    /// If a file cannot be read or is invalid.
+    pub fn read(flags: &AuditFlags) -> Result<Option<Self>, AuditError> {
+        let Some(file) = &flags.policy_file else {
+            if flags.log.is_some() || flags.webhook.is_some() {
+                tracing::warn!("no requests are recorded: audit-policy-file is not set");
             }
             return Ok(None);
         };
-        let wrong = |flag: &str, file: &Path, why: String| {
-            format!("{flag}={}: {why}; correct the file and start again", file.display())
-        };
-        let text = base::fs::read(file).map_err(|e| format!("audit-policy-file: {e}"))?;
-        let policy = load::policy(&text).map_err(|why| wrong("audit-policy-file", file, why))?;
-        Self::of(policy, settings)
+        let text = base::fs::read(file)
+            .map_err(|source| AuditError::ReadFile { flag: "audit-policy-file", source })?;
+        let policy = load::policy(&text)
+            .map_err(|source| AuditError::Policy { file: file.clone(), source })?;
+        Self::with_policy(policy, flags)
     }
 
-    /// A plan by this policy.
-    fn of(policy: Policy, settings: &Settings) -> Result<Option<Self>, String> {
-        let wrong = |flag: &str, file: &Path, why: String| {
-            format!("{flag}={}: {why}; correct the file and start again", file.display())
-        };
-        let webhook = match &settings.webhook {
+    /// The configuration with this policy instead of the policy file.
+    fn with_policy(policy: Policy, flags: &AuditFlags) -> Result<Option<Self>, AuditError> {
+        let webhook = match &flags.webhook {
             None => None,
             Some(webhook) => {
                 let file = &webhook.config_file;
-                let flag = "audit-webhook-config-file";
-                let text = base::fs::read(file).map_err(|e| format!("{flag}: {e}"))?;
+                let text = base::fs::read(file).map_err(|source| AuditError::ReadFile {
+                    flag: "audit-webhook-config-file",
+                    source,
+                })?;
                 let folder = file.parent().unwrap_or(Path::new("."));
-                let place = WebhookEndpoint::of(&text, folder, "the audit webhook")
-                    .map_err(|why| wrong(flag, file, why.to_string()))?;
-                Some((webhook.clone(), place))
+                let endpoint =
+                    WebhookEndpoint::of(&text, folder, "the audit webhook").map_err(|why| {
+                        AuditError::Kubeconfig { file: file.clone(), reason: why.to_string() }
+                    })?;
+                Some((webhook.clone(), endpoint))
             }
         };
-        if settings.log.is_none() && webhook.is_none() {
+        if flags.log.is_none() && webhook.is_none() {
             tracing::warn!(
-                "an audit policy without audit-log-path or audit-webhook-config-file records nothing"
+                "no requests are recorded: neither audit-log-path nor audit-webhook-config-file is set"
             );
             return Ok(None);
         }
-        Ok(Some(Self { policy, log: settings.log.clone(), webhook }))
+        Ok(Some(Self { policy, log: flags.log.clone(), webhook }))
     }
 }
 
-/// The policy, and where events go.
+/// The policy and the outputs of events.
 pub struct Audit {
     policy: Policy,
     outputs: Vec<Output>,
-    counts: Arc<Counts>,
+    metrics: Arc<AuditMetrics>,
     tasks: Tasks,
 }
 
@@ -137,7 +137,7 @@ impl std::fmt::Debug for Audit {
     }
 }
 
-/// One way out.
+/// One output of events.
 struct Output {
     mode: Mode,
     truncate: Option<Truncate>,
@@ -147,99 +147,97 @@ struct Output {
 enum Target {
     Log(log::Writer, Format),
     Hook(Arc<Hook>),
-    Batches(Buffer),
+    Batches(EventBuffer),
 }
 
 impl Audit {
-    /// Opens the log and starts what writes and sends. `tasks` must end behind everything that
-    /// serves requests: what they say at their end is then still written.
+    /// Opens the log and starts the outputs. `tasks` must end after all tasks that serve requests,
+    /// so that their last events are written.
     ///
     /// # Errors
-    /// Flag and file of what cannot be used.
-    pub async fn start(plan: Plan, tasks: &Tasks) -> Result<Arc<Self>, String> {
-        let counts = Arc::new(Counts::default());
+    /// If the log cannot be opened, or certificates of the webhook are unusable.
+    pub async fn start(config: AuditConfig, tasks: &Tasks) -> Result<Arc<Self>, AuditError> {
+        let metrics = Arc::new(AuditMetrics::default());
         let mut outputs = Vec::new();
-        if let Some(settings) = &plan.log {
-            let writer = log::Writer::start(settings, &counts, tasks).map_err(|e| {
-                format!("audit-log-path: {e}; give a file in a folder that can be written to")
-            })?;
+        if let Some(log) = &config.log {
+            let writer = log::Writer::start(log, &metrics, tasks).map_err(AuditError::Log)?;
             outputs.push(Output {
-                mode: settings.output.mode,
-                truncate: settings.output.truncate,
-                target: Target::Log(writer, settings.format),
+                mode: log.output.mode,
+                truncate: log.output.truncate,
+                target: Target::Log(writer, log.format),
             });
         }
-        if let Some((settings, place)) = &plan.webhook {
-            let hook = Arc::new(Hook::new(place.clone(), settings, &counts, tasks));
-            let file = settings.config_file.display();
-            hook.check().await.map_err(|why| {
-                format!("audit-webhook-config-file={file}: {why}; correct the file and start again")
+        if let Some((webhook, endpoint)) = &config.webhook {
+            let hook = Arc::new(Hook::new(endpoint.clone(), webhook, &metrics, tasks));
+            hook.poster().check().await.map_err(|why| AuditError::Kubeconfig {
+                file: webhook.config_file.clone(),
+                reason: why.to_string(),
             })?;
-            let mode = settings.output.mode;
+            let mode = webhook.output.mode;
             let target = if mode == Mode::Batch {
-                Target::Batches(Buffer::start(&hook, settings.output.batch.clone(), tasks))
+                Target::Batches(EventBuffer::start(&hook, webhook.output.batch.clone(), tasks))
             } else {
                 Target::Hook(hook)
             };
-            outputs.push(Output { mode, truncate: settings.output.truncate, target });
+            outputs.push(Output { mode, truncate: webhook.output.truncate, target });
         }
-        Ok(Arc::new(Self { policy: plan.policy, outputs, counts, tasks: tasks.clone() }))
+        Ok(Arc::new(Self { policy: config.policy, outputs, metrics, tasks: tasks.clone() }))
     }
 
-    /// Lines for `/metrics`.
+    /// Appends the metrics to `out`.
     pub(crate) fn render(&self, out: &mut String) {
-        self.counts.render(out);
+        self.metrics.render(out);
     }
 
-    /// What goes along with a request from its first moment on; the id is the client's own where it
-    /// brings one.
+    /// Creates the trail of a new request. Its id is the client's if the request has one.
     pub(crate) fn trail<B>(self: &Arc<Self>, request: &Request<B>) -> Arc<Trail> {
         let id = String::from_utf8_lossy(audit_id::of(request).as_bytes()).into_owned();
         Arc::new(Trail::new(self, id, request))
     }
 
-    /// The bytes of an event for each output that takes it.
+    /// Encodes an event for each output, by its index; events that are too large are counted.
     fn prepare(&self, event: &Event, stage: Stage, at: Duration) -> Vec<(usize, Bytes)> {
         let mut prepared = Vec::with_capacity(self.outputs.len());
         for (index, output) in self.outputs.iter().enumerate() {
             match output.render(event, stage, at) {
                 Ok(bytes) => prepared.push((index, bytes)),
-                Err(why) => self.counts.error(PLUGIN_TRUNCATE, 1, why),
+                Err(why) => self.metrics.events_lost(PLUGIN_TRUNCATE, 1, &why),
             }
         }
         prepared
     }
 
-    /// Hands an event over as each output's mode says; `false` when one that must have it has not.
+    /// Delivers an event to the outputs; returns `false` if an output in the mode `blocking-strict`
+    /// has failed.
     async fn deliver(&self, prepared: Vec<(usize, Bytes)>) -> bool {
-        let mut taken = true;
+        let mut is_delivered = true;
         for (index, bytes) in prepared {
             let Some(output) = self.outputs.get(index) else { continue };
-            let outcome = match (&output.target, output.mode) {
+            let is_ok = match (&output.target, output.mode) {
                 (Target::Log(writer, _), Mode::Batch) => {
-                    self.buffered(writer.offer(bytes));
-                    Ok(())
+                    self.count_if_full(writer.offer(bytes));
+                    true
                 }
-                (Target::Log(writer, _), _) => writer.write(bytes).await,
+                (Target::Log(writer, _), _) => writer.write(bytes).await.is_ok(),
                 (Target::Batches(buffer), _) => {
-                    self.buffered(buffer.offer(bytes));
-                    Ok(())
+                    self.count_if_full(buffer.offer(bytes));
+                    true
                 }
-                (Target::Hook(hook), _) => hook.send(&[bytes]).await,
+                (Target::Hook(hook), _) => hook.send(&[bytes]).await.is_ok(),
             };
-            taken &= outcome.is_ok() || output.mode != Mode::BlockingStrict;
+            is_delivered &= is_ok || output.mode != Mode::BlockingStrict;
         }
-        taken
+        is_delivered
     }
 
-    fn buffered(&self, taken: bool) {
-        if !taken {
-            self.counts.error(PLUGIN_BUFFERED, 1, "audit buffer queue blocked");
+    fn count_if_full(&self, is_buffered: bool) {
+        if !is_buffered {
+            self.metrics.events_lost(PLUGIN_BUFFERED, 1, &"audit buffer queue blocked");
         }
     }
 
-    /// The same for a request that nobody waits for any more: at once where that needs no waiting,
-    /// for the server may be stopping.
+    /// Delivers an event of a request that has ended. Outputs that do not block get it at once,
+    /// because the server may be stopping.
     fn deliver_later(self: &Arc<Self>, mut prepared: Vec<(usize, Bytes)>) {
         prepared.retain(|(index, bytes)| {
             let output = self.outputs.get(*index);
@@ -257,7 +255,7 @@ impl Audit {
 }
 
 impl Output {
-    /// Hands an event over without waiting; `false` when that cannot be.
+    /// Delivers an event without waiting; returns `false` if that is impossible.
     fn offer(&self, bytes: &Bytes) -> bool {
         match &self.target {
             Target::Log(writer, _) => writer.offer(bytes.clone()),
@@ -266,7 +264,7 @@ impl Output {
         }
     }
 
-    /// An event as this output wants it.
+    /// Encodes an event in the format of this output.
     fn render(&self, event: &Event, stage: Stage, at: Duration) -> Result<Bytes, &'static str> {
         let mut json = event.json(stage, at);
         let mut cut = None;
@@ -275,14 +273,13 @@ impl Output {
                 let small = cut.insert(event.truncated());
                 json = small.json(stage, at);
             }
-            // An event that is larger than a batch may be goes alone, so that the size of a batch
-            // bounds nothing more.
+            // `max_batch` needs no check: it is at least `max_event`, and batches are split.
             if size(&json) > limits.max_event {
                 return Err("event is too large even after truncating");
             }
         }
         Ok(match &self.target {
-            Target::Log(_, Format::Json) => line(&json),
+            Target::Log(_, Format::Json) => log_line(&json),
             Target::Log(_, Format::Legacy) => {
                 let mut text = cut.as_ref().unwrap_or(event).legacy(stage);
                 text.push('\n');
@@ -293,15 +290,15 @@ impl Output {
     }
 }
 
-/// Kind and version in front of an event that stands alone.
+/// The start of an event outside a list: kind and version.
 const HEAD: &[u8] = br#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","#;
 
-/// Bytes of an event as upstream counts them: alone, with its line feed.
+/// The size of an event as upstream counts it: outside a list, with a line feed.
 fn size(json: &[u8]) -> usize {
     HEAD.len() + json.len()
 }
 
-fn line(json: &[u8]) -> Bytes {
+fn log_line(json: &[u8]) -> Bytes {
     let mut line = Vec::with_capacity(HEAD.len() + json.len());
     line.extend_from_slice(HEAD);
     line.extend_from_slice(json.get(1..).unwrap_or_default());
@@ -313,13 +310,13 @@ tokio::task_local! {
     static TRAIL: Arc<Trail>;
 }
 
-/// Says something of the request under way, for its events; what was said first under a key stands.
-/// Nothing happens, and the value is not made, when nobody records it.
+/// Adds an annotation to the events of the current request, unless the key is set. `value` is only
+/// called if the request is recorded.
 pub fn annotate(key: &str, value: impl FnOnce() -> String) {
     with(|trail| trail.annotate(key, value));
 }
 
-/// As [`annotate`], of what is recorded with the object of the request only.
+/// Like [`annotate`], but only if the request is recorded with its object.
 pub(crate) fn annotate_request(key: &str, value: impl FnOnce() -> String) {
     with(|trail| {
         if trail.level().0 >= Level::Request {
@@ -328,7 +325,7 @@ pub(crate) fn annotate_request(key: &str, value: impl FnOnce() -> String) {
     });
 }
 
-/// What the authorizers say of a request, and why.
+/// Adds the annotations for the decision of the authorizers and its reason.
 pub(crate) fn decided(decision: &'static str, reason: &str) {
     with(|trail| {
         trail.annotate("authorization.k8s.io/decision", || decision.to_owned());
@@ -336,14 +333,14 @@ pub(crate) fn decided(decision: &'static str, reason: &str) {
     });
 }
 
-/// The answer to a request that would not be recorded, where it has to be.
+/// The response to a request that must be recorded but cannot be.
 pub(crate) fn not_stored(info: &RequestInfo) -> Response<Body> {
     let path = api::field::go_quote(&info.path);
     let text = format!("Internal Server Error: {path}: failed to store audit event\n");
     crate::response::status::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
-/// A request that goes on to another API server with the id that it has here.
+/// Sets the audit id of the current request on a request to another API server.
 pub(crate) fn marked<B>(mut request: Request<B>) -> Request<B> {
     with(|trail| {
         if let Ok(id) = http::HeaderValue::try_from(trail.id()) {
@@ -353,17 +350,17 @@ pub(crate) fn marked<B>(mut request: Request<B>) -> Request<B> {
     request
 }
 
-/// Looks at what is recorded of the request under way, if anything is.
-pub(crate) fn with(look: impl FnOnce(&Trail)) {
-    let _ = TRAIL.try_with(|trail| look(trail));
+/// Calls `use_trail` with the trail of the current request, if there is one.
+pub(crate) fn with(use_trail: impl FnOnce(&Trail)) {
+    let _ = TRAIL.try_with(|trail| use_trail(trail));
 }
 
-/// What goes along with the request under way.
+/// The trail of the current request.
 pub(crate) fn current() -> Option<Arc<Trail>> {
     TRAIL.try_with(Arc::clone).ok()
 }
 
-/// Runs a part of a request with what goes along.
+/// Runs a part of a request with its trail.
 pub(crate) async fn scope<F: Future>(trail: Option<Arc<Trail>>, work: F) -> F::Output {
     match trail {
         Some(trail) => TRAIL.scope(trail, work).await,

@@ -1,4 +1,4 @@
-//! The objects every cluster starts with, made or mended at each start as upstream does.
+//! The objects that every cluster starts with: created or repaired at each start, as in upstream.
 
 pub mod policy;
 
@@ -16,19 +16,19 @@ use crate::authz::rule::{Rule, missing};
 /// line.
 const OBJECTS: &str = include_str!("bootstrap/objects.jsonl");
 
-/// Writes in flight: enough that all of them share a few syncs of the store.
+/// The number of concurrent writes: enough to share a few syncs of the store.
 const CONCURRENCY: usize = 64;
 
-/// How the pipeline is reached. Implemented over the handlers, so that defaults and validation
-/// apply.
+/// Reads and writes objects. The implementation uses the handlers, so that defaulting and
+/// validation apply.
 #[async_trait]
 pub trait Writer: Send + Sync {
-    /// The resource is served at all.
+    /// Whether the resource is served.
     fn serves(&self, gvr: &Gvr) -> bool;
-    /// The object as the store has it.
+    /// The stored object; `None` if it does not exist.
     ///
     /// # Errors
-    /// It cannot be read, so that nothing is known of it.
+    /// If the object cannot be read.
     async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Option<Value>, Status>;
     /// Creates it.
     async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status>;
@@ -38,7 +38,7 @@ pub trait Writer: Send + Sync {
     async fn delete(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<(), Status>;
 }
 
-/// What is particular to this cluster.
+/// The settings of this cluster.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// First address of the service range: the address of service `kubernetes`.
@@ -59,7 +59,7 @@ pub struct Settings {
     pub request_header_names: Vec<String>,
 }
 
-/// How an object that is there already is brought up to date.
+/// How an existing object is updated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Upkeep {
     /// Left as it is.
@@ -74,15 +74,15 @@ enum Upkeep {
     Fields(&'static [&'static str]),
 }
 
-/// One object that must be there.
+/// An object that every cluster has.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct BootstrapObject {
     gvr: Gvr,
     object: Value,
     upkeep: Upkeep,
 }
 
-/// What has to be done about an object that is there.
+/// The necessary change of an existing object.
 #[derive(Debug, PartialEq)]
 enum Change {
     None,
@@ -99,10 +99,10 @@ pub fn node_rules() -> Vec<Rule> {
         .unwrap_or_default()
 }
 
-/// Brings the published addresses to those of `settings`.
+/// Updates the published addresses to those of `settings`.
 ///
 /// # Errors
-/// The first refusal.
+/// The first error.
 pub async fn publish(writer: &dyn Writer, settings: &Settings) -> Result<(), Status> {
     for wanted in published_objects(settings) {
         ensure_one(writer, wanted).await?;
@@ -110,11 +110,11 @@ pub async fn publish(writer: &dyn Writer, settings: &Settings) -> Result<(), Sta
     Ok(())
 }
 
-/// Makes and mends all of them: namespaces first, then everything else at once. Returns how many
-/// were written.
+/// Creates or repairs all objects: namespaces first, then the others concurrently. Returns the
+/// number of written objects.
 ///
 /// # Errors
-/// The first refusal.
+/// The first error.
 pub async fn ensure(writer: &dyn Writer, settings: &Settings) -> Result<usize, Status> {
     let (namespaces, rest): (Vec<_>, Vec<_>) = objects(settings)
         .into_iter()
@@ -131,8 +131,8 @@ pub async fn ensure(writer: &dyn Writer, settings: &Settings) -> Result<usize, S
     Ok(written)
 }
 
-async fn ensure_one(writer: &dyn Writer, wanted: Wanted) -> Result<bool, Status> {
-    let Wanted { gvr, object, upkeep } = wanted;
+async fn ensure_one(writer: &dyn Writer, wanted: BootstrapObject) -> Result<bool, Status> {
+    let BootstrapObject { gvr, object, upkeep } = wanted;
     let field = |name: &str| {
         object
             .pointer(&format!("/metadata/{name}"))
@@ -141,7 +141,7 @@ async fn ensure_one(writer: &dyn Writer, wanted: Wanted) -> Result<bool, Status>
             .to_owned()
     };
     let (namespace, name) = (field("namespace"), field("name"));
-    // Somebody else (another server) may write between our read and our write.
+    // Another server may write between the read and the write.
     for _ in 0..3 {
         let outcome = match writer.get(&gvr, &namespace, &name).await {
             Err(error) => Err(error),
@@ -183,10 +183,10 @@ pub(crate) fn flow_objects() -> impl Iterator<Item = Value> {
 }
 
 /// All objects, for these settings.
-pub fn objects(settings: &Settings) -> Vec<Wanted> {
+pub fn objects(settings: &Settings) -> Vec<BootstrapObject> {
     let mut out = Vec::with_capacity(220);
     let mut add =
-        |gvr: Gvr, object: Value, upkeep: Upkeep| out.push(Wanted { gvr, object, upkeep });
+        |gvr: Gvr, object: Value, upkeep: Upkeep| out.push(BootstrapObject { gvr, object, upkeep });
     for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
         add(
             Gvr::new("", "v1", "namespaces"),
@@ -219,7 +219,7 @@ pub fn objects(settings: &Settings) -> Vec<Wanted> {
     }
     out.extend(published_objects(settings));
     let mut add =
-        |gvr: Gvr, object: Value, upkeep: Upkeep| out.push(Wanted { gvr, object, upkeep });
+        |gvr: Gvr, object: Value, upkeep: Upkeep| out.push(BootstrapObject { gvr, object, upkeep });
     add(
         Gvr::new("", "v1", "configmaps"),
         extension_authentication(settings),
@@ -228,13 +228,13 @@ pub fn objects(settings: &Settings) -> Vec<Wanted> {
     out
 }
 
-/// The addresses at which the API is reached, behind the service `kubernetes`.
-fn published_objects(settings: &Settings) -> Vec<Wanted> {
+/// The endpoints of the service `kubernetes`.
+fn published_objects(settings: &Settings) -> Vec<BootstrapObject> {
     let mut out = Vec::new();
     let mut add = |gvr: Gvr, object: Value, fields| {
-        out.push(Wanted { gvr, object, upkeep: Upkeep::Fields(fields) });
+        out.push(BootstrapObject { gvr, object, upkeep: Upkeep::Fields(fields) });
     };
-    // A server that only this machine reaches has nothing to publish: pods could not get there.
+    // Loopback addresses are not published, because pods cannot reach them.
     if !published(settings).is_empty() {
         add(Gvr::new("", "v1", "endpoints"), endpoints(settings), &["subsets"]);
         let slices = Gvr::new("discovery.k8s.io", "v1", "endpointslices");
@@ -255,10 +255,10 @@ fn service(settings: &Settings) -> Value {
     })
 }
 
-/// Keeps the addresses of cluster DNS from other services, under the name by which programs look
-/// for it. Each node answers there itself, so it selects no pods.
+/// The service `kube-dns`, which reserves the addresses of cluster DNS. It has no selector, because
+/// each node serves DNS at these addresses itself.
 fn dns_service(all: &[IpAddr]) -> Value {
-    // A service has one address of each family; further ones are answered all the same.
+    // A service has at most one address per family; nodes serve further ones nevertheless.
     let of = |v4: bool| all.iter().find(|ip| ip.is_ipv4() == v4);
     let first = all.first().is_none_or(IpAddr::is_ipv4);
     let addresses: Vec<&IpAddr> = [of(first), of(!first)].into_iter().flatten().collect();
@@ -278,7 +278,7 @@ fn dns_service(all: &[IpAddr]) -> Value {
     })
 }
 
-/// Published addresses: of the service's family, each once, in order.
+/// The published addresses: those of the service's family, sorted and without duplicates.
 fn published(settings: &Settings) -> Vec<String> {
     let mut addresses: Vec<IpAddr> = settings
         .advertised
@@ -357,7 +357,7 @@ fn change(existing: &Value, wanted: &Value, upkeep: Upkeep) -> Change {
             if wanted.get("roleRef") != existing.get("roleRef") {
                 return Change::Recreate;
             }
-            mend_rbac(&mut updated, wanted);
+            repair_rbac(&mut updated, wanted);
         }
     }
     if updated == *existing { Change::None } else { Change::Update(updated) }
@@ -373,9 +373,9 @@ fn copy(to: &mut Value, from: &Value, field: &str) {
     }
 }
 
-/// Adds what the bootstrap policy has and the object lacks; extra rights that an administrator gave
-/// stay.
-fn mend_rbac(object: &mut Value, wanted: &Value) {
+/// Adds missing rules, subjects, labels and annotations of the bootstrap policy; additional ones
+/// are kept.
+fn repair_rbac(object: &mut Value, wanted: &Value) {
     for field in ["annotations", "labels"] {
         let Some(Value::Object(expected)) = wanted.pointer(&format!("/metadata/{field}")) else {
             continue;
@@ -393,7 +393,7 @@ fn mend_rbac(object: &mut Value, wanted: &Value) {
         serde_json::from_value::<Vec<Rule>>(value.get("rules").cloned().unwrap_or_default())
             .unwrap_or_default()
     };
-    // Rules of an aggregated role are the aggregation controller's.
+    // The aggregation controller maintains the rules of aggregated roles.
     if wanted.get("aggregationRule").is_none() && wanted.get("roleRef").is_none() {
         let owned = rules(object);
         append(

@@ -1,4 +1,4 @@
-//! Discovery, old and aggregated, made from the same rows; rebuilt when the registry changes.
+//! Serves discovery documents, legacy and aggregated; they are rebuilt when the registry changes.
 
 pub(crate) mod health;
 pub(crate) mod openapi;
@@ -20,13 +20,13 @@ use crate::request::body::Body;
 use crate::request::negotiate;
 use crate::request::negotiate::{Media, Offer};
 
-/// The documents of the registry that is served, made when somebody asks: definitions may come by
-/// the hundred.
+/// The documents of the current registry, built on first request: a burst of definitions rebuilds
+/// them only once.
 #[derive(Debug, Default)]
 pub(crate) struct Cached(Mutex<Option<(Arc<Registry>, Arc<Documents>)>>);
 
 impl Cached {
-    /// The documents of this registry.
+    /// The documents of this registry; they replace those of another one.
     pub(crate) fn of(&self, registry: &Arc<Registry>) -> Arc<Documents> {
         let mut cached = self.0.lock();
         match &*cached {
@@ -40,7 +40,7 @@ impl Cached {
     }
 }
 
-/// All documents, encoded once.
+/// All discovery documents of a registry.
 #[derive(Debug)]
 pub(crate) struct Documents {
     legacy: BTreeMap<String, Value>,
@@ -48,7 +48,7 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
-    /// From the registry.
+    /// Builds the documents.
     pub(crate) fn of(registry: &Registry) -> Self {
         let mut legacy = BTreeMap::new();
         let mut groups = Vec::new();
@@ -66,16 +66,21 @@ impl Documents {
                 };
                 legacy.insert(path, resource_list(&name, &group.name, version));
             }
-            let item = json!({"metadata": if group.name.is_empty() { json!({}) } else { json!({"name": *group.name}) },
+            let is_core = group.name.is_empty();
+            let metadata = if is_core { json!({}) } else { json!({"name": *group.name}) };
+            let item = json!({"metadata": metadata,
                 "versions": group.versions.iter().map(aggregated_version).collect::<Vec<_>>()});
             if group.name.is_empty() {
                 let names: Vec<&str> = group.versions.iter().map(|v| v.name.as_ref()).collect();
-                // Upstream adds the address of the server here, which no current client reads.
-                legacy.insert("/api".into(), json!({"kind": "APIVersions", "versions": names, "serverAddressByClientCIDRs": []}));
+                // Upstream adds the server's address, which no current client reads.
+                let versions = json!({"kind": "APIVersions", "versions": names,
+                    "serverAddressByClientCIDRs": []});
+                legacy.insert("/api".into(), versions);
                 core_items.push(item);
             } else {
                 let preferred = versions.first().cloned().unwrap_or_default();
-                let group_value = json!({"name": *group.name, "versions": versions, "preferredVersion": preferred});
+                let group_value = json!({"name": *group.name, "versions": versions,
+                    "preferredVersion": preferred});
                 let mut alone = group_value.clone();
                 if let Some(map) = alone.as_object_mut() {
                     map.insert("kind".into(), "APIGroup".into());
@@ -96,8 +101,8 @@ impl Documents {
         Self { legacy, aggregated }
     }
 
-    /// The document of a path with what API servers beside this one serve; `None` when that changes
-    /// nothing.
+    /// The documents of a path with the groups of aggregated API servers; `None` if those do not
+    /// affect it.
     pub(crate) fn with(&self, remotes: &Table, path: &str) -> Option<Self> {
         let path = path.trim_end_matches('/');
         let groups = crate::aggregator::merge(remotes);
@@ -136,7 +141,7 @@ impl Documents {
         self.legacy.keys().cloned().collect()
     }
 
-    /// The document of a path, or `None` when it is no discovery path.
+    /// The response for a path; `None` if it is not a discovery path.
     pub(crate) fn answer(
         &self,
         path: &str,
@@ -156,7 +161,7 @@ impl Documents {
                 Err(refusal) => return Some(crate::response::status::response(&refusal)),
             };
         let (media, bytes) = match accepted.media {
-            Media::Yaml => (Media::Yaml, serde_saphyr_text(document)),
+            Media::Yaml => (Media::Yaml, crate::serialization::yaml(document).into_bytes()),
             _ if accepted.pretty => {
                 (Media::Json, serde_json::to_vec_pretty(document).unwrap_or_default())
             }
@@ -170,24 +175,21 @@ impl Documents {
     }
 }
 
-/// Adds the versions of a group to those there are.
-fn join_group(there: &mut Value, group: &Value) {
-    let mut versions = there["versions"].as_array().cloned().unwrap_or_default();
+/// Adds the versions of `group` to an existing group.
+fn join_group(existing: &mut Value, group: &Value) {
+    let mut versions = existing["versions"].as_array().cloned().unwrap_or_default();
     versions.extend(group["versions"].as_array().into_iter().flatten().cloned());
-    there["versions"] = versions.into();
+    existing["versions"] = versions.into();
 }
 
-/// Adds a group to a list, or its versions to the group of that name.
+/// Adds a group to a list, or its versions to the existing group; `name` is the JSON pointer to the
+/// group's name.
 fn join_groups(list: &mut Value, group: Value, name: &str) {
     let Some(list) = list.as_array_mut() else { return };
-    match list.iter_mut().find(|there| there.pointer(name) == group.pointer(name)) {
-        Some(there) => join_group(there, &group),
+    match list.iter_mut().find(|existing| existing.pointer(name) == group.pointer(name)) {
+        Some(existing) => join_group(existing, &group),
         None => list.push(group),
     }
-}
-
-fn serde_saphyr_text(document: &Value) -> Vec<u8> {
-    crate::serialization::yaml(document).into_bytes()
 }
 
 fn join(group: &str, version: &str) -> String {
@@ -223,7 +225,7 @@ fn texts(list: &[std::sync::Arc<str>]) -> Vec<&str> {
     list.iter().map(|t| &**t).collect()
 }
 
-/// The verbs that discovery shows.
+/// The verbs of a row in discovery.
 fn verbs(row: &Resource) -> Vec<&str> {
     match &row.spec.custom {
         Some(custom) if custom.is_terminating() => crate::crd::LAST_VERBS.to_vec(),
@@ -258,7 +260,7 @@ fn aggregated_version(version: &Version) -> Value {
 fn aggregated_resource(row: &Resource) -> Value {
     let spec = &row.spec;
     let kind = |k: &api::Gvk| json!({"group": *k.group, "version": *k.version, "kind": *k.kind});
-    // Built-in kinds are those of their group version and do not say so; upstream's definitions do.
+    // As in upstream, only definitions repeat the group and version in `responseKind`.
     let full = |k: &api::Gvk| match (&spec.custom, k.version.is_empty()) {
         (Some(_), true) => api::Gvk { kind: Arc::clone(&k.kind), ..spec.gvk.clone() },
         _ => k.clone(),
@@ -290,8 +292,8 @@ fn aggregated_document(items: Vec<Value>) -> (Bytes, String) {
     (bytes.into(), format!("\"{tag}\""))
 }
 
-/// Aggregated discovery is wanted when its clause comes before plain JSON (equal qualities go by
-/// order).
+/// The requested version of aggregated discovery; `None` if plain JSON is accepted before it
+/// (clauses with equal quality are in order of preference).
 fn aggregated_version_wanted(headers: &HeaderMap) -> Option<&'static str> {
     let accept = headers.get(header::ACCEPT)?.to_str().ok()?;
     for clause in accept.split(',') {
@@ -353,7 +355,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn rows_are_listed_as_upstream_lists_them() {
+    fn resource_lists_have_upstreams_entries() {
         let documents = Documents::of(&Registry::builtin(Arc::new(Schema::new())));
         let deployments = &documents.legacy["/apis/apps/v1"]["resources"][3];
         assert_eq!(
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_equal_clauses_decides() {
+    fn the_first_of_clauses_with_equal_quality_decides() {
         let wanted = |accept: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, accept.parse().unwrap());

@@ -1,11 +1,11 @@
-//! API Priority and Fairness (KEP 1040, upstream's `util/flowcontrol`): which flow a request
-//! belongs to, how many seats its priority level has, who waits and who is refused.
+//! API Priority and Fairness (KEP 1040, upstream's `util/flowcontrol`): classifies requests into
+//! flows, assigns seats to priority levels, and queues or rejects requests.
 //!
-//! Pure: matching.rs, spec.rs, width.rs, dealer.rs, queues.rs, borrowing.rs. Shell: control.rs
-//! gives and takes seats, follow.rs follows the objects and keeps those that every cluster has.
-//! Nothing runs while nobody waits: what upstream does by timers (seats that are lent every ten
-//! seconds, seats that are held behind an answer) is caught up with by the next request, and by a
-//! task of a level in which somebody waits.
+//! Modules without I/O: `matching`, `spec`, `width`, `shuffle_sharding`, `queues`, `borrowing`.
+//! `control` assigns seats to requests; `reconcile` follows the objects and maintains the mandatory
+//! ones. No timer runs while no request waits: where upstream uses timers (borrowing every ten
+//! seconds, seats with additional latency), the next request catches up, or the task of a level
+//! with waiting requests.
 
 mod alloc;
 mod borrowing;
@@ -32,7 +32,7 @@ mod width;
 
 pub(crate) use control::Control;
 pub(crate) use ensure::revised;
-pub(crate) use matching::Asked;
+pub(crate) use matching::FlowAttributes;
 pub(crate) use reconcile::follow;
 pub(crate) use seat::{Class, Entering, Seat, Watching};
 

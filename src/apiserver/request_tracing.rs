@@ -1,10 +1,10 @@
-//! Traces of requests for a collector of OpenTelemetry (`--tracing-config-file` of upstream,
-//! KEP-647): which requests are sampled, spans and their nesting. Names and attributes are
-//! upstream's (`pkg/endpoints/filters/traces.go`, `component-base/tracing`).
+//! Exports traces of requests to an OpenTelemetry collector (upstream's `--tracing-config-file`,
+//! KEP-647). Span names and attributes are upstream's (`pkg/endpoints/filters/traces.go`,
+//! `component-base/tracing`).
 //!
-//! A request that is not sampled carries nothing of it. What ends is put into a bounded queue, from
-//! which one task sends batches; what does not fit is dropped and counted, so that no request waits
-//! for a collector.
+//! Requests that are not sampled have no span. Ended spans are put into a bounded queue, from which
+//! one task sends batches. If the queue is full, spans are dropped and counted: no request waits
+//! for the collector.
 
 mod config;
 mod export;
@@ -21,17 +21,18 @@ use http::Request;
 use crate::request::RequestInfo;
 use crate::request::scope::RequestScope;
 use crate::request::user::User;
-pub use config::{Plan, is_flag};
+pub use config::{TracingConfig, TracingConfigError, is_flag};
 pub use span::Tracer;
 pub(crate) use span::{Attributes, Span, Value};
-use span::{Kind, Open, Place, Record, Within, now, random};
+use span::{Kind, OpenSpan, ParentSpan, SpanContext, SpanRecord, now, random};
 
-/// Groups whose members may say whether their requests are sampled (`notSystemPrivilegedGroup`).
+/// The groups whose members can decide whether their requests are sampled
+/// (`notSystemPrivilegedGroup`).
 const TRUSTED: [&str; 2] = ["system:masters", "system:monitoring"];
 
 impl Tracer {
-    /// The span of a request whose user is known; a span that is none when it is not sampled.
-    /// `arrived` is when the request came.
+    /// Starts the span of an authenticated request; the span is empty if the request is not
+    /// sampled. `arrived` is the Unix time of the request.
     pub(crate) fn request<B>(
         self: &Arc<Self>,
         request: &Request<B>,
@@ -39,20 +40,19 @@ impl Tracer {
         user: &User,
         arrived: std::time::Duration,
     ) -> Span {
-        let told = Place::of(request.headers());
+        let client = SpanContext::from_headers(request.headers());
         let is_trusted = TRUSTED.iter().any(|group| user.in_group(group));
-        let parent = told.filter(|_| is_trusted);
+        let parent = client.filter(|_| is_trusted);
         let trace = parent.map_or_else(random, |parent| parent.trace);
         let sampled = parent.map_or_else(|| self.samples(&trace), |parent| parent.sampled);
         if !sampled {
             return Span(None);
         }
-        let place = Place { trace, span: random(), sampled };
-        let record = Record {
-            place,
+        let record = SpanRecord {
+            context: SpanContext { trace, span: random(), sampled },
             parent: parent.map_or([0; 8], |parent| parent.span),
             is_remote: parent.is_some(),
-            link: told.filter(|_| !is_trusted),
+            link: client.filter(|_| !is_trusted),
             name: name_of(request, info).into(),
             kind: Kind::Server,
             times: (u64::try_from(arrived.as_nanos()).unwrap_or(u64::MAX), 0),
@@ -60,11 +60,12 @@ impl Tracer {
             events: Vec::new(),
             failed: false,
         };
-        Span(Some(Box::new(Open { tracer: Arc::clone(self), record })))
+        Span(Some(Box::new(OpenSpan { tracer: Arc::clone(self), record })))
     }
 }
 
-/// `GET /api/v1/namespaces/{:namespace}/pods/{:name}`; of what is no resource the method.
+/// The span name, such as `GET /api/v1/namespaces/{:namespace}/pods/{:name}`; the method for
+/// non-resource requests.
 fn name_of<B>(request: &Request<B>, info: &RequestInfo) -> String {
     let method = request.method().as_str();
     if !info.is_resource {
@@ -86,8 +87,7 @@ fn name_of<B>(request: &Request<B>, info: &RequestInfo) -> String {
     name
 }
 
-/// Those of OpenTelemetry's conventions for servers of HTTP, the target, and the id that events of
-/// the audit log have.
+/// The attributes of OpenTelemetry's conventions for HTTP servers, the target, and the audit id.
 fn attributes_of<B>(request: &Request<B>, info: &RequestInfo) -> Attributes {
     let header = |name: http::HeaderName| {
         request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
@@ -127,21 +127,21 @@ fn attributes_of<B>(request: &Request<B>, info: &RequestInfo) -> Attributes {
 }
 
 tokio::task_local! {
-    /// The span under way within a request.
-    static WITHIN: Span;
+    /// The current span of a request.
+    static CURRENT: Span;
 }
 
-/// A span within the one that is under way.
+/// Starts a child of the current span.
 pub(crate) fn start(
     name: impl Into<Cow<'static, str>>,
     attributes: impl FnOnce() -> Attributes,
 ) -> Span {
-    let within = WITHIN.try_with(Span::within).ok().flatten();
-    let within = within.or_else(|| crate::request::scope::current()?.within());
-    let Some(Within { tracer, place }) = within else { return Span(None) };
-    let record = Record {
-        place: Place { span: random(), ..place },
-        parent: place.span,
+    let parent = CURRENT.try_with(Span::as_parent).ok().flatten();
+    let parent = parent.or_else(|| crate::request::scope::current()?.parent_span());
+    let Some(ParentSpan { tracer, context }) = parent else { return Span(None) };
+    let record = SpanRecord {
+        context: SpanContext { span: random(), ..context },
+        parent: context.span,
         is_remote: false,
         link: None,
         name: name.into(),
@@ -151,34 +151,34 @@ pub(crate) fn start(
         events: Vec::new(),
         failed: false,
     };
-    Span(Some(Box::new(Open { tracer, record })))
+    Span(Some(Box::new(OpenSpan { tracer, record })))
 }
 
-/// Does something within a span of its own, which ends with it. As with
-/// [`crate::request::scope::scope`], the work is held once.
+/// Runs `work` within a child of the current span. It is not an async function, which would store
+/// the future twice, as in [`crate::request::scope::scope`].
 pub(crate) fn run<F: Future>(
     name: &'static str,
     attributes: impl FnOnce() -> Attributes,
     work: F,
 ) -> impl Future<Output = F::Output> {
-    WITHIN.scope(start(name, attributes), work)
+    CURRENT.scope(start(name, attributes), work)
 }
 
-/// A span of a request to the store.
+/// Starts the span of a request to the store.
 pub(crate) fn of_store(name: &'static str, gvr: &api::Gvr, key: &str) -> Span {
-    let said = || {
+    let attributes = || {
         vec![
             ("key", key.into()),
             ("group", gvr.group.as_ref().into()),
             ("resource", gvr.resource.as_ref().into()),
         ]
     };
-    start(name, said)
+    start(name, attributes)
 }
 
 impl RequestScope {
-    /// For what is done within the request; `None` when it is not sampled.
-    fn within(&self) -> Option<Within> {
-        self.span.lock().as_ref()?.within()
+    /// The span of the request as a parent; `None` if the request is not sampled.
+    fn parent_span(&self) -> Option<ParentSpan> {
+        self.span.lock().as_ref()?.as_parent()
     }
 }

@@ -129,15 +129,6 @@ pub(crate) fn go_type(kind: &Gvk, version: &str) -> String {
     format!("{package}.{}", kind.kind)
 }
 
-/// Parses YAML or JSON of any shape. A repeated key has its last value; the text is the strict
-/// decoder's error about the first repeated key.
-///
-/// # Errors
-/// The parser's sentence.
-pub(crate) fn any_yaml_doubled(bytes: &[u8]) -> Result<(Value, Option<String>), String> {
-    codec::yaml::parse_doubled(bytes).map_err(|e| e.to_string())
-}
-
 /// Sets the defaults of the schema.
 pub(crate) fn default(schema: &Schema, kind: &Gvk, value: &mut Value) {
     if let Some(ty) = schema.kind(kind) {

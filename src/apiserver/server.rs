@@ -36,7 +36,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
     let objects = Arc::clone(&parts.objects);
     objects.storage().set_primary_family(services.primary_family());
     let documents = discovery::Cached::default();
-    let priority_and_fairness::flags::Settings { reads, writes, enabled } = config.flow;
+    let priority_and_fairness::flags::FlowFlags { reads, writes, enabled } = config.flow;
     let limits = Limits::new(reads, writes);
     let control =
         || priority_and_fairness::Control::new(reads + writes, Arc::clone(&objects), tasks.clone());

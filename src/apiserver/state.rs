@@ -28,7 +28,7 @@ pub struct Config {
     /// First and last node port.
     pub node_ports: (u16, u16),
     /// Settings of flow control.
-    pub flow: priority_and_fairness::flags::Settings,
+    pub flow: priority_and_fairness::flags::FlowFlags,
 }
 
 impl Default for Config {
@@ -38,7 +38,7 @@ impl Default for Config {
             product_version: env!("CARGO_PKG_VERSION").to_owned(),
             service_cidrs: vec!["10.43.0.0/16".into()],
             node_ports: (30000, 32767),
-            flow: priority_and_fairness::flags::Settings::default(),
+            flow: priority_and_fairness::flags::FlowFlags::default(),
         }
     }
 }

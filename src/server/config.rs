@@ -81,11 +81,11 @@ pub struct Config {
     /// Encryption of values at rest, if a file configures it.
     pub encryption: Option<encryption::EncryptionConfig>,
     /// API Priority and Fairness.
-    pub flow: flow::Settings,
+    pub flow: flow::FlowFlags,
     /// The audit log.
-    pub audit: Option<apiserver::audit::Plan>,
+    pub audit: Option<apiserver::audit::AuditConfig>,
     /// Request tracing; `None` without `tracing-config-file`.
-    pub spans: Option<request_tracing::Plan>,
+    pub spans: Option<request_tracing::TracingConfig>,
     /// The authorizers.
     pub authorization: apiserver::authz::config::AuthorizationConfig,
     /// Secret with which machines join, if a flag sets it.

@@ -9,6 +9,7 @@ use base::Backoff;
 use serde_json::{Value, json};
 
 use super::Remote;
+use super::remote::RemoteError;
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
 use crate::registry::metadata;
@@ -17,7 +18,7 @@ use crate::registry::objects::Objects;
 /// The interval between checks without changes (upstream's resync).
 const INTERVAL: Duration = Duration::from_secs(30);
 /// The timeout of a check.
-const QUESTION_MAX: Duration = Duration::from_secs(5);
+const CHECK_MAX: Duration = Duration::from_secs(5);
 /// The maximum size of a resource list.
 const RESOURCES_BYTES_MAX: usize = 4 << 20;
 /// The number of attempts to write a status after conflicts.
@@ -43,7 +44,7 @@ pub(super) async fn watch(remote: Arc<Remote>, objects: Arc<Objects>) {
     // An unavailable remote is checked more often, as in upstream's queue.
     let mut backoff = Backoff::new(Duration::from_millis(50), INTERVAL);
     loop {
-        let condition = look(&remote, &objects).await;
+        let condition = check(&remote, &objects).await;
         let failed = condition.reason == "FailedDiscoveryCheck";
         // Update before the condition is written: a client that reads the condition may send
         // requests at once.
@@ -74,7 +75,7 @@ pub(super) async fn watch(remote: Arc<Remote>, objects: Arc<Objects>) {
     }
 }
 
-async fn look(remote: &Remote, objects: &Objects) -> Condition {
+async fn check(remote: &Remote, objects: &Objects) -> Condition {
     let service = objects.get(&lookup::SERVICES, &remote.namespace, &remote.service).await;
     let unknown = |reason, error: &api::Status| {
         let (service, namespace) = (&remote.service, &remote.namespace);
@@ -98,11 +99,11 @@ async fn look(remote: &Remote, objects: &Objects) -> Condition {
     if let Some(why) = decide(remote, service.as_ref(), &slices) {
         return why;
     }
-    match ask(remote).await {
+    match fetch_resources(remote).await {
         Ok(()) => {
             Condition { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
         }
-        Err(why) => Condition::no("FailedDiscoveryCheck", why),
+        Err(error) => Condition::no("FailedDiscoveryCheck", error.to_string()),
     }
 }
 
@@ -147,22 +148,19 @@ fn has_endpoint(slice: &Value, port: &str) -> bool {
 }
 
 /// Requests its resource list, which is kept for discovery.
-async fn ask(remote: &Remote) -> Result<(), String> {
+async fn fetch_resources(remote: &Remote) -> Result<(), RemoteError> {
     let path = format!("/apis/{}/{}", remote.group, remote.version);
-    let asked = tokio::time::timeout(QUESTION_MAX, remote.get(&path, RESOURCES_BYTES_MAX)).await;
-    let (_, body) = match asked {
-        Ok(answer) => answer?,
-        Err(_) => return Err(format!("timed out waiting for https://{}{path}", remote.host())),
+    let response = tokio::time::timeout(CHECK_MAX, remote.get(&path, RESOURCES_BYTES_MAX)).await;
+    let (_, body) = match response {
+        Ok(response) => response?,
+        Err(_) => return Err(RemoteError::Timeout { host: remote.host(), path }),
     };
     match serde_json::from_slice::<Value>(&body) {
         Ok(list) if !is_empty(&list, "resources") || str_at(&list, "kind") == "APIResourceList" => {
             remote.resources.store(Some(Arc::new(list)));
         }
         _ => {
-            tracing::debug!(
-                apiservice = remote.name,
-                "what it serves cannot be read from its answer"
-            );
+            tracing::debug!(apiservice = remote.name, "the response is not a resource list");
         }
     }
     Ok(())
@@ -176,7 +174,11 @@ async fn write(remote: &Remote, objects: &Objects, condition: &Condition) {
             Ok(Some(object)) => object,
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(apiservice = remote.name, %error, "the availability of an API server is not written, the next look tries again");
+                tracing::warn!(
+                    apiservice = remote.name,
+                    %error,
+                    "cannot write the condition Available, the next check retries"
+                );
                 return;
             }
         };
@@ -197,7 +199,11 @@ async fn write(remote: &Remote, objects: &Objects, condition: &Condition) {
             }
             Err(error) if error.is("Conflict") => {}
             Err(error) => {
-                tracing::warn!(apiservice = remote.name, %error, "the availability of an API server is not written, the next look tries again");
+                tracing::warn!(
+                    apiservice = remote.name,
+                    %error,
+                    "cannot write the condition Available, the next check retries"
+                );
                 return;
             }
         }

@@ -63,18 +63,23 @@ impl Remote {
     }
 
     async fn document(&self, path: &str, bytes_max: usize) -> Option<Value> {
-        let asked = tokio::time::timeout(DOWNLOAD_MAX, self.get(path, bytes_max)).await;
-        let told = match asked {
-            Ok(Ok((_, body))) => {
-                serde_json::from_slice::<Value>(&body).map_err(|e| format!("it is no JSON: {e}"))
-            }
-            Ok(Err(why)) => Err(why),
-            Err(_) => Err("it takes too long".to_owned()),
+        let response = tokio::time::timeout(DOWNLOAD_MAX, self.get(path, bytes_max)).await;
+        let document = match response {
+            Ok(Ok((_, body))) => serde_json::from_slice::<Value>(&body)
+                .map_err(|e| format!("the response is not JSON: {e}")),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no response within {DOWNLOAD_MAX:?}")),
         };
-        told.inspect_err(|why| {
-            tracing::debug!(apiservice = self.name, path, why, "its OpenAPI document is not read");
-        })
-        .ok()
+        document
+            .inspect_err(|error| {
+                tracing::debug!(
+                    apiservice = self.name,
+                    path,
+                    error,
+                    "cannot read the OpenAPI document of an API server"
+                );
+            })
+            .ok()
     }
 }
 
@@ -87,8 +92,8 @@ pub(crate) fn described(remotes: &Table) -> Vec<Arc<Described>> {
 pub(crate) fn of_document(remotes: &Table, path: &str) -> Option<Arc<Remote>> {
     let path = path.strip_prefix("/openapi/v3/")?;
     let serves = |remote: &&Arc<Remote>| {
-        let said = remote.described.load();
-        said.as_ref().is_some_and(|said| said.entry.is_some() && said.path == path)
+        let described = remote.described.load();
+        described.as_ref().is_some_and(|it| it.entry.is_some() && it.path == path)
     };
     remotes.values().find(serves).cloned()
 }
@@ -289,7 +294,7 @@ mod tests {
     /// The cases of upstream's `TestMergeSpecsRenameModelWithExistingV2InDestination` and
     /// `TestFilterSpecs`.
     #[test]
-    fn a_definition_that_says_something_else_gets_another_name() {
+    fn conflicting_definitions_are_renamed() {
         let mut own = json!({
             "paths": {"/apis/a": refers("Meta")},
             "definitions": {
@@ -321,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_served_here_is_not_listed_as_anothers() {
+    fn the_index_keeps_own_paths_and_adds_those_of_remotes() {
         let mut index =
             json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=B"}}});
         list(&mut index, &of(json!({})));

@@ -7,6 +7,7 @@ use http_body_util::BodyExt;
 use stream::upgrade::{self, is_upgrade};
 
 use super::Remote;
+use super::remote::RemoteError;
 use crate::connect::headers::{remove_credentials, remove_hop_by_hop_headers};
 use crate::request::body::Body;
 use crate::request::user::User;
@@ -30,7 +31,7 @@ impl Remote {
         mut request: Request<Body>,
     ) -> Result<Response<Body>, Response<Body>> {
         let address = self.endpoint().await.map_err(|error| {
-            tracing::warn!(apiservice = self.name, error, "no endpoint to hand a request to");
+            tracing::warn!(apiservice = self.name, %error, "the Service has no endpoint");
             unavailable()
         })?;
         let upgrades = is_upgrade(request.headers());
@@ -67,15 +68,17 @@ impl Remote {
     /// Sends a GET by this server itself, and reads up to `bytes_max` bytes of the response.
     ///
     /// # Errors
-    /// The error in Go's format.
-    pub(super) async fn get(&self, path: &str, bytes_max: usize) -> Result<(u16, Vec<u8>), String> {
+    /// If there is no response, or one with a status code other than success.
+    pub(super) async fn get(
+        &self,
+        path: &str,
+        bytes_max: usize,
+    ) -> Result<(u16, Vec<u8>), RemoteError> {
         let address = self.endpoint().await?;
         let url = format!("https://{address}{path}");
-        let failed = |why: &dyn std::fmt::Display| {
-            format!(
-                "failing or missing response from {url}: Get {}: {why}",
-                api::field::go_quote(&url)
-            )
+        let failed = |why: &dyn std::fmt::Display| RemoteError::Request {
+            url: url.clone(),
+            reason: why.to_string(),
         };
         let mut request = Request::get(path)
             .header(HOST, address.to_string())
@@ -93,9 +96,7 @@ impl Remote {
         let response = upgrade::send(io, request, self.tasks()).await.map_err(|e| failed(&e))?;
         let code = response.status().as_u16();
         if !(200..300).contains(&code) {
-            return Err(format!(
-                "failing or missing response from {url}: bad status from {url}: {code}"
-            ));
+            return Err(RemoteError::Status { url, code });
         }
         let body = http_body_util::Limited::new(response.into_body(), bytes_max).collect().await;
         Ok((code, body.map_err(|e| failed(&e))?.to_bytes().to_vec()))
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identities_are_told_as_client_go_tells_them() {
+    fn identity_headers_are_those_of_client_go() {
         let mut user = User::authenticated("jane", &["a", "b"]);
         user.uid = "7".into();
         user.extra.insert("example.org/x y".into(), vec!["1".into(), "2".into()]);

@@ -20,6 +20,57 @@ use tokio_rustls::TlsConnector;
 use super::Settings;
 use crate::webhook::TransportError;
 
+/// A remote cannot be reached or does not respond as expected.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RemoteError {
+    /// The Service has no endpoint; the message is that of upstream's resolver.
+    #[error("{0}")]
+    Endpoint(String),
+    /// `spec.caBundle` is not base64.
+    #[error("caBundle is no base64: {0}")]
+    CaBundle(#[source] base64::DecodeError),
+    /// The CA certificates or the client certificate are unusable.
+    #[error("{0}")]
+    Tls(String),
+    /// The host name of the Service is not a valid server name.
+    #[error("tls: {host}: {source}")]
+    ServerName {
+        /// The host name.
+        host: String,
+        source: rustls::pki_types::InvalidDnsNameError,
+    },
+    /// The connection or its TLS handshake has failed; the message is in Go's format.
+    #[error("{0}")]
+    Connect(String),
+    /// The connection was not established in time.
+    #[error("dial tcp {0}: i/o timeout")]
+    ConnectTimeout(SocketAddr),
+    /// The request has failed.
+    #[error("failing or missing response from {url}: Get {}: {reason}", api::field::go_quote(url))]
+    Request {
+        /// The URL.
+        url: String,
+        /// The error in Go's format.
+        reason: String,
+    },
+    /// The response has a status code other than success.
+    #[error("failing or missing response from {url}: bad status from {url}: {code}")]
+    Status {
+        /// The URL.
+        url: String,
+        /// The status code.
+        code: u16,
+    },
+    /// The resource list was not received in time.
+    #[error("timed out waiting for https://{host}{path}")]
+    Timeout {
+        /// The host name of the Service.
+        host: String,
+        /// The path of the resource list.
+        path: String,
+    },
+}
+
 /// The default port of a Service.
 const PORT: u16 = 443;
 /// The timeout for connection and TLS handshake (as in upstream's dialer).
@@ -141,39 +192,40 @@ impl Remote {
     /// An endpoint of its Service.
     ///
     /// # Errors
-    /// A message of upstream's resolver.
-    pub(super) async fn endpoint(&self) -> Result<SocketAddr, String> {
+    /// If the Service has no ready endpoint.
+    pub(super) async fn endpoint(&self) -> Result<SocketAddr, RemoteError> {
         let reach = &self.settings.callout.reach;
-        let found = reach.endpoint(&self.namespace, &self.service, self.port).await;
-        found.map_err(|e| e.to_string())
+        let endpoint = reach.endpoint(&self.namespace, &self.service, self.port).await;
+        endpoint.map_err(|why| RemoteError::Endpoint(why.to_string()))
     }
 
     /// Connects with the front proxy's client certificate.
     ///
     /// # Errors
-    /// The error in Go's format.
-    pub(super) async fn open(&self, address: SocketAddr) -> Result<BoxIo, String> {
-        let bundle = STANDARD
-            .decode(str_at(&self.spec, "caBundle"))
-            .map_err(|e| format!("caBundle is no base64: {e}"))?;
+    /// If the certificates are unusable, or the connection cannot be established in time.
+    pub(super) async fn open(&self, address: SocketAddr) -> Result<BoxIo, RemoteError> {
+        let bundle =
+            STANDARD.decode(str_at(&self.spec, "caBundle")).map_err(RemoteError::CaBundle)?;
         let unverified = bool_at(&self.spec, "insecureSkipTLSVerify");
         let certificate = Arc::clone(&self.settings.certificate);
         let tls = self
             .tls
             .get_or_try_init(|| external_roots::client(&bundle, unverified, Some(certificate)));
-        let tls = Arc::clone(tls.await.map_err(|e| e.to_string())?);
+        let tls = Arc::clone(tls.await.map_err(|why| RemoteError::Tls(why.to_string()))?);
         let host = self.host();
-        let name = ServerName::try_from(host.clone()).map_err(|e| format!("tls: {host}: {e}"))?;
-        let opened = async {
+        let name = ServerName::try_from(host.clone())
+            .map_err(|source| RemoteError::ServerName { host: host.clone(), source })?;
+        let connect = async {
             let io = self.settings.callout.reach.dial(address).await;
-            let io = io.map_err(|e| TransportError::dial(address, e).to_string())?;
+            let io =
+                io.map_err(|e| RemoteError::Connect(TransportError::dial(address, e).to_string()))?;
             let io = TlsConnector::from(tls).connect(name, io).await;
             io.map(|io| Box::new(io) as BoxIo)
-                .map_err(|e| TransportError::handshake(&host, e).to_string())
+                .map_err(|e| RemoteError::Connect(TransportError::handshake(&host, e).to_string()))
         };
-        match tokio::time::timeout(CONNECT_MAX, opened).await {
-            Ok(opened) => opened,
-            Err(_) => Err(format!("dial tcp {address}: i/o timeout")),
+        match tokio::time::timeout(CONNECT_MAX, connect).await {
+            Ok(connected) => connected,
+            Err(_) => Err(RemoteError::ConnectTimeout(address)),
         }
     }
 }

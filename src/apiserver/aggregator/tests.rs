@@ -118,7 +118,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_are_handed_over_while_the_other_server_answers() {
+async fn requests_are_proxied_while_the_remote_is_available() {
     use base64::Engine as _;
     let world = world().await;
     let bundle = base64::engine::general_purpose::STANDARD.encode(world.hook.ca.cert_pem());

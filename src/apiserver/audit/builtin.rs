@@ -1,17 +1,17 @@
-//! What is recorded where nobody has written a policy: who asked for what and what came of it,
-//! never a body.
+//! The presets of `--audit`: policies and log settings without a policy file. They record metadata
+//! of requests, never bodies.
 
 use std::path::Path;
 
-use super::{Plan, Settings, load};
+use super::{AuditConfig, AuditError, AuditFlags, FlagError, load};
 
-/// How much is recorded.
+/// A preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// Every request once, when it is answered.
+pub enum Preset {
+    /// Every request, when its response is complete.
     Metadata,
-    /// What changes something, and who reads Secrets or is given tokens; without the steady reports
-    /// of nodes. For storage that wears out: written in batches, in few small files.
+    /// Changes, reads of Secrets and issued tokens, without the periodic reports of nodes. It suits
+    /// storage that wears out: events are written in batches, to few small files.
     Compact,
 }
 
@@ -45,7 +45,7 @@ rules:
 - level: Metadata
 "#;
 
-impl Form {
+impl Preset {
     fn policy(self) -> &'static str {
         match self {
             Self::Metadata => METADATA,
@@ -53,9 +53,9 @@ impl Form {
         }
     }
 
-    /// The settings that differ from upstream's defaults. `Metadata` has the sizes of the CIS
+    /// The flags that differ from upstream's defaults. `Metadata` has the sizes of the CIS
     /// benchmark (1.2.16 to 1.2.19).
-    fn settings(self) -> &'static [&'static str] {
+    fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Metadata => {
                 &["audit-log-maxage=30", "audit-log-maxbackup=10", "audit-log-maxsize=100"]
@@ -72,23 +72,28 @@ impl Form {
         }
     }
 
-    /// The settings of this form with a log at `path`, and those that were given over them.
+    /// The flags of this preset with a log at `path`; `arguments` take precedence.
     ///
     /// # Errors
-    /// As [`Settings::of`].
-    pub fn over(self, path: &Path, given: &[String]) -> Result<Settings, super::Fault> {
+    /// As [`AuditFlags::parse`].
+    pub fn with_arguments(
+        self,
+        path: &Path,
+        arguments: &[String],
+    ) -> Result<AuditFlags, FlagError> {
         let mut all = vec![format!("audit-log-path={}", path.display())];
-        all.extend(self.settings().iter().map(|text| (*text).to_owned()));
-        all.extend_from_slice(given);
-        Settings::of(&all)
+        all.extend(self.flags().iter().map(|text| (*text).to_owned()));
+        all.extend_from_slice(arguments);
+        AuditFlags::parse(&all)
     }
 
-    /// A plan of these settings by this form's policy.
+    /// The configuration of these flags with the policy of this preset.
     ///
     /// # Errors
-    /// As [`Plan::read`].
-    pub fn plan(self, settings: &Settings) -> Result<Option<Plan>, String> {
-        Plan::of(load::policy(self.policy().as_bytes())?, settings)
+    /// As [`AuditConfig::read`].
+    pub fn config(self, flags: &AuditFlags) -> Result<Option<AuditConfig>, AuditError> {
+        let policy = load::policy(self.policy().as_bytes()).map_err(AuditError::PresetPolicy)?;
+        AuditConfig::with_policy(policy, flags)
     }
 }
 
@@ -99,21 +104,21 @@ mod tests {
 
     /// C3.12
     #[test]
-    fn each_form_has_its_sizes_and_what_is_given_goes_over_them() {
+    fn presets_have_sizes_and_arguments_take_precedence() {
         let path = Path::new("/var/lib/kube-lite/server/logs/audit.log");
-        let log = |form: Form, given: &[&str]| {
-            let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
-            let settings = form.over(path, &given).unwrap();
-            assert!(form.plan(&settings).unwrap().is_some());
-            settings.log.unwrap()
+        let log = |preset: Preset, arguments: &[&str]| {
+            let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
+            let flags = preset.with_arguments(path, &arguments).unwrap();
+            assert!(preset.config(&flags).unwrap().is_some());
+            flags.log.unwrap()
         };
-        let all = log(Form::Metadata, &[]);
+        let all = log(Preset::Metadata, &[]);
         assert_eq!((all.max_age, all.max_backup, all.max_bytes), (30, 10, 100 << 20));
         assert_eq!((all.path.as_deref(), all.output.mode), (Some(path), Mode::Blocking));
-        let compact = log(Form::Compact, &[]);
+        let compact = log(Preset::Compact, &[]);
         assert_eq!((compact.max_backup, compact.max_bytes, compact.compress), (3, 4 << 20, true));
         assert_eq!(compact.output.mode, Mode::Batch);
-        let own = log(Form::Metadata, &["audit-log-path=/a", "audit-log-maxage=7"]);
+        let own = log(Preset::Metadata, &["audit-log-path=/a", "audit-log-maxage=7"]);
         assert_eq!(
             (own.path.as_deref(), own.max_age, own.max_backup),
             (Some(Path::new("/a")), 7, 10)

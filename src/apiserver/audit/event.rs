@@ -1,4 +1,4 @@
-//! An event as it is written: `audit.k8s.io/v1` as JSON, and the one-line form of
+//! Encodes events: `audit.k8s.io/v1` as JSON, and the human-readable format of
 //! `pkg/audit/format.go`.
 
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use serde_json::value::RawValue;
 use super::policy::{Level, Stage};
 use crate::request::user::User;
 
-/// What an event says that went without its objects.
+/// The annotation of an event without its objects.
 const TRUNCATED: &str = "audit.k8s.io/truncated";
 
-/// What is known of a request so far.
+/// The data of a request so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Event {
     pub(super) level: Level,
@@ -30,12 +30,12 @@ pub(super) struct Event {
     pub(super) status: Option<Outcome>,
     pub(super) request: Option<Box<RawValue>>,
     pub(super) response: Option<Box<RawValue>>,
-    /// Since the epoch.
+    /// Unix time.
     pub(super) received: Duration,
     pub(super) annotations: BTreeMap<String, String>,
 }
 
-/// What the request is about.
+/// `objectRef`: the object of the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Reference {
@@ -57,7 +57,7 @@ pub(super) struct Reference {
     pub(super) subresource: String,
 }
 
-/// How it ended: a Status without kind and version.
+/// `responseStatus`: a Status without kind and version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Outcome {
     metadata: BTreeMap<(), ()>,
@@ -111,7 +111,7 @@ impl<'a> From<&'a User> for UserInfo<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Shown<'a> {
+struct EncodedEvent<'a> {
     level: &'static str,
     #[serde(rename = "auditID")]
     audit_id: &'a str,
@@ -141,10 +141,10 @@ struct Shown<'a> {
 }
 
 impl Event {
-    /// The event as a member of an `EventList`: JSON without kind and version. `at` is the time of
-    /// the stage since the epoch.
+    /// Encodes the event as an item of an `EventList`: JSON without kind and version. `at` is the
+    /// Unix time of the stage.
     pub(super) fn json(&self, stage: Stage, at: Duration) -> Vec<u8> {
-        let shown = Shown {
+        let event = EncodedEvent {
             level: self.level.name(),
             audit_id: &self.id,
             stage: stage.name(),
@@ -163,17 +163,17 @@ impl Event {
             annotations: &self.annotations,
         };
         // Writing to memory cannot fail.
-        serde_json::to_vec(&shown).unwrap_or_default()
+        serde_json::to_vec(&event).unwrap_or_default()
     }
 
-    /// The same without the objects, marked so.
+    /// A copy without the objects and with the annotation [`TRUNCATED`].
     pub(super) fn truncated(&self) -> Self {
         let mut annotations = self.annotations.clone();
         annotations.insert(TRUNCATED.to_owned(), "true".to_owned());
         Self { request: None, response: None, annotations, ..self.clone() }
     }
 
-    /// The one-line form.
+    /// Encodes the event in the human-readable format.
     pub(super) fn legacy(&self, stage: Stage) -> String {
         let joined = |groups: &[String]| {
             groups.iter().map(|group| go_quote(group)).collect::<Vec<_>>().join(",")
@@ -214,7 +214,7 @@ impl Event {
     }
 }
 
-/// `metav1.MicroTime`.
+/// Formats a Unix time as `metav1.MicroTime`.
 fn micro_time(since: Duration) -> String {
     let time = jiff::Timestamp::try_from(std::time::UNIX_EPOCH + since).unwrap_or_default();
     format!("{time:.6}")
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_written_in_the_order_of_upstreams_type() {
+    fn fields_have_the_order_of_upstreams_type() {
         let at = Duration::new(1_700_000_001, 456_789);
         assert_eq!(
             String::from_utf8(event().json(Stage::ResponseComplete, at)).unwrap(),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn truncation_takes_the_objects_and_says_so() {
+    fn truncation_removes_objects_and_adds_an_annotation() {
         let cut = event().truncated();
         assert!(cut.request.is_none() && cut.response.is_none());
         assert_eq!(cut.annotations["audit.k8s.io/truncated"], "true");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_for_people_is_upstreams() {
+    fn the_legacy_format_is_upstreams() {
         assert_eq!(
             event().legacy(Stage::ResponseComplete),
             r#"2023-11-14T22:13:20.123Z AUDIT: id="7" stage="ResponseComplete" ip="10.0.0.1" method="update" user="jane" groups="\"dev\",\"system:authenticated\"" as="<self>" asgroups="<lookup>" user-agent="kubectl" namespace="n" uri="/api/v1/namespaces/n/secrets/s?x=1" response="200""#

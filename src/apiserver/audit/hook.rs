@@ -1,4 +1,4 @@
-//! The webhook: lists of events are posted, tried again after failures, and throttled in batches
+//! Posts lists of events to the webhook: retries after failures, and throttles batches
 //! (`plugin/pkg/audit/{webhook,buffered}`).
 
 use std::sync::Arc;
@@ -10,25 +10,26 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::PLUGIN_WEBHOOK;
+use super::error::{AttemptError, DeliveryError, TaskError};
 use crate::audit::flags::{Batch, Webhook};
-use crate::audit::metrics::Counts;
+use crate::audit::metrics::AuditMetrics;
 use crate::webhook::kubeconfig::WebhookEndpoint;
 use crate::webhook::post::{self, Attempts, Poster};
 
-/// Upstream's `defaultRequestTimeout`: for one attempt, and told to the webhook.
+/// The timeout of one attempt, also sent to the webhook (upstream's `defaultRequestTimeout`).
 const ATTEMPT_MAX: Duration = Duration::from_secs(30);
-/// The time that is left for what waits when the process stops.
+/// The time for pending deliveries when the process stops.
 const LAST_MAX: Duration = Duration::from_millis(500);
-/// Batches under way; more wait, and with them the buffer.
+/// The maximum number of concurrent deliveries; further batches wait.
 const SENDING_MAX: usize = 16;
-/// Bytes of an answer that are read, so that its connection can be used again.
+/// The maximum size of a response that is read to reuse its connection.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// The way to the webhook.
+/// The client of the webhook.
 pub(super) struct Hook {
     poster: Poster,
     backoff: Duration,
-    counts: Arc<Counts>,
+    metrics: Arc<AuditMetrics>,
     tasks: Tasks,
 }
 
@@ -38,8 +39,8 @@ impl std::fmt::Debug for Hook {
     }
 }
 
-/// The list that is posted.
-fn list(events: &[Bytes]) -> Bytes {
+/// Encodes an `EventList`.
+fn event_list(events: &[Bytes]) -> Bytes {
     let size: usize = events.iter().map(|event| event.len() + 1).sum();
     let mut body = Vec::with_capacity(size + 96);
     body.extend_from_slice(
@@ -56,123 +57,122 @@ fn list(events: &[Bytes]) -> Bytes {
 }
 
 impl Hook {
-    /// To this place; nothing is dialled before there are events.
+    /// Creates a client; the first delivery opens a connection.
     pub(super) fn new(
-        place: WebhookEndpoint,
-        settings: &Webhook,
-        counts: &Arc<Counts>,
+        endpoint: WebhookEndpoint,
+        webhook: &Webhook,
+        metrics: &Arc<AuditMetrics>,
         tasks: &Tasks,
     ) -> Self {
         Self {
-            poster: Poster::new(place, post::User::AUDIT, tasks),
-            backoff: settings.initial_backoff,
-            counts: Arc::clone(counts),
+            poster: Poster::new(endpoint, post::User::AUDIT, tasks),
+            backoff: webhook.initial_backoff,
+            metrics: Arc::clone(metrics),
             tasks: tasks.clone(),
         }
     }
 
-    /// Delivers events, with further attempts after failures; those that are lost are counted.
+    /// Delivers events and retries after failures; lost events are counted.
     ///
     /// # Errors
-    /// What the last attempt came to.
-    pub(super) async fn send(&self, events: &[Bytes]) -> Result<(), String> {
-        let body = list(events);
+    /// The error of the last attempt.
+    pub(super) async fn send(&self, events: &[Bytes]) -> Result<(), DeliveryError> {
+        let body = event_list(events);
         let shutdown = self.tasks.shutdown().clone();
         let mut attempts = Attempts::first(self.backoff);
-        let why = loop {
-            let stopping = shutdown.is_requested();
-            let time = if stopping { LAST_MAX } else { ATTEMPT_MAX };
-            let why = match tokio::time::timeout(time, self.post(body.clone())).await {
+        let source = loop {
+            let is_stopping = shutdown.is_requested();
+            let timeout = if is_stopping { LAST_MAX } else { ATTEMPT_MAX };
+            let error = match tokio::time::timeout(timeout, self.post(body.clone())).await {
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(why)) => why,
-                Err(_) => "context deadline exceeded".to_owned(),
+                Ok(Err(error)) => error,
+                Err(_) => AttemptError::Timeout,
             };
-            let Some(wait) = attempts.next().filter(|_| !stopping) else { break why };
-            tracing::debug!(url = self.poster.url(), error = why, "audit events are sent again");
+            let Some(delay) = attempts.next().filter(|_| !is_stopping) else { break error };
+            tracing::debug!(url = self.poster.url(), %error, "audit: retrying to send events");
             tokio::select! {
-                () = base::clock::sleep(wait) => {}
+                () = base::clock::sleep(delay) => {}
                 () = shutdown.requested() => {}
             }
         };
-        let why = format!("Post {}: {why}", api::field::go_quote(&self.poster.url()));
-        self.counts.error(PLUGIN_WEBHOOK, events.len(), &why);
-        Err(why)
+        let error = DeliveryError { url: self.poster.url(), source };
+        self.metrics.events_lost(PLUGIN_WEBHOOK, events.len(), &error);
+        Err(error)
     }
 
-    async fn post(&self, body: Bytes) -> Result<(), String> {
-        let (parts, _) =
-            self.poster.post(body, "30s", ANSWER_BYTES_MAX).await.map_err(|e| e.to_string())?;
+    async fn post(&self, body: Bytes) -> Result<(), AttemptError> {
+        let posted = self.poster.post(body, "30s", ANSWER_BYTES_MAX).await;
+        let (parts, _) = posted.map_err(|why| AttemptError::Post(why.to_string()))?;
         if parts.status.is_success() {
             Ok(())
         } else {
-            Err(format!("the server responded with the status code {}", parts.status.as_u16()))
+            Err(AttemptError::Status(parts.status.as_u16()))
         }
     }
 
-    /// Checks what TLS needs, before there are events.
-    ///
-    /// # Errors
-    /// Why certificates cannot be used.
-    pub(super) async fn check(&self) -> Result<(), String> {
-        self.poster.check().await.map_err(|e| e.to_string())
+    /// The HTTP client.
+    pub(super) fn poster(&self) -> &Poster {
+        &self.poster
     }
 }
 
-/// Events that wait for their batch.
+/// The queue of events that wait for a batch.
 #[derive(Debug, Clone)]
-pub(super) struct Buffer {
+pub(super) struct EventBuffer {
     sender: mpsc::Sender<Bytes>,
-    held: Arc<AtomicUsize>,
+    pending_bytes: Arc<AtomicUsize>,
 }
 
-impl Buffer {
-    /// Starts what makes the batches; it ends with `tasks`, after one more attempt for what waits.
+impl EventBuffer {
+    /// Starts the task that sends batches; it ends with `tasks`, after one attempt for the pending
+    /// events.
     pub(super) fn start(hook: &Arc<Hook>, batch: Batch, tasks: &Tasks) -> Self {
         let (sender, receiver) = mpsc::channel(batch.buffer_size);
-        let held = Arc::new(AtomicUsize::new(0));
-        let batches = Batches {
+        let pending_bytes = Arc::new(AtomicUsize::new(0));
+        let batches = BatchSender {
             hook: Arc::clone(hook),
             receiver,
-            held: Arc::clone(&held),
-            tokens: batch.throttle.map(|(rate, burst)| Tokens::new(rate, burst)),
+            pending_bytes: Arc::clone(&pending_bytes),
+            tokens: batch.throttle.map(|(rate, burst)| TokenBucket::new(rate, burst)),
             sending: Arc::new(Semaphore::new(SENDING_MAX)),
             tasks: tasks.clone(),
             batch,
         };
         tasks.spawn(Kind::Critical, "audit webhook", batches.run(tasks.shutdown().clone()));
-        Self { sender, held }
+        Self { sender, pending_bytes }
     }
 
-    /// Hands an event over without waiting; `false` when too much waits already.
+    /// Queues an event without waiting; returns `false` if the queue is full.
     pub(super) fn offer(&self, event: Bytes) -> bool {
         let length = event.len();
-        if !super::hold(&self.held, length) {
+        if !super::reserve_bytes(&self.pending_bytes, length) {
             return false;
         }
-        let taken = self.sender.try_send(event).is_ok();
-        if !taken {
-            self.held.fetch_sub(length, Ordering::Relaxed);
+        let is_queued = self.sender.try_send(event).is_ok();
+        if !is_queued {
+            self.pending_bytes.fetch_sub(length, Ordering::Relaxed);
         }
-        taken
+        is_queued
     }
 }
 
-struct Batches {
+struct BatchSender {
     hook: Arc<Hook>,
     receiver: mpsc::Receiver<Bytes>,
-    held: Arc<AtomicUsize>,
-    tokens: Option<Tokens>,
+    pending_bytes: Arc<AtomicUsize>,
+    tokens: Option<TokenBucket>,
+    /// Limits the number of concurrent deliveries.
     sending: Arc<Semaphore>,
     tasks: Tasks,
     batch: Batch,
 }
 
-impl Batches {
-    async fn run(mut self, shutdown: Shutdown) -> Result<(), String> {
-        let mut began = base::clock::now();
+impl BatchSender {
+    async fn run(mut self, shutdown: Shutdown) -> Result<(), TaskError> {
+        let mut started = base::clock::now();
         loop {
-            let events = self.collect(began, &shutdown).await;
-            began = base::clock::now();
+            let events = self.next_batch(started, &shutdown).await;
+            started = base::clock::now();
             if events.is_empty() && shutdown.is_requested() {
                 return Ok(());
             }
@@ -183,28 +183,31 @@ impl Batches {
                 tokens.take(&shutdown).await;
             }
             let sending = Arc::clone(&self.sending).acquire_owned();
-            let place = tokio::select! {
-                place = sending => place.map_err(|e| e.to_string())?,
-                // Those under way have a bound of their own now.
+            let permit = tokio::select! {
+                permit = sending => permit?,
+                // Running deliveries end within `LAST_MAX` after the shutdown request.
                 () = async { shutdown.requested().await; base::clock::sleep(LAST_MAX).await } => {
-                    let why = "the server stops";
-                    self.hook.counts.error(PLUGIN_WEBHOOK, events.len(), why);
+                    self.hook.metrics.events_lost(PLUGIN_WEBHOOK, events.len(), &"the server stops");
                     continue;
                 }
             };
-            let (hook, held) = (Arc::clone(&self.hook), Arc::clone(&self.held));
+            let (hook, pending_bytes) = (Arc::clone(&self.hook), Arc::clone(&self.pending_bytes));
             self.tasks.spawn(Kind::Request, "audit batch", async move {
-                // What is lost was counted.
+                // `send` counts lost events.
                 let _ = hook.send(&events).await;
-                held.fetch_sub(events.iter().map(Bytes::len).sum(), Ordering::Relaxed);
-                drop(place);
+                pending_bytes.fetch_sub(events.iter().map(Bytes::len).sum(), Ordering::Relaxed);
+                drop(permit);
                 Ok::<(), std::convert::Infallible>(())
             });
         }
     }
 
-    /// The next batch: a full one, or what came until the time between two is over.
-    async fn collect(&mut self, began: tokio::time::Instant, shutdown: &Shutdown) -> Vec<Bytes> {
+    /// The next batch: full, or the events until the next tick of `max_wait` since `started`.
+    async fn next_batch(
+        &mut self,
+        started: tokio::time::Instant,
+        shutdown: &Shutdown,
+    ) -> Vec<Bytes> {
         let mut events = Vec::new();
         if shutdown.is_requested() {
             self.receiver.close();
@@ -216,18 +219,17 @@ impl Batches {
             () = shutdown.requested() => return events,
         };
         let Some(first) = first else {
-            // The server whose events these are ends before this does.
+            // All senders are dropped; a critical task must not end before the shutdown.
             shutdown.requested().await;
             return events;
         };
         events.push(first);
-        // Upstream's timer runs whether there are events or not: batches leave on its beat.
-        let wait = self.batch.max_wait;
-        let passed = base::clock::now().duration_since(began);
-        let beats = passed.as_nanos().checked_div(wait.as_nanos()).unwrap_or(0);
-        let beats = u32::try_from(beats).unwrap_or(u32::MAX).saturating_add(1);
-        let left = wait.saturating_mul(beats).saturating_sub(passed);
-        let end = base::clock::sleep(left);
+        // Upstream's timer also runs without events: batches are sent at its ticks.
+        let interval = self.batch.max_wait;
+        let passed = base::clock::now().duration_since(started);
+        let ticks = passed.as_nanos().checked_div(interval.as_nanos()).unwrap_or(0);
+        let ticks = u32::try_from(ticks).unwrap_or(u32::MAX).saturating_add(1);
+        let end = base::clock::sleep(interval.saturating_mul(ticks).saturating_sub(passed));
         tokio::pin!(end);
         while events.len() < self.batch.max_size {
             tokio::select! {
@@ -244,29 +246,30 @@ impl Batches {
     }
 }
 
-/// A bucket that fills at a rate, as client-go's limiter.
-pub(super) struct Tokens {
+/// A token bucket like client-go's rate limiter.
+pub(super) struct TokenBucket {
+    /// Tokens per second.
     rate: f64,
     burst: f64,
     left: f64,
-    since: tokio::time::Instant,
+    updated: tokio::time::Instant,
 }
 
-impl Tokens {
-    /// Full at first; `rate` a second, `burst` at most.
+impl TokenBucket {
+    /// Creates a full bucket of `burst` tokens that is filled with `rate` tokens per second.
     pub(super) fn new(rate: f32, burst: u32) -> Self {
         let burst = f64::from(burst);
-        Self { rate: f64::from(rate), burst, left: burst, since: base::clock::now() }
+        Self { rate: f64::from(rate), burst, left: burst, updated: base::clock::now() }
     }
 
-    /// Waits for one; not when the process stops.
+    /// Waits for a token, or until the process stops.
     pub(super) async fn take(&mut self, shutdown: &Shutdown) {
         let now = base::clock::now();
-        let come = now.duration_since(self.since).as_secs_f64() * self.rate;
-        self.left = (self.left + come).min(self.burst) - 1.0;
-        self.since = now;
+        let added = now.duration_since(self.updated).as_secs_f64() * self.rate;
+        self.left = (self.left + added).min(self.burst) - 1.0;
+        self.updated = now;
         if self.left < 0.0 {
-            // A rate near nothing may ask for longer than a duration can say.
+            // With a tiny rate the wait can exceed the range of `Duration`.
             let wait = Duration::try_from_secs_f64(-self.left / self.rate).unwrap_or(Duration::MAX);
             tokio::select! {
                 () = base::clock::sleep(wait) => {}

@@ -1,5 +1,5 @@
-//! Reads of this process, which come as calls: they are recorded as the requests that they stand
-//! for.
+//! Audits reads by components in this process, which are function calls: each is recorded as the
+//! equivalent HTTP request.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use crate::registry::selection::Select;
 use crate::request::user::User;
 use crate::request::{self, Query};
 
-/// A read on its way; empty when nothing is recorded.
+/// The trail of a read; `None` if it is not recorded.
 #[derive(Default)]
 pub(crate) struct Read(Option<(Arc<Trail>, Ongoing)>);
 
 impl Read {
-    /// Records that it came.
+    /// Starts a read; `is_watch` tells a watch from a list.
     ///
     /// # Errors
-    /// 500 when it has to be recorded and cannot be.
+    /// 500 if the read must be recorded but cannot be.
     pub(crate) async fn begin(
         audit: &Arc<Audit>,
         user: &User,
         gvr: &Gvr,
         name: &str,
         select: &Select,
-        watches: bool,
+        is_watch: bool,
     ) -> Result<Self, Status> {
-        let uri = uri(gvr, name, select, watches);
+        let uri = uri(gvr, name, select, is_watch);
         let (path, query) = uri.split_once('?').unwrap_or((&uri, ""));
         let info = request::parse(&Method::GET, path, &Query::parse(query));
         let request = Request::get(&uri).body(());
-        // What no URL can say, nobody could have asked for over HTTP.
+        // A read without a valid URL has no equivalent HTTP request, so it is not recorded.
         let (Ok(info), Ok(request)) = (info, request) else { return Ok(Self::default()) };
         let trail = audit.trail(&request);
         let ongoing = Ongoing::new(&trail);
@@ -44,24 +44,24 @@ impl Read {
         Ok(Self(Some((trail, ongoing))))
     }
 
-    /// What goes along with it.
+    /// The trail for [`super::scope`].
     pub(crate) fn trail(&self) -> Option<Arc<Trail>> {
         self.0.as_ref().map(|(trail, _)| Arc::clone(trail))
     }
 
-    /// Records how it went; what is returned keeps a watch in the records.
+    /// Records the outcome. A watch keeps the returned value until it ends.
     pub(crate) async fn answered<T>(self, outcome: &Result<T, Status>) -> Option<Ongoing> {
         let (trail, ongoing) = self.0?;
-        if let Err(refusal) = outcome {
-            trail.status(refusal);
+        if let Err(status) = outcome {
+            trail.status(status);
         }
-        trail.answered(outcome.as_ref().map_or_else(|refusal| refusal.code, |_| 200)).await;
+        trail.answered(outcome.as_ref().map_or_else(|status| status.code, |_| 200)).await;
         Some(ongoing)
     }
 }
 
 /// The URL of a read.
-fn uri(gvr: &Gvr, name: &str, select: &Select, watches: bool) -> String {
+fn uri(gvr: &Gvr, name: &str, select: &Select, is_watch: bool) -> String {
     let mut uri = match &*gvr.group {
         "" => format!("/api/{}", gvr.version),
         group => format!("/apis/{group}/{}", gvr.version),
@@ -74,7 +74,7 @@ fn uri(gvr: &Gvr, name: &str, select: &Select, watches: bool) -> String {
     if !name.is_empty() {
         let _ = write!(uri, "/{}", escaped(name));
     }
-    let watch = if watches { "true" } else { "" };
+    let watch = if is_watch { "true" } else { "" };
     let mut mark = '?';
     for (key, value) in [
         ("fieldSelector", select.fields.as_str()),
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_has_the_url_of_its_request() {
+    fn reads_have_the_url_of_the_equivalent_request() {
         let none = Select::default();
         let pods = Gvr::new("", "v1", "pods");
         assert_eq!(uri(&pods, "", &none, true), "/api/v1/pods?watch=true");

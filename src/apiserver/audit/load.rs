@@ -1,44 +1,44 @@
-//! A policy file as a policy: strictly decoded, validated with upstream's texts
+//! Parses a policy file strictly, and validates it with upstream's messages
 //! (`pkg/apis/audit/validation`).
 
-use api::field::{Error, Path, go_quote};
+use api::codec;
+use api::field::{Error, Path};
 use api::validation::names::name_is_subdomain;
 use serde_json::{Map, Value};
 
 use crate::strict_config::Reader;
 
+use super::error::PolicyError;
 use super::policy::{GroupResources, Level, Policy, Rule, Stage, Stages};
 
-/// The one version of the API.
+/// The only supported version of the API.
 pub(super) const VERSION: &str = "audit.k8s.io/v1";
 
-/// Reads a policy from YAML or JSON.
+/// Parses a policy from YAML or JSON.
 ///
 /// # Errors
-/// What is wrong in it, with the field.
-pub(crate) fn policy(text: &[u8]) -> Result<Policy, String> {
-    let (value, doubled) = crate::serialization::any_yaml_doubled(text)?;
-    if let Some(doubled) = doubled {
-        return Err(format!("strict decoding error: {doubled}"));
+/// The field and its error.
+pub(crate) fn policy(text: &[u8]) -> Result<Policy, PolicyError> {
+    let (value, duplicate) = codec::yaml::parse_doubled(text)?;
+    if let Some(duplicate) = duplicate {
+        return Err(PolicyError::DuplicateKey(duplicate));
     }
-    let Value::Object(map) = &value else {
-        return Err("is no object with apiVersion, kind and rules".to_owned());
-    };
-    for (field, want) in [("apiVersion", VERSION), ("kind", "Policy")] {
+    let Value::Object(map) = &value else { return Err(PolicyError::NotAnObject) };
+    for (field, expected) in [("apiVersion", VERSION), ("kind", "Policy")] {
         match map.get(field).and_then(Value::as_str).unwrap_or_default() {
-            "" => return Err(format!("{field}: Required value: must be {want}")),
-            given if given != want => {
-                let given = go_quote(given);
-                return Err(format!("{field}: Unsupported value: {given}: must be {want}"));
+            "" => return Err(PolicyError::Missing { field, expected }),
+            value if value != expected => {
+                let value = value.to_owned();
+                return Err(PolicyError::Unsupported { field, value, expected });
             }
             _ => {}
         }
     }
     let mut reader = Reader::default();
     let policy = reader.policy(map);
-    reader.finish().map_err(|e| e.to_string())?;
+    reader.finish()?;
     if policy.rules.is_empty() {
-        return Err("loaded illegal policy with 0 rules".to_owned());
+        return Err(PolicyError::NoRules);
     }
     Ok(policy)
 }
@@ -130,7 +130,7 @@ impl Reader {
                 resources: self.strings(entry, "resources", at),
                 resource_names: self.strings(entry, "resourceNames", at),
             };
-            // Upstream's fields have no index here.
+            // Upstream omits the index of the element in these paths.
             let field = path.child("resources");
             if !found.group.is_empty() && found.group != "*" {
                 let why = name_is_subdomain(&found.group, false);
@@ -174,13 +174,13 @@ impl Reader {
 mod tests {
     use super::*;
 
-    fn refused(rules: &str) -> String {
+    fn error_of(rules: &str) -> String {
         let text = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}");
-        policy(text.as_bytes()).unwrap_err()
+        policy(text.as_bytes()).unwrap_err().to_string()
     }
 
     #[test]
-    fn a_policy_is_read_whole() {
+    fn all_fields_of_a_policy_are_parsed() {
         let text = br#"
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -221,7 +221,7 @@ rules:
     }
 
     #[test]
-    fn faults_are_told_in_upstreams_words() {
+    fn errors_have_upstreams_messages() {
         for (rules, want) in [
             ("rules: []", "loaded illegal policy with 0 rules"),
             ("rules: [{}]", "rules[0].level: Required value"),
@@ -261,9 +261,9 @@ rules:
             ("rules: [{level: None, users: x}]", "rules[0].users: must be a list of strings"),
             ("rules: none", "rules: must be a list of objects"),
         ] {
-            assert_eq!(refused(rules), want, "{rules}");
+            assert_eq!(error_of(rules), want, "{rules}");
         }
-        let group = refused(
+        let group = error_of(
             "rules: [{level: None, resources: [{group: rbac.authorization.k8s.io/v1beta1}]}]",
         );
         assert!(
@@ -273,17 +273,17 @@ rules:
     }
 
     #[test]
-    fn kind_and_version_are_looked_at() {
+    fn kind_and_version_are_required() {
+        let error = |text: &str| policy(text.as_bytes()).unwrap_err().to_string();
         assert_eq!(
-            policy(b"rules: [{level: None}]").unwrap_err(),
+            error("rules: [{level: None}]"),
             "apiVersion: Required value: must be audit.k8s.io/v1"
         );
         assert_eq!(
-            policy(b"apiVersion: audit.k8s.io/v1beta1\nkind: Policy\nrules: [{level: None}]")
-                .unwrap_err(),
+            error("apiVersion: audit.k8s.io/v1beta1\nkind: Policy\nrules: [{level: None}]"),
             r#"apiVersion: Unsupported value: "audit.k8s.io/v1beta1": must be audit.k8s.io/v1"#
         );
-        assert_eq!(policy(b"- a").unwrap_err(), "is no object with apiVersion, kind and rules");
-        assert!(policy(b"a: 1\na: 2").unwrap_err().contains("already set in map"));
+        assert_eq!(error("- a"), "is no object with apiVersion, kind and rules");
+        assert!(error("a: 1\na: 2").contains("already set in map"));
     }
 }

@@ -1,4 +1,4 @@
-//! The log: one task owns the file, writes what came since it wrote last, and tells who waits.
+//! Writes events to the log: one task owns the file and writes all pending lines at once.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -9,28 +9,30 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::PLUGIN_LOG;
-use super::hook::Tokens;
+use super::error::{LogError, TaskError};
+use super::hook::TokenBucket;
 use super::rotate::{self, LogFile, Rules};
 use crate::audit::flags::{Batch, Log, Mode};
-use crate::audit::metrics::Counts;
+use crate::audit::metrics::AuditMetrics;
 
-/// Lines that wait to be written while their requests wait; more wait before this queue.
-const WAITING_MAX: usize = 1024;
-/// Lines written without a look at anything else.
+/// The length of the queue in the blocking modes; further requests wait for a place in it.
+const QUEUE_MAX: usize = 1024;
+/// The maximum number of lines per write.
 const WRITE_MAX: usize = 256;
 
-/// A line, and who waits until it is written.
-struct Job {
+/// A line to write.
+struct PendingLine {
     line: Bytes,
-    done: Option<oneshot::Sender<Result<(), String>>>,
+    /// Receives the outcome; `None` if the request does not wait for it.
+    done: Option<oneshot::Sender<io::Result<()>>>,
 }
 
-/// The way to the writer.
+/// The handle of the task that writes.
 #[derive(Debug, Clone)]
 pub(super) struct Writer {
-    sender: mpsc::Sender<Job>,
-    /// Bytes that wait without anybody waiting for them.
-    held: Arc<AtomicUsize>,
+    sender: mpsc::Sender<PendingLine>,
+    /// The size of pending lines whose requests do not wait.
+    pending_bytes: Arc<AtomicUsize>,
 }
 
 enum Target {
@@ -51,13 +53,13 @@ impl Target {
 }
 
 impl Writer {
-    /// Opens the log and starts its writer, which ends with `tasks` after it wrote all that was
-    /// handed to it.
+    /// Opens the log and starts the task, which ends with `tasks` after it has written all pending
+    /// lines.
     ///
     /// # Errors
-    /// Why the file cannot be written.
-    pub(super) fn start(log: &Log, counts: &Arc<Counts>, tasks: &Tasks) -> io::Result<Self> {
-        let (target, tidy) = match &log.path {
+    /// If the file cannot be opened.
+    pub(super) fn start(log: &Log, metrics: &Arc<AuditMetrics>, tasks: &Tasks) -> io::Result<Self> {
+        let (target, rotation) = match &log.path {
             None => (Target::Stdout, None),
             Some(path) => {
                 let rules = Rules::new(path, log);
@@ -65,146 +67,148 @@ impl Writer {
                 (Target::File(Box::new(file)), Some(rules).filter(Rules::rotates))
             }
         };
-        let (waiting, batch) = match log.output.mode {
+        let (capacity, batch) = match log.output.mode {
             Mode::Batch => (log.output.batch.buffer_size, Some(log.output.batch.clone())),
-            Mode::Blocking | Mode::BlockingStrict => (WAITING_MAX, None),
+            Mode::Blocking | Mode::BlockingStrict => (QUEUE_MAX, None),
         };
-        let (sender, receiver) = mpsc::channel(waiting);
-        let held = Arc::new(AtomicUsize::new(0));
-        let rotated = tidy.map(|rules| tidy_up(rules, tasks));
+        let (sender, receiver) = mpsc::channel(capacity);
+        let pending_bytes = Arc::new(AtomicUsize::new(0));
+        let throttle = batch.as_ref().and_then(|batch| batch.throttle);
         let worker = Worker {
             target,
             receiver,
-            held: Arc::clone(&held),
-            counts: Arc::clone(counts),
-            rotated,
-            tokens: batch.as_ref().and_then(|batch| batch.throttle).map(|(r, n)| Tokens::new(r, n)),
+            pending_bytes: Arc::clone(&pending_bytes),
+            metrics: Arc::clone(metrics),
+            rotated: rotation.map(|rules| start_tidying(rules, tasks)),
+            tokens: throttle.map(|(rate, burst)| TokenBucket::new(rate, burst)),
             batch,
         };
         let shutdown = tasks.shutdown().clone();
         tasks.spawn(Kind::Critical, "audit log", worker.run(shutdown));
-        Ok(Self { sender, held })
+        Ok(Self { sender, pending_bytes })
     }
 
-    /// Writes a line and waits for it.
+    /// Writes a line and waits until it is written.
     ///
     /// # Errors
-    /// Why it is not written.
-    pub(super) async fn write(&self, line: Bytes) -> Result<(), String> {
+    /// If the line is not written.
+    pub(super) async fn write(&self, line: Bytes) -> Result<(), LogError> {
         let (done, written) = oneshot::channel();
-        let ended = |()| "the log has ended".to_owned();
-        self.sender.send(Job { line, done: Some(done) }).await.map_err(|_| ended(()))?;
-        written.await.map_err(|_| ended(()))?
+        let pending = PendingLine { line, done: Some(done) };
+        self.sender.send(pending).await.map_err(|_| LogError::Ended)?;
+        Ok(written.await.map_err(|_| LogError::Ended)??)
     }
 
-    /// Hands a line over without waiting; `false` when too much waits already.
+    /// Queues a line without waiting; returns `false` if the queue is full.
     pub(super) fn offer(&self, line: Bytes) -> bool {
         let length = line.len();
-        if !super::hold(&self.held, length) {
+        if !super::reserve_bytes(&self.pending_bytes, length) {
             return false;
         }
-        let taken = self.sender.try_send(Job { line, done: None }).is_ok();
-        if !taken {
-            self.held.fetch_sub(length, Ordering::Relaxed);
+        let is_queued = self.sender.try_send(PendingLine { line, done: None }).is_ok();
+        if !is_queued {
+            self.pending_bytes.fetch_sub(length, Ordering::Relaxed);
         }
-        taken
+        is_queued
     }
 }
 
 struct Worker {
     target: Target,
-    receiver: mpsc::Receiver<Job>,
-    held: Arc<AtomicUsize>,
-    counts: Arc<Counts>,
+    receiver: mpsc::Receiver<PendingLine>,
+    pending_bytes: Arc<AtomicUsize>,
+    metrics: Arc<AuditMetrics>,
+    /// Wakes the task that tidies rotated files.
     rotated: Option<mpsc::Sender<()>>,
-    /// Where nobody waits for lines: how many are gathered, and for how long.
+    /// The size and delay of batches; `None` in the blocking modes.
     batch: Option<Batch>,
-    tokens: Option<Tokens>,
+    tokens: Option<TokenBucket>,
 }
 
 impl Worker {
-    async fn run(mut self, shutdown: Shutdown) -> Result<(), String> {
-        let mut jobs = Vec::new();
-        let mut closed = false;
+    async fn run(mut self, shutdown: Shutdown) -> Result<(), TaskError> {
+        let mut lines = Vec::new();
+        let mut is_closed = false;
         loop {
-            let most = match (&self.tokens, &self.batch) {
+            let max = match (&self.tokens, &self.batch) {
                 (Some(_), Some(batch)) => batch.max_size,
                 _ => WRITE_MAX,
             };
             let count = tokio::select! {
-                count = self.receiver.recv_many(&mut jobs, most) => count,
-                () = shutdown.requested(), if !closed => {
-                    // What was handed over is still written.
+                count = self.receiver.recv_many(&mut lines, max) => count,
+                () = shutdown.requested(), if !is_closed => {
+                    // Lines in the queue are still written.
                     self.receiver.close();
-                    closed = true;
+                    is_closed = true;
                     continue;
                 }
             };
             if count == 0 {
-                // The server whose requests these are ends before its log does.
+                // All senders are dropped; a critical task must not end before the shutdown.
                 shutdown.requested().await;
                 return Ok(());
             }
-            self.gather(&mut jobs, &shutdown).await;
-            self.target = self.write(std::mem::take(&mut jobs)).await?;
+            self.fill_batch(&mut lines, &shutdown).await;
+            self.target = self.write(std::mem::take(&mut lines)).await?;
         }
     }
 
-    /// Waits until a batch is full, or its first line has waited for as long as one may.
-    async fn gather(&mut self, jobs: &mut Vec<Job>, shutdown: &Shutdown) {
+    /// Waits until the batch is full, or its first line has waited for `max_wait`.
+    async fn fill_batch(&mut self, lines: &mut Vec<PendingLine>, shutdown: &Shutdown) {
         let Some(Batch { max_size, max_wait, .. }) = self.batch else { return };
         if let Some(tokens) = &mut self.tokens {
             tokens.take(shutdown).await;
         }
         let end = base::clock::sleep(max_wait);
         tokio::pin!(end);
-        while jobs.len() < max_size {
-            let room = max_size - jobs.len();
+        while lines.len() < max_size {
+            let room = max_size - lines.len();
             tokio::select! {
-                count = self.receiver.recv_many(jobs, room) => if count == 0 { return },
+                count = self.receiver.recv_many(lines, room) => if count == 0 { return },
                 () = &mut end => return,
                 () = shutdown.requested() => return,
             }
         }
     }
 
-    async fn write(&mut self, jobs: Vec<Job>) -> Result<Target, String> {
+    /// Writes lines and returns the target, which the blocking thread owns meanwhile.
+    async fn write(&mut self, lines: Vec<PendingLine>) -> Result<Target, TaskError> {
         let mut target = std::mem::replace(&mut self.target, Target::Stdout);
         let written = base::tasks::blocking(move || {
-            let outcomes: Vec<_> = jobs
+            let outcomes: Vec<_> = lines
                 .into_iter()
-                .map(|job| {
-                    let outcome = target.write(&job.line).map_err(|e| e.to_string());
-                    (job, outcome)
+                .map(|pending| {
+                    let outcome = target.write(&pending.line);
+                    (pending, outcome)
                 })
                 .collect();
             (target, outcomes)
         });
-        let (mut target, outcomes) = written.await.map_err(|e| e.to_string())?;
-        for (job, outcome) in outcomes {
-            if let Err(why) = &outcome {
-                self.counts.error(PLUGIN_LOG, 1, why);
+        let (mut target, outcomes) = written.await?;
+        for (pending, outcome) in outcomes {
+            if let Err(error) = &outcome {
+                self.metrics.events_lost(PLUGIN_LOG, 1, error);
             }
-            match job.done {
-                // The caller may be gone.
+            match pending.done {
+                // The request may have ended.
                 Some(done) => drop(done.send(outcome)),
                 None => {
-                    self.held.fetch_sub(job.line.len(), Ordering::Relaxed);
+                    self.pending_bytes.fetch_sub(pending.line.len(), Ordering::Relaxed);
                 }
             }
         }
         if let (Target::File(file), Some(rotated)) = (&mut target, &self.rotated)
             && file.take_rotated()
         {
-            // A full queue means that it will look anyway.
+            // If the queue is full, the task has been woken already.
             let _ = rotated.try_send(());
         }
         Ok(target)
     }
 }
 
-/// Looks after old files: now, and whenever it is told that there is a new one.
-fn tidy_up(rules: Rules, tasks: &Tasks) -> mpsc::Sender<()> {
+/// Starts a task that removes and compresses rotated files: now, and on each message.
+fn start_tidying(rules: Rules, tasks: &Tasks) -> mpsc::Sender<()> {
     let (sender, mut receiver) = mpsc::channel(1);
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Request, "old audit logs", async move {
@@ -213,8 +217,10 @@ fn tidy_up(rules: Rules, tasks: &Tasks) -> mpsc::Sender<()> {
             let tidied = base::tasks::blocking(move || rotate::tidy(&rules, &stop)).await;
             match tidied {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "old audit logs are not all looked after"),
-                Err(error) => return Err(error.to_string()),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "audit: cannot remove or compress rotated log files");
+                }
+                Err(error) => return Err(error),
             }
             tokio::select! {
                 next = receiver.recv() => if next.is_none() { return Ok(()) },
@@ -228,16 +234,16 @@ fn tidy_up(rules: Rules, tasks: &Tasks) -> mpsc::Sender<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::flags::Settings;
+    use crate::audit::flags::AuditFlags;
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
-    async fn a_log_that_nobody_writes_to_any_more_stops_nothing() {
+    async fn dropping_the_writer_does_not_stop_the_server() {
         let folder = tempfile::tempdir().unwrap();
-        let given = [format!("audit-log-path={}", folder.path().join("audit.log").display())];
-        let settings = Settings::of(&given).unwrap().log.unwrap();
+        let arguments = [format!("audit-log-path={}", folder.path().join("audit.log").display())];
+        let log = AuditFlags::parse(&arguments).unwrap().log.unwrap();
         let tasks = Tasks::new(Shutdown::new());
-        drop(Writer::start(&settings, &Arc::default(), &tasks).unwrap());
+        drop(Writer::start(&log, &Arc::default(), &tasks).unwrap());
         base::clock::sleep(Duration::from_secs(1)).await;
         assert_eq!((tasks.fault(), tasks.shutdown().is_requested()), (None, false));
         tasks.shutdown().request();
@@ -245,34 +251,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lines_that_nobody_waits_for_are_gathered() {
+    async fn lines_in_batch_mode_wait_for_a_full_batch_or_max_wait() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
-        let given = [
+        let arguments = [
             format!("audit-log-path={}", path.display()),
             "audit-log-mode=batch".to_owned(),
             "audit-log-batch-max-size=3".to_owned(),
             "audit-log-batch-max-wait=30s".to_owned(),
         ];
-        let settings = Settings::of(&given).unwrap().log.unwrap();
+        let log = AuditFlags::parse(&arguments).unwrap().log.unwrap();
         let shutdown = Shutdown::new();
         let tasks = Tasks::new(shutdown.clone());
-        let writer = Writer::start(&settings, &Arc::default(), &tasks).unwrap();
+        let writer = Writer::start(&log, &Arc::default(), &tasks).unwrap();
         let read = || std::fs::read_to_string(&path).unwrap();
-        let until = async |wanted: &str| {
-            let began = base::clock::now();
-            while read() != wanted {
+        let wait_for = async |expected: &str| {
+            let started = base::clock::now();
+            while read() != expected {
                 base::clock::sleep(Duration::from_millis(100)).await;
             }
-            began.elapsed()
+            started.elapsed()
         };
         assert!(writer.offer("a\n".into()));
-        let waited = until("a\n").await;
+        let waited = wait_for("a\n").await;
         assert!((29..32).contains(&waited.as_secs()), "one line waits {waited:?}");
         for line in ["b\n", "c\n", "d\n"] {
             assert!(writer.offer(line.into()));
         }
-        let waited = until("a\nb\nc\nd\n").await;
+        let waited = wait_for("a\nb\nc\nd\n").await;
         assert!(waited.as_secs() < 29, "a full batch waits {waited:?}");
         assert!(writer.offer("e\n".into()));
         drop(writer);

@@ -1,7 +1,7 @@
-//! What audit counts, under upstream's names (`pkg/audit/metrics.go`).
+//! The metrics of audit, with upstream's names (`pkg/audit/metrics.go`).
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,58 +9,60 @@ use parking_lot::Mutex;
 
 use super::policy::Level;
 
-/// Faults of one plugin are told once in this time, with how many there were.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+/// The minimum interval between log messages about lost events of one plugin.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The counters.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct AuditMetrics {
     events: AtomicU64,
     levels: [AtomicU64; 4],
     rejected: AtomicU64,
-    errors: Mutex<BTreeMap<&'static str, Faults>>,
+    errors: Mutex<BTreeMap<&'static str, LostEvents>>,
 }
 
+/// The lost events of one plugin.
 #[derive(Debug, Default)]
-struct Faults {
-    all: u64,
-    untold: u64,
-    told: Option<tokio::time::Instant>,
+struct LostEvents {
+    total: u64,
+    /// Events since the last log message.
+    unlogged: u64,
+    logged: Option<tokio::time::Instant>,
 }
 
-impl Counts {
-    /// An event was made.
-    pub(super) fn event(&self) {
+impl AuditMetrics {
+    /// Counts a created event.
+    pub(super) fn event_created(&self) {
         self.events.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request has this level.
-    pub(super) fn level(&self, level: Level) {
+    /// Counts a request of this level.
+    pub(super) fn request_level(&self, level: Level) {
         if let Some(count) = self.levels.get(level as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A request was refused because it could not be recorded.
-    pub(super) fn rejected(&self) {
+    /// Counts a request that was rejected because it could not be recorded.
+    pub(super) fn request_rejected(&self) {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many events were lost at a plugin.
-    pub(super) fn error(&self, plugin: &'static str, events: usize, why: &str) {
+    /// Counts and logs events that a plugin has lost.
+    pub(super) fn events_lost(&self, plugin: &'static str, events: usize, error: &dyn Display) {
         let mut errors = self.errors.lock();
-        let faults = errors.entry(plugin).or_default();
-        faults.all += events as u64;
-        faults.untold += events as u64;
+        let lost = errors.entry(plugin).or_default();
+        lost.total += events as u64;
+        lost.unlogged += events as u64;
         let now = base::clock::now();
-        if faults.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY) {
-            tracing::error!(plugin, events = faults.untold, error = why, "audit events are lost");
-            faults.untold = 0;
-            faults.told = Some(now);
+        if lost.logged.is_none_or(|logged| now.duration_since(logged) >= LOG_INTERVAL) {
+            tracing::error!(plugin, events = lost.unlogged, %error, "audit: events are lost");
+            lost.unlogged = 0;
+            lost.logged = Some(now);
         }
     }
 
-    /// Lines for `/metrics`.
+    /// Appends the metrics to `out`.
     pub(super) fn render(&self, out: &mut String) {
         let mut single = |name: &str, help: &str, value: &AtomicU64| {
             let value = value.load(Ordering::Relaxed);
@@ -84,8 +86,8 @@ impl Counts {
             out,
             "# HELP {name} [ALPHA] Audit events lost, by plugin.\n# TYPE {name} counter"
         );
-        for (plugin, faults) in &*self.errors.lock() {
-            let _ = writeln!(out, "{name}{{plugin=\"{plugin}\"}} {}", faults.all);
+        for (plugin, lost) in &*self.errors.lock() {
+            let _ = writeln!(out, "{name}{{plugin=\"{plugin}\"}} {}", lost.total);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Objects of requests and answers in the form in which they are recorded.
+//! Records the objects of requests and responses.
 
 use api::Status;
 use serde_json::Value;
@@ -6,25 +6,25 @@ use serde_json::Value;
 use super::policy::Level;
 use super::with;
 
-/// The decoded body of a create or update: says what it is about, and is recorded as `shown` makes
-/// it where the level asks for it.
-pub(crate) fn request_object(value: &Value, shown: impl FnOnce(Value) -> Value) {
+/// Records the decoded body of a create or update: its reference, and if the level requires it the
+/// result of `convert`.
+pub(crate) fn request_object(value: &Value, convert: impl FnOnce(Value) -> Value) {
     with(|trail| {
-        let (level, plain) = trail.level();
+        let (level, omit_managed_fields) = trail.level();
         if level >= Level::Metadata {
             trail.request_object(value);
         }
         if level >= Level::Request {
-            let mut value = shown(value.clone());
-            if plain {
-                without_managed_fields(&mut value);
+            let mut value = convert(value.clone());
+            if omit_managed_fields {
+                remove_managed_fields(&mut value);
             }
             trail.request_body(value.to_string());
         }
     });
 }
 
-/// A body that is recorded as it is, when it is JSON.
+/// Records a request body unchanged; `json` returns `None` if it is not JSON.
 pub(crate) fn request_body(json: impl FnOnce() -> Option<String>) {
     with(|trail| {
         if trail.level().0 >= Level::Request
@@ -35,24 +35,24 @@ pub(crate) fn request_body(json: impl FnOnce() -> Option<String>) {
     });
 }
 
-/// Whether the answer is recorded.
+/// Whether the object of the response is recorded.
 pub(crate) fn records_response() -> bool {
     let mut records = false;
     with(|trail| records = trail.level().0 >= Level::RequestResponse);
     records
 }
 
-/// The answer, as JSON.
+/// Records the object of the response, as JSON.
 pub(crate) fn response_json(json: impl FnOnce() -> Vec<u8>) {
     with(|trail| {
-        let (level, plain) = trail.level();
+        let (level, omit_managed_fields) = trail.level();
         if level < Level::RequestResponse {
             return;
         }
         let json = json();
-        let text = if plain && has_managed_fields(&json) {
+        let text = if omit_managed_fields && has_managed_fields(&json) {
             serde_json::from_slice::<Value>(&json).ok().map(|mut value| {
-                without_managed_fields(&mut value);
+                remove_managed_fields(&mut value);
                 value.to_string()
             })
         } else {
@@ -64,10 +64,10 @@ pub(crate) fn response_json(json: impl FnOnce() -> Vec<u8>) {
     });
 }
 
-/// The answer: a Status also tells how the request ended.
+/// Records the object of the response; a Status also becomes the response status.
 pub(crate) fn response_value(value: &Value) {
     with(|trail| {
-        let (level, plain) = trail.level();
+        let (level, omit_managed_fields) = trail.level();
         if level >= Level::Metadata
             && api::value::str_at(value, "kind") == "Status"
             && api::value::str_at(value, "apiVersion") == "v1"
@@ -77,8 +77,8 @@ pub(crate) fn response_value(value: &Value) {
         }
         if level == Level::RequestResponse {
             let mut value = value.clone();
-            if plain {
-                without_managed_fields(&mut value);
+            if omit_managed_fields {
+                remove_managed_fields(&mut value);
             }
             trail.response_body(value.to_string());
         }
@@ -90,8 +90,8 @@ fn has_managed_fields(json: &[u8]) -> bool {
     json.windows(MARK.len()).any(|window| window == MARK)
 }
 
-/// Takes `managedFields` out of an object, the items of a list, or the rows of a table.
-fn without_managed_fields(value: &mut Value) {
+/// Removes `managedFields` from an object, the items of a list, or the rows of a table.
+fn remove_managed_fields(value: &mut Value) {
     let strip = |value: &mut Value| {
         if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("managedFields");
@@ -115,11 +115,11 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn managed_fields_go_from_objects_lists_and_tables() {
+    fn managed_fields_are_removed_from_objects_lists_and_tables() {
         let object = || json!({"metadata": {"name": "a", "managedFields": [1]}, "spec": {"managedFields": 2}});
         let bare = || json!({"metadata": {"name": "a"}, "spec": {"managedFields": 2}});
         let stripped = |mut value: Value| {
-            without_managed_fields(&mut value);
+            remove_managed_fields(&mut value);
             value
         };
         assert_eq!(stripped(object()), bare());

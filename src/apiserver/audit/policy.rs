@@ -1,30 +1,30 @@
-//! Which requests are audited, and how much of them: a pure decision by the first rule that matches
-//! (`pkg/audit/policy/checker.go`).
+//! Decides which requests are audited and at which level, by the first matching rule of the policy,
+//! without I/O (`pkg/audit/policy/checker.go`).
 
 use std::fmt;
 
 use crate::request::RequestInfo;
 use crate::request::user::User;
 
-/// How much of a request is recorded; each level holds what the one before does.
+/// The audit level of a request; each level includes the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
     /// Nothing.
     #[default]
     None,
-    /// Who, what, when, and how it ended.
+    /// User, resource, times and response status.
     Metadata,
-    /// The object of the request, too.
+    /// Also the object of the request.
     Request,
-    /// And that of the answer.
+    /// Also the object of the response.
     RequestResponse,
 }
 
 impl Level {
-    /// All, in the order of upstream's validation.
+    /// All levels, in the order of upstream's validation.
     pub const ALL: [Self; 4] = [Self::None, Self::Metadata, Self::Request, Self::RequestResponse];
 
-    /// As policies and events have it.
+    /// The name in policies and events.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "None",
@@ -35,25 +35,25 @@ impl Level {
     }
 }
 
-/// Where a request is when its event is made.
+/// The stage of a request at which an event is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Before anything was done but to find out who asks.
+    /// After authentication, before any other handling.
     RequestReceived,
-    /// The answer has begun; of what lives long alone.
+    /// The response has started; only for long-running requests.
     ResponseStarted,
-    /// All of the answer was made.
+    /// The response is complete.
     ResponseComplete,
-    /// A fault of this program.
+    /// The handler has panicked.
     Panic,
 }
 
 impl Stage {
-    /// All, in the order of upstream's validation.
+    /// All stages, in the order of upstream's validation.
     pub const ALL: [Self; 4] =
         [Self::RequestReceived, Self::ResponseStarted, Self::ResponseComplete, Self::Panic];
 
-    /// As policies and events have it.
+    /// The name in policies and events.
     pub fn name(self) -> &'static str {
         match self {
             Self::RequestReceived => "RequestReceived",
@@ -69,19 +69,19 @@ impl Stage {
 pub struct Stages(u8);
 
 impl Stages {
-    /// With this one.
+    /// Adds a stage.
     #[must_use]
     pub fn with(self, stage: Stage) -> Self {
         Self(self.0 | 1 << (stage as u8))
     }
 
-    /// Those of either.
+    /// The union of both sets.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether this one is among them.
+    /// Whether the set contains the stage.
     pub fn has(self, stage: Stage) -> bool {
         self.0 & 1 << (stage as u8) != 0
     }
@@ -99,64 +99,64 @@ impl fmt::Debug for Stages {
     }
 }
 
-/// A policy that was found good.
+/// A validated policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
-    /// In order; the first that matches decides.
+    /// The rules; the first matching one applies.
     pub rules: Vec<Rule>,
-    /// Stages without events, whatever the rule.
+    /// Stages without events, in addition to those of the rule.
     pub omit_stages: Stages,
-    /// Recorded objects go without `managedFields`, unless the rule says otherwise.
+    /// Whether recorded objects omit `managedFields`; the rule takes precedence.
     pub omit_managed_fields: bool,
 }
 
-/// Requests, and how they are recorded.
+/// Selects requests and sets their level.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
-    /// How much of them.
+    /// The level of matching requests.
     pub level: Level,
-    /// By these users; empty is everybody.
+    /// Users; empty matches all.
     pub users: Vec<String>,
-    /// By members of these groups; empty is everybody.
+    /// Groups; empty matches all.
     pub user_groups: Vec<String>,
-    /// With these verbs; empty is all.
+    /// Verbs; empty matches all.
     pub verbs: Vec<String>,
-    /// About these resources; empty is all.
+    /// Resources; empty matches all.
     pub resources: Vec<GroupResources>,
-    /// In these namespaces, the empty name for what is in none; empty is all.
+    /// Namespaces, the empty string for cluster-scoped resources; an empty list matches all.
     pub namespaces: Vec<String>,
-    /// Of these paths that are no resources.
+    /// Non-resource paths.
     pub non_resource_urls: Vec<String>,
     /// Stages without events.
     pub omit_stages: Stages,
-    /// Recorded objects go without `managedFields`.
+    /// Whether recorded objects omit `managedFields`; `None` is the policy's value.
     pub omit_managed_fields: Option<bool>,
 }
 
 /// Resources of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroupResources {
-    /// Its name, or `*`.
+    /// The name of the group, or `*`.
     pub group: String,
-    /// `pods`, `pods/log`, `pods/*`, `*/scale`, `*`; empty is all.
+    /// Resources such as `pods`, `pods/log`, `pods/*`, `*/scale` or `*`; empty matches all.
     pub resources: Vec<String>,
-    /// Names of objects; empty is all.
+    /// Names of objects; empty matches all.
     pub resource_names: Vec<String>,
 }
 
-/// What is recorded of one request.
+/// The decision of the policy for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Decision {
-    /// How much.
+    /// The level.
     pub level: Level,
     /// Stages without events.
     pub omit_stages: Stages,
-    /// Recorded objects go without `managedFields`.
+    /// Whether recorded objects omit `managedFields`.
     pub omit_managed_fields: bool,
 }
 
 impl Policy {
-    /// What is recorded of a request; `user` is `None` when nobody was found to ask.
+    /// Decides for a request; `user` is `None` if the request was rejected before authentication.
     pub fn decide(&self, user: Option<&User>, info: &RequestInfo) -> Decision {
         match self.rules.iter().find(|rule| rule.matches(user, info)) {
             Some(rule) => Decision {
@@ -230,7 +230,7 @@ fn resource_matches(spec: &str, resource: &str, subresource: &str) -> bool {
         return true;
     }
     match spec.split_once('/') {
-        // A request for the resource itself matches `pods/*`, too, as upstream has it.
+        // `pods/*` also matches requests for `pods` itself (`ruleMatchesResource`).
         Some((of, "*")) if of == resource => true,
         Some(("*", sub)) if !subresource.is_empty() => sub == subresource,
         Some((of, sub)) => of == resource && sub == subresource && !sub.is_empty(),
@@ -238,7 +238,7 @@ fn resource_matches(spec: &str, resource: &str, subresource: &str) -> bool {
     }
 }
 
-/// `*` at the end stands for anything.
+/// Whether a path matches; a trailing `*` matches any suffix.
 fn path_matches(path: &str, spec: &str) -> bool {
     spec == "*"
         || spec == path
@@ -290,13 +290,13 @@ mod tests {
         assert_eq!(level(groups(&["system:authenticated"]), "GET", "/healthz"), Metadata);
         assert_eq!(level(verbs(&["get"]), "GET", POD), Metadata);
         assert_eq!(level(verbs(&["create", "update"]), "GET", POD), None);
-        // A list is no get, and the verb of a plain path is its method.
+        // A list is not a get; the verb of a non-resource path is its method.
         assert_eq!(level(verbs(&["get"]), "GET", "/api/v1/pods"), None);
         assert_eq!(level(verbs(&["post"]), "POST", "/logs"), Metadata);
     }
 
     #[test]
-    fn who_is_not_known_matches_no_rule_about_users() {
+    fn unauthenticated_requests_match_no_rule_with_users() {
         let info = parse(&http::Method::GET, POD, &Query::default()).unwrap();
         let decide = |rule: Rule| {
             Policy { rules: vec![rule], ..Policy::default() }.decide(None, &info).level
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_and_paths() {
+    fn rules_match_by_namespace_or_path() {
         let spaces = |names: &[&str]| Rule { namespaces: texts(names), ..rule(Level::Metadata) };
         assert_eq!(level(spaces(&["default"]), "GET", POD), Level::Metadata);
         assert_eq!(level(spaces(&["kube-system"]), "GET", POD), Level::None);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_decides_and_stages_are_joined() {
+    fn the_first_matching_rule_decides_and_stages_are_merged() {
         let policy = Policy {
             rules: vec![
                 Rule {

@@ -1,5 +1,5 @@
-//! A log file that begins anew at a size, with old files that are counted, aged and compressed:
-//! names and rules of lumberjack, which upstream's API server writes with.
+//! Rotates the log file at a maximum size, and removes or compresses rotated files: with the names
+//! and rules of lumberjack, which upstream's API server uses.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -12,18 +12,18 @@ use bytes::Bytes;
 
 use crate::audit::flags::Log;
 
-/// Time in the name of an old file.
+/// The format of the time in the name of a rotated file.
 const TIME: &str = "%Y-%m-%dT%H-%M-%S";
-/// Behind the name of an old file that is compressed.
+/// The suffix of a compressed file.
 const COMPRESSED: &str = ".gz";
-/// Bytes compressed between looks at whether the process stops.
+/// The number of bytes to compress between checks for a shutdown.
 const CHUNK: usize = 256 * 1024;
 
-/// What a file is kept by.
+/// The rules for rotation and rotated files.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     path: PathBuf,
-    /// 0 is no bound.
+    /// 0 is no limit.
     max_bytes: u64,
     max_backup: usize,
     max_age: Duration,
@@ -31,7 +31,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Of a log at this path.
+    /// The rules of a log at `path`.
     pub(super) fn new(path: &Path, log: &Log) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -42,23 +42,25 @@ impl Rules {
         }
     }
 
-    /// Whether old files are looked after.
+    /// Whether the file is rotated.
     pub(super) fn rotates(&self) -> bool {
         self.max_bytes > 0
     }
 }
 
-/// The file that is written.
+/// The current log file.
 #[derive(Debug)]
 pub(super) struct LogFile {
     rules: Rules,
+    /// The file and its size in bytes.
     open: Option<(File, u64)>,
-    /// Old files came since [`LogFile::take_rotated`].
-    rotated: bool,
+    /// Whether the file was rotated since the last [`LogFile::take_rotated`].
+    is_rotated: bool,
 }
 
 impl LogFile {
-    /// Opens it, and makes it and its folder when they are not there: for their owner alone.
+    /// Opens the file; creates it and its directory if they do not exist, accessible only by their
+    /// owner.
     ///
     /// # Errors
     /// The I/O error, with the path.
@@ -68,7 +70,7 @@ impl LogFile {
         {
             base::fs::create_dir(folder, 0o700)?;
         }
-        let mut file = Self { rules, open: None, rotated: false };
+        let mut file = Self { rules, open: None, is_rotated: false };
         file.reopen()?;
         Ok(file)
     }
@@ -82,15 +84,15 @@ impl LogFile {
         Ok(())
     }
 
-    /// Old files came since this was asked last.
+    /// Whether the file was rotated since the last call.
     pub(super) fn take_rotated(&mut self) -> bool {
-        std::mem::take(&mut self.rotated)
+        std::mem::take(&mut self.is_rotated)
     }
 
-    /// Appends a line, in a new file when it does not fit into this one.
+    /// Appends a line; rotates the file first if the line does not fit.
     ///
     /// # Errors
-    /// The I/O error, with the path; the line may then stand in part.
+    /// The I/O error, with the path; a part of the line may have been written.
     pub(super) fn write(&mut self, line: &Bytes) -> io::Result<()> {
         let (length, max) = (line.len() as u64, self.rules.max_bytes);
         if max > 0 && length > max {
@@ -120,14 +122,14 @@ impl LogFile {
             if !backup.exists() && !compressed_name(&backup).exists() {
                 break backup;
             }
-            // Two within a millisecond: none may take the place of the other.
+            // Two rotations within a millisecond must not overwrite each other's file.
             time += Duration::from_millis(1);
         };
         match std::fs::rename(path, &backup) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(named("rename", path, &error));
             }
-            _ => self.rotated = true,
+            _ => self.is_rotated = true,
         }
         self.reopen()
     }
@@ -137,8 +139,8 @@ fn named(action: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
 }
 
-/// What stands before and behind the time in the names of old files: `audit-` and `.log`.
-fn frame(path: &Path) -> (String, String) {
+/// The parts before and after the time in the names of rotated files: `audit-` and `.log`.
+fn backup_affixes(path: &Path) -> (String, String) {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     match name.rfind('.') {
         Some(dot) => {
@@ -150,7 +152,7 @@ fn frame(path: &Path) -> (String, String) {
 }
 
 fn backup_name(path: &Path, time: Duration) -> PathBuf {
-    let (prefix, extension) = frame(path);
+    let (prefix, extension) = backup_affixes(path);
     let stamp = jiff::Timestamp::try_from(UNIX_EPOCH + time).unwrap_or_default();
     let stamp = format!("{}.{:03}", stamp.strftime(TIME), time.subsec_millis());
     path.with_file_name(format!("{prefix}{stamp}{extension}"))
@@ -162,19 +164,19 @@ fn compressed_name(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// An old file.
+/// A rotated file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Old {
-    /// Since the epoch.
+struct RotatedFile {
+    /// Unix time of the rotation.
     time: Duration,
-    /// Its name without the mark of compression.
+    /// The name without the suffix of compression.
     name: String,
-    compressed: bool,
+    is_compressed: bool,
 }
 
-/// The time that the name of an old file tells.
-fn parse(name: &str, prefix: &str, extension: &str) -> Option<Old> {
-    let (plain, compressed) =
+/// Parses the name of a rotated file; `None` for other files.
+fn parse(name: &str, prefix: &str, extension: &str) -> Option<RotatedFile> {
+    let (plain, is_compressed) =
         name.strip_suffix(COMPRESSED).map_or((name, false), |plain| (plain, true));
     let stamp = plain.strip_prefix(prefix)?.strip_suffix(extension)?;
     let (seconds, millis) = stamp.split_once('.')?;
@@ -185,79 +187,84 @@ fn parse(name: &str, prefix: &str, extension: &str) -> Option<Old> {
     let seconds = time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second();
     let seconds = u64::try_from(seconds).ok()?;
     let time = Duration::from_secs(seconds) + Duration::from_millis(millis.parse().ok()?);
-    Some(Old { time, name: plain.to_owned(), compressed })
+    Some(RotatedFile { time, name: plain.to_owned(), is_compressed })
 }
 
-/// What becomes of old files.
+/// The actions for rotated files.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Plan {
-    remove: Vec<Old>,
-    compress: Vec<Old>,
+struct TidyActions {
+    remove: Vec<RotatedFile>,
+    compress: Vec<RotatedFile>,
 }
 
-fn plan(rules: &Rules, mut all: Vec<Old>, now: Duration) -> Plan {
+/// Decides which rotated files are removed and compressed; `now` is Unix time.
+fn tidy_actions(rules: &Rules, mut all: Vec<RotatedFile>, now: Duration) -> TidyActions {
     all.sort_by(|a, b| b.time.cmp(&a.time).then_with(|| b.name.cmp(&a.name)));
-    let mut plan = Plan::default();
+    let mut actions = TidyActions::default();
     let mut kept: Vec<String> = Vec::new();
-    for old in all {
-        if !kept.contains(&old.name) {
-            kept.push(old.name.clone());
+    for file in all {
+        if !kept.contains(&file.name) {
+            kept.push(file.name.clone());
         }
-        let too_many = rules.max_backup > 0 && kept.len() > rules.max_backup;
-        let too_old = !rules.max_age.is_zero() && old.time + rules.max_age < now;
-        if too_many || too_old {
-            plan.remove.push(old);
-        } else if rules.compress && !old.compressed {
-            plan.compress.push(old);
+        let exceeds_count = rules.max_backup > 0 && kept.len() > rules.max_backup;
+        let exceeds_age = !rules.max_age.is_zero() && file.time + rules.max_age < now;
+        if exceeds_count || exceeds_age {
+            actions.remove.push(file);
+        } else if rules.compress && !file.is_compressed {
+            actions.compress.push(file);
         }
     }
-    plan
+    actions
 }
 
-/// Removes old files that are too many or too old, and compresses the others when that is asked
-/// for.
+/// Removes rotated files that exceed the maximum number or age, and compresses the others if the
+/// rules say so.
 ///
 /// # Errors
-/// The first I/O error; what else can be done is done.
+/// The first I/O error; the remaining files are handled nevertheless.
 pub(super) fn tidy(rules: &Rules, shutdown: &Shutdown) -> io::Result<()> {
     let folder = match rules.path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let (prefix, extension) = frame(&rules.path);
+    let (prefix, extension) = backup_affixes(&rules.path);
     let entries = std::fs::read_dir(folder).map_err(|e| named("read", folder, &e))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let all = names.filter_map(|name| parse(&name, &prefix, &extension)).collect();
-    let plan = plan(rules, all, base::clock::unix_time());
-    let mut first = None;
-    for old in plan.remove {
-        let end = if old.compressed { COMPRESSED } else { "" };
-        let path = folder.join(format!("{}{end}", old.name));
+    let actions = tidy_actions(rules, all, base::clock::unix_time());
+    let mut first_error = None;
+    for file in actions.remove {
+        let suffix = if file.is_compressed { COMPRESSED } else { "" };
+        let path = folder.join(format!("{}{suffix}", file.name));
         if let Err(error) = std::fs::remove_file(&path) {
-            first.get_or_insert(named("remove", &path, &error));
+            first_error.get_or_insert(named("remove", &path, &error));
         }
     }
-    for old in plan.compress {
+    for file in actions.compress {
         if shutdown.is_requested() {
             break;
         }
-        if let Err(error) = compress(&folder.join(&old.name), shutdown) {
-            first.get_or_insert(error);
+        if let Err(error) = compress(&folder.join(&file.name), shutdown) {
+            first_error.get_or_insert(error);
         }
     }
-    first.map_or(Ok(()), Err)
+    first_error.map_or(Ok(()), Err)
 }
 
-/// Puts a compressed file in the place of this one.
+/// Replaces a file with a compressed one.
 fn compress(path: &Path, shutdown: &Shutdown) -> io::Result<()> {
     let done = compressed_name(path);
-    let mut half = done.as_os_str().to_owned();
-    half.push(".tmp");
-    let half = PathBuf::from(half);
+    let mut partial = done.as_os_str().to_owned();
+    partial.push(".tmp");
+    let partial = PathBuf::from(partial);
     let write = || -> io::Result<bool> {
         let mut from = File::open(path)?;
-        let to =
-            OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&half)?;
+        let to = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&partial)?;
         let mut to = flate2::write::GzEncoder::new(to, flate2::Compression::default());
         let mut chunk = vec![0_u8; CHUNK];
         loop {
@@ -271,13 +278,13 @@ fn compress(path: &Path, shutdown: &Shutdown) -> io::Result<()> {
             to.write_all(chunk.get(..count).unwrap_or_default())?;
         }
         to.finish()?.sync_all()?;
-        std::fs::rename(&half, &done)?;
+        std::fs::rename(&partial, &done)?;
         std::fs::remove_file(path)?;
         Ok(true)
     };
     let outcome = write();
     if !matches!(outcome, Ok(true)) {
-        let _ = std::fs::remove_file(&half);
+        let _ = std::fs::remove_file(&partial);
     }
     outcome.map(|_| ()).map_err(|e| named("compress", path, &e))
 }
@@ -306,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_begins_where_a_line_does_not_fit() {
+    fn the_file_is_rotated_when_a_line_does_not_fit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("logs/audit.log");
         let mut log = LogFile::open(rules(&path, 10)).unwrap();
@@ -322,17 +329,17 @@ mod tests {
         let old = all.iter().find(|name| *name != "audit.log").unwrap();
         assert!(parse(old, "audit-", ".log").is_some(), "{old}");
         assert_eq!(std::fs::read(path.with_file_name(old)).unwrap(), b"one\ntwo45\n");
-        // A start goes on with what is there.
+        // A restarted server appends to the existing file.
         drop(log);
         let mut log = LogFile::open(rules(&path, 10)).unwrap();
         log.write(&Bytes::from_static(b"4\n")).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"three\n4\n");
-        let refused = log.write(&Bytes::from_static(b"0123456789\n")).unwrap_err();
-        assert_eq!(refused.to_string(), "write length 11 exceeds maximum file size 10");
+        let error = log.write(&Bytes::from_static(b"0123456789\n")).unwrap_err();
+        assert_eq!(error.to_string(), "write length 11 exceeds maximum file size 10");
     }
 
     #[test]
-    fn many_rotations_at_once_lose_nothing() {
+    fn rotations_within_a_millisecond_keep_all_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit");
         let mut log = LogFile::open(rules(&path, 2)).unwrap();
@@ -343,17 +350,17 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_the_time() {
+    fn names_of_rotated_files_contain_the_time() {
         let path = Path::new("/var/log/kube.audit.log");
         let name = backup_name(path, Duration::from_millis(1_700_000_000_042));
         assert_eq!(name, Path::new("/var/log/kube.audit-2023-11-14T22-13-20.042.log"));
         let read = parse("kube.audit-2023-11-14T22-13-20.042.log.gz", "kube.audit-", ".log");
         assert_eq!(
             read,
-            Some(Old {
+            Some(RotatedFile {
                 time: Duration::from_millis(1_700_000_000_042),
                 name: "kube.audit-2023-11-14T22-13-20.042.log".into(),
-                compressed: true
+                is_compressed: true
             })
         );
         for other in ["kube.audit.log", "kube.audit-x.log", "kube.audit-2023-11-14T22-13-20.log"] {
@@ -362,34 +369,35 @@ mod tests {
     }
 
     #[test]
-    fn old_files_go_by_number_and_age() {
-        let old = |day: u64, compressed| Old {
+    fn rotated_files_are_removed_by_number_and_age() {
+        let old = |day: u64, is_compressed| RotatedFile {
             time: Duration::from_secs(day * 86_400),
             name: format!("a-{day}"),
-            compressed,
+            is_compressed,
         };
         let all = || vec![old(1, true), old(5, false), old(9, true), old(8, false), old(8, true)];
         let mut rules = rules(Path::new("a"), 1);
         let now = Duration::from_secs(10 * 86_400);
-        let shown = |list: &[Old]| -> Vec<String> {
+        let names = |list: &[RotatedFile]| -> Vec<String> {
             list.iter()
-                .map(|o| format!("{}{}", o.name, if o.compressed { "z" } else { "" }))
+                .map(|file| format!("{}{}", file.name, if file.is_compressed { "z" } else { "" }))
                 .collect()
         };
-        assert_eq!(plan(&rules, all(), now), Plan::default());
+        assert_eq!(tidy_actions(&rules, all(), now), TidyActions::default());
         rules.compress = true;
-        assert_eq!(shown(&plan(&rules, all(), now).compress), ["a-8", "a-5"]);
+        assert_eq!(names(&tidy_actions(&rules, all(), now).compress), ["a-8", "a-5"]);
         rules.max_backup = 2;
-        let made = plan(&rules, all(), now);
-        assert_eq!(shown(&made.remove), ["a-5", "a-1z"]);
-        assert_eq!(shown(&made.compress), ["a-8"]);
+        let actions = tidy_actions(&rules, all(), now);
+        assert_eq!(names(&actions.remove), ["a-5", "a-1z"]);
+        assert_eq!(names(&actions.compress), ["a-8"]);
         rules.max_backup = 0;
         rules.max_age = Duration::from_secs(86_400);
-        assert_eq!(shown(&plan(&rules, all(), now).remove), ["a-8", "a-8z", "a-5", "a-1z"]);
+        let removed = names(&tidy_actions(&rules, all(), now).remove);
+        assert_eq!(removed, ["a-8", "a-8z", "a-5", "a-1z"]);
     }
 
     #[test]
-    fn old_files_are_compressed_in_their_place() {
+    fn rotated_files_are_replaced_with_compressed_ones() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         let rules = Rules { compress: true, ..rules(&path, 4) };

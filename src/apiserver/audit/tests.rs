@@ -1,4 +1,4 @@
-//! Requests through a whole server in memory, and what is recorded of them.
+//! Tests of the events of requests through a whole server with an in-memory store.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -14,20 +14,20 @@ use crate::request::body;
 use crate::request::user::User;
 use crate::{ApiServer, Config, Objects, Parts};
 
-/// Lets everybody but `nobody` do everything.
-struct Most;
+/// Allows all requests except those of the user `intruder`.
+struct AllButIntruder;
 
 #[async_trait::async_trait]
-impl Authorizer for Most {
+impl Authorizer for AllButIntruder {
     async fn authorize(&self, user: &User, _: &Attributes<'_>) -> Decision {
         match user.name.as_str() {
-            "nobody" => Decision::NoOpinion("not you".into()),
-            _ => Decision::Allow("RBAC: allowed by Most".into()),
+            "intruder" => Decision::NoOpinion("not you".into()),
+            _ => Decision::Allow("RBAC: allowed by AllButIntruder".into()),
         }
     }
 }
 
-/// Panics at a ConfigMap of this name.
+/// An admission plugin that panics for objects with the name `break`.
 struct Fragile;
 
 #[async_trait::async_trait]
@@ -47,15 +47,15 @@ impl crate::admission::Plugin for Fragile {
     }
 }
 
-/// A server that records by a policy into a file.
-struct Recorded {
+/// A server that writes events to a file.
+struct AuditedServer {
     server: ApiServer,
     stage: Tasks,
     path: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-async fn recorded(rules: &str, arguments: &[&str]) -> Recorded {
+async fn recorded(rules: &str, arguments: &[&str]) -> AuditedServer {
     let folder = tempfile::tempdir().unwrap();
     let (policy, path) = (folder.path().join("policy.yaml"), folder.path().join("audit.log"));
     let text = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}");
@@ -65,12 +65,12 @@ async fn recorded(rules: &str, arguments: &[&str]) -> Recorded {
         format!("audit-log-path={}", path.display()),
     ];
     all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-    let plan = Plan::read(&Settings::of(&all).unwrap()).unwrap().unwrap();
+    let config = AuditConfig::read(&AuditFlags::parse(&all).unwrap()).unwrap().unwrap();
     let stage = Tasks::new(Shutdown::new());
-    let audit = Audit::start(plan, &stage).await.unwrap();
+    let audit = Audit::start(config, &stage).await.unwrap();
     let server = plain();
     server.audit(audit);
-    Recorded { server, stage, path, _folder: folder }
+    AuditedServer { server, stage, path, _folder: folder }
 }
 
 fn plain() -> ApiServer {
@@ -79,7 +79,7 @@ fn plain() -> ApiServer {
     let parts = Parts {
         objects,
         authenticator: Arc::new(crate::authn::Union::new(Vec::new(), true)),
-        authorizer: Arc::new(Most),
+        authorizer: Arc::new(AllButIntruder),
         admission: vec![Arc::new(Fragile)],
         token_issuer: None,
         reviews: None,
@@ -89,7 +89,7 @@ fn plain() -> ApiServer {
     crate::build(Config::default(), parts, tasks).unwrap()
 }
 
-impl Recorded {
+impl AuditedServer {
     async fn ask(&self, user: &str, method: &str, url: &str, body: &str) -> Response<Body> {
         let user = User::authenticated(user, &[]);
         let request = Request::builder()
@@ -104,7 +104,7 @@ impl Recorded {
         self.server.call(Some(user), request).await
     }
 
-    /// What stands in the log when all that was handed over is written.
+    /// Stops the server and returns all events in the log.
     async fn events(self) -> Vec<Value> {
         let Self { server, stage, path, _folder } = self;
         drop(server);
@@ -115,8 +115,8 @@ impl Recorded {
     }
 }
 
-/// Times and uids change; that they are there is all that can be said.
-fn settled(mut event: Value) -> Value {
+/// Checks the format of the timestamps and removes them.
+fn without_times(mut event: Value) -> Value {
     for key in ["requestReceivedTimestamp", "stageTimestamp"] {
         let text = event[key].as_str().unwrap().to_owned();
         assert_eq!((text.len(), text.ends_with('Z')), (27, true), "{text}");
@@ -128,7 +128,7 @@ fn settled(mut event: Value) -> Value {
 const MAPS: &str = "/api/v1/namespaces/n/configmaps";
 
 #[tokio::test]
-async fn a_write_is_recorded_with_both_objects() {
+async fn level_request_response_records_both_objects() {
     let recorded =
         recorded("rules: [{level: RequestResponse}]\nomitManagedFields: true", &[]).await;
     let body = r#"{"metadata":{"name":"a"},"data":{"k":"v"}}"#;
@@ -137,7 +137,7 @@ async fn a_write_is_recorded_with_both_objects() {
     assert_eq!(response.headers()["audit-id"], "id-1");
     let mode = recorded.path.metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let events: Vec<Value> = recorded.events().await.into_iter().map(settled).collect();
+    let events: Vec<Value> = recorded.events().await.into_iter().map(without_times).collect();
     let common = json!({
         "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "RequestResponse", "auditID": "id-1",
         "stage": "RequestReceived", "requestURI": MAPS, "verb": "create",
@@ -152,7 +152,7 @@ async fn a_write_is_recorded_with_both_objects() {
     done["responseStatus"] = json!({"metadata": {}, "code": 201});
     done["requestObject"] = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "a"}, "data": {"k": "v"}});
     done["annotations"] = json!({
-        "authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": "RBAC: allowed by Most", "fragile/seen": "a",
+        "authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": "RBAC: allowed by AllButIntruder", "fragile/seen": "a",
     });
     let mut last = events[1].clone();
     let object = last.as_object_mut().unwrap().remove("responseObject").unwrap();
@@ -167,7 +167,7 @@ async fn a_write_is_recorded_with_both_objects() {
 }
 
 #[tokio::test]
-async fn levels_and_stages_take_parts_away() {
+async fn level_metadata_records_no_objects() {
     let rules =
         "omitStages: [RequestReceived]\nrules: [{level: None, verbs: [list]}, {level: Metadata}]";
     let recorded = recorded(rules, &[]).await;
@@ -182,7 +182,7 @@ async fn levels_and_stages_take_parts_away() {
         )
         .await;
     recorded.ask("jane", "GET", &format!("{MAPS}/a?x=%2F"), "").await;
-    recorded.ask("nobody", "GET", "/version", "").await;
+    recorded.ask("intruder", "GET", "/version", "").await;
     let mut text = String::new();
     recorded.server.inner.audit.get().unwrap().render(&mut text);
     for line in [
@@ -225,7 +225,7 @@ async fn levels_and_stages_take_parts_away() {
 }
 
 #[tokio::test]
-async fn a_patch_is_recorded_as_it_came_and_a_deletion_with_its_options() {
+async fn patches_are_recorded_unchanged_and_deletions_with_their_options() {
     let recorded = recorded("omitStages: [RequestReceived]\nrules: [{level: Request}]", &[]).await;
     recorded.ask("jane", "POST", MAPS, r#"{"metadata":{"name":"a"}}"#).await;
     let url = format!("{MAPS}/a");
@@ -255,7 +255,7 @@ async fn a_patch_is_recorded_as_it_came_and_a_deletion_with_its_options() {
 }
 
 #[tokio::test]
-async fn a_watch_is_over_when_nobody_reads_it() {
+async fn the_last_event_of_a_watch_follows_when_its_stream_is_dropped() {
     let recorded = recorded("rules: [{level: Metadata}]", &[]).await;
     let response = recorded.ask("jane", "GET", &format!("{MAPS}?watch=1"), "").await;
     assert_eq!(response.status(), 200);
@@ -299,13 +299,13 @@ async fn a_watch_is_over_when_nobody_reads_it() {
 }
 
 #[tokio::test]
-async fn a_panic_and_a_client_that_went_away_are_recorded() {
+async fn panics_and_disconnected_clients_are_recorded() {
     let recorded = recorded("omitStages: [RequestReceived]\nrules: [{level: Metadata}]", &[]).await;
     let response = recorded.ask("jane", "POST", MAPS, r#"{"metadata":{"name":"break"}}"#).await;
     assert_eq!(response.status(), 500);
     let events = {
         let asked = recorded.ask("joe", "GET", MAPS, "");
-        // The first poll gets as far as the first thing that is waited for.
+        // The first poll starts the request; dropping the future disconnects the client.
         assert!(futures::FutureExt::now_or_never(asked).is_none());
         recorded.events().await
     };
@@ -332,7 +332,7 @@ async fn a_panic_and_a_client_that_went_away_are_recorded() {
 }
 
 #[tokio::test]
-async fn who_cannot_be_found_out_is_recorded_once() {
+async fn a_request_that_is_rejected_before_authentication_has_one_event() {
     let recorded = recorded("rules: [{level: Metadata}]", &[]).await;
     let request = Request::get(format!("{MAPS}?timeout=x")).body(body::empty()).unwrap();
     assert_eq!(recorded.server.call(None, request).await.status(), 400);
@@ -346,7 +346,7 @@ async fn who_cannot_be_found_out_is_recorded_once() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_goes_without_objects_or_not_at_all() {
+async fn events_that_are_too_large_are_truncated_or_dropped() {
     let arguments = ["audit-log-truncate-enabled=true", "audit-log-truncate-max-event-size=2000"];
     let rules = "omitStages: [RequestReceived]\nrules: [{level: Request}]";
     let recorded = recorded(rules, &arguments).await;
@@ -363,9 +363,9 @@ async fn what_is_too_large_goes_without_objects_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_request_that_must_be_recorded_is_refused_when_it_cannot_be() {
+async fn blocking_strict_rejects_requests_that_cannot_be_recorded() {
     for (mode, code) in [("blocking-strict", 500), ("blocking", 200), ("batch", 200)] {
-        // Every write to it fails as on a full disk.
+        // Writes to this file fail as on a full disk.
         let full = ["audit-log-path=/dev/full", &format!("audit-log-mode={mode}")];
         let recorded = recorded("rules: [{level: Metadata}]", &full).await;
         let response = recorded.ask("jane", "GET", MAPS, "").await;
@@ -394,30 +394,33 @@ async fn a_request_that_must_be_recorded_is_refused_when_it_cannot_be() {
 }
 
 #[tokio::test]
-async fn without_a_policy_nothing_goes_along() {
+async fn without_a_policy_requests_have_no_trail() {
     let server = plain();
     let request = Request::get(MAPS).body(body::empty()).unwrap();
     let response = server.call(Some(User::anonymous()), request).await;
     assert_eq!(response.status(), 200);
-    // The answer has an id of its own all the same, and a client's is taken over as it is.
-    let own = response.headers()["audit-id"].to_str().unwrap().to_owned();
-    let parts: Vec<usize> = own.split('-').map(str::len).collect();
-    assert_eq!(parts, [8, 4, 4, 4, 12], "{own}");
+    // The response has an audit id nevertheless; that of a client is kept.
+    let id = response.headers()["audit-id"].to_str().unwrap().to_owned();
+    let parts: Vec<usize> = id.split('-').map(str::len).collect();
+    assert_eq!(parts, [8, 4, 4, 4, 12], "{id}");
     let long = "x".repeat(200);
     let request = Request::get("/api/v1/none").header("audit-id", &long);
     let response = server.call(Some(User::anonymous()), request.body(body::empty()).unwrap()).await;
     assert_eq!(response.headers()["audit-id"], long);
     assert!(current().is_none());
-    annotate("never", || unreachable!("a value is made that nobody records"));
-    let settings = Settings::of(&["audit-log-path=/nonexistent/x".to_owned()]).unwrap();
-    assert!(Plan::read(&settings).unwrap().is_none());
+    annotate("never", || unreachable!("the request is not recorded"));
+    let flags = AuditFlags::parse(&["audit-log-path=/nonexistent/x".to_owned()]).unwrap();
+    assert!(AuditConfig::read(&flags).unwrap().is_none());
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named() {
+fn errors_name_the_flag_and_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let (policy, hook) = (folder.path().join("p.yaml"), folder.path().join("hook.yaml"));
-    let read = |arguments: &[String]| Plan::read(&Settings::of(arguments).unwrap()).unwrap_err();
+    let read = |arguments: &[String]| {
+        let flags = AuditFlags::parse(arguments).unwrap();
+        AuditConfig::read(&flags).unwrap_err().to_string()
+    };
     let flag = format!("audit-policy-file={}", policy.display());
     let flags = [flag.clone(), "audit-log-path=-".to_owned()];
     assert_eq!(

@@ -1,5 +1,4 @@
-//! One request on its way: what is recorded of it, gathered where it happens, and handed over stage
-//! by stage.
+//! The audit trail of one request: collects its event, and delivers it at each stage.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,13 +17,13 @@ use super::policy::{Decision, Level, Stage};
 use crate::request::RequestInfo;
 use crate::request::user::User;
 
-/// Bytes of a user agent that are recorded (`maxUserAgentLength`).
+/// The maximum length of a recorded user agent in bytes (`maxUserAgentLength`).
 const AGENT_MAX: usize = 1024;
 
-/// Keeps a request that lives long in the records until all parts of it are gone.
+/// Delays the last event of a long-running request until all clones are dropped.
 #[derive(Clone)]
 pub(crate) struct Ongoing {
-    _end: Arc<End>,
+    _end: Arc<EndOnDrop>,
 }
 
 impl std::fmt::Debug for Ongoing {
@@ -34,22 +33,22 @@ impl std::fmt::Debug for Ongoing {
 }
 
 impl Ongoing {
-    /// Of this request.
+    /// Creates the first one for this request.
     pub(crate) fn new(trail: &Arc<Trail>) -> Self {
-        Self { _end: Arc::new(End(Arc::clone(trail))) }
+        Self { _end: Arc::new(EndOnDrop(Arc::clone(trail))) }
     }
 }
 
-/// With the last of these the request is over.
-struct End(Arc<Trail>);
+/// Ends the request when it is dropped.
+struct EndOnDrop(Arc<Trail>);
 
-impl Drop for End {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.0.ended();
     }
 }
 
-/// What is known of one request.
+/// The audit trail of one request.
 pub(crate) struct Trail {
     audit: Arc<Audit>,
     state: Mutex<State>,
@@ -59,16 +58,17 @@ pub(crate) struct Trail {
 struct State {
     event: Event,
     decision: Decision,
-    decided: bool,
-    /// It was refused before anybody was found to ask: one event tells all.
-    refused: bool,
-    lives_long: bool,
-    panicked: Option<String>,
-    done: bool,
+    is_decided: bool,
+    /// The request was rejected before authentication: there is only one event.
+    is_rejected: bool,
+    is_long_running: bool,
+    /// The panic message, if the handler has panicked.
+    panic: Option<String>,
+    is_done: bool,
 }
 
 impl Trail {
-    /// Of a request that came now.
+    /// Creates the trail of a request that was received now.
     pub(super) fn new<B>(audit: &Arc<Audit>, id: String, request: &Request<B>) -> Self {
         let uri = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let remote = request
@@ -88,11 +88,11 @@ impl Trail {
 
     fn begin(&self, user: Option<&User>, info: &RequestInfo) -> Level {
         let decision = self.audit.policy.decide(user, info);
-        self.audit.counts.level(decision.level);
+        self.audit.metrics.request_level(decision.level);
         let mut state = self.state.lock();
         state.decision = decision;
-        state.decided = true;
-        state.lives_long = info.is_long_running();
+        state.is_decided = true;
+        state.is_long_running = info.is_long_running();
         let event = &mut state.event;
         event.level = decision.level;
         if decision.level == Level::None {
@@ -112,36 +112,36 @@ impl Trail {
         decision.level
     }
 
-    /// Who asks is known: the policy decides. `false` when the request has to be recorded and
-    /// cannot be.
+    /// Applies the policy after authentication, and delivers the event `RequestReceived`. Returns
+    /// `false` if the request must be recorded but cannot be.
     pub(crate) async fn received(&self, user: &User, info: &RequestInfo) -> bool {
         if self.begin(Some(user), info) == Level::None {
             return true;
         }
-        let taken = self.emit(Stage::RequestReceived).await;
-        if !taken {
-            self.audit.counts.rejected();
-            self.state.lock().done = true;
+        let is_delivered = self.emit(Stage::RequestReceived).await;
+        if !is_delivered {
+            self.audit.metrics.request_rejected();
+            self.state.lock().is_done = true;
         }
-        taken
+        is_delivered
     }
 
-    /// The request is refused before anybody was found to ask.
+    /// Records that the request is rejected before authentication.
     pub(crate) fn refused(&self, info: &RequestInfo) {
         self.begin(None, info);
-        self.state.lock().refused = true;
+        self.state.lock().is_rejected = true;
     }
 
-    /// It goes on as another user.
+    /// Records the impersonated user.
     pub(crate) fn impersonated(&self, user: &User) {
         self.record(|event| event.impersonated = Some(user.clone()));
     }
 
-    /// Something that a part of the server says of the request; what was said first stands.
+    /// Adds an annotation, unless the key is set.
     pub(crate) fn annotate(&self, key: &str, value: impl FnOnce() -> String) {
         let mut state = self.state.lock();
-        // Who finds out who asks speaks before the policy does.
-        if state.decided && state.decision.level == Level::None {
+        // Authenticators add annotations before the policy is applied.
+        if state.is_decided && state.decision.level == Level::None {
             return;
         }
         let annotations = &mut state.event.annotations;
@@ -150,25 +150,25 @@ impl Trail {
         }
     }
 
-    fn record(&self, note: impl FnOnce(&mut Event)) {
+    fn record(&self, change: impl FnOnce(&mut Event)) {
         let mut state = self.state.lock();
         if state.decision.level != Level::None {
-            note(&mut state.event);
+            change(&mut state.event);
         }
     }
 
-    /// The id of the request.
+    /// The audit id of the request.
     pub(super) fn id(&self) -> String {
         self.state.lock().event.id.clone()
     }
 
-    /// How much is recorded, and whether without managed fields.
+    /// The level, and whether `managedFields` are omitted.
     pub(crate) fn level(&self) -> (Level, bool) {
         let state = self.state.lock();
         (state.decision.level, state.decision.omit_managed_fields)
     }
 
-    /// The object in the body: it says what the URL does not.
+    /// Completes the object reference with the object in the request body.
     pub(crate) fn request_object(&self, object: &Value) {
         let text = |key: &str| api::value::str_in(object, &["metadata", key]).to_owned();
         self.record(|event| {
@@ -186,13 +186,13 @@ impl Trail {
         });
     }
 
-    /// What the request carries, as JSON.
+    /// Records the object of the request, as JSON.
     pub(crate) fn request_body(&self, json: String) {
         let raw = RawValue::from_string(json).ok();
         self.record(|event| event.request = raw);
     }
 
-    /// The answer is this Status.
+    /// Records a Status as the response.
     pub(crate) fn status(&self, status: &Status) {
         self.record(|event| event.status = Some(Outcome::from(status)));
         if self.level().0 == Level::RequestResponse {
@@ -202,57 +202,58 @@ impl Trail {
         }
     }
 
-    /// What the answer carries, as JSON.
+    /// Records the object of the response, as JSON.
     pub(crate) fn response_body(&self, json: String) {
         let raw = RawValue::from_string(json).ok();
         self.record(|event| event.response = raw);
     }
 
-    /// A fault of this program ended it.
-    pub(crate) fn panicked(&self, why: &str) {
-        self.state.lock().panicked = Some(why.to_owned());
+    /// Records the message of a panic of the handler.
+    pub(crate) fn panicked(&self, message: &str) {
+        self.state.lock().panic = Some(message.to_owned());
     }
 
-    /// The answer is made: what is left to say is said, but for the end of what lives long, of
-    /// which `true` tells.
+    /// Delivers the event of the response. Returns `true` if the request is long-running, so that
+    /// another event follows when it ends.
     pub(crate) async fn answered(&self, code: u16) -> bool {
-        let (last, goes_on) = {
+        let (last, is_ongoing) = {
             let mut state = self.state.lock();
-            if state.done || state.decision.level == Level::None {
-                state.done = true;
+            if state.is_done || state.decision.level == Level::None {
+                state.is_done = true;
                 return false;
             }
-            if let Some(why) = state.panicked.take() {
-                state.done = true;
+            if let Some(message) = state.panic.take() {
+                state.is_done = true;
                 let mut status = Status::failure(500, "InternalError", "");
-                status.message = format!("APIServer panic'd: {why}");
+                status.message = format!("APIServer panic'd: {message}");
                 state.event.status = Some(Outcome::from(&status));
                 (Stage::Panic, false)
             } else {
                 state.event.status.get_or_insert_default().code = code;
-                let started = state.lives_long || state.refused;
-                state.done = !state.lives_long || state.refused;
-                let stage = if started { Stage::ResponseStarted } else { Stage::ResponseComplete };
-                (stage, !state.done)
+                let has_started = state.is_long_running || state.is_rejected;
+                state.is_done = !state.is_long_running || state.is_rejected;
+                let stage =
+                    if has_started { Stage::ResponseStarted } else { Stage::ResponseComplete };
+                (stage, !state.is_done)
             }
         };
         self.emit(last).await;
-        goes_on
+        is_ongoing
     }
 
-    /// Nothing of the request is left.
+    /// Delivers the last event, unless it was delivered with the response.
     fn ended(&self) {
         let mut stages = vec![Stage::ResponseComplete];
         {
             let mut state = self.state.lock();
-            if std::mem::replace(&mut state.done, true) || state.decision.level == Level::None {
+            if std::mem::replace(&mut state.is_done, true) || state.decision.level == Level::None {
                 return;
             }
             if state.event.status.is_none() {
                 let mut status = Status::failure(200, "", "Connection closed early");
                 status.status = "Success".to_owned();
                 state.event.status = Some(Outcome::from(&status));
-                if state.lives_long {
+                if state.is_long_running {
                     stages.insert(0, Stage::ResponseStarted);
                 }
             }
@@ -271,13 +272,13 @@ impl Trail {
         }
     }
 
-    /// What each backend gets of this stage.
+    /// The encoded event of this stage for each output; `None` if the policy omits the stage.
     fn prepare(&self, stage: Stage) -> Option<Vec<(usize, Bytes)>> {
         let state = self.state.lock();
         if state.decision.omit_stages.has(stage) {
             return None;
         }
-        self.audit.counts.event();
+        self.audit.metrics.event_created();
         let at = match stage {
             Stage::RequestReceived => state.event.received,
             _ => base::clock::unix_time().max(state.event.received),
@@ -299,7 +300,8 @@ fn agent(headers: &HeaderMap) -> String {
     }
 }
 
-/// Those that proxies name, then the other end (`SourceIPs` of `k8s.io/apimachinery/pkg/util/net`).
+/// The addresses in the headers of proxies, then the peer address (`SourceIPs` of
+/// `k8s.io/apimachinery/pkg/util/net`).
 fn source_ips(headers: &HeaderMap, remote: Option<IpAddr>) -> Vec<String> {
     let text = |name| headers.get(name).and_then(|v: &http::HeaderValue| v.to_str().ok());
     let parse = |text: &str| text.trim().parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_come_from_proxies_and_the_connection() {
+    fn source_ips_are_those_of_proxies_then_the_peer() {
         let remote = Some("10.0.0.9".parse().unwrap());
         let ips = |pairs: &[(&'static str, &str)]| source_ips(&headers(pairs), remote).join(" ");
         assert_eq!(ips(&[]), "10.0.0.9");
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn long_user_agents_are_cut() {
+    fn long_user_agents_are_truncated() {
         assert_eq!(agent(&headers(&[("user-agent", "kubectl")])), "kubectl");
         let long = agent(&headers(&[("user-agent", &"x".repeat(1025))]));
         assert_eq!(long, format!("{}...TRUNCATED", "x".repeat(1024)));

@@ -1,10 +1,10 @@
-//! The bootstrap RBAC policy, from its compact text.
+//! Parses the bootstrap RBAC policy from its compact text.
 
 use serde_json::{Map, Value, json};
 
 use crate::authz::rule::Rule;
 
-/// Roles and bindings of 1.37; the head of the file explains its form.
+/// The roles and bindings of 1.37; comments at the start of the file explain the format.
 const TEXT: &str = include_str!("rbac.txt");
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -15,14 +15,13 @@ const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 pub struct Role {
     /// Empty for cluster roles.
     pub namespace: String,
-    /// Name.
+    /// The name.
     pub name: String,
-    /// Its rules go into roles that aggregate this.
+    /// The names of the roles that aggregate its rules.
     pub aggregates_to: Vec<String>,
-    /// It aggregates roles that declare this.
+    /// The name under which it aggregates the rules of other roles.
     pub aggregates: Option<String>,
-    /// Rules; none of a role that aggregates, as upstream leaves them to the aggregation
-    /// controller.
+    /// The rules; empty for aggregated roles, whose rules the aggregation controller maintains.
     pub rules: Vec<Rule>,
 }
 

@@ -1,4 +1,4 @@
-//! Start on an empty store, start again, start after somebody changed things.
+//! Tests of a start with an empty store, a second start, and a start after changes by clients.
 
 use super::*;
 use parking_lot::Mutex;
@@ -52,8 +52,8 @@ fn settings() -> Settings {
 #[tokio::test]
 async fn a_second_start_writes_nothing() {
     let memory = Memory::default();
-    // 4 namespaces, 73 + 54 + 7 + 7 RBAC as upstream, two roles with bindings of ours and the
-    // binding of who asks kubelets, 8 + 11 flow control, 2 priority classes, ServiceCIDR, service,
+    // 4 namespaces, 73 + 54 + 7 + 7 RBAC objects of upstream, two own roles with bindings and the
+    // binding of kubelet clients, 8 + 11 flow control, 2 priority classes, ServiceCIDR, service,
     // endpoints, slice, config map.
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 75 + 57 + 7 + 7 + 8 + 11 + 2 + 5);
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 0);
@@ -71,7 +71,7 @@ async fn a_second_start_writes_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_taken_away_comes_back_and_what_was_added_stays() {
+async fn removed_rules_are_restored_and_added_rules_are_kept() {
     let memory = Memory::default();
     ensure(&memory, &settings()).await.unwrap();
     {
@@ -105,7 +105,7 @@ async fn what_was_taken_away_comes_back_and_what_was_added_stays() {
 }
 
 #[test]
-fn rules_of_aggregated_roles_are_left_to_their_controller() {
+fn aggregated_roles_have_no_rules() {
     let (_, admin) =
         policy::objects().into_iter().find(|(_, o)| o["metadata"]["name"] == "admin").unwrap();
     assert_eq!(admin["rules"], serde_json::Value::Null);
@@ -116,17 +116,17 @@ fn rules_of_aggregated_roles_are_left_to_their_controller() {
     assert!(node_rules().iter().any(|rule| rule.resources == ["leases"]));
 }
 
-/// C3.16: an aggregated role gains the selectors that it lacks and keeps those that somebody gave
-/// it, as upstream's `computeReconciledRole` has it.
+/// C3.16: missing selectors of an aggregated role are restored, and additional ones are kept
+/// (upstream's `computeReconciledRole`).
 #[test]
-fn selectors_of_aggregated_roles_come_back() {
+fn selectors_of_aggregated_roles_are_restored() {
     let (_, wanted) =
         policy::objects().into_iter().find(|(_, o)| o["metadata"]["name"] == "edit").unwrap();
     let own = json!({"matchLabels": {"x": "y"}});
     let selectors = |rule: Value| {
         let mut object = wanted.clone();
         object["aggregationRule"] = rule;
-        mend_rbac(&mut object, &wanted);
+        repair_rbac(&mut object, &wanted);
         object["aggregationRule"]["clusterRoleSelectors"].clone()
     };
     let expected = wanted["aggregationRule"]["clusterRoleSelectors"][0].clone();
@@ -135,10 +135,9 @@ fn selectors_of_aggregated_roles_come_back() {
     assert_eq!(selectors(wanted["aggregationRule"].clone()), json!([expected]));
 }
 
-/// C2.2 (CVE-2021-25740, CVE-2020-8554): who may edit a namespace leads no traffic elsewhere: of
-/// the roles that people are given none but cluster-admin writes endpoints, slices of them, or the
-/// status of Services. Upstream took the first two out of `edit` in 1.22 (`EndpointsWriteRule` of
-/// its ClusterRole policy is gone).
+/// C2.2 (CVE-2021-25740, CVE-2020-8554): editors of a namespace cannot redirect traffic. Of the
+/// user-facing roles only cluster-admin can write Endpoints, EndpointSlices or the status of
+/// Services. Upstream removed the first two from `edit` in 1.22 (`EndpointsWriteRule`).
 #[test]
 fn editors_write_no_endpoints_and_no_status_of_services() {
     let roles = policy::objects();

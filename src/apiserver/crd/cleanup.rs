@@ -1,6 +1,6 @@
-//! The end of a definition: its objects are deleted, and only then its finalizer goes.
+//! Deletes the objects of a definition that is being deleted, then removes its finalizer.
 //!
-//! Source of reasons and texts: `pkg/controller/finalizer` of apiextensions.
+//! Reasons and messages are those of `pkg/controller/finalizer` of apiextensions.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,17 +21,22 @@ use crate::registry::objects::Objects;
 use crate::registry::resource::Resource;
 use crate::registry::strategy::Plain;
 use crate::registry::{ResourceSpec, metadata};
-use crate::response::status as refusals;
+use crate::response::status::of_store;
 
-/// Definitions whose objects are being deleted, by uid: each once.
+/// The UIDs of definitions with a running cleanup.
 pub(crate) type Running = Arc<Mutex<HashSet<Arc<str>>>>;
 
-/// Objects read at once.
+/// The number of objects that are read per request to the store.
 const CHUNK: usize = 500;
 
-/// Starts the end of a definition, unless it is under way.
-pub(crate) fn start(objects: &Arc<Objects>, tasks: &Tasks, running: &Running, of: &Definition) {
-    let (name, uid) = (Arc::clone(of.name()), Arc::clone(&of.object.uid));
+/// Starts the cleanup of a definition, unless it is running.
+pub(crate) fn start(
+    objects: &Arc<Objects>,
+    tasks: &Tasks,
+    running: &Running,
+    definition: &Definition,
+) {
+    let (name, uid) = (Arc::clone(definition.name()), Arc::clone(&definition.object.uid));
     if !running.lock().insert(Arc::clone(&uid)) {
         return;
     }
@@ -39,14 +44,18 @@ pub(crate) fn start(objects: &Arc<Objects>, tasks: &Tasks, running: &Running, of
         (Arc::clone(objects), Arc::clone(running), tasks.shutdown().clone());
     tasks.spawn(TaskKind::Request, "custom-resource-cleanup", async move {
         let mut backoff = base::Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
-        let ending = async {
-            while let Err(error) = end(&objects, &name, &uid).await {
-                tracing::warn!(definition = %name, %error, "its objects cannot be deleted, trying again");
+        let cleanup = async {
+            while let Err(error) = clean_up(&objects, &name, &uid).await {
+                tracing::warn!(
+                    definition = %name,
+                    %error,
+                    "cannot delete the objects of a CustomResourceDefinition, retrying"
+                );
                 base::clock::sleep(backoff.next_delay()).await;
             }
         };
         tokio::select! {
-            () = ending => {}
+            () = cleanup => {}
             () = shutdown.requested() => {}
         }
         running.lock().remove(&uid);
@@ -54,75 +63,78 @@ pub(crate) fn start(objects: &Arc<Objects>, tasks: &Tasks, running: &Running, of
     });
 }
 
-/// Deletes all objects, waits until they are gone, and lets the definition go.
-async fn end(objects: &Objects, name: &str, uid: &str) -> Result<(), Status> {
+/// Deletes all objects, waits until they are deleted, and removes the finalizer of the definition.
+async fn clean_up(objects: &Objects, name: &str, uid: &str) -> Result<(), Status> {
     let progress = status::terminating(
         true,
         "InstanceDeletionInProgress",
         "CustomResource deletion is in progress",
     );
-    let Some(definition) = say(objects, name, uid, &progress, false).await? else { return Ok(()) };
-    let last = if overlaps(objects, &definition) {
-        let text = "instances overlap with built-in resources in storage";
-        status::terminating(false, "OverlappingBuiltInResource", text)
-    } else if definition.is("Established") {
+    let Some(definition) = write_condition(objects, name, uid, &progress, false).await? else {
+        return Ok(());
+    };
+    let last = if overlaps_builtin(objects, &definition) {
+        let message = "instances overlap with built-in resources in storage";
+        status::terminating(false, "OverlappingBuiltInResource", message)
+    } else if definition.has_condition("Established") {
         if let Err(error) = delete_all(objects, &definition).await {
-            let text = format!("could not issue all deletes: {}", error.message);
-            let failed = status::terminating(true, "InstanceDeletionFailed", &text);
-            say(objects, name, uid, &failed, false).await?;
+            let message = format!("could not issue all deletes: {}", error.message);
+            let failed = status::terminating(true, "InstanceDeletionFailed", &message);
+            write_condition(objects, name, uid, &failed, false).await?;
             return Err(error);
         }
-        wait_until_gone(objects, &definition).await?;
+        wait_until_deleted(objects, &definition).await?;
         status::terminating(false, "InstanceDeletionCompleted", "removed all instances")
     } else {
         status::terminating(false, "NeverEstablished", "resource was never established")
     };
-    say(objects, name, uid, &last, true).await?;
+    write_condition(objects, name, uid, &last, true).await?;
     Ok(())
 }
 
-/// Sets the condition, and takes the finalizer away when `last`; nothing when the definition is
-/// gone or is not to be deleted.
-async fn say(
+/// Sets the condition, and removes the finalizer if `is_last`. Returns `None` if the definition
+/// does not exist anymore or needs no cleanup.
+async fn write_condition(
     objects: &Objects,
     name: &str,
     uid: &str,
     condition: &Condition,
-    last: bool,
+    is_last: bool,
 ) -> Result<Option<Definition>, Status> {
     let row = objects.row(&status::definitions())?;
     loop {
         let Some(current) = objects.storage().get(&row, "", name).await? else { return Ok(None) };
         let current = Arc::new(current);
-        let definition = Definition::read(&current).map_err(|e| Status::internal(&e))?;
-        if *current.uid != *uid || !definition.cleans {
+        let definition = Definition::read(&current);
+        let definition = definition.map_err(|e| Status::internal(&e.to_string()))?;
+        if *current.uid != *uid || !definition.needs_cleanup {
             return Ok(None);
         }
-        if !last && definition.condition("Terminating") == Some(condition) {
+        if !is_last && definition.condition("Terminating") == Some(condition) {
             return Ok(Some(definition));
         }
         let outcome = status::write(objects, &current, |value| {
             status::set_condition(value, condition);
-            if last {
+            if is_last {
                 let mut finalizers = metadata::finalizers(value);
                 finalizers.retain(|f| f != CLEANUP);
                 metadata::set_finalizers(value, &finalizers);
             }
         });
-        // Whoever changed it meanwhile did so once: the next round writes over that.
+        // After a conflict the next iteration applies the change to the new object.
         if let Outcome::Done(_) = outcome.await? {
             return Ok(Some(definition));
         }
     }
 }
 
-/// Its objects would lie where those of a built-in kind do.
-fn overlaps(objects: &Objects, definition: &Definition) -> bool {
+/// Whether the objects have the same storage prefix as those of a built-in kind.
+fn overlaps_builtin(objects: &Objects, definition: &Definition) -> bool {
     let prefix = format!("{}/{}", definition.group, definition.requested.plural);
     objects.registry().rows().any(|r| !r.spec.unstructured && *r.spec.prefix == prefix)
 }
 
-/// The row under which an object lies that was stored as this kind: nothing is converted.
+/// A row for an object that is stored with this version and kind: it does not convert.
 fn row_as(definition: &Definition, kind: Gvk) -> Resource {
     let gvr = Gvr::new(&definition.group, &kind.version, &definition.requested.plural);
     Resource::new(ResourceSpec {
@@ -141,19 +153,19 @@ async fn delete_all(objects: &Objects, definition: &Definition) -> Result<(), St
     let mut range = KeyRange::prefix(Bytes::from(row.key_prefix("")));
     loop {
         let request = RangeRequest { limit: CHUNK, ..RangeRequest::new(range.clone()) };
-        let found = objects.storage().backend().range(request).await;
-        let found = found.map_err(|e| refusals::of_store(&e))?;
-        for kv in &found.kvs {
+        let page = objects.storage().backend().range(request).await;
+        let page = page.map_err(|e| of_store(&e))?;
+        for kv in &page.kvs {
             delete(objects, definition, &row, kv).await?;
         }
-        match found.kvs.last() {
-            Some(last) if found.more => range.start = [&last.key[..], b"\0"].concat().into(),
+        match page.kvs.last() {
+            Some(last) if page.more => range.start = [&last.key[..], b"\0"].concat().into(),
             _ => return Ok(()),
         }
     }
 }
 
-/// Deletes one object, or marks it when it has finalizers.
+/// Deletes one object, or marks it for deletion if it has finalizers.
 async fn delete(
     objects: &Objects,
     definition: &Definition,
@@ -192,34 +204,34 @@ async fn delete(
     Ok(())
 }
 
-/// Waits until no object is left, told by the store.
-async fn wait_until_gone(objects: &Objects, definition: &Definition) -> Result<(), Status> {
+/// Watches the store until no object is left.
+async fn wait_until_deleted(objects: &Objects, definition: &Definition) -> Result<(), Status> {
     let range = KeyRange::prefix(Bytes::from(plain_row(definition).key_prefix("")));
     let backend = objects.storage().backend();
     let count = || {
         let request = RangeRequest { count_only: true, ..RangeRequest::new(range.clone()) };
-        async move { backend.range(request).await.map_err(|e| refusals::of_store(&e)) }
+        async move { backend.range(request).await.map_err(|e| of_store(&e)) }
     };
-    let mut found = count().await?;
-    if found.count > 0 {
-        let from = Some(Revision(found.revision.0 + 1));
+    let mut remaining = count().await?;
+    if remaining.count > 0 {
+        let from = Some(Revision(remaining.revision.0 + 1));
         let watch = backend.watch(range.clone(), from).await;
-        let mut watch = watch.map_err(|e| refusals::of_store(&e))?;
-        while found.count > 0 {
+        let mut watch = watch.map_err(|e| of_store(&e))?;
+        while remaining.count > 0 {
             let Some(batch) = watch.batches.recv().await else {
                 return Err(Status::internal("the watch of the remaining objects ended"));
             };
-            let batch = batch.map_err(|e| refusals::of_store(&e))?;
+            let batch = batch.map_err(|e| of_store(&e))?;
             if batch.events.iter().any(|event| !event.deleted) {
-                // Another server let something in that did not know yet.
+                // Another server has created an object before it received the deletion.
                 delete_all(objects, definition).await?;
             }
-            found = count().await?;
+            remaining = count().await?;
         }
     }
-    // Who watches the objects is to hear that they are gone before the watches end.
+    // Watchers of the objects must receive the deletions before the row is removed.
     for cache in objects.caches().of_prefix(&plain_row(definition).spec.prefix) {
-        cache.wait_for(found.revision.0).await?;
+        cache.wait_for(remaining.revision.0).await?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Bodies of custom resources: any JSON or YAML, `metadata` by its type, unknown fields by the
-//! schema of the version.
+//! Decodes request bodies of custom resources from JSON or YAML: `metadata` by its type, unknown
+//! fields by the schema of the version.
 
 use api::codec::{self, DecodeError, Decoded};
 use api::{Gvk, Status};
@@ -13,7 +13,7 @@ use crate::request::negotiate::Media;
 /// Decodes a body as an object of this version.
 ///
 /// # Errors
-/// 400 with upstream's texts, 415 for protobuf, which custom resources have not.
+/// 400 with upstream's messages, 415 for protobuf, which custom resources do not support.
 pub(crate) fn body(kind: &Kind, gvk: &Gvk, media: Media, bytes: &[u8]) -> Result<Decoded, Status> {
     let unrecognized =
         |e: DecodeError| Status::bad_request(codec::unrecognized(&gvk.kind, &e.to_string(), bytes));
@@ -25,16 +25,16 @@ pub(crate) fn body(kind: &Kind, gvk: &Gvk, media: Media, bytes: &[u8]) -> Result
             bytes
         }
         Media::Yaml => {
-            let (value, doubled) = codec::yaml::parse_doubled(bytes).map_err(unrecognized)?;
-            strict = doubled.into_iter().collect();
+            let (value, duplicate) = codec::yaml::parse_doubled(bytes).map_err(unrecognized)?;
+            strict = duplicate.into_iter().collect();
             text = value.to_string();
             text.as_bytes()
         }
         Media::Protobuf => return Err(negotiate::unsupported()),
     };
     let named = codec::json::interpret(json).map_err(unrecognized)?;
-    let (mut value, doubled) = codec::json::parse_strict(json).map_err(unrecognized)?;
-    let refuse = |cause: &str| {
+    let (mut value, duplicates) = codec::json::parse_strict(json).map_err(unrecognized)?;
+    let cannot_handle = |cause: &str| {
         let name = if named.kind.is_empty() { &*gvk.kind } else { &named.kind };
         let version = named.api_version.rsplit('/').next().unwrap_or_default();
         let version = if version.is_empty() { &*gvk.version } else { version };
@@ -44,10 +44,10 @@ pub(crate) fn body(kind: &Kind, gvk: &Gvk, media: Media, bytes: &[u8]) -> Result
         let cause = format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(bytes));
         return Err(Status::bad_request(codec::unrecognized(&gvk.kind, &cause, bytes)));
     }
-    let wanted = gvk.api_version();
-    if named.api_version != wanted {
+    let expected = gvk.api_version();
+    if named.api_version != expected {
         return Err(Status::bad_request(format!(
-            "the API version in the data ({}) does not match the expected API version ({wanted})",
+            "the API version in the data ({}) does not match the expected API version ({expected})",
             named.api_version
         )));
     }
@@ -58,21 +58,22 @@ pub(crate) fn body(kind: &Kind, gvk: &Gvk, media: Media, bytes: &[u8]) -> Result
         let name = crate::registry::metadata::text(&value, "name");
         return Err(Status::invalid(&gvk.group, &gvk.kind, name, &[error]));
     }
-    strict.extend(doubled.into_iter().map(|path| format!("duplicate field \"{path}\"")));
-    metadata(&mut value, &mut strict).map_err(|cause| refuse(&cause))?;
-    strict.extend(kind.prune(&mut value).map_err(|cause| refuse(&cause))?);
+    strict.extend(duplicates.into_iter().map(|path| format!("duplicate field \"{path}\"")));
+    metadata(&mut value, &mut strict).map_err(|cause| cannot_handle(&cause.to_string()))?;
+    let unknown = kind.prune(&mut value).map_err(|cause| cannot_handle(&cause.to_string()))?;
+    strict.extend(unknown);
     Ok(Decoded { value, strict_errors: strict })
 }
 
-/// Brings `metadata` into the form of its type.
-fn metadata(value: &mut Value, strict: &mut Vec<String>) -> Result<(), String> {
-    let Some(given) = value.get_mut("metadata") else { return Ok(()) };
+/// Normalizes `metadata` by its type, and adds its strict errors to `strict`.
+fn metadata(value: &mut Value, strict: &mut Vec<String>) -> Result<(), DecodeError> {
+    let Some(metadata) = value.get_mut("metadata") else { return Ok(()) };
     let schema = api::schema::Schema::builtin();
-    let ty = schema.by_name(OBJECT_META).ok_or("the table has no ObjectMeta")?;
-    let bytes = serde_json::to_vec(given).map_err(|e| e.to_string())?;
-    let decoded =
-        codec::json::decode_strict(&schema, ty, &bytes).map_err(|error| error.to_string())?;
-    *given = decoded.value;
+    let ty = schema
+        .by_name(OBJECT_META)
+        .ok_or_else(|| DecodeError::Type("the schema has no ObjectMeta".to_owned()))?;
+    let decoded = codec::json::decode_strict(&schema, ty, metadata.to_string().as_bytes())?;
+    *metadata = decoded.value;
     strict.extend(decoded.strict_errors.into_iter().map(|error| {
         match error.strip_prefix("unknown field \"") {
             Some(rest) => format!("unknown field \"metadata.{rest}"),
@@ -93,8 +94,11 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_typed_and_doubled_keys_are_told() {
-        let text = r#"{"apiVersion":"example.com/v1","kind":"Foo","metadata":{"name":"a","extra":1},"spec":{"a":1,"a":2,"l":[{"b":1,"b":1}]}}"#;
+    fn strict_errors_contain_duplicate_fields_and_unknown_metadata() {
+        let text = concat!(
+            r#"{"apiVersion":"example.com/v1","kind":"Foo","metadata":{"name":"a","extra":1},"#,
+            r#""spec":{"a":1,"a":2,"l":[{"b":1,"b":1}]}}"#,
+        );
         let body = decode(text).unwrap();
         assert_eq!(
             body.strict_errors,
@@ -108,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_upstreams() {
+    fn errors_have_upstreams_messages() {
         let message = |text: &str| decode(text).unwrap_err().message;
         assert_eq!(
             message(r#"{"apiVersion":"example.com/v2","kind":"Foo"}"#),

@@ -1,5 +1,5 @@
-//! A CustomResourceDefinition as serving needs it: names, versions and conditions; the schemas stay
-//! in the stored bytes until a version is used.
+//! The parts of a CustomResourceDefinition that serving needs: names, versions and conditions. The
+//! schemas stay in the stored bytes until a version is used.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The finalizer that holds a definition until its objects are gone
+/// The finalizer that keeps a definition until its objects are deleted
 /// (`CustomResourceCleanupFinalizer`).
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
@@ -38,7 +38,7 @@ pub(crate) struct Condition {
     pub(crate) message: String,
 }
 
-/// `subresources.scale`: where the numbers are.
+/// `subresources.scale`: the JSON paths of the replica counts and the selector.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ScalePaths {
@@ -76,7 +76,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// There is a `status` subresource.
+    /// Whether there is a `status` subresource.
     pub(crate) fn has_status(&self) -> bool {
         self.subresources.as_ref().is_some_and(|s| s.status.is_some())
     }
@@ -86,13 +86,13 @@ impl Version {
         self.subresources.as_ref()?.scale.as_ref()
     }
 
-    /// JSON paths of the fields that lists can be selected by.
+    /// The JSON paths of the fields that field selectors can use.
     pub(crate) fn selectable(&self) -> impl Iterator<Item = &str> {
         self.selectable_fields.iter().map(|f| f.json_path.as_str())
     }
 }
 
-/// How objects change their version.
+/// `spec.conversion`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Conversion {
@@ -132,13 +132,13 @@ struct Metadata {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Parsed {
+struct StoredDefinition {
     metadata: Metadata,
     spec: Spec,
     status: StatusPart,
 }
 
-/// Null is an empty list, as Go reads it.
+/// Deserializes null as an empty list, as Go does.
 fn list<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -147,7 +147,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// What is to be served of one definition.
+/// A definition, without its schemas.
 #[derive(Debug, Clone)]
 pub(crate) struct Definition {
     /// The object; the bytes are those of the watch cache.
@@ -161,10 +161,10 @@ pub(crate) struct Definition {
     pub(crate) preserve_unknown: bool,
     pub(crate) conditions: Vec<Condition>,
     pub(crate) generation: i64,
-    pub(crate) deleting: bool,
-    /// Its objects are to be deleted before it goes.
-    pub(crate) cleans: bool,
-    /// The note that groups of Kubernetes' own need.
+    pub(crate) is_deleting: bool,
+    /// Its objects must be deleted before the definition is.
+    pub(crate) needs_cleanup: bool,
+    /// The annotation `api-approved.kubernetes.io`, which protected groups need.
     pub(crate) approval: String,
 }
 
@@ -172,11 +172,10 @@ impl Definition {
     /// Reads a stored definition.
     ///
     /// # Errors
-    /// A sentence when the object has another form, which validation keeps out of the store.
-    pub(crate) fn read(object: &Arc<Object>) -> Result<Self, String> {
-        let parsed: Parsed = serde_json::from_slice(object.raw()).map_err(|e| e.to_string())?;
-        let Parsed { metadata, spec, status } = parsed;
-        let deleting = metadata.deletion_timestamp.is_some_and(|t| !t.is_empty());
+    /// If a field has the wrong type; validation does not let such objects into the store.
+    pub(crate) fn read(object: &Arc<Object>) -> Result<Self, serde_json::Error> {
+        let StoredDefinition { metadata, spec, status } = serde_json::from_slice(object.raw())?;
+        let is_deleting = metadata.deletion_timestamp.is_some_and(|t| !t.is_empty());
         let approval = metadata
             .annotations
             .and_then(|mut a| a.remove("api-approved.kubernetes.io"))
@@ -192,13 +191,13 @@ impl Definition {
             preserve_unknown: spec.preserve_unknown_fields,
             conditions: status.conditions,
             generation: metadata.generation,
-            deleting,
-            cleans: deleting && metadata.finalizers.iter().any(|f| f == CLEANUP),
+            is_deleting,
+            needs_cleanup: is_deleting && metadata.finalizers.iter().any(|f| f == CLEANUP),
             approval,
         })
     }
 
-    /// Name of the definition.
+    /// The name of the definition.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.object.key.name
     }
@@ -208,14 +207,14 @@ impl Definition {
         self.conditions.iter().find(|c| c.name == name)
     }
 
-    /// The condition holds.
-    pub(crate) fn is(&self, name: &str) -> bool {
+    /// Whether the condition of this type is true.
+    pub(crate) fn has_condition(&self, name: &str) -> bool {
         self.condition(name).is_some_and(|c| c.status == "True")
     }
 
-    /// Requests about its objects are answered.
+    /// Whether its objects are served.
     pub(crate) fn is_served(&self) -> bool {
-        (self.is("NamesAccepted") || self.is("Established"))
+        (self.has_condition("NamesAccepted") || self.has_condition("Established"))
             && ![
                 &self.accepted.plural,
                 &self.accepted.singular,
@@ -226,18 +225,19 @@ impl Definition {
             .any(|name| name.is_empty())
     }
 
-    /// Nothing new is made any more.
+    /// Whether the definition is being deleted: no objects can be created.
     pub(crate) fn is_terminating(&self) -> bool {
-        self.deleting || self.is("Terminating")
+        self.is_deleting || self.has_condition("Terminating")
     }
 
-    /// The version that objects are stored in.
+    /// The storage version.
     pub(crate) fn storage(&self) -> Option<&Version> {
         self.versions.iter().find(|v| v.storage)
     }
 
-    /// Both are served alike: the same object with the same spec, names and stage of life.
-    pub(crate) fn serves_as(&self, other: &Self) -> bool {
+    /// Whether both definitions result in the same rows: they are the same object with the same
+    /// spec, accepted names and state.
+    pub(crate) fn has_same_rows(&self, other: &Self) -> bool {
         self.object.uid == other.object.uid
             && self.generation == other.generation
             && self.accepted == other.accepted
@@ -245,32 +245,32 @@ impl Definition {
             && self.is_terminating() == other.is_terminating()
     }
 
-    /// The schema of a version as it was written, as JSON text.
+    /// The schema of a version as JSON text, unchanged.
     pub(crate) fn schema(&self, version: &str) -> Option<&str> {
         #[derive(Deserialize)]
-        struct Holder<'a> {
+        struct ValidationPart<'a> {
             #[serde(rename = "openAPIV3Schema", borrow)]
             schema: Option<&'a RawValue>,
         }
         #[derive(Deserialize)]
-        struct One<'a> {
+        struct VersionPart<'a> {
             #[serde(borrow)]
             name: Cow<'a, str>,
             #[serde(borrow)]
-            schema: Option<Holder<'a>>,
+            schema: Option<ValidationPart<'a>>,
         }
         #[derive(Deserialize)]
-        struct Versions<'a> {
+        struct SpecPart<'a> {
             #[serde(borrow)]
-            versions: Vec<One<'a>>,
+            versions: Vec<VersionPart<'a>>,
         }
         #[derive(Deserialize)]
-        struct Whole<'a> {
+        struct DefinitionPart<'a> {
             #[serde(borrow)]
-            spec: Versions<'a>,
+            spec: SpecPart<'a>,
         }
-        let whole: Whole<'_> = serde_json::from_slice(self.object.raw()).ok()?;
-        let found = whole.spec.versions.into_iter().find(|v| v.name == version)?;
-        found.schema?.schema.map(RawValue::get)
+        let definition: DefinitionPart<'_> = serde_json::from_slice(self.object.raw()).ok()?;
+        let part = definition.spec.versions.into_iter().find(|v| v.name == version)?;
+        part.schema?.schema.map(RawValue::get)
     }
 }

@@ -1,5 +1,5 @@
-//! The one task behind all custom resources: follows the watch cache of definitions, says in their
-//! status what became of their names, and keeps the rows of the registry in step.
+//! Follows the watch cache of definitions in one task: writes accepted names and conditions into
+//! their status, and updates the rows of the registry.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::registry::ResourceSpec;
 use crate::registry::objects::Objects;
 use crate::registry::watch_cache::{Filter, Position};
 
-/// The step of readiness that ends when the definitions of the store are served.
+/// The readiness check that passes once the stored definitions are served.
 pub(crate) const STEP: &str = "crd-informer-synced";
 
-/// Starts following; `synced` is called once what the store holds is served.
+/// Starts the task; it calls `synced` once the stored definitions are served.
 pub(crate) fn follow(
     objects: &Arc<Objects>,
     tasks: &Tasks,
@@ -30,10 +30,10 @@ pub(crate) fn follow(
     let mut follower = Follower {
         objects: Arc::clone(objects),
         tasks: tasks.clone(),
-        known: BTreeMap::new(),
-        gone: Vec::new(),
-        came: Vec::new(),
-        cleaning: Arc::default(),
+        definitions: BTreeMap::new(),
+        removed: Vec::new(),
+        added: Vec::new(),
+        cleanups: Arc::default(),
     };
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(TaskKind::Critical, "custom-resources", async move {
@@ -45,21 +45,25 @@ pub(crate) fn follow(
     });
 }
 
-/// One definition: as it is now, and the form of it that its rows share.
-struct Known {
+/// A definition and the revision of it that its rows use.
+struct FollowedDefinition {
+    /// The current definition.
     definition: Definition,
+    /// The last revision with different rows.
     family: Arc<Family>,
 }
 
 struct Follower {
     objects: Arc<Objects>,
     tasks: Tasks,
-    known: BTreeMap<Arc<str>, Known>,
-    /// Forms that came and went since the registry was changed last.
-    gone: Vec<Arc<Family>>,
-    came: Vec<Arc<Family>>,
-    /// Definitions whose objects are being deleted, by uid.
-    cleaning: cleanup::Running,
+    /// By name.
+    definitions: BTreeMap<Arc<str>, FollowedDefinition>,
+    /// Revisions whose rows are still in the registry and have to be removed.
+    removed: Vec<Arc<Family>>,
+    /// Revisions whose rows are not in the registry yet.
+    added: Vec<Arc<Family>>,
+    /// Definitions whose objects are being deleted.
+    cleanups: cleanup::Running,
 }
 
 impl Follower {
@@ -73,99 +77,109 @@ impl Follower {
                         synced();
                     }
                     backoff.reset();
-                    // What fell off the ring is listed anew.
+                    // A follower that lags behind the watch cache relists.
                     while let Ok((events, _)) = position.next().await {
                         let mut changed = BTreeMap::new();
                         for event in events {
                             let object = &event.entry.object;
-                            let now = (!event.deleted).then(|| Arc::clone(object));
-                            changed.insert(Arc::clone(&object.key.name), now);
+                            let current = (!event.deleted).then(|| Arc::clone(object));
+                            changed.insert(Arc::clone(&object.key.name), current);
                         }
-                        self.take(changed).await;
+                        self.update(changed).await;
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "definitions of custom resources cannot be listed, trying again");
+                    tracing::warn!(%error, "cannot list CustomResourceDefinitions, retrying");
                 }
             }
             base::clock::sleep(backoff.next_delay()).await;
         }
     }
 
-    /// Takes over all definitions as they are now.
+    /// Lists all definitions and updates the known ones.
     async fn list(&mut self) -> Result<Position, Status> {
         let row = self.objects.row(&status::definitions())?;
         let cache = self.objects.fresh_cache(&row).await?;
         let (page, position) = cache.list_and_watch(&Filter::default());
         let mut changed: BTreeMap<Arc<str>, Option<Arc<Object>>> =
-            self.known.keys().map(|name| (Arc::clone(name), None)).collect();
+            self.definitions.keys().map(|name| (Arc::clone(name), None)).collect();
         for object in page.items {
             changed.insert(Arc::clone(&object.key.name), Some(object));
         }
-        self.take(changed).await;
+        self.update(changed).await;
         Ok(position)
     }
 
-    /// Takes changed definitions over: rows first, so that whoever reads that a kind is established
-    /// can use it.
-    async fn take(&mut self, changed: BTreeMap<Arc<str>, Option<Arc<Object>>>) {
-        let mut groups: HashSet<Arc<str>> = HashSet::new();
-        let mut fresh: HashSet<Arc<str>> = HashSet::new();
+    /// Handles changed definitions, by name; `None` for deleted ones. Rows are updated before the
+    /// status, so that a client that reads the condition `Established` can use the kind.
+    async fn update(&mut self, changed: BTreeMap<Arc<str>, Option<Arc<Object>>>) {
+        let mut affected_groups: HashSet<Arc<str>> = HashSet::new();
+        let mut changed_names: HashSet<Arc<str>> = HashSet::new();
         for (name, object) in changed {
             let read = object.map(|object| Definition::read(&object)).transpose();
             let definition = read.unwrap_or_else(|error| {
-                tracing::error!(definition = %name, %error, "the stored definition cannot be read and is not served");
+                tracing::error!(
+                    definition = %name,
+                    %error,
+                    "cannot read a stored CustomResourceDefinition, it is not served"
+                );
                 None
             });
-            let before = self.known.get(&name).map(|known| &known.definition);
+            let old = self.definitions.get(&name).map(|followed| &followed.definition);
             let names = |definition: Option<&Definition>| definition.map(|d| d.accepted.clone());
-            if names(before) != names(definition.as_ref()) {
-                groups.extend(before.into_iter().chain(&definition).map(|d| Arc::clone(&d.group)));
+            if names(old) != names(definition.as_ref()) {
+                let both = old.into_iter().chain(&definition);
+                affected_groups.extend(both.map(|d| Arc::clone(&d.group)));
             }
-            fresh.insert(Arc::clone(&name));
-            self.serve(name, definition);
+            changed_names.insert(Arc::clone(&name));
+            self.set_definition(name, definition);
         }
-        self.publish();
-        // A name that somebody gave up, or took, concerns all definitions of the group.
-        let concerned = self.known.iter().filter(|(name, known)| {
-            fresh.contains(*name) || groups.contains(&known.definition.group)
+        self.update_registry();
+        // A name that a definition takes or releases affects all definitions of the group.
+        let affected = self.definitions.iter().filter(|(name, followed)| {
+            changed_names.contains(*name) || affected_groups.contains(&followed.definition.group)
         });
-        let concerned: Vec<Arc<str>> = concerned.map(|(name, _)| Arc::clone(name)).collect();
-        for name in concerned {
-            if let Err(error) = self.judge(&name).await {
-                tracing::warn!(definition = %name, %error, "its status cannot be written");
+        let affected: Vec<Arc<str>> = affected.map(|(name, _)| Arc::clone(name)).collect();
+        for name in affected {
+            if let Err(error) = self.reconcile(&name).await {
+                tracing::warn!(
+                    definition = %name,
+                    %error,
+                    "cannot write the status of a CustomResourceDefinition"
+                );
             }
         }
     }
 
-    /// Notes a definition as it is now, and whether its rows have to change.
-    fn serve(&mut self, name: Arc<str>, definition: Option<Definition>) {
+    /// Sets the current definition, or removes it if `None`, and determines which rows change.
+    fn set_definition(&mut self, name: Arc<str>, definition: Option<Definition>) {
         let Some(definition) = definition else {
-            self.gone.extend(self.known.remove(&name).map(|known| known.family));
+            self.removed.extend(self.definitions.remove(&name).map(|followed| followed.family));
             return;
         };
-        if let Some(known) = self.known.get_mut(&name)
-            && known.family.definition.serves_as(&definition)
+        if let Some(followed) = self.definitions.get_mut(&name)
+            && followed.family.definition.has_same_rows(&definition)
         {
-            known.definition = definition;
+            followed.definition = definition;
             return;
         }
         let family = Family::new(definition.clone());
-        self.came.push(Arc::clone(&family));
-        let old = self.known.insert(name, Known { definition, family });
-        self.gone.extend(old.map(|known| known.family));
+        self.added.push(Arc::clone(&family));
+        let old = self.definitions.insert(name, FollowedDefinition { definition, family });
+        self.removed.extend(old.map(|followed| followed.family));
     }
 
-    /// Changes the registry; watches of what changed end, as upstream's do, and begin anew with the
-    /// new form.
-    fn publish(&mut self) {
-        let (gone, came) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.came));
-        if gone.is_empty() && came.is_empty() {
+    /// Replaces the rows in the registry. Watches of the replaced rows end, as in upstream; clients
+    /// start new ones, which use the new schema.
+    fn update_registry(&mut self) {
+        let removed = std::mem::take(&mut self.removed);
+        let added = std::mem::take(&mut self.added);
+        if removed.is_empty() && added.is_empty() {
             return;
         }
-        gone.iter().for_each(|family| family.retire());
-        let old: Vec<ResourceSpec> = gone.iter().flat_map(registration::rows).collect();
-        let new: Vec<ResourceSpec> = came.iter().flat_map(registration::rows).collect();
+        removed.iter().for_each(|family| family.retire());
+        let old: Vec<ResourceSpec> = removed.iter().flat_map(registration::rows).collect();
+        let new: Vec<ResourceSpec> = added.iter().flat_map(registration::rows).collect();
         if old.is_empty() && new.is_empty() {
             return;
         }
@@ -175,23 +189,22 @@ impl Follower {
         }
     }
 
-    /// Says in the status what became of the names, and begins the end of a definition that is
-    /// deleted.
-    async fn judge(&mut self, name: &Arc<str>) -> Result<(), Status> {
-        let Some(known) = self.known.get(name) else { return Ok(()) };
-        let definition = known.definition.clone();
-        if let Some(outcome) =
-            names::decide(&definition, self.known.values().map(|k| &k.definition))
-        {
+    /// Writes accepted names and conditions into the status, and starts the cleanup of a definition
+    /// that is being deleted.
+    async fn reconcile(&mut self, name: &Arc<str>) -> Result<(), Status> {
+        let Some(followed) = self.definitions.get(name) else { return Ok(()) };
+        let definition = followed.definition.clone();
+        let all = self.definitions.values().map(|followed| &followed.definition);
+        if let Some(outcome) = names::decide(&definition, all) {
             let mut next = definition.clone();
             next.accepted = outcome.accepted.clone();
             for condition in &outcome.conditions {
                 next.conditions.retain(|c| c.name != condition.name);
                 next.conditions.push(condition.clone());
             }
-            // Who reads that it is established may use it at once.
-            self.serve(Arc::clone(name), Some(next));
-            self.publish();
+            // Update the rows first: a client that reads `Established` may send requests at once.
+            self.set_definition(Arc::clone(name), Some(next));
+            self.update_registry();
             let written = status::write(&self.objects, &definition.object, |value| {
                 status::set_names(value, &outcome.accepted);
                 outcome.conditions.iter().for_each(|c| status::set_condition(value, c));
@@ -199,16 +212,16 @@ impl Follower {
             match written.await? {
                 Outcome::Done(object) => {
                     if let Ok(definition) = Definition::read(&Arc::new(*object)) {
-                        self.serve(Arc::clone(name), Some(definition));
-                        self.publish();
+                        self.set_definition(Arc::clone(name), Some(definition));
+                        self.update_registry();
                     }
                 }
-                // The change is on its way here.
+                // The watch cache delivers the change.
                 Outcome::Changed => return Ok(()),
             }
         }
-        if self.known.get(name).is_some_and(|known| known.definition.cleans) {
-            cleanup::start(&self.objects, &self.tasks, &self.cleaning, &definition);
+        if self.definitions.get(name).is_some_and(|followed| followed.definition.needs_cleanup) {
+            cleanup::start(&self.objects, &self.tasks, &self.cleanups, &definition);
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! One version of a custom resource as its row knows it, and what is compiled from its schema on
-//! first use.
+//! One version of a custom resource: reads, converts, prunes, defaults and validates its objects.
+//! Its schema is compiled on first use.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -15,50 +15,51 @@ use serde_json::Value;
 
 use super::convert::{self, Webhook};
 use super::definition::{Definition, ScalePaths, Version};
+use super::error::{ConversionError, ReadError};
 use super::types;
 use crate::metrics::admission as metrics;
 use crate::registry::metadata;
 use crate::webhook::Callout;
 
-/// What a write of `status` may not touch (upstream's `statusStrategy.GetResetFields`).
+/// The fields that a write of `status` resets (upstream's `statusStrategy.GetResetFields`).
 static ALL_BUT_STATUS: LazyLock<Set> =
     LazyLock::new(|| Set::of_fields(&[&["metadata"], &["spec"]]));
-/// What a write of the object itself may not touch where there is a `status` subresource.
+/// The field that a write of the object itself resets if there is a `status` subresource.
 static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
 
-/// Numbers of families, so that caches of an old form of a definition are told from those of the
-/// new one.
-static NEXT: AtomicU64 = AtomicU64::new(1);
+/// The next [`Family::number`].
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// All versions of one definition as it stands: what its rows share.
+/// All versions of one revision of a definition, shared by its rows.
 #[derive(Debug)]
 pub(crate) struct Family {
     pub(crate) definition: Definition,
-    /// Distinguishes this form of the definition from all others of this process.
+    /// Identifies this revision of the definition within the process: watch caches of different
+    /// revisions have different keys.
     pub(crate) number: u64,
-    /// What is made of the schemas, by version, on first use.
+    /// The compiled schema of each version, in the order of `definition.versions`.
     compiled: Box<[OnceLock<Compiled>]>,
-    nothing: OnceLock<Compiled>,
-    webhook: OnceLock<Result<Webhook, String>>,
-    /// Another form has taken its place: no cache is started for it any more.
-    retired: AtomicBool,
+    without_schema: OnceLock<Compiled>,
+    webhook: OnceLock<Result<Webhook, ConversionError>>,
+    /// Another revision has replaced this one: no watch cache is started for it anymore.
+    is_retired: AtomicBool,
 }
 
-/// A stored value as one version sees it.
+/// A stored value, read for one version.
 pub(crate) enum Read {
-    /// As it is, or renamed.
+    /// An object of that version.
     Ready(Object),
-    /// Of another version, for the webhook to convert.
+    /// An object of another version, which the webhook has to convert.
     Foreign(Value),
 }
 
-/// What is made of the schema of one version.
+/// The compiled schema of one version.
 #[derive(Debug)]
 struct Compiled {
-    /// None when the version has no schema.
+    /// `None` if the version has no schema.
     schema: Option<Structural>,
     types: (Arc<Schema>, TypeId),
-    keeps_unknown: bool,
+    keeps_unknown_fields: bool,
 }
 
 impl Compiled {
@@ -68,57 +69,62 @@ impl Compiled {
         }
     }
 
-    /// Takes out of a stored or converted object what does not belong there.
+    /// Removes unknown fields and invalid embedded metadata from a stored or converted object.
     fn clean(&self, value: &mut Value) {
         let Some(schema) = &self.schema else { return };
-        if !self.keeps_unknown {
+        if !self.keeps_unknown_fields {
             schema.prune(value, &PruneOptions { resource: true, collect: false });
         }
         if let Err(error) = schema.coerce(value, true) {
-            tracing::debug!(%error, "an embedded object is kept as it is");
+            tracing::debug!(%error, "the metadata of an embedded object is kept unchanged");
         }
     }
 }
 
 impl Family {
-    /// The webhook that converts, made when it is needed first.
-    fn webhook(&self, callout: Option<&Callout>) -> Result<&Webhook, String> {
-        let callout = callout.ok_or("this server has no way to webhooks")?;
-        let made = self.webhook.get_or_init(|| Webhook::new(&self.definition.conversion, callout));
-        made.as_ref().map_err(Clone::clone)
+    /// The client of the conversion webhook, created on first use.
+    fn webhook(&self, callout: Option<&Callout>) -> Result<&Webhook, ConversionError> {
+        let callout = callout.ok_or(ConversionError::NotStarted)?;
+        let webhook =
+            self.webhook.get_or_init(|| Webhook::new(&self.definition.conversion, callout));
+        webhook.as_ref().map_err(Clone::clone)
     }
 
-    fn compiled(&self, at: usize) -> &Compiled {
-        // A version is asked for by the rows that were made for it, so there is one.
-        match self.compiled.get(at) {
-            Some(slot) => slot.get_or_init(|| self.compile(at)),
-            None => self.nothing.get_or_init(|| Compiled {
+    fn compiled(&self, index: usize) -> &Compiled {
+        // The index comes from a row of this family, so the version exists.
+        match self.compiled.get(index) {
+            Some(slot) => slot.get_or_init(|| self.compile(index)),
+            None => self.without_schema.get_or_init(|| Compiled {
                 schema: None,
-                types: types::of(None),
-                keeps_unknown: true,
+                types: types::build(None),
+                keeps_unknown_fields: true,
             }),
         }
     }
 
-    fn compile(&self, at: usize) -> Compiled {
+    fn compile(&self, index: usize) -> Compiled {
         let definition = &self.definition;
-        let name = definition.versions.get(at).map_or("", |v| &v.name);
+        let name = definition.versions.get(index).map_or("", |v| &v.name);
         let source: Option<Value> =
             definition.schema(name).and_then(|text| serde_json::from_str(text).ok());
         let schema = source.as_ref().and_then(|source| match Structural::new(source) {
             Ok(schema) => Some(schema),
             Err(errors) => {
                 let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-                tracing::error!(definition = %definition.name(), version = name, errors = errors.join("; "),
-                    "the schema cannot be used, objects are taken without one");
+                tracing::error!(
+                    definition = %definition.name(),
+                    version = name,
+                    errors = errors.join("; "),
+                    "the schema is invalid, objects are not validated"
+                );
                 None
             }
         });
-        let types = types::of(schema.as_ref().filter(|_| !definition.preserve_unknown));
-        Compiled { schema, types, keeps_unknown: definition.preserve_unknown }
+        let types = types::build(schema.as_ref().filter(|_| !definition.preserve_unknown));
+        Compiled { schema, types, keeps_unknown_fields: definition.preserve_unknown }
     }
 
-    /// Place of the version that an `apiVersion` names.
+    /// The index of the version in an `apiVersion`; `None` if the definition does not have it.
     fn position(&self, api_version: &str) -> Option<usize> {
         let version = api_version.strip_prefix(&*self.definition.group)?.strip_prefix('/')?;
         self.definition.versions.iter().position(|v| *v.name == *version)
@@ -127,17 +133,17 @@ impl Family {
     pub(crate) fn new(definition: Definition) -> Arc<Self> {
         Arc::new(Self {
             compiled: definition.versions.iter().map(|_| OnceLock::new()).collect(),
-            nothing: OnceLock::new(),
+            without_schema: OnceLock::new(),
             webhook: OnceLock::new(),
             definition,
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
-            retired: AtomicBool::new(false),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            is_retired: AtomicBool::new(false),
         })
     }
 
-    /// Its rows are gone, or about to be.
+    /// Marks this revision as replaced, before its rows are removed.
     pub(crate) fn retire(&self) {
-        self.retired.store(true, Ordering::Release);
+        self.is_retired.store(true, Ordering::Release);
     }
 }
 
@@ -145,12 +151,14 @@ impl Family {
 #[derive(Debug)]
 pub struct Kind {
     family: Arc<Family>,
+    /// The index of the version in the definition.
     version: usize,
-    /// Group, version and kind of its objects.
+    /// Group, version and kind of the objects.
     gvk: Gvk,
 }
 
 impl Kind {
+    /// `version` is the index of the version in the definition.
     pub(crate) fn new(family: &Arc<Family>, version: usize, gvk: Gvk) -> Self {
         Self { family: Arc::clone(family), version, gvk }
     }
@@ -165,17 +173,17 @@ impl Kind {
         self.family.definition.versions.get(self.version)
     }
 
-    /// Number of this form of the definition.
+    /// The number of this revision of the definition ([`Family::number`]).
     pub(crate) fn number(&self) -> u64 {
         self.family.number
     }
 
-    /// Another form of the definition is served by now.
+    /// Whether another revision of the definition has replaced this one.
     pub(crate) fn is_retired(&self) -> bool {
-        self.family.retired.load(Ordering::Acquire)
+        self.family.is_retired.load(Ordering::Acquire)
     }
 
-    /// The definition is being deleted: nothing new is made.
+    /// Whether the definition is being deleted: no objects can be created.
     pub(crate) fn is_terminating(&self) -> bool {
         self.family.definition.is_terminating()
     }
@@ -185,7 +193,8 @@ impl Kind {
         self.version()?.scale()
     }
 
-    /// Fields that a write through a subresource (empty: none) resets.
+    /// The fields that a write through a subresource resets; `subresource` is empty for the object
+    /// itself.
     pub(crate) fn reset(&self, subresource: &str) -> Option<&'static Set> {
         let has_status = self.version().is_some_and(Version::has_status);
         match subresource {
@@ -195,7 +204,7 @@ impl Kind {
         }
     }
 
-    /// The types that server-side apply walks, and that of an object.
+    /// The schema table for server-side apply, and the type of the objects.
     pub(crate) fn types(&self) -> (Arc<Schema>, TypeId) {
         let compiled = self.compiled();
         (Arc::clone(&compiled.types.0), compiled.types.1)
@@ -205,7 +214,7 @@ impl Kind {
         self.family.compiled(self.version)
     }
 
-    /// What its OpenAPI documents need.
+    /// The input of its OpenAPI documents.
     pub(crate) fn openapi(&self) -> CustomSchema {
         let version = self.version();
         let name = version.map_or("", |v| &v.name);
@@ -223,11 +232,11 @@ impl Kind {
         &self.family.definition.accepted.list_kind
     }
 
-    /// What every request about a deprecated version is warned of (`defaultDeprecationWarning`).
+    /// The warning for requests of a deprecated version (`defaultDeprecationWarning`).
     pub(crate) fn deprecation(&self) -> Option<String> {
         let version = self.version().filter(|v| v.deprecated)?;
-        if let Some(own) = &version.deprecation_warning {
-            return Some(own.clone());
+        if let Some(warning) = &version.deprecation_warning {
+            return Some(warning.clone());
         }
         let definition = self.definition();
         let (group, kind) = (&definition.group, &definition.requested.kind);
@@ -242,21 +251,21 @@ impl Kind {
         })
     }
 
-    /// The first half of reading a stored value: what the schema of its version does not know is
-    /// gone, defaults that came since are there.
+    /// Reads a stored value: removes fields that the schema of its version does not have, adds
+    /// defaults, and converts it unless a webhook has to.
     ///
     /// # Errors
-    /// A sentence.
-    pub(crate) fn read(&self, bytes: Bytes, revision: i64) -> Result<Read, String> {
-        let mut value: Value = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
+    /// If the bytes are not an object.
+    pub(crate) fn read(&self, bytes: Bytes, revision: i64) -> Result<Read, ReadError> {
+        let mut value: Value = serde_json::from_slice(&bytes)?;
         let stored = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
         let own = self.gvk.api_version();
-        let at = if stored == own { Some(self.version) } else { self.family.position(&stored) };
-        if let Some(compiled) = at.map(|at| self.family.compiled(at)) {
+        let index = if stored == own { Some(self.version) } else { self.family.position(&stored) };
+        if let Some(compiled) = index.map(|index| self.family.compiled(index)) {
             compiled.clean(&mut value);
             compiled.default(&mut value);
         }
-        // Very old objects have none.
+        // Objects written by very old servers have no generation.
         if matches!(metadata::number(&value, "generation"), None | Some(0)) {
             metadata::metadata_mut(&mut value).insert("generation".into(), 1.into());
         }
@@ -267,54 +276,52 @@ impl Kind {
             convert::rename(&mut value, &own);
             return self.finish(value, revision).map(Read::Ready);
         }
-        let new = own_bytes(&value, &self.gvk);
-        // What did not change shares the bytes of the store.
-        let bytes = if new == bytes { bytes } else { new };
-        Object::from_stored(bytes, revision).map(Read::Ready).map_err(|e| e.to_string())
+        let encoded = encode(&value, &self.gvk);
+        // An unchanged object shares the bytes of the store.
+        let bytes = if encoded == bytes { bytes } else { encoded };
+        Ok(Read::Ready(Object::from_stored(bytes, revision)?))
     }
 
-    /// The second half: a converted object.
+    /// Creates the object from the result of a conversion to this version.
     ///
     /// # Errors
-    /// A sentence.
-    pub(crate) fn finish(&self, mut value: Value, revision: i64) -> Result<Object, String> {
+    /// If the value is not an object.
+    pub(crate) fn finish(&self, mut value: Value, revision: i64) -> Result<Object, ReadError> {
         self.compiled().clean(&mut value);
-        Object::from_stored(own_bytes(&value, &self.gvk), revision).map_err(|e| e.to_string())
+        Ok(Object::from_stored(encode(&value, &self.gvk), revision)?)
     }
 
-    /// Objects of other versions as this one.
+    /// Converts objects of other versions to this one with the webhook of the definition.
     ///
     /// # Errors
-    /// Upstream's sentence.
+    /// If the webhook cannot be called or does not convert all objects.
     pub(crate) async fn convert(
         &self,
         objects: Vec<Value>,
         callout: Option<&Callout>,
-    ) -> Result<Vec<Value>, String> {
-        self.by_webhook(objects, &self.gvk.api_version(), callout).await
+    ) -> Result<Vec<Value>, ConversionError> {
+        self.call_webhook(objects, &self.gvk.api_version(), callout).await
     }
 
-    /// Asks the webhook of the definition for objects in the version `to` (`group/version`).
-    ///
-    /// # Errors
-    /// Upstream's sentence.
-    async fn by_webhook(
+    /// Converts objects to the version `to` (`group/version`) with the webhook of the definition.
+    async fn call_webhook(
         &self,
         objects: Vec<Value>,
         to: &str,
         callout: Option<&Callout>,
-    ) -> Result<Vec<Value>, String> {
-        let begun = base::clock::now();
-        let version = |of: &str| of.rsplit('/').next().unwrap_or_default().to_owned();
-        let of = |object: &Value| {
+    ) -> Result<Vec<Value>, ConversionError> {
+        let started = base::clock::now();
+        let version =
+            |api_version: &str| api_version.rsplit('/').next().unwrap_or_default().to_owned();
+        let version_of = |object: &Value| {
             version(object.get("apiVersion").and_then(Value::as_str).unwrap_or_default())
         };
-        let from = objects.first().map(of).unwrap_or_default();
+        let from = objects.first().map(version_of).unwrap_or_default();
         let converted = match self.family.webhook(callout) {
             Ok(webhook) => webhook.convert(objects, to).await,
-            Err(why) => Err(why),
+            Err(error) => Err(error),
         };
-        let took = base::clock::now().duration_since(begun);
+        let took = base::clock::now().duration_since(started);
         let versions = (from.as_str(), &*version(to));
         metrics::definition_converted(
             &self.definition().object.key.name,
@@ -325,37 +332,37 @@ impl Kind {
         converted
     }
 
-    /// The bytes to store for an object of this version.
+    /// The bytes to store for an object of this version; `storage` has the storage version.
     ///
     /// # Errors
-    /// A sentence.
+    /// If the object cannot be converted to the storage version.
     pub(crate) async fn to_stored(
         &self,
         value: &Value,
         storage: &Gvk,
         callout: Option<&Callout>,
-    ) -> Result<Bytes, String> {
-        let (own, wanted) = (self.gvk.api_version(), storage.api_version());
-        if own == wanted {
-            return Ok(own_bytes(value, storage));
+    ) -> Result<Bytes, ConversionError> {
+        let (own, target) = (self.gvk.api_version(), storage.api_version());
+        if own == target {
+            return Ok(encode(value, storage));
         }
         let mut value = value.clone();
         metadata::metadata_mut(&mut value).remove("resourceVersion");
         if convert::is_webhook(self.definition()) {
-            let converted = self.by_webhook(vec![value], &wanted, callout).await?;
-            value = converted.into_iter().next().ok_or("no object was converted")?;
+            let converted = self.call_webhook(vec![value], &target, callout).await?;
+            value = converted.into_iter().next().ok_or(ConversionError::NoObject)?;
         } else {
-            convert::rename(&mut value, &wanted);
+            convert::rename(&mut value, &target);
         }
-        if let Some(at) = self.family.position(&wanted) {
-            self.family.compiled(at).clean(&mut value);
+        if let Some(index) = self.family.position(&target) {
+            self.family.compiled(index).clean(&mut value);
         }
-        Ok(own_bytes(&value, storage))
+        Ok(encode(&value, storage))
     }
 
-    /// The bytes of an object in this version, as they are answered.
+    /// The bytes of an object of this version for a response.
     pub(crate) fn bytes(&self, value: &Value) -> Bytes {
-        own_bytes(value, &self.gvk)
+        encode(value, &self.gvk)
     }
 
     /// Sets the defaults of the schema.
@@ -363,33 +370,35 @@ impl Kind {
         self.compiled().default(value);
     }
 
-    /// Takes out what the schema does not know; the texts of strict decoding.
+    /// Removes the fields that the schema does not have; returns the messages of strict decoding.
     ///
     /// # Errors
-    /// The text of an embedded object that is none.
-    pub(crate) fn prune(&self, value: &mut Value) -> Result<Vec<String>, String> {
+    /// An embedded `apiVersion`, `kind` or `metadata` of a wrong type.
+    pub(crate) fn prune(&self, value: &mut Value) -> Result<Vec<String>, Box<Error>> {
         let Some(schema) = &self.compiled().schema else { return Ok(Vec::new()) };
         let mut paths = Vec::new();
         if !self.definition().preserve_unknown {
             paths = schema.prune(value, &PruneOptions { resource: true, collect: true });
         }
-        paths.extend(schema.coerce(value, false).map_err(|error| error.to_string())?);
+        paths.extend(schema.coerce(value, false)?);
         Ok(paths.into_iter().map(|path| format!("unknown field \"{path}\"")).collect())
     }
 
-    /// Errors of the values.
+    /// Validates the values against the schema.
     pub(crate) fn values(&self, new: &Value, old: Option<&Value>) -> ErrorList {
         let schema = self.compiled().schema.as_ref();
         schema.map(|schema| schema.values(new, old, &Path::default())).unwrap_or_default()
     }
 
-    /// Errors of lists and embedded objects, behind those of the values.
+    /// Validates lists and embedded objects; upstream reports these errors after those of
+    /// [`Kind::values`].
     pub(crate) fn invariants(&self, new: &Value, old: Option<&Value>) -> ErrorList {
         let schema = self.compiled().schema.as_ref();
         schema.map(|schema| schema.invariants(new, old)).unwrap_or_default()
     }
 
-    /// Errors of rules in CEL, behind all others, and warnings.
+    /// Evaluates the CEL rules of the schema and returns errors and warnings. `before` are the
+    /// errors of the preceding validations.
     pub(crate) fn rules(
         &self,
         new: &Value,
@@ -397,20 +406,20 @@ impl Kind {
         before: &[Error],
     ) -> (ErrorList, Vec<String>) {
         let Some(schema) = self.compiled().schema.as_ref() else { return Default::default() };
-        let begun = base::clock::now();
-        let (any, now) = schema.compile();
+        let started = base::clock::now();
+        let (has_rules, was_compiled) = schema.compile();
         let compiled = base::clock::now();
-        if now && any {
-            metrics::COMPILED.took(&[], compiled.duration_since(begun));
+        if was_compiled && has_rules {
+            metrics::COMPILED.took(&[], compiled.duration_since(started));
         }
-        let found = schema.rules(new, old, before);
-        if any {
+        let outcome = schema.rules(new, old, before);
+        if has_rules {
             metrics::EVALUATED.took(&[], compiled.elapsed());
         }
-        found
+        outcome
     }
 
-    /// Errors of the values of `status`.
+    /// Validates the values of `status` against the schema.
     pub(crate) fn status_values(&self, new: &Value, old: &Value) -> ErrorList {
         let schema = self.compiled().schema.as_ref().and_then(|schema| schema.property("status"));
         let (Some(schema), Some(status)) = (schema, new.get("status")) else {
@@ -420,15 +429,15 @@ impl Kind {
         schema.values(status, Some(was), &Path::new("status"))
     }
 
-    /// Errors of lists that a write of the status leaves.
+    /// Validates the lists of the object after a write of the status.
     pub(crate) fn status_invariants(&self, new: &Value, old: &Value) -> ErrorList {
         let schema = self.compiled().schema.as_ref();
         schema.map(|schema| schema.lists(new, Some(old))).unwrap_or_default()
     }
 }
 
-/// The stored form, kind and version first.
-fn own_bytes(value: &Value, gvk: &Gvk) -> Bytes {
+/// Encodes an object, kind and version first.
+fn encode(value: &Value, gvk: &Gvk) -> Bytes {
     let head = format!("{{\"kind\":\"{}\",\"apiVersion\":\"{}\",", gvk.kind, gvk.api_version());
     crate::registry::storage::encode_as(&head, value).into()
 }

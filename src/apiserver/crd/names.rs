@@ -1,13 +1,14 @@
-//! Which names a definition may have, and the conditions that say so: pure.
+//! Decides which names of a definition are accepted, and the resulting conditions, without I/O.
 //!
-//! Source of reasons and texts: `pkg/controller/status/naming_controller.go` and
+//! Reasons and messages are those of `pkg/controller/status/naming_controller.go` and
 //! `pkg/controller/establish` of apiextensions.
 
 use std::collections::HashSet;
 
 use super::definition::{Condition, Definition, Names};
+use crate::response::aggregate::aggregate;
 
-/// What the status of a definition is to say.
+/// The changes to the status of a definition.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) accepted: Names,
@@ -23,26 +24,21 @@ fn condition(name: &str, status: bool, reason: &str, message: &str) -> Condition
     }
 }
 
-fn fresh(wanted: &str, own: &str, used: &HashSet<&str>) -> Result<(), String> {
-    if wanted == own || !used.contains(wanted) {
+/// The name of another definition of the group.
+#[derive(Debug, thiserror::Error)]
+#[error("{} is already in use", api::field::go_quote(.0))]
+struct NameInUse(String);
+
+/// Checks that a requested name is the already accepted one or unused.
+fn check_unused(requested: &str, accepted: &str, used: &HashSet<&str>) -> Result<(), NameInUse> {
+    if requested == accepted || !used.contains(requested) {
         return Ok(());
     }
-    Err(format!("{} is already in use", api::field::go_quote(wanted)))
+    Err(NameInUse(requested.to_owned()))
 }
 
-/// Texts of several errors as Go's aggregate joins them.
-fn aggregate(errors: &[String]) -> String {
-    let mut seen = HashSet::new();
-    let distinct: Vec<&str> =
-        errors.iter().map(String::as_str).filter(|error| seen.insert(*error)).collect();
-    match distinct.as_slice() {
-        [one] => (*one).to_owned(),
-        many => format!("[{}]", many.join(", ")),
-    }
-}
-
-/// Names and conditions of `own`, given all definitions (`own` among them); `None` when its status
-/// says so already.
+/// The accepted names and changed conditions of `own`, given all definitions including `own`;
+/// `None` if its status is up to date.
 pub(crate) fn decide<'a>(
     own: &'a Definition,
     all: impl Iterator<Item = &'a Definition> + Clone,
@@ -57,7 +53,7 @@ pub(crate) fn decide<'a>(
     let mut conditions = vec![named];
     conditions.extend(established);
     conditions.extend(approval(own));
-    conditions.retain(|wanted| own.condition(&wanted.name) != Some(wanted));
+    conditions.retain(|new| own.condition(&new.name) != Some(new));
     (accepted != own.accepted || !conditions.is_empty()).then_some(Outcome { accepted, conditions })
 }
 
@@ -68,50 +64,52 @@ fn accept<'a>(
     let group = all.filter(|d| d.group == own.group);
     let mut resources: HashSet<&str> = HashSet::new();
     let mut kinds: HashSet<&str> = HashSet::new();
-    for one in group {
-        let names = &one.accepted;
+    for definition in group {
+        let names = &definition.accepted;
         resources.extend([names.plural.as_str(), names.singular.as_str()]);
         resources.extend(names.short_names.iter().map(String::as_str));
         kinds.extend([names.kind.as_str(), names.list_kind.as_str()]);
     }
-    let (wanted, had) = (&own.requested, &own.accepted);
-    let mut accepted = had.clone();
-    let mut refused: Option<(&str, String)> = None;
-    match fresh(&wanted.plural, &had.plural, &resources) {
-        Ok(()) => accepted.plural.clone_from(&wanted.plural),
-        Err(why) => refused = Some(("PluralConflict", why)),
+    let (requested, old) = (&own.requested, &own.accepted);
+    let mut accepted = old.clone();
+    // Reason and message; the last conflict is reported, as in upstream.
+    let mut conflict: Option<(&str, String)> = None;
+    match check_unused(&requested.plural, &old.plural, &resources) {
+        Ok(()) => accepted.plural.clone_from(&requested.plural),
+        Err(error) => conflict = Some(("PluralConflict", error.to_string())),
     }
-    match fresh(&wanted.singular, &had.singular, &resources) {
-        Ok(()) => accepted.singular.clone_from(&wanted.singular),
-        Err(why) => refused = Some(("SingularConflict", why)),
+    match check_unused(&requested.singular, &old.singular, &resources) {
+        Ok(()) => accepted.singular.clone_from(&requested.singular),
+        Err(error) => conflict = Some(("SingularConflict", error.to_string())),
     }
-    let short = wanted.short_names.iter().filter(|name| !had.short_names.contains(name));
-    let errors: Vec<String> = short.filter_map(|name| fresh(name, "", &resources).err()).collect();
+    let added = requested.short_names.iter().filter(|name| !old.short_names.contains(name));
+    let errors = added.filter_map(|name| check_unused(name, "", &resources).err());
+    let errors: Vec<String> = errors.map(|error| error.to_string()).collect();
     if errors.is_empty() {
-        accepted.short_names.clone_from(&wanted.short_names);
+        accepted.short_names.clone_from(&requested.short_names);
     } else {
-        refused = Some(("ShortNamesConflict", aggregate(&errors)));
+        conflict = Some(("ShortNamesConflict", aggregate(errors)));
     }
-    match fresh(&wanted.kind, &had.kind, &kinds) {
-        Ok(()) => accepted.kind.clone_from(&wanted.kind),
-        Err(why) => refused = Some(("KindConflict", why)),
+    match check_unused(&requested.kind, &old.kind, &kinds) {
+        Ok(()) => accepted.kind.clone_from(&requested.kind),
+        Err(error) => conflict = Some(("KindConflict", error.to_string())),
     }
-    match fresh(&wanted.list_kind, &had.list_kind, &kinds) {
-        Ok(()) => accepted.list_kind.clone_from(&wanted.list_kind),
-        Err(why) => refused = Some(("ListKindConflict", why)),
+    match check_unused(&requested.list_kind, &old.list_kind, &kinds) {
+        Ok(()) => accepted.list_kind.clone_from(&requested.list_kind),
+        Err(error) => conflict = Some(("ListKindConflict", error.to_string())),
     }
-    accepted.categories.clone_from(&wanted.categories);
-    let named = match refused {
-        Some((reason, why)) => condition("NamesAccepted", false, reason, &why),
+    accepted.categories.clone_from(&requested.categories);
+    let named = match conflict {
+        Some((reason, message)) => condition("NamesAccepted", false, reason, &message),
         None => condition("NamesAccepted", true, "NoConflicts", "no conflicts found"),
     };
     (accepted, named)
 }
 
-/// Once established, a definition stays so. Upstream says `Installing` in between; here the rows
-/// are there at once.
+/// The condition `Established`; once true it does not change. Upstream sets the reason `Installing`
+/// first; this server skips it, because it adds the rows before it writes the status.
 fn establish(own: &Definition, named: bool) -> Option<Condition> {
-    if own.is("Established") {
+    if own.has_condition("Established") {
         return None;
     }
     if !named {
@@ -122,36 +120,36 @@ fn establish(own: &Definition, named: bool) -> Option<Condition> {
     }
     let bundle = own.conversion.webhook.as_ref().and_then(|w| w.pointer("/clientConfig/caBundle"));
     if bundle.and_then(serde_json::Value::as_str).is_some_and(|b| !b.is_empty() && !is_bundle(b)) {
-        let why = "The conversion webhook CABundle is invalid";
-        return Some(condition("Established", false, "InvalidCABundle", why));
+        let message = "The conversion webhook CABundle is invalid";
+        return Some(condition("Established", false, "InvalidCABundle", message));
     }
-    let why = "the initial names have been accepted";
-    Some(condition("Established", true, "InitialNamesAccepted", why))
+    let message = "the initial names have been accepted";
+    Some(condition("Established", true, "InitialNamesAccepted", message))
 }
 
-/// Base64 of PEM certificates that can be read.
+/// Whether the text is the base64 encoding of valid PEM certificates.
 fn is_bundle(text: &str) -> bool {
     use base64::Engine;
     let Ok(pem) = base64::engine::general_purpose::STANDARD.decode(text) else { return false };
-    let mut any = false;
+    let mut has_certificate = false;
     for block in x509_parser::pem::Pem::iter_from_buffer(&pem) {
         match block {
             Ok(block) if block.label == "CERTIFICATE" => {
                 if block.parse_x509().is_err() {
                     return false;
                 }
-                any = true;
+                has_certificate = true;
             }
             Ok(_) => {}
-            Err(_) => return any,
+            Err(_) => return has_certificate,
         }
     }
-    any
+    has_certificate
 }
 
 const APPROVAL: &str = "KubernetesAPIApprovalPolicyConformant";
 
-/// Groups of Kubernetes' own say whether somebody approved them (`pkg/controller/apiapproval`).
+/// The condition for the approval annotation of protected groups (`pkg/controller/apiapproval`).
 fn approval(own: &Definition) -> Option<Condition> {
     let protected = ["k8s.io", "kubernetes.io"].iter().any(|domain| {
         own.group.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -160,26 +158,30 @@ fn approval(own: &Definition) -> Option<Condition> {
         return None;
     }
     const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
-    let note = own.approval.as_str();
+    let annotation = own.approval.as_str();
     let quoted = api::field::go_quote("api-approved.kubernetes.io");
-    let url = note.split_once("://").is_some_and(|(scheme, rest)| {
+    let is_url = annotation.split_once("://").is_some_and(|(scheme, rest)| {
         !scheme.is_empty() && !rest.is_empty() && !rest.starts_with('/')
     });
-    Some(match note {
+    Some(match annotation {
         "" => {
-            let why = format!("protected groups must have approval annotation {quoted}, {SEE}");
-            condition(APPROVAL, false, "MissingAnnotation", &why)
+            let message = format!("protected groups must have approval annotation {quoted}, {SEE}");
+            condition(APPROVAL, false, "MissingAnnotation", &message)
         }
-        _ if note.starts_with("unapproved") => {
-            let why = format!("not approved: {}", api::field::go_quote(note));
-            condition(APPROVAL, false, "UnapprovedAnnotation", &why)
+        _ if annotation.starts_with("unapproved") => {
+            let message = format!("not approved: {}", api::field::go_quote(annotation));
+            condition(APPROVAL, false, "UnapprovedAnnotation", &message)
         }
-        _ if url => condition(APPROVAL, true, "ApprovedAnnotation", &format!("approved in {note}")),
+        _ if is_url => {
+            let message = format!("approved in {annotation}");
+            condition(APPROVAL, true, "ApprovedAnnotation", &message)
+        }
         _ => {
-            let why = format!(
-                "protected groups must have approval annotation {quoted} with either a URL or a reason starting with \"unapproved\", {SEE}"
+            let message = format!(
+                "protected groups must have approval annotation {quoted} with either a URL or a \
+                 reason starting with \"unapproved\", {SEE}"
             );
-            condition(APPROVAL, false, "InvalidAnnotation", &why)
+            condition(APPROVAL, false, "InvalidAnnotation", &message)
         }
     })
 }
@@ -197,11 +199,16 @@ mod tests {
         short: &[&str],
         status: serde_json::Value,
     ) -> Definition {
-        let object = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        let names = json!({"plural": plural, "singular": kind.to_lowercase(), "kind": kind,
+            "listKind": format!("{kind}List"), "shortNames": short});
+        let object = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": format!("{plural}.example.com"), "uid": plural},
-            "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": plural, "singular": kind.to_lowercase(),
-                "kind": kind, "listKind": format!("{kind}List"), "shortNames": short}, "versions": []},
-            "status": status});
+            "spec": {
+                "group": "example.com", "scope": "Namespaced", "names": names, "versions": [],
+            },
+            "status": status,
+        });
         Definition::read(&Arc::new(Object::from_value(object).unwrap())).unwrap()
     }
 
@@ -225,8 +232,9 @@ mod tests {
     }
 
     #[test]
-    fn names_of_another_definition_of_the_group_are_refused() {
-        let names = json!({"acceptedNames": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList", "shortNames": ["f", "g"]}});
+    fn names_of_another_definition_of_the_group_are_rejected() {
+        let names = json!({"acceptedNames": {"plural": "foos", "singular": "foo", "kind": "Foo",
+            "listKind": "FooList", "shortNames": ["f", "g"]}});
         let other = definition("foos", "Foo", &["f", "g"], names);
         let own = definition("bars", "Bar", &["f", "g", "h"], json!({}));
         let outcome = decide(&own, [&own, &other].into_iter()).unwrap();
@@ -241,7 +249,7 @@ mod tests {
         );
         let own = definition("foos", "Foo", &[], json!({}));
         let outcome = decide(&own, [&other].into_iter()).unwrap();
-        // The last conflict is the one told.
+        // The last conflict is reported.
         assert_eq!(
             summary(&outcome)[0],
             "NamesAccepted=False ListKindConflict: \"FooList\" is already in use"
@@ -249,11 +257,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_already_is_not_said_again() {
-        let status = json!({"acceptedNames": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList"},
-            "conditions": [
-                {"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"},
-                {"type": "Established", "status": "True", "reason": "InitialNamesAccepted", "message": "the initial names have been accepted"}]});
+    fn an_up_to_date_status_is_not_changed() {
+        let names = json!({"plural": "foos", "singular": "foo", "kind": "Foo",
+            "listKind": "FooList"});
+        let condition = |name: &str, reason: &str, message: &str| json!({"type": name, "status": "True", "reason": reason, "message": message});
+        let initial = "the initial names have been accepted";
+        let status = json!({"acceptedNames": names, "conditions": [
+            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+            condition("Established", "InitialNamesAccepted", initial),
+        ]});
         let own = definition("foos", "Foo", &[], status);
         assert_eq!(decide(&own, [&own].into_iter()), None);
     }

@@ -1,4 +1,4 @@
-//! Definitions as rows of the registry.
+//! Creates the registry rows of a definition, and orders versions for discovery.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use super::strategy::Custom;
 use crate::registry::{ResourceSpec, Subresource};
 use crate::response::table::CustomColumns;
 
-/// Upstream's order of the verbs in discovery.
+/// The verbs in discovery, in upstream's order.
 const VERBS: [&str; 8] =
     ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
-/// The verbs that discovery has while the definition is being deleted; the others are still
-/// answered, so that finalizers can go.
+/// The verbs in discovery while the definition is being deleted. The other verbs are still served,
+/// so that clients can remove finalizers.
 pub(crate) const LAST_VERBS: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
 
-/// The rows of a definition: one per served version; none while it is not served.
+/// The rows of a definition: one per served version; none if the definition is not served.
 pub(crate) fn rows(family: &Arc<Family>) -> Vec<ResourceSpec> {
     let definition = &family.definition;
     let Some(storage) = definition.storage().filter(|_| definition.is_served()) else {
         return Vec::new();
     };
     let served = definition.versions.iter().enumerate().filter(|(_, version)| version.served);
-    served.map(|(at, _)| row(family, definition, at, &storage.name)).collect()
+    served.map(|(index, _)| row(family, definition, index, &storage.name)).collect()
 }
 
-fn row(family: &Arc<Family>, definition: &Definition, at: usize, storage: &str) -> ResourceSpec {
+fn row(family: &Arc<Family>, definition: &Definition, index: usize, storage: &str) -> ResourceSpec {
     let names = &definition.accepted;
-    let version = definition.versions.get(at);
+    let version = definition.versions.get(index);
     let name = version.map_or("", |v| &v.name);
     let gvk = Gvk::new(&definition.group, name, &names.kind);
     let gvr = Gvr {
@@ -48,11 +48,15 @@ fn row(family: &Arc<Family>, definition: &Definition, at: usize, storage: &str) 
     }
     let columns = version.and_then(|v| v.additional_printer_columns.as_ref());
     let columns = CustomColumns::new(columns).or_else(|error| {
-        tracing::warn!(definition = %definition.name(), %error, "printed with the default columns");
+        tracing::warn!(
+            definition = %definition.name(),
+            %error,
+            "invalid additionalPrinterColumns, using the default columns"
+        );
         CustomColumns::new(None)
     });
     let texts = |list: &[String]| list.iter().map(|t| t.as_str().into()).collect();
-    let kind = Arc::new(Kind::new(family, at, gvk.clone()));
+    let kind = Arc::new(Kind::new(family, index, gvk.clone()));
     let strategy = Arc::new(Custom::new(&kind));
     ResourceSpec {
         singular: names.singular.as_str().into(),
@@ -67,8 +71,8 @@ fn row(family: &Arc<Family>, definition: &Definition, at: usize, storage: &str) 
     }
 }
 
-/// Order of versions in discovery, the preferred one first (`CompareKubeAwareVersionStrings`): GA
-/// before beta before alpha, newer before older, others behind by their letters.
+/// Orders versions for discovery, the preferred one first (`CompareKubeAwareVersionStrings`): GA
+/// before beta before alpha, newer before older; other names come last, in alphabetical order.
 pub(crate) fn compare(a: &str, b: &str) -> Ordering {
     match (parse(a), parse(b)) {
         (Some(a), Some(b)) => b.cmp(&a),
@@ -78,7 +82,7 @@ pub(crate) fn compare(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// `v2beta1` as (stage, major, minor).
+/// Parses a version such as `v2beta1` into stage (2 is GA, 1 beta, 0 alpha), major and minor.
 fn parse(version: &str) -> Option<(u8, u64, u64)> {
     let rest = version.strip_prefix('v')?;
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -100,8 +104,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_ordered_as_upstream() {
-        // The example of upstream's documentation on versioning of custom resources.
+    fn versions_are_ordered_as_in_the_example_of_the_documentation() {
+        // The page "Versions in CustomResourceDefinitions" of the Kubernetes documentation.
         let mut versions = [
             "foo1",
             "v12alpha1",

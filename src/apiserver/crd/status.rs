@@ -1,5 +1,5 @@
-//! What this server says in the status of a definition, written like upstream's controllers write
-//! it: as `kube-apiserver`, the fields noted under that name.
+//! Writes the status of a definition as upstream's controllers do: with the field manager
+//! `kube-apiserver`.
 
 use api::patch::apply;
 use api::{Gvr, Object, Status};
@@ -10,7 +10,7 @@ use crate::registry::metadata;
 use crate::registry::objects::Objects;
 use crate::registry::storage::{Deletion, Written};
 
-/// Upstream's name of the API server as a client of itself.
+/// The field manager: upstream's name of the API server as a client of itself.
 const MANAGER: &str = "kube-apiserver";
 
 /// The resource of definitions.
@@ -18,7 +18,7 @@ pub(crate) fn definitions() -> Gvr {
     Gvr::new("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 }
 
-/// `status`, made when it is absent.
+/// `status`, created if it is absent.
 fn status_of(value: &mut Value) -> Option<&mut Map<String, Value>> {
     let slot = value.as_object_mut()?.entry("status").or_insert_with(|| json!({}));
     if !slot.is_object() {
@@ -27,33 +27,34 @@ fn status_of(value: &mut Value) -> Option<&mut Map<String, Value>> {
     slot.as_object_mut()
 }
 
-/// Sets a condition; its time moves when its status does (`SetCRDCondition`).
-pub(crate) fn set_condition(value: &mut Value, wanted: &Condition) {
+/// Sets a condition; `lastTransitionTime` changes only with the status (`SetCRDCondition`).
+pub(crate) fn set_condition(value: &mut Value, new: &Condition) {
     let Some(status) = status_of(value) else { return };
     let list = status.entry("conditions").or_insert_with(|| json!([]));
     if !list.is_array() {
         *list = json!([]);
     }
     let Some(list) = list.as_array_mut() else { return };
-    let at =
+    let text =
         |c: &Value, key: &str| c.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let found = list.iter_mut().find(|c| at(c, "type") == wanted.name);
+    let existing = list.iter_mut().find(|c| text(c, "type") == new.name);
     let now = metadata::now();
-    match found.and_then(|c| {
-        let moved = at(c, "status") != wanted.status || at(c, "lastTransitionTime").is_empty();
-        c.as_object_mut().map(|map| (map, moved))
+    match existing.and_then(|c| {
+        let is_transition =
+            text(c, "status") != new.status || text(c, "lastTransitionTime").is_empty();
+        c.as_object_mut().map(|map| (map, is_transition))
     }) {
-        Some((map, moved)) => {
-            if moved {
+        Some((map, is_transition)) => {
+            if is_transition {
                 map.insert("lastTransitionTime".into(), now.into());
             }
-            map.insert("status".into(), wanted.status.as_str().into());
-            map.insert("reason".into(), wanted.reason.as_str().into());
-            map.insert("message".into(), wanted.message.as_str().into());
+            map.insert("status".into(), new.status.as_str().into());
+            map.insert("reason".into(), new.reason.as_str().into());
+            map.insert("message".into(), new.message.as_str().into());
         }
         None => list
-            .push(json!({"type": wanted.name, "status": wanted.status, "lastTransitionTime": now,
-            "reason": wanted.reason, "message": wanted.message})),
+            .push(json!({"type": new.name, "status": new.status, "lastTransitionTime": now,
+            "reason": new.reason, "message": new.message})),
     }
 }
 
@@ -67,7 +68,7 @@ pub(crate) fn set_names(value: &mut Value, names: &Names) {
         ("kind", &names.kind),
         ("listKind", &names.list_kind),
     ] {
-        // Plural and kind are never left out.
+        // Plural and kind are required fields: they are written even if empty.
         if !text.is_empty() || matches!(key, "plural" | "kind") {
             map.insert(key.into(), text.as_str().into());
         }
@@ -80,8 +81,8 @@ pub(crate) fn set_names(value: &mut Value, names: &Names) {
     status.insert("acceptedNames".into(), map.into());
 }
 
-/// The condition that a deletion begins with, and the finalizer that holds the definition
-/// (upstream's `REST.Delete`).
+/// Starts the deletion of a definition: sets `deletionTimestamp`, the finalizer and the condition
+/// `Terminating` (upstream's `REST.Delete`).
 pub(crate) fn begin_deletion(value: &mut Value) {
     metadata::metadata_mut(value).insert("deletionTimestamp".into(), metadata::now().into());
     let mut finalizers = metadata::finalizers(value);
@@ -107,20 +108,20 @@ pub(crate) fn terminating(status: bool, reason: &str, message: &str) -> Conditio
     }
 }
 
-/// What became of a write to a definition.
+/// The outcome of a write to a definition.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Written; the object as it is now.
+    /// The object was written or deleted; it is the last version.
     Done(Box<Object>),
-    /// Somebody else changed or deleted it: it will be looked at again.
+    /// Another client has changed or deleted the object: nothing was written.
     Changed,
 }
 
-/// Writes a definition back as `change` leaves it. Deletes it instead when it only waited for
-/// finalizers that are gone.
+/// Applies `change` to a definition and writes it; deletes it instead if it is marked for deletion
+/// and has no finalizers left.
 ///
 /// # Errors
-/// The store's refusal.
+/// The error of the store.
 pub(crate) async fn write(
     objects: &Objects,
     current: &Object,
@@ -128,8 +129,7 @@ pub(crate) async fn write(
 ) -> Result<Outcome, Status> {
     let row = objects.row(&definitions())?;
     let registry = objects.registry();
-    let fault = |e: &dyn std::fmt::Display| Status::internal(&e.to_string());
-    let old = current.value().map_err(|e| fault(&e))?;
+    let old = current.value().map_err(|e| Status::internal(&e.to_string()))?;
     let mut new = old.clone();
     change(&mut new);
     if let Some(ty) = registry.schema.kind(&row.spec.gvk) {
@@ -147,9 +147,9 @@ pub(crate) async fn write(
         apply::track_update(&write, Some(&old), &mut new);
         crate::serialization::normalize(&registry.schema, &row.spec.gvk, &mut new);
     }
-    let gone = !metadata::text(&new, "deletionTimestamp").is_empty()
+    let is_deleted = !metadata::text(&new, "deletionTimestamp").is_empty()
         && metadata::finalizers(&new).is_empty();
-    if gone {
+    if is_deleted {
         return match objects.storage().delete(&row, current).await? {
             Deletion::Done(_) => Ok(Outcome::Done(Box::new(current.clone()))),
             Deletion::Changed(_) => Ok(Outcome::Changed),
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_keeps_its_time_while_its_status_stays() {
+    fn the_transition_time_changes_only_with_the_status() {
         let mut value = json!({"status": {"conditions": null}});
         set_condition(&mut value, &terminating(true, "A", "a"));
         let list = &mut value["status"]["conditions"];
@@ -174,14 +174,15 @@ mod tests {
         set_condition(&mut value, &terminating(true, "B", "b"));
         assert_eq!(
             value["status"]["conditions"],
-            json!([{"type": "Terminating", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z", "reason": "B", "message": "b"}])
+            json!([{"type": "Terminating", "status": "True",
+                "lastTransitionTime": "2020-01-01T00:00:00Z", "reason": "B", "message": "b"}])
         );
         set_condition(&mut value, &terminating(false, "C", "c"));
         assert_ne!(value["status"]["conditions"][0]["lastTransitionTime"], "2020-01-01T00:00:00Z");
     }
 
     #[test]
-    fn a_deletion_begins_with_a_finalizer_and_a_condition() {
+    fn a_deletion_adds_the_finalizer_and_a_condition() {
         let mut value =
             json!({"metadata": {"name": "foos.example.com", "finalizers": ["example.com/own"]}});
         begin_deletion(&mut value);

@@ -1,5 +1,5 @@
-//! Rules of custom resources: what a write may touch, generation, status, checks by the schema of
-//! the version.
+//! The write strategy of custom resources: which fields a write can change, generation, validation
+//! by the schema of the version, warnings.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use api::value::semantic_equal;
 use serde_json::{Map, Value};
 
 use super::definition::ScalePaths;
+use super::error::AccessError;
 use super::kind::Kind;
 use crate::registry::{Strategy, WriteContext, metadata};
 
@@ -18,7 +19,7 @@ use crate::registry::{Strategy, WriteContext, metadata};
 #[derive(Debug)]
 pub(crate) struct Custom {
     kind: Arc<Kind>,
-    /// Selectable fields: name without the dot in front, and the path.
+    /// Selectable fields: the name without the leading dot, and the keys of the path.
     selectable: Vec<(Arc<str>, Vec<String>)>,
 }
 
@@ -57,9 +58,9 @@ impl Strategy for Custom {
     fn prepare_for_update(&self, context: &WriteContext<'_>, object: &mut Value, old: &Value) {
         if context.subresource == "status" {
             let status = object.as_object_mut().and_then(|map| map.remove("status"));
-            let owners = metadata::metadata_mut(object).remove("managedFields");
+            let managed_fields = metadata::metadata_mut(object).remove("managedFields");
             *object = old.clone();
-            replace(metadata::metadata_mut(object), "managedFields", owners);
+            replace(metadata::metadata_mut(object), "managedFields", managed_fields);
             if let Some(map) = object.as_object_mut() {
                 replace(map, "status", status);
             }
@@ -70,7 +71,7 @@ impl Strategy for Custom {
         {
             replace(map, "status", old.get("status").cloned());
         }
-        if !same_but_metadata(object, old) {
+        if !is_same_without_metadata(object, old) {
             let generation = metadata::number(old, "generation").unwrap_or(0) + 1;
             metadata::metadata_mut(object).insert("generation".into(), generation.into());
         }
@@ -78,10 +79,10 @@ impl Strategy for Custom {
 
     fn validate(&self, _: &WriteContext<'_>, object: &Value) -> ErrorList {
         let mut errors = self.kind.values(object, None);
-        errors.extend(self.scale(object, true));
+        errors.extend(self.scale_errors(object, true));
         errors.extend(self.kind.invariants(object, None));
-        let (more, _) = self.kind.rules(object, None, &errors);
-        errors.extend(more);
+        let (rule_errors, _) = self.kind.rules(object, None, &errors);
+        errors.extend(rule_errors);
         errors
     }
 
@@ -91,20 +92,20 @@ impl Strategy for Custom {
         object: &Value,
         old: &Value,
     ) -> ErrorList {
-        let of_status = context.subresource == "status";
-        let mut errors = if of_status {
+        let is_status_write = context.subresource == "status";
+        let mut errors = if is_status_write {
             self.kind.status_values(object, old)
         } else {
             self.kind.values(object, Some(old))
         };
-        errors.extend(self.scale(object, !of_status));
-        errors.extend(if of_status {
+        errors.extend(self.scale_errors(object, !is_status_write));
+        errors.extend(if is_status_write {
             self.kind.status_invariants(object, old)
         } else {
             self.kind.invariants(object, Some(old))
         });
-        let (more, tolerated) = self.kind.rules(object, Some(old), &errors);
-        errors.extend(more);
+        let (rule_errors, tolerated) = self.kind.rules(object, Some(old), &errors);
+        errors.extend(rule_errors);
         *context.tolerated.lock() = tolerated;
         errors
     }
@@ -135,30 +136,29 @@ impl Strategy for Custom {
     }
 
     fn selectable_fields(&self, object: &Value) -> Vec<(Cow<'static, str>, String)> {
-        let one = |(name, path): &(Arc<str>, Vec<String>)| {
-            let found = path.iter().try_fold(object, |value, key| value.get(key));
-            let text = match found {
+        let field = |(name, path): &(Arc<str>, Vec<String>)| {
+            let value = path.iter().try_fold(object, |value, key| value.get(key));
+            let text = match value {
                 None | Some(Value::Null) => String::new(),
                 Some(Value::String(text)) => text.clone(),
                 Some(other) => other.to_string(),
             };
             (Cow::Owned(name.to_string()), text)
         };
-        self.selectable.iter().map(one).collect()
+        self.selectable.iter().map(field).collect()
     }
 }
 
 impl Custom {
-    /// Numbers of the scale subresource are numbers that a Scale can hold (`ValidateScaleSpec`,
-    /// `ValidateScaleStatus`).
-    fn scale(&self, object: &Value, with_spec: bool) -> ErrorList {
+    /// Validates the values of the scale subresource (`ValidateScaleSpec`, `ValidateScaleStatus`).
+    fn scale_errors(&self, object: &Value, with_spec: bool) -> ErrorList {
         let Some(scale) = self.kind.scale() else { return ErrorList::new() };
         let mut errors = ErrorList::new();
         if with_spec {
-            errors.extend(replicas(object, &scale.spec_replicas_path));
+            errors.extend(replicas_error(object, &scale.spec_replicas_path));
         }
-        errors.extend(replicas(object, &scale.status_replicas_path));
-        errors.extend(selector(object, scale));
+        errors.extend(replicas_error(object, &scale.status_replicas_path));
+        errors.extend(selector_error(object, scale));
         errors
     }
 }
@@ -170,7 +170,7 @@ fn replace(map: &mut Map<String, Value>, key: &str, value: Option<Value>) {
     };
 }
 
-fn same_but_metadata(a: &Value, b: &Value) -> bool {
+fn is_same_without_metadata(a: &Value, b: &Value) -> bool {
     let fields = |value: &Value| -> Map<String, Value> {
         let fields = value.as_object().into_iter().flatten().filter(|(key, _)| *key != "metadata");
         fields.map(|(key, value)| (key.clone(), value.clone())).collect()
@@ -178,11 +178,11 @@ fn same_but_metadata(a: &Value, b: &Value) -> bool {
     semantic_equal(&Value::Object(fields(a)), &Value::Object(fields(b)))
 }
 
-/// The value at a simple path (`.spec.replicas`).
+/// The value at a simple JSON path such as `.spec.replicas`; `None` if it is absent.
 ///
 /// # Errors
-/// Upstream's words (`unstructured.NestedFieldNoCopy`) when something on the way is no map.
-pub(crate) fn nested<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Value>, String> {
+/// If a parent is not an object (`unstructured.NestedFieldNoCopy`).
+pub(crate) fn nested<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Value>, AccessError> {
     let mut value = object;
     let mut walked = String::new();
     for key in path.strip_prefix('.').unwrap_or(path).split('.') {
@@ -193,11 +193,8 @@ pub(crate) fn nested<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Val
             },
             Value::Null => return Ok(None),
             other => {
-                return Err(format!(
-                    "{walked}.{key} accessor error: {} is of the type {}, expected map[string]interface{{}}",
-                    gotext::v(other),
-                    gotext::type_name(other)
-                ));
+                let path = format!("{walked}.{key}");
+                return Err(access_error(path, other, "map[string]interface{}"));
             }
         }
         walked.push('.');
@@ -206,45 +203,41 @@ pub(crate) fn nested<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Val
     Ok(Some(value))
 }
 
-/// A number at a simple path; 0 and false when it is absent.
+fn access_error(path: String, value: &Value, expected: &'static str) -> AccessError {
+    AccessError { path, value: gotext::v(value), actual: gotext::type_name(value), expected }
+}
+
+/// The integer at a simple JSON path, and whether it is present; 0 if it is absent.
 ///
 /// # Errors
-/// Upstream's words when it is no integer.
-pub(crate) fn nested_integer(object: &Value, path: &str) -> Result<(i64, bool), String> {
-    match nested(object, path)? {
-        None => Ok((0, false)),
-        Some(value) => match value.as_i64() {
-            Some(number) => Ok((number, true)),
-            None => Err(format!(
-                "{} accessor error: {} is of the type {}, expected int64",
-                if path.starts_with('.') { path.to_owned() } else { format!(".{path}") },
-                gotext::v(value),
-                gotext::type_name(value)
-            )),
-        },
+/// If the value is not an integer, or a parent is not an object.
+pub(crate) fn nested_integer(object: &Value, path: &str) -> Result<(i64, bool), AccessError> {
+    let Some(value) = nested(object, path)? else { return Ok((0, false)) };
+    match value.as_i64() {
+        Some(number) => Ok((number, true)),
+        None => {
+            let path = if path.starts_with('.') { path.to_owned() } else { format!(".{path}") };
+            Err(access_error(path, value, "int64"))
+        }
     }
 }
 
-/// A text at a simple path; empty when it is absent.
+/// The string at a simple JSON path; empty if it is absent.
 ///
 /// # Errors
-/// Upstream's words when it is no string.
-pub(crate) fn nested_text<'a>(object: &'a Value, path: &str) -> Result<&'a str, String> {
+/// If the value is not a string, or a parent is not an object.
+pub(crate) fn nested_text<'a>(object: &'a Value, path: &str) -> Result<&'a str, AccessError> {
     match nested(object, path)? {
         None => Ok(""),
         Some(Value::String(text)) => Ok(text),
-        Some(other) => Err(format!(
-            "{path} accessor error: {} is of the type {}, expected string",
-            gotext::v(other),
-            gotext::type_name(other)
-        )),
+        Some(other) => Err(access_error(path.to_owned(), other, "string")),
     }
 }
 
-fn replicas(object: &Value, path: &str) -> Option<Error> {
+fn replicas_error(object: &Value, path: &str) -> Option<Error> {
     let field = Path::new(path);
     match nested_integer(object, path) {
-        Err(why) => Some(Error::invalid(&field, 0, why)),
+        Err(error) => Some(Error::invalid(&field, 0, error.to_string())),
         Ok((number, _)) if number < 0 => {
             Some(Error::invalid(&field, number, "should be a non-negative integer"))
         }
@@ -256,13 +249,14 @@ fn replicas(object: &Value, path: &str) -> Option<Error> {
     }
 }
 
-fn selector(object: &Value, scale: &ScalePaths) -> Option<Error> {
+fn selector_error(object: &Value, scale: &ScalePaths) -> Option<Error> {
     let path = scale.label_selector_path.as_deref().filter(|path| !path.is_empty())?;
-    let why = nested_text(object, path).err()?;
-    Some(Error::invalid(&Path::new(path), "", why))
+    let error = nested_text(object, path).err()?;
+    Some(Error::invalid(&Path::new(path), "", error.to_string()))
 }
 
-/// Finalizers that are new and have a name that others may use, too (`validateKubeFinalizerName`).
+/// Warnings about added finalizers whose name is not domain-qualified
+/// (`validateKubeFinalizerName`).
 fn finalizer_warnings(object: &Value, old: &[String]) -> Vec<String> {
     const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
     let mut names = metadata::finalizers(object);
@@ -278,8 +272,8 @@ fn finalizer_warnings(object: &Value, old: &[String]) -> Vec<String> {
         if !name.contains('/') && !STANDARD.contains(&name.as_str()) {
             let path = if name.contains('.') { " including a path (/)" } else { "" };
             warnings.push(format!(
-                "metadata.finalizers: {quoted}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other \
-                 finalizer writers"
+                "metadata.finalizers: {quoted}: prefer a domain-qualified finalizer name{path} to \
+                 avoid accidental conflicts with other finalizer writers"
             ));
         }
     }
@@ -292,7 +286,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn finalizers_without_a_domain_are_warned_of() {
+    fn finalizers_without_a_domain_cause_warnings() {
         let object =
             json!({"metadata": {"finalizers": ["a", "a.b", "example.com/c", "orphan", "old"]}});
         assert_eq!(
@@ -305,16 +299,16 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_found_by_their_path() {
+    fn nested_integer_returns_the_value_or_upstreams_message() {
         let object = json!({"spec": {"replicas": 3, "name": "x"}});
         assert_eq!(nested_integer(&object, ".spec.replicas"), Ok((3, true)));
         assert_eq!(nested_integer(&object, ".spec.other"), Ok((0, false)));
         assert_eq!(
-            nested_integer(&object, ".spec.name").unwrap_err(),
+            nested_integer(&object, ".spec.name").unwrap_err().to_string(),
             ".spec.name accessor error: x is of the type string, expected int64"
         );
         assert_eq!(
-            nested_integer(&object, ".spec.name.deep").unwrap_err(),
+            nested_integer(&object, ".spec.name.deep").unwrap_err().to_string(),
             ".spec.name.deep accessor error: x is of the type string, expected map[string]interface{}"
         );
     }

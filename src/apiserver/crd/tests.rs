@@ -1,4 +1,4 @@
-//! Definitions and their objects through the whole server over memory.
+//! Tests of definitions and their objects through a whole server with an in-memory store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,32 +76,35 @@ fn definition() -> Value {
             "replicas": {"type": "integer", "default": 1},
             "size": {"type": "string", "enum": ["s", "l"]}}},
         "status": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}});
+    let scale = json!({"specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas"});
+    let version = json!({"name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": schema}, "subresources": {"status": {}, "scale": scale}});
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "foos.example.com"},
-        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
-                "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}}}]}})
+        "spec": {"group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "foos", "kind": "Foo"}, "versions": [version]}})
 }
 
-/// Follows a definition until it is as wanted (`None`: gone).
-async fn until(server: &ApiServer, wanted: impl Fn(Option<&Value>) -> bool) {
+/// Watches definitions until `is_reached` returns true; it gets `None` for a deleted definition.
+async fn wait_until(server: &ApiServer, is_reached: impl Fn(Option<&Value>) -> bool) {
     let gvr = Gvr::new("apiextensions.k8s.io", "v1", "customresourcedefinitions");
     let user = User::anonymous();
     let select = Select::default();
     let stream = server.watch_objects(&user, &gvr, &select, WatchStart::List).await.unwrap();
     let mut stream = std::pin::pin!(stream);
     let waiting = async {
-        let mut any = false;
+        let mut was_added = false;
         while let Some(event) = stream.next().await {
-            any |= matches!(event, WatchEvent::Added(_));
-            let seen = match event {
+            was_added |= matches!(event, WatchEvent::Added(_));
+            let definition = match event {
                 WatchEvent::Added(o) | WatchEvent::Modified(o) => Some(o.value().unwrap()),
                 WatchEvent::Deleted(_) => None,
-                // It was gone before the watch began.
-                WatchEvent::Bookmark { initial: true, .. } if !any => None,
+                // It was deleted before the watch started.
+                WatchEvent::Bookmark { initial: true, .. } if !was_added => None,
                 _ => continue,
             };
-            if wanted(seen.as_ref()) {
+            if is_reached(definition.as_ref()) {
                 return;
             }
         }
@@ -110,7 +113,7 @@ async fn until(server: &ApiServer, wanted: impl Fn(Option<&Value>) -> bool) {
     tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("not in time");
 }
 
-fn holds(crd: &Value, name: &str) -> bool {
+fn has_condition(crd: &Value, name: &str) -> bool {
     let list = crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
     list.iter().any(|c| c["type"] == name && c["status"] == "True")
 }
@@ -119,7 +122,7 @@ async fn established() -> ApiServer {
     let server = server();
     let (code, made) = post(&server, CRDS, &definition()).await;
     assert_eq!(code, 201, "{made}");
-    until(&server, |crd| crd.is_some_and(|crd| holds(crd, "Established"))).await;
+    wait_until(&server, |crd| crd.is_some_and(|crd| has_condition(crd, "Established"))).await;
     server
 }
 
@@ -143,7 +146,8 @@ async fn a_definition_is_served_with_its_schema() {
             )
         )
     );
-    let bad = json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "b"}, "spec": {"size": "m"}});
+    let bad = json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "b"},
+        "spec": {"size": "m"}});
     let (code, refused) = post(&server, FOOS, &bad).await;
     assert_eq!(
         (code, refused["message"].as_str()),
@@ -161,9 +165,10 @@ async fn a_definition_is_served_with_its_schema() {
 }
 
 #[tokio::test]
-async fn status_and_scale_write_their_own_part() {
+async fn writes_of_status_and_scale_change_only_their_fields() {
     let server = established().await;
-    let foo = json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "a"}, "spec": {}});
+    let foo = json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "a"},
+        "spec": {}});
     assert_eq!(post(&server, FOOS, &foo).await.0, 201);
     let merge = "application/merge-patch+json";
     let patch = json!({"spec": {"replicas": 9}, "status": {"replicas": 2}});
@@ -194,9 +199,10 @@ async fn status_and_scale_write_their_own_part() {
 }
 
 #[tokio::test]
-async fn a_new_version_shows_what_is_stored_in_the_old_one() {
+async fn a_new_version_serves_objects_that_are_stored_in_the_old_one() {
     let server = established().await;
-    let foo = json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "a"}, "spec": {}});
+    let foo = json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "a"},
+        "spec": {}});
     assert_eq!(post(&server, FOOS, &foo).await.0, 201);
     let (_, mut crd) = get(&server, &format!("{CRDS}/foos.example.com")).await;
     let mut second = crd["spec"]["versions"][0].clone();
@@ -214,21 +220,24 @@ async fn a_new_version_shows_what_is_stored_in_the_old_one() {
         (200, &json!(["v1", "v2"])),
         "{changed}"
     );
-    // The follower is told by the same watch, and is done when a later change of it is.
-    let other = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "bars.example.com"},
-        "spec": {"group": "example.com", "scope": "Cluster", "names": {"plural": "bars", "kind": "Bar"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+    // The follower handles changes in order: once it has established a later definition, it has
+    // handled the change above.
+    let version = json!({"name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {"type": "object"}}});
+    let other = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "bars.example.com"},
+        "spec": {"group": "example.com", "scope": "Cluster",
+            "names": {"plural": "bars", "kind": "Bar"}, "versions": [version]}});
     assert_eq!(post(&server, CRDS, &other).await.0, 201);
-    until(&server, |crd| {
+    wait_until(&server, |crd| {
         crd.is_some_and(|crd| {
-            crd["metadata"]["name"] == "bars.example.com" && holds(crd, "Established")
+            crd["metadata"]["name"] == "bars.example.com" && has_condition(crd, "Established")
         })
     })
     .await;
     let (code, shown) = get(&server, "/apis/example.com/v2/namespaces/n/foos/a").await;
     assert_eq!((code, &shown["apiVersion"]), (200, &json!("example.com/v2")), "{shown}");
-    // A write in the same form brings the object to the storage version, and its defaults come with
-    // the next read.
+    // An unchanged write converts the object to the storage version.
     let url = "/apis/example.com/v2/namespaces/n/foos/a";
     let (code, written) = send(&server, "PUT", url, "application/json", &shown).await;
     assert_eq!(code, 200);
@@ -240,9 +249,10 @@ async fn a_new_version_shows_what_is_stored_in_the_old_one() {
 }
 
 #[tokio::test]
-async fn a_definition_goes_with_its_objects() {
+async fn deleting_a_definition_deletes_its_objects() {
     let server = established().await;
-    let foo = json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "a", "finalizers": ["example.com/x"]}});
+    let foo = json!({"apiVersion": "example.com/v1", "kind": "Foo",
+        "metadata": {"name": "a", "finalizers": ["example.com/x"]}});
     assert_eq!(post(&server, FOOS, &foo).await.0, 201);
     let url = format!("{CRDS}/foos.example.com");
     let (code, marked) = send(&server, "DELETE", &url, "", &Value::Null).await;
@@ -251,7 +261,7 @@ async fn a_definition_goes_with_its_objects() {
         (200, &json!(["customresourcecleanup.apiextensions.k8s.io"])),
         "{marked}"
     );
-    until(&server, |crd| {
+    wait_until(&server, |crd| {
         crd.is_some_and(|crd| {
             let list = crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
             list.iter()
@@ -266,6 +276,6 @@ async fn a_definition_goes_with_its_objects() {
     let json = "application/json-patch+json";
     let (code, freed) = send(&server, "PATCH", &format!("{FOOS}/a"), json, &patch).await;
     assert_eq!(code, 200, "{freed}");
-    until(&server, |crd| crd.is_none()).await;
+    wait_until(&server, |crd| crd.is_none()).await;
     assert_eq!(get(&server, &url).await.0, 404);
 }

@@ -1,5 +1,5 @@
-//! The schema table of one version, as server-side apply walks it: small, since every version that
-//! is used has one.
+//! Builds the schema table of one version, which server-side apply uses. It contains only the types
+//! of that version, because every version in use has its own table.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -7,14 +7,14 @@ use std::sync::{Arc, LazyLock};
 use api::custom::Structural;
 use api::schema::{Field, Schema, Shape, Type, TypeId};
 
-/// Name of the type of `metadata`.
+/// The name of the type of `metadata`.
 pub(crate) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// Name of the type of the objects; each version has a table of its own.
+/// The name of the type of the objects, the same in each table.
 const ROOT: &str = "custom.Object";
 
-/// `metadata` and what it is made of, and nothing else: the table of a custom resource begins with
-/// it.
+/// A table with `ObjectMeta` and the types that it refers to, and the shape of `metadata`: each
+/// table starts as a copy of it.
 static BASE: LazyLock<(Schema, Shape)> = LazyLock::new(|| {
     let table = Schema::builtin();
     let mut base = Schema::new();
@@ -25,7 +25,7 @@ static BASE: LazyLock<(Schema, Shape)> = LazyLock::new(|| {
     (base, metadata)
 });
 
-/// Copies a type and those that it names into another table.
+/// Copies a type and the types that it refers to into another table.
 fn copy(from: &Schema, id: TypeId, to: &mut Schema, done: &mut HashMap<TypeId, TypeId>) -> TypeId {
     if let Some(known) = done.get(&id) {
         return *known;
@@ -61,9 +61,9 @@ fn copy_shape(
     }
 }
 
-/// The table of one version, and the type of its objects. Without a schema all but `metadata` is
-/// kept as it comes.
-pub(crate) fn of(schema: Option<&Structural>) -> (Arc<Schema>, TypeId) {
+/// Builds the table of one version and returns it with the type of its objects. Without a schema
+/// the type accepts all fields.
+pub(crate) fn build(schema: Option<&Structural>) -> (Arc<Schema>, TypeId) {
     let (base, metadata) = &*BASE;
     let mut table = base.clone();
     let root = match schema {
@@ -90,18 +90,20 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_table_has_the_kind_and_what_metadata_is_made_of() {
-        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}});
-        let (table, root) = of(Some(&Structural::new(&schema).unwrap()));
+    fn a_table_contains_the_schema_and_the_types_of_metadata() {
+        let spec = json!({"type": "object", "properties": {"a": {"type": "string"}}});
+        let schema = json!({"type": "object", "properties": {"spec": spec}});
+        let (table, root) = build(Some(&Structural::new(&schema).unwrap()));
         let root = table.get(root);
         assert!(!root.open);
         assert!(root.field("spec").is_some());
         let Some(Shape::Struct(metadata)) = root.field("metadata").map(|f| f.shape.clone()) else {
-            panic!("metadata is no struct")
+            panic!("metadata is not a struct")
         };
         assert_eq!(table.get(metadata).name.as_ref(), OBJECT_META);
         // The whole table of built-in kinds has more than a thousand types.
         assert!(table.types().count() < 10);
-        assert!(of(None).0.get(of(None).1).open);
+        let (table, root) = build(None);
+        assert!(table.get(root).open);
     }
 }

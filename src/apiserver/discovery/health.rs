@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez`, `/readyz`, whole and check by check, in upstream's form.
+//! Serves `/healthz`, `/livez` and `/readyz`, and their single checks, in upstream's format.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::request::Query;
 use crate::request::body::Body;
 use crate::response::status;
 
-/// Hooks of upstream that stand for work which is done here before the first request is served.
+/// The checks of upstream's post-start hooks. This server does their work before it serves the
+/// first request.
 const HOOKS: [&str; 30] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
@@ -57,7 +58,7 @@ static CHECKED: Family = Family::counter(
     &["name", "status", "type"],
 );
 
-/// Lines for `/metrics/slis` (`component-base/metrics/prometheus/slis`).
+/// The metrics for `/metrics/slis` (`component-base/metrics/prometheus/slis`).
 pub(crate) fn indicators() -> String {
     let mut out = String::new();
     CHECK.render(&mut out);
@@ -65,7 +66,8 @@ pub(crate) fn indicators() -> String {
     out
 }
 
-/// Counts one check of a whole endpoint; single checks are not counted, as upstream.
+/// Counts one check of a request for all checks; as in upstream, requests for a single check are
+/// not counted.
 fn observe(endpoint: &str, name: &str, passed: bool) {
     CHECK.set(&[name, endpoint], if passed { 1.0 } else { 0.0 });
     CHECKED.inc(&[name, if passed { "success" } else { "error" }, endpoint]);
@@ -74,10 +76,10 @@ fn observe(endpoint: &str, name: &str, passed: bool) {
 /// The check of all KMS plugins (`kmsReloadHealthCheckName`).
 const PLUGINS: &str = "kms-providers";
 
-/// State behind the checks.
+/// The state of the checks.
 pub(crate) struct Checks {
     objects: Arc<Objects>,
-    /// Named steps that must be done before the server is ready, added by those who do them.
+    /// The names of steps that must be completed before the server is ready.
     pending: Mutex<Vec<&'static str>>,
     stopping: std::sync::atomic::AtomicBool,
 }
@@ -91,7 +93,7 @@ impl Checks {
         }
     }
 
-    /// Not ready until [`Checks::done`] is called with the same name.
+    /// Adds a step: the server is not ready until [`Checks::done`] is called with the same name.
     pub(crate) fn wait_for(&self, name: &'static str) {
         self.pending.lock().push(name);
     }
@@ -108,14 +110,14 @@ impl Checks {
         self.objects.storage().transformer()
     }
 
-    /// Names of one endpoint's checks in upstream's order.
+    /// The names of an endpoint's checks, in upstream's order.
     fn names(&self, endpoint: &str) -> Vec<String> {
         let first: &[&str] = match endpoint {
             "readyz" => &["ping", "log", "etcd", "etcd-readiness", "informer-sync"],
             _ => &["ping", "log", "loopback-serving-certificate", "etcd"],
         };
         let mut names: Vec<String> = first.iter().map(|n| (*n).to_owned()).collect();
-        // As upstream: whoever restarts what does not live mends no plugin.
+        // As in upstream, `livez` omits plugins: a restart of the server does not repair them.
         if endpoint != "livez" && self.transformer().is_some_and(|t| t.has_health()) {
             names.push(PLUGINS.to_owned());
         }
@@ -162,7 +164,7 @@ impl Checks {
         }
     }
 
-    /// Answers `/livez?verbose&exclude=x` and `/livez/etcd`.
+    /// Handles requests such as `/livez?verbose&exclude=x` and `/livez/etcd`.
     pub(crate) async fn answer(&self, path: &str, query: &Query) -> Response<Body> {
         let path = path.trim_matches('/');
         let (endpoint, one) = path.split_once('/').unwrap_or((path, ""));

@@ -1,5 +1,5 @@
-//! `/openapi/v2` and `/openapi/v3`: rendered from the registry on first request, cached until it
-//! changes.
+//! Serves `/openapi/v2` and `/openapi/v3`: documents are rendered on first request, and cached
+//! until the registry changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::request::body::Body;
 use crate::request::negotiate;
 use crate::response::status;
 
-/// The version that the documents state.
+/// The version in the documents.
 const VERSION: &str = "v1.37.1";
 
 /// Documents by path and media type.
 type Rendered = HashMap<String, Arc<Document>>;
 
-/// Documents of one registry, rendered when asked for.
+/// The rendered documents of one registry.
 #[derive(Debug)]
 pub(crate) struct OpenApi {
-    /// Renders one at a time: each takes tens of MB for a moment, and who waits finds it made.
+    /// Allows one rendering at a time, because each needs tens of MB of memory temporarily.
     turn: Semaphore,
-    /// Compressed documents with their tags, by path; valid for this registry.
+    /// The compressed documents, and the registry for which they are valid.
     rendered: Mutex<(Option<Arc<Registry>>, Rendered)>,
 }
 
@@ -43,7 +43,7 @@ impl Default for OpenApi {
 #[derive(Debug)]
 struct Document {
     gzip: Bytes,
-    /// Bytes of it when it is not compressed.
+    /// The uncompressed size in bytes.
     length: usize,
     tag: String,
     media: &'static str,
@@ -54,9 +54,9 @@ const JSON: &str = "application/json";
 const PROTOBUF_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const PROTOBUF_V3: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
-/// The form that the clauses ask for first; `None` when none of them is served. The index is JSON
-/// only.
-fn form(path: &str, accept: &str) -> Option<&'static str> {
+/// The media type of the first supported clause; `None` if there is none. The index is only
+/// available as JSON.
+fn media_type(path: &str, accept: &str) -> Option<&'static str> {
     let protobuf = match path {
         "/openapi/v2" => PROTOBUF_V2,
         "/openapi/v3" => "",
@@ -75,7 +75,7 @@ fn form(path: &str, accept: &str) -> Option<&'static str> {
     })
 }
 
-/// What is served; of one group version alone when a document needs no more.
+/// The served resources. With `of` (group and version), other custom resources are omitted.
 fn served(registry: &Registry, of: Option<(&str, &str)>) -> Vec<Served> {
     let texts = |list: &[Arc<str>]| list.iter().map(|v| v.to_string()).collect::<Vec<_>>();
     let wanted = |row: &&Arc<Resource>| {
@@ -108,8 +108,8 @@ fn served(registry: &Registry, of: Option<(&str, &str)>) -> Vec<Served> {
 }
 
 impl OpenApi {
-    /// Answers a path below `/openapi`; `None` when it names no document. `others` is what API
-    /// servers beside this one say.
+    /// The response for a path below `/openapi`; `None` if there is no such document. `others` are
+    /// the documents of aggregated API servers.
     pub(crate) async fn answer(
         &self,
         registry: Arc<Registry>,
@@ -120,7 +120,7 @@ impl OpenApi {
     ) -> Option<Response<Body>> {
         let path = path.trim_end_matches('/');
         let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
-        let Some(media) = form(path, accept) else {
+        let Some(media) = media_type(path, accept) else {
             return Some(status::response(&api::Status::failure(
                 406,
                 "NotAcceptable",
@@ -130,15 +130,15 @@ impl OpenApi {
         let of_path = format!("{path} {media} ");
         let merges = matches!(path, "/openapi/v2" | "/openapi/v3");
         let key = format!("{of_path}{}", if merges { beside::tag(&others) } else { String::new() });
-        let document = match self.known(&registry, &key) {
+        let document = match self.cached(&registry, &key) {
             Some(document) => document,
             None => {
                 let _turn = self.turn.acquire().await.ok()?;
-                if let Some(document) = self.known(&registry, &key) {
+                if let Some(document) = self.cached(&registry, &key) {
                     return Some(respond(&document, headers, query));
                 }
                 let (wanted, of) = (path.to_owned(), Arc::clone(&registry));
-                // Rendering walks the whole schema: away from the workers that answer requests.
+                // Rendering is expensive, so it runs on a blocking thread.
                 let made =
                     base::tasks::blocking(move || render(&registry, &others, &wanted, media))
                         .await
@@ -146,7 +146,7 @@ impl OpenApi {
                 let document = Arc::new(made);
                 let mut rendered = self.rendered.lock();
                 if rendered.0.as_ref().is_some_and(|current| Arc::ptr_eq(current, &of)) {
-                    // Of what the others said before nothing is kept.
+                    // Remove the document with the previous versions of the others' documents.
                     rendered.1.retain(|known, _| !known.starts_with(&of_path));
                     rendered.1.insert(key, Arc::clone(&document));
                 }
@@ -157,8 +157,8 @@ impl OpenApi {
         Some(respond(&document, headers, query))
     }
 
-    /// The document, if it was made for this registry.
-    fn known(&self, registry: &Arc<Registry>, key: &str) -> Option<Arc<Document>> {
+    /// The cached document of this registry.
+    fn cached(&self, registry: &Arc<Registry>, key: &str) -> Option<Arc<Document>> {
         let mut rendered = self.rendered.lock();
         if !rendered.0.as_ref().is_some_and(|of| Arc::ptr_eq(of, registry)) {
             *rendered = (Some(Arc::clone(registry)), HashMap::new());
@@ -200,9 +200,13 @@ fn render(
     };
     let bytes = match bytes {
         Ok(bytes) => bytes,
-        // What another server says must not take this one's document away.
+        // An invalid document of another API server must not prevent serving this server's.
         Err(error) if !others.is_empty() => {
-            tracing::warn!(%error, path, "what another API server says of itself cannot be written with the rest");
+            tracing::warn!(
+                %error,
+                path,
+                "cannot merge the OpenAPI documents of aggregated API servers"
+            );
             return render(registry, &[], path, media);
         }
         Err(error) => {
@@ -250,12 +254,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_clause_that_is_served_wins() {
+    fn the_first_supported_clause_is_selected() {
         let old = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-        assert_eq!(form("/openapi/v2", old), Some(PROTOBUF_V2));
-        assert_eq!(form("/openapi/v2", &format!("text/html, {PROTOBUF_V3}")), None);
-        assert_eq!(form("/openapi/v3", PROTOBUF_V3), None);
-        assert_eq!(form("/openapi/v3/api/v1", "application/json;q=0.9"), Some(JSON));
-        assert_eq!(form("/openapi/v3/api/v1", &format!("{PROTOBUF_V3}, */*")), Some(PROTOBUF_V3));
+        assert_eq!(media_type("/openapi/v2", old), Some(PROTOBUF_V2));
+        assert_eq!(media_type("/openapi/v2", &format!("text/html, {PROTOBUF_V3}")), None);
+        assert_eq!(media_type("/openapi/v3", PROTOBUF_V3), None);
+        assert_eq!(media_type("/openapi/v3/api/v1", "application/json;q=0.9"), Some(JSON));
+        assert_eq!(
+            media_type("/openapi/v3/api/v1", &format!("{PROTOBUF_V3}, */*")),
+            Some(PROTOBUF_V3)
+        );
     }
 }

@@ -8,7 +8,9 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::exchange::{Deadline, Exchange, Next};
 use crate::metrics::requests as metrics;
-use crate::priority_and_fairness::{self, Asked, Class, Entering, Seat, Watching, max_in_flight};
+use crate::priority_and_fairness::{
+    self, Class, Entering, FlowAttributes, Seat, Watching, max_in_flight,
+};
 use crate::request::body::Body;
 use crate::request::user::User;
 use crate::request::{Query, RequestInfo};
@@ -74,14 +76,14 @@ async fn seat(
         let permit = server.limits.enter(info, user).ok_or_else(max_in_flight::refused)?;
         return Ok((Held { _permit: permit, ..Held::default() }, None));
     };
-    let asked = Asked::of(info);
+    let attributes = FlowAttributes::of(info);
     let (arrived, limit) = (deadline.arrived, deadline.limit);
-    let entering = Entering { asked, user, query, arrived, limit };
+    let entering = Entering { attributes, user, query, arrived, limit };
     let seat = control.enter(&entering).await.map_err(|rejected| rejected.response())?;
     let class = Some(Arc::clone(seat.class()));
     if is_watch {
         let fields = query.get("fieldSelector").unwrap_or_default();
-        let watching = Watching::new(control, seat, &asked, fields);
+        let watching = Watching::new(control, seat, &attributes, fields);
         return Ok((Held { class, ..Held::default() }, Some(watching)));
     }
     Ok((Held { class, _seat: Some(seat), ..Held::default() }, None))

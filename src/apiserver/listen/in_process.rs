@@ -9,7 +9,7 @@ use futures::Stream;
 use crate::audit;
 use crate::authz::{Attributes, Decision};
 use crate::handlers::watch::{self, Item, Start};
-use crate::priority_and_fairness::{Asked, Entering, Seat, Watching};
+use crate::priority_and_fairness::{Entering, FlowAttributes, Seat, Watching};
 use crate::registry::Resource;
 use crate::registry::convert;
 pub use crate::registry::selection::Select;
@@ -57,10 +57,10 @@ impl ApiServer {
         query: &Query,
     ) -> Result<Option<Seat>, Status> {
         let Some(control) = &self.inner.flow else { return Ok(None) };
-        let asked = asked(verb, gvr, name, select);
+        let attributes = flow_attributes(verb, gvr, name, select);
         let arrived = base::clock::now();
         let limit = (verb != "watch").then_some(crate::filters::timeout::REQUEST_MAX);
-        let entering = Entering { asked, user, query, arrived, limit };
+        let entering = Entering { attributes, user, query, arrived, limit };
         control.enter(&entering).await.map(Some).map_err(|refused| refused.status())
     }
 
@@ -178,8 +178,8 @@ impl ApiServer {
             let mut watch =
                 watch::open(&self.inner.objects, &row, filter, start, true, forever).await?;
             if let (Some(control), Some(seat)) = (&self.inner.flow, seat) {
-                let asked = asked("watch", gvr, name, select);
-                watch.seat = Some(Watching::new(control, seat, &asked, &select.fields));
+                let attributes = flow_attributes("watch", gvr, name, select);
+                watch.seat = Some(Watching::new(control, seat, &attributes, &select.fields));
             }
             Ok((watch, row))
         };
@@ -207,8 +207,13 @@ impl ApiServer {
 }
 
 /// The attributes of a read for flow control.
-fn asked<'a>(verb: &'a str, gvr: &'a Gvr, name: &'a str, select: &'a Select) -> Asked<'a> {
-    Asked {
+fn flow_attributes<'a>(
+    verb: &'a str,
+    gvr: &'a Gvr,
+    name: &'a str,
+    select: &'a Select,
+) -> FlowAttributes<'a> {
+    FlowAttributes {
         is_resource: true,
         verb,
         path: "",

@@ -1,4 +1,4 @@
-//! Admission: its steps, plugins, webhooks, policies, expressions, and webhooks that convert
+//! Metrics of admission steps, plugins, webhooks, policies, expressions, and conversion webhooks
 //! (`pkg/admission/metrics`, `pkg/admission/plugin/policy/*/metrics`, `pkg/cel/metrics`,
 //! apiextensions' `pkg/apiserver/conversion`).
 
@@ -120,14 +120,14 @@ static MUTATING_TIME: Family = Family::histogram(
     &["error_type", "policy", "policy_binding"],
     &CHECKS,
 );
-/// Compiling the rules of a definition's schema.
+/// Durations of compiling the CEL rules of a definition's schema.
 pub(crate) static COMPILED: Family = Family::histogram(
     "apiserver_cel_compilation_duration_seconds",
     "[BETA] CEL compilation time in seconds.",
     &[],
     &DEFAULT_BOUNDS,
 );
-/// Running the rules over an object.
+/// Durations of evaluating the CEL rules for an object.
 pub(crate) static EVALUATED: Family = Family::histogram(
     "apiserver_cel_evaluation_duration_seconds",
     "[BETA] CEL evaluation time in seconds.",
@@ -175,7 +175,7 @@ pub(super) static ALL: [&Family; 19] = [
     &DEFINITION_CONVERSION,
 ];
 
-/// One step of admission, `admit` or `validate`, while it goes on.
+/// A running admission step, `admit` or `validate`.
 pub(crate) struct Step {
     labels: [&'static str; 2],
     operation: Operation,
@@ -184,14 +184,14 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Begins now.
+    /// Starts a step.
     pub(crate) fn begin(step: &'static str, of: Operation) -> Self {
         let begun = base::clock::now();
         Self { labels: [of.as_str(), step], operation: of, begun, last: begun }
     }
 
-    /// A plugin of this name is through; those that have nothing to do in this step are not
-    /// counted, as upstream does not ask them.
+    /// Counts the call of a plugin. Plugins that do not handle the operation in this step are not
+    /// counted, because upstream does not call them.
     pub(crate) fn passed(&mut self, name: &str, outcome: &Result<(), Status>) {
         let now = base::clock::now();
         let [operation, step] = self.labels;
@@ -202,7 +202,7 @@ impl Step {
         self.last = now;
     }
 
-    /// The step is over.
+    /// Counts the step.
     pub(crate) fn end(&self, outcome: &Result<(), Status>) {
         let [operation, step] = self.labels;
         let labels = [operation, word(outcome.is_err()), step];
@@ -212,8 +212,8 @@ impl Step {
     }
 }
 
-/// Which steps a plugin has and for which operations it is asked: what upstream's plugins hand to
-/// `admission.NewHandler` and which of `MutationInterface` and `ValidationInterface` they are.
+/// Whether a plugin handles an operation in a step: the operations that upstream's plugin passes to
+/// `admission.NewHandler`, and its implementation of `MutationInterface` and `ValidationInterface`.
 fn takes_part(name: &str, step: &str, of: Operation) -> bool {
     use Operation::{Connect, Create, Delete, Update};
     let (steps, operations): (&[&str], &[Operation]) = match name {
@@ -240,27 +240,27 @@ fn takes_part(name: &str, step: &str, of: Operation) -> bool {
         "ValidatingAdmissionPolicy" | "ValidatingAdmissionWebhook" => {
             (&["validate"], &[Create, Update, Delete, Connect])
         }
-        // No plugin upstream.
+        // Upstream has no such plugin.
         _ => return false,
     };
     steps.contains(&step) && operations.contains(&of)
 }
 
-/// How a webhook's part in a request ended.
+/// The outcome of a webhook call.
 pub(crate) enum Called {
     Allowed,
-    /// By the webhook itself, with this code.
+    /// The webhook has rejected the request with this code.
     Refused(u16),
-    /// It could not be asked, which has this code; whether the request goes on.
+    /// The call has failed with this code; with `open` the request is admitted nevertheless.
     Failed {
         code: u16,
         open: bool,
     },
-    /// By this server.
+    /// This server has failed.
     Internal,
 }
 
-/// A webhook was asked; `of` is `admit` or `validating`.
+/// Counts a webhook call; `of` is `admit` or `validating`.
 pub(crate) fn called(name: &str, of: &str, operation: Operation, took: Duration, how: &Called) {
     let operation = operation.as_str();
     let (code, rejected, error) = match how {
@@ -287,18 +287,18 @@ pub(crate) fn called(name: &str, of: &str, operation: Operation, took: Duration,
     }
 }
 
-/// What is counted of one evaluation.
+/// The evaluation of match conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConditionsEvaluated {
-    /// Conditions that could not be evaluated.
+    /// The number of conditions that could not be evaluated.
     pub(crate) errors: usize,
-    /// Not all are true.
+    /// Whether any condition is not true.
     pub(crate) is_decided: bool,
     pub(crate) took: Duration,
 }
 
-/// The conditions of a `webhook` or `policy` were evaluated. A time is counted unless all are true,
-/// as upstream does.
+/// Counts an evaluation of the match conditions of a `webhook` or `policy`. As in upstream, the
+/// duration is not counted if all are true.
 pub(crate) fn matched(
     kind: &str,
     name: &str,
@@ -315,14 +315,14 @@ pub(crate) fn matched(
     }
 }
 
-/// A webhook is not asked since its conditions say so.
+/// Counts a webhook that is not called because of its match conditions.
 pub(crate) fn excluded(name: &str, of: &str, operation: Operation) {
-    // Upstream names the type in another way here than for times and errors.
+    // Upstream uses another name of the type here than for durations and errors.
     let of = if of == "validating" { "validate" } else { of };
     CONDITION_EXCLUSIONS.inc(&["webhook", name, operation.as_str(), of]);
 }
 
-/// The kind of an error in upstream's words: of compiling, of costs, or another.
+/// Upstream's error type of an error message.
 fn error_type(why: Option<&str>) -> &'static str {
     match why {
         None => "no_error",
@@ -332,8 +332,8 @@ fn error_type(why: Option<&str>) -> &'static str {
     }
 }
 
-/// A validation of a policy was decided: `action` is `allow`, `deny`, `audit` or `warn`, `why` its
-/// error if it has one.
+/// Counts a validation of a policy: `action` is `allow`, `deny`, `audit` or `warn`, `why` the
+/// error.
 pub(crate) fn validated(
     (policy, binding): (&str, &str),
     action: &str,
@@ -345,21 +345,21 @@ pub(crate) fn validated(
     VALIDATING_TIME.took(&labels, took);
 }
 
-/// A mutation of a policy was made, or failed.
+/// Counts a mutation of a policy; `why` is the error.
 pub(crate) fn mutated((policy, binding): (&str, &str), why: Option<&str>, took: Duration) {
     let labels = [error_type(why), policy, binding];
     MUTATING.inc(&labels);
     MUTATING_TIME.took(&labels, took);
 }
 
-/// A webhook that converts was asked; `failure` is empty where it answered well.
+/// Counts a call of a conversion webhook; `failure` is empty on success.
 pub(crate) fn converted(failure: &str, took: Duration) {
     let result = if failure.is_empty() { "success" } else { "failure" };
     CONVERSION_REQUESTS.inc(&[failure, result]);
     CONVERSION.took(&[failure, result], took);
 }
 
-/// Objects of a definition were converted by its webhook.
+/// Counts a conversion of objects of a definition by its webhook.
 pub(crate) fn definition_converted(
     name: &str,
     (from, to): (&str, &str),

@@ -1,5 +1,4 @@
-//! The documents `/metrics` and `/metrics/slis`: the metrics of requests with those of every other
-//! part of the server.
+//! Renders `/metrics` and `/metrics/slis` with the metrics of all parts of the server.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -43,7 +42,7 @@ pub(crate) fn render(inner: &ServerState) -> String {
     out
 }
 
-/// Which program this is.
+/// Version and platform of the program.
 fn build(out: &mut String, product: &str) {
     let version = format!("v1.37.1+kubelite.{product}");
     let platform = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
@@ -79,7 +78,7 @@ fn inflight(out: &mut String, inner: &ServerState) {
     );
     match &inner.flow {
         Some(flow) => {
-            let [executing, waiting] = flow.most();
+            let [executing, waiting] = flow.maxima();
             gauge(name, help, executing);
             let help = "[ALPHA] Maximal number of queued requests in this apiserver per request kind in last second.";
             gauge("apiserver_current_inqueue_requests", help, waiting);
@@ -121,7 +120,7 @@ fn caches(out: &mut String, inner: &ServerState) {
     family("watch_cache_capacity", help, |f| i64::try_from(f.capacity).unwrap_or(i64::MAX));
 }
 
-/// Which APIServices cannot be asked; those that are served here always can.
+/// The unavailable APIServices; those that this server serves are always available.
 fn apiservices(out: &mut String, inner: &ServerState) {
     let Ok(row) = inner.objects.row(&Gvr::new("apiregistration.k8s.io", "v1", "apiservices"))
     else {
@@ -143,7 +142,7 @@ fn apiservices(out: &mut String, inner: &ServerState) {
     }
 }
 
-/// Figures of the process itself.
+/// The metrics of the process.
 fn process(out: &mut String) {
     for figure in base::process::figures() {
         head(out, figure.name, figure.kind, figure.help);

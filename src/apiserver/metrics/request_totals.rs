@@ -1,5 +1,5 @@
-//! `/metrics` under upstream's names; labels come from closed sets, so that nobody can fill memory
-//! with them.
+//! Counts requests with upstream's metric names. Label values come from closed sets, so that
+//! clients cannot exhaust memory.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -26,18 +26,18 @@ const BUCKETS: [f64; 23] = [
 /// Upper bounds of `apiserver_response_sizes`, in bytes.
 const SIZES: [f64; 7] = base::metrics::exponential(1000.0, 10.0);
 
-/// What a request is counted under.
+/// The labels of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Labels {
     verb: &'static str,
     served: Option<Served>,
     scope: &'static str,
     dry_run: &'static str,
-    /// Its answer is as large as what it reads.
+    /// Whether the response size is counted.
     reads: bool,
 }
 
-/// What a request names, as the registry has it.
+/// The served resource that a request names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Served {
     gvr: Gvr,
@@ -45,8 +45,8 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Nothing when the registry has it not: such names are the client's invention, and would let
-    /// who may do nothing at all fill memory with them (CVE-2020-8552).
+    /// `None` if the resource is not served: labels with arbitrary names would let any client
+    /// exhaust memory (CVE-2020-8552).
     pub(crate) fn of(registry: &Registry, info: &RequestInfo) -> Option<Self> {
         if !info.is_resource {
             return None;
@@ -61,7 +61,7 @@ impl Served {
 }
 
 impl Labels {
-    /// From a parsed request, and what it names; verbs as upstream's `CleanVerb` has them.
+    /// Sets the labels of a parsed request; verbs are those of upstream's `CleanVerb`.
     pub(crate) fn fill(
         &mut self,
         request: &Request<Body>,
@@ -100,7 +100,7 @@ impl Labels {
         };
     }
 
-    /// What all metrics of requests say of it.
+    /// The common labels of request metrics.
     pub(crate) fn words(&self) -> Words<'_> {
         let served = self.served.as_ref();
         let [group, version, resource] = served
@@ -150,11 +150,11 @@ impl<const N: usize> Histogram<N> {
     }
 }
 
-/// Of all requests with the same labels.
+/// The histograms of all requests with the same labels.
 #[derive(Debug, Default)]
 struct Kind {
     durations: Histogram<23>,
-    /// Without what webhooks and queues took.
+    /// The durations without the time in webhooks and queues.
     own: Histogram<21>,
     sizes: Histogram<7>,
 }
@@ -178,9 +178,9 @@ impl Metrics {
         Self { counts: Mutex::new(Counts::default()), started: base::clock::unix_time() }
     }
 
-    /// Counts one answered request: its code, its size where that is known, how long it took and
-    /// how much of that others took. What was refused is counted without its names, as one that may
-    /// do nothing can ask for many.
+    /// Counts one request: status code, response size if known, duration, and the part of it in
+    /// webhooks and queues. Rejected requests are counted without resource labels, because clients
+    /// without permissions can send requests for any resource.
     pub(crate) fn observe(
         &self,
         labels: &Labels,

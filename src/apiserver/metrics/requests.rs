@@ -1,5 +1,5 @@
-//! Requests and their filters (`pkg/endpoints/metrics`, `pkg/endpoints/filters`,
-//! `pkg/endpoints/handlers/metrics`), tokens, impersonation.
+//! Metrics of requests and filters (`pkg/endpoints/metrics`, `pkg/endpoints/filters`,
+//! `pkg/endpoints/handlers/metrics`), tokens and impersonation.
 
 use std::time::Duration;
 
@@ -7,8 +7,7 @@ use api::Gvr;
 use base::metrics::{DEFAULT_BOUNDS, Family, exponential, linear};
 use tokio::time::Instant;
 
-/// Times that an API server could not be asked any more (`pkg/controllers/status/metrics` of
-/// kube-aggregator).
+/// Transitions of APIServices to unavailable (`pkg/controllers/status/metrics` of kube-aggregator).
 pub(crate) static APISERVICE_UNAVAILABLE: Family = Family::counter(
     "aggregator_unavailable_apiservice_total",
     "[ALPHA] Counter of APIServices which are marked as unavailable broken down by \
@@ -18,7 +17,7 @@ pub(crate) static APISERVICE_UNAVAILABLE: Family = Family::counter(
 
 static FILTERS: [f64; 13] =
     [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0, 15.0, 30.0];
-/// Bounds of answers that lists and watches wait for, in seconds.
+/// The bounds for response latencies, in seconds.
 pub(crate) const LATENCIES: [f64; 21] = [
     0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0,
     30.0, 45.0, 60.0,
@@ -40,13 +39,13 @@ static EXPIRATIONS: [f64; 14] = [
     31_104_000.0,
 ];
 
-/// Those of lists that are watched.
+/// The bounds for watch lists, in seconds.
 const WATCH_LISTS_BOUNDS: [f64; 25] = [
     0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0,
     30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0,
 ];
 
-/// Requests for versions that go away, each once with 1.
+/// Requested deprecated APIs.
 pub(crate) static DEPRECATED: Family = Family::gauge(
     "apiserver_requested_deprecated_apis",
     "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, \
@@ -65,7 +64,7 @@ static FIELD_VALIDATION: Family = Family::histogram(
     &["field_validation"],
     &LATENCIES,
 );
-/// Handshakes that failed.
+/// Failed TLS handshakes.
 pub(crate) static HANDSHAKES: Family = Family::counter(
     "apiserver_tls_handshake_errors_total",
     "[ALPHA] Number of requests dropped with 'TLS handshake error from' error",
@@ -163,7 +162,7 @@ static TOKEN_FETCHES: Family =
     Family::counter("authentication_token_cache_fetch_total", "[ALPHA] ", &["status"]);
 static TOKEN_FETCHING: Family =
     Family::gauge("authentication_token_cache_active_fetch_count", "[ALPHA] ", &["status"]);
-/// Seconds that the certificate of a request's user has to live.
+/// The remaining lifetime of client certificates, in seconds.
 pub(crate) static EXPIRATION: Family = Family::histogram(
     "apiserver_client_certificate_expiration_seconds",
     "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate \
@@ -171,19 +170,19 @@ pub(crate) static EXPIRATION: Family = Family::histogram(
     &[],
     &EXPIRATIONS,
 );
-/// Good tokens of service accounts.
+/// Requests with valid service account tokens.
 pub(crate) static TOKENS: Family = Family::counter(
     "serviceaccount_valid_tokens_total",
     "[BETA] Cumulative valid projected service account tokens used",
     &[],
 );
-/// Those older than an hour whose life was extended.
+/// Requests with service account tokens that are only valid because of their extended lifetime.
 pub(crate) static STALE_TOKENS: Family = Family::counter(
     "serviceaccount_stale_tokens_total",
     "[BETA] Cumulative stale projected service account tokens used",
     &[],
 );
-/// Tokens in Secrets.
+/// Requests with tokens from Secrets.
 pub(crate) static LEGACY_TOKENS: Family = Family::counter(
     "serviceaccount_legacy_tokens_total",
     "[BETA] Cumulative legacy service account tokens used",
@@ -202,7 +201,7 @@ static EVALUATIONS: Family = Family::counter(
         "subresource",
     ],
 );
-/// Streams over WebSocket to pods, handed over as they are or as another protocol.
+/// WebSocket streams to pods, proxied unchanged or translated.
 pub(crate) static STREAMS: Family = Family::counter(
     "apiserver_websocket_streaming_requests_total",
     "[ALPHA] Total number of WebSocket streaming requests (exec/attach/portforward) routed \
@@ -211,14 +210,14 @@ pub(crate) static STREAMS: Family = Family::counter(
      translated_at_apiserver.",
     &["proxy_type", "subresource"],
 );
-/// Readers of logs, by whether the kubelet's certificate is looked at.
+/// Requests for pod logs, by whether the kubelet's certificate is verified.
 pub(crate) static LOGS: Family = Family::counter(
     "kube_apiserver_pod_logs_insecure_backend_total",
     "[ALPHA] Total number of requests for pods/logs sliced by usage type: enforce_tls, \
      skip_tls_allowed, skip_tls_denied",
     &["usage"],
 );
-/// Kubelets that could not prove it.
+/// Requests for pod logs with an invalid kubelet certificate.
 pub(crate) static LOGS_FAILED: Family = Family::counter(
     "kube_apiserver_pod_logs_backend_tls_failure_total",
     "[ALPHA] Total number of requests for pods/logs that failed due to kubelet server TLS \
@@ -239,25 +238,25 @@ static IMPERSONATION_CHECK_TIME: Family = Family::histogram(
     &["decision", "mode"],
     &exponential::<15>(0.001, 2.0),
 );
-/// Tokens in Secrets that a user has made.
+/// Requests with tokens from Secrets that a user created.
 pub(crate) static MANUAL_TOKENS: Family = Family::counter(
     "serviceaccount_legacy_manual_token_uses_total",
     "[ALPHA] Cumulative manually created legacy tokens used",
     &[],
 );
-/// Tokens in Secrets that belong to their account.
+/// Requests with tokens from Secrets that a controller created for the service account.
 pub(crate) static AUTO_TOKENS: Family = Family::counter(
     "serviceaccount_legacy_auto_token_uses_total",
     "[ALPHA] Cumulative auto-generated legacy tokens used",
     &[],
 );
-/// Those that were marked as not used any more.
+/// Requests with tokens from Secrets that were marked as unused.
 pub(crate) static INVALID_TOKENS: Family = Family::counter(
     "serviceaccount_invalid_legacy_auto_token_uses_total",
     "[ALPHA] Cumulative invalid auto-generated legacy tokens used",
     &[],
 );
-/// Webhooks and issuers whose certificate names nobody.
+/// Connections to servers whose certificate has no subject alternative name.
 pub(crate) static NAMELESS: Family = Family::counter(
     "apiserver_webhooks_x509_missing_san_total",
     "[BETA] Counts the number of requests to servers missing SAN extension in their serving \
@@ -265,7 +264,7 @@ pub(crate) static NAMELESS: Family = Family::counter(
      SAN extension missing (either/or, based on the runtime environment)",
     &[],
 );
-/// Discovery documents made of several API servers.
+/// Aggregations of discovery documents.
 pub(crate) static MERGED: Family = Family::counter(
     "aggregator_discovery_aggregation_count_total",
     "[ALPHA] Counter of number of times discovery was aggregated",
@@ -313,7 +312,7 @@ pub(super) static ALL: [&Family; 38] = [
     &LOGS_FAILED,
 ];
 
-/// What all metrics of requests say of one: verb, group, version, resource, subresource, scope.
+/// The common labels of request metrics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Words<'a> {
     pub(crate) verb: &'a str,
@@ -324,12 +323,12 @@ pub(crate) struct Words<'a> {
     pub(crate) scope: &'a str,
 }
 
-/// A request that lives long, as long as this is there.
+/// A long-running request, counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Long([String; 6]);
 
 impl Long {
-    /// It begins.
+    /// Counts the request.
     pub(crate) fn begin(words: &Words<'_>) -> Self {
         let Words { verb, group, version, resource, subresource, scope } = *words;
         let own = [group, resource, scope, subresource, verb, version].map(str::to_owned);
@@ -350,19 +349,19 @@ impl Drop for Long {
     }
 }
 
-/// A request was ended with this code, 429 or 504, to protect the server.
+/// Counts a request that was terminated with this code, 429 or 504, to protect the server.
 pub(crate) fn terminated(words: &Words<'_>, code: u16) {
     let Words { verb, group, version, resource, subresource, scope } = *words;
     let code = code.to_string();
     TERMINATIONS.inc(&[&code, "apiserver", group, resource, scope, subresource, verb, version]);
 }
 
-/// A request of this server's own user.
+/// Counts a request of this server to itself.
 pub(crate) fn own(words: &Words<'_>) {
     OWN.inc(&[words.group, words.resource, words.subresource, words.verb]);
 }
 
-/// A request was answered with this wish for validation of fields, empty where there was none.
+/// Counts a request by its `fieldValidation`; empty if it has none.
 pub(crate) fn validated(wish: &str, took: Duration) {
     let wish = match wish {
         "" | "Ignore" | "Warn" | "Strict" => wish,
@@ -371,31 +370,31 @@ pub(crate) fn validated(wish: &str, took: Duration) {
     FIELD_VALIDATION.took(&[wish], took);
 }
 
-/// A filter has let the request through, or refused it.
+/// Counts the duration of a filter; returns the current time.
 pub(crate) fn filtered(filter: &str, since: Instant) -> Instant {
     let now = base::clock::now();
     FILTER.took(&[filter], now.duration_since(since));
     now
 }
 
-/// A body of so many bytes was read.
+/// Counts a request body of so many bytes.
 pub(crate) fn body(gvr: &Gvr, verb: &str, bytes: usize) {
     BODIES.observe(&[&gvr.group, &gvr.resource, verb], bytes as f64);
 }
 
-/// An event of so many bytes is sent to a watch.
+/// Counts a watch event of so many bytes.
 pub(crate) fn sent(gvr: &Gvr, bytes: usize) {
     let labels = [&*gvr.group, &*gvr.resource, &*gvr.version];
     WATCH_EVENTS.inc(&labels);
     WATCH_SIZES.observe(&labels, bytes as f64);
 }
 
-/// A watch has sent the list that it begins with.
+/// Counts a watch that has sent its initial objects.
 pub(crate) fn listed(gvr: &Gvr, scope: &str, took: Duration) {
     WATCH_LISTS.took(&[&gvr.group, &gvr.resource, scope, &gvr.version], took);
 }
 
-/// Whose request it is was found out: the name, nobody (`None`), or that something was wrong.
+/// Counts an authentication: the user name, `None` without a user, or an error.
 pub(crate) fn authenticated(who: Result<Option<&str>, ()>, took: Duration) {
     let result = match who {
         Ok(Some(name)) => {
@@ -409,7 +408,7 @@ pub(crate) fn authenticated(who: Result<Option<&str>, ()>, took: Duration) {
     AUTHENTICATION.took(&[result], took);
 }
 
-/// Names as upstream's `compressUsername` makes few of many.
+/// Reduces user names to a closed set (upstream's `compressUsername`).
 fn kind_of(name: &str) -> &str {
     match name {
         "admin"
@@ -422,27 +421,27 @@ fn kind_of(name: &str) -> &str {
     }
 }
 
-/// The authorizers answered `allowed`, `denied`, `no-opinion` or `error`.
+/// Counts an authorization: `allowed`, `denied`, `no-opinion` or `error`.
 pub(crate) fn authorized(result: &'static str, took: Duration) {
     AUTHORIZATIONS.inc(&[result]);
     AUTHORIZATION.took(&[result], took);
 }
 
-/// It was decided whether a request may act as somebody else.
+/// Counts an impersonation.
 pub(crate) fn impersonated(allowed: bool, took: Duration) {
     let labels = [if allowed { "allowed" } else { "denied" }, "legacy"];
     IMPERSONATIONS.inc(&labels);
     IMPERSONATION.took(&labels, took);
 }
 
-/// One right that acting as somebody else needs was asked for.
+/// Counts a permission check for an impersonation.
 pub(crate) fn impersonation_checked(allowed: bool, took: Duration) {
     let labels = [if allowed { "allowed" } else { "denied" }, "legacy"];
     IMPERSONATION_CHECKS.inc(&labels);
     IMPERSONATION_CHECK_TIME.took(&labels, took);
 }
 
-/// A token was looked up: in the cache, or by the webhook, which answered or did not.
+/// Counts a token lookup: a cache hit, or a webhook call that has succeeded or failed.
 pub(crate) fn token(hit: bool, answered: bool, since: Instant) {
     let status = if hit { "hit" } else { "miss" };
     TOKEN_CACHE.inc(&[status]);
@@ -452,13 +451,13 @@ pub(crate) fn token(hit: bool, answered: bool, since: Instant) {
     }
 }
 
-/// The webhook is asked about one more token, or one fewer.
+/// Changes the number of running token lookups by webhook.
 pub(crate) fn fetching(by: f64) {
     TOKEN_FETCHING.add(&["in_flight"], by);
 }
 
-/// A pod, or what makes pods, was held against a policy: `allow` or `deny` in `enforce`, `audit` or
-/// `warn`.
+/// Counts a pod security evaluation of a pod or workload: `allow` or `deny` in the mode `enforce`,
+/// `audit` or `warn`.
 pub(crate) fn evaluated(
     decision: &str,
     mode: &str,

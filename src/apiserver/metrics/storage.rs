@@ -1,4 +1,5 @@
-//! The store and the watch caches (`pkg/storage/etcd3/metrics`, `pkg/storage/cacher/metrics`,
+//! Metrics of the store and the watch caches (`pkg/storage/etcd3/metrics`,
+//! `pkg/storage/cacher/metrics`,
 //! `pkg/storage/metrics`), addresses and ports of Services
 //! (`pkg/registry/core/service/*allocator`), KMS plugins
 //! (`pkg/storage/value/encrypt/envelope/metrics`).
@@ -217,7 +218,7 @@ pub(super) static ALL: [&Family; 30] = [
     &SEEDS,
 ];
 
-/// A request to the store, in upstream's words: `get`, `create`, `update`, `delete`, `list`.
+/// Counts a request to the store: `get`, `create`, `update`, `delete` or `list`.
 pub(crate) fn asked(gvr: &Gvr, operation: &str, since: Instant, good: bool) {
     let labels = [&*gvr.group, operation, &*gvr.resource];
     OPERATIONS.inc(&labels);
@@ -227,13 +228,12 @@ pub(crate) fn asked(gvr: &Gvr, operation: &str, since: Instant, good: bool) {
     }
 }
 
-/// Where a list is read: the store, or the cache.
+/// The label value for lists from the store; those from the cache have [`CACHE`].
 pub(crate) const STORE: &str = "etcd";
 /// See [`STORE`].
 pub(crate) const CACHE: &str = "watchcache";
 
-/// A list was read: how many objects were read and how many are in the answer; `selects` when they
-/// were held against selectors.
+/// Counts a list: the numbers of read and returned objects, and whether selectors were evaluated.
 pub(crate) fn listed(gvr: &Gvr, storage: &str, read: usize, returned: usize, selects: bool) {
     let (group, resource) = (&*gvr.group, &*gvr.resource);
     LISTS.inc(&[group, "", resource, storage]);
@@ -242,28 +242,28 @@ pub(crate) fn listed(gvr: &Gvr, storage: &str, read: usize, returned: usize, sel
     RETURNED.add(&[group, resource, storage], returned as f64);
 }
 
-/// A list from the store took so long.
+/// Counts the duration of a list from the store.
 pub(crate) fn list_took(gvr: &Gvr, since: Instant) {
     LIST_TIME.took(&[&gvr.group, &gvr.resource, word(false)], since.elapsed());
 }
 
-/// A stored object could not be read.
+/// Counts a stored object that cannot be decoded.
 pub(crate) fn unreadable(gvr: &Gvr) {
     UNREADABLE.inc(&[&gvr.group, &gvr.resource]);
 }
 
-/// Changes came from the store.
+/// Counts events received from the store.
 pub(crate) fn told(gvr: &Gvr, events: usize) {
     EVENTS.add(&[&gvr.group, &gvr.resource], events as f64);
 }
 
-/// Changes went through a watch cache.
+/// Counts events dispatched by a watch cache.
 pub(crate) fn passed(gvr: &Gvr, events: usize) {
     CACHE_EVENTS.add(&[&gvr.group, &gvr.resource], events as f64);
     CACHE_SENT.add(&[&gvr.group, &gvr.resource], events as f64);
 }
 
-/// A watch cache was loaded, or could not be.
+/// Counts an attempt to load a watch cache.
 pub(crate) fn loaded(gvr: &Gvr, since: Instant, good: bool) {
     let labels = [&*gvr.group, &*gvr.resource];
     if good {
@@ -274,23 +274,22 @@ pub(crate) fn loaded(gvr: &Gvr, since: Instant, good: bool) {
     }
 }
 
-/// A reader waited for a watch cache.
+/// Counts a read that waited for a watch cache.
 pub(crate) fn waited(gvr: &Gvr, since: Instant) {
     CACHE_WAITS.took(&[&gvr.group, &gvr.resource], since.elapsed());
 }
 
-/// The newest state was read from a watch cache, or was not there in time.
+/// Counts a consistent read from a watch cache; `good` is false if the cache was not fresh in time.
 pub(crate) fn read(gvr: &Gvr, good: bool) {
     CACHE_READS.inc(&[word(false), &gvr.group, &gvr.resource, word(good)]);
 }
 
-/// A watch begins with so many objects.
+/// Counts the initial objects of a watch.
 pub(crate) fn began(gvr: &Gvr, objects: usize) {
     BEGINNINGS.add(&[&gvr.group, &gvr.resource], objects as f64);
 }
 
-/// An address of this range was given to a Service, or could not be; `named` where the Service
-/// asked for this one.
+/// Counts an allocation of a cluster IP; `named` is whether the Service requests a certain address.
 pub(crate) fn address(cidr: &str, named: bool, good: bool, took: Duration) {
     let scope = scope(named);
     if good {
@@ -301,7 +300,7 @@ pub(crate) fn address(cidr: &str, named: bool, good: bool, took: Duration) {
     }
 }
 
-/// A node port was given to a Service, or could not be.
+/// Counts an allocation of a node port.
 pub(crate) fn port(named: bool, good: bool) {
     let family = if good { &PORTS } else { &PORT_ERRORS };
     family.inc(&[scope(named)]);
@@ -311,13 +310,12 @@ fn scope(named: bool) -> &'static str {
     if named { "static" } else { "dynamic" }
 }
 
-/// A KMS plugin was called: `status`, `encrypt` or `decrypt` of `/v2.KeyManagementService/`, with a
-/// code of gRPC.
+/// Counts a call of a KMS plugin: a method of `/v2.KeyManagementService/` and the gRPC status code.
 pub(crate) fn called(provider: &str, method: &str, code: &str, took: Duration) {
     CALLS.took(&[code, method, provider], took);
 }
 
-/// A key for values was made.
+/// Counts the generation of a data encryption key.
 pub(crate) fn key_made(since: Instant) {
     KEYS_MADE.took(&[], since.elapsed());
 }
@@ -326,14 +324,14 @@ fn now() -> f64 {
     base::clock::unix_time().as_secs_f64()
 }
 
-/// A key of a plugin, by its hash, was used: `from_storage` or `to_storage`.
+/// Counts the use of a plugin's key, by its hash: `from_storage` or `to_storage`.
 pub(crate) fn key_used(server: &str, key: &str, provider: &str, direction: &str) {
     let labels = [server, key, provider, direction];
     KEYS.inc(&labels);
     KEY_TIMES.set(&labels, now());
 }
 
-/// A plugin named a key, or what cannot be one.
+/// Counts a key id that a plugin has returned, or the reason why it is invalid.
 pub(crate) fn key_told(server: &str, provider: &str, key: Result<&str, &str>) {
     match key {
         Ok(key) => TOLD_KEYS.set(&[server, key, provider], now()),
@@ -341,7 +339,7 @@ pub(crate) fn key_told(server: &str, provider: &str, key: Result<&str, &str>) {
     }
 }
 
-/// So many opened seeds are kept.
+/// Sets the number of cached data encryption key sources.
 pub(crate) fn seeds(provider: &str, count: usize) {
     SEEDS.set(&[provider], count as f64);
 }

@@ -1,4 +1,4 @@
-//! Gives seats to requests and takes them back.
+//! Assigns seats to requests and releases them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -14,10 +14,10 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::borrowing::PERIOD;
-use super::digest::{Plan, State};
-use super::matching::Asked;
+use super::digest::{Classifier, State};
+use super::matching::FlowAttributes;
 use super::queues::{Description, Start};
-use super::seat::{Class, Entering, Level, Refused, Seat};
+use super::seat::{Class, Entering, Level, Rejected, Seat};
 use super::seats::Work;
 use super::timing::Phase;
 use super::width::{self, Watches};
@@ -25,18 +25,18 @@ use crate::registry::objects::Objects;
 use crate::registry::watch_cache::Filter;
 use crate::request::user::User;
 
-/// The longest time in a queue.
+/// The maximum time in a queue.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// That of a request that lives long (a quarter of upstream's request timeout).
-const WAIT_LONG_LIVED: Duration = Duration::from_secs(15);
-/// How long the size of a resource's objects is believed (upstream's count of objects is as old).
+/// The maximum time in a queue of a long-running request (a quarter of upstream's request timeout).
+const WAIT_LONG_RUNNING: Duration = Duration::from_secs(15);
+/// The maximum age of a cached size of a resource (that of upstream's object counts).
 const SIZES_AGE_MAX: Duration = Duration::from_secs(60);
-/// Resources whose sizes are kept; more than there are served.
+/// The maximum number of cached sizes, more than there are resources.
 const SIZES_MAX: usize = 4096;
-/// Objects whose size is looked at.
+/// The number of objects for an estimate of their average size.
 const SAMPLE: usize = 16;
-/// Bytes of a text that is kept of a request that waits.
-const DESCRIBED_MAX: usize = 256;
+/// The maximum length of each text in the description of a waiting request, in characters.
+const DESCRIPTION_MAX: usize = 256;
 
 /// The flow control of a server.
 #[derive(Debug)]
@@ -44,13 +44,13 @@ pub(crate) struct Control {
     origin: Instant,
     /// Unix time of `origin`.
     pub(super) began: Duration,
-    /// Seats of the server.
+    /// The total number of seats.
     pub(super) seats: i64,
-    plan: ArcSwap<Plan>,
+    classifier: ArcSwap<Classifier>,
     pub(super) state: Mutex<State>,
-    /// When seats are lent next, in nanoseconds since `origin`.
+    /// The time of the next borrowing adjustment, in nanoseconds since `origin`.
     pub(super) due: AtomicU64,
-    /// Objects have to be looked at again.
+    /// Notified when the objects have to be reconciled.
     pub(super) changed: Notify,
     pub(super) watches: Arc<Watches>,
     sizes: Mutex<HashMap<u64, (width::Objects, Duration)>>,
@@ -62,14 +62,14 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// With the objects that are always there alone; `seats` are those of the server.
+    /// Creates the flow control with only the mandatory objects; `seats` is the total number.
     pub(crate) fn new(seats: usize, objects: Arc<Objects>, tasks: Tasks) -> Arc<Self> {
         let period = u64::try_from(PERIOD.as_nanos()).unwrap_or(u64::MAX);
         let control = Self {
             origin: base::clock::now(),
             began: base::clock::unix_time(),
             seats: i64::try_from(seats).unwrap_or(i64::MAX),
-            plan: ArcSwap::from_pointee(Plan::default()),
+            classifier: ArcSwap::from_pointee(Classifier::default()),
             state: Mutex::default(),
             due: AtomicU64::new(period),
             changed: Notify::new(),
@@ -85,48 +85,48 @@ impl Control {
         Arc::new(control)
     }
 
-    /// Looks at the objects again.
+    /// Applies the current objects.
     pub(super) fn digest(&self, levels: &[serde_json::Value], schemas: &[serde_json::Value]) {
         let mut state = self.state.lock();
         let now = self.now();
-        let plan = state.digest(now, self.seats, levels, schemas);
-        let (execute, wait) = state.room();
-        self.executing.divide(now, execute);
-        self.waiting.divide(now, wait);
-        self.plan.store(Arc::new(plan));
+        let classifier = state.digest(now, self.seats, levels, schemas);
+        let (executing, waiting) = state.capacity();
+        self.executing.set_denominator(now, executing);
+        self.waiting.set_denominator(now, waiting);
+        self.classifier.store(Arc::new(classifier));
     }
 
-    /// Time since the server began.
+    /// The time since the server started.
     pub(super) fn now(&self) -> Duration {
         base::clock::now().saturating_duration_since(self.origin)
     }
 
-    /// Requests that execute now: those that read, and the others.
+    /// The number of executing requests: reads, and the others.
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> (i64, i64) {
         self.executing.now()
     }
 
-    /// The most requests that executed and that waited at once in the last second.
-    pub(crate) fn most(&self) -> [(i64, i64); 2] {
+    /// The maximum number of executing and of waiting requests in the last second.
+    pub(crate) fn maxima(&self) -> [(i64, i64); 2] {
         let now = self.now();
-        [self.executing.most(now), self.waiting.most(now)]
+        [self.executing.maximum(now), self.waiting.maximum(now)]
     }
 
-    /// Requests that wait now, likewise.
+    /// The number of waiting requests: reads, and the others.
     #[cfg(test)]
     pub(crate) fn in_queue(&self) -> (i64, i64) {
         self.waiting.now()
     }
 
-    /// Seats are lent and given back when that is due.
+    /// Adjusts the borrowing of seats if that is due.
     pub(super) fn tick(&self, now: Duration) {
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let due = self.due.load(Ordering::Relaxed);
         if nanos < due {
             return;
         }
-        // Whoever holds it does it, or changes everything anyway.
+        // The holder of the lock adjusts the seats, or replaces them all.
         let Some(mut state) = self.state.try_lock() else { return };
         if self.due.load(Ordering::Relaxed) != due {
             return;
@@ -137,48 +137,48 @@ impl Control {
         self.due.store(until + period, Ordering::Relaxed);
     }
 
-    /// Seats for a request, perhaps after a while.
+    /// Returns the seats of a request, after waiting if necessary.
     ///
     /// # Errors
-    /// There are none, and it may not or did not want to wait long enough.
-    pub(crate) async fn enter(self: &Arc<Self>, request: &Entering<'_>) -> Result<Seat, Refused> {
+    /// If there are no seats and the request cannot wait, or its wait times out.
+    pub(crate) async fn enter(self: &Arc<Self>, request: &Entering<'_>) -> Result<Seat, Rejected> {
         let now = self.now();
         self.tick(now);
-        let Entering { asked, user, .. } = request;
-        let class = self.plan.load().class_of(asked, user);
+        let Entering { attributes, user, .. } = request;
+        let class = self.classifier.load().class_of(attributes, user);
         let work = self.work(&class, request, now);
         class.flow.seats.number(work.seats());
         let hash = if class.spread {
-            self.hasher.hash_one((&*class.spec.name, class.distinguisher(asked, user)))
+            self.hasher.hash_one((&*class.spec.name, class.distinguisher(attributes, user)))
         } else {
             0
         };
-        let (id, waits) = {
+        let (id, waiting) = {
             let mut queues = class.level.queues.lock();
             match queues.start(now, work, hash, &class.flow) {
                 Start::Executes(id) => (id, None),
                 Start::Waits(id) => {
                     let (waker, woken) = oneshot::channel();
-                    queues.wake(id, waker, describe(&class, asked, user));
+                    queues.wake(id, waker, describe(&class, attributes, user));
                     (id, Some(woken))
                 }
-                Start::Refused(_) => {
+                Start::Rejected(_) => {
                     drop(queues);
                     if !class.exempt {
-                        class.flow.waited_in_vain.time(Duration::ZERO);
+                        class.flow.rejected_wait.time(Duration::ZERO);
                     }
-                    return Err(Refused::new(class));
+                    return Err(Rejected::new(class));
                 }
             }
         };
-        match waits {
+        match waiting {
             None => {
                 if !class.exempt {
                     class.flow.waited.time(Duration::ZERO);
                 }
-                Ok(Seat::new(self, class, id, asked, now))
+                Ok(Seat::new(self, class, id, attributes, now))
             }
-            // Boxed, so that a request that need not wait is no larger.
+            // Boxed to keep the future of requests that do not wait small.
             Some(woken) => Box::pin(self.wait(class, id, woken, request, now)).await,
         }
     }
@@ -190,30 +190,32 @@ impl Control {
         woken: oneshot::Receiver<()>,
         request: &Entering<'_>,
         since: Duration,
-    ) -> Result<Seat, Refused> {
-        let reads = request.asked.is_read();
-        self.waiting.add(since, reads, 1);
+    ) -> Result<Seat, Rejected> {
+        let is_read = request.attributes.is_read();
+        self.waiting.add(since, is_read, 1);
         let level = Arc::clone(&class.level);
-        let mut place = Place { control: self, class, id, reads, since, left: false };
-        self.look_after(&level);
-        let most = request.limit.map_or(WAIT_LONG_LIVED, |limit| limit / 4).min(WAIT_MAX);
-        let granted = tokio::time::timeout_at(request.arrived + most, woken).await.is_ok();
-        if !granted && place.leave() {
-            return Err(Refused::new(Arc::clone(&place.class)));
+        let mut queued =
+            QueuedRequest { control: self, class, id, is_read, since, has_left: false };
+        self.serve_waiters(&level);
+        let timeout = request.limit.map_or(WAIT_LONG_RUNNING, |limit| limit / 4).min(WAIT_MAX);
+        let is_granted = tokio::time::timeout_at(request.arrived + timeout, woken).await.is_ok();
+        if !is_granted && queued.leave() {
+            return Err(Rejected::new(Arc::clone(&queued.class)));
         }
-        place.left = true;
+        queued.has_left = true;
         let now = self.now();
-        place.class.flow.waited.time(now.saturating_sub(since));
+        queued.class.flow.waited.time(now.saturating_sub(since));
         crate::request::scope::add_wait(
             crate::request::scope::WaitReason::Queue,
             now.saturating_sub(since),
         );
-        Ok(Seat::new(self, Arc::clone(&place.class), id, &request.asked, now))
+        Ok(Seat::new(self, Arc::clone(&queued.class), id, &request.attributes, now))
     }
 
-    /// Does for those who wait at a level what is due at a time, as long as somebody waits.
-    fn look_after(self: &Arc<Self>, level: &Arc<Level>) {
-        if level.watched.swap(true, Ordering::AcqRel) {
+    /// Starts a task that adjusts borrowing and releases lingering seats when they are due, as long
+    /// as requests of the level wait. There is at most one such task per level.
+    fn serve_waiters(self: &Arc<Self>, level: &Arc<Level>) {
+        if level.has_waiter_task.swap(true, Ordering::AcqRel) {
             return;
         }
         let (control, level) = (Arc::clone(self), Arc::clone(level));
@@ -221,41 +223,44 @@ impl Control {
         self.tasks.spawn(Kind::Request, "flow-queue", async move {
             loop {
                 control.tick(control.now());
-                let lent = Duration::from_nanos(control.due.load(Ordering::Relaxed));
+                let due = Duration::from_nanos(control.due.load(Ordering::Relaxed));
                 let next = {
                     let mut queues = level.queues.lock();
                     queues.sync(control.now());
                     if queues.totals().waiting == 0 {
-                        level.watched.store(false, Ordering::Release);
+                        level.has_waiter_task.store(false, Ordering::Release);
                         return Ok::<(), std::convert::Infallible>(());
                     }
-                    queues.next_release().map_or(lent, |release| release.min(lent))
+                    queues.next_release().map_or(due, |release| release.min(due))
                 };
                 tokio::select! {
                     () = tokio::time::sleep_until(control.origin + next) => {}
-                    () = level.bell.notified() => {}
+                    () = level.waiter_task_wake.notified() => {}
                     () = shutdown.requested() => return Ok(()),
                 }
             }
         });
     }
 
-    /// How many seats a request takes.
+    /// The seats that a request needs.
     fn work(&self, class: &Class, request: &Entering<'_>, now: Duration) -> Work {
-        let asked = &request.asked;
-        if !asked.is_resource {
+        let attributes = &request.attributes;
+        if !attributes.is_resource {
             return Work::of(1);
         }
-        match asked.verb {
-            "list" | "watch" => {
-                width::of_list(asked, request.query, class.width, || self.size(asked, now))
-            }
-            // A token is no event, however many watch accounts.
-            "create" if asked.resource == "serviceaccounts" && asked.subresource == "token" => {
+        match attributes.verb {
+            "list" | "watch" => width::of_list(attributes, request.query, class.width, || {
+                self.size(attributes, now)
+            }),
+            // Issuing a token changes no object, so watchers of service accounts do not count.
+            "create"
+                if attributes.resource == "serviceaccounts"
+                    && attributes.subresource == "token" =>
+            {
                 Work::of(1)
             }
             "create" | "update" | "patch" | "delete" => {
-                let watches = self.watches.interested(asked);
+                let watches = self.watches.interested(attributes);
                 class.flow.watchers.number(watches);
                 width::of_change(watches, class.width)
             }
@@ -263,16 +268,19 @@ impl Control {
         }
     }
 
-    /// Number and size of a resource's objects, when they are in the watch cache.
-    fn size(&self, asked: &Asked<'_>, now: Duration) -> Option<width::Objects> {
-        let key = self.hasher.hash_one((asked.group, asked.version, asked.resource));
-        let known = self.sizes.lock().get(&key).copied();
-        if let Some((found, at)) = known
-            && now.saturating_sub(at) < SIZES_AGE_MAX
+    /// The number and average size of a resource's objects; `None` if they are not cached.
+    fn size(&self, attributes: &FlowAttributes<'_>, now: Duration) -> Option<width::Objects> {
+        let key = self.hasher.hash_one((attributes.group, attributes.version, attributes.resource));
+        let cached = self.sizes.lock().get(&key).copied();
+        if let Some((objects, time)) = cached
+            && now.saturating_sub(time) < SIZES_AGE_MAX
         {
-            return Some(found);
+            return Some(objects);
         }
-        let row = self.objects.row(&Gvr::new(asked.group, asked.version, asked.resource)).ok()?;
+        let row = self
+            .objects
+            .row(&Gvr::new(attributes.group, attributes.version, attributes.resource))
+            .ok()?;
         let cache = self.objects.caches().running(&row)?;
         let count =
             self.objects.caches().stats().into_iter().find_map(|(of, figures)| {
@@ -281,66 +289,66 @@ impl Control {
         let sample = cache.list(&Filter::default(), None, SAMPLE).items;
         let bytes: usize = sample.iter().map(|object| object.raw().len()).sum();
         let bytes = bytes.checked_div(sample.len()).unwrap_or_default();
-        let found = width::Objects { count: count as u64, bytes: bytes as u64 };
+        let objects = width::Objects { count: count as u64, bytes: bytes as u64 };
         let mut sizes = self.sizes.lock();
         if sizes.len() >= SIZES_MAX {
             sizes.clear();
         }
-        sizes.insert(key, (found, now));
-        Some(found)
+        sizes.insert(key, (objects, now));
+        Some(objects)
     }
 }
 
-/// A place in a queue, left when its request does not wait any longer.
-struct Place<'a> {
+/// A waiting request; it leaves the queue when this is dropped.
+struct QueuedRequest<'a> {
     control: &'a Arc<Control>,
     class: Arc<Class>,
     id: u32,
-    reads: bool,
+    is_read: bool,
     since: Duration,
-    left: bool,
+    has_left: bool,
 }
 
-impl Place<'_> {
-    /// Leaves the queue; false when it has its seats already.
+impl QueuedRequest<'_> {
+    /// Leaves the queue; returns `false` if the request has its seats already.
     fn leave(&mut self) -> bool {
         let now = self.control.now();
-        let left = self.class.level.queues.lock().cancel(now, self.id);
-        if left {
-            self.left = true;
-            self.class.flow.waited_in_vain.time(now.saturating_sub(self.since));
+        let has_left = self.class.level.queues.lock().cancel(now, self.id);
+        if has_left {
+            self.has_left = true;
+            self.class.flow.rejected_wait.time(now.saturating_sub(self.since));
         }
-        left
+        has_left
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
-        self.control.waiting.add(self.control.now(), self.reads, -1);
-        if self.left || self.leave() {
+        self.control.waiting.add(self.control.now(), self.is_read, -1);
+        if self.has_left || self.leave() {
             return;
         }
-        // The client has gone just when its seats came.
+        // The client has disconnected just when the request got its seats.
         let now = self.control.now();
         self.class.level.queues.lock().finish(now, self.id);
     }
 }
 
-/// What `dump_requests` says of a request that waits.
-fn describe(class: &Class, asked: &Asked<'_>, user: &User) -> Description {
+/// The description of a waiting request for `dump_requests`.
+fn describe(class: &Class, attributes: &FlowAttributes<'_>, user: &User) -> Description {
     let short = |text: &str| {
-        let end = text.char_indices().nth(DESCRIBED_MAX).map_or(text.len(), |(at, _)| at);
+        let end = text.char_indices().nth(DESCRIPTION_MAX).map_or(text.len(), |(at, _)| at);
         text.get(..end).unwrap_or_default().to_owned()
     };
-    let version = match asked.group {
-        "" => asked.version.to_owned(),
-        group => format!("{group}/{}", asked.version),
+    let group_version = match attributes.group {
+        "" => attributes.version.to_owned(),
+        group => format!("{group}/{}", attributes.version),
     };
-    let Asked { verb, path, namespace, name, resource, subresource, .. } = asked;
+    let FlowAttributes { verb, path, namespace, name, resource, subresource, .. } = attributes;
     let details: [&str; 8] =
-        [&user.name, verb, path, namespace, name, &*version, resource, subresource];
+        [&user.name, verb, path, namespace, name, &*group_version, resource, subresource];
     Description {
-        distinguisher: short(class.distinguisher(asked, user)),
+        distinguisher: short(class.distinguisher(attributes, user)),
         details: details.map(short),
     }
 }

@@ -1,5 +1,5 @@
-//! From objects to what requests are held against (upstream's `lockAndDigestConfigObjects`), and
-//! the lending of seats.
+//! Builds the classifier and the levels from the objects (upstream's
+//! `lockAndDigestConfigObjects`), and adjusts the borrowing of seats.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,33 +10,33 @@ use http::HeaderValue;
 use serde_json::Value;
 
 use super::borrowing::{self, Demand, Holder, Limits};
-use super::matching::Asked;
+use super::matching::FlowAttributes;
 use super::queues::Shape;
 use super::seat::{Class, Level};
 use super::spec::{CATCH_ALL, EXEMPT, LevelSpec, SchemaSpec};
 use crate::priority_and_fairness::level_counters::Flow;
 use crate::request::user::User;
 
-/// What requests are held against: classes in the order in which they are asked.
+/// Classifies requests: the classes in matching order.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct Classifier {
     classes: Vec<Arc<Class>>,
-    /// Where who matches nothing belongs.
-    rest: usize,
+    /// The index of the catch-all class.
+    catch_all: usize,
 }
 
-impl Plan {
+impl Classifier {
     /// The class of a request.
-    pub(super) fn class_of(&self, asked: &Asked<'_>, user: &User) -> Arc<Class> {
-        let found = self.classes.iter().find(|class| class.spec.matches(asked, user));
-        let found = found.or_else(|| self.classes.get(self.rest));
-        Arc::clone(found.expect("the catch-all schema is always there"))
+    pub(super) fn class_of(&self, attributes: &FlowAttributes<'_>, user: &User) -> Arc<Class> {
+        let class = self.classes.iter().find(|class| class.spec.matches(attributes, user));
+        let class = class.or_else(|| self.classes.get(self.catch_all));
+        Arc::clone(class.expect("there is always a catch-all schema"))
     }
 }
 
-/// A level with its seats.
+/// A priority level and its seats.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct LevelState {
     pub(super) level: Arc<Level>,
     spec: LevelSpec,
     pub(super) limits: Limits,
@@ -45,16 +45,17 @@ pub(super) struct Held {
     pub(super) target: f64,
 }
 
-/// Levels by the order of their names, and their figures.
+/// The levels and their counters.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) held: Vec<Held>,
-    /// Figures by level and schema.
+    /// In the order of their names.
+    pub(super) levels: Vec<LevelState>,
+    /// The counters by level and schema.
     pub(super) flows: HashMap<(Box<str>, Box<str>), Arc<Flow>>,
     pub(super) fair: f64,
-    /// Seats of the server.
+    /// The total number of seats.
     server: i64,
-    /// Levels and schemas that are always there, once read.
+    /// The mandatory levels and schemas, parsed on first use.
     mandatory: Option<(Vec<LevelSpec>, Vec<Value>)>,
 }
 
@@ -63,14 +64,14 @@ fn unsigned(seats: i64) -> u64 {
 }
 
 impl State {
-    /// Takes the objects over; `seats` are those of the server.
+    /// Applies the objects; `seats` is the total number.
     pub(super) fn digest(
         &mut self,
         now: Duration,
         seats: i64,
         levels: &[Value],
         schemas: &[Value],
-    ) -> Plan {
+    ) -> Classifier {
         self.server = seats;
         let mut specs = Vec::new();
         for object in levels {
@@ -80,8 +81,8 @@ impl State {
                     let name = api::value::str_in(object, &["metadata", "name"]);
                     tracing::warn!(
                         level = name,
-                        error,
-                        "this PriorityLevelConfiguration is passed over"
+                        %error,
+                        "flow control: an invalid PriorityLevelConfiguration is ignored"
                     );
                 }
             }
@@ -89,44 +90,43 @@ impl State {
         let schemas = self.ordered(schemas, &specs);
         self.complete(&mut specs);
         let shares: i64 = specs.iter().map(|(spec, _)| spec.shares).sum();
-        let mut former = std::mem::take(&mut self.held);
-        for (spec, quiescing) in specs {
+        let mut former = std::mem::take(&mut self.levels);
+        for (spec, is_quiescing) in specs {
             let limits = Limits::of(seats, (spec.shares, shares), spec.lendable, spec.borrowing);
-            let known = former.iter().position(|held| *held.level.name == *spec.name);
-            let held = match known.map(|at| former.swap_remove(at)) {
-                Some(held) => Held { spec, limits, ..held },
+            let known = former.iter().position(|state| *state.level.name == *spec.name);
+            let state = match known.map(|at| former.swap_remove(at)) {
+                Some(state) => LevelState { spec, limits, ..state },
                 None => {
                     let current = limits.initial();
                     let level = Level::new(&spec.name, now, spec.shape, unsigned(current));
                     let (level, demand) = (Arc::new(level), Demand::default());
-                    Held { level, spec, limits, demand, current, target: 0.0 }
+                    LevelState { level, spec, limits, demand, current, target: 0.0 }
                 }
             };
-            held.level.quiescing.store(quiescing, Ordering::Relaxed);
-            self.held.push(held);
+            state.level.is_quiescing.store(is_quiescing, Ordering::Relaxed);
+            self.levels.push(state);
         }
-        self.held.sort_by(|a, b| a.level.name.cmp(&b.level.name));
-        for held in &mut self.held {
-            let mut queues = held.level.queues.lock();
+        self.levels.sort_by(|a, b| a.level.name.cmp(&b.level.name));
+        for state in &mut self.levels {
+            let mut queues = state.level.queues.lock();
             queues.sync(now);
-            held.demand.note(queues.demand(), now);
+            state.demand.update_at(queues.demand(), now);
         }
-        self.allot(now);
-        self.plan(schemas)
+        self.allocate_seats(now);
+        self.classifier(schemas)
     }
 
-    /// How many requests may execute and how many may wait, over all levels.
-    pub(super) fn room(&self) -> (f64, f64) {
-        let nominal: i64 = self.held.iter().map(|held| held.limits.nominal).sum();
-        let places = self.held.iter().map(|held| match held.spec.shape {
+    /// The maximum numbers of executing and of waiting requests, over all levels.
+    pub(super) fn capacity(&self) -> (f64, f64) {
+        let nominal: i64 = self.levels.iter().map(|state| state.limits.nominal).sum();
+        let places = self.levels.iter().map(|state| match state.spec.shape {
             Shape::Queue { queues, length, .. } => f64::from(queues) * f64::from(length),
             Shape::Exempt | Shape::Reject => 0.0,
         });
         (nominal as f64, places.sum())
     }
 
-    /// Schemas whose level is there, in the order in which they are asked, those that are always
-    /// there among them.
+    /// The schemas whose level exists, and the mandatory ones, in matching order.
     fn ordered(&mut self, objects: &[Value], levels: &[(LevelSpec, bool)]) -> Vec<SchemaSpec> {
         let mut schemas: Vec<SchemaSpec> = objects
             .iter()
@@ -148,22 +148,22 @@ impl State {
         schemas
     }
 
-    /// Adds the levels that are always there, and those that something is still in.
+    /// Adds the mandatory levels, and deleted levels that still have requests, which are quiescing.
     fn complete(&mut self, specs: &mut Vec<(LevelSpec, bool)>) {
         for spec in self.mandatory().0.clone() {
             if !specs.iter().any(|(other, _)| other.name == spec.name) {
                 specs.push((spec, false));
             }
         }
-        for held in &self.held {
-            let gone = !specs.iter().any(|(spec, _)| spec.name == held.spec.name);
-            if gone && !held.level.queues.lock().is_idle() {
-                specs.push((held.spec.clone(), true));
+        for state in &self.levels {
+            let is_deleted = !specs.iter().any(|(spec, _)| spec.name == state.spec.name);
+            if is_deleted && !state.level.queues.lock().is_idle() {
+                specs.push((state.spec.clone(), true));
             }
         }
     }
 
-    /// The levels and schemas that are always there, as upstream has them.
+    /// Upstream's mandatory levels and schemas.
     fn mandatory(&mut self) -> &(Vec<LevelSpec>, Vec<Value>) {
         self.mandatory.get_or_insert_with(|| {
             let objects = crate::bootstrap::flow_objects().filter(|object| {
@@ -176,73 +176,77 @@ impl State {
         })
     }
 
-    /// What each level is given, from what it wanted.
-    fn allot(&mut self, now: Duration) {
+    /// Calculates the seats of each level from its demand.
+    fn allocate_seats(&mut self, now: Duration) {
         let server = self.server;
         let holders: Vec<Holder> = self
-            .held
+            .levels
             .iter()
-            .map(|held| Holder {
-                exempt: held.spec.shape == Shape::Exempt,
-                limits: held.limits,
-                demand: held.demand,
-                current: held.current,
+            .map(|state| Holder {
+                exempt: state.spec.shape == Shape::Exempt,
+                limits: state.limits,
+                demand: state.demand,
+                current: state.current,
             })
             .collect();
-        let (seats, fair) = borrowing::allot(&holders);
+        let (seats, fair) = borrowing::allocate(&holders);
         self.fair = fair;
-        for ((held, holder), current) in self.held.iter_mut().zip(holders).zip(seats) {
-            (held.current, held.target) = (current, holder.target());
+        for ((state, holder), current) in self.levels.iter_mut().zip(holders).zip(seats) {
+            (state.current, state.target) = (current, holder.target());
+            // The denominator of utilization: of a level without seats a tenth of the server's, as
+            // in upstream.
             let divisor =
                 if current > 0 { current } else { (server as f64 / 10.0).round().max(1.0) as i64 };
-            let mut queues = held.level.queues.lock();
-            queues.configure(now, held.spec.shape, unsigned(current), unsigned(divisor));
+            let mut queues = state.level.queues.lock();
+            queues.configure(now, state.spec.shape, unsigned(current), unsigned(divisor));
         }
     }
 
-    /// Lends and gives back what was due since `since`, at the end of each period until `until`.
+    /// Updates demands at the end of each period between `since` and `until`, and adjusts the
+    /// borrowing of seats.
     pub(super) fn adjust(&mut self, since: Duration, until: Duration, now: Duration) {
-        for held in &mut self.held {
-            let mut queues = held.level.queues.lock();
+        for state in &mut self.levels {
+            let mut queues = state.level.queues.lock();
             queues.sync(since + borrowing::PERIOD);
-            held.demand.follow(queues.demand(), since, until);
+            state.demand.catch_up(queues.demand(), since, until);
         }
-        self.allot(now);
+        self.allocate_seats(now);
     }
 
-    fn plan(&mut self, schemas: Vec<SchemaSpec>) -> Plan {
+    fn classifier(&mut self, schemas: Vec<SchemaSpec>) -> Classifier {
         let mut classes = Vec::with_capacity(schemas.len());
         for spec in schemas {
-            let Some(held) = self.held.iter().find(|held| *held.level.name == *spec.level) else {
+            let Some(state) = self.levels.iter().find(|state| *state.level.name == *spec.level)
+            else {
                 continue;
             };
-            let (spread, width) = match held.spec.shape {
-                Shape::Queue { queues, hand, .. } => (queues > 1, held.limits.width(hand)),
+            let (spread, width) = match state.spec.shape {
+                Shape::Queue { queues, hand, .. } => (queues > 1, state.limits.width(hand)),
                 Shape::Exempt | Shape::Reject => (false, 0),
             };
-            let key = (held.level.name.clone(), spec.name.clone());
+            let key = (state.level.name.clone(), spec.name.clone());
             let flow = self.flows.entry(key);
             let flow = flow.or_insert_with_key(|(level, name)| Arc::new(Flow::new(name, level)));
             let uid = |uid: &str| {
                 HeaderValue::from_str(uid).unwrap_or_else(|_| HeaderValue::from_static(""))
             };
             classes.push(Arc::new(Class {
-                level: Arc::clone(&held.level),
+                level: Arc::clone(&state.level),
                 flow: Arc::clone(flow),
                 uid: uid(&spec.uid),
-                level_uid: uid(&held.spec.uid),
-                exempt: held.spec.shape == Shape::Exempt,
+                level_uid: uid(&state.spec.uid),
+                exempt: state.spec.shape == Shape::Exempt,
                 spread,
                 width,
                 spec,
             }));
         }
-        // Figures of what is gone go with its last request.
+        // The counters of deleted objects are removed after their last request.
         self.flows.retain(|_, flow| {
-            let used = classes.iter().any(|class| Arc::ptr_eq(&class.flow, flow));
-            used || Arc::strong_count(flow) > 1
+            let is_used = classes.iter().any(|class| Arc::ptr_eq(&class.flow, flow));
+            is_used || Arc::strong_count(flow) > 1
         });
-        let rest = classes.iter().position(|class| &*class.spec.name == CATCH_ALL);
-        Plan { rest: rest.unwrap_or_default(), classes }
+        let catch_all = classes.iter().position(|class| &*class.spec.name == CATCH_ALL);
+        Classifier { catch_all: catch_all.unwrap_or_default(), classes }
     }
 }

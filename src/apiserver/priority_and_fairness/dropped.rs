@@ -1,15 +1,16 @@
-//! When a refused client should come again: longer when many were refused (upstream's
+//! Calculates `Retry-After` of rejected requests: it grows with the number of rejections
+//! (upstream's
 //! `dropped_requests_tracker.go`).
 
 use std::collections::VecDeque;
 
-/// The longest wait that is asked for, in seconds.
+/// The maximum of `Retry-After`, in seconds.
 const RETRY_AFTER_MAX: i64 = 32;
 
-/// Refusals of one priority level.
+/// The recent rejections of one priority level.
 #[derive(Debug)]
 pub(crate) struct Dropped {
-    /// Second and number of refusals, at most [`RETRY_AFTER_MAX`] seconds back.
+    /// Second and number of rejections, for at most [`RETRY_AFTER_MAX`] seconds.
     history: VecDeque<(i64, i64)>,
     second: i64,
     count: i64,
@@ -24,8 +25,8 @@ impl Default for Dropped {
 }
 
 impl Dropped {
-    /// One more at this second since the epoch; what to ask the client for, in seconds.
-    pub(crate) fn note(&mut self, second: i64) -> i64 {
+    /// Records a rejection at this Unix time; returns `Retry-After` in seconds.
+    pub(crate) fn record(&mut self, second: i64) -> i64 {
         if self.second == second {
             self.count += 1;
             return self.retry_after;
@@ -36,13 +37,13 @@ impl Dropped {
             self.history.pop_front();
         }
         (self.second, self.count) = (second, 1);
-        self.judge(second);
+        self.adjust_retry_after(second);
         self.retry_after
     }
 
-    /// Looks back over as many seconds as clients are asked to wait: doubled for three refusals a
-    /// second, one less for less than one.
-    fn judge(&mut self, second: i64) {
+    /// Adjusts `Retry-After` by the rejections in the last `retry_after` seconds: doubles it from
+    /// three per second on, and decrements it below one per second.
+    fn adjust_retry_after(&mut self, second: i64) {
         let recent = |(at, _): &&(i64, i64)| second - at <= self.retry_after && *at < second;
         let dropped: i64 = self.history.iter().filter(recent).map(|(_, count)| count).sum();
         if second - self.raised >= self.retry_after && dropped >= 3 * self.retry_after {
@@ -58,12 +59,11 @@ impl Dropped {
 mod tests {
     use super::*;
 
-    /// The steps of upstream's `TestDroppedRequestsTracker`: second, refusals within it, what is
-    /// asked for then.
+    /// The steps of upstream's `TestDroppedRequestsTracker`: second, rejections, `Retry-After`.
     #[test]
     fn the_wait_doubles_under_pressure_and_shrinks_afterwards() {
         let mut dropped = Dropped::default();
-        for (second, refusals, expected) in [
+        for (second, rejections, expected) in [
             (0, 5, 1),
             (1, 11, 2),
             (2, 1, 2),
@@ -77,15 +77,15 @@ mod tests {
             (22, 1, 10),
         ] {
             let now = 1_700_000_000 + second;
-            let last = (0..refusals).map(|_| dropped.note(now)).last();
+            let last = (0..rejections).map(|_| dropped.record(now)).last();
             assert_eq!(last, Some(expected), "second {second}");
         }
     }
 
     #[test]
-    fn nobody_is_asked_to_wait_for_more_than_32_seconds() {
+    fn retry_after_is_at_most_32_seconds() {
         let mut dropped = Dropped::default();
-        let last = (0..400).map(|at| (0..100).map(|_| dropped.note(1000 + at)).last()).last();
+        let last = (0..400).map(|at| (0..100).map(|_| dropped.record(1000 + at)).last()).last();
         assert_eq!(last, Some(Some(32)));
     }
 }

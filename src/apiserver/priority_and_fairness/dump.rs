@@ -1,4 +1,4 @@
-//! `/debug/api_priority_and_fairness/…`: what is in levels, queues and requests now (upstream's
+//! `/debug/api_priority_and_fairness/…`: the current levels, queues and requests (upstream's
 //! `apf_controller_debug.go`).
 
 use std::collections::BTreeSet;
@@ -8,11 +8,11 @@ use super::control::Control;
 use super::queues::Request;
 use super::seats::SeatSeconds;
 
-/// Where they stand.
+/// The prefix of the paths.
 const PREFIX: &str = "/debug/api_priority_and_fairness/";
 
-/// A table with one row per line, cells aligned as Go's `tabwriter` does with a least width of
-/// eight.
+/// A table with one row per line. Cells are aligned like those of Go's `tabwriter` with a minimum
+/// width of eight.
 struct Table(Vec<Vec<String>>);
 
 impl Table {
@@ -35,8 +35,8 @@ impl Table {
                 out.push_str(cell);
                 if at + 1 < row.len() {
                     out.push(',');
-                    let there = cell.chars().count() + 1;
-                    out.extend(std::iter::repeat_n(' ', width.saturating_sub(there)));
+                    let used = cell.chars().count() + 1;
+                    out.extend(std::iter::repeat_n(' ', width.saturating_sub(used)));
                 }
             }
             out.push('\n');
@@ -46,7 +46,7 @@ impl Table {
 }
 
 impl Control {
-    /// The text of a path, when it is one of these.
+    /// The text of a path; `None` for unknown paths.
     pub(crate) fn dump(&self, path: &str, details: bool) -> Option<String> {
         match path.strip_prefix(PREFIX)? {
             "dump_priority_levels" => Some(self.dump_levels()),
@@ -70,16 +70,17 @@ impl Control {
             "CancelledRequests",
         ]);
         let state = self.state.lock();
-        for held in &state.held {
-            let queues = held.level.queues.lock();
+        for level_state in &state.levels {
+            let queues = level_state.level.queues.lock();
             let totals = queues.totals();
             let active = queues.queues().1.iter().filter(|queue| queue.waiting > 0).count();
-            let quiescing = held.level.quiescing.load(std::sync::atomic::Ordering::Relaxed);
+            let is_quiescing =
+                level_state.level.is_quiescing.load(std::sync::atomic::Ordering::Relaxed);
             table.0.push(vec![
-                held.level.name.to_string(),
+                level_state.level.name.to_string(),
                 active.to_string(),
                 queues.is_idle().to_string(),
-                quiescing.to_string(),
+                is_quiescing.to_string(),
                 totals.waiting.to_string(),
                 totals.executing.to_string(),
                 totals.dispatched.to_string(),
@@ -104,11 +105,11 @@ impl Control {
             "TotalWorkSum",
         ]);
         let state = self.state.lock();
-        for held in &state.held {
-            let queues = held.level.queues.lock();
+        for level_state in &state.levels {
+            let queues = level_state.level.queues.lock();
             let (count, busy) = queues.queues();
-            // Queues that nothing is in stand as empty ones; those beyond the number are still
-            // being emptied.
+            // Empty queues are not stored. After a reduction of the number of queues, non-empty
+            // ones can have a higher index.
             let shown =
                 (0..count.min(QUEUES_SHOWN_MAX)).chain(busy.iter().map(|queue| queue.index));
             for index in shown.collect::<BTreeSet<u32>>() {
@@ -126,7 +127,7 @@ impl Control {
                         )
                     });
                 table.0.push(vec![
-                    held.level.name.to_string(),
+                    level_state.level.name.to_string(),
                     index.to_string(),
                     waiting.to_string(),
                     executing.to_string(),
@@ -168,8 +169,8 @@ impl Control {
         }
         let mut table = Table::new(&heads);
         let state = self.state.lock();
-        for held in &state.held {
-            let queues = held.level.queues.lock();
+        for level_state in &state.levels {
+            let queues = level_state.level.queues.lock();
             for queue in queues.queues().1 {
                 for (at, request) in queues.waiting(queue).enumerate() {
                     table.0.push(self.row(request, at.to_string(), details));
@@ -204,7 +205,7 @@ impl Control {
         row
     }
 
-    /// RFC 3339 with as many digits as there are; Go's zero time for none.
+    /// RFC 3339 with the necessary number of digits; Go's zero time for `None`.
     fn time(&self, at: Option<Duration>) -> String {
         let Some(at) = at else { return "0001-01-01T00:00:00Z".to_owned() };
         let nanos = i128::try_from((self.began + at).as_nanos()).unwrap_or_default();
@@ -212,14 +213,14 @@ impl Control {
     }
 }
 
-/// Empty queues that are shown of a level: an object may ask for millions.
+/// The maximum number of empty queues per level in the output: an object can configure millions.
 const QUEUES_SHOWN_MAX: u32 = 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// As Go's `tabwriter.NewWriter(w, 8, 0, 1, ' ', 0)` writes it.
+    /// The output of Go's `tabwriter.NewWriter(w, 8, 0, 1, ' ', 0)`.
     #[test]
     fn cells_are_aligned() {
         let mut table = Table::new(&["PriorityLevelName", "Index", "Work"]);

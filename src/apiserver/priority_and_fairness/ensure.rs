@@ -1,12 +1,12 @@
-//! How the objects that every cluster begins with are kept (upstream's
-//! `registry/flowcontrol/ensurer`). Pure.
+//! Decides how the bootstrap objects of flow control are maintained (upstream's
+//! `registry/flowcontrol/ensurer`), without I/O.
 
 use api::value::{get, int_at, str_in};
 use serde_json::{Value, json};
 
 use super::spec::{CATCH_ALL, EXEMPT};
 
-/// Says whether the server keeps the specification.
+/// The annotation that tells whether the server maintains the spec.
 const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
 /// Go's `strconv.ParseBool`.
@@ -22,19 +22,20 @@ fn annotated(object: &Value) -> Option<bool> {
     boolean(object.pointer("/metadata/annotations")?.get(AUTOUPDATE)?.as_str()?)
 }
 
-/// What `existing` has to become, when it is not as it should be. The specification of what is
-/// mandatory is always kept, that of others while the annotation says so, or while nobody has
-/// changed it.
+/// The object that has to replace `existing`; `None` if it is up to date. The spec of mandatory
+/// objects is always restored. That of others is restored if the annotation says so, or without the
+/// annotation if the spec was never changed.
 pub(crate) fn revised(existing: &Value, wanted: &Value) -> Option<Value> {
     let mandatory = matches!(str_in(wanted, &["metadata", "name"]), EXEMPT | CATCH_ALL);
-    let said = annotated(existing);
-    let untouched = int_at(get(existing, "metadata"), "generation") == Some(1);
-    let keeps = mandatory || said.unwrap_or(untouched);
+    let annotation = annotated(existing);
+    let is_unchanged = int_at(get(existing, "metadata"), "generation") == Some(1);
+    let is_maintained = mandatory || annotation.unwrap_or(is_unchanged);
     let mut revised = existing.clone();
-    if keeps && let (Some(map), Some(spec)) = (revised.as_object_mut(), wanted.get("spec")) {
+    if is_maintained && let (Some(map), Some(spec)) = (revised.as_object_mut(), wanted.get("spec"))
+    {
         map.insert("spec".into(), spec.clone());
     }
-    if said != Some(keeps)
+    if annotation != Some(is_maintained)
         && let Some(metadata) = revised.get_mut("metadata").and_then(Value::as_object_mut)
     {
         let annotations = metadata.entry("annotations").or_insert(Value::Null);
@@ -42,13 +43,13 @@ pub(crate) fn revised(existing: &Value, wanted: &Value) -> Option<Value> {
             *annotations = json!({});
         }
         if let Some(map) = annotations.as_object_mut() {
-            map.insert(AUTOUPDATE.into(), keeps.to_string().into());
+            map.insert(AUTOUPDATE.into(), is_maintained.to_string().into());
         }
     }
     (revised != *existing).then_some(revised)
 }
 
-/// The server made this object and does not know it any more.
+/// Whether the server maintains this object: if it is not a bootstrap object, it is obsolete.
 pub(super) fn is_unwanted(object: &Value) -> bool {
     annotated(object) == Some(true)
 }
@@ -66,10 +67,10 @@ mod tests {
     }
 
     /// The rows of upstream's `TestSuggestedFSEnsureStrategy_ShouldUpdate` and `TestMandatory…`:
-    /// name, annotation, generation and shares of what is there; annotation and shares of what it
-    /// becomes.
+    /// name, annotation, generation and shares of the existing object; annotation and shares of the
+    /// new one.
     #[test]
-    fn specifications_are_kept_as_the_annotation_says() {
+    fn specs_are_restored_as_the_annotation_says() {
         for (name, annotation, generation, shares, becomes) in [
             ("a", Some("true"), 5, 1, None),
             ("a", Some("true"), 5, 2, Some(("true", 1))),

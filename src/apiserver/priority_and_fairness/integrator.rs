@@ -1,8 +1,9 @@
-//! Moments of a figure over time (upstream's `fairqueuing/integrator.go`); the clock is handed in.
+//! Average and deviation of a value over time (upstream's `fairqueuing/integrator.go`). Callers
+//! pass the time.
 
 use std::time::Duration;
 
-/// Integrates a figure that changes in steps.
+/// Integrates a value that changes in steps.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Integrator {
     last: Duration,
@@ -14,26 +15,26 @@ pub(crate) struct Integrator {
     max: f64,
 }
 
-/// What an [`Integrator`] saw.
+/// The results of an [`Integrator`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Results {
-    /// How long, in seconds.
+    /// The duration in seconds.
     pub(crate) seconds: f64,
-    /// The average over time; not a number when no time has passed.
+    /// The average over time; NaN if no time has passed.
     pub(crate) average: f64,
-    /// The standard deviation; not a number when no time has passed.
+    /// The standard deviation; NaN if no time has passed.
     pub(crate) deviation: f64,
-    /// The largest value.
+    /// The maximum.
     pub(crate) max: f64,
 }
 
 impl Integrator {
-    /// One that begins at `now` with zero.
+    /// Starts at `now` with the value 0.
     pub(crate) fn new(now: Duration) -> Self {
         Self { last: now, ..Self::default() }
     }
 
-    /// The figure from `now` on.
+    /// Sets the value from `now` on.
     pub(crate) fn set(&mut self, now: Duration, x: f64) {
         self.advance(now);
         self.x = x;
@@ -49,7 +50,7 @@ impl Integrator {
         self.squares += seconds * self.x * self.x;
     }
 
-    /// What was seen until `now`, from where it begins anew.
+    /// Returns the results until `now`, and restarts with the current value.
     pub(crate) fn reset(&mut self, now: Duration) -> Results {
         self.advance(now);
         let (average, deviation) = if self.seconds <= 0.0 {

@@ -1,31 +1,31 @@
-//! What is counted of the requests of one flow schema at one priority level, without a lock.
+//! The lock-free counters of one flow schema at one priority level.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Bounds of upstream's histograms of waiting and executing, in seconds.
+/// The bounds for waiting and execution times, in seconds.
 pub(crate) const SECONDS: [f64; 13] =
     [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
-/// Bounds of the lengths of queues.
+/// The bounds for queue lengths.
 pub(crate) const LENGTHS: [f64; 8] = [0.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
-/// Bounds of numbers of watchers.
+/// The bounds for numbers of watchers.
 pub(crate) const WATCHERS: [f64; 6] = [0.0, 1.0, 10.0, 100.0, 1000.0, 10000.0];
-/// Bounds of seats.
+/// The bounds for seats.
 pub(crate) const SEATS: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 100.0];
 
-/// Why a request was not answered.
+/// The reason for a rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// The level has no queues and no free seat.
+    /// The level has no queues, and no free seat.
     ConcurrencyLimit,
-    /// Its queue is full.
+    /// The queue is full.
     QueueFull,
-    /// It waited too long, or its client has gone.
+    /// The request has waited too long, or the client has disconnected.
     TimeOut,
 }
 
 impl Reason {
-    /// All, as the label `reason` names them.
+    /// All reasons with the value of the label `reason`.
     pub(crate) const ALL: [(Self, &'static str); 3] = [
         (Self::ConcurrencyLimit, "concurrency-limit"),
         (Self::QueueFull, "queue-full"),
@@ -33,14 +33,14 @@ impl Reason {
     ];
 }
 
-/// A histogram with `N` bounds: the first bucket whose bound is not exceeded is counted.
+/// A histogram with `N` bounds.
 #[derive(Debug)]
 pub(crate) struct Histogram<const N: usize> {
     bounds: &'static [f64; N],
     buckets: [AtomicU64; N],
-    /// Those above all bounds.
+    /// The number of values above all bounds.
     beyond: AtomicU64,
-    /// In billionths.
+    /// The sum in units of 1e-9.
     sum: AtomicU64,
 }
 
@@ -61,19 +61,18 @@ impl<const N: usize> Histogram<N> {
         self.sum.fetch_add(billionths, Relaxed);
     }
 
-    /// Counts a time.
+    /// Adds a time in seconds.
     pub(crate) fn time(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.add(time.as_secs_f64(), nanos);
     }
 
-    /// Counts a number.
+    /// Adds a number.
     pub(crate) fn number(&self, number: u64) {
         self.add(number as f64, number.saturating_mul(1_000_000_000));
     }
 
-    /// Each bound with how many were not above it, their sum, and how many there were; nothing when
-    /// there were none.
+    /// The current values; `None` if the histogram is empty.
     pub(crate) fn read(&self) -> Option<Read> {
         let mut count = 0;
         let mut rows = Vec::with_capacity(N);
@@ -86,7 +85,7 @@ impl<const N: usize> Histogram<N> {
     }
 }
 
-/// Rows of bound and number, the sum, and the number of all.
+/// The cumulative count of each bound, the sum, and the total count.
 pub(crate) type Read = (Vec<(f64, u64)>, f64, u64);
 
 /// A gauge.
@@ -117,7 +116,7 @@ impl Counter {
     }
 }
 
-/// The figures of one flow schema at one level.
+/// The counters of one flow schema at one level.
 #[derive(Debug)]
 pub(crate) struct Flow {
     /// The flow schema.
@@ -133,7 +132,7 @@ pub(crate) struct Flow {
     pub(crate) executing_seats: Gauge,
     pub(crate) queue_length: Histogram<8>,
     pub(crate) waited: Histogram<13>,
-    pub(crate) waited_in_vain: Histogram<13>,
+    pub(crate) rejected_wait: Histogram<13>,
     pub(crate) regular: Histogram<13>,
     pub(crate) watches: Histogram<13>,
     pub(crate) watchers: Histogram<6>,
@@ -141,7 +140,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Nothing was counted yet.
+    /// Creates counters at zero.
     pub(crate) fn new(name: &str, level: &str) -> Self {
         Self {
             name: name.into(),
@@ -155,7 +154,7 @@ impl Flow {
             executing_seats: Gauge::default(),
             queue_length: Histogram::new(&LENGTHS),
             waited: Histogram::new(&SECONDS),
-            waited_in_vain: Histogram::new(&SECONDS),
+            rejected_wait: Histogram::new(&SECONDS),
             regular: Histogram::new(&SECONDS),
             watches: Histogram::new(&SECONDS),
             watchers: Histogram::new(&WATCHERS),
@@ -163,7 +162,7 @@ impl Flow {
         }
     }
 
-    /// The counter of refusals for this reason.
+    /// The counter of rejections for this reason.
     pub(crate) fn rejected(&self, reason: Reason) -> &Counter {
         let [limit, full, late] = &self.rejected;
         match reason {

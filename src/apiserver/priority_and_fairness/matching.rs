@@ -1,5 +1,5 @@
-//! Which requests a flow schema concerns (upstream's `rule.go`), read once and asked without
-//! allocation.
+//! The rules of flow schemas, parsed once, and whether they match a request (upstream's `rule.go`).
+//! Matching does not allocate.
 
 use api::value::{at, get, items, str_at, str_in};
 use serde_json::Value;
@@ -7,12 +7,12 @@ use serde_json::Value;
 use crate::request::RequestInfo;
 use crate::request::user::User;
 
-/// What of a request decides where it belongs.
+/// The attributes of a request that decide its flow.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Asked<'a> {
-    /// About an API resource, else a plain path.
+pub(crate) struct FlowAttributes<'a> {
+    /// Whether the path is that of an API resource.
     pub(crate) is_resource: bool,
-    /// The request's verb; of a plain path its method in lower case.
+    /// The verb; for other paths the method in lower case.
     pub(crate) verb: &'a str,
     pub(crate) path: &'a str,
     pub(crate) group: &'a str,
@@ -23,7 +23,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) name: &'a str,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> FlowAttributes<'a> {
     /// The attributes of a request.
     pub(crate) fn of(info: &'a RequestInfo) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The request only reads (upstream's `nonMutatingRequestVerbs`).
+    /// Whether the request only reads (upstream's `nonMutatingRequestVerbs`).
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch")
     }
@@ -55,46 +55,46 @@ pub(crate) struct Rule {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Subject {
-    Anybody,
+    Everyone,
     User(Box<str>),
     Group(Box<str>),
-    /// All accounts whose user name begins so.
+    /// All service accounts whose user name has this prefix.
     Accounts(Box<str>),
 }
 
-/// A list of texts, or all.
+/// A list of values, or all values (`*`).
 #[derive(Debug, PartialEq, Eq)]
-enum Any {
+enum Values {
     All,
     Of(Vec<Box<str>>),
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct ResourceRule {
-    verbs: Any,
-    groups: Any,
-    resources: Any,
+    verbs: Values,
+    groups: Values,
+    resources: Values,
     cluster: bool,
-    namespaces: Any,
+    namespaces: Values,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct PathRule {
-    verbs: Any,
-    paths: Vec<Place>,
+    verbs: Values,
+    paths: Vec<PathPattern>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum PathPattern {
     All,
-    /// This path, and those below it.
-    At {
+    /// A path and the paths below it.
+    Prefix {
         exact: Box<str>,
         below: Box<str>,
     },
 }
 
-impl Any {
+impl Values {
     fn of(value: &Value, key: &str) -> Self {
         let list: Vec<Box<str>> = texts(value, key).map(Into::into).collect();
         match list.as_slice() {
@@ -103,10 +103,10 @@ impl Any {
         }
     }
 
-    fn has(&self, is: impl Fn(&str) -> bool) -> bool {
+    fn has(&self, matches: impl Fn(&str) -> bool) -> bool {
         match self {
             Self::All => true,
-            Self::Of(list) => list.iter().any(|text| is(text)),
+            Self::Of(list) => list.iter().any(|text| matches(text)),
         }
     }
 }
@@ -116,18 +116,18 @@ fn texts<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a str> {
 }
 
 impl Rule {
-    /// From one element of `spec.rules`.
+    /// Parses one element of `spec.rules`.
     pub(crate) fn of(rule: &Value) -> Self {
         let resources = items(rule, "resourceRules").iter().map(|of| ResourceRule {
-            verbs: Any::of(of, "verbs"),
-            groups: Any::of(of, "apiGroups"),
-            resources: Any::of(of, "resources"),
+            verbs: Values::of(of, "verbs"),
+            groups: Values::of(of, "apiGroups"),
+            resources: Values::of(of, "resources"),
             cluster: get(of, "clusterScope").as_bool().unwrap_or_default(),
-            namespaces: Any::of(of, "namespaces"),
+            namespaces: Values::of(of, "namespaces"),
         });
         let paths = items(rule, "nonResourceRules").iter().map(|of| PathRule {
-            verbs: Any::of(of, "verbs"),
-            paths: texts(of, "nonResourceURLs").map(Place::of).collect(),
+            verbs: Values::of(of, "verbs"),
+            paths: texts(of, "nonResourceURLs").map(PathPattern::of).collect(),
         });
         Self {
             subjects: items(rule, "subjects").iter().filter_map(Subject::of).collect(),
@@ -136,17 +136,17 @@ impl Rule {
         }
     }
 
-    /// The rule concerns this request of this user.
-    pub(crate) fn matches(&self, asked: &Asked<'_>, user: &User) -> bool {
-        if !self.subjects.iter().any(|subject| subject.is(user)) {
+    /// Whether the rule matches this request of this user.
+    pub(crate) fn matches(&self, attributes: &FlowAttributes<'_>, user: &User) -> bool {
+        if !self.subjects.iter().any(|subject| subject.matches(user)) {
             return false;
         }
-        if asked.is_resource {
-            return self.resources.iter().any(|rule| rule.matches(asked));
+        if attributes.is_resource {
+            return self.resources.iter().any(|rule| rule.matches(attributes));
         }
         self.paths.iter().any(|rule| {
-            rule.verbs.has(|verb| verb == asked.verb)
-                && rule.paths.iter().any(|place| place.holds(asked.path))
+            rule.verbs.has(|verb| verb == attributes.verb)
+                && rule.paths.iter().any(|pattern| pattern.matches(attributes.path))
         })
     }
 }
@@ -155,11 +155,11 @@ impl Subject {
     fn of(subject: &Value) -> Option<Self> {
         Some(match str_at(subject, "kind") {
             "User" => match at(subject, &["user", "name"]).as_str()? {
-                "*" => Self::Anybody,
+                "*" => Self::Everyone,
                 name => Self::User(name.into()),
             },
             "Group" => match at(subject, &["group", "name"]).as_str()? {
-                "*" => Self::Anybody,
+                "*" => Self::Everyone,
                 name => Self::Group(name.into()),
             },
             "ServiceAccount" => {
@@ -173,9 +173,9 @@ impl Subject {
         })
     }
 
-    fn is(&self, user: &User) -> bool {
+    fn matches(&self, user: &User) -> bool {
         match self {
-            Self::Anybody => true,
+            Self::Everyone => true,
             Self::User(name) => **name == *user.name,
             Self::Group(name) => user.in_group(name),
             Self::Accounts(prefix) => user.name.starts_with(&**prefix),
@@ -184,25 +184,25 @@ impl Subject {
 }
 
 impl ResourceRule {
-    fn matches(&self, asked: &Asked<'_>) -> bool {
-        self.verbs.has(|verb| verb == asked.verb)
+    fn matches(&self, attributes: &FlowAttributes<'_>) -> bool {
+        self.verbs.has(|verb| verb == attributes.verb)
             && self.resources.has(|resource| {
-                let Some(rest) = resource.strip_prefix(asked.resource) else { return false };
-                if asked.subresource.is_empty() {
+                let Some(rest) = resource.strip_prefix(attributes.resource) else { return false };
+                if attributes.subresource.is_empty() {
                     return rest.is_empty();
                 }
-                rest.strip_prefix('/').is_some_and(|rest| rest == asked.subresource)
+                rest.strip_prefix('/').is_some_and(|rest| rest == attributes.subresource)
             })
-            && self.groups.has(|group| group == asked.group)
-            && if asked.namespace.is_empty() {
+            && self.groups.has(|group| group == attributes.group)
+            && if attributes.namespace.is_empty() {
                 self.cluster
             } else {
-                self.namespaces.has(|namespace| namespace == asked.namespace)
+                self.namespaces.has(|namespace| namespace == attributes.namespace)
             }
     }
 }
 
-impl Place {
+impl PathPattern {
     fn of(path: &str) -> Self {
         if path == "*" {
             return Self::All;
@@ -211,13 +211,13 @@ impl Place {
         if !below.ends_with('/') {
             below.push('/');
         }
-        Self::At { exact: path.into(), below: below.into() }
+        Self::Prefix { exact: path.into(), below: below.into() }
     }
 
-    fn holds(&self, path: &str) -> bool {
+    fn matches(&self, path: &str) -> bool {
         match self {
             Self::All => true,
-            Self::At { exact, below } => path == &**exact || path.starts_with(&**below),
+            Self::Prefix { exact, below } => path == &**exact || path.starts_with(&**below),
         }
     }
 }
@@ -227,9 +227,20 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn resource(verb: &'static str, of: &'static str, namespace: &'static str) -> Asked<'static> {
+    fn resource(
+        verb: &'static str,
+        of: &'static str,
+        namespace: &'static str,
+    ) -> FlowAttributes<'static> {
         let (resource, subresource) = of.split_once('/').unwrap_or((of, ""));
-        Asked { is_resource: true, verb, resource, subresource, namespace, ..Asked::default() }
+        FlowAttributes {
+            is_resource: true,
+            verb,
+            resource,
+            subresource,
+            namespace,
+            ..FlowAttributes::default()
+        }
     }
 
     fn everybody() -> Value {
@@ -242,7 +253,7 @@ mod tests {
             Rule::of(&json!({"subjects": [subject],
                 "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}]}))
         };
-        let asked = Asked { verb: "get", path: "/x", ..Asked::default() };
+        let attributes = FlowAttributes { verb: "get", path: "/x", ..FlowAttributes::default() };
         let ann = User::authenticated("ann", &["g"]);
         let account = User::authenticated("system:serviceaccount:kube-system:a", &[]);
         for (subject, user, expected) in [
@@ -274,16 +285,16 @@ mod tests {
             ),
             (json!({"kind": "Other"}), &ann, false),
         ] {
-            assert_eq!(rule(subject.clone()).matches(&asked, user), expected, "{subject}");
+            assert_eq!(rule(subject.clone()).matches(&attributes, user), expected, "{subject}");
         }
     }
 
     #[test]
-    fn resources_match_by_verb_group_subresource_and_place() {
+    fn resources_match_by_verb_group_subresource_and_namespace() {
         let rule = |of: Value| Rule::of(&json!({"subjects": everybody(), "resourceRules": [of]}));
         let user = User::anonymous();
         let pods = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods", "pods/status"], "namespaces": ["n"]});
-        for (asked, expected) in [
+        for (attributes, expected) in [
             (resource("get", "pods", "n"), true),
             (resource("get", "pods/status", "n"), true),
             (resource("get", "pods/log", "n"), false),
@@ -291,10 +302,10 @@ mod tests {
             (resource("list", "pods", "n"), false),
             (resource("get", "pods", "m"), false),
             (resource("get", "pods", ""), false),
-            (Asked { group: "x", ..resource("get", "pods", "n") }, false),
-            (Asked { verb: "get", path: "/pods", ..Asked::default() }, false),
+            (FlowAttributes { group: "x", ..resource("get", "pods", "n") }, false),
+            (FlowAttributes { verb: "get", path: "/pods", ..FlowAttributes::default() }, false),
         ] {
-            assert_eq!(rule(pods.clone()).matches(&asked, &user), expected, "{asked:?}");
+            assert_eq!(rule(pods.clone()).matches(&attributes, &user), expected, "{attributes:?}");
         }
         let cluster =
             json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": true});
@@ -303,12 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn a_path_covers_what_is_below_it() {
+    fn a_path_matches_the_paths_below_it() {
         let user = User::anonymous();
         let holds = |rule: &str, path: &str| {
             let rule = Rule::of(&json!({"subjects": everybody(),
                 "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": [rule]}]}));
-            rule.matches(&Asked { verb: "get", path, ..Asked::default() }, &user)
+            rule.matches(&FlowAttributes { verb: "get", path, ..FlowAttributes::default() }, &user)
         };
         for (rule, path, expected) in [
             ("*", "/any", true),

@@ -1,5 +1,4 @@
-//! How much is served at once where flow control is off: requests beyond the limit are told to come
-//! again.
+//! Limits concurrent requests if flow control is disabled: further requests are rejected with 429.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use crate::request::body::Body;
 use crate::request::user::User;
 use crate::response::status;
 
-/// Counts reading and changing requests in flight.
+/// Counts the reading and mutating requests in flight.
 #[derive(Debug)]
 pub(crate) struct Limits {
     reads: Option<Arc<Semaphore>>,
@@ -23,36 +22,36 @@ pub(crate) struct Limits {
 impl Limits {
     /// 0 is no limit.
     pub(crate) fn new(reads_max: usize, writes_max: usize) -> Self {
-        let places = |max: usize| (max > 0).then(|| Arc::new(Semaphore::new(max)));
-        Self { reads: places(reads_max), writes: places(writes_max), reads_max, writes_max }
+        let semaphore = |max: usize| (max > 0).then(|| Arc::new(Semaphore::new(max)));
+        Self { reads: semaphore(reads_max), writes: semaphore(writes_max), reads_max, writes_max }
     }
 
-    /// A place for the request; `None` when all are taken. Cluster administrators are always
-    /// served, as upstream.
+    /// Admits a request until the permit is dropped; `None` if the limit is reached. Cluster
+    /// administrators are always admitted, as in upstream.
     pub(crate) fn enter(
         &self,
         info: &RequestInfo,
         user: &User,
     ) -> Option<Option<OwnedSemaphorePermit>> {
-        let places = if info.is_read() { &self.reads } else { &self.writes };
-        let Some(places) = places else { return Some(None) };
-        match Arc::clone(places).try_acquire_owned() {
+        let permits = if info.is_read() { &self.reads } else { &self.writes };
+        let Some(permits) = permits else { return Some(None) };
+        match Arc::clone(permits).try_acquire_owned() {
             Ok(permit) => Some(Some(permit)),
             Err(_) if user.in_group("system:masters") => Some(None),
             Err(_) => None,
         }
     }
 
-    /// Reading and changing requests now in flight.
+    /// The numbers of reading and mutating requests in flight.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
-        let taken = |places: &Option<Arc<Semaphore>>, max: usize| {
-            places.as_ref().map_or(0, |places| max - places.available_permits())
+        let taken = |permits: &Option<Arc<Semaphore>>, max: usize| {
+            permits.as_ref().map_or(0, |permits| max - permits.available_permits())
         };
         (taken(&self.reads, self.reads_max), taken(&self.writes, self.writes_max))
     }
 }
 
-/// 429 as upstream.
+/// Upstream's response 429.
 pub(crate) fn refused() -> Response<Body> {
     let mut response =
         status::text(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.\n");
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_holds_for_all_but_administrators() {
+    fn the_limit_does_not_apply_to_administrators() {
         let limits = Limits::new(1, 1);
         let info = RequestInfo { verb: "list", ..RequestInfo::default() };
         let held = limits.enter(&info, &User::anonymous());

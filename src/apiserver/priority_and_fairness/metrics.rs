@@ -1,4 +1,4 @@
-//! The metrics `apiserver_flowcontrol_*` under upstream's names, labels and help
+//! Renders the metrics `apiserver_flowcontrol_*` with upstream's names, labels and help
 //! (`flowcontrol/metrics/metrics.go`).
 
 use std::fmt::Write as _;
@@ -6,46 +6,46 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::control::Control;
-use super::digest::Held;
+use super::digest::LevelState;
 use super::timing::{Timing, Timings};
 use crate::priority_and_fairness::level_counters::{Flow, Histogram, Reason};
 
-/// Reads a figure that was counted.
+/// Reads a value; `None` if it was never set.
 type Read<'a> = &'a dyn Fn(&Flow) -> Option<i64>;
 
-/// Writes the lines of metrics.
+/// Writes metrics in the Prometheus text format.
 struct Writer<'a>(&'a mut String);
 
 impl Writer<'_> {
-    /// HELP and TYPE; the name without `apiserver_flowcontrol_`.
+    /// Writes HELP and TYPE; `name` is without the prefix `apiserver_flowcontrol_`.
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         let name = format!("apiserver_flowcontrol_{name}");
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+    fn sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
         let _ = writeln!(self.0, "apiserver_flowcontrol_{name}{{{labels}}} {value}");
     }
 
-    /// One figure of each level.
+    /// Writes a gauge with one sample per level.
     fn levels<V: std::fmt::Display>(
         &mut self,
         (name, help): (&str, &str),
-        held: &[Held],
-        of: impl Fn(&Held) -> V,
+        held: &[LevelState],
+        of: impl Fn(&LevelState) -> V,
     ) {
         self.head(name, "gauge", help);
         for held in held {
-            self.line(name, &format!("priority_level=\"{}\"", held.level.name), of(held));
+            self.sample(name, &format!("priority_level=\"{}\"", held.level.name), of(held));
         }
     }
 
-    /// One figure of each schema at its level; those that were never counted are left out.
+    /// Writes a metric with one sample per flow schema and level.
     fn flows(&mut self, (name, kind, help): (&str, &str, &str), flows: &[Arc<Flow>], of: Read<'_>) {
         self.head(name, kind, help);
         for flow in flows {
             if let Some(value) = of(flow) {
-                self.line(name, &labels(flow, ""), value);
+                self.sample(name, &labels(flow, ""), value);
             }
         }
     }
@@ -60,17 +60,16 @@ impl Writer<'_> {
         for (labels, histogram) in rows {
             let Some((buckets, sum, count)) = histogram.read() else { continue };
             for (bound, count) in buckets {
-                self.line(&format!("{name}_bucket"), &format!("{labels},le=\"{bound}\""), count);
+                self.sample(&format!("{name}_bucket"), &format!("{labels},le=\"{bound}\""), count);
             }
-            self.line(&format!("{name}_bucket"), &format!("{labels},le=\"+Inf\""), count);
-            self.line(&format!("{name}_sum"), labels, sum);
-            self.line(&format!("{name}_count"), labels, count);
+            self.sample(&format!("{name}_bucket"), &format!("{labels},le=\"+Inf\""), count);
+            self.sample(&format!("{name}_sum"), labels, sum);
+            self.sample(&format!("{name}_count"), labels, count);
         }
     }
 }
 
-/// Labels in the order of their names; `further` stands where upstream's further labels do, before
-/// or behind.
+/// The labels of a flow and `further` ones, ordered by name.
 fn labels(flow: &Flow, further: &str) -> String {
     let (name, level) = (&flow.name, &flow.level);
     match further.strip_prefix("execute") {
@@ -81,7 +80,7 @@ fn labels(flow: &Flow, further: &str) -> String {
 }
 
 impl Control {
-    /// Writes all of them.
+    /// Appends all metrics to `out`.
     pub(crate) fn render(&self, out: &mut String) {
         self.tick(self.now());
         let mut writer = Writer(out);
@@ -90,9 +89,9 @@ impl Control {
         flows.sort_by(|a, b| (&a.level, &a.name).cmp(&(&b.level, &b.name)));
         counters(&mut writer, &flows);
         histograms(&mut writer, &flows);
-        levels(&mut writer, &state.held);
-        meters(&mut writer, &state.held);
-        timings(&mut writer, &state.held, self.now());
+        levels(&mut writer, &state.levels);
+        progress(&mut writer, &state.levels);
+        timings(&mut writer, &state.levels, self.now());
         let name = "read_vs_write_current_requests";
         let help = "Observations, at the end of every nanosecond, of requests that wait or execute as a share of those that may";
         writer.head(name, "histogram", &alpha(help));
@@ -117,7 +116,7 @@ fn counters(writer: &mut Writer<'_>, flows: &[Arc<Flow>]) {
         for (reason, text) in Reason::ALL {
             let count = flow.rejected(reason).get();
             if count > 0 {
-                writer.line(name, &labels(flow, &format!("reason=\"{text}\"")), count);
+                writer.sample(name, &labels(flow, &format!("reason=\"{text}\"")), count);
             }
         }
     }
@@ -179,7 +178,7 @@ fn histograms(writer: &mut Writer<'_>, flows: &[Arc<Flow>]) {
         .iter()
         .flat_map(|flow| {
             [
-                (labels(flow, "execute=\"false\""), &flow.waited_in_vain),
+                (labels(flow, "execute=\"false\""), &flow.rejected_wait),
                 (labels(flow, "execute=\"true\""), &flow.waited),
             ]
         })
@@ -217,7 +216,7 @@ fn histograms(writer: &mut Writer<'_>, flows: &[Arc<Flow>]) {
     );
 }
 
-fn levels(writer: &mut Writer<'_>, held: &[Held]) {
+fn levels(writer: &mut Writer<'_>, held: &[LevelState]) {
     let gauge = |name, help| (name, help);
     writer.levels(
         gauge(
@@ -273,8 +272,8 @@ fn levels(writer: &mut Writer<'_>, held: &[Held]) {
         .levels(gauge("target_seats", "[ALPHA] Seat allocation targets"), held, |held| held.target);
 }
 
-/// The histograms over time of all levels.
-fn timings(writer: &mut Writer<'_>, held: &[Held], now: Duration) {
+/// The utilization histograms of all levels.
+fn timings(writer: &mut Writer<'_>, held: &[LevelState], now: Duration) {
     type Rows = &'static [(&'static str, fn(&Timings) -> &Timing)];
     let families: [(&str, &str, Rows); 3] = [
         (
@@ -306,12 +305,13 @@ fn timings(writer: &mut Writer<'_>, held: &[Held], now: Duration) {
     }
 }
 
-fn meters(writer: &mut Writer<'_>, held: &[Held]) {
-    let meters: Vec<_> = held.iter().map(|held| held.level.queues.lock().meters()).collect();
-    let rows = || held.iter().zip(&meters).map(|(held, meter)| (&held.level.name, meter));
+/// The metrics of virtual time.
+fn progress(writer: &mut Writer<'_>, held: &[LevelState]) {
+    let progress: Vec<_> = held.iter().map(|held| held.level.queues.lock().progress()).collect();
+    let rows = || held.iter().zip(&progress).map(|(held, progress)| (&held.level.name, progress));
     writer.head("current_r", "gauge", "[ALPHA] R(time of last change)");
     for (name, (r, _)) in rows() {
-        writer.line("current_r", &format!("priority_level=\"{name}\""), r.to_f64());
+        writer.sample("current_r", &format!("priority_level=\"{name}\""), r.to_f64());
     }
     for (name, help, of) in [
         ("dispatch_r", "[ALPHA] R(time of last dispatch)", 0),
@@ -320,7 +320,7 @@ fn meters(writer: &mut Writer<'_>, held: &[Held]) {
         writer.head(name, "gauge", help);
         for (level, (_, last)) in rows() {
             let value = if of == 0 { last.r } else { last.s };
-            writer.line(name, &format!("priority_level=\"{level}\""), value.to_f64());
+            writer.sample(name, &format!("priority_level=\"{level}\""), value.to_f64());
         }
     }
     for (name, help, discounted) in [
@@ -340,7 +340,7 @@ fn meters(writer: &mut Writer<'_>, held: &[Held]) {
             let (min, max) = if discounted { last.discounted } else { last.bounds };
             for (bound, value) in [("max", max), ("min", min)] {
                 let labels = format!("bound=\"{bound}\",priority_level=\"{level}\"");
-                writer.line(name, &labels, value.to_f64());
+                writer.sample(name, &labels, value.to_f64());
             }
         }
     }
@@ -352,6 +352,6 @@ fn meters(writer: &mut Writer<'_>, held: &[Held]) {
     );
     for (held, epochs) in held.iter().zip(epochs).filter(|(_, epochs)| *epochs > 0) {
         let labels = format!("priority_level=\"{}\",success=\"true\"", held.level.name);
-        writer.line("epoch_advance_total", &labels, epochs);
+        writer.sample("epoch_advance_total", &labels, epochs);
     }
 }

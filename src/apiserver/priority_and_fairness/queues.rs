@@ -1,11 +1,11 @@
-//! Seats and queues of one priority level: fair queuing by virtual time (upstream's
+//! The seats and queues of one priority level: fair queuing by virtual time (upstream's
 //! `fairqueuing/queueset`).
 //!
-//! Pure but for the wake of who waits: the clock is handed in as the time since some origin. Unlike
-//! upstream a queue is kept only while something waits, executes or lingers in it, which is the
-//! same, as the first request of an idle queue sets its start anew; and what lingers (seats that
-//! are held behind an answer) is given back at its own time by whatever happens next, so that no
-//! timer runs for it while nobody waits.
+//! Without I/O except that it wakes waiting requests; callers pass the time since some origin.
+//! Unlike upstream, a queue exists only while it has waiting or executing requests or lingering
+//! seats. That is equivalent, because the first request of an idle queue resets its virtual start.
+//! Lingering seats (those with additional latency) are released by the next call, with the time at
+//! which they were due, so that no timer is needed while no request waits.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,46 +24,47 @@ mod list;
 
 use list::{Queue, Requests};
 
-/// How long a request is expected to take (upstream's `estimatedServiceDuration`).
+/// The estimated duration of a request (upstream's `estimatedServiceDuration`).
 const SERVICE: Duration = Duration::from_millis(3);
-/// By how much the progress meter is wound back before it overflows, and from where on.
+/// The amount by which the progress meter R is decremented before it overflows.
 const R_DECREMENT: u64 = u64::MAX / 2;
+/// The value of R from which it is decremented.
 const R_HIGH: u64 = R_DECREMENT + R_DECREMENT / 2;
 
-/// What becomes of requests that find no seat.
+/// The handling of requests that exceed the seats of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// All find one.
+    /// The seats are unlimited.
     Exempt,
-    /// They are refused.
+    /// They are rejected.
     Reject,
     /// They wait.
     Queue {
-        /// How many queues there are.
+        /// The number of queues.
         queues: u32,
-        /// Of how many of them each flow uses the shortest.
+        /// The number of candidate queues of a flow (`handSize`).
         hand: u32,
-        /// How many wait in one.
+        /// The maximum number of waiting requests per queue.
         length: u32,
     },
 }
 
-/// What became of a request.
+/// The outcome of [`Queues::start`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// It has its seats.
+    /// The request with this id has its seats.
     Executes(u32),
-    /// It waits; [`Queues::wake`] says whom to tell.
+    /// The request with this id waits; [`Queues::wake`] sets the receiver of its seats.
     Waits(u32),
-    /// It is refused.
-    Refused(Reason),
+    /// The request is rejected.
+    Rejected(Reason),
 }
 
-/// A request that has or waits for seats.
+/// A request that has seats or waits for them.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) flow: Arc<Flow>,
-    /// The queue; none where there are none.
+    /// The index of the queue; `None` if the level has no queues.
     pub(crate) queue: Option<u32>,
     pub(crate) work: Work,
     total: SeatSeconds,
@@ -72,22 +73,24 @@ pub(crate) struct Request {
     arrival_r: SeatSeconds,
     pub(crate) started: Option<Duration>,
     waker: Option<oneshot::Sender<()>>,
-    /// Who and what, of those that had to wait.
+    /// The description of a request that had to wait.
     pub(crate) description: Option<Box<Description>>,
-    before: Option<u32>,
-    behind: Option<u32>,
+    /// The previous request in the queue.
+    previous: Option<u32>,
+    /// The next request in the queue.
+    next: Option<u32>,
 }
 
-/// Who asks for what, for `dump_requests`.
+/// The description of a request in `dump_requests`.
 #[derive(Debug, Default)]
 pub(crate) struct Description {
-    /// What tells flows of a schema apart.
+    /// The flow distinguisher.
     pub(crate) distinguisher: String,
     /// User, verb, path, namespace, name, group and version, resource, subresource.
     pub(crate) details: [String; 8],
 }
 
-/// Seats that are held behind an answer.
+/// Seats that stay occupied after the response, for the additional latency of a request.
 #[derive(Debug)]
 struct Lingering {
     until: Duration,
@@ -116,7 +119,7 @@ impl Ord for Lingering {
     }
 }
 
-/// Sums of a level.
+/// The totals of a level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) waiting: usize,
@@ -129,7 +132,7 @@ pub(crate) struct Totals {
     pub(crate) epochs: u64,
 }
 
-/// The last dispatch from a queue, for metrics: R, S, and the bounds of S over queues.
+/// The last dispatch from a queue, for metrics: R, S, and the minimum and maximum of S over queues.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Dispatched {
     pub(crate) r: SeatSeconds,
@@ -138,7 +141,7 @@ pub(crate) struct Dispatched {
     pub(crate) discounted: (SeatSeconds, SeatSeconds),
 }
 
-/// Seats and queues.
+/// The seats and queues of one priority level.
 #[derive(Debug)]
 pub(crate) struct Queues {
     shape: Shape,
@@ -148,10 +151,11 @@ pub(crate) struct Queues {
     lingering: BinaryHeap<Reverse<Lingering>>,
     current_r: SeatSeconds,
     last: Duration,
+    /// The index of the queue of the last dispatch, for round robin.
     robin: u32,
     enqueues: usize,
     totals: Totals,
-    /// Seats in use or waited for in queues; requests that went through none are not among them.
+    /// The seats of queued and executing requests that went through a queue.
     queue_seats: u64,
     active: usize,
     demand: Integrator,
@@ -160,7 +164,7 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Nothing executes.
+    /// Creates an idle level.
     pub(crate) fn new(now: Duration, shape: Shape, limit: u64) -> Self {
         Self {
             shape,
@@ -181,17 +185,17 @@ impl Queues {
         }
     }
 
-    /// Shape and seats from now on; `divisor` is what shares of seats are told of. Who waits stays
-    /// where it is.
+    /// Changes shape and seats; `divisor` is the denominator of utilization metrics. Waiting
+    /// requests stay in their queues.
     pub(crate) fn configure(&mut self, now: Duration, shape: Shape, limit: u64, divisor: u64) {
         self.sync(now);
-        self.timings.divide(now, shape, divisor);
+        self.timings.set_denominator(now, shape, divisor);
         self.shape = shape;
         self.limit = limit;
         self.dispatch_all(now);
     }
 
-    /// One more request. `hash` is that of its flow.
+    /// Starts or queues a request; `hash` is the hash of its flow.
     pub(crate) fn start(
         &mut self,
         now: Duration,
@@ -202,17 +206,17 @@ impl Queues {
         self.sync(now);
         let Shape::Queue { queues, hand, length } = self.shape else {
             if !self.accommodates(work.seats()) {
-                return self.refuse(flow, Reason::ConcurrencyLimit);
+                return self.reject(flow, Reason::ConcurrencyLimit);
             }
             let id = self.requests.add(self.request(now, work, None, flow));
             self.execute(now, id);
             return Start::Executes(id);
         };
-        let index = self.shard(queues, hand, hash);
+        let index = self.choose_queue(queues, hand, hash);
         let found = list::find(&self.queues, index);
         let waiting = found.ok().and_then(|at| self.queues.get(at)).map_or(0, |q| q.waiting);
         if self.totals.seats_in_use >= self.limit && waiting >= length as usize {
-            return self.refuse(flow, Reason::QueueFull);
+            return self.reject(flow, Reason::QueueFull);
         }
         let id = self.requests.add(self.request(now, work, Some(index), flow));
         self.enqueue(now, index, id);
@@ -223,28 +227,27 @@ impl Queues {
         Start::Waits(id)
     }
 
-    /// Tells `waker` once the request has its seats.
-    pub(crate) fn wake(&mut self, id: u32, waker: oneshot::Sender<()>, described: Description) {
+    /// Sets the channel that is notified when a waiting request gets its seats.
+    pub(crate) fn wake(&mut self, id: u32, waker: oneshot::Sender<()>, description: Description) {
         if let Some(request) = self.requests.get_mut(id) {
             request.waker = Some(waker);
-            request.description = Some(Box::new(described));
+            request.description = Some(Box::new(description));
         }
     }
 
-    /// The request has its seats.
-    pub(crate) fn executes(&self, id: u32) -> bool {
+    /// Whether the request has its seats.
+    pub(crate) fn is_executing(&self, id: u32) -> bool {
         self.requests.get(id).is_some_and(|request| request.started.is_some())
     }
 
-    /// Takes a request that does not want to wait any longer out of its queue. False when it has
-    /// its seats already.
+    /// Removes a waiting request from its queue; returns `false` if it has its seats already.
     pub(crate) fn cancel(&mut self, now: Duration, id: u32) -> bool {
         self.sync(now);
-        if self.executes(id) {
+        if self.is_executing(id) {
             return false;
         }
         let Some(request) = self.requests.take(&mut self.queues, id) else { return true };
-        self.waits_no_more(now, &request);
+        self.leave_queue(now, &request);
         self.totals.rejected += 1;
         self.totals.cancelled += 1;
         request.flow.rejected(Reason::TimeOut).add();
@@ -252,12 +255,12 @@ impl Queues {
         true
     }
 
-    /// The request is answered; its seats are given back, now or when its work is done.
+    /// Ends a request; its seats are released now or after its additional latency.
     pub(crate) fn finish(&mut self, now: Duration, id: u32) {
         self.sync(now);
         let Some(request) = self.requests.remove(id) else { return };
         self.totals.executing -= 1;
-        self.timings.note(now, &self.totals);
+        self.timings.update(now, &self.totals);
         request.flow.executing.add(-1);
         let served = now.saturating_sub(request.started.unwrap_or(now));
         if let Some(queue) = request.queue.and_then(|index| list::get_mut(&mut self.queues, index))
@@ -266,7 +269,7 @@ impl Queues {
             if queue.executing == 0 && queue.waiting == 0 {
                 self.active -= 1;
             }
-            // The start was set as if it took the expected time.
+            // Correct the virtual start, which assumed the estimated duration.
             let seats = request.work.initial as f64;
             let start = queue.next_r.minus(SeatSeconds::of(seats, SERVICE));
             queue.next_r = start.plus(SeatSeconds::of(seats, served));
@@ -286,12 +289,12 @@ impl Queues {
         self.dispatch_all(now);
     }
 
-    /// When seats are given back next that are held behind an answer.
+    /// The time at which the next lingering seats are released.
     pub(crate) fn next_release(&self) -> Option<Duration> {
         self.lingering.peek().map(|Reverse(lingering)| lingering.until)
     }
 
-    /// Brings everything to `now`: what is due is given back and dispatched.
+    /// Advances the state to `now`: releases lingering seats that are due, and dispatches requests.
     pub(crate) fn sync(&mut self, now: Duration) {
         while self.lingering.peek().is_some_and(|Reverse(lingering)| lingering.until <= now) {
             let Some(Reverse(due)) = self.lingering.pop() else { break };
@@ -302,7 +305,7 @@ impl Queues {
         self.advance(now);
     }
 
-    /// Nothing waits or executes.
+    /// Whether no request waits or executes.
     pub(crate) fn is_idle(&self) -> bool {
         self.totals.waiting == 0 && self.totals.executing == 0
     }
@@ -316,18 +319,18 @@ impl Queues {
         &mut self.demand
     }
 
-    /// Its figures over time, until `now`.
+    /// The utilization histograms until `now`.
     pub(crate) fn timings(&mut self, now: Duration) -> &Timings {
         self.timings.advance(now);
         &self.timings
     }
 
-    /// The progress meter, and the last dispatch.
-    pub(crate) fn meters(&self) -> (SeatSeconds, Dispatched) {
+    /// The progress meter R and the last dispatch.
+    pub(crate) fn progress(&self) -> (SeatSeconds, Dispatched) {
         (self.current_r, self.dispatched)
     }
 
-    /// How many queues there are, and those with something in them by their index.
+    /// The number of queues, and the non-empty ones in the order of their index.
     pub(crate) fn queues(&self) -> (u32, &[Queue]) {
         let count = match self.shape {
             Shape::Queue { queues, .. } => queues,
@@ -336,25 +339,25 @@ impl Queues {
         (count, &self.queues)
     }
 
-    /// Requests that wait in a queue, the oldest first.
+    /// The waiting requests of a queue, the oldest first.
     pub(crate) fn waiting<'a>(&'a self, queue: &Queue) -> impl Iterator<Item = &'a Request> {
         let mut next = queue.head;
         std::iter::from_fn(move || {
             let request = self.requests.get(next?)?;
-            next = request.behind;
+            next = request.next;
             Some(request)
         })
     }
 
-    /// Requests that execute.
+    /// The executing requests.
     pub(crate) fn executing(&self) -> impl Iterator<Item = &Request> {
         self.requests.all().filter(|request| request.started.is_some())
     }
 
-    fn refuse(&mut self, flow: &Flow, reason: Reason) -> Start {
+    fn reject(&mut self, flow: &Flow, reason: Reason) -> Start {
         self.totals.rejected += 1;
         flow.rejected(reason).add();
-        Start::Refused(reason)
+        Start::Rejected(reason)
     }
 
     fn request(&self, now: Duration, work: Work, queue: Option<u32>, flow: &Arc<Flow>) -> Request {
@@ -370,14 +373,14 @@ impl Queues {
             started: None,
             waker: None,
             description: None,
-            before: None,
-            behind: None,
+            previous: None,
+            next: None,
         }
     }
 
-    /// The queue of the hand in which the least work waits. The hand is looked through from another
-    /// card each time, so that flows with overlapping hands are treated alike.
-    fn shard(&mut self, queues: u32, hand: u32, hash: u64) -> u32 {
+    /// The queue with the least waiting work among those of the flow's hand. Each call starts at
+    /// another queue of the hand, so that ties do not favor the first one.
+    fn choose_queue(&mut self, queues: u32, hand: u32, hash: u64) -> u32 {
         let hand = shuffle_sharding::deal(queues, hand, hash);
         let cards = hand.cards();
         let offset = self.enqueues % cards.len().max(1);
@@ -417,8 +420,8 @@ impl Queues {
         self.demand_changed(now);
     }
 
-    /// A request has left its queue.
-    fn waits_no_more(&mut self, now: Duration, request: &Request) {
+    /// Updates the totals after a request has left its queue.
+    fn leave_queue(&mut self, now: Duration, request: &Request) {
         let seats = request.work.seats();
         self.totals.waiting -= 1;
         self.totals.seats_waiting -= seats;
@@ -428,7 +431,7 @@ impl Queues {
         self.demand_changed(now);
     }
 
-    /// After something left a queue other than by being dispatched.
+    /// Updates a queue after a request has left it without being dispatched.
     fn queue_changed(&mut self, index: Option<u32>) {
         let Some(at) = index.and_then(|index| list::find(&self.queues, index).ok()) else { return };
         let Some(queue) = self.queues.get_mut(at) else { return };
@@ -447,25 +450,25 @@ impl Queues {
         }
     }
 
-    /// Dispatches the oldest request of the queue whose virtual finish is the earliest; false when
-    /// it finds no seats.
+    /// Dispatches the oldest request of the queue with the earliest virtual finish; returns `false`
+    /// if there are not enough seats for it.
     fn dispatch(&mut self, now: Duration) -> bool {
-        let Some((at, id)) = self.choose() else { return false };
+        let Some((at, id)) = self.next_request() else { return false };
         let Some(queue) = self.queues.get_mut(at) else { return false };
         self.requests.unlink(queue, id);
         let Some(request) = self.requests.get_mut(id) else { return false };
-        let waited_for = request.work.seats();
-        // What is wider than all seats there are is made narrower and longer.
+        let requested = request.work.seats();
+        // A request that is wider than the level gets all seats, for a longer time.
         if request.work.last > self.limit {
             request.work.last = self.limit;
             request.work.additional = request.last.per_seat(self.limit as f64);
         }
         let seats = request.work.seats();
         request.flow.waiting.add(-1);
-        request.flow.waiting_seats.add(-waited_for.cast_signed());
+        request.flow.waiting_seats.add(-requested.cast_signed());
         self.totals.waiting -= 1;
-        self.totals.seats_waiting -= waited_for;
-        self.queue_seats = self.queue_seats + seats - waited_for;
+        self.totals.seats_waiting -= requested;
+        self.queue_seats = self.queue_seats + seats - requested;
         let start = queue.next_r;
         queue.executing += 1;
         queue.seats_in_use += seats;
@@ -478,7 +481,7 @@ impl Queues {
         true
     }
 
-    /// Gives a request its seats.
+    /// Assigns its seats to a request.
     fn execute(&mut self, now: Duration, id: u32) {
         let Some(request) = self.requests.get_mut(id) else { return };
         request.started = Some(now);
@@ -487,7 +490,7 @@ impl Queues {
         request.flow.executing_seats.add(seats.cast_signed());
         request.flow.dispatched.add();
         if let Some(waker) = request.waker.take() {
-            // Who has gone in the meantime gives the seats back by itself.
+            // If the client has disconnected meanwhile, its guard releases the seats.
             let _ = waker.send(());
         }
         self.totals.executing += 1;
@@ -496,8 +499,8 @@ impl Queues {
         self.demand_changed(now);
     }
 
-    /// The queue to dispatch from, and its oldest request; none when that finds no seats.
-    fn choose(&mut self) -> Option<(usize, u32)> {
+    /// The queue to dispatch from and its oldest request; `None` if there are not enough seats.
+    fn next_request(&mut self) -> Option<(usize, u32)> {
         let first = self.queues.partition_point(|queue| queue.index <= self.robin);
         let order = (first..self.queues.len()).chain(0..first);
         let mut best: Option<(SeatSeconds, usize, u32)> = None;
@@ -529,7 +532,7 @@ impl Queues {
         Some((at, id))
     }
 
-    /// That many seats are free. What is wider than all there are executes alone.
+    /// Whether so many seats are free. A request that is wider than the level executes alone.
     fn accommodates(&self, seats: u64) -> bool {
         if self.shape == Shape::Exempt {
             return true;
@@ -557,10 +560,10 @@ impl Queues {
     fn demand_changed(&mut self, now: Duration) {
         let seats = self.totals.seats_in_use + self.totals.seats_waiting;
         self.demand.set(now, seats as f64);
-        self.timings.note(now, &self.totals);
+        self.timings.update(now, &self.totals);
     }
 
-    /// Virtual time goes on as fast as each active queue is given seats.
+    /// Advances virtual time at the rate of seats per active queue.
     fn advance(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.last);
         self.last = self.last.max(now);
@@ -570,11 +573,12 @@ impl Queues {
         let ratio = self.queue_seats.min(self.limit) as f64 / self.active as f64;
         self.current_r = self.current_r.plus(SeatSeconds::of(ratio, passed));
         if self.current_r.0 >= R_HIGH {
-            self.wind_back();
+            self.decrement_r();
         }
     }
 
-    fn wind_back(&mut self) {
+    /// Decrements R and all values derived from it, to prevent an overflow.
+    fn decrement_r(&mut self) {
         let decrement = SeatSeconds(R_DECREMENT);
         self.current_r = self.current_r.minus(decrement);
         self.totals.epochs += 1;

@@ -1,4 +1,4 @@
-//! Follows flow schemas and priority levels, and keeps those that every cluster begins with.
+//! Follows flow schemas and priority levels, and maintains the bootstrap ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::registry::follower::Follower;
 use crate::request::user::User;
 use crate::state::ApiServer;
 
-/// Who writes them (upstream's `ensurer`).
+/// The field manager (upstream's `ensurer`).
 const MANAGER: &str = "api-priority-and-fairness-config-producer-v1";
 
 type Table = BTreeMap<ObjectKey, Arc<Object>>;
 
-/// What is stored of one resource.
+/// The stored objects of one resource.
 struct Stored {
     control: Arc<Control>,
     table: Arc<Mutex<Table>>,
@@ -48,11 +48,10 @@ impl Follower for Stored {
     }
 }
 
-/// Follows both resources from now on: what is stored holds when this returns, every change soon
-/// after it is made.
+/// Starts to follow both resources. When this returns, the stored objects are in effect.
 ///
 /// # Errors
-/// When a cache does not load.
+/// If a cache cannot be loaded.
 pub(crate) async fn follow(server: &ApiServer, control: &Arc<Control>) -> Result<(), Status> {
     let (objects, tasks) = (&server.inner.objects, &server.inner.tasks);
     let mut tables = Vec::new();
@@ -71,12 +70,12 @@ pub(crate) async fn follow(server: &ApiServer, control: &Arc<Control>) -> Result
         });
         tables.push(table);
     }
-    let keeper = Keeper { server: server.clone(), control: Arc::clone(control), tables };
-    keeper.digest();
+    let reconciler = Reconciler { server: server.clone(), control: Arc::clone(control), tables };
+    reconciler.digest();
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Critical, "flow-control", async move {
         tokio::select! {
-            () = keeper.run() => {}
+            () = reconciler.run() => {}
             () = shutdown.requested() => {}
         }
         Ok::<(), std::convert::Infallible>(())
@@ -84,31 +83,31 @@ pub(crate) async fn follow(server: &ApiServer, control: &Arc<Control>) -> Result
     Ok(())
 }
 
-/// Takes changes over, and mends what has to be as the server has it.
-struct Keeper {
+/// Applies changes, and repairs the bootstrap objects.
+struct Reconciler {
     server: ApiServer,
     control: Arc<Control>,
     /// Levels, then schemas.
     tables: Vec<Arc<Mutex<Table>>>,
 }
 
-const NOT_RESTORED: &str = "an object of flow control could not be restored, it is tried again";
+const NOT_RESTORED: &str = "flow control: cannot restore a bootstrap object, retrying";
 
-/// One write that mends.
-struct Mending {
+/// A write that repairs an object.
+struct Repair {
     method: Method,
     path: String,
     object: Option<Value>,
 }
 
-impl Keeper {
+impl Reconciler {
     async fn run(self) {
-        // Two servers that disagree write once a minute, as upstream's do.
+        // Servers of different versions overwrite each other at most once a minute, as in upstream.
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(60));
-        let mut again: Option<tokio::time::Instant> = None;
+        let mut retry_at: Option<tokio::time::Instant> = None;
         loop {
             let due = async {
-                match again {
+                match retry_at {
                     Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
@@ -117,19 +116,19 @@ impl Keeper {
                 () = self.control.changed.notified() => self.digest(),
                 () = due => {}
             }
-            if again.is_some_and(|at| base::clock::now() < at) {
+            if retry_at.is_some_and(|at| base::clock::now() < at) {
                 continue;
             }
-            again = None;
-            if self.mend().await {
+            retry_at = None;
+            if self.repair().await {
                 backoff.reset();
             } else {
-                again = Some(base::clock::now() + backoff.next_delay());
+                retry_at = Some(base::clock::now() + backoff.next_delay());
             }
         }
     }
 
-    /// Objects of both resources.
+    /// The objects of both resources: levels, then schemas.
     fn stored(&self) -> Vec<Vec<Value>> {
         let values = |table: &Arc<Mutex<Table>>| -> Vec<Value> {
             let objects: Vec<Arc<Object>> = table.lock().values().cloned().collect();
@@ -145,38 +144,37 @@ impl Keeper {
         }
     }
 
-    /// Writes what is not as it should be; false when there was something.
-    async fn mend(&self) -> bool {
-        let mendings = mendings(&self.stored());
-        let calm = mendings.is_empty();
-        for mending in mendings {
-            let path = mending.path.clone();
-            match self.write(mending).await {
-                // Whoever was faster is heard of.
+    /// Repairs the bootstrap objects; returns `false` if a repair was necessary.
+    async fn repair(&self) -> bool {
+        let repairs = repairs(&self.stored());
+        let is_up_to_date = repairs.is_empty();
+        for repair in repairs {
+            let path = repair.path.clone();
+            match self.write(repair).await {
+                // After a conflict the watch delivers the change of the other client.
                 Ok(200..=299 | 404 | 409) => {}
                 Ok(code) => tracing::warn!(path, code, "{NOT_RESTORED}"),
                 Err(error) => tracing::warn!(path, %error, "{NOT_RESTORED}"),
             }
         }
-        calm
+        is_up_to_date
     }
 
-    async fn write(&self, mending: Mending) -> Result<u16, http::Error> {
-        let body = mending.object.map(|object| object.to_string()).unwrap_or_default();
+    async fn write(&self, repair: Repair) -> Result<u16, http::Error> {
+        let body = repair.object.map(|object| object.to_string()).unwrap_or_default();
         let request = Request::builder()
-            .method(mending.method)
-            .uri(mending.path)
+            .method(repair.method)
+            .uri(repair.path)
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(crate::request::body::full(body))?;
         let user = User::apiserver();
-        // Boxed: the work on a request is large, and a task's future is moved when it is spawned.
+        // Boxed because the future of a request is large.
         Ok(Box::pin(self.server.call(Some(user), request)).await.status().as_u16())
     }
 }
 
-/// What has to be written, so that everything is as the server has it: levels before the schemas
-/// that name them.
-fn mendings(stored: &[Vec<Value>]) -> Vec<Mending> {
+/// The writes that restore the bootstrap objects: levels before the schemas that refer to them.
+fn repairs(stored: &[Vec<Value>]) -> Vec<Repair> {
     let wanted: Vec<Value> = crate::bootstrap::flow_objects().collect();
     let mut out = Vec::new();
     for (objects, (resource, kind)) in
@@ -188,13 +186,13 @@ fn mendings(stored: &[Vec<Value>]) -> Vec<Mending> {
         for wanted in of_kind() {
             let own = name(wanted);
             match objects.iter().find(|object| name(object) == own) {
-                None => out.push(Mending {
+                None => out.push(Repair {
                     method: Method::POST,
                     path: path(""),
                     object: Some(wanted.clone()),
                 }),
                 Some(existing) => {
-                    out.extend(ensure::revised(existing, wanted).map(|revised| Mending {
+                    out.extend(ensure::revised(existing, wanted).map(|revised| Repair {
                         method: Method::PUT,
                         path: path(&format!("/{own}")),
                         object: Some(revised),
@@ -206,7 +204,7 @@ fn mendings(stored: &[Vec<Value>]) -> Vec<Mending> {
             let own = name(object);
             if !of_kind().any(|wanted| name(wanted) == own) {
                 let path = format!("/apis/{GROUP}/v1/{resource}/{own}");
-                out.push(Mending { method: Method::DELETE, path, object: None });
+                out.push(Repair { method: Method::DELETE, path, object: None });
             }
         }
     }
@@ -219,11 +217,11 @@ mod tests {
     use serde_json::json;
 
     fn methods(stored: &[Vec<Value>]) -> Vec<(Method, String)> {
-        mendings(stored).into_iter().map(|m| (m.method, m.path)).collect()
+        repairs(stored).into_iter().map(|m| (m.method, m.path)).collect()
     }
 
     #[test]
-    fn what_is_missing_changed_or_unknown_is_mended() {
+    fn missing_changed_and_obsolete_objects_are_repaired() {
         let (mut schemas, mut levels): (Vec<Value>, Vec<Value>) =
             crate::bootstrap::flow_objects().partition(|o| str_at(o, "kind") == "FlowSchema");
         assert_eq!((levels.len(), schemas.len()), (8, 11));

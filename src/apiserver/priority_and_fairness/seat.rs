@@ -1,4 +1,4 @@
-//! What a request holds while it is answered, and how it is told who it is.
+//! The seats of a request, and the response headers with its flow schema and priority level.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::control::Control;
 use super::dropped::Dropped;
-use super::matching::Asked;
+use super::matching::FlowAttributes;
 use super::queues::{Queues, Shape};
 use super::spec::{Distinguisher, SchemaSpec};
-use super::width::Counted;
+use super::width::CountedWatch;
 use crate::priority_and_fairness::level_counters::Flow;
 use crate::request::Query;
 use crate::request::body::Body;
@@ -25,21 +25,21 @@ use crate::request::user::User;
 /// `ResponseHeaderMatchedPriorityLevelConfigurationUID`.
 const SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
-/// Upstream's answer to who is refused.
+/// Upstream's response to rejected requests.
 pub(crate) const TOO_MANY: &str = "Too many requests, please try again later.";
 
-/// A priority level. It outlives changes of its object while requests are in it.
+/// A priority level. It exists while its object or requests exist.
 #[derive(Debug)]
 pub(crate) struct Level {
     pub(super) name: Box<str>,
     pub(super) queues: Mutex<Queues>,
     pub(super) dropped: Mutex<Dropped>,
-    /// Its object is gone; it goes once nothing is in it.
-    pub(super) quiescing: AtomicBool,
-    /// A task does for those who wait what is due at a time.
-    pub(super) watched: AtomicBool,
+    /// Its object is deleted: the level is removed after its last request.
+    pub(super) is_quiescing: AtomicBool,
+    /// There is a task for waiting requests (`Control::serve_waiters`).
+    pub(super) has_waiter_task: AtomicBool,
     /// Wakes that task.
-    pub(super) bell: Notify,
+    pub(super) waiter_task_wake: Notify,
 }
 
 impl Level {
@@ -48,14 +48,14 @@ impl Level {
             name: name.into(),
             queues: Mutex::new(Queues::new(now, shape, seats)),
             dropped: Mutex::default(),
-            quiescing: AtomicBool::new(false),
-            watched: AtomicBool::new(false),
-            bell: Notify::new(),
+            is_quiescing: AtomicBool::new(false),
+            has_waiter_task: AtomicBool::new(false),
+            waiter_task_wake: Notify::new(),
         }
     }
 }
 
-/// A flow schema with the level it leads to: what a request belongs to.
+/// A flow schema and its priority level: the classification of a request.
 #[derive(Debug)]
 pub(crate) struct Class {
     pub(super) spec: SchemaSpec,
@@ -64,23 +64,27 @@ pub(crate) struct Class {
     pub(super) uid: HeaderValue,
     pub(super) level_uid: HeaderValue,
     pub(super) exempt: bool,
-    /// There are queues among which flows are spread.
+    /// Whether the level has several queues.
     pub(super) spread: bool,
-    /// The most seats of one request; 0 where nothing is said.
+    /// The maximum seats of one request; 0 is no limit.
     pub(super) width: u64,
 }
 
 impl Class {
-    /// What tells the flow of this request apart from others of the schema.
-    pub(super) fn distinguisher<'a>(&self, asked: &Asked<'a>, user: &'a User) -> &'a str {
+    /// The flow distinguisher of a request.
+    pub(super) fn distinguisher<'a>(
+        &self,
+        attributes: &FlowAttributes<'a>,
+        user: &'a User,
+    ) -> &'a str {
         match self.spec.distinguisher.filter(|_| self.spread) {
             Some(Distinguisher::User) => &user.name,
-            Some(Distinguisher::Namespace) => asked.namespace,
+            Some(Distinguisher::Namespace) => attributes.namespace,
             None => "",
         }
     }
 
-    /// Says on an answer what the request was taken for.
+    /// Sets the response headers with the UIDs of schema and level.
     pub(crate) fn mark(&self, response: &mut Response<Body>) {
         let headers = response.headers_mut();
         headers.insert(LEVEL_UID, self.level_uid.clone());
@@ -88,34 +92,34 @@ impl Class {
     }
 }
 
-/// A request that comes.
+/// A request that needs seats.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entering<'a> {
-    pub(crate) asked: Asked<'a>,
+    pub(crate) attributes: FlowAttributes<'a>,
     pub(crate) user: &'a User,
     pub(crate) query: &'a Query,
-    /// When it came.
+    /// The time of its arrival.
     pub(crate) arrived: Instant,
-    /// The time it has; none when it lives long.
+    /// Its timeout; `None` for long-running requests.
     pub(crate) limit: Option<Duration>,
 }
 
-/// A request that found no seat.
+/// A request that was rejected because there was no seat.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct Rejected {
     class: Arc<Class>,
-    /// Seconds after which it may come again.
+    /// Seconds after which the client can retry.
     retry_after: i64,
 }
 
-impl Refused {
+impl Rejected {
     pub(super) fn new(class: Arc<Class>) -> Self {
         let second = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX);
-        let retry_after = class.level.dropped.lock().note(second);
+        let retry_after = class.level.dropped.lock().record(second);
         Self { class, retry_after }
     }
 
-    /// The answer over HTTP.
+    /// The HTTP response.
     pub(crate) fn response(&self) -> Response<Body> {
         let mut response = crate::response::status::text(
             http::StatusCode::TOO_MANY_REQUESTS,
@@ -126,7 +130,7 @@ impl Refused {
         response
     }
 
-    /// The answer to callers in this process.
+    /// The error for callers in this process.
     pub(crate) fn status(&self) -> Status {
         let mut status = Status::failure(429, "TooManyRequests", TOO_MANY);
         status.details = Some(api::status::Details {
@@ -137,15 +141,15 @@ impl Refused {
     }
 }
 
-/// The seats of a request, until this goes.
+/// The seats of a request; they are released when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Seat {
     control: Arc<Control>,
     class: Arc<Class>,
     id: u32,
     started: Duration,
-    reads: bool,
-    watches: bool,
+    is_read: bool,
+    is_watch: bool,
 }
 
 impl Seat {
@@ -153,16 +157,16 @@ impl Seat {
         control: &Arc<Control>,
         class: Arc<Class>,
         id: u32,
-        asked: &Asked<'_>,
+        attributes: &FlowAttributes<'_>,
         now: Duration,
     ) -> Self {
-        let reads = asked.is_read();
-        control.executing.add(now, reads, 1);
-        let watches = asked.verb == "watch";
-        Self { control: Arc::clone(control), class, id, started: now, reads, watches }
+        let is_read = attributes.is_read();
+        control.executing.add(now, is_read, 1);
+        let is_watch = attributes.verb == "watch";
+        Self { control: Arc::clone(control), class, id, started: now, is_read, is_watch }
     }
 
-    /// What the request was taken for.
+    /// The classification of the request.
     pub(crate) fn class(&self) -> &Arc<Class> {
         &self.class
     }
@@ -174,39 +178,44 @@ impl Drop for Seat {
         let now = control.now();
         control.tick(now);
         let level = &self.class.level;
-        let (idle, later) = {
+        let (is_idle, has_new_release) = {
             let mut queues = level.queues.lock();
             queues.finish(now, self.id);
             (queues.is_idle(), queues.totals().waiting > 0 && queues.next_release().is_some())
         };
-        control.executing.add(now, self.reads, -1);
+        control.executing.add(now, self.is_read, -1);
         let flow = &self.class.flow;
-        let times = if self.watches { &flow.watches } else { &flow.regular };
+        let times = if self.is_watch { &flow.watches } else { &flow.regular };
         times.time(now.saturating_sub(self.started));
-        if later {
-            level.bell.notify_one();
+        if has_new_release {
+            level.waiter_task_wake.notify_one();
         }
-        if idle && level.quiescing.load(Ordering::Relaxed) {
+        if is_idle && level.is_quiescing.load(Ordering::Relaxed) {
             control.changed.notify_one();
         }
     }
 }
 
-/// What a watch holds: its seat until its first objects are sent, and its place among those that
-/// are told of changes.
+/// The flow control of a watch: its seats until the initial objects are sent, and its place in the
+/// count of watches.
 #[derive(Debug)]
 pub(crate) struct Watching {
     seat: Option<Seat>,
-    _counted: Counted,
+    _counted: CountedWatch,
 }
 
 impl Watching {
-    /// Of a watch of objects whose fields are selected so.
-    pub(crate) fn new(control: &Control, seat: Seat, asked: &Asked<'_>, fields: &str) -> Self {
-        Self { seat: Some(seat), _counted: control.watches.count(asked, fields) }
+    /// `fields` is the field selector of the watch.
+    pub(crate) fn new(
+        control: &Control,
+        seat: Seat,
+        attributes: &FlowAttributes<'_>,
+        fields: &str,
+    ) -> Self {
+        Self { seat: Some(seat), _counted: control.watches.count(attributes, fields) }
     }
 
-    /// From now on only changes are sent.
+    /// Releases the seats: the initial objects are sent.
     pub(crate) fn initialised(&mut self) {
         self.seat = None;
     }

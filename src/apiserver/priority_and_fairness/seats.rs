@@ -1,14 +1,13 @@
-//! Seats, and what they are held for: seat-seconds, the unit of fair queuing (upstream's
-//! `flowcontrol/request`).
+//! Seats, and seat-seconds, the unit of fair queuing (upstream's `flowcontrol/request`).
 
 use std::fmt;
 use std::time::Duration;
 
-/// Parts of a seat-second that are counted (upstream's `ssScale`).
+/// The units per seat-second (upstream's `ssScale`).
 const SCALE: f64 = 1e8;
 
-/// An amount of work: seats times time, in units of 1e-8 seat-seconds. Wraps as Go's unsigned
-/// numbers do; the progress meter is wound back before it could.
+/// An amount of work: seats times time, in units of 1e-8 seat-seconds. It wraps like Go's unsigned
+/// integers; the progress meter R is decremented before that.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SeatSeconds(pub(crate) u64);
 
@@ -22,7 +21,7 @@ impl SeatSeconds {
         Self((seats * nanos / (1e9 / SCALE)).round() as u64)
     }
 
-    /// How long `seats` seats are held for this work.
+    /// The time that `seats` seats need for this work.
     pub(crate) fn per_seat(self, seats: f64) -> Duration {
         Duration::from_nanos((self.0 as f64 / seats * (1e9 / SCALE)) as u64)
     }
@@ -47,24 +46,24 @@ impl fmt::Display for SeatSeconds {
     }
 }
 
-/// What a request is expected to occupy (upstream's `WorkEstimate`).
+/// The estimated seats of a request (upstream's `WorkEstimate`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// Seats while it is answered.
+    /// The seats until the response.
     pub(crate) initial: u64,
-    /// Seats afterwards, while others are told of what it changed.
+    /// The seats after the response, while watches receive the change.
     pub(crate) last: u64,
-    /// How long afterwards; the client does not wait for it.
+    /// The duration after the response (`AdditionalLatency`); the client does not wait for it.
     pub(crate) additional: Duration,
 }
 
 impl Work {
-    /// That many seats, and nothing afterwards.
+    /// So many seats until the response, and none after it.
     pub(crate) const fn of(seats: u64) -> Self {
         Self { initial: seats, last: 0, additional: Duration::ZERO }
     }
 
-    /// Seats that are taken for both phases.
+    /// The seats for both phases.
     pub(crate) fn seats(&self) -> u64 {
         self.initial.max(self.last)
     }

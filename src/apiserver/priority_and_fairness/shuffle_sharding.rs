@@ -1,35 +1,50 @@
-//! Shuffle sharding: a hash value deals a hand of queues (upstream's `util/shufflesharding`).
+//! Shuffle sharding: derives a hand of queues from a hash (upstream's `util/shufflesharding`).
 
-/// The largest hand: more would need more entropy than a hash has.
+/// The maximum hand size; larger ones need more entropy than a hash has.
 pub(crate) const HAND_MAX: usize = 15;
-/// The largest deck.
+/// The maximum deck size.
 const DECK_MAX: u64 = 1 << 26;
-/// Bits of a hash that may be used (upstream's `MaxHashBits`).
+/// The maximum number of used bits of a hash (upstream's `MaxHashBits`).
 const HASH_BITS_MAX: f64 = 60.0;
 
-/// A hand can be dealt.
+/// The sizes of deck and hand are invalid, with upstream's messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HandError {
+    /// A size is not positive.
+    #[error("deckSize {deck} or handSize {hand} is not positive")]
+    NotPositive { deck: i64, hand: i64 },
+    /// The hand is larger than the deck.
+    #[error("handSize {hand} is greater than deckSize {deck}")]
+    LargerThanDeck { deck: i64, hand: i64 },
+    /// The deck is too large.
+    #[error("deckSize {0} is impractically large")]
+    DeckTooLarge(i64),
+    /// A hash does not have enough bits.
+    #[error("required entropy bits of deckSize {deck} and handSize {hand} is greater than 60")]
+    Entropy { deck: i64, hand: i64 },
+}
+
+/// Checks the sizes of deck and hand.
 ///
 /// # Errors
-/// Upstream's sentence that says why not.
-pub(crate) fn check(deck: i64, hand: i64) -> Result<(), String> {
+/// If a hand of this size cannot be dealt from the deck.
+pub(crate) fn check(deck: i64, hand: i64) -> Result<(), HandError> {
     if deck <= 0 || hand <= 0 {
-        return Err(format!("deckSize {deck} or handSize {hand} is not positive"));
+        return Err(HandError::NotPositive { deck, hand });
     }
     if hand > deck {
-        return Err(format!("handSize {hand} is greater than deckSize {deck}"));
+        return Err(HandError::LargerThanDeck { deck, hand });
     }
     if deck.unsigned_abs() > DECK_MAX {
-        return Err(format!("deckSize {deck} is impractically large"));
+        return Err(HandError::DeckTooLarge(deck));
     }
     if ((deck as f64).log2() * hand as f64).ceil() > HASH_BITS_MAX {
-        return Err(format!(
-            "required entropy bits of deckSize {deck} and handSize {hand} is greater than 60"
-        ));
+        return Err(HandError::Entropy { deck, hand });
     }
     Ok(())
 }
 
-/// The cards of a hand, each once, of `0..deck`.
+/// A hand of distinct cards from `0..deck`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hand {
     cards: [u32; HAND_MAX],
@@ -37,13 +52,13 @@ pub(crate) struct Hand {
 }
 
 impl Hand {
-    /// The cards in the order in which they were dealt.
+    /// The cards in the order of dealing.
     pub(crate) fn cards(&self) -> &[u32] {
         self.cards.get(..self.len).unwrap_or_default()
     }
 }
 
-/// Deals `hand` cards of `deck`, which [`check`] has found good.
+/// Deals `hand` cards of `deck`; [`check`] must accept the sizes.
 pub(crate) fn deal(deck: u32, hand: u32, mut hash: u64) -> Hand {
     let len = (hand as usize).min(HAND_MAX);
     let mut cards = [0_u32; HAND_MAX];
@@ -68,7 +83,7 @@ pub(crate) fn deal(deck: u32, hand: u32, mut hash: u64) -> Hand {
 mod tests {
     use super::*;
 
-    /// Worked out by hand: remainders 14 of 128, 73 of 127, 119 of 126, 26 of 125.
+    /// Calculated manually: remainders 14 of 128, 73 of 127, 119 of 126, 26 of 125.
     #[test]
     fn a_hand_is_dealt_without_repetition() {
         let hash = 14 + 128 * (73 + 127 * (119 + 126 * 26));
@@ -78,14 +93,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_dealt_is_told_in_upstreams_words() {
+    fn invalid_sizes_are_rejected_with_upstreams_messages() {
+        let error = |deck, hand| check(deck, hand).unwrap_err().to_string();
         assert_eq!(check(128, 8), Ok(()));
-        assert_eq!(check(0, 1), Err("deckSize 0 or handSize 1 is not positive".into()));
-        assert_eq!(check(100, 101), Err("handSize 101 is greater than deckSize 100".into()));
-        assert_eq!(check((1 << 26) + 1, 2), Err("deckSize 67108865 is impractically large".into()));
+        assert_eq!(error(0, 1), "deckSize 0 or handSize 1 is not positive");
+        assert_eq!(error(100, 101), "handSize 101 is greater than deckSize 100");
+        assert_eq!(error((1 << 26) + 1, 2), "deckSize 67108865 is impractically large");
         assert_eq!(
-            check(512, 8),
-            Err("required entropy bits of deckSize 512 and handSize 8 is greater than 60".into())
+            error(512, 8),
+            "required entropy bits of deckSize 512 and handSize 8 is greater than 60"
         );
     }
 

@@ -1,19 +1,20 @@
-//! Flow schemas and priority levels as they are stored, read once.
+//! Parses flow schemas and priority levels.
 
 use api::value::{at, get, int_at, items, str_at, str_in};
 use serde_json::Value;
 
-use super::matching::{Asked, Rule};
+use super::matching::{FlowAttributes, Rule};
 use super::queues::Shape;
+use super::shuffle_sharding::HandError;
 use crate::priority_and_fairness::shuffle_sharding;
 use crate::request::user::User;
 
-/// The level and the schema that are always there.
+/// The name of a mandatory level and schema.
 pub(crate) const EXEMPT: &str = "exempt";
-/// The others that are always there.
+/// The name of the other mandatory level and schema.
 pub(crate) const CATCH_ALL: &str = "catch-all";
 
-/// What tells flows of a schema apart.
+/// `spec.distinguisherMethod` of a flow schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Distinguisher {
     User,
@@ -32,7 +33,7 @@ pub(crate) struct SchemaSpec {
 }
 
 impl SchemaSpec {
-    /// Reads the object.
+    /// Parses the object.
     pub(crate) fn of(object: &Value) -> Self {
         let spec = get(object, "spec");
         let distinguisher = match str_in(spec, &["distinguisherMethod", "type"]) {
@@ -50,14 +51,14 @@ impl SchemaSpec {
         }
     }
 
-    /// Where it stands among others: those that come first are asked first.
+    /// The sort key of the matching order.
     pub(crate) fn order(&self) -> (i64, &str) {
         (self.precedence, &self.name)
     }
 
-    /// It concerns this request of this user.
-    pub(crate) fn matches(&self, asked: &Asked<'_>, user: &User) -> bool {
-        self.rules.iter().any(|rule| rule.matches(asked, user))
+    /// Whether the schema matches this request of this user.
+    pub(crate) fn matches(&self, attributes: &FlowAttributes<'_>, user: &User) -> bool {
+        self.rules.iter().any(|rule| rule.matches(attributes, user))
     }
 }
 
@@ -72,20 +73,37 @@ pub(crate) struct LevelSpec {
     pub(crate) borrowing: Option<i64>,
 }
 
+/// A priority level is invalid, with upstream's messages.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LevelError {
+    /// Only the level `exempt` has the type `Exempt`.
+    #[error("non-alignment between name and type")]
+    NameAndType,
+    /// `spec.exempt` or `spec.limited` is absent.
+    #[error("broken union structure at the top")]
+    NoSpec,
+    /// `queuing` does not match the type of `limitResponse`.
+    #[error("broken union structure for limit response")]
+    LimitResponse,
+    /// The hand size is invalid.
+    #[error(transparent)]
+    Hand(#[from] HandError),
+}
+
 impl LevelSpec {
-    /// Reads the object.
+    /// Parses the object.
     ///
     /// # Errors
-    /// Why it is passed over.
-    pub(crate) fn of(object: &Value) -> Result<Self, String> {
+    /// If the object is invalid.
+    pub(crate) fn of(object: &Value) -> Result<Self, LevelError> {
         let (spec, name) = (get(object, "spec"), str_in(object, &["metadata", "name"]));
         let exempt = str_at(spec, "type") == "Exempt";
         if exempt != (name == EXEMPT) {
-            return Err("non-alignment between name and type".to_owned());
+            return Err(LevelError::NameAndType);
         }
         let part = get(spec, if exempt { "exempt" } else { "limited" });
         if part.is_null() {
-            return Err("broken union structure at the top".to_owned());
+            return Err(LevelError::NoSpec);
         }
         Ok(Self {
             name: name.into(),
@@ -98,10 +116,10 @@ impl LevelSpec {
     }
 }
 
-fn shape(response: &Value) -> Result<Shape, String> {
+fn shape(response: &Value) -> Result<Shape, LevelError> {
     let queuing = get(response, "queuing");
     if (str_at(response, "type") == "Reject") != queuing.is_null() {
-        return Err("broken union structure for limit response".to_owned());
+        return Err(LevelError::LimitResponse);
     }
     if queuing.is_null() {
         return Ok(Shape::Reject);
@@ -126,19 +144,23 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn levels_are_read_or_passed_over() {
-        let level = json!({"metadata": {"name": "a", "uid": "u"}, "spec": {"type": "Limited", "limited": {
-            "nominalConcurrencyShares": 40, "lendablePercent": 50,
-            "limitResponse": {"type": "Queue", "queuing": {"queues": 64, "handSize": 6, "queueLengthLimit": 50}}}}});
+    fn levels_are_parsed_or_rejected() {
+        let queuing = json!({"queues": 64, "handSize": 6, "queueLengthLimit": 50});
+        let limited = json!({"nominalConcurrencyShares": 40, "lendablePercent": 50,
+            "limitResponse": {"type": "Queue", "queuing": queuing}});
+        let level = json!({"metadata": {"name": "a", "uid": "u"},
+            "spec": {"type": "Limited", "limited": limited}});
+        let error = |level: &Value| LevelSpec::of(level).unwrap_err().to_string();
         let read = LevelSpec::of(&level).unwrap();
         assert_eq!(read.shape, Shape::Queue { queues: 64, hand: 6, length: 50 });
         assert_eq!((read.shares, read.lendable, read.borrowing), (40, Some(50), None));
         let mut wrong = level.clone();
         wrong["spec"]["limited"]["limitResponse"]["queuing"]["handSize"] = json!(65);
-        assert_eq!(LevelSpec::of(&wrong), Err("handSize 65 is greater than deckSize 64".into()));
+        assert_eq!(error(&wrong), "handSize 65 is greater than deckSize 64");
         wrong["metadata"]["name"] = json!("exempt");
-        assert_eq!(LevelSpec::of(&wrong), Err("non-alignment between name and type".into()));
-        let exempt = json!({"metadata": {"name": "exempt"}, "spec": {"type": "Exempt", "exempt": {"nominalConcurrencyShares": 0}}});
+        assert_eq!(error(&wrong), "non-alignment between name and type");
+        let exempt = json!({"metadata": {"name": "exempt"},
+            "spec": {"type": "Exempt", "exempt": {"nominalConcurrencyShares": 0}}});
         assert_eq!(LevelSpec::of(&exempt).unwrap().shape, Shape::Exempt);
     }
 

@@ -1,7 +1,5 @@
-//! Flow schemas say whether the priority level that they refer to exists.
-//!
-//! Upstream's flow control does this inside the API server (`apf_controller.go`), under the same
-//! field manager.
+//! Maintains the condition `Dangling` of flow schemas: whether their priority level is missing. As
+//! in upstream (`apf_controller.go`), the API server does this itself, with the same field manager.
 
 use std::sync::Arc;
 
@@ -23,33 +21,38 @@ const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
 /// Upstream's `ConfigConsumerAsFieldManager`.
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
-/// How often conditions are looked at again, as levels may come and go while one is written.
-const ROUNDS_MAX: usize = 4;
+/// The maximum number of passes: levels can change while conditions are written.
+const PASSES_MAX: usize = 4;
 
-/// After a write of a flow schema or a level: `name` of the object, none when there were several.
+/// Updates conditions after a write of a flow schema or level; `name` is that of the object, `None`
+/// for several objects.
 pub(crate) async fn after_write(context: &Context, name: Option<&str>) {
     let gvr = &context.row.spec.gvr;
-    let off = context.server.flow.is_none();
-    if off || &*gvr.group != GROUP || !context.info.subresource.is_empty() {
+    let is_disabled = context.server.flow.is_none();
+    if is_disabled || &*gvr.group != GROUP || !context.info.subresource.is_empty() {
         return;
     }
     let resource = gvr.resource.to_string();
-    settle(Arc::clone(&context.server), resource, name.map(str::to_owned)).await;
+    update_conditions(Arc::clone(&context.server), resource, name.map(str::to_owned)).await;
 }
 
-/// Boxed, since the conditions are written through the server itself.
-fn settle(
+/// Repeats passes until no condition is wrong. Boxed, because the writes go through the server
+/// itself, which makes the future recursive.
+fn update_conditions(
     inner: Arc<ServerState>,
     resource: String,
     name: Option<String>,
 ) -> BoxFuture<'static, ()> {
     Box::pin(async move {
-        for _ in 0..ROUNDS_MAX {
-            match round(&inner, &resource, name.as_deref()).await {
+        for _ in 0..PASSES_MAX {
+            match run_pass(&inner, &resource, name.as_deref()).await {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(error) => {
-                    return tracing::warn!(%error, "conditions of flow schemas are not current, the next write of one mends them");
+                    return tracing::warn!(
+                        %error,
+                        "flow control: cannot update the conditions of flow schemas"
+                    );
                 }
             }
         }
@@ -57,7 +60,7 @@ fn settle(
 }
 
 /// Writes the conditions that are wrong and returns their number.
-async fn round(
+async fn run_pass(
     inner: &Arc<ServerState>,
     resource: &str,
     name: Option<&str>,
@@ -71,12 +74,12 @@ async fn round(
     for schema in objects(inner, SCHEMAS).await? {
         let own = str_in(&schema, &["metadata", "name"]);
         let level = level_of(&schema);
-        let concerned = match name {
+        let is_affected = match name {
             Some(name) if resource == SCHEMAS => own == name,
             Some(name) => level == name,
             None => true,
         };
-        if concerned {
+        if is_affected {
             wrong.extend(condition(&schema, &levels).map(|condition| (own.to_owned(), condition)));
         }
     }
@@ -97,7 +100,7 @@ fn level_of(schema: &Value) -> &str {
     str_at(at(schema, &["spec", "priorityLevelConfiguration"]), "name")
 }
 
-/// The condition that a schema should have, when it has another.
+/// The correct condition of a schema; `None` if the schema has it already.
 fn condition(schema: &Value, levels: &[String]) -> Option<Value> {
     let level = level_of(schema);
     let what = format!(
@@ -151,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schema_without_its_level_dangles() {
+    fn a_schema_without_its_level_is_dangling() {
         let schema = json!({"spec": {"priorityLevelConfiguration": {"name": "p"}}});
         let found = condition(&schema, &["p".to_owned()]).unwrap();
         assert_eq!(

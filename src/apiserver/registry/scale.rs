@@ -14,7 +14,9 @@ use crate::response::status;
 /// 500 when a custom resource does not have numbers at the paths of its definition.
 pub(crate) fn scale_and_count(row: &Resource, object: &Value) -> Result<(Value, bool), Status> {
     match &row.spec.custom {
-        Some(kind) => crd::scale::of(kind, object).map_err(|e| status::unmapped(500, e)),
+        Some(kind) => {
+            crd::scale::of(kind, object).map_err(|e| status::unmapped(500, e.to_string()))
+        }
         None => Ok((scale_of_workload(row, object), true)),
     }
 }
@@ -61,7 +63,7 @@ pub(crate) fn set_replicas(
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
     if let Some(kind) = &row.spec.custom {
         return crd::scale::set_replicas(kind, object, replicas)
-            .map_err(|e| status::unmapped(500, e));
+            .map_err(|e| status::unmapped(500, e.to_string()));
     }
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
         spec.insert("replicas".into(), replicas.into());

@@ -224,10 +224,10 @@ impl Storage {
         let converted = Box::pin(custom.convert(foreign, self.callout.get())).await;
         let mut values = match converted {
             Ok(values) => values.into_iter(),
-            Err(why) => {
+            Err(error) => {
                 for (at, kv) in foreign_kvs {
                     if let Some(slot) = out.get_mut(at) {
-                        *slot = Err(undecodable(kv, why.clone()));
+                        *slot = Err(undecodable(kv, error.to_string()));
                     }
                 }
                 return out;
@@ -370,7 +370,7 @@ impl Storage {
     async fn plain(&self, row: &Resource, value: &Value) -> Result<Bytes, Status> {
         let Some(custom) = &row.spec.custom else { return Ok(Bytes::from(encode(row, value))) };
         let bytes = Box::pin(custom.to_stored(value, &row.spec.storage, self.callout.get())).await;
-        bytes.map_err(|why| status::unmapped(500, why))
+        bytes.map_err(|e| status::unmapped(500, e.to_string()))
     }
 
     /// Writes the prepared object and `linked` atomically. `None` when a linked object has changed.
@@ -457,7 +457,7 @@ impl Storage {
         let there = self.backend.range(RangeRequest::new(KeyRange::key(key))).await;
         let there = there.map_err(|e| status::of_store(&e))?;
         let wanted = Box::pin(custom.to_stored(value, &row.spec.storage, self.callout.get())).await;
-        let wanted = wanted.map_err(|why| status::unmapped(500, why))?;
+        let wanted = wanted.map_err(|e| status::unmapped(500, e.to_string()))?;
         let Some(kv) = there.kvs.first().filter(|kv| kv.mod_revision.0 == found.resource_version)
         else {
             return Ok(false);

@@ -50,7 +50,7 @@ impl RequestScope {
     pub(crate) fn finish(&self, code: u16, bytes: Option<u64>) -> Option<Span> {
         let mut span = self.span.lock().take()?;
         span.answered(code, bytes);
-        span.within().is_some().then_some(span)
+        span.as_parent().is_some().then_some(span)
     }
 }
 

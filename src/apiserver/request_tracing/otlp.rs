@@ -1,9 +1,9 @@
-//! `ExportTraceServiceRequest` of `opentelemetry/proto/collector/trace/v1` in protobuf: a few
-//! messages, for which a generator would bring more code than they are.
+//! Encodes `ExportTraceServiceRequest` of `opentelemetry/proto/collector/trace/v1` in protobuf: by
+//! hand, because generated code would be larger than these few messages.
 
-use super::span::{Attributes, Place, Record, Value};
+use super::span::{Attributes, SpanContext, SpanRecord, Value};
 
-/// Which library made the spans (`InstrumentationScope`).
+/// The name of the instrumentation library (`InstrumentationScope`).
 const SCOPE: &str = "kube-lite/apiserver";
 /// `SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK` and `SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK`.
 const KNOWS_REMOTE: u32 = 0x100;
@@ -13,14 +13,13 @@ const FAILED: u64 = 2;
 
 fn varint(out: &mut Vec<u8>, mut value: u64) {
     while value > 0x7f {
-        // Masked to seven bits.
         out.push(u8::try_from(value & 0x7f).unwrap_or_default() | 0x80);
         value >>= 7;
     }
     out.push(u8::try_from(value).unwrap_or_default());
 }
 
-/// A field of bytes, text or a message.
+/// Appends a field of bytes, text or a message.
 fn put(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     varint(out, field << 3 | 2);
     varint(out, bytes.len() as u64);
@@ -42,14 +41,14 @@ fn put_fixed32(out: &mut Vec<u8>, field: u64, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// A message in a field.
+/// Appends a field with the message that `fill` encodes.
 fn message(out: &mut Vec<u8>, field: u64, fill: impl FnOnce(&mut Vec<u8>)) {
     let mut inner = Vec::new();
     fill(&mut inner);
     put(out, field, &inner);
 }
 
-/// `KeyValue`.
+/// Appends attributes as `KeyValue` messages.
 fn attributes(out: &mut Vec<u8>, field: u64, all: &Attributes) {
     for (key, value) in all {
         message(out, field, |out| {
@@ -62,15 +61,15 @@ fn attributes(out: &mut Vec<u8>, field: u64, all: &Attributes) {
     }
 }
 
-fn flags(place: &Place, is_remote: bool) -> u32 {
+fn flags(context: &SpanContext, is_remote: bool) -> u32 {
     let remote = if is_remote { IS_REMOTE } else { 0 };
-    u32::from(place.sampled) | KNOWS_REMOTE | remote
+    u32::from(context.sampled) | KNOWS_REMOTE | remote
 }
 
-/// `Span`.
-fn span(out: &mut Vec<u8>, record: &Record) {
-    put(out, 1, &record.place.trace);
-    put(out, 2, &record.place.span);
+/// Encodes a `Span`.
+fn span(out: &mut Vec<u8>, record: &SpanRecord) {
+    put(out, 1, &record.context.trace);
+    put(out, 2, &record.context.span);
     if record.parent != [0; 8] {
         put(out, 4, &record.parent);
     }
@@ -96,19 +95,19 @@ fn span(out: &mut Vec<u8>, record: &Record) {
     if record.failed {
         message(out, 15, |out| put_number(out, 3, FAILED));
     }
-    put_fixed32(out, 16, flags(&record.place, record.is_remote));
+    put_fixed32(out, 16, flags(&record.context, record.is_remote));
 }
 
-/// The request of one batch, of a server with this identity.
-pub(super) fn request(records: &[Record], identity: &str) -> Vec<u8> {
+/// Encodes the request of one batch; `identity` is that of this server.
+pub(super) fn request(records: &[SpanRecord], identity: &str) -> Vec<u8> {
     let mut out = Vec::new();
     message(&mut out, 1, |out| {
         message(out, 1, |out| {
-            let of = vec![
+            let resource = vec![
                 ("service.name", "apiserver".into()),
                 ("service.instance.id", identity.into()),
             ];
-            attributes(out, 1, &of);
+            attributes(out, 1, &resource);
         });
         message(out, 2, |out| {
             message(out, 1, |out| {

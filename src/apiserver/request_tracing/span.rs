@@ -1,4 +1,4 @@
-//! A span and the tracer that samples and sends it.
+//! Spans, and the tracer that samples and queues them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::HeaderMap;
 use tokio::sync::mpsc;
 
-/// Spans that wait to be sent (`DefaultMaxQueueSize` of OpenTelemetry's library for Go).
+/// The maximum number of pending spans (`DefaultMaxQueueSize` of OpenTelemetry's Go library).
 pub(super) const QUEUE_MAX: usize = 2048;
-/// Members of one span; nothing here has more than a few.
-const MEMBERS_MAX: usize = 32;
+/// The maximum number of events per span.
+const EVENTS_MAX: usize = 32;
 
 /// The value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,27 +37,27 @@ impl From<i64> for Value {
     }
 }
 
-/// Attributes in their order.
+/// Attributes by name.
 pub(crate) type Attributes = Vec<(&'static str, Value)>;
 
-/// What a span is among others (`SpanKind`).
+/// `SpanKind` of OpenTelemetry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Internal = 1,
     Server = 2,
 }
 
-/// A place in a trace, as `traceparent` says it (W3C Trace Context).
+/// The identity of a span, as in the header `traceparent` (W3C Trace Context).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SpanContext {
     pub(super) trace: [u8; 16],
     pub(super) span: [u8; 8],
     pub(super) sampled: bool,
 }
 
-impl Place {
-    /// Reads the header; `None` where it is damaged, as the specification wants it.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+impl SpanContext {
+    /// Parses the header; `None` if it is absent or invalid, as the specification requires.
+    pub(super) fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let text = headers.get("traceparent")?.to_str().ok()?;
         let mut parts = text.split('-');
         let version = hex::<1>(parts.next()?)?;
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-/// Bytes of small hexadecimal digits.
+/// Decodes lower-case hexadecimal digits.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != 2 * N || !text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
         return None;
@@ -83,7 +83,7 @@ fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// What happened at a moment within a span.
+/// An event within a span; `at` is Unix time in nanoseconds.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     pub(super) at: u64,
@@ -91,30 +91,30 @@ pub(super) struct Event {
     pub(super) attributes: Attributes,
 }
 
-/// A span that has ended, or goes on.
+/// The data of a span.
 #[derive(Debug, Clone)]
-pub(super) struct Record {
-    pub(super) place: Place,
-    /// Zeros where there is none.
+pub(super) struct SpanRecord {
+    pub(super) context: SpanContext,
+    /// The parent span; zeros if there is none.
     pub(super) parent: [u8; 8],
-    /// The parent is in another process.
+    /// Whether the parent is in another process.
     pub(super) is_remote: bool,
-    /// What the client said of a trace that is not believed.
-    pub(super) link: Option<Place>,
+    /// The span of an untrusted client.
+    pub(super) link: Option<SpanContext>,
     pub(super) name: Cow<'static, str>,
     pub(super) kind: Kind,
-    /// In nanoseconds since 1970.
+    /// Start and end as Unix time in nanoseconds.
     pub(super) times: (u64, u64),
     pub(super) attributes: Attributes,
     pub(super) events: Vec<Event>,
     pub(super) failed: bool,
 }
 
-/// What samples, and where spans go.
+/// Samples requests and queues ended spans.
 pub struct Tracer {
-    /// Of 2^63 numbers those below this are sampled (`TraceIDRatioBased`).
+    /// A trace is sampled if its number, of 63 bits, is less than this bound (`TraceIDRatioBased`).
     pub(super) bound: u64,
-    pub(super) queue: mpsc::Sender<Record>,
+    pub(super) queue: mpsc::Sender<SpanRecord>,
     pub(super) dropped: AtomicU64,
 }
 
@@ -141,20 +141,20 @@ impl Tracer {
     }
 }
 
-/// A span that goes on until this is dropped; nothing where the request is not sampled.
+/// A span that ends when it is dropped; `None` if the request is not sampled.
 #[derive(Debug)]
-pub(crate) struct Span(pub(super) Option<Box<Open>>);
+pub(crate) struct Span(pub(super) Option<Box<OpenSpan>>);
 
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenSpan {
     pub(super) tracer: Arc<Tracer>,
-    pub(super) record: Record,
+    pub(super) record: SpanRecord,
 }
 
 impl Drop for Span {
     fn drop(&mut self) {
         let Some(open) = self.0.take() else { return };
-        let Open { tracer, mut record } = *open;
+        let OpenSpan { tracer, mut record } = *open;
         record.times.1 = now();
         if tracer.queue.try_send(record).is_err() {
             tracer.dropped.fetch_add(1, Ordering::Relaxed);
@@ -162,29 +162,29 @@ impl Drop for Span {
     }
 }
 
-/// What spans within a span need to know.
+/// The parent of a span.
 #[derive(Debug, Clone)]
-pub(crate) struct Within {
+pub(crate) struct ParentSpan {
     pub(super) tracer: Arc<Tracer>,
-    pub(super) place: Place,
+    pub(super) context: SpanContext,
 }
 
 impl Span {
-    /// For what is done within it; `None` when it is none.
-    pub(crate) fn within(&self) -> Option<Within> {
+    /// This span as a parent; `None` if the request is not sampled.
+    pub(crate) fn as_parent(&self) -> Option<ParentSpan> {
         let open = self.0.as_ref()?;
-        Some(Within { tracer: Arc::clone(&open.tracer), place: open.record.place })
+        Some(ParentSpan { tracer: Arc::clone(&open.tracer), context: open.record.context })
     }
 
-    /// Something happened.
+    /// Adds an event that happens now.
     pub(crate) fn event(&mut self, name: &'static str, attributes: impl FnOnce() -> Attributes) {
-        if let Some(open) = self.0.as_mut().filter(|open| open.record.events.len() < MEMBERS_MAX) {
+        if let Some(open) = self.0.as_mut().filter(|open| open.record.events.len() < EVENTS_MAX) {
             let event = Event { at: now(), name, attributes: attributes() };
             open.record.events.push(event);
         }
     }
 
-    /// The request was answered with this code; a fault of the server is one of the span.
+    /// Sets the status code and size of the response; the span fails with codes from 500.
     pub(crate) fn answered(&mut self, code: u16, bytes: Option<u64>) {
         let Some(open) = &mut self.0 else { return };
         let record = &mut open.record;

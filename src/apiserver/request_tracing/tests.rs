@@ -1,5 +1,6 @@
-//! A collector hears what the whole server says: names, nesting and attributes are those of
-//! upstream's sources, field numbers those of `opentelemetry/proto/trace/v1/trace.proto`.
+//! Tests of the spans that a whole server sends to a collector. Names, nesting and attributes are
+//! those of upstream's sources, field numbers those of
+//! `opentelemetry/proto/trace/v1/trace.proto`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::server::tests::{server, with_user};
 
-/// A field of a message: its number, and what stands in it.
+/// The value of a field of a message.
 enum Item<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -90,9 +91,9 @@ fn attributes(bytes: &[u8], field: u64) -> BTreeMap<String, String> {
     messages(bytes, field).into_iter().map(of).collect()
 }
 
-/// What the tests look at of a span.
+/// A decoded span.
 #[derive(Debug, Clone, PartialEq)]
-struct Seen {
+struct DecodedSpan {
     name: String,
     trace: Vec<u8>,
     id: Vec<u8>,
@@ -105,9 +106,9 @@ struct Seen {
     flags: u64,
 }
 
-fn seen(span: &[u8]) -> Seen {
-    assert!(number(span, 7).unwrap() <= number(span, 8).unwrap(), "it ends behind its start");
-    Seen {
+fn decode_span(span: &[u8]) -> DecodedSpan {
+    assert!(number(span, 7).unwrap() <= number(span, 8).unwrap(), "it ends before its start");
+    DecodedSpan {
         name: text(span, 5),
         trace: messages(span, 1)[0].to_vec(),
         id: messages(span, 2)[0].to_vec(),
@@ -121,26 +122,26 @@ fn seen(span: &[u8]) -> Seen {
     }
 }
 
-/// A collector: what was sent to it.
+/// Starts a collector; returns its address and the messages that it receives.
 #[expect(clippy::disallowed_methods, reason = "the collector is no part of the server")]
 async fn collector() -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let heard: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
-    let all = Arc::clone(&heard);
+    let received: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let all = Arc::clone(&received);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let heard = Arc::clone(&heard);
+            let received = Arc::clone(&received);
             let service =
                 hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
-                    let heard = Arc::clone(&heard);
+                    let received = Arc::clone(&received);
                     async move {
                         let path = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
                         assert_eq!(request.uri().path(), path);
                         let kind = request.headers()["content-type"].clone();
                         let body = request.into_body().collect().await.unwrap().to_bytes();
                         assert_eq!((kind.as_bytes(), body[0]), (&b"application/grpc"[..], 0));
-                        heard.lock().push(body[5..].to_vec());
+                        received.lock().push(body[5..].to_vec());
                         let response = Response::builder().header("grpc-status", "0");
                         let body = crate::request::body::empty();
                         Ok::<_, std::convert::Infallible>(
@@ -157,25 +158,24 @@ async fn collector() -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
     (address, all)
 }
 
-fn plan(body: &str) -> Plan {
+fn config(body: &str) -> TracingConfig {
     let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\n";
-    Plan::of(format!("{head}{body}").as_bytes()).unwrap()
+    TracingConfig::parse(format!("{head}{body}").as_bytes()).unwrap()
 }
 
-/// Sends what waits, as the end of the server does, and gives all spans in the order in which they
-/// ended.
-async fn flushed(tasks: &Tasks, heard: &Mutex<Vec<Vec<u8>>>) -> Vec<Seen> {
+/// Flushes pending spans, as a shutdown does, and returns all spans in the order of their end.
+async fn flushed(tasks: &Tasks, received: &Mutex<Vec<Vec<u8>>>) -> Vec<DecodedSpan> {
     tasks.shutdown().request();
     assert!(tasks.drain(std::time::Duration::from_secs(20)).await.is_empty());
-    let heard = heard.lock();
+    let received = received.lock();
     let mut all = Vec::new();
-    for message in heard.iter() {
+    for message in received.iter() {
         let resource = messages(message, 1)[0];
         let of = attributes(messages(resource, 1)[0], 1);
         assert_eq!(of["service.name"], "apiserver");
         assert!(of["service.instance.id"].starts_with("apiserver-"), "{of:?}");
         let scope = messages(resource, 2)[0];
-        all.extend(messages(scope, 2).into_iter().map(seen));
+        all.extend(messages(scope, 2).into_iter().map(decode_span));
     }
     all
 }
@@ -186,10 +186,10 @@ const TRACE: [u8; 16] = [
 ];
 
 #[tokio::test]
-async fn a_sampled_request_is_told_with_its_parts() {
-    let (address, heard) = collector().await;
+async fn a_sampled_request_has_a_span_with_children() {
+    let (address, received) = collector().await;
     let (server, tasks) = (server(), Tasks::default());
-    server.trace(Tracer::start(&plan(&format!("endpoint: {address}\n")), &tasks));
+    server.trace(Tracer::start(&config(&format!("endpoint: {address}\n")), &tasks));
     let admin = || User::authenticated("admin", &["system:masters"]);
     let made = Request::post("/api/v1/namespaces/n/configmaps?fieldManager=m")
         .header("host", "api.example.com:6443")
@@ -200,12 +200,12 @@ async fn a_sampled_request_is_told_with_its_parts() {
         .body(crate::request::body::full(r#"{"metadata": {"name": "a"}}"#))
         .unwrap();
     assert_eq!(with_user(&server, admin(), made).await, 201);
-    // Nobody asked for a trace of this one, and none is sampled by chance.
+    // This request has no sampled parent, and the sampling rate is 0.
     let other = Request::get("/api/v1/namespaces/n/configmaps/a")
         .body(crate::request::body::empty())
         .unwrap();
     assert_eq!(with_user(&server, admin(), other).await, 200);
-    let all = flushed(&tasks, &heard).await;
+    let all = flushed(&tasks, &received).await;
     let of = |name: &str| {
         let found = all.iter().find(|span| span.name == name);
         found.unwrap_or_else(|| panic!("no span {name} among {all:#?}"))
@@ -239,14 +239,14 @@ async fn a_sampled_request_is_told_with_its_parts() {
     assert_eq!(of("priorityandfairness").parent, root.id);
 }
 
-/// Upstream's `notSystemPrivilegedGroup`: who is not trusted begins a trace of their own, which
-/// names the other as a link.
+/// Upstream's `notSystemPrivilegedGroup`: requests of untrusted clients start a new trace, which
+/// links the client's span.
 #[tokio::test]
-async fn strangers_do_not_decide_what_is_sampled() {
-    let (address, heard) = collector().await;
+async fn untrusted_clients_do_not_decide_what_is_sampled() {
+    let (address, received) = collector().await;
     let (server, tasks) = (server(), Tasks::default());
     let body = format!("endpoint: {address}\nsamplingRatePerMillion: 1000000\n");
-    server.trace(Tracer::start(&plan(&body), &tasks));
+    server.trace(Tracer::start(&config(&body), &tasks));
     let ask = || {
         let request = Request::get("/version").header("traceparent", PARENT);
         request.body(crate::request::body::empty()).unwrap()
@@ -257,8 +257,8 @@ async fn strangers_do_not_decide_what_is_sampled() {
         .header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00");
     let refused = refused.body(crate::request::body::empty()).unwrap();
     with_user(&server, User::authenticated("m", &["system:monitoring"]), refused).await;
-    let all = flushed(&tasks, &heard).await;
-    let roots: Vec<&Seen> = all.iter().filter(|span| span.kind == 2).collect();
+    let all = flushed(&tasks, &received).await;
+    let roots: Vec<&DecodedSpan> = all.iter().filter(|span| span.kind == 2).collect();
     let [jane, trusted] = roots.as_slice() else { panic!("{roots:#?}") };
     assert_eq!(jane.name, "GET");
     assert!(jane.parent.is_empty() && jane.trace != TRACE);
@@ -267,18 +267,18 @@ async fn strangers_do_not_decide_what_is_sampled() {
     assert_eq!(trusted.trace, TRACE);
 }
 
-/// The samples of W3C's specification, and what it calls invalid.
+/// The examples of the W3C specification, valid and invalid.
 #[test]
-fn traceparents_are_read_as_specified() {
+fn traceparent_is_parsed_as_specified() {
     let of = |text: &str| {
         let headers = HeaderMap::from_iter([(
             http::HeaderName::from_static("traceparent"),
             text.parse().unwrap(),
         )]);
-        Place::of(&headers)
+        SpanContext::from_headers(&headers)
     };
-    let place = of(PARENT).unwrap();
-    assert_eq!((place.trace, place.sampled), (TRACE, true));
+    let context = of(PARENT).unwrap();
+    assert_eq!((context.trace, context.sampled), (TRACE, true));
     for bad in [
         "00-00000000000000000000000000000000-b7ad6b7169203331-01",
         "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
@@ -293,7 +293,7 @@ fn traceparents_are_read_as_specified() {
     assert!(of("01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00-more").is_some());
 }
 
-/// A collector that is away holds nobody up, and what does not fit is dropped.
+/// An unavailable collector does not block requests: spans that do not fit are dropped.
 #[tokio::test]
 async fn no_request_waits_for_a_collector() {
     let (queue, mut ended) = mpsc::channel(1);

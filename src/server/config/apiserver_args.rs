@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use apiserver::audit::{Fault, Form, Plan, Settings};
+use apiserver::audit::{AuditConfig, AuditFlags, FlagError, Preset};
 use apiserver::authn;
 use apiserver::encryption;
 use apiserver::flags;
@@ -24,8 +24,8 @@ pub(super) struct ApiServerArgs {
     pub(super) authorization: apiserver::authz::config::AuthorizationConfig,
     pub(super) authentication: authn::AuthenticationConfig,
     pub(super) encryption: Option<encryption::EncryptionConfig>,
-    pub(super) flow: flow::Settings,
-    pub(super) spans: Option<request_tracing::Plan>,
+    pub(super) flow: flow::FlowFlags,
+    pub(super) spans: Option<request_tracing::TracingConfig>,
     /// Audit flags and unknown ones, which [`audit_plan`] rejects.
     pub(super) audit: Vec<String>,
 }
@@ -49,8 +49,9 @@ impl ApiServerArgs {
                 .map_err(|e| apiserver_arg_error(&e))?,
             encryption: encryption::EncryptionConfig::read(&encryption)
                 .map_err(|e| apiserver_arg_error(&e))?,
-            flow: flow::Settings::of(&flow).map_err(|e| apiserver_arg_error(&e))?,
-            spans: request_tracing::Plan::read(&spans).map_err(|e| apiserver_arg_error(&e))?,
+            flow: flow::FlowFlags::parse(&flow).map_err(|e| apiserver_arg_error(&e))?,
+            spans: request_tracing::TracingConfig::read(&spans)
+                .map_err(|e| apiserver_arg_error(&e))?,
             audit: rest,
         })
     }
@@ -71,9 +72,9 @@ fn split(arguments: Vec<String>, is_match: fn(&str) -> bool) -> (Vec<String>, Ve
     arguments.into_iter().partition(|argument| is_match(flags::parts(argument).0))
 }
 
-fn audit_error(fault: Fault) -> CommandError {
-    match fault {
-        Fault::Unknown(name) => UNSUPPORTED_FLAG.usage_error(format!(
+fn audit_error(error: FlagError) -> CommandError {
+    match error {
+        FlagError::Unknown(name) => UNSUPPORTED_FLAG.usage_error(format!(
             "--kube-apiserver-arg={name} is not supported. Supported: audit-*, oidc-*, \
              authorization-mode, authorization-config, authorization-webhook-*, \
              authentication-token-webhook-*, authentication-config, anonymous-auth, \
@@ -81,7 +82,7 @@ fn audit_error(fault: Fault) -> CommandError {
              max-requests-inflight, max-mutating-requests-inflight, \
              enable-priority-and-fairness, tracing-config-file"
         )),
-        Fault::Value(why) => apiserver_arg_error(&why),
+        error => apiserver_arg_error(&error),
     }
 }
 
@@ -90,8 +91,8 @@ pub(super) fn audit_plan(
     arguments: &[String],
     preset: Option<AuditPreset>,
     machine: &Machine,
-) -> Result<Option<Plan>, CommandError> {
-    let settings = Settings::of(arguments).map_err(audit_error)?;
+) -> Result<Option<AuditConfig>, CommandError> {
+    let settings = AuditFlags::parse(arguments).map_err(audit_error)?;
     if let (Some(file), Some(preset)) = (&settings.policy_file, preset) {
         let why = format!("contradicts audit-policy-file={}; use only one of them", file.display());
         return Err(invalid_flag("audit", preset.name(), why));
@@ -99,9 +100,9 @@ pub(super) fn audit_plan(
     let form = match preset {
         // The policy file takes precedence, even if it records nothing.
         None if settings.policy_file.is_some() => None,
-        None if machine.is_hardened() => Some(Form::Metadata),
-        Some(AuditPreset::Metadata) => Some(Form::Metadata),
-        None | Some(AuditPreset::Compact) => Some(Form::Compact),
+        None if machine.is_hardened() => Some(Preset::Metadata),
+        Some(AuditPreset::Metadata) => Some(Preset::Metadata),
+        None | Some(AuditPreset::Compact) => Some(Preset::Compact),
         Some(AuditPreset::Off) if arguments.is_empty() => None,
         Some(AuditPreset::Off) => {
             let why =
@@ -110,11 +111,11 @@ pub(super) fn audit_plan(
         }
     };
     match form {
-        None => Plan::read(&settings).map_err(|e| apiserver_arg_error(&e)),
+        None => AuditConfig::read(&settings).map_err(|e| apiserver_arg_error(&e)),
         Some(form) => {
             let path = machine.data_dir.join("server/logs/audit.log");
-            let settings = form.over(&path, arguments).map_err(audit_error)?;
-            form.plan(&settings).map_err(|e| apiserver_arg_error(&e))
+            let settings = form.with_arguments(&path, arguments).map_err(audit_error)?;
+            form.config(&settings).map_err(|e| apiserver_arg_error(&e))
         }
     }
 }

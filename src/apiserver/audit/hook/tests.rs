@@ -1,4 +1,4 @@
-//! Deliveries to a receiver in this process.
+//! Tests of deliveries to a receiver in this process.
 
 use super::*;
 use base::accept::{Accepted, accept};
@@ -15,7 +15,7 @@ struct Receiver {
     tasks: Tasks,
 }
 
-/// Answers `failures` times with 503, then with 200 and an empty body.
+/// Starts a receiver that responds `failures` times with 503, then with 200 and an empty body.
 async fn receiver(failures: u32) -> Receiver {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -60,23 +60,24 @@ async fn receiver(failures: u32) -> Receiver {
     Receiver { bodies, port, tasks }
 }
 
-fn hook(port: u16, counts: &Arc<Counts>, tasks: &Tasks) -> Arc<Hook> {
+fn hook(port: u16, metrics: &Arc<AuditMetrics>, tasks: &Tasks) -> Arc<Hook> {
     let text = format!(
-        "current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\nclusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}/in'}}}}]"
+        "current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\n\
+         clusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}/in'}}}}]"
     );
-    let place = WebhookEndpoint::of(text.as_bytes(), std::path::Path::new("/"), "x").unwrap();
+    let endpoint = WebhookEndpoint::of(text.as_bytes(), std::path::Path::new("/"), "x").unwrap();
     let arguments = ["audit-webhook-config-file=x", "audit-webhook-initial-backoff=1ms"];
-    let settings = crate::audit::flags::Settings::of(&arguments.map(str::to_owned)).unwrap();
-    Arc::new(Hook::new(place, &settings.webhook.unwrap(), counts, tasks))
+    let flags = crate::audit::flags::AuditFlags::parse(&arguments.map(str::to_owned)).unwrap();
+    Arc::new(Hook::new(endpoint, &flags.webhook.unwrap(), metrics, tasks))
 }
 
 fn batch(buffer_size: usize, max_size: usize, max_wait: Duration) -> Batch {
     Batch { buffer_size, max_size, max_wait, throttle: None }
 }
 
-fn errors(counts: &Counts) -> String {
+fn error_metrics(metrics: &AuditMetrics) -> String {
     let mut text = String::new();
-    counts.render(&mut text);
+    metrics.render(&mut text);
     text.lines().filter(|l| l.starts_with("apiserver_audit_error_total{")).collect()
 }
 
@@ -84,83 +85,85 @@ const ONE: Bytes = Bytes::from_static(br#"{"auditID":"1"}"#);
 const TWO: Bytes = Bytes::from_static(br#"{"auditID":"2"}"#);
 
 #[tokio::test]
-async fn a_list_arrives_after_failures() {
-    let mut there = receiver(2).await;
-    let counts = Arc::new(Counts::default());
-    let hook = hook(there.port, &counts, &there.tasks);
+async fn a_delivery_is_retried_after_failures() {
+    let mut receiver_end = receiver(2).await;
+    let metrics = Arc::new(AuditMetrics::default());
+    let hook = hook(receiver_end.port, &metrics, &receiver_end.tasks);
     hook.send(&[ONE, TWO]).await.unwrap();
-    let (target, body) = there.bodies.recv().await.unwrap();
+    let (target, body) = receiver_end.bodies.recv().await.unwrap();
     assert_eq!(target, "/in?timeout=30s");
     assert_eq!(
         body,
         serde_json::json!({"kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": [{"auditID": "1"}, {"auditID": "2"}]})
     );
-    assert_eq!(errors(&counts), "");
+    assert_eq!(error_metrics(&metrics), "");
 }
 
 #[tokio::test]
 async fn the_fifth_failure_is_the_last_and_is_counted() {
-    let there = receiver(5).await;
-    let counts = Arc::new(Counts::default());
-    let hook = hook(there.port, &counts, &there.tasks);
-    let why = hook.send(&[ONE, TWO]).await.unwrap_err();
-    let port = there.port;
+    let receiver_end = receiver(5).await;
+    let metrics = Arc::new(AuditMetrics::default());
+    let hook = hook(receiver_end.port, &metrics, &receiver_end.tasks);
+    let error = hook.send(&[ONE, TWO]).await.unwrap_err();
+    let port = receiver_end.port;
     assert_eq!(
-        why,
+        error.to_string(),
         format!(
             "Post \"http://127.0.0.1:{port}/in\": the server responded with the status code 503"
         )
     );
-    assert_eq!(errors(&counts), "apiserver_audit_error_total{plugin=\"webhook\"} 2");
+    assert_eq!(error_metrics(&metrics), "apiserver_audit_error_total{plugin=\"webhook\"} 2");
     hook.send(&[ONE]).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_full_batch_does_not_wait_and_a_started_one_leaves_in_time() {
-    let mut there = receiver(0).await;
-    let counts = Arc::new(Counts::default());
-    let hook = hook(there.port, &counts, &there.tasks);
-    let long = Buffer::start(&hook, batch(10, 2, Duration::from_secs(3600)), &there.tasks);
+async fn a_batch_is_sent_when_it_is_full_or_after_max_wait() {
+    let mut receiver_end = receiver(0).await;
+    let metrics = Arc::new(AuditMetrics::default());
+    let hook = hook(receiver_end.port, &metrics, &receiver_end.tasks);
+    let long =
+        EventBuffer::start(&hook, batch(10, 2, Duration::from_secs(3600)), &receiver_end.tasks);
     assert!(long.offer(ONE) && long.offer(TWO));
-    let (_, body) = there.bodies.recv().await.unwrap();
+    let (_, body) = receiver_end.bodies.recv().await.unwrap();
     assert_eq!(body["items"].as_array().unwrap().len(), 2);
-    let short = Buffer::start(&hook, batch(10, 100, Duration::from_millis(5)), &there.tasks);
+    let short =
+        EventBuffer::start(&hook, batch(10, 100, Duration::from_millis(5)), &receiver_end.tasks);
     assert!(short.offer(ONE));
-    let (_, body) = there.bodies.recv().await.unwrap();
+    let (_, body) = receiver_end.bodies.recv().await.unwrap();
     assert_eq!(body["items"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]
-async fn what_waits_at_the_end_is_sent() {
-    let mut there = receiver(0).await;
-    let counts = Arc::new(Counts::default());
+async fn pending_events_are_sent_at_shutdown() {
+    let mut receiver_end = receiver(0).await;
+    let metrics = Arc::new(AuditMetrics::default());
     let stage = Tasks::new(Shutdown::new());
-    let hook = hook(there.port, &counts, &stage);
-    let buffer = Buffer::start(&hook, batch(10, 100, Duration::from_secs(3600)), &stage);
+    let hook = hook(receiver_end.port, &metrics, &stage);
+    let buffer = EventBuffer::start(&hook, batch(10, 100, Duration::from_secs(3600)), &stage);
     assert!(buffer.offer(ONE) && buffer.offer(TWO));
     stage.shutdown().request();
     let mut came = 0;
     while came < 2 {
-        came += there.bodies.recv().await.unwrap().1["items"].as_array().unwrap().len();
+        came += receiver_end.bodies.recv().await.unwrap().1["items"].as_array().unwrap().len();
     }
     assert_eq!(stage.drain(Duration::from_secs(60)).await, Vec::<&str>::new());
     assert!(!buffer.offer(ONE));
 }
 
 #[tokio::test]
-async fn a_full_buffer_takes_nothing() {
-    // Nobody reads: the receiver end is kept here.
+async fn a_full_buffer_rejects_events() {
+    // The receiving end is kept open and never read.
     let (sender, _receiver) = mpsc::channel(1);
-    let buffer = Buffer { sender, held: Arc::default() };
+    let buffer = EventBuffer { sender, pending_bytes: Arc::default() };
     assert!(buffer.offer(ONE));
     assert!(!buffer.offer(TWO));
-    assert_eq!(buffer.held.load(Ordering::Relaxed), ONE.len());
+    assert_eq!(buffer.pending_bytes.load(Ordering::Relaxed), ONE.len());
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_come_at_their_rate() {
+async fn the_token_bucket_limits_the_rate() {
     let shutdown = Shutdown::new();
-    let mut tokens = Tokens::new(10.0, 2);
+    let mut tokens = TokenBucket::new(10.0, 2);
     let began = base::clock::now();
     for _ in 0..4 {
         tokens.take(&shutdown).await;

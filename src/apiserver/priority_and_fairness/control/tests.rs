@@ -1,4 +1,4 @@
-//! Seats over the objects of a cluster: who is what, who waits, what changes.
+//! Tests of classification, waiting, and changes of the objects.
 
 use super::*;
 use crate::request::Query;
@@ -16,36 +16,46 @@ fn bootstrap() -> (Vec<Value>, Vec<Value>) {
     objects.partition(|o| o["kind"] == "PriorityLevelConfiguration")
 }
 
-fn get(path: &'static str) -> Asked<'static> {
-    Asked { verb: "get", path, ..Asked::default() }
+fn get(path: &'static str) -> FlowAttributes<'static> {
+    FlowAttributes { verb: "get", path, ..FlowAttributes::default() }
 }
 
-fn of(verb: &'static str, group: &'static str, resource: &'static str) -> Asked<'static> {
-    let asked =
-        Asked { is_resource: true, verb, group, version: "v1", resource, ..Asked::default() };
-    Asked { namespace: "n", ..asked }
+fn of(verb: &'static str, group: &'static str, resource: &'static str) -> FlowAttributes<'static> {
+    let attributes = FlowAttributes {
+        is_resource: true,
+        verb,
+        group,
+        version: "v1",
+        resource,
+        ..FlowAttributes::default()
+    };
+    FlowAttributes { namespace: "n", ..attributes }
 }
 
-fn class(control: &Control, asked: &Asked<'_>, user: &User) -> (String, String) {
-    let class = control.plan.load().class_of(asked, user);
+fn class(control: &Control, attributes: &FlowAttributes<'_>, user: &User) -> (String, String) {
+    let class = control.classifier.load().class_of(attributes, user);
     (class.spec.name.to_string(), class.level.name.to_string())
 }
 
-async fn enter(control: &Arc<Control>, asked: Asked<'_>, user: &User) -> Result<Seat, Refused> {
+async fn enter(
+    control: &Arc<Control>,
+    attributes: FlowAttributes<'_>,
+    user: &User,
+) -> Result<Seat, Rejected> {
     let query = Query::default();
     let limit = Some(Duration::from_secs(8));
-    let entering = Entering { asked, user, query: &query, arrived: base::clock::now(), limit };
+    let entering = Entering { attributes, user, query: &query, arrived: base::clock::now(), limit };
     control.enter(&entering).await
 }
 
-/// Requests and where kube-apiserver 1.37 puts them with its bootstrap objects.
+/// The classification of kube-apiserver 1.37 with its bootstrap objects.
 #[tokio::test]
 async fn requests_are_classified_as_upstream() {
     let control = control(600);
     let admin = User::authenticated("admin", &["system:masters"]);
     let ann = User::authenticated("ann", &[]);
     let pair = |schema: &str, level: &str| (schema.to_owned(), level.to_owned());
-    // Without any object two are there.
+    // Without objects there are the two mandatory ones.
     assert_eq!(class(&control, &get("/api"), &admin), pair("exempt", "exempt"));
     assert_eq!(class(&control, &get("/api"), &ann), pair("catch-all", "catch-all"));
     let (levels, schemas) = bootstrap();
@@ -57,8 +67,8 @@ async fn requests_are_classified_as_upstream() {
     let scheduler = User::authenticated("system:kube-scheduler", &[]);
     let manager = User::authenticated("system:kube-controller-manager", &[]);
     let lease = of("update", "coordination.k8s.io", "leases");
-    let nodes = Asked { subresource: "status", namespace: "", ..of("patch", "", "nodes") };
-    for (asked, user, schema, level) in [
+    let nodes = FlowAttributes { subresource: "status", namespace: "", ..of("patch", "", "nodes") };
+    for (attributes, user, schema, level) in [
         (of("list", "", "pods"), &admin, "exempt", "exempt"),
         (get("/healthz"), &User::anonymous(), "probes", "exempt"),
         (get("/readyz/ping"), &ann, "probes", "exempt"),
@@ -76,14 +86,18 @@ async fn requests_are_classified_as_upstream() {
         (lease, &account, "service-accounts", "workload-low"),
         (of("list", "", "pods"), &ann, "global-default", "global-default"),
         (of("list", "", "pods"), &User::anonymous(), "global-default", "global-default"),
-        // Whoever is in no group of those.
+        // A user without groups.
         (of("list", "", "pods"), &User::default(), "catch-all", "catch-all"),
     ] {
-        assert_eq!(class(&control, &asked, user), pair(schema, level), "{asked:?} {user:?}");
+        assert_eq!(
+            class(&control, &attributes, user),
+            pair(schema, level),
+            "{attributes:?} {user:?}"
+        );
     }
     let state = control.state.lock();
     let nominal: Vec<(&str, i64)> =
-        state.held.iter().map(|held| (&*held.level.name, held.limits.nominal)).collect();
+        state.levels.iter().map(|state| (&*state.level.name, state.limits.nominal)).collect();
     assert_eq!(
         nominal,
         [
@@ -99,8 +113,8 @@ async fn requests_are_classified_as_upstream() {
     );
 }
 
-/// What kube-apiserver 1.37.1 showed with 100 seats and a level of one share that neither lends nor
-/// borrows: nominal seats, and those that levels have when nobody wants any.
+/// Nominal and current seats of an idle kube-apiserver 1.37.1 with 100 seats and a level of one
+/// share that neither lends nor borrows.
 #[tokio::test(start_paused = true)]
 async fn seats_are_those_of_a_real_server() {
     let control = control(100);
@@ -111,9 +125,9 @@ async fn seats_are_those_of_a_real_server() {
     control.tick(control.now());
     let state = control.state.lock();
     let seats: Vec<(&str, i64, i64)> = state
-        .held
+        .levels
         .iter()
-        .map(|held| (&*held.level.name, held.limits.nominal, held.current))
+        .map(|state| (&*state.level.name, state.limits.nominal, state.current))
         .collect();
     assert_eq!(
         seats,
@@ -143,28 +157,28 @@ fn one_seat(response: Value) -> (Vec<Value>, Vec<Value>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_finds_no_seat_is_refused_with_upstreams_answer() {
+async fn requests_without_a_seat_get_upstreams_response() {
     let control = control(5);
     let (levels, schemas) = one_seat(json!({"type": "Reject"}));
     control.digest(&levels, &schemas);
     let ann = User::authenticated("ann", &["narrow"]);
-    let held = enter(&control, get("/x"), &ann).await.unwrap();
+    let first = enter(&control, get("/x"), &ann).await.unwrap();
     assert_eq!(control.in_flight(), (1, 0));
-    let refused = enter(&control, get("/x"), &ann).await.unwrap_err();
-    let response = refused.response();
+    let rejected = enter(&control, get("/x"), &ann).await.unwrap_err();
+    let response = rejected.response();
     let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
     assert_eq!(response.status(), 429);
     assert_eq!(header("retry-after"), Some("1"));
     assert_eq!(header("x-kubernetes-pf-flowschema-uid"), Some("schema-uid"));
     assert_eq!(header("x-kubernetes-pf-prioritylevel-uid"), Some("level-uid"));
     assert_eq!(header("content-type"), Some("text/plain; charset=utf-8"));
-    let status = refused.status();
+    let status = rejected.status();
     assert_eq!((status.code, &*status.message), (429, TOO_MANY_TEXT));
-    // Others are answered, and administrators always are.
+    // Other levels are not affected, and administrators are exempt.
     assert!(enter(&control, get("/x"), &User::authenticated("bob", &[])).await.is_ok());
     let admin = User::authenticated("admin", &["narrow", "system:masters"]);
     assert!(enter(&control, get("/x"), &admin).await.is_ok());
-    drop(held);
+    drop(first);
     assert!(enter(&control, get("/x"), &ann).await.is_ok());
     let mut metrics = String::new();
     control.render(&mut metrics);
@@ -185,15 +199,15 @@ fn queues(length: u32) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_gets_the_seat_or_gives_up_after_a_quarter_of_its_time() {
+async fn a_waiting_request_gets_the_seat_or_times_out_after_a_quarter_of_its_limit() {
     let control = control(5);
     let (levels, schemas) = one_seat(queues(10));
     control.digest(&levels, &schemas);
     let ann = User::authenticated("ann", &["narrow"]);
-    let held = enter(&control, get("/x"), &ann).await.unwrap();
+    let first = enter(&control, get("/x"), &ann).await.unwrap();
     let began = base::clock::now();
-    let refused = enter(&control, get("/x"), &ann).await;
-    assert!(refused.is_err());
+    let rejected = enter(&control, get("/x"), &ann).await;
+    assert!(rejected.is_err());
     assert_eq!(began.elapsed().as_millis(), 2000);
     let dump =
         control.dump("/debug/api_priority_and_fairness/dump_priority_levels", false).unwrap();
@@ -207,10 +221,10 @@ async fn who_waits_gets_the_seat_or_gives_up_after_a_quarter_of_its_time() {
     let cells: Vec<&str> = dump.lines().nth(1).unwrap().split(',').map(str::trim).collect();
     assert_eq!((cells[1], cells[3], cells[4], cells[6]), ("narrow", "0", "ann", "1"));
     assert_eq!(cells[10..14], ["ann", "get", "/x", ""]);
-    drop(held);
+    drop(first);
     let seat = waiting.await.unwrap();
     assert_eq!((control.in_queue(), control.in_flight()), ((0, 0), (1, 0)));
-    // Who goes away while it waits leaves nothing behind, whether its seat has come or not.
+    // A disconnected client leaves the queue and releases its seat, if it has one already.
     for _ in 0..2 {
         let mut gone = Box::pin(enter(&control, get("/x"), &ann));
         assert!(futures::poll!(gone.as_mut()).is_pending());
@@ -225,29 +239,29 @@ async fn who_waits_gets_the_seat_or_gives_up_after_a_quarter_of_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_level_whose_object_is_gone_ends_with_its_last_request() {
+async fn a_level_without_object_is_removed_after_its_last_request() {
     let control = control(5);
     let (levels, schemas) = one_seat(queues(10));
     control.digest(&levels, &schemas);
     let ann = User::authenticated("ann", &["narrow"]);
-    let held = enter(&control, get("/x"), &ann).await.unwrap();
+    let first = enter(&control, get("/x"), &ann).await.unwrap();
     control.digest(&[], &schemas);
     let names = || -> Vec<String> {
-        control.state.lock().held.iter().map(|held| held.level.name.to_string()).collect()
+        control.state.lock().levels.iter().map(|state| state.level.name.to_string()).collect()
     };
     assert_eq!(names(), ["catch-all", "exempt", "narrow"]);
-    // The schema dangles: what it concerned is others' now.
+    // The level of the schema does not exist anymore, so the schema matches nothing.
     assert_eq!(class(&control, &get("/x"), &ann).0, "catch-all");
-    drop(held);
+    drop(first);
     control.changed.notified().await;
     control.digest(&[], &schemas);
     assert_eq!(names(), ["catch-all", "exempt"]);
     assert!(control.state.lock().flows.keys().all(|(level, _)| &**level != "narrow"));
 }
 
-/// Two levels of 10 seats; one wants 15, the other nothing: after ten seconds it has borrowed.
+/// Two levels of 10 seats; one needs 15, the other none: after ten seconds it has borrowed seats.
 #[tokio::test(start_paused = true)]
-async fn seats_are_lent_when_somebody_waits_ten_seconds() {
+async fn a_level_borrows_seats_at_the_next_adjustment() {
     let control = control(20);
     let level = |name: &str| {
         json!({"metadata": {"name": name}, "spec": {"type": "Limited", "limited": {"nominalConcurrencyShares": 100,
@@ -257,10 +271,10 @@ async fn seats_are_lent_when_somebody_waits_ten_seconds() {
     schemas[0]["spec"]["priorityLevelConfiguration"]["name"] = json!("a");
     control.digest(&[level("a"), level("b")], &schemas);
     let ann = User::authenticated("ann", &["narrow"]);
-    let mut held = Vec::new();
+    let mut seats = Vec::new();
     let query = Query::default();
     let entering = Entering {
-        asked: get("/x"),
+        attributes: get("/x"),
         user: &ann,
         query: &query,
         arrived: base::clock::now(),
@@ -268,27 +282,27 @@ async fn seats_are_lent_when_somebody_waits_ten_seconds() {
     };
     // 100 of 205 shares of 20 seats are ten, of which half are lendable.
     for _ in 0..7 {
-        held.push(control.enter(&entering).await.unwrap());
+        seats.push(control.enter(&entering).await.unwrap());
     }
     let began = base::clock::now();
     let mut more = Vec::new();
     for _ in 0..8 {
         let mut one = Box::pin(control.enter(&entering));
         match futures::poll!(one.as_mut()) {
-            std::task::Poll::Ready(seat) => held.push(seat.unwrap()),
+            std::task::Poll::Ready(seat) => seats.push(seat.unwrap()),
             std::task::Poll::Pending => more.push(one),
         }
     }
     assert!(!more.is_empty());
     for one in more {
-        held.push(one.await.unwrap());
+        seats.push(one.await.unwrap());
     }
-    assert_eq!(held.len(), 15);
+    assert_eq!(seats.len(), 15);
     assert_eq!(began.elapsed().as_secs(), 10);
 }
 
-/// What a request costs that finds a seat: `cargo test --release -p apiserver a_seat_costs --
-/// --nocapture` shows it.
+/// Measures the cost of a request that gets a seat at once: `cargo test --release -p apiserver
+/// a_seat_costs -- --nocapture` prints it.
 #[tokio::test]
 async fn a_seat_costs_little() {
     let control = control(600);
@@ -303,8 +317,8 @@ async fn a_seat_costs_little() {
         let began = base::clock::now();
         let rounds = 20_000_u32;
         for _ in 0..rounds {
-            let asked = Asked { name: "x", ..of("get", "", "configmaps") };
-            drop(enter(&control, asked, &user).await.unwrap());
+            let attributes = FlowAttributes { name: "x", ..of("get", "", "configmaps") };
+            drop(enter(&control, attributes, &user).await.unwrap());
         }
         let each = began.elapsed() / rounds;
         tracing::info!(user = user.name, ?each, "a seat");

@@ -1,5 +1,5 @@
-//! Upstream's scenarios (`queueset_test.go`): threads that ask, execute and think in simulated
-//! time, and what each client got.
+//! Upstream's scenarios (`queueset_test.go`): clients whose threads send requests in simulated
+//! time, and the average seats of each client.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,15 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A client of some threads; upstream's `uniformClient`.
+/// A client with several threads; upstream's `uniformClient`.
 #[derive(Debug, Clone)]
 struct Client {
     hash: u64,
     threads: usize,
     calls: usize,
     executes: Duration,
-    /// In nanoseconds; -1 begins the next call just before the former one ends.
+    /// The pause between calls in nanoseconds; with -1 a call starts just before the previous one
+    /// ends.
     thinks: i64,
     work: Work,
     /// Only half of the threads run in the first half.
@@ -52,11 +53,10 @@ enum Event {
     End,
 }
 
-/// Average of the seats that each client had, in the first and in the second half, or over all of
-/// it.
+/// The average seats of each client, in the first and second half or over the whole run.
 struct Outcome {
     halves: Vec<Vec<f64>>,
-    refused: u64,
+    rejected: u64,
     flows: Vec<Arc<Flow>>,
     totals: Totals,
     demand: f64,
@@ -71,7 +71,7 @@ struct Run<'a> {
     events: BTreeMap<(Duration, u64), Event>,
     sequence: u64,
     waiting: Vec<(usize, usize, u32)>,
-    refused: u64,
+    rejected: u64,
 }
 
 impl Run<'_> {
@@ -94,11 +94,11 @@ impl Run<'_> {
         self.later(end, Event::Finish { client, id });
     }
 
-    /// Those that got seats meanwhile begin.
+    /// Starts the requests that got seats meanwhile.
     fn granted(&mut self, now: Duration) {
         let (granted, waiting) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition(|(.., id)| self.queues.executes(*id));
+            .partition(|(.., id)| self.queues.is_executing(*id));
         self.waiting = waiting;
         let granted: Vec<(usize, usize, u32)> = granted;
         for (client, left, id) in granted {
@@ -113,7 +113,7 @@ impl Run<'_> {
                 match self.queues.start(now, of.work, of.hash, &self.flows[client]) {
                     Start::Executes(id) => self.executes(now, client, left, id),
                     Start::Waits(id) => self.waiting.push((client, left, id)),
-                    Start::Refused(_) => self.refused += 1,
+                    Start::Rejected(_) => self.rejected += 1,
                 }
             }
             Event::Finish { client, id } => {
@@ -148,7 +148,7 @@ fn run(shape: Shape, limit: u64, clients: &[Client], lasts: Duration) -> Outcome
         events: BTreeMap::new(),
         sequence: 0,
         waiting: Vec::new(),
-        refused: 0,
+        rejected: 0,
     };
     for (i, of) in clients.iter().enumerate() {
         for j in 0..of.threads {
@@ -178,7 +178,7 @@ fn run(shape: Shape, limit: u64, clients: &[Client], lasts: Duration) -> Outcome
     assert_eq!((totals.seats_in_use, totals.seats_waiting), (0, 0));
     assert_eq!((run.queues.queue_seats, run.queues.active), (0, 0));
     assert!(run.queues.queues.is_empty());
-    Outcome { halves, refused: run.refused, flows: run.flows, totals, demand }
+    Outcome { halves, rejected: run.rejected, flows: run.flows, totals, demand }
 }
 
 fn queue(queues: u32, length: u32, hand: u32) -> Shape {
@@ -194,10 +194,10 @@ fn fair(averages: &[f64], expected: &[f64], margin: f64) {
 }
 
 #[test]
-fn one_client_gets_the_one_seat() {
+fn a_single_client_gets_the_single_seat() {
     let outcome = run(queue(9, 8, 3), 1, &[client(1_001_001_001, 1, 21, SECOND, 0)], SECOND * 20);
     fair(&outcome.halves[0], &[1.0], 1e-9);
-    assert_eq!(outcome.refused, 0);
+    assert_eq!(outcome.rejected, 0);
     let flow = &outcome.flows[0];
     assert_eq!((flow.waiting.get(), flow.waiting_seats.get()), (0, 0));
     assert_eq!((flow.executing.get(), flow.executing_seats.get()), (0, 0));
@@ -206,19 +206,19 @@ fn one_client_gets_the_one_seat() {
 
 /// Upstream's `TestExampt`.
 #[test]
-fn what_is_exempt_gets_all_it_wants() {
+fn exempt_requests_are_not_limited() {
     for limit in [0, 2] {
         let clients = [client(1_001_001_001, 5, 20, SECOND, 1_000_000_000).wide(3)];
         let outcome = run(Shape::Exempt, limit, &clients, SECOND * 40);
         fair(&outcome.halves[0], &[7.5], 1e-8);
-        assert_eq!(outcome.refused, 0);
+        assert_eq!(outcome.rejected, 0);
         fair(&[outcome.demand], &[7.5], 1e-8);
     }
 }
 
 /// Upstream's `TestSeparations`: think, pad, last seats, limit, clients, what each gets.
 #[test]
-fn seats_that_are_held_behind_an_answer_are_nobodys() {
+fn lingering_seats_are_not_available() {
     for (think, pad, last, limit, clients, expected) in [
         (1000, 0, 1, 1, 1, 0.5),
         (1000, 0, 1, 2, 1, 0.5),
@@ -250,9 +250,9 @@ fn seats_that_are_held_behind_an_answer_are_nobodys() {
         };
         let all = [of(1_001_001_001), of(2_002_002_002)];
         let outcome = run(queue(9, 8, 3), limit, &all[..clients], SECOND * 24);
-        // Threads begin some nanoseconds apart.
+        // Threads start some nanoseconds apart.
         fair(&outcome.halves[0], &[expected; 2][..clients], 1e-7);
-        assert_eq!(outcome.refused, 0);
+        assert_eq!(outcome.rejected, 0);
     }
 }
 
@@ -265,39 +265,38 @@ fn equal_flows_get_equal_shares() {
     ];
     let outcome = run(queue(9, 8, 1), 4, &clients, SECOND * 50);
     fair(&outcome.halves[0], &[2.0, 2.0], 0.01);
-    assert_eq!(outcome.refused, 0);
+    assert_eq!(outcome.rejected, 0);
     let clients = [
         client(400_900_100_100, 8, 30, SECOND, 999_999_999),
         client(300_900_200_200, 8, 30, SECOND, 999_999_999),
     ];
     let outcome = run(queue(8, 16, 3), 4, &clients, SECOND * 60);
     fair(&outcome.halves[0], &[2.0, 2.0], 0.03);
-    assert_eq!(outcome.refused, 0);
+    assert_eq!(outcome.rejected, 0);
 }
 
 /// Upstream's `TestDifferentFlowsExpectEqual` and `TestDifferentFlowsExpectUnequal`.
 #[test]
-fn a_flow_gets_no_more_than_it_wants_and_the_other_the_rest() {
+fn a_flow_gets_at_most_its_demand_and_the_other_gets_the_rest() {
     let clients = [
         client(1_001_001_001, 8, 20, SECOND, 1_000_000_000),
         client(2_002_002_002, 7, 30, SECOND, 500_000_000),
     ];
     let outcome = run(queue(9, 8, 1), 4, &clients, SECOND * 40);
     fair(&outcome.halves[0], &[2.0, 2.0], 0.01);
-    assert_eq!(outcome.refused, 0);
+    assert_eq!(outcome.rejected, 0);
     let clients = [
         client(1_001_001_001, 4, 20, SECOND, 999_999_999),
         client(2_002_002_002, 2, 20, SECOND, 999_999_999),
     ];
     let outcome = run(queue(9, 6, 1), 3, &clients, SECOND * 20);
     fair(&outcome.halves[0], &[2.0, 1.0], 0.01);
-    assert_eq!(outcome.refused, 0);
+    assert_eq!(outcome.rejected, 0);
 }
 
-/// Upstream's `TestSeatSecondsRollover`: ten years with 2000 seats, the meter wound back eight
-/// times.
+/// Upstream's `TestSeatSecondsRollover`: ten years with 2000 seats, R is decremented eight times.
 #[test]
-fn the_progress_meter_is_wound_back_unnoticed() {
+fn decrementing_r_does_not_affect_fairness() {
     let quarter = SECOND * 91 * 24 * 3600;
     let nanos = quarter.as_nanos() as i64;
     let clients = [
@@ -306,19 +305,19 @@ fn the_progress_meter_is_wound_back_unnoticed() {
     ];
     let outcome = run(queue(9, 8, 1), 2000, &clients, quarter * 40);
     fair(&outcome.halves[0], &[1000.0, 1000.0], 0.01);
-    assert_eq!((outcome.refused, outcome.totals.epochs), (0, 8));
+    assert_eq!((outcome.rejected, outcome.totals.epochs), (0, 8));
 }
 
 /// Upstream's `TestDifferentWidths` and `TestTooWide`.
 #[test]
-fn wide_requests_get_their_share_of_seats() {
+fn wide_requests_get_a_fair_share_of_seats() {
     let clients = [
         client(10_010_010_010_010, 13, 10, SECOND, 999_999_999),
         client(20_020_020_020_020, 7, 10, SECOND, 999_999_999).wide(2),
     ];
     let outcome = run(queue(64, 13, 7), 6, &clients, SECOND * 20);
     fair(&outcome.halves[0], &[3.0, 3.0], 0.155);
-    assert_eq!(outcome.refused, 0);
+    assert_eq!(outcome.rejected, 0);
     let of = |hash, wide| client(hash, 15, 21, SECOND, 999_999_999).wide(wide);
     let clients = [
         of(40_040_040_040_040, 2),
@@ -329,12 +328,12 @@ fn wide_requests_get_their_share_of_seats() {
     ];
     let outcome = run(queue(64, 35, 7), 6, &clients, SECOND * 400);
     fair(&outcome.halves[0], &[1.2; 5], 0.35);
-    assert_eq!(outcome.refused, 0);
+    assert_eq!(outcome.rejected, 0);
 }
 
-/// Upstream's `TestWindup`: fair in the first half; in the second unfair, but bounded.
+/// Upstream's `TestWindup`: fair in the first half; unfair within bounds in the second.
 #[test]
-fn what_a_flow_could_not_use_is_saved_up_within_bounds() {
+fn unused_seats_are_saved_up_within_bounds() {
     let clients = [
         client(1_001_001_001, 2, 40, SECOND, -1),
         client(2_002_002_002, 2, 40, SECOND, -1).split(),
@@ -344,32 +343,32 @@ fn what_a_flow_could_not_use_is_saved_up_within_bounds() {
     fair(&outcome.halves[1], &[1.5, 1.5], 0.26);
     let off = (outcome.halves[1][0] - 1.5).abs() / 1.5;
     assert!(off > 0.1, "{:?}", outcome.halves);
-    assert_eq!(outcome.refused, 0);
+    assert_eq!(outcome.rejected, 0);
 }
 
 /// Upstream's `TestDifferentFlowsWithoutQueuing`.
 #[test]
-fn without_queues_what_finds_no_seat_is_refused() {
+fn without_queues_requests_without_a_seat_are_rejected() {
     let clients = [
         client(1_001_001_001, 6, 10, SECOND, 57_000_000),
         client(2_002_002_002, 4, 15, SECOND, 750_000_000),
     ];
     let outcome = run(Shape::Reject, 4, &clients, SECOND * 13);
-    assert!(outcome.refused > 0);
+    assert!(outcome.rejected > 0);
     let counted: u64 =
         outcome.flows.iter().map(|flow| flow.rejected(Reason::ConcurrencyLimit).get()).sum();
-    assert_eq!((outcome.totals.rejected, counted), (outcome.refused, outcome.refused));
+    assert_eq!((outcome.totals.rejected, counted), (outcome.rejected, outcome.rejected));
 }
 
-/// Upstream's `TestContextCancel`, and what is full.
+/// Upstream's `TestContextCancel`, and a full queue.
 #[test]
-fn who_waits_no_more_leaves_the_queue() {
+fn a_cancelled_request_leaves_the_queue() {
     let flow = Arc::new(Flow::new("f", "l"));
     let mut queues = Queues::new(Duration::ZERO, queue(1, 1, 1), 1);
     let at = Duration::from_millis;
     assert_eq!(queues.start(at(0), Work::of(1), 1, &flow), Start::Executes(0));
     assert_eq!(queues.start(at(1), Work::of(1), 2, &flow), Start::Waits(1));
-    assert_eq!(queues.start(at(2), Work::of(1), 3, &flow), Start::Refused(Reason::QueueFull));
+    assert_eq!(queues.start(at(2), Work::of(1), 3, &flow), Start::Rejected(Reason::QueueFull));
     assert_eq!(flow.waiting.get(), 1);
     assert!(queues.cancel(at(1000), 1));
     assert_eq!((flow.waiting.get(), flow.rejected(Reason::TimeOut).get()), (0, 1));
@@ -379,15 +378,15 @@ fn who_waits_no_more_leaves_the_queue() {
     queues.wake(1, waker, Description::default());
     queues.finish(at(1002), 0);
     assert_eq!(woken.try_recv(), Ok(()));
-    // It has its seat: giving up is finishing.
+    // It has its seat, so it must be finished instead.
     assert!(!queues.cancel(at(1003), 1));
     queues.finish(at(1003), 1);
     assert!(queues.is_idle() && queues.queues.is_empty());
 }
 
-/// More seats and fewer queues hold at once; what waits is not lost.
+/// More seats and fewer queues take effect at once; waiting requests are kept.
 #[test]
-fn a_changed_configuration_holds_for_those_who_wait() {
+fn a_changed_configuration_applies_to_waiting_requests() {
     let flow = Arc::new(Flow::new("f", "l"));
     let mut queues = Queues::new(Duration::ZERO, queue(8, 10, 1), 1);
     let at = Duration::from_millis;
@@ -399,7 +398,7 @@ fn a_changed_configuration_holds_for_those_who_wait() {
     assert_eq!((queues.totals().waiting, queues.totals().executing), (1, 3));
     assert_eq!(
         queues.start(at(2), Work::of(1), 9, &flow),
-        Start::Refused(Reason::ConcurrencyLimit)
+        Start::Rejected(Reason::ConcurrencyLimit)
     );
     queues.finish(at(3), 0);
     assert_eq!((queues.totals().waiting, queues.totals().executing), (0, 3));

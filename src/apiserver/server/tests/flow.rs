@@ -65,7 +65,7 @@ async fn mandatory_and_suggested_objects_are_created_and_restored() {
 #[tokio::test]
 async fn without_flow_control_the_in_flight_limits_apply() {
     let flow =
-        crate::priority_and_fairness::flags::Settings { reads: 1, writes: 1, enabled: false };
+        crate::priority_and_fairness::flags::FlowFlags { reads: 1, writes: 1, enabled: false };
     let server = server_with(Config { flow, ..Config::default() });
     let request = Request::builder().uri("/api/v1/nodes").body(body::empty()).unwrap();
     let response = server.call(None, request).await;
