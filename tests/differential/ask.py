@@ -3,8 +3,8 @@
 
 usage: ask.py --upstream URL --ours URL --token T --bases FILE --full FOLDER [--requests N]
          [--seed S] [--from I] [--processes P] [--out FILE] [--only VERB/BASE-REGEX] [--again FILE]
-`--bases`: YAML, name → {path, obj}; `--full`: one object per file with every field of its kind. The
-exit status is 1 if there are more families of differences than --families.
+`--bases`: YAML, name → {path, obj}; `--full`: one object per file with every field of its kind.
+The exit status is 1 if there are more families of differences than --families.
 """
 
 import argparse, base64, collections, glob, http.client, json, multiprocessing, os, re, ssl, sys
