@@ -1,4 +1,5 @@
-// Redis for Argo CD: the implementation with which its own tests run, behind the flags of redis-server that its manifest gives.
+// Redis for Argo CD: the implementation that its own tests use, with the redis-server flags of its
+// manifest.
 package main
 
 import (
@@ -12,7 +13,8 @@ import (
 
 func main() {
 	server := miniredis.NewMiniRedis()
-	// As redis-server: a flag and its value may be one argument; --save and --appendonly are about a disk that this one has not.
+	// As in redis-server, a flag and its value may be one argument; --save and --appendonly configure
+	// a disk, which miniredis does not have.
 	words := strings.Fields(strings.Join(os.Args[1:], " "))
 	for i := 0; i+1 < len(words); i++ {
 		if words[i] == "--requirepass" {
@@ -20,10 +22,10 @@ func main() {
 		}
 	}
 	if err := server.StartAddr(":6379"); err != nil {
-		log.Fatalf("port 6379 is not to be had: %v", err)
+		log.Fatalf("cannot listen on port 6379: %v", err)
 	}
 	log.Print("Ready to accept connections")
-	// Its keys expire when it is told that time has gone by.
+	// miniredis expires keys only when its clock is advanced.
 	for range time.Tick(time.Second) {
 		server.FastForward(time.Second)
 	}

@@ -1,5 +1,6 @@
-// Cert-manager's three programs in one, chosen by the first argument. The folders of its own `main` packages are modules that are not released, so this
-// wires what they wire, from the module's own packages, with the flags that its chart gives.
+// Cert-manager's three programs in one, selected by the first argument. The modules of its `main`
+// packages are not released, so this program assembles the same parts, from the module's packages,
+// with the flags of its chart.
 package main
 
 import (
@@ -61,7 +62,9 @@ func main() {
 	ctrl.SetLogger(logf.Log)
 	ctx := logf.NewContext(ctrl.SetupSignalHandler(), logf.Log, os.Args[1])
 	flags := pflag.NewFlagSet(os.Args[1], pflag.ExitOnError)
-	programs := map[string]func(context.Context, *pflag.FlagSet, []string) error{"controller": runController, "webhook": runWebhook, "cainjector": runInjector}
+	programs := map[string]func(context.Context, *pflag.FlagSet, []string) error{
+		"controller": runController, "webhook": runWebhook, "cainjector": runInjector,
+	}
 	run, found := programs[os.Args[1]]
 	if !found {
 		fatal(fmt.Errorf("no program %q", os.Args[1]))
@@ -95,10 +98,15 @@ func runInjector(ctx context.Context, flags *pflag.FlagSet, arguments []string) 
 	election := flags.String("leader-election-namespace", "kube-system", "")
 	fatal(flags.Parse(arguments))
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{cmapi.AddToScheme, corev1.AddToScheme, admissionv1.AddToScheme, apiextensions.AddToScheme, apiregistration.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		cmapi.AddToScheme, corev1.AddToScheme, admissionv1.AddToScheme, apiextensions.AddToScheme,
+		apiregistration.AddToScheme,
+	} {
 		utilruntime.Must(add(scheme))
 	}
-	manager, err := ctrl.NewManager(util.RestConfigWithUserAgent(ctrl.GetConfigOrDie(), "cainjector"), ctrl.Options{
+	manager, err := ctrl.NewManager(util.RestConfigWithUserAgent(
+		ctrl.GetConfigOrDie(), "cainjector",
+	), ctrl.Options{
 		Scheme:                     scheme,
 		Cache:                      cache.Options{ReaderFailOnMissingInformer: true},
 		LeaderElection:             true,
@@ -106,7 +114,9 @@ func runInjector(ctx context.Context, flags *pflag.FlagSet, arguments []string) 
 		LeaderElectionID:           "cert-manager-cainjector-leader-election",
 		LeaderElectionResourceLock: resourcelock.LeasesResourceLock,
 		Metrics:                    metricsserver.Options{BindAddress: "0"},
-		Client:                     client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
+		Client: client.Options{
+			Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}},
+		},
 	})
 	if err != nil {
 		return err
@@ -114,8 +124,9 @@ func runInjector(ctx context.Context, flags *pflag.FlagSet, arguments []string) 
 	err = cainjector.RegisterAllInjectors(ctx, manager, cainjector.SetupOptions{
 		EnableCertificatesDataSource: true,
 		EnabledReconcilersFor: map[string]bool{
-			cainjector.MutatingWebhookConfigurationName: true, cainjector.ValidatingWebhookConfigurationName: true,
-			cainjector.APIServiceName: true, cainjector.CustomResourceDefinitionName: true,
+			cainjector.MutatingWebhookConfigurationName:   true,
+			cainjector.ValidatingWebhookConfigurationName: true,
+			cainjector.APIServiceName:                     true, cainjector.CustomResourceDefinitionName: true,
 		},
 	})
 	if err != nil {
@@ -133,11 +144,18 @@ func runController(ctx context.Context, flags *pflag.FlagSet, arguments []string
 	fatal(flags.Parse(arguments))
 	factory, err := controller.NewContextFactory(ctx, controller.ContextOptions{
 		KubernetesAPIQPS: 20, KubernetesAPIBurst: 50,
-		IssuerOptions:      controller.IssuerOptions{ClusterResourceNamespace: *namespace},
-		IngressShimOptions: controller.IngressShimOptions{DefaultIssuerKind: "Issuer", DefaultIssuerGroup: "cert-manager.io", DefaultAutoCertificateAnnotations: []string{"kubernetes.io/tls-acme"}},
+		IssuerOptions: controller.IssuerOptions{ClusterResourceNamespace: *namespace},
+		IngressShimOptions: controller.IngressShimOptions{
+			DefaultIssuerKind:                 "Issuer",
+			DefaultIssuerGroup:                "cert-manager.io",
+			DefaultAutoCertificateAnnotations: []string{"kubernetes.io/tls-acme"},
+		},
 		CertificateOptions: controller.CertificateOptions{
-			CopiedAnnotationPrefixes:                 []string{"*", "-kubectl.kubernetes.io/", "-fluxcd.io/", "-argocd.argoproj.io/"},
-			CertificateRequestMinimumBackoffDuration: time.Hour, CertificateRequestMaximumBackoffDuration: 32 * time.Hour,
+			CopiedAnnotationPrefixes: []string{
+				"*", "-kubectl.kubernetes.io/", "-fluxcd.io/", "-argocd.argoproj.io/",
+			},
+			CertificateRequestMinimumBackoffDuration: time.Hour,
+			CertificateRequestMaximumBackoffDuration: 32 * time.Hour,
 		},
 		SchedulerOptions: controller.SchedulerOptions{MaxConcurrentChallenges: 60},
 	})
@@ -146,7 +164,10 @@ func runController(ctx context.Context, flags *pflag.FlagSet, arguments []string
 	}
 	go func() {
 		mux := http.NewServeMux()
-		mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+		mux.HandleFunc(
+			"/livez",
+			func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") },
+		)
 		fatal(http.ListenAndServe(":9403", mux))
 	}()
 	config, err := rest.InClusterConfig()
@@ -161,12 +182,17 @@ func runController(ctx context.Context, flags *pflag.FlagSet, arguments []string
 	if err != nil {
 		return err
 	}
-	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, *election, "cert-manager-controller", clients.CoreV1(), clients.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: name + "-external-cert-manager-controller"})
+	lock, err := resourcelock.New(
+		resourcelock.LeasesResourceLock, *election, "cert-manager-controller", clients.CoreV1(),
+		clients.CoordinationV1(),
+		resourcelock.ResourceLockConfig{Identity: name + "-external-cert-manager-controller"},
+	)
 	if err != nil {
 		return err
 	}
 	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: time.Minute, RenewDeadline: 40 * time.Second, RetryPeriod: 15 * time.Second, ReleaseOnCancel: true,
+		Lock: lock, LeaseDuration: time.Minute, RenewDeadline: 40 * time.Second, RetryPeriod: 15 * time.Second,
+		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) { fatal(lead(ctx, factory)) },
 			OnStoppedLeading: func() {},
