@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""plugin.py SOCKET FOLDER: a KMS v2 plugin (k8s.io/kms/apis/v2) for tests. The file FOLDER/key names its key, FOLDER/health what it says
-of itself (ok unless it is there); each call is a line of FOLDER/calls. gRPC is HTTP/2 with five bytes before a message; which method is
-called shows in the message alone, so that no header has to be read. What it seals is not secret to anybody who has this file."""
+"""plugin.py SOCKET FOLDER: a KMS v2 plugin (k8s.io/kms/apis/v2) for tests. The file FOLDER/key
+names its key, FOLDER/health its health (ok if missing); each call adds a line to FOLDER/calls. gRPC
+is HTTP/2 with five bytes before a message; the message alone determines the method, so that the
+plugin reads no headers. Its encryption is not secure.
+"""
+
 import hashlib, hmac, os, socket, struct, sys, threading
 
 where, folder = sys.argv[1], sys.argv[2]
@@ -39,22 +42,26 @@ def fields(message):
 
     while at < len(message):
         tag, length = number(), number()
-        out[tag >> 3] = message[at:at + length]
+        out[tag >> 3] = message[at : at + length]
         at += length
     return out
 
 
 def stream(key, nonce, length):
-    blocks = (hashlib.sha256(key + nonce + struct.pack(">I", i)).digest() for i in range(length // 32 + 1))
+    blocks = (
+        hashlib.sha256(key + nonce + struct.pack(">I", i)).digest() for i in range(length // 32 + 1)
+    )
     return b"".join(blocks)[:length]
 
 
 def mixed(key_id, nonce, text):
-    return bytes(a ^ b for a, b in zip(text, stream(hashlib.sha256(key_id).digest(), nonce, len(text))))
+    return bytes(
+        a ^ b for a, b in zip(text, stream(hashlib.sha256(key_id).digest(), nonce, len(text)))
+    )
 
 
 def answer(message):
-    """The message back, or a status and why."""
+    """The response, or a status and its reason."""
     given, key = fields(message), said("key", "one").encode()
     with open(os.path.join(folder, "calls"), "a") as calls:
         calls.write(("decrypt" if 3 in given else "encrypt" if 1 in given else "status") + "\n")
@@ -64,7 +71,11 @@ def answer(message):
         nonce = os.urandom(16)
         sealed = mixed(key, nonce, given[1])
         tag = hmac.digest(key, nonce + sealed, "sha256")
-        return field(1, nonce + tag + sealed) + field(2, key) + field(3, field(1, b"version.test.example") + field(2, b"1"))
+        return (
+            field(1, nonce + tag + sealed)
+            + field(2, key)
+            + field(3, field(1, b"version.test.example") + field(2, b"1"))
+        )
     nonce, tag, sealed = given[1][:16], given[1][16:48], given[1][48:]
     if not hmac.compare_digest(tag, hmac.digest(given[3], nonce + sealed, "sha256")):
         return 3, b"this is not what key " + given[3] + b" sealed"
@@ -89,7 +100,12 @@ def serve(peer):
 
     def frame(kind, flags, number, payload):
         with lock:
-            peer.sendall(struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", number) + payload)
+            peer.sendall(
+                struct.pack(">I", len(payload))[1:]
+                + bytes([kind, flags])
+                + struct.pack(">I", number)
+                + payload
+            )
 
     try:
         exactly(24)
@@ -108,7 +124,10 @@ def serve(peer):
                     told = answer(bodies.pop(number)[5:])
                     frame(1, 4, number, b"\x88" + header(b"content-type", b"application/grpc"))
                     if isinstance(told, tuple):
-                        frame(1, 5, number, header(b"grpc-status", str(told[0]).encode()) + header(b"grpc-message", told[1]))
+                        frame(
+                            1, 5, number, header(b"grpc-status", str(told[0]).encode())
+                            + header(b"grpc-message", told[1]),
+                        )
                     else:
                         frame(0, 0, number, b"\x00" + struct.pack(">I", len(told)) + told)
                         frame(1, 5, number, header(b"grpc-status", b"0"))

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""writers.py URL KUBECONFIG fill N | write FILE: Secrets over the API. fill makes N of them; write changes four of them again and again until
-it is killed, through restarts of the server, and writes what was acknowledged into FILE."""
+"""writers.py URL KUBECONFIG fill N | write FILE: Secrets over the API. fill creates N of them;
+write changes four of them until it is killed, across restarts of the server, and records the
+acknowledged writes in FILE."""
+
 import base64, http.client, json, os, re, ssl, sys, tempfile, threading, time
 
 url, text, what = sys.argv[1], open(sys.argv[2]).read(), sys.argv[3]
@@ -25,13 +27,19 @@ def ask(connection, method, path, body, kind="application/json"):
 
 
 def secret(name, value):
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"v": value}}
+    return {
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
+        "stringData": {"v": value},
+    }
 
 
 def fill(part, count):
     connection = connect()
     for i in range(part, count, 8):
-        status, said = ask(connection, "POST", "/api/v1/namespaces/default/secrets", secret(f"s{i}", f"canary-of-a-rotation-{i}"))
+        status, said = ask(
+            connection, "POST", "/api/v1/namespaces/default/secrets",
+            secret(f"s{i}", f"canary-of-a-rotation-{i}"),
+        )
         assert status == 201, said
 
 
@@ -40,7 +48,10 @@ def write(name, acknowledged):
     while True:
         count += 1
         try:
-            status, _ = ask(connection, "PATCH", f"/api/v1/namespaces/default/secrets/{name}", {"stringData": {"v": str(count)}}, "application/merge-patch+json")
+            status, _ = ask(
+                connection, "PATCH", f"/api/v1/namespaces/default/secrets/{name}",
+                {"stringData": {"v": str(count)}}, "application/merge-patch+json",
+            )
             if status == 200:
                 acknowledged[name] = count
         except (OSError, http.client.HTTPException):
