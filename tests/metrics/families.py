@@ -1,4 +1,6 @@
-"""Compares metric families: usage families.py THEIRS OURS KEPT. Ends with 1 when something of theirs is neither here nor kept out with a reason."""
+"""Compares metric families: families.py THEIRS OURS KEPT. The exit status is 1 if a family of
+theirs is missing in OURS and has no reason in KEPT."""
+
 import re, sys
 
 theirs_file, ours_file, kept_file = sys.argv[1:]
@@ -14,10 +16,14 @@ def read(path):
         if line.startswith("# HELP "):
             _, _, name, text = (line.split(" ", 3) + [""])[:4]
             found = STABILITY.search(text)
-            families.setdefault(name, {"type": "", "labels": set(), "bounds": set(), "series": 0})["stability"] = found.group(1) if found else ""
+            families.setdefault(name, {"type": "", "labels": set(), "bounds": set(), "series": 0})[
+                "stability"
+            ] = found.group(1) if found else ""
         elif line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ")
-            families.setdefault(name, {"labels": set(), "bounds": set(), "series": 0, "stability": ""})["type"] = kind
+            families.setdefault(
+                name, {"labels": set(), "bounds": set(), "series": 0, "stability": ""}
+            )["type"] = kind
         elif match := LINE.match(line):
             name, labels, _ = match.groups()
             base = name if name in families else re.sub(r"_(bucket|sum|count)$", "", name)
@@ -56,22 +62,31 @@ for name, family in sorted(theirs.items()):
         if reason_of(name):
             excused += 1
         else:
-            missing.append(f"{name} ({family['type']}, {family['stability']}; {', '.join(sorted(family['labels']))})")
+            missing.append(
+                f"{name} ({family['type']}, {family['stability']}; "
+                f"{', '.join(sorted(family['labels']))})"
+            )
         continue
     wrong = []
     for what in ["type", "stability"]:
         if mine.get(what) != family.get(what):
             wrong.append(f"{what} {mine.get(what)!r}, theirs {family.get(what)!r}")
-    # What was never counted shows no labels.
+    # A metric without samples shows no labels.
     if mine["series"] and family["series"]:
         for what in ["labels", "bounds"]:
             if mine[what] != family[what]:
-                wrong.append(f"{what}: only ours {sorted(mine[what] - family[what])}, only theirs {sorted(family[what] - mine[what])}")
+                wrong.append(
+                    f"{what}: only ours {sorted(mine[what] - family[what])}, only theirs "
+                    f"{sorted(family[what] - mine[what])}"
+                )
     if wrong and not reason_of(name):
         different.append(f"{name}: {'; '.join(wrong)}")
     else:
         same += 1
-print(f"{len(theirs)} families of kube-apiserver: {same} alike, {len(different)} differ, {len(missing)} missing, {excused} left out with a reason")
+print(
+    f"{len(theirs)} families of kube-apiserver: {same} alike, {len(different)} differ, "
+    f"{len(missing)} missing, {excused} left out with a reason"
+)
 for title, rows in [("missing", missing), ("different", different)]:
     for row in rows:
         print(f"{title}: {row}")

@@ -1,8 +1,10 @@
-"""Traffic that most metrics of an API server count something of, then its /metrics on standard output.
+"""Sends traffic that most metrics of an API server count, then prints its /metrics.
 
-usage: traffic.py URL TOKEN PORT; PORT is where the webhooks listen (TLS with a certificate made here).
+usage: traffic.py URL TOKEN PORT; the webhooks listen on PORT (TLS with a generated certificate).
 """
-import base64, http.client, http.server, json, os, ssl, subprocess, sys, tempfile, threading, time, urllib.parse
+
+import base64, http.client, http.server, json, os, ssl, subprocess, sys, tempfile, threading, time
+import urllib.parse
 
 url, token, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 host, own_port = urllib.parse.urlsplit(url).hostname, urllib.parse.urlsplit(url).port
@@ -34,12 +36,18 @@ class Hook(http.server.BaseHTTPRequestHandler):
         request = review["request"]
         if review["kind"] == "ConversionReview":
             objects = [dict(o, apiVersion=request["desiredAPIVersion"]) for o in request["objects"]]
-            answer = {"uid": request["uid"], "convertedObjects": objects, "result": {"status": "Success"}}
+            answer = {
+                "uid": request["uid"], "convertedObjects": objects, "result": {"status": "Success"},
+            }
         elif self.path.startswith("/refuse"):
-            answer = {"uid": request["uid"], "allowed": False, "status": {"message": "no", "code": 418}}
+            answer = {
+                "uid": request["uid"], "allowed": False, "status": {"message": "no", "code": 418},
+            }
         else:
             answer = {"uid": request["uid"], "allowed": True}
-        body = json.dumps({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": answer}).encode()
+        body = json.dumps(
+            {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": answer}
+        ).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -51,8 +59,14 @@ class Hook(http.server.BaseHTTPRequestHandler):
 
 
 folder = tempfile.mkdtemp()
-subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-                "-keyout", f"{folder}/key", "-out", f"{folder}/cert"], check=True, stderr=subprocess.DEVNULL)
+subprocess.run(
+    [
+        "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+        "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout",
+        f"{folder}/key", "-out", f"{folder}/cert",
+    ],
+    check=True, stderr=subprocess.DEVNULL,
+)
 server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Hook)
 tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 tls.load_cert_chain(f"{folder}/cert", f"{folder}/key")
@@ -66,10 +80,16 @@ def client(path, to=port):
 
 
 def hook(name, path, resources, **more):
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": resources, "scope": "*"}
+    rule = {
+        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": resources,
+        "scope": "*",
+    }
     selector = {"matchLabels": {"hooked": name}}
-    return {"name": f"{name}.example.com", "clientConfig": client(path), "rules": [rule], "admissionReviewVersions": ["v1"], "sideEffects": "None",
-            "timeoutSeconds": 5, "objectSelector": selector, **more}
+    return {
+        "name": f"{name}.example.com", "clientConfig": client(path), "rules": [rule],
+        "admissionReviewVersions": ["v1"], "sideEffects": "None", "timeoutSeconds": 5,
+        "objectSelector": selector, **more,
+    }
 
 
 ns = "/api/v1/namespaces/default"
@@ -78,79 +98,223 @@ if ask("GET", ns)[0] == 404:
 registration = "/apis/admissionregistration.k8s.io/v1"
 conditions = [{"name": "c", "expression": "object.metadata.name != 'left-out'"}]
 never = [{"name": "c", "expression": "object.data.none == 'x'"}]
-made(f"{registration}/validatingwebhookconfigurations", {"metadata": {"name": "v"}, "webhooks": [
-    hook("allow", "/allow", ["configmaps"]), hook("refuse", "/refuse", ["configmaps"]), hook("condition", "/allow", ["configmaps"], matchConditions=conditions),
-    hook("fault", "/allow", ["configmaps"], matchConditions=never, failurePolicy="Ignore"),
-    hook("open", "/allow", ["configmaps"], failurePolicy="Ignore") | {"clientConfig": client("/", 1)},
-    hook("closed", "/allow", ["configmaps"]) | {"clientConfig": client("/", 1)}]})
-made(f"{registration}/mutatingwebhookconfigurations", {"metadata": {"name": "m"}, "webhooks": [hook("mutate", "/allow", ["configmaps"])]})
-matches = {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]}
-made(f"{registration}/validatingadmissionpolicies", {"metadata": {"name": "p"}, "spec": {"matchConstraints": matches, "validations": [{"expression": "object.metadata.name != 'denied'"}]}})
-made(f"{registration}/validatingadmissionpolicybindings", {"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny"]}})
-mutation = {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{metadata: Object.metadata{labels: {'mutated': 'yes'}}}"}}
-made(f"{registration}/mutatingadmissionpolicies", {"metadata": {"name": "mp"}, "spec": {"matchConstraints": matches, "reinvocationPolicy": "Never", "mutations": [mutation],
-     "matchConditions": [{"name": "c", "expression": "object.metadata.name == 'mutated'"}]}})
-made(f"{registration}/mutatingadmissionpolicybindings", {"metadata": {"name": "mb"}, "spec": {"policyName": "mp"}})
-schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"n": {"type": "integer"}}, "x-kubernetes-validations": [{"rule": "self.n > 0"}]}}}
-version = lambda name, storage, **more: {"name": name, "served": True, "storage": storage, "schema": {"openAPIV3Schema": schema}, **more}
-made("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", {"metadata": {"name": "foos.example.com"}, "spec": {
-    "group": "example.com", "scope": "Namespaced", "names": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList"},
-    "versions": [version("v1", True), version("v2", False), version("v1beta1", False, deprecated=True)],
-    "conversion": {"strategy": "Webhook", "webhook": {"clientConfig": client("/convert"), "conversionReviewVersions": ["v1"]}}}})
-# Policies and definitions hold after a moment.
+made(
+    f"{registration}/validatingwebhookconfigurations",
+    {
+        "metadata": {"name": "v"},
+        "webhooks": [
+            hook("allow", "/allow", ["configmaps"]), hook("refuse", "/refuse", ["configmaps"]),
+            hook("condition", "/allow", ["configmaps"], matchConditions=conditions),
+            hook("fault", "/allow", ["configmaps"], matchConditions=never, failurePolicy="Ignore"),
+            hook("open", "/allow", ["configmaps"], failurePolicy="Ignore") | {
+                "clientConfig": client("/", 1)
+            },
+            hook("closed", "/allow", ["configmaps"]) | {"clientConfig": client("/", 1)},
+        ],
+    },
+)
+made(
+    f"{registration}/mutatingwebhookconfigurations",
+    {"metadata": {"name": "m"}, "webhooks": [hook("mutate", "/allow", ["configmaps"])]},
+)
+matches = {
+    "resourceRules": [{
+        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+        "resources": ["configmaps"],
+    }]
+}
+made(
+    f"{registration}/validatingadmissionpolicies",
+    {
+        "metadata": {"name": "p"},
+        "spec": {
+            "matchConstraints": matches,
+            "validations": [{"expression": "object.metadata.name != 'denied'"}],
+        },
+    },
+)
+made(
+    f"{registration}/validatingadmissionpolicybindings",
+    {"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny"]}},
+)
+mutation = {
+    "patchType": "ApplyConfiguration",
+    "applyConfiguration": {
+        "expression": "Object{metadata: Object.metadata{labels: {'mutated': 'yes'}}}"
+    },
+}
+made(
+    f"{registration}/mutatingadmissionpolicies",
+    {
+        "metadata": {"name": "mp"},
+        "spec": {
+            "matchConstraints": matches, "reinvocationPolicy": "Never", "mutations": [mutation],
+            "matchConditions": [{"name": "c", "expression": "object.metadata.name == 'mutated'"}],
+        },
+    },
+)
+made(
+    f"{registration}/mutatingadmissionpolicybindings",
+    {"metadata": {"name": "mb"}, "spec": {"policyName": "mp"}},
+)
+schema = {
+    "type": "object",
+    "properties": {
+        "spec": {
+            "type": "object", "properties": {"n": {"type": "integer"}},
+            "x-kubernetes-validations": [{"rule": "self.n > 0"}],
+        }
+    },
+}
+version = lambda name, storage, **more: {
+    "name": name, "served": True, "storage": storage, "schema": {"openAPIV3Schema": schema}, **more,
+}
+made(
+    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    {
+        "metadata": {"name": "foos.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList"},
+            "versions": [
+                version("v1", True), version("v2", False),
+                version("v1beta1", False, deprecated=True),
+            ],
+            "conversion": {
+                "strategy": "Webhook",
+                "webhook": {"clientConfig": client("/convert"), "conversionReviewVersions": ["v1"]},
+            },
+        },
+    },
+)
+# Policies and definitions take effect after a moment.
 until = time.time() + 60
 while time.time() < until:
     denied = ask("POST", f"{ns}/configmaps?dryRun=All", {"metadata": {"name": "denied"}})[0] == 422
-    mutated = b'"mutated":"yes"' in ask("POST", f"{ns}/configmaps?dryRun=All", {"metadata": {"name": "mutated"}})[1].replace(b'": "', b'":"')
-    refused = ask("POST", f"{ns}/configmaps?dryRun=All", {"metadata": {"name": "x", "labels": {"hooked": "refuse"}}})[0] == 418
+    mutated = b'"mutated":"yes"' in ask(
+        "POST", f"{ns}/configmaps?dryRun=All", {"metadata": {"name": "mutated"}}
+    )[1].replace(b'": "', b'":"')
+    refused = (
+        ask(
+            "POST", f"{ns}/configmaps?dryRun=All",
+            {"metadata": {"name": "x", "labels": {"hooked": "refuse"}}},
+        )[0]
+        == 418
+    )
     served = ask("GET", "/apis/example.com/v2/namespaces/default/foos")[0] == 200
     if denied and mutated and refused and served:
         break
     time.sleep(0.2)
 else:
-    sys.exit(f"the cluster did not take what it was given: denied {denied}, mutated {mutated}, refused {refused}, served {served}")
+    sys.exit(
+        f"the cluster did not take what it was given: denied {denied}, mutated {mutated}, refused "
+        f"{refused}, served {served}"
+    )
 for name in ["allow", "refuse", "condition", "fault", "open", "closed", "mutate", "none"]:
-    ask("POST", f"{ns}/configmaps", {"metadata": {"name": name, "labels": {"hooked": name}}, "data": {"k": "v"}})
-ask("POST", f"{ns}/configmaps", {"metadata": {"name": "left-out", "labels": {"hooked": "condition"}}})
+    ask(
+        "POST", f"{ns}/configmaps",
+        {"metadata": {"name": name, "labels": {"hooked": name}}, "data": {"k": "v"}},
+    )
+ask(
+    "POST", f"{ns}/configmaps",
+    {"metadata": {"name": "left-out", "labels": {"hooked": "condition"}}},
+)
 ask("POST", f"{ns}/configmaps?fieldValidation=Strict", {"metadata": {"name": "strict"}, "odd": 1})
 foo = {"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": "f"}, "spec": {"n": 1}}
 made("/apis/example.com/v1/namespaces/default/foos", foo)
-ask("POST", "/apis/example.com/v1/namespaces/default/foos", dict(foo, metadata={"name": "g"}, spec={"n": 0}))
+ask(
+    "POST", "/apis/example.com/v1/namespaces/default/foos",
+    dict(foo, metadata={"name": "g"}, spec={"n": 0}),
+)
 ask("GET", "/apis/example.com/v2/namespaces/default/foos/f")
 ask("GET", "/apis/example.com/v1beta1/namespaces/default/foos")
-ask("PATCH", "/apis/example.com/v1/namespaces/default/foos/f", {"spec": {"n": 2}}, "application/merge-patch+json")
+ask(
+    "PATCH", "/apis/example.com/v1/namespaces/default/foos/f", {"spec": {"n": 2}},
+    "application/merge-patch+json",
+)
 ask("GET", f"{ns}/endpoints")
 ask("GET", "/api/v1/componentstatuses")
-service = {"metadata": {"name": "s"}, "spec": {"type": "NodePort", "selector": {"a": "b"}, "ports": [{"port": 80}]}}
+service = {
+    "metadata": {"name": "s"},
+    "spec": {"type": "NodePort", "selector": {"a": "b"}, "ports": [{"port": 80}]},
+}
 made(f"{ns}/services", service)
-ask("POST", f"{ns}/services", {"metadata": {"name": "t"}, "spec": {"clusterIP": "10.96.0.77", "ports": [{"port": 80}]}})
-ask("POST", f"{ns}/services", {"metadata": {"name": "u"}, "spec": {"clusterIP": "10.96.0.77", "ports": [{"port": 80}]}})
+ask(
+    "POST", f"{ns}/services",
+    {"metadata": {"name": "t"}, "spec": {"clusterIP": "10.96.0.77", "ports": [{"port": 80}]}},
+)
+ask(
+    "POST", f"{ns}/services",
+    {"metadata": {"name": "u"}, "spec": {"clusterIP": "10.96.0.77", "ports": [{"port": 80}]}},
+)
 made(f"{ns}/secrets", {"metadata": {"name": "sealed"}, "data": {"k": "dg=="}})
 ask("GET", f"{ns}/secrets/sealed")
 ask("DELETE", f"{ns}/secrets/sealed")
-made("/api/v1/namespaces", {"metadata": {"name": "strict", "labels": {"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "restricted"}}})
+made(
+    "/api/v1/namespaces",
+    {
+        "metadata": {
+            "name": "strict",
+            "labels": {
+                "pod-security.kubernetes.io/enforce": "baseline",
+                "pod-security.kubernetes.io/warn": "restricted",
+            },
+        }
+    },
+)
 ask("POST", "/api/v1/namespaces/strict/serviceaccounts", {"metadata": {"name": "default"}})
-pod = lambda name, **more: {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}], **more}}
+pod = lambda name, **more: {
+    "metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}], **more},
+}
 for name, more in [("good", {}), ("bad", {"hostNetwork": True})]:
     until = time.time() + 20
-    while ask("POST", "/api/v1/namespaces/strict/pods", pod(name, **more))[0] == 403 and name == "good" and time.time() < until:
+    while (
+        ask("POST", "/api/v1/namespaces/strict/pods", pod(name, **more))[0] == 403
+        and name == "good"
+        and time.time() < until
+    ):
         time.sleep(0.2)
-ask("POST", "/apis/apps/v1/namespaces/strict/deployments", {"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {
-    "metadata": {"labels": {"a": "b"}}, "spec": {"hostNetwork": True, "containers": [{"name": "c", "image": "i"}]}}}})
+ask(
+    "POST", "/apis/apps/v1/namespaces/strict/deployments",
+    {
+        "metadata": {"name": "d"},
+        "spec": {
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {
+                "metadata": {"labels": {"a": "b"}},
+                "spec": {"hostNetwork": True, "containers": [{"name": "c", "image": "i"}]},
+            },
+        },
+    },
+)
 ask("GET", "/api/v1/pods?limit=1&resourceVersion=0")
 code, page = ask("GET", "/api/v1/configmaps?limit=1")
 more = json.loads(page)["metadata"].get("continue")
 if more:
     ask("GET", f"/api/v1/configmaps?limit=1&continue={more}")
 ask("GET", "/api/v1/configmaps?labelSelector=hooked%3Dallow")
-ask("GET", "/api/v1/configmaps?watch=1&timeoutSeconds=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan")
+ask(
+    "GET",
+    "/api/v1/configmaps?watch=1&timeoutSeconds=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan",
+)
 ask("GET", "/api/v1/namespaces", token_="wrong")
 ask("GET", "/api/v1/namespaces", headers={"Impersonate-User": "jane"})
-account = ask("POST", f"{ns}/serviceaccounts/default/token", {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {"expirationSeconds": 3600}})
+account = ask(
+    "POST", f"{ns}/serviceaccounts/default/token",
+    {
+        "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
+        "spec": {"expirationSeconds": 3600},
+    },
+)
 if account[0] == 201:
     ask("GET", "/api/v1/namespaces", token_=json.loads(account[1])["status"]["token"])
-apply = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {"a": "b"}}
-ask("PATCH", f"{ns}/configmaps/applied?fieldManager=m&force=true", apply, "application/apply-patch+yaml")
+apply = {
+    "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {"a": "b"},
+}
+ask(
+    "PATCH", f"{ns}/configmaps/applied?fieldManager=m&force=true", apply,
+    "application/apply-patch+yaml",
+)
 ask("DELETE", f"{ns}/configmaps?labelSelector=hooked%3Dnone")
 ask("GET", "/version")
 ask("GET", "/openapi/v3")
