@@ -51,7 +51,8 @@ def read_all(s, seconds, linger):
 def complete(answer):
     head, separator, body = answer.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: (\d+)", head)
-    return bool(separator) and (len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n"))
+    is_complete = len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")
+    return bool(separator) and is_complete
 
 
 def say(data, seconds=10, linger=0.0):

@@ -123,7 +123,7 @@ class Judge:
         self.passed = self.failed = 0
 
     def __call__(self, name, holds, output=""):
-        print(f"{'ok  ' if holds else 'FAIL'} {name}" + ("" if holds else f"\n{output}"), flush=True)
+        print(f"ok   {name}" if holds else f"FAIL {name}\n{output}", flush=True)
         self.passed, self.failed = self.passed + bool(holds), self.failed + (not holds)
 
     def finish(self):
