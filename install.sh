@@ -793,7 +793,7 @@ main() {
   write_leavers
   start
   wait_ready
-  # Who administers the cluster does so on the server.
+  # The cluster is administered on the server.
   how='' hint=''
   if [ "$mode" = server ]; then kubectl_program; kubectl_config; fi
   next
