@@ -412,7 +412,7 @@ def main():
     for worker in workers:
         worker.start()
     broken = []
-    asked, differ, codes, families, explained, examples, left = (
+    sent, differ, codes, families, explained, examples, left = (
         0, 0, collections.Counter(), collections.Counter(), collections.Counter(), {}, len(workers),
     )
     out = open(a.out, "w") if a.out else None
@@ -423,11 +423,11 @@ def main():
             broken.extend([result] if result else [])
             continue
         number, code, found, count = result
-        asked += count
+        sent += count
         codes[code] += 1
         if sum(codes.values()) % 1000 == 0:
             print(
-                f"{asked} requests, {differ} differ, {sum(families.values())} in no class",
+                f"{sent} requests, {differ} differ, {sum(families.values())} in no class",
                 file=sys.stderr, flush=True,
             )
         if found:
@@ -460,14 +460,14 @@ def main():
     for name, count in explained.most_common():
         print(f"{count:6} known: {name}: {classes.reasons()[name]}")
     print(
-        f"{asked} requests, {differ} answered differently: {sum(explained.values())} in "
+        f"{sent} requests, {differ} answered differently: {sum(explained.values())} in "
         f"{len(explained)} known classes, {sum(families.values())} in {len(families)} families "
         "that are none"
     )
     if out:
         out.write(
             json.dumps({
-                "seed": a.seed, "asked": asked, "differ": differ, "classes": explained,
+                "seed": a.seed, "asked": sent, "differ": differ, "classes": explained,
                 "none": sum(families.values()), "codes": codes,
             })
             + "\n"

@@ -123,10 +123,10 @@ def scaled(request):
 CLASSES = [
     (
         "the server's own",
-        "roles for the storage of local paths are ours, an Event that an address of a Service was "
-        "repaired is upstream's, the status of ServiceCIDR `kubernetes` is written by a "
-        "controller, which does not run here, "
-        "and what tells addresses, ports or who wrote the levels of priority tells the server's own",
+        "our server has roles for the storage of local paths, upstream has an Event about a "
+        "repaired address of a Service, a controller that does not run here writes the status "
+        "of ServiceCIDR `kubernetes`, and addresses, ports and the writer of priority levels "
+        "differ per server",
         lambda q, f: q["method"] in ("GET", "DELETE")
         and (
             "/events" in q["path"]
@@ -146,15 +146,15 @@ CLASSES = [
     ),
     (
         "raw JSON",
-        "what upstream keeps byte by byte (`ControllerRevision.data`, opaque parameters) is kept "
-        "as a value: other spaces are a change there",
+        "upstream stores `ControllerRevision.data` and opaque parameters byte by byte, ours as "
+        "a value: in upstream different whitespace is a change",
         lambda q, f: q["base"] in ("controllerrevision", "deviceclass", "resourceclaim", "rct")
         and ("field is immutable" in said(f) or only(f, r"generation|managedFields")),
     ),
     (
         "Secrets in refusals",
-        "a patch that makes no Secret of one is refused without showing it: who may patch one need "
-        "not read it",
+        "a patch that makes a Secret invalid is rejected without showing the Secret: a user who "
+        "may patch one may not be allowed to read it",
         lambda q, f: q["method"] == "PATCH"
         and "/secrets" in q["path"]
         and "(not shown)" in said(f)
@@ -164,14 +164,15 @@ CLASSES = [
     ),
     (
         "dumps in messages",
-        "a value that a message shows stands there as Go's internal structure; ours shows the JSON",
+        "upstream shows the value in a message as Go's internal structure, ours as JSON",
         lambda q, f: q["method"] != "GET"
         and alike(f, unshown)
         and re.search(r"Invalid value: (\{|\[|map\[|&|null|\\?\"(\{|map\[))", said(f)) is not None,
     ),
     (
         "hunks of differences",
-        "how an ephemeral container differs from the one that is there is not shown",
+        "our message does not show the difference between the stored ephemeral container and "
+        "the new one",
         lambda q, f: "ephemeral containers" in said(f)
         and alike(
             f,
@@ -181,14 +182,15 @@ CLASSES = [
         ),
     ),
     (
-        "grammar of CEL", "of faults of grammar only the commonest have cel-go's words",
+        "grammar of CEL",
+        "of the syntax errors only the most frequent ones have cel-go's text",
         lambda q, f: "Syntax error" in said(f),
     ),
     (
         "order of a Go map",
-        "upstream tells several faults of one typed apply, or of one Secret, and missing roles in "
-        "the order of a Go map, another every time; so it comes first upon a list or upon what a "
-        "strategic patch takes from it",
+        "upstream reports several errors of a typed apply or of a Secret, and missing roles, in "
+        "the random order of a Go map; so is the item that it reports first for a list or for "
+        "the deletions of a strategic patch",
         lambda q, f: "strategic" in q["headers"].get("Content-Type", "")
         and both_named(q)
         or only(f, r"message|causes")
@@ -197,13 +199,14 @@ CLASSES = [
         or only(f, r"evaluationError"),
     ),
     (
-        "deep documents", "documents deeper than 120 are refused with another text",
+        "deep documents",
+        "documents deeper than 120 levels are rejected with another text",
         lambda q, f: "max depth" in said(f) or "exceeded max depth" in said(f),
     ),
     (
         "broken protobuf",
-        "what is wrong with bytes that are no message is told in other words, and JSON within is "
-        "looked at while it is read",
+        "the error for bytes that are not a message has another text, and JSON in it is "
+        "validated during reading",
         lambda q, f: "protobuf" in q["headers"].get("Content-Type", "")
         and re.search(
             r"proto: |EOF|invalid character|no kind|utf|wireType|length|cannot be handled|\ufffd",
@@ -213,8 +216,8 @@ CLASSES = [
     ),
     (
         "scales",
-        "upstream's owners lose the time of their entry, and with it what they share, when another "
-        "one scales; the Scale that a refused patch shows has no owners here",
+        "upstream's owners lose the time of their entry, and the shared fields, when another "
+        "manager scales; the Scale that a rejected patch shows has no owners here",
         lambda q, f: q["path"].endswith("/scale")
         and only(f, r"message|causes")
         or only(f, r"managedFields\[\d+\]\.time$")
@@ -224,10 +227,10 @@ CLASSES = [
     ),
     (
         "HorizontalPodAutoscaler",
-        "columns of v1 are computed from v1, which has one metric, upstream shows those of v2; "
-        "what v1 has no field for stands in annotations as JSON, of which upstream shows zeros; "
-        "upstream takes `spec.metrics` for changed, or not, by writes that change nothing of it, "
-        "another time every time",
+        "our columns of v1 are computed from v1, which has one metric, upstream's from v2; "
+        "annotations contain the other fields of v1 as JSON, of which upstream shows zeros; "
+        "writes that do not change `spec.metrics` count as a change of it in upstream, or not, "
+        "at random",
         lambda q, f: q["base"] == "hpa1"
         and (
             "as=" in q["headers"].get("Accept", "")
@@ -244,14 +247,14 @@ CLASSES = [
     ),
     (
         "YAML of other tools",
-        "directives, tags and tabs where upstream's YAML 1.1 reader takes or refuses them",
+        "directives, tags and tabs that upstream's YAML 1.1 reader accepts or rejects",
         lambda q, f: "yaml" in q["headers"].get("Content-Type", "")
         and re.search(r"yaml: ", said(f)) is not None,
     ),
     (
         "trials",
-        "a trial of an update shows the `selfLink` that was sent, which nobody stores; a trial of "
-        "a deletion shows for a while in what upstream reads of the object",
+        "a dry run of an update shows the `selfLink` of the request, which no server stores; a "
+        "dry run of a deletion is visible for a while in upstream's reads of the object",
         lambda q, f: only(f, r"selfLink$")
         or q["query"].get("dryRun") == "All"
         and only(f, r"metadata\.(deletionTimestamp|deletionGracePeriodSeconds|finalizers)$")
@@ -259,15 +262,16 @@ CLASSES = [
     ),
     (
         "phase of a new claim",
-        "upstream stores a new claim without its phase, which every reader sees all the same, so "
-        "that the first write after it stores the claim even if it changes nothing; here such a "
-        "write is none",
+        "upstream stores a new claim without its phase, which reads show nevertheless, so that "
+        "the first write after it stores the claim even without a change; here such a write "
+        "changes nothing",
         lambda q, f: q["base"] in ("pvc", "pvc-min")
         and q["verb"].startswith("session")
         and (f[0] == ("code", 409, 200) or only(f, r"^body\.?$") and more_changed(f)),
     ),
     (
-        "names of Go types", "some aliases and inner structs in errors of decoding",
+        "names of Go types",
+        "some aliases and inner structs in decoding errors",
         lambda q, f: alike(f, untyped),
     ),
 ]

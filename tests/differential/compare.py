@@ -431,7 +431,8 @@ def family(request, found):
     blank = lambda value: re.sub(r"\d+", "N", re.sub(r"\"[^\"]*\"", '""', str(value)))[:110]
     place = re.sub(r"\[\d+\]", "[]", what)
     if found[0][0] == "code":
-        return f"{request['verb']} {request['base']}: {found[0][1]} is {found[0][2]}: {blank(want or got)}"
+        request_name = f"{request['verb']} {request['base']}"
+        return f"{request_name}: {found[0][1]} is {found[0][2]}: {blank(want or got)}"
     return (
         f"{request['verb']} {request['base']} {place}: {blank(want)} | {blank(got)}"
         if "message" not in place
