@@ -19,8 +19,8 @@ def first_line(text):
         for line in text.splitlines()
         if line.strip()
     ]
-    told = [line for line in lines if not re.match(r"In \[|There were |Full Stack|[/<{}]", line)]
-    return " ".join((told or lines or ["no word"])[0].split())[:300]
+    details = [line for line in lines if not re.match(r"In \[|There were |Full Stack|[/<{}]", line)]
+    return " ".join((details or lines or ["no word"])[0].split())[:300]
 
 
 def read(path, others=False):

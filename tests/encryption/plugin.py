@@ -121,15 +121,15 @@ def serve(peer):
             elif kind == 0:
                 bodies[number] = bodies.get(number, b"") + payload
                 if flags & 1:
-                    told = answer(bodies.pop(number)[5:])
+                    response = answer(bodies.pop(number)[5:])
                     frame(1, 4, number, b"\x88" + header(b"content-type", b"application/grpc"))
-                    if isinstance(told, tuple):
+                    if isinstance(response, tuple):
                         frame(
-                            1, 5, number, header(b"grpc-status", str(told[0]).encode())
-                            + header(b"grpc-message", told[1]),
+                            1, 5, number, header(b"grpc-status", str(response[0]).encode())
+                            + header(b"grpc-message", response[1]),
                         )
                     else:
-                        frame(0, 0, number, b"\x00" + struct.pack(">I", len(told)) + told)
+                        frame(0, 0, number, b"\x00" + struct.pack(">I", len(response)) + response)
                         frame(1, 5, number, header(b"grpc-status", b"0"))
     except (EOFError, OSError):
         peer.close()

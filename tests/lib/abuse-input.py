@@ -26,7 +26,7 @@ def answers(name, data, code, text="", closes=None, warning="", slowest=1.0, lin
     if got not in codes or text not in message or warning.encode() not in warned:
         fault = f"want {code} {text!r} {warning!r}, got {got} {message[:300]!r} {warned[:200]!r}"
     elif closes is not None and closed != closes:
-        fault = f"the connection is {'closed' if closed else 'open'} behind {got}"
+        fault = f"the connection is {'closed' if closed else 'open'} after {got}"
     elif took - (linger or (1.0 if closes else 0.0)) > slowest:
         fault = f"took {took:.1f} s"
     check(name, fault)
@@ -62,17 +62,17 @@ def heads():
             request("POST", MAPS, "0\r\n\r\n", ["Transfer-Encoding: chunked"] * 2), 501,
             "Unsupported transfer encoding",
         ),
-        ("bytes that are no HTTP", b"\0\1\2\3\r\n\r\n", 400, ""),
+        ("bytes that are not HTTP", b"\0\1\2\3\r\n\r\n", 400, ""),
         ("a megabyte of headers", get("X-A: " + "a" * 1200000), (431, 0), ""),
         ("20,000 headers", get(*(f"X-{i}: a" for i in range(20000))), (431, 0), ""),
     ]:
         answers(f"{name} is refused, and the connection ends", data, code, text, closes=True)
     answers(
-        "a length beside chunks: the chunks count, and the connection ends",
+        "a length with chunks: the chunks count, and the connection ends",
         request("POST", MAPS, "0\r\n\r\n", ["Content-Length: 5", "Transfer-Encoding: chunked"]),
         400, "unexpected end of JSON input", closes=True,
     )
-    answers("200 headers are taken", get(*(f"X-{i}: a" for i in range(200))), 200)
+    answers("200 headers are accepted", get(*(f"X-{i}: a" for i in range(200))), 200)
     answers("an unknown token", get(token="nope"), 401, "Unauthorized")
     answers(
         "groups without a user to act as", get("Impersonate-Group: g"), 400,

@@ -132,7 +132,7 @@ def _():
 
 
 @abuse(
-    "HTTP/2: 1,000 large answers that nobody takes are not held in memory", growth=150, seconds=5
+    "HTTP/2: 1,000 large unread answers are not held in memory", growth=150, seconds=5
 )
 def _():
     connections = [Second(setting(4, 0)) for _ in range(5)]
