@@ -178,7 +178,10 @@ def typed(ns):
             "what a service account may not", 403, "Forbidden",
             client.CoreV1Api(other).list_namespaced_secret, ns,
         )
-        want("the user in the message", f"system:serviceaccount:{ns}:default" in body["message"], True)
+        want(
+            "the user in the message", f"system:serviceaccount:{ns}:default" in body["message"],
+            True,
+        )
 
 
 def watching(ns):
