@@ -28,6 +28,7 @@ api_ready() { # name: the server and its node are Ready
 # Identifies containers across restarts of the server: pod, restarts, container id.
 containers_of() {
   k get pods "$@" -o json |
-    jq -r '.items[] | . as $p | .status.containerStatuses[]? | "\($p.metadata.name) \(.restartCount) \(.containerID)"' | sort
+    jq -r '.items[] | . as $p | .status.containerStatuses[]? |
+      "\($p.metadata.name) \(.restartCount) \(.containerID)"' | sort
 }
 same_containers() { containers_of "$@" | diff "$scratch/before" -; }

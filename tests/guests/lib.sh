@@ -90,6 +90,7 @@ power_on() { # name, `nowait`
   # KVM is ten times as fast, but must be requested, because some machines offer it without working.
   machine+=(-accel "${KUBE_LITE_GUEST_ACCEL:-tcg,thread=multi}")
   hex=$(printf %02x "$number")
+  identity="guest.init=$init guest.name=$name guest.number=$number systemd.show_status=0"
   for link in lan ctl; do
     ip link del "$link$number" 2>/dev/null
     ip tuntap add dev "$link$number" mode tap && ip link set "$link$number" master "$link" up ||
@@ -98,7 +99,7 @@ power_on() { # name, `nowait`
   "qemu-system-$base" "${machine[@]}" -smp "$(option "$name" cpus 2)" \
     -m "$(option "$name" memory 1024)" -nodefaults -display none -no-user-config \
     -kernel "${guest_image[$base]}/kernel" -initrd "${guest_image[$base]}/initrd" \
-    -append "console=$console quiet loglevel=4 panic=10 net.ifnames=0 guest.init=$init guest.name=$name guest.number=$number systemd.show_status=0" \
+    -append "console=$console quiet loglevel=4 panic=10 net.ifnames=0 $identity" \
     -drive "file=$scratch/$name.disk,format=qcow2,if=none,id=disk,cache=writeback,discard=unmap" \
     -device virtio-blk-pci,drive=disk \
     -netdev "tap,id=lan,ifname=lan$number,script=no,downscript=no" \
@@ -149,7 +150,7 @@ wait_for() { # name...
     done
   done
 }
-# name
+# hang_up NAME: closes the guest's connection.
 hang_up() {
   ssh -o "ControlPath=$scratch/$1.ssh" -O exit guest >/dev/null 2>&1
   rm -f "$scratch/$1.ssh"

@@ -40,7 +40,8 @@ started() {
   printf 'mirrors: {"*": {endpoint: ["http://%s"]}}\n' "$registry" >"$scratch/registries.yaml"
   tests/lib/registry "$registry" "${archives[@]}" >"$out/registry.log" 2>&1 &
   timeout 60 sh \
-    -c "until python3 -c 'import urllib.request; urllib.request.urlopen(\"http://$registry/v2/\")' 2>/dev/null; do sleep 0.2; done" || { echo "FAIL the registry did not start"; exit 1; }
+    -c "until python3 -c 'import urllib.request; urllib.request.urlopen(\"http://$registry/v2/\")' 2>/dev/null
+      do sleep 0.2; done" || { echo "FAIL the registry did not start"; exit 1; }
   start_node --private-registry="$scratch/registries.yaml" "$@" || exit 1
   [ -z "${OPERATORS_KEEP:-}" ] ||
     printf '#!/bin/sh\nexec nsenter --target "$(pgrep -of -- "^%s server .*--data-dir=%s/")" --net --mount --pid env KUBECONFIG=%s PATH="%s" "$@"\n' "$bin" "$node_home" "$KUBECONFIG" "$PATH" >"$out/enter"
@@ -89,11 +90,13 @@ keep() {
   done
   [ "$failed" = 0 ] || echo "logs: $out"
   if [ -n "${OPERATORS_KEEP:-}" ]; then
-    echo "$passed passed, $failed failed; the cluster stays until an interrupt; $out/enter COMMAND runs a command on its machine"
+    echo "$passed passed, $failed failed; the cluster stays until an interrupt;" \
+      "$out/enter COMMAND runs a command on its machine"
     trap : INT TERM
     sleep infinity & wait $!
   fi
 }
-trap 'status=$?; keep; cp "$scratch/log" "$out/kube-lite.log" 2>/dev/null; finish $status; exit $?' EXIT
+trap 'status=$?; keep; cp "$scratch/log" "$out/kube-lite.log" 2>/dev/null
+  finish $status; exit $?' EXIT
 eval "cleanup_of_node() $(declare -f cleanup | tail -n +2)"
 cleanup() { cleanup_of_node >/dev/null 2>&1; }
