@@ -22,8 +22,8 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// The root of the checkout. Read at run time, since the path at compile time may be that of another
-/// checkout with the same target directory.
+/// The root of the checkout. Read at run time, since the path at compile time may be that of
+/// another checkout with the same target directory.
 fn root() -> anyhow::Result<PathBuf> {
     #[allow(clippy::disallowed_methods, reason = "cargo sets it to the directory of this package")]
     let directory =

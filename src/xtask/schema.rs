@@ -1,7 +1,7 @@
 //! Turns the facts file into the compact schema table that `api::Schema::builtin` reads.
 //!
 //! Lines, columns separated by tabs: `P package` opens a package; `E value|value` an enum; `T name
-//! flags` a type; a line with an empty first column expr a field (`json go tag shape flags extras…`);
+//! flags` a type; a line with an empty first column is a field (`json go tag shape flags extras…`);
 //! `K group version kind type` a kind.
 
 use std::collections::BTreeMap;
