@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::aggregator::openapi::{self as beside, Described};
+use crate::aggregator::openapi::{self as aggregated, Described};
 use crate::registry::{Registry, Resource};
 use crate::request::Query;
 use crate::request::body;
@@ -129,7 +129,8 @@ impl OpenApi {
         };
         let of_path = format!("{path} {media} ");
         let merges = matches!(path, "/openapi/v2" | "/openapi/v3");
-        let key = format!("{of_path}{}", if merges { beside::tag(&others) } else { String::new() });
+        let key =
+            format!("{of_path}{}", if merges { aggregated::tag(&others) } else { String::new() });
         let document = match self.cached(&registry, &key) {
             Some(document) => document,
             None => {
@@ -189,8 +190,8 @@ fn render(
         }
     };
     match path {
-        "/openapi/v2" => beside::merge(&mut value, others),
-        "/openapi/v3" => beside::list(&mut value, others),
+        "/openapi/v2" => aggregated::merge(&mut value, others),
+        "/openapi/v3" => aggregated::list(&mut value, others),
         _ => {}
     }
     let bytes = match media {
