@@ -7,7 +7,6 @@ mod control_plane;
 pub(crate) mod data_dir;
 mod datastore;
 mod etcd;
-mod extra_routes;
 mod fast_loss;
 mod in_process;
 mod kubeconfig;
@@ -22,6 +21,7 @@ pub mod reset;
 mod stages;
 pub mod status;
 pub(crate) mod store_identity;
+mod supervisor_api;
 
 use std::sync::{Arc, OnceLock};
 

@@ -7,32 +7,29 @@ mod expired;
 pub(crate) mod servers;
 mod skew;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::Status;
-use apiserver::interfaces::ExtraRoutes;
-use apiserver::request::body;
-use apiserver::request::body::Body;
 use apiserver::{ApiServer, User};
-use async_trait::async_trait;
+use axum::body::Body;
 use base::pki;
 use client::{Client, Informers};
 use cluster::certs::ServerCerts;
-use cluster::join::servers::{MEMBER_PATH, SHARED_PATH};
-use cluster::join::{self, CA_PATH, JOIN_PATH, JoinRequest, reason};
+use cluster::join::servers::{AddMemberResponse, SharedFiles};
+use cluster::join::{self, JoinRequest, JoinResponse, reason};
 use cluster::token::files::TokenFiles;
 use cluster::token::{self, Secret};
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, Request, header};
 use http_body_util::BodyExt as _;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use settings::ClusterSettings;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::machine::VERSION;
 use crate::server::in_process::InProcess;
+use crate::server::supervisor_api::Sender;
 use attempts::FailedAttempts;
 use expired::ExpiredTokens;
 
@@ -46,8 +43,6 @@ const CONCURRENT_JOINS_MAX: usize = 16;
 const SLOT_TIMEOUT: Duration = Duration::from_secs(8);
 /// Maximum number of addresses of a node.
 const ADDRESSES_MAX: usize = 16;
-/// Path of the liveness check that k3s serves next to the CA.
-const PING_PATH: &str = "/ping";
 
 /// What joins need from the server.
 pub(crate) struct Settings {
@@ -61,7 +56,7 @@ pub(crate) struct Settings {
     pub(crate) store: servers::MemberAdmission,
 }
 
-/// PeerService join requests.
+/// Answers join requests.
 pub(crate) struct JoinService {
     settings: Settings,
     client: Client,
@@ -121,64 +116,24 @@ impl JoinService {
         claims::release(&self.client, node).await
     }
 
-    async fn respond(
-        &self,
-        from: SocketAddr,
-        user: Option<User>,
-        request: Request<Body>,
-    ) -> Result<Response<Body>, Status> {
-        let path = request.uri().path();
-        let allowed = if matches!(path, CA_PATH | PING_PATH) { Method::GET } else { Method::POST };
-        if request.method() != allowed {
-            return Err(failure(405, "MethodNotAllowed", format!("{path} takes {allowed}")));
-        }
-        match path {
-            CA_PATH => Ok(text(self.settings.certs.server_ca().cert_pem().to_owned())),
-            PING_PATH => Ok(text("pong".to_owned())),
-            _ => self.join(from.ip().to_canonical(), user, request).await,
-        }
+    /// The CA of the servers' certificates, which every client may have.
+    pub(crate) fn ca(&self) -> String {
+        self.settings.certs.server_ca().cert_pem().to_owned()
     }
 
-    /// Handles a join of a node or a server, by path.
-    async fn join(
+    /// Joins a node: checks its request, claims its name and signs its certificates.
+    ///
+    /// # Errors
+    /// The reason why the node may not join.
+    pub(crate) async fn join_node(
         &self,
-        from: IpAddr,
-        user: Option<User>,
+        sender: Sender,
         request: Request<Body>,
-    ) -> Result<Response<Body>, Status> {
-        let busy = || {
-            failure(503, "ServiceUnavailable", "too many machines join at once, try again later")
-        };
-        let permit = tokio::time::timeout(SLOT_TIMEOUT, self.slots.acquire()).await;
-        let _permit = permit.map_err(|_| busy())?.map_err(|_| busy())?;
-        let header = request.headers().get(header::AUTHORIZATION);
-        let header = header.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-        let requester = self.authenticate(from, user, &header).await?;
-        match request.uri().path() {
-            JOIN_PATH => self.join_node(from, &requester, read_request(request).await?).await,
-            path => {
-                if !matches!(requester, Requester::Server) {
-                    let why = "only the token of servers, server/token, joins servers";
-                    return Err(failure(403, reason::WRONG_TOKEN, why));
-                }
-                let (store, cluster) = (&self.settings.store, &self.settings.cluster);
-                if path == SHARED_PATH {
-                    let shared = store.shared(cluster, &read_request(request).await?).await?;
-                    tracing::info!(%from, "joins: sent the shared files to a server");
-                    return json(&shared);
-                }
-                json(&store.add(&read_request(request).await?).await?)
-            }
-        }
-    }
-
-    async fn join_node(
-        &self,
-        from: IpAddr,
-        requester: &Requester,
-        ask: JoinRequest,
-    ) -> Result<Response<Body>, Status> {
-        self.check_request(from, requester, &ask)?;
+    ) -> Result<JoinResponse, Status> {
+        let from = sender.from;
+        let (_slot, requester) = self.admit(sender, request.headers()).await?;
+        let ask: JoinRequest = read_request(request).await?;
+        self.check_request(from, &requester, &ask)?;
         let password: Secret = ask.node_password.parse().unwrap_or_else(|never| match never {});
         claims::claim(&self.client, &ask.node_name, &password).await.inspect_err(|status| {
             if status.reason == reason::NAME_TAKEN {
@@ -190,7 +145,56 @@ impl JoinService {
             join::sign(&self.settings.certs, &ask, self.settings.cluster.clone(), pki::now())
                 .map_err(|e| failure(400, reason::BAD_REQUEST, e.to_string()))?;
         tracing::info!(node = ask.node_name, %from, version = ask.version, "joins: issued certificates");
-        json(&answer)
+        Ok(answer)
+    }
+
+    /// The files that a joining server shares with this one.
+    ///
+    /// # Errors
+    /// The reason why the server may not join.
+    pub(crate) async fn shared_files(
+        &self,
+        sender: Sender,
+        request: Request<Body>,
+    ) -> Result<SharedFiles, Status> {
+        let from = sender.from;
+        let (_slot, requester) = self.admit(sender, request.headers()).await?;
+        check_server(&requester)?;
+        let request = read_request(request).await?;
+        let shared = self.settings.store.shared(&self.settings.cluster, &request).await?;
+        tracing::info!(%from, "joins: sent the shared files to a server");
+        Ok(shared)
+    }
+
+    /// Adds a joining server to the members of the store.
+    ///
+    /// # Errors
+    /// The reason why the server may not join.
+    pub(crate) async fn add_member(
+        &self,
+        sender: Sender,
+        request: Request<Body>,
+    ) -> Result<AddMemberResponse, Status> {
+        let (_slot, requester) = self.admit(sender, request.headers()).await?;
+        check_server(&requester)?;
+        self.settings.store.add(&read_request(request).await?).await
+    }
+
+    /// Waits for a slot and authenticates the sender.
+    async fn admit(
+        &self,
+        sender: Sender,
+        headers: &HeaderMap,
+    ) -> Result<(SemaphorePermit<'_>, Requester), Status> {
+        let busy = || {
+            failure(503, "ServiceUnavailable", "too many machines join at once, try again later")
+        };
+        let slot = tokio::time::timeout(SLOT_TIMEOUT, self.slots.acquire()).await;
+        let slot = slot.map_err(|_| busy())?.map_err(|_| busy())?;
+        let header = headers.get(header::AUTHORIZATION);
+        let header = header.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let requester = self.authenticate(sender.from, sender.user, header).await?;
+        Ok((slot, requester))
     }
 
     /// Authenticates the sender: a node by its certificate, or a machine by a token.
@@ -316,6 +320,17 @@ impl JoinService {
     }
 }
 
+/// Rejects a request about servers that has not the token of servers.
+fn check_server(requester: &Requester) -> Result<(), Status> {
+    match requester {
+        Requester::Server => Ok(()),
+        Requester::Token | Requester::Node(_) => {
+            let why = "only the token of servers, server/token, joins servers";
+            Err(failure(403, reason::WRONG_TOKEN, why))
+        }
+    }
+}
+
 /// The answer 403 for the name of another machine.
 fn name_taken(node: &str, why: &str) -> Status {
     failure(403, reason::NAME_TAKEN, format!("the node name {node} is taken: {why}"))
@@ -341,43 +356,4 @@ async fn read_request<T: DeserializeOwned>(request: Request<Body>) -> Result<T, 
         .await
         .unwrap_or_else(|_| Err(failure(408, "Timeout", "the request did not end in time")))?;
     serde_json::from_slice(&bytes).map_err(|e| bad(format!("the request cannot be read: {e}")))
-}
-
-fn with_type(kind: &'static str, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
-}
-
-fn json(answer: &impl Serialize) -> Result<Response<Body>, Status> {
-    let body = serde_json::to_vec(answer).map_err(|e| Status::internal(&e.to_string()))?;
-    Ok(with_type("application/json", body::full(body)))
-}
-
-fn text(text: String) -> Response<Body> {
-    with_type("text/plain", body::full(text))
-}
-
-#[async_trait]
-impl ExtraRoutes for JoinService {
-    fn matches(&self, path: &str) -> bool {
-        matches!(path, CA_PATH | PING_PATH | JOIN_PATH | SHARED_PATH | MEMBER_PATH)
-    }
-
-    async fn handle(
-        &self,
-        from: SocketAddr,
-        user: Option<User>,
-        request: Request<Body>,
-    ) -> Response<Body> {
-        let status = match self.respond(from, user, request).await {
-            Ok(response) => return response,
-            Err(status) => status,
-        };
-        let body = serde_json::to_vec(&status).unwrap_or_default();
-        let mut response = with_type("application/json", body::full(body));
-        *response.status_mut() =
-            StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        response
-    }
 }

@@ -10,15 +10,10 @@ use std::time::Duration;
 
 use api::Object;
 use api::k8s::api::core::v1::Node;
-use apiserver::User;
-use apiserver::interfaces::ExtraRoutes;
-use apiserver::request::body;
-use apiserver::request::body::Body;
 use async_trait::async_trait;
 use base::io::{BoxIo, Dial, Tcp};
 use client::{Change, Informers};
-use cluster::tunnel::{self, Tunnels};
-use http::{Request, Response};
+use cluster::tunnel::Tunnels;
 use parking_lot::RwLock;
 
 use node_addresses::{NodeIndex, NodeRecord};
@@ -66,35 +61,6 @@ impl NodeDialer {
         let nodes = self.nodes.read();
         let by_block = || host.parse::<IpAddr>().ok().and_then(|ip| nodes.of_pod(ip));
         nodes.of_host(host).or_else(by_block)
-    }
-}
-
-/// Accepts a tunnel of an agent at [`tunnel::PATH`].
-pub(crate) fn accept(
-    tunnels: &Tunnels,
-    user: Option<&User>,
-    mut request: Request<Body>,
-) -> Response<Body> {
-    let user = user.map(|u| (u.name.as_str(), u.groups.as_slice()));
-    tunnels.accept(user, &mut request).map(body::full)
-}
-
-/// The route of tunnels on the API port.
-pub(crate) struct TunnelRoute(pub(crate) Tunnels);
-
-#[async_trait]
-impl ExtraRoutes for TunnelRoute {
-    fn matches(&self, path: &str) -> bool {
-        path == tunnel::PATH
-    }
-
-    async fn handle(
-        &self,
-        _: std::net::SocketAddr,
-        user: Option<User>,
-        request: Request<Body>,
-    ) -> Response<Body> {
-        accept(&self.0, user.as_ref(), request)
     }
 }
 

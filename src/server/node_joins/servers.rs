@@ -1,4 +1,4 @@
-//! PeerService to servers that join: the shared files, and membership in the store.
+//! Answers to servers that join: the shared files, and membership in the store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

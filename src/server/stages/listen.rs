@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use apiserver::ApiServer;
 use apiserver::authn::x509::Verifier;
-use apiserver::interfaces::ExtraRoutes;
 use base::pki::tls;
 use base::{Kind, Tasks};
 use cluster::certs::ServerCerts;
@@ -16,11 +15,10 @@ use tokio::net::TcpListener;
 use super::{Certificates, OpenStore};
 use crate::error_catalogue::{CommandError, DATA_DIR, NAME_TAKEN};
 use crate::server::config::Config;
-use crate::server::extra_routes::RouteList;
 use crate::server::node_joins::{self, JoinService};
-use crate::server::reach::TunnelRoute;
 use crate::server::reset;
 use crate::server::store_identity::StoreIdentity;
+use crate::server::supervisor_api::SupervisorApi;
 
 /// Creates the service that joins machines, and claims the name of this machine's own node before
 /// another machine can ask for it. `port` is the bound port of the API.
@@ -91,11 +89,9 @@ pub(crate) fn listen(
         .map_err(|e| DATA_DIR.error(e))?;
     let verifier = Verifier::new(&client_ca, &proxy_ca, &ServerCerts::proxy_names())
         .map_err(|e| DATA_DIR.error(e))?;
-    let routes: Vec<Arc<dyn ExtraRoutes>> =
-        vec![Arc::clone(joins) as Arc<dyn ExtraRoutes>, Arc::new(TunnelRoute(tunnels.clone()))];
+    let routes = Arc::new(SupervisorApi::new(Arc::clone(joins), tunnels.clone()));
     let (server, verifier) = (server.clone(), Arc::new(verifier));
     tasks.spawn(Kind::Critical, "https", async move {
-        let routes = Arc::new(RouteList(routes));
         server.serve(listener, Arc::new(config), Some(verifier), Some(routes)).await;
         Ok::<(), std::convert::Infallible>(())
     });

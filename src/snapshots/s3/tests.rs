@@ -115,7 +115,7 @@ fn error_messages_quote_the_service_in_one_line() {
     assert_eq!(error_message(StatusCode::BAD_GATEWAY, None, "<Code>"), "the bucket answers 502");
 }
 
-/// PeerService each connection with the next of these, after its request's head; the heads.
+/// Answers each connection with the next of these, after its request's head; the heads.
 fn service(answers: Vec<&'static str>) -> (String, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("127.0.0.1:{}", listener.local_addr().unwrap().port());
